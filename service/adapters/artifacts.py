@@ -1,0 +1,131 @@
+"""Folders of files that appear whole or not at all, and never change: every file's SHA-256 in the manifest."""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from service.core.errors import CorruptArtifact
+
+MANIFEST = "manifest.json"
+
+
+def fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Readers see the old content or the new, never a part; a crash keeps one of both."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    fsync(path.parent)
+
+
+def write_json(path: Path, value: object) -> None:
+    write_atomically(path, orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY) + b"\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Raises CorruptArtifact where the file is no JSON object; FileNotFoundError where it is not there."""
+    try:
+        value = orjson.loads(path.read_bytes())
+    except orjson.JSONDecodeError as error:
+        raise CorruptArtifact(f"{path.name} of {path.parent} is not readable: {error}") from error
+    if not isinstance(value, dict):
+        raise CorruptArtifact(f"{path.name} of {path.parent} is not a JSON object")
+    return value
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def building(parent: Path) -> Iterator[Path]:
+    """A private folder beside its place to be; removed unless `seal` moved it there."""
+    parent.mkdir(parents=True, exist_ok=True)
+    folder = parent / f".building-{uuid.uuid4().hex}"
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def seal(folder: Path, place: Path, manifest: Mapping[str, object]) -> None:
+    """Writes the manifest with all files' hashes, flushes everything, and moves the folder to its place at once.
+
+    Raises:
+        FileExistsError: the place is taken.
+    """
+    files = {file.name: sha256(file) for file in sorted(folder.iterdir())}
+    write_json(folder / MANIFEST, {**manifest, "files": files})
+    for file in folder.iterdir():
+        fsync(file)
+    fsync(folder)
+    try:
+        folder.rename(place)
+    except OSError as error:  # a non-empty folder is there: ENOTEMPTY or EEXIST
+        if place.exists():
+            raise FileExistsError(str(place)) from error
+        raise
+    fsync(place.parent)
+
+
+def verified(folder: Path, *names: str) -> dict[str, Any]:
+    """The manifest, after the named files (all of them if none is named) were compared with it.
+
+    Raises:
+        FileNotFoundError: there is no such artifact.
+        CorruptArtifact: a file is missing or has another hash; the message names it.
+    """
+    manifest = read_json(folder / MANIFEST)
+    files = manifest.get("files", {})
+    for name in names or files:
+        path = folder / name
+        if name not in files or not path.is_file():
+            raise CorruptArtifact(f"{path} is missing")
+        if sha256(path) != files[name]:
+            raise CorruptArtifact(f"{path} does not match the SHA-256 in its manifest")
+    return manifest
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Holds an exclusive lock that ends with the process (flock; NFS version 4 and local volumes have it)."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def try_lock(path: Path) -> Iterator[bool]:
+    """The same lock without waiting; False where somebody else holds it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True

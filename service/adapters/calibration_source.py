@@ -1,0 +1,36 @@
+"""Stored versions made ready to serve on this process's encoder."""
+
+from service.adapters.domain_store import DomainStore
+from service.adapters.onnx_engine import OnnxCalibrator
+from service.core.calibration import Calibration
+from service.core.errors import EncoderMismatch
+from service.core.registry import Named
+
+
+class StoredCalibrations:
+    def __init__(self, store: DomainStore, calibrator: OnnxCalibrator, encoder_digest: str) -> None:
+        self.store, self.calibrator, self.encoder_digest = store, calibrator, encoder_digest
+
+    def changes(self) -> dict[str, int]:
+        return self.store.changes()
+
+    def named(self, domain: str) -> Named:
+        aliases = self.store.aliases(domain, self.encoder_digest)
+        return Named(aliases.champion, aliases.previous)
+
+    def exists(self, domain: str) -> bool:
+        return bool(self.store.versions(domain))
+
+    def load(self, domain: str, version: int) -> Calibration:
+        """Raises NotFound, EncoderMismatch or CorruptArtifact."""
+        encoder = self.store.manifest(domain, version)["encoder"]
+        if encoder["digest"] != self.encoder_digest:
+            raise EncoderMismatch(
+                f"encoder_mismatch: version {version} of {domain!r} was made for encoder {encoder['id']} "
+                f"({encoder['digest'][:12]}), this server runs {self.encoder_digest[:12]}"
+            )
+        stored = self.store.load(domain, version)
+        transform = None if stored.weights is None else self.calibrator.bind(stored.weights)
+        return Calibration(
+            domain, version, stored.manifest["method"], self.encoder_digest, transform, stored.reference
+        )

@@ -1,0 +1,193 @@
+"""Calibrations in the model store: `domains/<domain>/<version>/` and `aliases.json`.
+
+Aliases are kept by encoder digest, so that fleets on different encoders share a store: each has its own champion.
+"""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import safetensors.numpy
+from safetensors import SafetensorError
+
+from service.adapters.artifacts import building, locked, read_json, seal, verified, write_json
+from service.core.errors import Conflict, CorruptArtifact, NotFound
+from service.core.reference import ReferenceDistribution
+
+ALIASES, WEIGHTS, REFERENCE, REPORT = "aliases.json", "weights.safetensors", "reference.npz", "report.json"
+TOMBSTONE = "deleted"  # keeps a deleted version's number from being given again
+Weights = dict[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Aliases:
+    """Which versions answer for a domain, for one encoder. `revision` counts every change of the file."""
+
+    champion: int | None = None
+    previous: int | None = None
+    revision: int = 0
+
+
+@dataclass(frozen=True)
+class StoredVersion:
+    """A version read back and verified; weights are None for identity."""
+
+    manifest: dict[str, Any]
+    weights: Weights | None
+    reference: ReferenceDistribution | None
+
+
+def read_version(folder: Path) -> StoredVersion:
+    """Raises CorruptArtifact with the name of the file that does not match its manifest, or cannot be read."""
+    manifest = verified(folder)
+    weights = reference = None
+    try:
+        if WEIGHTS in manifest["files"]:
+            weights = safetensors.numpy.load_file(folder / WEIGHTS)
+        if REFERENCE in manifest["files"]:
+            with np.load(folder / REFERENCE, allow_pickle=False) as arrays:
+                reference = ReferenceDistribution.from_arrays(arrays)
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise CorruptArtifact(f"{folder} cannot be read: {error}") from error
+    return StoredVersion(manifest, weights, reference)
+
+
+class DomainStore:
+    def __init__(self, root: Path) -> None:
+        self.root = root / "domains"
+
+    def domains(self) -> list[str]:
+        """Names of all domains that have a version."""
+        return sorted({f.parent.parent.name for f in self.root.glob("*/[0-9]*/manifest.json")})
+
+    def changes(self) -> dict[str, int]:
+        """A stamp for each domain that differs after its aliases changed; cheap enough to poll."""
+        stats = {f.parent.name: f.stat() for f in self.root.glob(f"*/{ALIASES}")}
+        return {name: hash((s.st_mtime_ns, s.st_ino)) for name, s in stats.items()}
+
+    def versions(self, domain: str) -> list[int]:
+        """Existing versions, rising."""
+        folders = (self.root / domain).glob("[0-9]*/manifest.json")
+        return sorted(int(f.parent.name) for f in folders if f.parent.name.isdigit())
+
+    def manifest(self, domain: str, version: int) -> dict[str, Any]:
+        try:
+            return read_json(self.root / domain / str(version) / "manifest.json")
+        except FileNotFoundError:
+            raise NotFound(f"domain {domain!r} has no version {version}; it has {self.versions(domain)}") from None
+
+    def report(self, domain: str, version: int) -> dict[str, Any]:
+        self.manifest(domain, version)
+        return read_json(self.root / domain / str(version) / REPORT)
+
+    def load(self, domain: str, version: int) -> StoredVersion:
+        """Raises NotFound, or CorruptArtifact with the name of the file that does not match."""
+        self.manifest(domain, version)
+        return read_version(self.root / domain / str(version))
+
+    def publish(
+        self,
+        domain: str,
+        manifest: Mapping[str, object],
+        report: Mapping[str, object],
+        weights: Weights | None,
+        reference: ReferenceDistribution | None,
+    ) -> int:
+        """Writes a new version and returns its number; nothing half-written is ever visible."""
+        place = self.root / domain
+        with building(place) as folder:
+            if weights is not None:
+                safetensors.numpy.save_file(weights, folder / WEIGHTS)
+            if reference is not None:
+                np.savez(folder / REFERENCE, **reference.arrays())
+            write_json(folder / REPORT, report)
+            while True:
+                taken = [int(f.name) for f in place.iterdir() if f.name.isdigit()]
+                version = max(taken, default=0) + 1
+                facts = {**manifest, "domain": domain, "version": version, "created": datetime.now(UTC).isoformat()}
+                try:
+                    seal(folder, place / str(version), facts)
+                except FileExistsError:  # another worker took the number
+                    (folder / "manifest.json").unlink()
+                    continue
+                return version
+
+    def _aliases(self, domain: str) -> dict[str, Any]:
+        try:
+            return read_json(self.root / domain / ALIASES)
+        except FileNotFoundError:
+            return {"revision": 0, "encoders": {}}
+
+    def aliases(self, domain: str, encoder: str) -> Aliases:
+        stored = self._aliases(domain)
+        mine = stored["encoders"].get(encoder, {})
+        return Aliases(mine.get("champion"), mine.get("previous"), stored["revision"])
+
+    def promote(self, domain: str, encoder: str, version: int, *, expected: Aliases) -> Aliases:
+        """Makes a version the champion, if nothing has changed since `expected` was read.
+
+        Raises:
+            NotFound: no such version.
+            Conflict: somebody else changed the aliases first, or the version belongs to another encoder.
+        """
+        if self.manifest(domain, version)["encoder"]["digest"] != encoder:
+            raise Conflict(f"version {version} of {domain!r} belongs to another encoder")
+        if version == expected.champion:
+            return expected
+        return self._set(domain, encoder, replace(expected, champion=version, previous=expected.champion))
+
+    def rollback(self, domain: str, encoder: str, *, expected: Aliases) -> Aliases:
+        """Swaps champion and previous."""
+        if expected.previous is None:
+            raise Conflict(f"domain {domain!r} has no previous version to roll back to")
+        swapped = replace(expected, champion=expected.previous, previous=expected.champion)
+        return self._set(domain, encoder, swapped)
+
+    def _set(self, domain: str, encoder: str, wanted: Aliases) -> Aliases:
+        with locked(self.root / domain / ".lock"):
+            stored = self._aliases(domain)
+            if stored["revision"] != wanted.revision:
+                raise Conflict(f"the aliases of {domain!r} changed meanwhile; look and try again")
+            if wanted.champion is not None:
+                self.manifest(domain, wanted.champion)
+            stored["revision"] += 1
+            stored["encoders"][encoder] = {"champion": wanted.champion, "previous": wanted.previous}
+            write_json(self.root / domain / ALIASES, stored)
+        return replace(wanted, revision=stored["revision"])
+
+    def _named(self, domain: str) -> set[int]:
+        return {v for mine in self._aliases(domain)["encoders"].values() for v in mine.values() if v is not None}
+
+    def delete(self, domain: str, version: int) -> None:
+        """Raises NotFound; Conflict for a version that an alias names."""
+        with locked(self.root / domain / ".lock"):
+            self.manifest(domain, version)
+            if version in self._named(domain):
+                raise Conflict(f"version {version} of {domain!r} is champion or previous and cannot be deleted")
+            self._bury(domain, version)
+
+    def _bury(self, domain: str, version: int) -> None:
+        folder = self.root / domain / str(version)
+        (folder / "manifest.json").unlink()  # first: from here on the version is not there
+        (folder / TOMBSTONE).touch()
+        for file in folder.iterdir():
+            if file.name != TOMBSTONE:
+                file.unlink()
+
+    def prune(self, domain: str, keep: int) -> list[int]:
+        """Deletes all but the newest `keep` versions, never a champion or previous."""
+        with locked(self.root / domain / ".lock"):
+            named = self._named(domain)
+            old = [v for v in self.versions(domain)[:-keep] if v not in named]
+            for version in old:
+                self._bury(domain, version)
+            for leftover in (self.root / domain).glob(".building-*"):  # of a killed worker
+                age = datetime.now(UTC).timestamp() - leftover.stat().st_mtime
+                if age > 24 * 3600:
+                    shutil.rmtree(leftover, ignore_errors=True)
+        return old

@@ -1,0 +1,79 @@
+"""Exported encoders in the model store: `encoders/<id>/<digest>/`."""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from service.adapters.artifacts import building, read_json, seal, verified
+from service.core.encoders import EncoderSpec
+from service.core.errors import CorruptArtifact, InvalidInput, Unavailable
+
+JOINED, ENCODER, CALIBRATOR, TOKENIZER = "model.onnx", "encoder.onnx", "calibrator.onnx", "tokenizer.json"
+
+
+@dataclass(frozen=True)
+class EncoderArtifact:
+    """An encoder's files. `joined` is the whole graph; `encoder` and `calibrator` are cut out of it."""
+
+    id: str
+    spec: EncoderSpec
+    folder: Path
+
+    @property
+    def digest(self) -> str:
+        return self.spec.digest
+
+    @property
+    def joined(self) -> Path:
+        return self.folder / JOINED
+
+    @property
+    def encoder(self) -> Path:
+        return self.folder / ENCODER
+
+    @property
+    def calibrator(self) -> Path:
+        return self.folder / CALIBRATOR
+
+    @property
+    def tokenizer(self) -> Path:
+        return self.folder / TOKENIZER
+
+
+class EncoderStore:
+    def __init__(self, root: Path) -> None:
+        self.root = root / "encoders"
+
+    def find(self, name: str) -> EncoderArtifact:
+        """The encoder `id` (its newest export) or `id@<digest's beginning>`; files verified.
+
+        Raises:
+            Unavailable: there is none; the message says how to make one.
+            CorruptArtifact: a file does not match its manifest.
+        """
+        artifact_id, _, digest = name.partition("@")
+        folders = [f.parent for f in (self.root / artifact_id).glob(f"{digest}*/manifest.json")]
+        if not folders:
+            raise Unavailable(f"no encoder {name!r} in {self.root}; make it with: isosim export --encoder minilm")
+        folder = max(folders, key=lambda f: str(read_json(f / "manifest.json")["created"]))
+        manifest = verified(folder, ENCODER, CALIBRATOR, TOKENIZER)
+        spec = EncoderSpec(**manifest["encoder"])
+        if spec.digest != folder.name:
+            raise CorruptArtifact(f"{folder / 'manifest.json'} describes another encoder ({spec.digest})")
+        return EncoderArtifact(artifact_id, spec, folder)
+
+    def has(self, artifact_id: str, digest: str) -> bool:
+        return (self.root / artifact_id / digest / "manifest.json").is_file()
+
+    def add(self, artifact_id: str, spec: EncoderSpec, write: Callable[[Path], dict[str, object]]) -> EncoderArtifact:
+        """Publishes what `write` puts into a folder; what it returns goes into the manifest."""
+        if not artifact_id.replace("-", "").replace(".", "").replace("_", "").isalnum() or artifact_id[0] in ".-":
+            raise InvalidInput(f"encoder id {artifact_id!r}: use letters, digits, '-', '_' and '.'")
+        place = self.root / artifact_id / spec.digest
+        with building(place.parent) as folder:
+            facts = write(folder)
+            created = datetime.now(UTC).isoformat()
+            seal(folder, place, {"encoder": dataclasses.asdict(spec), "digest": spec.digest, "created": created, **facts})
+        return EncoderArtifact(artifact_id, spec, place)

@@ -1,0 +1,202 @@
+"""Jobs in the model store: `jobs/<id>/job.json` and, until the job ends, `jobs/<id>/input`."""
+
+import dataclasses
+import hashlib
+import os
+import re
+import shutil
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from service.adapters.artifacts import building, fsync, read_json, write_json
+from service.core.errors import Conflict, JobCancelled, NotFound
+from service.core.jobs import Job, JobRequest, Status
+
+RECORD, INPUT, DECIDED = "job.json", "input", "decided"
+SILENCE = 30.0  # s without a heartbeat before a running job counts as interrupted; workers beat every 5 s
+JOB_ID = re.compile(r"[0-9a-f]{32}")
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat()
+
+
+class JobStore:
+    """How a job ends is decided once, by whoever creates the file `decided` first: the worker that is about to
+    publish, the worker that failed, or the caller who cancels. The losers stop."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root / "jobs"
+
+    def folder(self, job_id: str) -> Path:
+        if not JOB_ID.fullmatch(job_id) or not (self.root / job_id / RECORD).is_file():
+            raise NotFound(f"no calibration job {job_id[:64]!r}")
+        return self.root / job_id
+
+    def spool(self) -> "Spool":
+        """A file outside any job for text that is still arriving."""
+        return Spool(self.root)
+
+    def create(self, request: JobRequest, spool: "Spool", notices: list[str], idempotency_key: str | None) -> Job:
+        """Makes the spooled text a queued job; the same key and the same content give the job made before.
+
+        Raises:
+            Conflict: the key was used for something else.
+        """
+        job = Job(id=uuid.uuid4().hex, request=request, created=now(), heartbeat=time.time(), notices=notices)
+        fingerprint = hashlib.sha256(orjson.dumps(asdict(request)) + spool.digest()).hexdigest()
+        with building(self.root) as folder:
+            write_json(folder / RECORD, asdict(job))
+            spool.move_to(folder / INPUT)
+            if idempotency_key is None:
+                folder.rename(self.root / job.id)
+                return job
+            keys = self.root / "idempotency"
+            keys.mkdir(exist_ok=True)
+            place = keys / hashlib.sha256(idempotency_key.encode()).hexdigest()
+            claim = folder / "claim"
+            claim.write_bytes(orjson.dumps({"job": job.id, "fingerprint": fingerprint}))
+            folder.rename(self.root / job.id)
+            claim = self.root / job.id / "claim"
+            try:
+                os.link(claim, place)
+            except FileExistsError:
+                earlier = orjson.loads(place.read_bytes())
+                shutil.rmtree(self.root / job.id)
+                if earlier["fingerprint"] != fingerprint:
+                    raise Conflict("Idempotency-Key was used for another calibration") from None
+                return self.read(earlier["job"])
+            claim.unlink()
+            return job
+
+    def read(self, job_id: str) -> Job:
+        """The record as it stands; a running job whose worker fell silent reads `interrupted`."""
+        raw = read_json(self.folder(job_id) / RECORD)
+        fields = {f.name for f in dataclasses.fields(Job)}
+        request = JobRequest(**raw.pop("request"))
+        raw["status"] = Status(raw["status"])
+        job = Job(request=request, **{k: v for k, v in raw.items() if k in fields})
+        if job.status is Status.RUNNING and time.time() - job.heartbeat > SILENCE:
+            return interrupted(job)
+        return job
+
+    def all(self) -> list[Job]:
+        """Newest first."""
+        jobs = [self.read(f.parent.name) for f in self.root.glob(f"*/{RECORD}") if JOB_ID.fullmatch(f.parent.name)]
+        return sorted(jobs, key=lambda job: job.created, reverse=True)
+
+    def counts(self) -> Counter[Status]:
+        return Counter(job.status for job in self.all())
+
+    def write(self, job: Job) -> Job:
+        write_json(self.folder(job.id) / RECORD, asdict(job))
+        return job
+
+    def begin(self, job_id: str) -> Job:
+        """A worker takes the job.
+
+        Raises:
+            JobCancelled: it has ended.
+            Conflict: another worker is at it.
+        """
+        job = self.read(job_id)
+        if job.status.ended:
+            raise JobCancelled(f"job {job_id} is {job.status}")
+        if job.status is Status.RUNNING:
+            raise Conflict(f"job {job_id} is running elsewhere")
+        (self.folder(job_id) / DECIDED).unlink(missing_ok=True)  # of an attempt that died while ending
+        started = replace(job, status=Status.RUNNING, stage="starting", progress=0.0, attempt=job.attempt + 1)
+        return self.write(replace(started, started=now(), heartbeat=time.time(), error=None))
+
+    def decide(self, job_id: str) -> bool:
+        """True for the first to decide how the job ends."""
+        try:
+            (self.folder(job_id) / DECIDED).touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+    def decided(self, job_id: str) -> bool:
+        return (self.folder(job_id) / DECIDED).exists()
+
+    def end(self, job: Job, status: Status, **facts: Any) -> Job:
+        """Records the end; the caller has won `decide`. The posted text is deleted before the record says so."""
+        (self.folder(job.id) / INPUT).unlink(missing_ok=True)
+        progress = 1.0 if status is Status.SUCCEEDED else job.progress
+        return self.write(replace(job, status=status, stage=status.value, progress=progress, finished=now(), **facts))
+
+    def requeue(self, job_id: str) -> Job:
+        """An interrupted job becomes queued again.
+
+        Raises:
+            Conflict: it is not interrupted.
+        """
+        job = self.read(job_id)
+        if job.status is not Status.INTERRUPTED:
+            raise Conflict(f"job {job_id} is {job.status}; only an interrupted job can be retried")
+        (self.folder(job_id) / DECIDED).unlink(missing_ok=True)
+        return self.write(replace(job, status=Status.QUEUED, stage="queued", progress=0.0, error=None))
+
+    def interrupt(self, job_id: str) -> Job:
+        """Marks a job whose worker is known to be dead."""
+        return self.write(interrupted(self.read(job_id)))
+
+    def texts(self, job_id: str) -> Iterator[str]:
+        """The posted sentences, in order."""
+        with (self.folder(job_id) / INPUT).open("rb") as file:
+            for line in file:
+                yield orjson.loads(line)
+
+    def forget(self, keep: int) -> None:
+        """Removes the records of all but the newest `keep` ended jobs."""
+        ended = [job for job in self.all() if job.status.ended]
+        for job in ended[keep:]:
+            shutil.rmtree(self.root / job.id, ignore_errors=True)
+        kept = {job.id for job in self.all()}
+        for claim in (self.root / "idempotency").glob("*"):
+            if orjson.loads(claim.read_bytes())["job"] not in kept:
+                claim.unlink(missing_ok=True)
+
+
+def interrupted(job: Job) -> Job:
+    message = f"the worker ended while {job.stage}; retry with POST /calibrate/{job.id}/retry"
+    return replace(job, status=Status.INTERRUPTED, error=message)
+
+
+class Spool:
+    """Sentences on their way to disk: one JSON string a line, hashed as they pass."""
+
+    def __init__(self, root: Path) -> None:
+        root.mkdir(parents=True, exist_ok=True)
+        self._path = root / f".spool-{uuid.uuid4().hex}"
+        self._file = self._path.open("wb")
+        self._hash = hashlib.sha256()
+
+    def __enter__(self) -> "Spool":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+        self._path.unlink(missing_ok=True)
+
+    def extend(self, texts: Iterable[str]) -> None:
+        lines = b"".join(orjson.dumps(text) + b"\n" for text in texts)
+        self._hash.update(lines)
+        self._file.write(lines)
+
+    def digest(self) -> bytes:
+        return self._hash.digest()
+
+    def move_to(self, place: Path) -> None:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._path.rename(place)
+        fsync(place.parent)

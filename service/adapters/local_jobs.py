@@ -1,0 +1,102 @@
+"""Calibrations without Redis: one child process at a time, at low priority, killable."""
+
+import asyncio
+import contextlib
+import importlib.util
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Self
+
+from service.adapters.job_store import JobStore
+from service.core.errors import Unavailable
+from service.core.jobs import Status
+
+log = logging.getLogger(__name__)
+
+
+class LocalJobs:
+    """Runs jobs in order of submission. An async context manager that owns its queue and its child."""
+
+    def __init__(self, jobs: JobStore, model_store: Path, threads: int, timeout: float) -> None:
+        self.jobs, self.model_store, self.threads, self.timeout = jobs, model_store, threads, timeout
+        self._queue: asyncio.Queue[str] = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+        self._current: tuple[str, asyncio.subprocess.Process] | None = None
+
+    async def __aenter__(self) -> Self:
+        """Takes up what an earlier process left: queued jobs run, running ones are marked interrupted."""
+        for job in reversed(await asyncio.to_thread(self.jobs.all)):
+            if job.status is Status.QUEUED:
+                self._queue.put_nowait(job.id)
+            elif job.status is Status.RUNNING:
+                await asyncio.to_thread(self.jobs.interrupt, job.id)
+        self._task = asyncio.create_task(self._run(), name="local-jobs")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    async def available(self) -> None:
+        if importlib.util.find_spec("torch") is None:
+            raise Unavailable(
+                "calibration needs PyTorch beside the server (pip install 'isosim[train]') "
+                "or Redis and a worker (ISOSIM_REDIS_URL, isosim worker)"
+            )
+
+    async def submit(self, job_id: str) -> None:
+        self._queue.put_nowait(job_id)
+
+    async def stop(self, job_id: str) -> None:
+        if self._current is not None and self._current[0] == job_id:
+            _, child = self._current
+            with contextlib.suppress(ProcessLookupError):
+                child.kill()
+            await child.wait()
+
+    async def _run(self) -> None:
+        while True:
+            job_id = await self._queue.get()
+            try:
+                await self._run_one(job_id)
+            except OSError:
+                log.exception("job %s could not be started", job_id)
+                await asyncio.to_thread(self.jobs.interrupt, job_id)
+
+    async def _run_one(self, job_id: str) -> None:
+        if await asyncio.to_thread(self.jobs.decided, job_id):
+            return  # cancelled while it waited
+        environment = {
+            **os.environ,
+            "ISOSIM_MODEL_STORE": str(self.model_store),
+            "ISOSIM_WORKER_THREADS": str(self.threads),
+        }
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "service.worker", job_id, env=environment, start_new_session=True
+        )
+        self._current = (job_id, child)
+        try:
+            async with asyncio.timeout(self.timeout):
+                await child.wait()
+        except TimeoutError:
+            await asyncio.to_thread(self._time_out, job_id)
+        finally:
+            if child.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)
+                await child.wait()
+            self._current = None
+            # Whatever ended the child, a job that still says running does not run.
+            job = await asyncio.to_thread(self.jobs.read, job_id)
+            unfinished = job.status in (Status.RUNNING, Status.QUEUED)
+            if unfinished and not await asyncio.to_thread(self.jobs.decided, job_id):
+                await asyncio.to_thread(self.jobs.interrupt, job_id)
+
+    def _time_out(self, job_id: str) -> None:
+        if self.jobs.decide(job_id):
+            self.jobs.end(self.jobs.read(job_id), Status.FAILED, error=f"stopped after {self.timeout:.0f} s")

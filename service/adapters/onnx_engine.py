@@ -1,0 +1,124 @@
+"""The encoder and calibrator graphs on ONNX Runtime."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime as ort
+
+from service.adapters.domain_store import Weights
+from service.core.calibration import Matrix
+from service.core.errors import BackendFailure, CorruptArtifact, Unavailable
+
+PREFIX = "calibrator."  # of the calibrator's weights among the graph's inputs
+
+# onnxruntime's exceptions share no base but Exception; these are what `run` raises.
+RUN_ERRORS = (
+    ort.capi.onnxruntime_pybind11_state.Fail,
+    ort.capi.onnxruntime_pybind11_state.InvalidArgument,
+    ort.capi.onnxruntime_pybind11_state.RuntimeException,
+    ort.capi.onnxruntime_pybind11_state.EPFail,
+)
+
+
+def choose_providers(wanted: tuple[str, ...]) -> list[str]:
+    """The wanted execution providers, or CUDA where it is installed, and always the CPU last.
+
+    Raises:
+        Unavailable: a wanted one is not installed.
+    """
+    installed = ort.get_available_providers()
+    missing = [name for name in wanted if name not in installed]
+    if missing:
+        raise Unavailable(f"execution providers {missing} are not installed; there are {installed}")
+    chosen = list(wanted) or [name for name in ("CUDAExecutionProvider",) if name in installed]
+    return chosen if "CPUExecutionProvider" in chosen else [*chosen, "CPUExecutionProvider"]
+
+
+def open_session(path: Path, providers: list[str], threads: int) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    # Idle threads that spin take the core the event loop and the tokenizer need.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    # Shapes change with every batch: a remembered plan for each of them is memory that only grows.
+    options.enable_mem_pattern = False
+    return ort.InferenceSession(path, options, providers=providers)
+
+
+class OnnxEncoder:
+    """Token ids to pooled vectors; one session, called from one thread."""
+
+    def __init__(self, path: Path, providers: list[str], threads: int, pad_token_id: int = 0) -> None:
+        self.session = open_session(path, providers, threads)
+        self.pad_token_id = pad_token_id
+        self.inputs = {value.name for value in self.session.get_inputs()}
+        self.dim: int = self.session.get_outputs()[0].shape[1]
+
+    def __call__(self, ids: list[list[int]]) -> Matrix:
+        """N lists of token ids -> (N, D) float32, padded to the longest.
+
+        Raises:
+            BackendFailure: the run failed, or gave a number that is none.
+        """
+        lengths = [len(row) for row in ids]
+        padded = np.full((len(ids), max(lengths)), self.pad_token_id, np.int64)
+        mask = np.zeros_like(padded)
+        for row, (tokens, length) in enumerate(zip(ids, lengths, strict=True)):
+            padded[row, :length] = tokens
+            mask[row, :length] = 1
+        feeds = {"input_ids": padded, "attention_mask": mask}
+        if "token_type_ids" in self.inputs:
+            feeds["token_type_ids"] = np.zeros_like(padded)
+        try:
+            (pooled,) = self.session.run(["pooled"], feeds)
+        except RUN_ERRORS as error:
+            raise BackendFailure(f"the encoder failed on {padded.shape[0]} × {padded.shape[1]} tokens: {error}") from error
+        if not np.isfinite(pooled).all():
+            raise BackendFailure("the encoder gave a vector with NaN or infinity")
+        matrix: Matrix = pooled
+        return matrix
+
+
+class OnnxCalibrator:
+    """The calibrator graph: pooled vectors and a domain's weights to latents. Safe from any thread."""
+
+    def __init__(self, path: Path, providers: list[str]) -> None:
+        self.session = open_session(path, providers, threads=1)
+        self.shapes: dict[str, tuple[list[int], str]] = {
+            value.name.removeprefix(PREFIX): (value.shape, value.type)
+            for value in self.session.get_overridable_initializers()
+        }
+
+    def bind(self, weights: Weights) -> "BoundCalibrator":
+        """Raises CorruptArtifact where names, shapes or types are not the graph's."""
+        found = {name: (list(array.shape), ONNX_TYPES.get(array.dtype.name)) for name, array in weights.items()}
+        if found != self.shapes:
+            wrong = sorted(name for name in found.keys() | self.shapes if found.get(name) != self.shapes.get(name))
+            raise CorruptArtifact(f"calibrator weights do not fit this encoder's graph: {', '.join(wrong[:5])}")
+        values = {PREFIX + name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in weights.items()}
+        return BoundCalibrator(self.session, values)
+
+
+ONNX_TYPES = {"float32": "tensor(float)", "int64": "tensor(int64)"}
+
+
+class BoundCalibrator:
+    """One version's calibrator; its weights stay in ONNX Runtime's memory."""
+
+    def __init__(self, session: ort.InferenceSession, weights: dict[str, Any]) -> None:
+        self.session = session
+        self.weights = weights
+
+    def __call__(self, pooled: Matrix) -> Matrix:  # (N, D) -> (N, D)
+        if not len(pooled):
+            return pooled
+        feeds = {"pooled": ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(pooled)), **self.weights}
+        try:
+            (latent,) = self.session.run_with_ort_values(["latent"], feeds)
+        except RUN_ERRORS as error:
+            raise BackendFailure(f"the calibrator failed on {pooled.shape}: {error}") from error
+        result: npt.NDArray[np.float32] = latent.numpy()
+        return result

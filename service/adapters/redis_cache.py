@@ -1,0 +1,110 @@
+"""The shared vector cache in Redis: best effort, bounded in time, never a reason for a request to fail."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Literal, Self
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+Event = Literal["error", "open", "dropped"]
+
+PREFIX = b"isosim:v1:"
+FAILURES = 3  # in a row before the circuit opens
+PAUSE = 2.0  # s of an open circuit before one request tries again
+BACKLOG = 8192  # entries waiting to be stored; more are dropped and counted
+CHUNK = 256  # entries a pipeline
+
+
+class CircuitBreaker:
+    """After some failures in a row nothing is tried for a pause; then one attempt decides."""
+
+    def __init__(self, failures: int = FAILURES, pause: float = PAUSE, clock: Callable[[], float] = time.monotonic):
+        self.limit, self.pause, self.clock = failures, pause, clock
+        self.failures = 0
+        self.closed_at = 0.0
+
+    def allows(self) -> bool:
+        if self.failures < self.limit:
+            return True
+        if self.clock() < self.closed_at:
+            return False
+        self.closed_at = self.clock() + self.pause  # this attempt decides; others wait
+        return True
+
+    def succeeded(self) -> None:
+        self.failures = 0
+
+    def failed(self) -> None:
+        self.failures += 1
+        if self.failures >= self.limit:
+            self.closed_at = self.clock() + self.pause
+
+
+class RedisCache:
+    """One MGET a lookup; stores go through a bounded backlog and a pipeline. An async context manager."""
+
+    def __init__(
+        self, url: str, *, ttl: int, timeout: float, on_event: Callable[[Event, int], None] = lambda _, __: None
+    ) -> None:
+        self.redis = Redis.from_url(
+            url, socket_timeout=timeout, socket_connect_timeout=timeout, decode_responses=False, retry=None
+        )
+        self.ttl, self.timeout, self.on_event = ttl, timeout, on_event
+        self.breaker = CircuitBreaker()
+        self._backlog: asyncio.Queue[tuple[bytes, bytes]] = asyncio.Queue(BACKLOG)
+        self._writer: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._writer = asyncio.create_task(self._write(), name="redis-cache-writer")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._writer is not None:
+            self._writer.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._writer
+        await self.redis.aclose()
+
+    async def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """An entry or None for each key; a failure, a timeout or an open circuit is all None."""
+        if not self.breaker.allows():
+            self.on_event("open", len(keys))
+            return [None] * len(keys)
+        try:
+            async with asyncio.timeout(self.timeout):
+                entries: list[bytes | None] = await self.redis.mget([PREFIX + key for key in keys])
+        except (RedisError, OSError, TimeoutError):
+            self.breaker.failed()
+            self.on_event("error", len(keys))
+            return [None] * len(keys)
+        self.breaker.succeeded()
+        return entries
+
+    def put(self, entries: Sequence[tuple[bytes, bytes]]) -> None:
+        for entry in entries:
+            try:
+                self._backlog.put_nowait(entry)
+            except asyncio.QueueFull:
+                self.on_event("dropped", 1)
+
+    async def _write(self) -> None:
+        while True:
+            entries = [await self._backlog.get()]
+            while len(entries) < CHUNK and not self._backlog.empty():
+                entries.append(self._backlog.get_nowait())
+            if not self.breaker.allows():
+                self.on_event("dropped", len(entries))
+                continue
+            try:
+                async with asyncio.timeout(1.0), self.redis.pipeline(transaction=False) as pipeline:
+                    for key, entry in entries:
+                        pipeline.set(PREFIX + key, entry, ex=self.ttl)
+                    await pipeline.execute()
+            except (RedisError, OSError, TimeoutError):
+                self.breaker.failed()
+                self.on_event("dropped", len(entries))
+            else:
+                self.breaker.succeeded()

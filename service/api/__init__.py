@@ -1,0 +1,1 @@
+"""The HTTP contract: a route parses, calls, returns."""

@@ -1,0 +1,200 @@
+"""Calibration jobs: post text, follow the job, cancel or retry it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import orjson
+from fastapi import APIRouter, Header, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response, StreamingResponse
+from pydantic import ValidationError
+
+from service.api.intake import Format, Intake, Limits, parse_json
+from service.api.requests import documented, json_response, needs
+from service.api.schemas import CalibrateOptions, CalibrateRequest, JobAccepted, Jobs, JobState
+from service.api.state import Service, ServiceDep
+from service.core.calibration import DOMAIN_NAME, DomainRef
+from service.core.errors import Conflict, InvalidInput, TooLarge, UnsupportedMedia
+from service.core.jobs import Job, JobRequest, Status
+
+router = APIRouter(prefix="/calibrate", tags=["calibration"])
+READ, CALIBRATE = [needs("read")], [needs("calibrate")]
+
+FORMATS: dict[str, Format] = {"text/plain": "text", "application/x-ndjson": "ndjson"}
+MAX_JSON_BYTES = 16_000_000  # a JSON body is held in memory whole; text and NDJSON are streamed
+CHUNK = 256 * 1024  # bytes handed to a thread at once
+EVENT_SECONDS = 0.25
+
+BODY_DOC: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {"schema": CalibrateRequest.model_json_schema()},
+            "text/plain": {"schema": {"type": "string", "description": "one sentence a line"}},
+            "application/x-ndjson": {
+                "schema": {"type": "string", "description": 'a line each: "a sentence" or {"text": "a sentence"}'}
+            },
+        },
+    }
+}
+
+
+def state(job: Job) -> JobState:
+    request = asdict(job.request)
+    known = {name: request[name] for name in ("domain", "method", "promote", "seed", "sentences")}
+    facts = {k: v for k, v in asdict(job).items() if k in JobState.model_fields}
+    return JobState(job=job.id, **facts, **known)
+
+
+@router.post(
+    "",
+    status_code=202,
+    response_model=JobAccepted,
+    dependencies=CALIBRATE,
+    openapi_extra=BODY_DOC,
+    responses=documented(400, 409, 413, 415, 422),
+)
+async def calibrate(
+    request: Request,
+    service: ServiceDep,
+    domain: Annotated[str | None, Query(description="for text and NDJSON bodies")] = None,
+    method: Annotated[str, Query()] = "auto",
+    promote: Annotated[str, Query()] = "if_better",
+    seed: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
+    idempotency_key: Annotated[str | None, Header(max_length=256)] = None,
+) -> Response:
+    """Fits a calibration to unlabelled text of a domain, in the background."""
+    await service.runner.available()
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json" and kind not in FORMATS:
+        raise UnsupportedMedia(f"content-type {kind!r}: use application/json, {' or '.join(FORMATS)}")
+    limits = Limits(service.settings.max_calibration_sentences, service.settings.max_characters)
+    with service.jobs.spool() as spool:
+        intake = Intake(spool, limits, FORMATS.get(kind, "text"))
+        if kind in FORMATS:
+            given = {"domain": domain, "method": method, "promote": promote, "seed": seed}
+            options = checked_options(given)
+            await stream(request, intake.feed)
+            await asyncio.to_thread(intake.close)
+        else:
+            options = await asyncio.to_thread(take_json, await read_json_body(request), intake)
+        notices = intake.check_enough(options.method)
+        wanted = JobRequest(
+            domain=options.domain,
+            encoder=service.encoder.digest,
+            encoder_id=service.encoder.id,
+            method=options.method,
+            promote=options.promote,
+            seed=options.seed,
+            sentences=intake.sentences,
+        )
+        job = await asyncio.to_thread(service.jobs.create, wanted, spool, notices, idempotency_key)
+    if job.status is Status.QUEUED:
+        await service.runner.submit(job.id)
+    accepted = {"job": job.id, "domain": job.request.domain, "status": job.status.value}
+    return json_response(accepted, 202, {"Location": f"/calibrate/{job.id}"})
+
+
+def checked_options(given: dict[str, Any]) -> CalibrateOptions:
+    """The query's options, by the same rules as the JSON body's."""
+    try:
+        options = CalibrateOptions.model_validate({k: v for k, v in given.items() if v is not None})
+    except ValidationError as error:
+        raise RequestValidationError([{**found, "loc": ("query", *found["loc"])} for found in error.errors()]) from None
+    check_domain(options.domain)
+    return options
+
+
+def check_domain(domain: str) -> None:
+    if DomainRef.parse(domain) != DomainRef(domain):
+        raise InvalidInput(f"domain {domain!r}: a calibration makes a new version; name the domain alone")
+
+
+async def stream(request: Request, feed: Callable[[bytes], None]) -> None:
+    held = bytearray()
+    async for chunk in request.stream():
+        held += chunk
+        if len(held) >= CHUNK:
+            await asyncio.to_thread(feed, bytes(held))
+            held.clear()
+    if held:
+        await asyncio.to_thread(feed, bytes(held))
+
+
+async def read_json_body(request: Request) -> bytes:
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_JSON_BYTES:
+            raise TooLarge(
+                f"a JSON body may have {MAX_JSON_BYTES} bytes; post more text as text/plain or application/x-ndjson"
+            )
+    return bytes(body)
+
+
+def take_json(body: bytes, intake: Intake) -> CalibrateRequest:
+    options = parse_json(body)
+    check_domain(options.domain)
+    intake.add(options.texts, lambda index: f"texts.{index}")
+    intake.close()
+    return options
+
+
+@router.get("", dependencies=READ, responses=documented())
+def list_jobs(service: ServiceDep) -> Jobs:
+    """All jobs on record, the newest first."""
+    return Jobs(jobs=[state(job) for job in service.jobs.all()])
+
+
+@router.get("/{job_id}", dependencies=READ, responses=documented(404))
+def get_job(job_id: str, service: ServiceDep) -> JobState:
+    """How far a job is; its report when it has succeeded, its error when it has failed."""
+    return state(service.jobs.read(job_id))
+
+
+@router.get(
+    "/{job_id}/events",
+    dependencies=READ,
+    response_class=StreamingResponse,
+    responses={200: {"content": {"text/event-stream": {}}}, **documented(404)},
+)
+async def job_events(job_id: str, service: ServiceDep) -> StreamingResponse:
+    """Server-sent events: the job's state whenever it changes, until it ends."""
+    await asyncio.to_thread(service.jobs.read, job_id)
+    return StreamingResponse(events(service, job_id), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+
+
+async def events(service: Service, job_id: str) -> AsyncIterator[bytes]:
+    last = None
+    while True:
+        now = state(await asyncio.to_thread(service.jobs.read, job_id))
+        if now != last:
+            yield b"event: state\ndata: " + orjson.dumps(now.model_dump()) + b"\n\n"
+            last = now
+        if now.status not in (Status.QUEUED, Status.RUNNING):
+            return
+        await asyncio.sleep(EVENT_SECONDS)
+
+
+@router.delete("/{job_id}", dependencies=CALIBRATE, responses=documented(404, 409))
+async def cancel_job(job_id: str, service: ServiceDep) -> JobState:
+    """Stops a job. Its text is deleted and no version appears."""
+    job = await asyncio.to_thread(service.jobs.read, job_id)
+    if job.status.ended:
+        raise Conflict(f"job {job_id} is {job.status} already")
+    if not await asyncio.to_thread(service.jobs.decide, job_id) and job.status is not Status.INTERRUPTED:
+        raise Conflict(f"job {job_id} is publishing its result and can no longer be cancelled")
+    await service.runner.stop(job_id)
+    current = await asyncio.to_thread(service.jobs.read, job_id)
+    return state(await asyncio.to_thread(service.jobs.end, current, Status.CANCELLED))
+
+
+@router.post("/{job_id}/retry", status_code=202, dependencies=CALIBRATE, responses=documented(404, 409))
+async def retry_job(job_id: str, service: ServiceDep) -> JobAccepted:
+    """Runs an interrupted job again on the text it still has."""
+    await service.runner.available()
+    job = await asyncio.to_thread(service.jobs.requeue, job_id)
+    await service.runner.submit(job_id)
+    return JobAccepted(job=job.id, domain=job.request.domain, status=job.status.value)

@@ -1,0 +1,102 @@
+"""Every error's status and wire name, in one table."""
+
+import logging
+
+import orjson
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+
+from service.api.state import service_of
+from service.core import errors as e
+
+log = logging.getLogger(__name__)
+
+# Most specific first is not needed: the lookup walks the class's own bases in order.
+TABLE: dict[type[e.IsosimError], tuple[int, str]] = {
+    e.EmptyInput: (400, "Empty"),
+    e.Unauthorized: (401, "Unauthorized"),
+    e.Forbidden: (403, "Forbidden"),
+    e.NotFound: (404, "NotFound"),
+    e.MethodNotAllowed: (405, "MethodNotAllowed"),
+    e.Conflict: (409, "Conflict"),
+    e.TooLarge: (413, "TooLarge"),
+    e.UnsupportedMedia: (415, "UnsupportedMedia"),
+    e.InvalidInput: (422, "Validation"),
+    e.TokenizerFailure: (422, "Tokenizer"),
+    e.BackendFailure: (424, "Backend"),
+    e.Overloaded: (429, "Overloaded"),
+    e.NotReady: (503, "Unhealthy"),
+    e.Unavailable: (503, "Unavailable"),
+}
+ERROR_TYPES = sorted({name for _, name in TABLE.values()} | {"Internal"})
+HTTP: dict[int, type[e.IsosimError]] = {404: e.NotFound, 405: e.MethodNotAllowed}
+HEALS = {429, 503}  # a client may try these again
+UNION_TAGS = {"pairs", "tei"}  # pydantic's names for the bodies of one route; they are no fields
+
+
+def look_up(error: e.IsosimError) -> tuple[int, str]:
+    return next(TABLE[base] for base in type(error).__mro__ if base in TABLE)
+
+
+def answer(request: Request, status: int, error_type: str, message: str, headers: dict[str, str]) -> Response:
+    service_of(request).metrics.errors.labels(error_type).inc()
+    body = {"error": message, "error_type": error_type, "request_id": request.scope["state"].get("request_id", "")}
+    if status not in HEALS:
+        headers["x-should-retry"] = "false"
+    return Response(orjson.dumps(body), status, headers, media_type="application/json")
+
+
+def domain_error(request: Request, error: e.IsosimError) -> Response:
+    status, name = look_up(error)
+    headers = {}
+    if isinstance(error, e.Overloaded):
+        headers["Retry-After"] = str(error.retry_after)
+    if status == 503:
+        headers["Retry-After"] = "5"
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return answer(request, status, name, str(error), headers)
+
+
+def describe(error: RequestValidationError) -> e.IsosimError:
+    """One sentence naming the first field at fault."""
+    first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        return e.InvalidInput(f"the body is not valid JSON: {first['ctx']['error']}")
+    parts = list(first["loc"])
+    where = parts.pop(0)
+    if where == "body" and len(parts) > 1 and parts[0] in UNION_TAGS:
+        parts.pop(0)
+    field = ".".join(str(part) for part in parts) or str(where)
+    if first["type"] == "extra_forbidden":
+        return e.InvalidInput(f"{field}: unknown field")
+    more = len(error.errors()) - 1
+    return e.InvalidInput(f"{field}: {first['msg']}" + (f" (and {more} more)" if more else ""))
+
+
+def install(app: FastAPI) -> None:
+    """Turns every failure of a route into the one error body."""
+
+    @app.exception_handler(e.IsosimError)
+    async def _(request: Request, error: e.IsosimError) -> Response:
+        return domain_error(request, error)
+
+    @app.exception_handler(RequestValidationError)
+    async def _(request: Request, error: RequestValidationError) -> Response:
+        return domain_error(request, describe(error))
+
+    @app.exception_handler(HTTPException)
+    async def _(request: Request, error: HTTPException) -> Response:
+        kind = HTTP.get(error.status_code)
+        if kind is None:
+            return domain_error(request, e.InvalidInput(str(error.detail)))
+        what = f"{request.method} {request.url.path}"
+        message = f"no route {what}" if kind is e.NotFound else f"{what} is not allowed"
+        return domain_error(request, kind(message))
+
+    @app.exception_handler(Exception)
+    async def _(request: Request, error: Exception) -> Response:
+        log.error("unexpected error", exc_info=error)
+        return answer(request, 500, "Internal", "unexpected error; the log has it under this request id", {})

@@ -1,0 +1,89 @@
+"""What happens to every request: an id, a body limit, timing headers, a duration in the metrics."""
+
+import re
+import time
+import uuid
+from dataclasses import dataclass, field
+
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.api.errors import domain_error
+from service.core.embedding import Timings
+from service.core.errors import NotReady, TooLarge
+
+REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
+OPEN = {"/livez", "/readyz", "/metrics", "/health"}  # answered before the server is ready
+
+
+@dataclass
+class Trace:
+    """What a request leaves behind for its headers; a route fills it in."""
+
+    started: float  # s, perf_counter
+    timings: Timings = field(default_factory=Timings)
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+class Envelope:
+    """The outermost layer below the server. Plain ASGI: BaseHTTPMiddleware would cost a task a request."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        service = scope["state"]["service"]
+        given = next((v.decode("latin-1") for k, v in scope["headers"] if k == b"x-request-id"), "")
+        request_id = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        trace = Trace(time.perf_counter())
+        scope["state"] = {**scope["state"], "request_id": request_id, "trace": trace}
+        status = 500
+        is_calibration = scope["path"] == "/calibrate"
+        limit = service.settings.max_calibration_bytes if is_calibration else service.settings.max_body_bytes
+        taken = 0
+
+        async def limited_receive() -> Message:
+            nonlocal taken
+            message = await receive()
+            if message["type"] == "http.request":
+                taken += len(message.get("body", b""))
+                if taken > limit:
+                    raise TooLarge(f"the body is larger than {limit} bytes")
+            return message
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                headers["x-request-id"] = request_id
+                for name, value in trace.headers.items():
+                    headers[name] = value
+                timings = trace.timings
+                headers["x-tokenization-time"] = f"{timings.tokenization * 1e3:.3f}"
+                headers["x-queue-time"] = f"{timings.queue * 1e3:.3f}"
+                headers["x-inference-time"] = f"{timings.inference * 1e3:.3f}"
+                headers["x-compute-tokens"] = str(timings.tokens)
+                headers["x-total-time"] = f"{(time.perf_counter() - trace.started) * 1e3:.3f}"
+            await send(message)
+
+        service.metrics.in_flight.inc()
+        try:
+            declared = next((v for k, v in scope["headers"] if k == b"content-length"), b"0")
+            if declared.isdigit() and int(declared) > limit:
+                raise TooLarge(f"the body has {int(declared)} bytes, at most {limit} are taken")
+            if not service.ready and scope["path"] not in OPEN:
+                raise NotReady("the server is starting or stopping")
+            await self.app(scope, limited_receive, send_with_headers)
+        except (TooLarge, NotReady) as error:
+            response = domain_error(Request(scope), error)
+            await response(scope, receive, send_with_headers)
+        finally:
+            route = getattr(scope.get("route"), "path", "unmatched")
+            service.metrics.in_flight.dec()
+            elapsed = time.perf_counter() - trace.started
+            service.metrics.requests.labels(route, str(status)).observe(elapsed)

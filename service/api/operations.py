@@ -1,0 +1,43 @@
+"""Probes and metrics; they need no key and no other part of the service."""
+
+import asyncio
+
+from fastapi import APIRouter
+from fastapi.responses import Response
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from service.api.requests import documented
+from service.api.state import ServiceDep
+from service.core.errors import NotReady
+from service.core.jobs import Status
+
+router = APIRouter(tags=["operations"])
+
+
+@router.get("/livez")
+async def livez() -> dict[str, str]:
+    """The process answers."""
+    return {"status": "alive"}
+
+
+@router.get("/readyz", responses={503: documented()[503]})
+async def readyz(service: ServiceDep) -> dict[str, str]:
+    """The model is loaded and warmed, and the server is not draining."""
+    if not service.ready:
+        raise NotReady("the server is starting or stopping")
+    if not service.embedder.batcher.alive:
+        raise NotReady("the encoder's thread has stopped")
+    return {"status": "ready", "encoder": service.encoder.digest}
+
+
+@router.get("/metrics", response_class=Response)
+async def metrics(service: ServiceDep) -> Response:
+    """Prometheus exposition."""
+    m = service.metrics
+    m.queued.set(service.embedder.batcher.queued)
+    m.cache_bytes.set(service.embedder.memory.size)
+    m.ready.set(service.ready)
+    counts = await asyncio.to_thread(service.jobs.counts)
+    for status in Status:
+        m.jobs.labels(status.value).set(counts[status])
+    return Response(m.exposition(), media_type=CONTENT_TYPE_LATEST)

@@ -1,0 +1,187 @@
+"""Bodies of requests, and of answers for the documentation. Our own bodies refuse unknown fields."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+
+from service.core.jobs import METHODS, PROMOTIONS
+
+DomainField = Annotated[str, Field(description="name, name@3, name@champion or name@previous")]
+Method = Literal[METHODS]  # type: ignore[valid-type]
+Promotion = Literal[PROMOTIONS]  # type: ignore[valid-type]
+
+
+class Own(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Compatible(BaseModel):
+    """A body other services defined: unknown fields are kept, to be named in `x-isosim-ignored`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    def ignored(self) -> list[str]:
+        names = list(self.model_extra or {})
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            if isinstance(value, Compatible):
+                names += [f"{name}.{inner}" for inner in value.ignored()]
+        return names
+
+
+class PairsRequest(Own):
+    """Sentence pairs, scored in one domain."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"pairs": [["A man is playing a guitar.", "Someone plays an instrument."]], "domain": "default"}
+            ]
+        }
+    )
+
+    pairs: list[tuple[str, str]] = Field(description="1 to 512 pairs of sentences")
+    domain: DomainField = "default"
+    detail: bool = Field(default=False, description="adds what the score rests on")
+
+
+class TeiParameters(Compatible):
+    truncate: bool | None = Field(default=None, description="false: refuse a text that is too long")
+    truncation_direction: Literal["Right", "Left"] = "Right"
+    prompt_name: str | None = None
+    domain: DomainField = "default"
+
+
+class TeiInputs(Compatible):
+    source_sentence: str
+    sentences: list[str]
+
+
+class TeiSimilarityRequest(Compatible):
+    """text-embeddings-inference's body: one sentence against many."""
+
+    inputs: TeiInputs
+    parameters: TeiParameters = Field(default_factory=TeiParameters)
+
+
+def which_similarity(body: Any) -> str:
+    return "tei" if isinstance(body, dict) and "inputs" in body else "pairs"
+
+
+SimilarityRequest = Annotated[
+    Annotated[PairsRequest, Tag("pairs")] | Annotated[TeiSimilarityRequest, Tag("tei")],
+    Discriminator(which_similarity),
+]
+
+
+class PairFlags(BaseModel):
+    a: list[Literal["truncated", "out_of_domain"]]
+    b: list[Literal["truncated", "out_of_domain"]]
+
+
+class SimilarityResponse(BaseModel):
+    """Columns, one entry a pair."""
+
+    domain: str
+    version: int
+    encoder: str
+    method: str
+    cosine: list[float] = Field(description="cosine of the frozen encoder's vectors")
+    similarity: list[float] = Field(description="cosine of the calibrated latents")
+    percentile: list[float] | None = Field(description="share of the domain's random pairs that score lower")
+    probability: list[float] | None = Field(description="only where the domain was given labels")
+    flags: list[PairFlags]
+    notices: list[str]
+
+
+class EmbedRequest(Compatible):
+    """text-embeddings-inference's body, with a domain and a space."""
+
+    inputs: str | list[str]
+    normalize: bool = True
+    truncate: bool | None = None
+    truncation_direction: Literal["Right", "Left"] = "Right"
+    prompt_name: str | None = None
+    dimensions: int | None = Field(default=None, ge=1)
+    domain: DomainField = "default"
+    space: Literal["calibrated", "raw"] = "calibrated"
+
+
+class CalibrateOptions(Own):
+    """What a calibration is asked to do; the query of a text body, part of a JSON body."""
+
+    domain: str
+    method: Method = "auto"
+    promote: Promotion = "if_better"
+    seed: int = Field(default=0, ge=0, le=2**31 - 1)
+
+
+class CalibrateRequest(CalibrateOptions):
+    texts: list[str]
+
+
+class JobAccepted(BaseModel):
+    job: str
+    domain: str
+    status: str
+
+
+class JobState(BaseModel):
+    job: str
+    domain: str
+    status: Literal["queued", "running", "succeeded", "failed", "cancelled", "interrupted"]
+    stage: str
+    progress: float
+    attempt: int
+    method: str
+    promote: str
+    seed: int
+    sentences: int
+    created: str
+    started: str | None
+    finished: str | None
+    version: int | None
+    promoted: bool | None
+    report: dict[str, Any] | None
+    error: str | None
+    notices: list[str]
+
+
+class Jobs(BaseModel):
+    jobs: list[JobState]
+
+
+class VersionSummary(BaseModel):
+    version: int
+    method: str
+    encoder: str
+    created: str
+    sentences: int | None
+    servable: bool = Field(description="made for this server's encoder")
+
+
+class DomainState(BaseModel):
+    domain: str
+    champion: int | None
+    previous: int | None
+    versions: list[VersionSummary]
+
+
+class Domains(BaseModel):
+    domains: list[DomainState]
+
+
+class VersionState(VersionSummary):
+    domain: str
+    files: dict[str, str]
+    report: dict[str, Any]
+
+
+class ChampionRequest(Own):
+    version: int = Field(ge=1)
+
+
+class ErrorBody(BaseModel):
+    error: str
+    error_type: str
+    request_id: str

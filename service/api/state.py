@@ -1,0 +1,40 @@
+"""What lives as long as the server does, and how a route reaches it."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from service.adapters.domain_store import DomainStore
+from service.adapters.encoder_store import EncoderArtifact
+from service.adapters.job_store import JobStore
+from service.api.auth import Keys
+from service.core.embedding import Embedder
+from service.core.jobs import JobRunner
+from service.core.registry import Registry
+from service.metrics import Metrics
+from service.settings import Settings
+
+
+@dataclass
+class Service:
+    """Built by the composition root. `ready` is the only field that changes."""
+
+    settings: Settings
+    metrics: Metrics
+    keys: Keys
+    encoder: EncoderArtifact
+    embedder: Embedder
+    registry: Registry
+    domains: DomainStore
+    jobs: JobStore
+    runner: JobRunner
+    ready: bool = False
+
+
+def service_of(request: Request) -> Service:
+    service: Service = request.scope["state"]["service"]
+    return service
+
+
+ServiceDep = Annotated[Service, Depends(service_of)]

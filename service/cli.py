@@ -1,0 +1,273 @@
+"""One entry point: `isosim <command>`; every option is also a setting `ISOSIM_*`."""
+
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from service.adapters.domain_store import DomainStore
+from service.adapters.encoder_store import EncoderStore
+from service.core.calibration import DomainRef
+from service.core.errors import InvalidInput, IsosimError, NotFound, Unavailable
+from service.core.jobs import METHODS, PROMOTIONS, JobRequest
+from service.settings import Settings
+
+app = typer.Typer(no_args_is_help=True, add_completion=True, help="Calibrated sentence similarity.")
+err = Console(stderr=True)
+out = Console()
+
+Store = Annotated[Path | None, typer.Option("--model-store", help="the model store (ISOSIM_MODEL_STORE)")]
+EncoderId = Annotated[str | None, typer.Option("--encoder", help="an encoder of the store (ISOSIM_ENCODER)")]
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON for machines")]
+
+
+def settings_with(**given: Any) -> Settings:
+    """The environment's settings, with what the command line gave instead."""
+    return Settings(**{name: value for name, value in given.items() if value is not None})
+
+
+def main() -> None:
+    """Exit codes: 0 done, 1 a stated error, 2 a wrong command line or setting."""
+    logging.basicConfig(level="WARNING", format="%(levelname)s %(name)s: %(message)s")
+    try:
+        app()
+    except IsosimError as error:
+        err.print(f"isosim: {error}", style="red", markup=False, highlight=False)
+        sys.exit(1)
+    except ValidationError as error:
+        for found in error.errors():
+            name = "_".join(str(part) for part in found["loc"]).upper()
+            err.print(f"isosim: ISOSIM_{name}: {found['msg']}", style="red", markup=False, highlight=False)
+        sys.exit(2)
+
+
+def need_training() -> None:
+    """Raises Unavailable without the packages that fit and export."""
+    try:
+        import torch  # noqa: F401, PLC0415
+    except ImportError:
+        raise Unavailable("this command needs PyTorch: pip install 'isosim[train]'") from None
+
+
+@contextmanager
+def bar(what: str) -> Iterator[Any]:
+    """A progress bar on stderr; yields a function that takes a stage and the share done."""
+    columns = (TextColumn("{task.description:>10}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
+    with Progress(*columns, TimeElapsedColumn(), console=err, transient=True) as progress:
+        task = progress.add_task(what, total=1.0)
+        yield lambda stage, done: progress.update(task, description=stage, completed=done)
+
+
+@app.command()
+def serve(
+    host: Annotated[str | None, typer.Option(help="address to bind (ISOSIM_HOST)")] = None,
+    port: Annotated[int | None, typer.Option(help="port to bind (ISOSIM_PORT)")] = None,
+    model_store: Store = None,
+    encoder: EncoderId = None,
+    redis_url: Annotated[str | None, typer.Option(help="Redis for cache and jobs (ISOSIM_REDIS_URL)")] = None,
+) -> None:
+    """Run the API."""
+    import uvicorn  # noqa: PLC0415 - other commands start faster without
+
+    from service.app import create_app  # noqa: PLC0415
+
+    settings = settings_with(host=host, port=port, model_store=model_store, encoder=encoder, redis_url=redis_url)
+    server_app = create_app(settings)
+    config = uvicorn.Config(
+        server_app,
+        host=settings.host,
+        port=settings.port,
+        log_level=settings.log_level,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=int(settings.drain_seconds),
+    )
+    logging.getLogger().setLevel(settings.log_level.upper())
+    uvicorn.Server(config).run()
+
+
+@app.command()
+def worker(
+    model_store: Store = None,
+    redis_url: Annotated[str | None, typer.Option(help="Redis with the job queue (ISOSIM_REDIS_URL)")] = None,
+    burst: Annotated[bool, typer.Option(help="stop when the queue is empty")] = False,
+) -> None:
+    """Run calibrations that the API puts into Redis."""
+    need_training()
+    settings = settings_with(model_store=model_store, redis_url=redis_url)
+    if settings.redis_url is None:
+        raise Unavailable("a worker needs Redis (ISOSIM_REDIS_URL); without it the API runs calibrations by itself")
+    import os  # noqa: PLC0415
+
+    # RQ's children read their settings anew.
+    os.environ["ISOSIM_MODEL_STORE"] = str(settings.model_store.resolve())
+    from service.worker import serve_queue  # noqa: PLC0415
+
+    serve_queue(settings, burst=burst)
+
+
+def encoder_id(source: str, layers: int | None, pooling: str | None) -> str:
+    """A readable default: minilm, minilm-layers3, minilm-layers3-cls."""
+    name = Path(source).name.lower() if Path(source).is_dir() else source.rsplit("/", 1)[-1].lower()
+    return name + (f"-layers{layers}" if layers is not None else "") + (f"-{pooling}" if pooling else "")
+
+
+@app.command()
+def export(
+    encoder: Annotated[str, typer.Option(help="a folder, a hub id or a known name")] = "minilm",
+    revision: Annotated[str | None, typer.Option(help="of a hub id")] = None,
+    pooling: Annotated[str | None, typer.Option(help="cls, mean, max, first-last-avg or last2avg")] = None,
+    layers: Annotated[int | None, typer.Option(help="keep the first N transformer layers")] = None,
+    max_length: Annotated[int | None, typer.Option(help="tokens, special ones included")] = None,
+    prompt: Annotated[str, typer.Option(help="put before every text")] = "",
+    name: Annotated[str | None, typer.Option("--id", help="its name in the store")] = None,
+    model_store: Store = None,
+) -> None:
+    """Export an encoder, its pooling and the calibrator into the model store."""
+    need_training()
+    settings = settings_with(model_store=model_store)
+    with err.status("reading the checkpoint") as status:
+        from service.modelling import checkpoints, encoder as encoders, store  # noqa: PLC0415
+
+        checkpoint = checkpoints.resolve(encoder, revision)
+        spec = encoders.describe(checkpoint, pooling=pooling, layers=layers, max_length=max_length, prompt=prompt)
+
+        def say(text: str) -> None:
+            status.update(text)
+            err.print(f"  {text}", markup=False, highlight=False)
+
+        artifact = store.export(settings.model_store, name or encoder_id(encoder, layers, pooling), checkpoint, spec, say)
+    out.print(artifact.id, markup=False)
+
+
+@app.command()
+def calibrate(
+    file: Annotated[Path, typer.Argument(help="text, one sentence a line", exists=True, dir_okay=False)],
+    domain: Annotated[str, typer.Option(help="the domain to calibrate")],
+    method: Annotated[str, typer.Option(help=", ".join(METHODS))] = "auto",
+    promote: Annotated[str, typer.Option(help=", ".join(PROMOTIONS))] = "if_better",
+    seed: int = 0,
+    model_store: Store = None,
+    encoder: EncoderId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fit a calibration to a file of sentences, here and now."""
+    need_training()
+    settings = settings_with(model_store=model_store, encoder=encoder)
+    if DomainRef.parse(domain) != DomainRef(domain):
+        raise InvalidInput(f"--domain {domain!r}: a calibration makes a new version; name the domain alone")
+    if method not in METHODS:
+        raise InvalidInput(f"--method {method!r}: one of {', '.join(METHODS)}")
+    if promote not in PROMOTIONS:
+        raise InvalidInput(f"--promote {promote!r}: one of {', '.join(PROMOTIONS)}")
+    from service.modelling.job import calibrate_job  # noqa: PLC0415
+
+    artifact = EncoderStore(settings.model_store).find(settings.encoder)
+    texts = [line for line in (raw.strip() for raw in file.read_text(encoding="utf-8-sig").splitlines()) if line]
+    domains = DomainStore(settings.model_store)
+    wanted = JobRequest(domain, artifact.digest, artifact.id, method, promote, seed, len(texts))
+    with bar("starting") as progress:
+        result = calibrate_job(wanted, texts, artifact, domains, progress, threads=settings.threads)
+    version, promoted, why = result.publish(domains)
+    domains.prune(domain, settings.keep_versions)
+    facts = {"domain": domain, "version": version, "promoted": promoted, "promotion": why, "report": result.report}
+    if as_json:
+        print(json.dumps(facts))
+        return
+    out.print(f"{domain}@{version}: {result.report['method']}", markup=False)
+    out.print(f"  why: {result.report['reason']}", markup=False)
+    out.print(f"  {'promoted' if promoted else 'not promoted'}: {why}", markup=False)
+
+
+@app.command()
+def evaluate(
+    sts: Annotated[Path, typer.Option(help="folder with sts12 … sts16, stsb, sick", exists=True, file_okay=False)],
+    methods: Annotated[str, typer.Option(help="comma-separated; a parameter after a colon: nulling:10")] = "identity,flow",
+    fit_on: Annotated[Path | None, typer.Option(help="sentences or score-TAB-pair file to fit on; else each set's own")] = None,
+    seeds: Annotated[str, typer.Option(help="comma-separated; only the flow depends on them")] = "0",
+    model_store: Store = None,
+    encoder: EncoderId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Spearman × 100 on STS12–16, STS-B and SICK-R, without labels in the fit."""
+    need_training()
+    settings = settings_with(model_store=model_store, encoder=encoder)
+    from service.modelling import evaluate as evaluation  # noqa: PLC0415
+
+    artifact = EncoderStore(settings.model_store).find(settings.encoder)
+    sets = evaluation.read_sets(sts)
+    text = None if fit_on is None else evaluation.read_text(fit_on)
+    with bar("embedding") as progress:
+        ready = evaluation.Evaluation(artifact, sets, progress=lambda done: progress("embedding", done))
+        rows = []
+        for method in methods.split(","):
+            for seed in [int(s) for s in seeds.split(",")] if method.startswith("flow") else [0]:
+                progress(f"{method} {seed}", 1.0)
+                rows.append(ready.run(method, seed, text))
+    if as_json:
+        print(json.dumps([{"method": r.method, "seed": r.seed, "all": r.all, "wmean": r.wmean} for r in rows]))
+        return
+    for aggregation in ("all", "wmean"):
+        out.print(evaluation.table(rows, aggregation, f"{artifact.id} · {aggregation}"))
+
+
+@app.command()
+def bundle(
+    domain: Annotated[str, typer.Argument(help="name, name@3 or name@previous")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="the ONNX file to write")],
+    model_store: Store = None,
+    encoder: EncoderId = None,
+) -> None:
+    """Write one ONNX file with a domain's weights baked in."""
+    need_training()
+    settings = settings_with(model_store=model_store, encoder=encoder)
+    from service.modelling.bundle import bundle as write  # noqa: PLC0415
+
+    artifact = EncoderStore(settings.model_store).find(settings.encoder)
+    domains = DomainStore(settings.model_store)
+    ref = DomainRef.parse(domain)
+    aliases = domains.aliases(ref.name, artifact.digest)
+    version = {"champion": aliases.champion, "previous": aliases.previous}.get(str(ref.version), ref.version)
+    if version is None:
+        raise NotFound(f"domain {ref.name!r} has no {ref.version} for encoder {artifact.id}")
+    stored = domains.load(ref.name, int(version))
+    if stored.manifest["encoder"]["digest"] != artifact.digest:
+        raise InvalidInput(f"{ref.name}@{version} was made for encoder {stored.manifest['encoder']['id']}")
+    write(artifact, stored, output)
+    out.print(f"{output}: {ref.name}@{version}", markup=False)
+
+
+@app.command()
+def domains(model_store: Store = None, as_json: AsJson = False) -> None:
+    """List domains, versions and champions."""
+    store = DomainStore(settings_with(model_store=model_store).model_store)
+    rows = []
+    for name in store.domains():
+        for version in store.versions(name):
+            manifest = store.manifest(name, version)
+            aliases = store.aliases(name, manifest["encoder"]["digest"])
+            alias = "champion" if version == aliases.champion else "previous" if version == aliases.previous else ""
+            rows.append(
+                {"domain": name, "version": version, "alias": alias, "method": manifest["method"],
+                 "encoder": manifest["encoder"]["id"], "sentences": manifest.get("sentences"), "created": manifest["created"]}
+            )  # fmt: skip
+    if as_json:
+        print(json.dumps(rows))
+        return
+    table = Table(*(rows[0] if rows else ["domain", "version"]))
+    for row in rows:
+        table.add_row(*(str(value) for value in row.values()))
+    out.print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The service's ideas; numpy and the standard library only."""

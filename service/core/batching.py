@@ -1,0 +1,260 @@
+"""From single texts to batches the device likes: tokenize, wait while it is busy, pack, run, deliver.
+
+Two threads, no timer. The tokenizing thread takes all texts that have arrived; the running thread, whenever it is
+free, takes the oldest waiting text and fills a batch with those nearest to it in length. So an idle device starts
+at once, a busy one meets fuller batches, no text can starve, and little is spent on padding.
+"""
+
+import asyncio
+import threading
+import time
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from types import TracebackType
+from typing import Self
+
+from service.core.calibration import Matrix
+from service.core.errors import BackendFailure, IsosimError, NotReady, Overloaded
+from service.core.texts import Pooled, Text, Tokenize, Tokens, VectorCodec
+
+MIN_FILL = 0.7  # share of a batch that must be real tokens before padding makes a second batch cheaper (unmeasured)
+WINDOW = 1024  # texts looked at for a batch, oldest first
+
+
+@dataclass(eq=False, slots=True)
+class Work:
+    """One text being encoded, and everyone waiting for it. Touched by the event loop, except where marked."""
+
+    key: bytes
+    text: Text
+    waiters: set["Ticket"] = field(default_factory=set)
+    result: Pooled | None = None
+    error: IsosimError | None = None
+    arrived: float = 0.0  # s, perf_counter
+    tokens: Tokens | None = None  # written by the tokenizing thread
+    length: int = 0  # tokens, likewise
+    tokenization: float = 0.0  # s, likewise
+    queue: float = 0.0  # s, written by the running thread
+    inference: float = 0.0  # s, likewise
+
+
+@dataclass(eq=False, slots=True)
+class Ticket:
+    """One caller's wait for some works."""
+
+    future: "asyncio.Future[None]"
+    works: set[Work]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStats:
+    """What a batch looked like. Durations in seconds."""
+
+    texts: int
+    tokens: int  # real
+    padded_tokens: int
+    inference: float
+
+
+def pack(waiting: Sequence[Work], max_tokens: int, max_texts: int) -> list[Work]:
+    """The oldest work and those nearest to it in length, within the budget of padded tokens.
+
+    `waiting` is in order of arrival. A single text longer than the budget makes a batch of its own.
+    """
+    oldest = waiting[0]
+    by_length = sorted(waiting[:WINDOW], key=attrgetter("length"))
+    low = bisect_left(by_length, oldest.length, key=attrgetter("length"))
+    while by_length[low] is not oldest:
+        low += 1
+    high = low + 1  # the batch is by_length[low:high]
+    longest, real = oldest.length, oldest.length
+    while high - low < max_texts:
+        shorter = by_length[low - 1].length if low else None
+        longer = by_length[high].length if high < len(by_length) else None
+        count = high - low + 1
+        costs = []  # (padded tokens, fill, side)
+        if shorter is not None:
+            costs.append((count * longest, (real + shorter) / (count * longest), -1))
+        if longer is not None:
+            costs.append((count * longer, (real + longer) / (count * longer), 1))
+        fitting = [(fill, side) for padded, fill, side in costs if padded <= max_tokens and fill >= MIN_FILL]
+        if not fitting:
+            break
+        _, side = max(fitting)
+        if side < 0:
+            low -= 1
+            real += by_length[low].length
+        else:
+            longest = by_length[high].length
+            real += longest
+            high += 1
+    return by_length[low:high]
+
+
+class MicroBatcher:
+    """Owns the two threads; a context manager. `submit` and `cancel` are for the event loop that opened it."""
+
+    def __init__(
+        self,
+        tokenize: Tokenize,
+        encode: Callable[[list[list[int]]], Matrix],
+        codec: VectorCodec,
+        *,
+        max_batch_tokens: int,
+        max_batch_texts: int,
+        max_queued_texts: int,
+        on_done: Callable[[Work], None],
+        on_batch: Callable[[BatchStats], None] = lambda _: None,
+    ) -> None:
+        self.tokenize, self.encode, self.codec = tokenize, encode, codec
+        self.max_batch_tokens, self.max_batch_texts = max_batch_tokens, max_batch_texts
+        self.max_queued_texts = max_queued_texts
+        self.on_done, self.on_batch = on_done, on_batch
+        self.queued = 0  # texts admitted and unfinished
+        self.rate = 0.0  # texts a second, smoothed, for Retry-After
+        self._arriving: deque[Work] = deque()
+        self._waiting: deque[Work] = deque()
+        self._arrived = threading.Condition()
+        self._ready = threading.Condition()
+        self._stopping = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._threads = [
+            threading.Thread(target=self._tokenizing, name="tokenize", daemon=True),
+            threading.Thread(target=self._running, name="encode", daemon=True),
+        ]
+
+    def __enter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self._stopping = True
+        for condition in (self._arrived, self._ready):
+            with condition:
+                condition.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    @property
+    def alive(self) -> bool:
+        return all(thread.is_alive() for thread in self._threads)
+
+    def submit(self, works: Sequence[Work]) -> None:
+        """Admits all works or none.
+
+        Raises:
+            Overloaded: there is no room for all of them; `retry_after` says when there may be.
+            NotReady: a thread of the batcher has died.
+        """
+        if not self.alive:
+            raise NotReady("the encoder's thread has stopped")
+        if self.queued + len(works) > self.max_queued_texts:
+            seconds = self.queued / self.rate if self.rate else 1.0
+            raise Overloaded(
+                f"{self.queued} texts are queued and at most {self.max_queued_texts} may be; "
+                f"{len(works)} more do not fit now",
+                retry_after=max(1, min(60, round(seconds))),
+            )
+        self.queued += len(works)
+        now = time.perf_counter()
+        for work in works:
+            work.arrived = now
+        with self._arrived:
+            self._arriving.extend(works)
+            self._arrived.notify()
+
+    def _tokenizing(self) -> None:
+        while True:
+            with self._arrived:
+                self._arrived.wait_for(lambda: self._arriving or self._stopping)
+                if self._stopping:
+                    return
+                works = list(self._arriving)
+                self._arriving.clear()
+            start = time.perf_counter()
+            wanted = self._drop_abandoned(works)
+            failed: list[Work] = []
+            for side in ("right", "left"):
+                group = [work for work in wanted if work.text.side == side]
+                if group:
+                    failed += self._tokenize_group(group)
+            spent = time.perf_counter() - start
+            for work in wanted:
+                work.tokenization = spent
+            self._deliver(failed)
+            with self._ready:
+                self._waiting.extend(work for work in wanted if work.tokens is not None)
+                self._ready.notify()
+
+    def _tokenize_group(self, works: list[Work]) -> list[Work]:
+        try:
+            results = self.tokenize([work.text.content for work in works], works[0].text.side)
+        except IsosimError as error:
+            if len(works) > 1:  # find the one to blame, spare the others
+                return [failed for work in works for failed in self._tokenize_group([work])]
+            works[0].error = error
+            return works
+        for work, tokens in zip(works, results, strict=True):
+            work.tokens, work.length = tokens, len(tokens.ids)
+        return []
+
+    def _running(self) -> None:
+        while True:
+            with self._ready:
+                self._ready.wait_for(lambda: self._waiting or self._stopping)
+                if self._stopping:
+                    return
+                waiting = list(self._waiting)
+                self._waiting.clear()
+            waiting = self._drop_abandoned(waiting)
+            if not waiting:
+                continue
+            batch = pack(waiting, self.max_batch_tokens, self.max_batch_texts)
+            chosen = set(batch)
+            with self._ready:
+                self._waiting.extendleft(reversed([work for work in waiting if work not in chosen]))
+            self._run(batch)
+
+    def _run(self, batch: list[Work]) -> None:
+        start = time.perf_counter()
+        ids = [work.tokens.ids for work in batch if work.tokens is not None]
+        try:
+            vectors = self.codec.round(self.encode(ids))
+        except IsosimError as error:
+            for work in batch:
+                work.error = error
+        except Exception as error:  # noqa: BLE001 - the loop's boundary: a thread must outlive a bad batch
+            for work in batch:
+                work.error = BackendFailure(f"the encoder failed: {type(error).__name__}")
+        else:
+            for work, vector in zip(batch, vectors, strict=True):
+                # A copy of its own: a row would keep the whole batch alive in the cache.
+                work.result = Pooled(vector.copy(), work.length, work.tokens is not None and work.tokens.truncated)
+        spent = time.perf_counter() - start
+        for work in batch:
+            work.queue = start - work.arrived - work.tokenization
+            work.inference = spent
+        longest = max(work.length for work in batch)
+        self.on_batch(BatchStats(len(batch), sum(w.length for w in batch), longest * len(batch), spent))
+        rate = len(batch) / max(spent, 1e-6)
+        self.rate = rate if not self.rate else 0.9 * self.rate + 0.1 * rate
+        self._deliver(batch)
+
+    def _drop_abandoned(self, works: list[Work]) -> list[Work]:
+        gone = [work for work in works if not work.waiters]
+        self._deliver(gone)
+        return [work for work in works if work.waiters] if gone else works
+
+    def _deliver(self, works: list[Work]) -> None:
+        if works and self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._finish, works)
+
+    def _finish(self, works: list[Work]) -> None:  # on the event loop
+        self.queued -= len(works)
+        for work in works:
+            self.on_done(work)

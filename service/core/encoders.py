@@ -1,0 +1,30 @@
+"""What identifies an encoder: everything that decides which vector a text gets."""
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass
+
+GRAPH_FORMAT = 1  # raise when the exported graph's numbers change for the same weights
+
+
+@dataclass(frozen=True)
+class EncoderSpec:
+    """The recipe of an encoder's vectors. `digest` is its identity in caches, manifests and headers."""
+
+    source: str
+    weights: str  # SHA-256
+    tokenizer: str  # SHA-256 of tokenizer.json
+    pooling: str
+    layers: int
+    max_length: int  # tokens, special ones included
+    prompt: str
+    precision: str
+    dim: int
+    pad_token_id: int
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) of all fields but the source: where weights came from does not change a vector."""
+        fields = {k: v for k, v in dataclasses.asdict(self).items() if k != "source"} | {"format": GRAPH_FORMAT}
+        return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,73 @@
+"""Calibration jobs: what is asked, and how far it is."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+
+class Status(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    INTERRUPTED = "interrupted"  # its worker died; can be retried
+
+    @property
+    def ended(self) -> bool:
+        """Nothing more will happen, and the posted text is gone."""
+        return self in {Status.SUCCEEDED, Status.FAILED, Status.CANCELLED}
+
+
+METHODS = (
+    "auto", "identity", "centring", "sn", "nulling", "tempered", "whitening", "whitening-k", "partial", "flow",
+    "flow-paper",
+)  # fmt: skip
+PROMOTIONS = ("if_better", "always", "never")
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """What a calibration was asked to do. `encoder` is the digest it is for, `encoder_id` where to find it."""
+
+    domain: str
+    encoder: str
+    encoder_id: str
+    method: str = "auto"
+    promote: str = "if_better"
+    seed: int = 0
+    sentences: int = 0  # as posted, duplicates included
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job's record. Times are ISO 8601, UTC; progress 0–1."""
+
+    id: str
+    request: JobRequest
+    status: Status = Status.QUEUED
+    stage: str = "queued"
+    progress: float = 0.0
+    attempt: int = 0
+    created: str = ""
+    started: str | None = None
+    finished: str | None = None
+    heartbeat: float = 0.0  # seconds since the epoch
+    version: int | None = None
+    promoted: bool | None = None
+    report: dict[str, Any] | None = None
+    error: str | None = None
+    notices: list[str] = field(default_factory=list)
+
+
+class JobRunner(Protocol):
+    """Gets a stored job run: by a child process here, or by a worker behind Redis."""
+
+    async def available(self) -> None:
+        """Raises Unavailable, with the remedy, where nothing could run a job."""
+
+    async def submit(self, job_id: str) -> None:
+        """Raises Unavailable where the job could not be handed over."""
+
+    async def stop(self, job_id: str) -> None:
+        """Ends the job's process if it runs; after a return, none is running or about to."""

@@ -1,0 +1,88 @@
+"""A text on its way through the encoder, and the vector that comes out."""
+
+import hashlib
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Side = Literal["right", "left"]  # the end of the text that truncation takes away
+
+
+class Tokens(NamedTuple):
+    ids: list[int]
+    truncated: bool
+
+
+Tokenize = Callable[[Sequence[str], Side], list[Tokens]]
+
+
+class Pooled(NamedTuple):
+    """A text's frozen-encoder vector (D,), its tokens (special ones included), and whether it was cut."""
+
+    vector: npt.NDArray[np.float32]
+    tokens: int
+    truncated: bool
+
+
+class Text(NamedTuple):
+    """A text and what a request may change about its encoding. It is its own identity."""
+
+    content: str
+    side: Side = "right"
+
+
+class KeyMaker:
+    """Cache keys: encoder digest, truncation side and the text, hashed; the text itself never leaves."""
+
+    def __init__(self, encoder_digest: str) -> None:
+        self.prefix = {side: hashlib.blake2b(f"{encoder_digest}\0{side}\0".encode(), digest_size=20) for side in ("right", "left")}
+
+    def __call__(self, text: Text) -> bytes:  # 20 bytes
+        key = self.prefix[text.side].copy()
+        key.update(text.content.encode())
+        return key.digest()
+
+
+class VectorCodec:
+    """Cache entries: a version byte that names the precision, a flag byte, the token count, the vector.
+
+    Every vector passes through `round` before it is used, so that a hit and a miss give the same bits.
+    """
+
+    HEADER = struct.Struct("<BBH")
+    DTYPES = {1: np.dtype("<f4"), 2: np.dtype("<f2")}
+
+    def __init__(self, precision: Literal["float32", "float16"], dim: int) -> None:
+        self.version = {"float32": 1, "float16": 2}[precision]
+        self.dtype = self.DTYPES[self.version]
+        self.dim = dim
+
+    def round(self, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:  # (N, D) -> (N, D)
+        return vectors if self.version == 1 else vectors.astype(self.dtype).astype(np.float32)
+
+    def encode(self, pooled: Pooled) -> bytes:
+        header = self.HEADER.pack(self.version, pooled.truncated, min(pooled.tokens, 0xFFFF))
+        return header + pooled.vector.astype(self.dtype).tobytes()
+
+    def decode(self, entry: bytes) -> Pooled | None:
+        """None where the entry is not one of ours: another version, another size."""
+        if len(entry) != self.HEADER.size + self.dim * self.dtype.itemsize:
+            return None
+        version, flags, tokens = self.HEADER.unpack_from(entry)
+        if version != self.version:
+            return None
+        vector = np.frombuffer(entry, self.dtype, offset=self.HEADER.size).astype(np.float32)
+        return Pooled(vector, tokens, bool(flags))
+
+
+class SharedCache(Protocol):
+    """A vector cache beyond this process. It never fails: an error is a miss."""
+
+    async def get(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
+
+    def put(self, entries: Sequence[tuple[bytes, bytes]]) -> None:
+        """Returns at once; storing happens behind."""

@@ -1,0 +1,113 @@
+"""Every Prometheus series of the service, in base units, with bounded labels, there from the start."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+from prometheus_client import generate_latest as _generate
+from prometheus_client.gc_collector import GCCollector
+from prometheus_client.platform_collector import PlatformCollector
+from prometheus_client.process_collector import ProcessCollector
+
+from service.core.batching import BatchStats
+from service.core.calibration import Calibration
+from service.core.embedding import CacheLookup, Timings
+from service.core.jobs import Status
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.035, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+TEXTS = (1, 2, 4, 8, 16, 32, 64, 128)
+TOKENS = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+STAGES = ("tokenization", "queue", "inference", "calibration")
+MAX_DOMAINS = 500  # champion series; domains beyond it are served all the same, but have none
+
+
+class Metrics:
+    """One registry an app, so that two apps in a process do not meet."""
+
+    def __init__(self) -> None:
+        r = self.registry = CollectorRegistry()
+        ProcessCollector(registry=r)
+        PlatformCollector(registry=r)
+        GCCollector(registry=r)
+        self.requests = Histogram(
+            "isosim_request_duration_seconds", "Requests by route and status", ["route", "status"],
+            buckets=SECONDS, registry=r,
+        )  # fmt: skip
+        self.in_flight = Gauge("isosim_requests_in_flight", "Requests being answered", registry=r)
+        self.stages = Histogram(
+            "isosim_stage_duration_seconds", "Where a scoring request's time goes", ["stage"],
+            buckets=SECONDS, registry=r,
+        )  # fmt: skip
+        self.queued = Gauge("isosim_queued_texts", "Texts admitted and not yet answered", registry=r)
+        self.batch_texts = Histogram("isosim_batch_texts", "Texts a batch", buckets=TEXTS, registry=r)
+        self.batch_tokens = Histogram("isosim_batch_tokens", "Real tokens a batch", buckets=TOKENS, registry=r)
+        self.padding_tokens = Counter("isosim_padding_tokens_total", "Tokens computed for nothing", registry=r)
+        self.cache = Counter(
+            "isosim_cache_lookups_total", "Texts looked up, by cache and result", ["cache", "result"], registry=r
+        )
+        self.cache_dropped = Counter(
+            "isosim_cache_dropped_total", "Vectors not stored in Redis: failure or backlog", registry=r
+        )
+        self.cache_bytes = Gauge("isosim_memory_cache_bytes", "Bytes held by the in-memory cache", registry=r)
+        self.shared_work = Counter(
+            "isosim_shared_computations_total", "Texts that joined a computation already under way", registry=r
+        )
+        self.truncated = Counter("isosim_truncated_texts_total", "Texts cut at the maximal length", registry=r)
+        self.errors = Counter("isosim_errors_total", "Error answers by type", ["error_type"], registry=r)
+        self.jobs = Gauge("isosim_jobs", "Calibration jobs on record, by status", ["status"], registry=r)
+        self.champion = Gauge(
+            "isosim_domain_champion_info", "1 for the version that answers for a domain",
+            ["domain", "version", "method"], registry=r,
+        )  # fmt: skip
+        self.load_failures = Counter(
+            "isosim_calibration_load_failures_total", "Champions that could not be loaded", registry=r
+        )
+        self.ready = Gauge("isosim_ready", "1 while the server takes requests", registry=r)
+        self.encoder = Info("isosim_encoder", "The encoder this process runs", registry=r)
+        self._champions: dict[str, tuple[str, str, str]] = {}
+        self._touch()
+
+    def _touch(self) -> None:
+        """Labelled series exist before their first event, so that rates and alerts have a zero to start from."""
+        for stage in STAGES:
+            self.stages.labels(stage)
+        for cache in ("memory", "redis"):
+            for result in ("hit", "miss") + (("error",) if cache == "redis" else ()):
+                self.cache.labels(cache, result)
+        for status in Status:
+            self.jobs.labels(status.value)
+
+    def observe_batch(self, batch: BatchStats) -> None:
+        self.batch_texts.observe(batch.texts)
+        self.batch_tokens.observe(batch.tokens)
+        self.padding_tokens.inc(batch.padded_tokens - batch.tokens)
+
+    def observe_lookup(self, lookup: CacheLookup) -> None:
+        misses = lookup.shared_hits + lookup.joined + lookup.computed
+        self.cache.labels("memory", "hit").inc(lookup.memory_hits)
+        self.cache.labels("memory", "miss").inc(misses)
+        self.cache.labels("redis", "hit").inc(lookup.shared_hits)
+        self.cache.labels("redis", "miss").inc(lookup.shared_misses)
+        self.shared_work.inc(lookup.joined)
+
+    def observe_redis(self, event: str, count: int) -> None:
+        if event == "dropped":
+            self.cache_dropped.inc(count)
+        else:
+            self.cache.labels("redis", "error").inc(count)
+
+    def observe_timings(self, timings: Timings, calibration: float) -> None:
+        if timings.tokens:
+            self.stages.labels("tokenization").observe(timings.tokenization)
+            self.stages.labels("queue").observe(timings.queue)
+            self.stages.labels("inference").observe(timings.inference)
+        self.stages.labels("calibration").observe(calibration)
+
+    def observe_champion(self, calibration: Calibration) -> None:
+        labels = (calibration.domain, str(calibration.version), calibration.method)
+        before = self._champions.pop(calibration.domain, None)
+        if before is not None:
+            self.champion.remove(*before)
+        if len(self._champions) < MAX_DOMAINS:
+            self._champions[calibration.domain] = labels
+            self.champion.labels(*labels).set(1)
+
+    def exposition(self) -> bytes:
+        return _generate(self.registry)

@@ -1,0 +1,1 @@
+"""Offline work in torch: encoders, the calibrator, fitting, export, evaluation."""

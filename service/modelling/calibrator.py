@@ -1,0 +1,132 @@
+"""The one calibrator shape that holds every post-processing method: an affine map, then a flow.
+
+The mathematics stands here once, as functions of named tensors. Training parametrizes those tensors
+(`flow.py`), the linear methods set them (`linear.py`), the exporter passes them as graph inputs
+(`export.py`), and serving runs the exported graph.
+
+Dimension letters: B sentences, D vector size, C channels of a level, K kept half, M moved half.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+LEVELS = 3  # multi-scale levels (BERT-flow's code; the paper says 2)
+DEPTH = 3  # steps a level
+HIDDEN = 32  # width of a coupling network
+
+Tensors = Mapping[str, Tensor]
+"""A calibrator's weights by name; see `identity` for names and shapes."""
+
+
+def level_sizes(dim: int) -> list[int]:
+    """Channels entering each level: half of them leave after every level but the last."""
+    sizes = [dim]
+    for _ in range(LEVELS - 1):
+        sizes.append(sizes[-1] - sizes[-1] // 2)
+    return sizes
+
+
+def steps(dim: int) -> list[tuple[str, int]]:
+    """Name prefix and channels C of every step, in the order they are applied."""
+    return [(f"flow.{level}.{step}.", c) for level, c in enumerate(level_sizes(dim)) for step in range(DEPTH)]
+
+
+def identity(dim: int, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+    """The weights that change nothing, and so the list of all names and shapes.
+
+    mean (D,), matrix (D, D); for each step scale (C,), shift (C,), permutation (C,) int64 and the
+    coupling network w1 (K, H), b1 (H,), w2 (H, H), b2 (H,), w3 (H, M), b3 (M,).
+
+    Raises:
+        ValueError: `dim` is below 8, too small for three levels.
+    """
+    if dim < 8:
+        raise ValueError(f"vectors of {dim} dimensions are too small for {LEVELS} levels; at least 8 are needed")
+    weights = {"mean": torch.zeros(dim, dtype=dtype), "matrix": torch.eye(dim, dtype=dtype)}
+    for name, c in steps(dim):
+        kept, moved = c // 2, c - c // 2
+        weights |= {
+            name + "scale": torch.ones(c, dtype=dtype),
+            name + "shift": torch.zeros(c, dtype=dtype),
+            name + "permutation": torch.arange(c),
+            name + "w1": torch.zeros(kept, HIDDEN, dtype=dtype),
+            name + "b1": torch.zeros(HIDDEN, dtype=dtype),
+            name + "w2": torch.zeros(HIDDEN, HIDDEN, dtype=dtype),
+            name + "b2": torch.zeros(HIDDEN, dtype=dtype),
+            name + "w3": torch.zeros(HIDDEN, moved, dtype=dtype),
+            name + "b3": torch.zeros(moved, dtype=dtype),
+        }
+    return weights
+
+
+def coupling(kept: Tensor, w: Tensors, name: str) -> Tensor:  # (B, K) -> (B, M)
+    """The shift of an additive coupling (NICE, Dinh et al., 2014, section 3.2): two ReLU layers."""
+    hidden = torch.relu(torch.addmm(w[name + "b1"], kept, w[name + "w1"]))
+    hidden = torch.relu(torch.addmm(w[name + "b2"], hidden, w[name + "w2"]))
+    return torch.addmm(w[name + "b3"], hidden, w[name + "w3"])
+
+
+def step(x: Tensor, w: Tensors, name: str) -> Tensor:  # (B, C) -> (B, C)
+    """Actnorm, permutation, additive coupling (Glow, Kingma & Dhariwal, 2018, section 3)."""
+    x = (x * w[name + "scale"] + w[name + "shift"]).index_select(1, w[name + "permutation"])
+    half = x.shape[1] // 2
+    kept, moved = x[:, :half], x[:, half:]
+    return torch.cat([kept, moved + coupling(kept, w, name)], dim=1)
+
+
+def step_inverse(y: Tensor, w: Tensors, name: str) -> Tensor:  # (B, C) -> (B, C)
+    half = y.shape[1] // 2
+    kept, moved = y[:, :half], y[:, half:]
+    x = torch.cat([kept, moved - coupling(kept, w, name)], dim=1)
+    x = x.index_select(1, torch.argsort(w[name + "permutation"]))
+    return (x - w[name + "shift"]) / w[name + "scale"]
+
+
+def flow(x: Tensor, w: Tensors) -> Tensor:  # (B, D) -> (B, D)
+    """Multi-scale flow: after each level but the last, half of the channels are final (RealNVP, section 3.6)."""
+    final = []
+    for level in range(LEVELS):
+        for depth in range(DEPTH):
+            x = step(x, w, f"flow.{level}.{depth}.")
+        if level < LEVELS - 1:
+            half = x.shape[1] // 2
+            final.append(x[:, :half])
+            x = x[:, half:]
+    return torch.cat([*final, x], dim=1)
+
+
+def flow_inverse(z: Tensor, w: Tensors) -> Tensor:  # (B, D) -> (B, D)
+    sizes = level_sizes(z.shape[1])
+    final = list(z.split([c // 2 for c in sizes[:-1]] + [sizes[-1]], dim=1))
+    x = final.pop()
+    for level in reversed(range(LEVELS)):
+        if level < LEVELS - 1:
+            x = torch.cat([final.pop(), x], dim=1)
+        for depth in reversed(range(DEPTH)):
+            x = step_inverse(x, w, f"flow.{level}.{depth}.")
+    return x
+
+
+def calibrate(pooled: Tensor, w: Tensors) -> Tensor:  # (B, D) -> (B, D)
+    """Frozen-encoder vectors to calibrated latents: z = flow((x − mean) · matrix)."""
+    return flow((pooled - w["mean"]) @ w["matrix"], w)
+
+
+def calibrate_inverse(latent: Tensor, w: Tensors) -> Tensor:  # (B, D) -> (B, D)
+    """Latents back to encoder vectors; the matrix must be invertible."""
+    return torch.linalg.solve(w["matrix"].T, flow_inverse(latent, w).T).T + w["mean"]
+
+
+def log_det(w: Tensors) -> Tensor:  # ()
+    """log|det dz/dx|, the same for every x: couplings and permutations give 0 (BERT-flow, section 3)."""
+    scales = [w[name].abs().log().sum() for name in w if name.endswith(".scale")]
+    return torch.stack(scales).sum() + torch.linalg.slogdet(w["matrix"]).logabsdet
+
+
+def bits_per_dimension(latent: Tensor, log_det: Tensor) -> Tensor:  # (B, D), () -> ()
+    """Mean −(log N(z; 0, I) + log|det|) / (D ln 2), the objective of BERT-flow (section 3.2)."""
+    dim = latent.shape[1]
+    log_normal = -0.5 * (latent.square().sum(1) + dim * torch.log(torch.tensor(2 * torch.pi)))
+    return -(log_normal.mean() + log_det) / (dim * torch.log(torch.tensor(2.0)))

@@ -1,0 +1,150 @@
+"""Spearman correlation on the STS sets, per method, through the exported graph."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from rich.table import Table
+from scipy.stats import spearmanr
+
+from service.adapters.encoder_store import EncoderArtifact
+from service.adapters.onnx_engine import OnnxCalibrator
+from service.core.errors import InvalidInput
+from service.core.similarity import cosine
+from service.modelling.embed import OfflineEncoder
+from service.modelling.methods import Fitted, Vectors, fit
+
+HELD_OUT = 0.1  # of the fitting sentences, for the flow's early stop
+
+SETS = {
+    "STS12": ["sts12/*.tsv"],
+    "STS13": ["sts13/*.tsv"],
+    "STS14": ["sts14/*.tsv"],
+    "STS15": ["sts15/*.tsv"],
+    "STS16": ["sts16/*.tsv"],
+    "STS-B": ["stsb/test.tsv"],
+    "SICK-R": ["sick/test.tsv"],
+}
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """One file of gold-scored sentence pairs."""
+
+    left: list[str]
+    right: list[str]
+    gold: npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method on all sets: {set: Spearman × 100}, for each seed and aggregation."""
+
+    method: str
+    seed: int
+    all: dict[str, float]  # subsets concatenated, one Spearman
+    wmean: dict[str, float]  # size-weighted mean over the subsets
+
+
+def read_pairs(path: Path) -> Pairs:
+    """`score<TAB>sentence1<TAB>sentence2`, no header, no quoting."""
+    rows = [line.split("\t") for line in path.read_text(encoding="utf-8").split("\n") if line]
+    if any(len(row) != 3 for row in rows):
+        raise InvalidInput(f"{path}: expected score, sentence, sentence in each line, separated by tabs")
+    return Pairs([r[1] for r in rows], [r[2] for r in rows], np.array([float(r[0]) for r in rows]))
+
+
+def read_sets(folder: Path) -> dict[str, list[Pairs]]:
+    """Raises InvalidInput where a set is missing."""
+    sets = {}
+    for name, patterns in SETS.items():
+        files = sorted(file for pattern in patterns for file in folder.glob(pattern))
+        if not files:
+            raise InvalidInput(f"{folder} has no {patterns[0]}")
+        sets[name] = [read_pairs(file) for file in files]
+    return sets
+
+
+def spearman(a: npt.NDArray[np.floating], b: npt.NDArray[np.floating]) -> float:
+    return 100 * float(spearmanr(a, b).statistic)
+
+
+class Evaluation:
+    """The sets' vectors of one encoder, embedded once for all methods."""
+
+    def __init__(
+        self, artifact: EncoderArtifact, sets: dict[str, list[Pairs]], *, progress: Callable[[float], None] = lambda _: None
+    ) -> None:
+        self.sets = sets
+        self.encode = OfflineEncoder(artifact)
+        self.calibrator = OnnxCalibrator(artifact.calibrator, ["CPUExecutionProvider"])
+        texts = {t for files in sets.values() for pairs in files for t in (*pairs.left, *pairs.right)}
+        ordered = sorted(texts)
+        self.vectors = self.encode(ordered, progress)
+        self.row = {text: index for index, text in enumerate(ordered)}
+
+    def rows(self, texts: Sequence[str]) -> Vectors:
+        return self.vectors[[self.row[text] for text in texts]]
+
+    def apply(self, fitted: Fitted, x: Vectors) -> Vectors:
+        """Latents as the service computes them: by the exported calibrator."""
+        return x if fitted.weights is None else self.calibrator.bind(fitted.weights)(x)
+
+    def fit(self, method: str, x: Vectors, seed: int) -> Fitted:
+        order = np.random.default_rng(seed).permutation(len(x))
+        held = int(HELD_OUT * len(x))
+        return fit(method, x[order[held:]], x[order[:held]], seed)
+
+    def own_text(self, name: str) -> Vectors:
+        """Vectors of a set's distinct sentences."""
+        texts = dict.fromkeys(t for pairs in self.sets[name] for t in (*pairs.left, *pairs.right))
+        return self.rows(list(texts))
+
+    def score(self, name: str, fitted: Fitted) -> tuple[float, float]:
+        """Spearman × 100 of a set: all, wmean."""
+        scores, sizes, each = [], [], []
+        for pairs in self.sets[name]:
+            found = cosine(self.apply(fitted, self.rows(pairs.left)), self.apply(fitted, self.rows(pairs.right)))
+            scores.append(found)
+            sizes.append(len(found))
+            each.append(spearman(found, pairs.gold))
+        gold = np.concatenate([pairs.gold for pairs in self.sets[name]])
+        return spearman(np.concatenate(scores), gold), float(np.average(each, weights=sizes))
+
+    def run(self, method: str, seed: int, fit_text: Sequence[str] | None) -> Row:
+        """A method fitted on each set's own sentences, or on the given ones for all sets."""
+        common = self.fit(method, self.encode(list(dict.fromkeys(fit_text))), seed) if fit_text is not None else None
+        row = Row(method, seed, {}, {})
+        for name in self.sets:
+            fitted = common or self.fit(method, self.own_text(name), seed)
+            row.all[name], row.wmean[name] = self.score(name, fitted)
+        return row
+
+
+def read_text(path: Path) -> list[str]:
+    """Sentences to fit on: one a line, or both sentences of `score<TAB>sentence1<TAB>sentence2`."""
+    lines = [line for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
+    if all(line.count("\t") == 2 for line in lines):
+        return [text for line in lines for text in line.split("\t")[1:]]
+    return lines
+
+
+def table(rows: Sequence[Row], aggregation: str, title: str) -> Table:
+    """Methods down, sets across; several seeds of a method as one line, the mean, and its spread behind."""
+    names = list(rows[0].all)
+    made = Table("method", *names, "mean", title=title)
+    by_method: dict[str, list[dict[str, float]]] = {}
+    for row in rows:
+        by_method.setdefault(row.method, []).append(getattr(row, aggregation))
+    for method, found in by_method.items():
+        columns = [[values[name] for values in found] for name in names]
+        columns.append([float(np.mean(list(values.values()))) for values in found])
+        made.add_row(method, *(cell(column) for column in columns))
+    return made
+
+
+def cell(values: Sequence[float]) -> str:
+    spread = f" ±{(max(values) - min(values)) / 2:.2f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.2f}{spread}"

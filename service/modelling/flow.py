@@ -1,0 +1,235 @@
+"""Training of the flow: the parameters behind the calibrator's tensors, two presets, one loop.
+
+Source: Li et al., "On the Sentence Embeddings from Pre-trained Language Models", EMNLP 2020, section 3,
+and its official code for what the paper leaves open.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from service.modelling.calibrator import DEPTH, HIDDEN, LEVELS, bits_per_dimension, flow, level_sizes, step
+
+LOG_SCALE_FACTOR = 3.0  # actnorm's scale is exp(3 · log_scale), in the official code
+
+
+@dataclass(frozen=True)
+class FlowSettings:
+    """How a flow is fitted. `PAPER` and `ROBUST` are the two presets."""
+
+    learning_rate: float = 1e-3
+    batch: int = 64  # sentences: 32 pairs in the official code
+    epochs: float = 1.0
+    max_steps: int | None = None
+    weight_decay: float = 0.01
+    clip: float = 1.0  # of the gradient's norm
+    bias_correction: bool = False
+    permutation: Literal["reverse", "random"] = "reverse"
+    initial_sentences: int = 0  # data-dependent actnorm start from so many sentences; 0: start at identity
+    check_every: int = 0  # steps between held-out checks; 0: no early stop
+    patience: int = 3  # checks without improvement before stopping
+
+
+PAPER = FlowSettings()
+ROBUST = FlowSettings(
+    bias_correction=True, permutation="random", initial_sentences=4096, check_every=25, epochs=3.0, max_steps=500
+)
+PRESETS = {"paper": PAPER, "robust": ROBUST}
+
+MIN_SCALE_SENTENCES = 512  # fewer in an initialization gave diverged fits (batch 1–4: NaN)
+MIN_STD = 1e-3  # relative to the mean standard deviation: a constant channel must not be blown up
+
+
+class Actnorm(nn.Module):
+    """A scale and a bias a channel, y = (x + bias) · exp(3 · log_scale) (Glow, section 3.1)."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(channels))
+        self.log_scale = nn.Parameter(torch.zeros(channels))
+
+    @property
+    def scale(self) -> Tensor:  # (C,)
+        return torch.exp(LOG_SCALE_FACTOR * self.log_scale)
+
+    @torch.no_grad()
+    def initialize(self, x: Tensor) -> None:  # (B, C)
+        """Zero mean and unit variance on x, the deviation clamped from below."""
+        deviation = x.std(0)
+        floor = MIN_STD * deviation.mean().clamp_min(torch.finfo(x.dtype).tiny)
+        self.bias.copy_(-x.mean(0))
+        self.log_scale.copy_(-deviation.clamp_min(floor).log() / LOG_SCALE_FACTOR)
+
+
+class Step(nn.Module):
+    """Parameters of one flow step; `tensors` gives them in the calibrator's form."""
+
+    permutation: Tensor
+
+    def __init__(self, channels: int, permutation: Tensor, generator: torch.Generator) -> None:
+        super().__init__()
+        kept, moved = channels // 2, channels - channels // 2
+        self.actnorm = Actnorm(channels)
+        self.register_buffer("permutation", permutation)
+        self.w1 = nn.Parameter(0.05 * torch.randn(kept, HIDDEN, generator=generator))
+        self.norm1 = Actnorm(HIDDEN)
+        self.w2 = nn.Parameter(0.05 * torch.randn(HIDDEN, HIDDEN, generator=generator))
+        self.norm2 = Actnorm(HIDDEN)
+        self.w3 = nn.Parameter(torch.zeros(HIDDEN, moved))
+        self.b3 = nn.Parameter(torch.zeros(moved))
+        self.log_scale3 = nn.Parameter(torch.zeros(moved))
+
+    def tensors(self, name: str) -> dict[str, Tensor]:
+        """Actnorms and output scale folded into weights; differentiable."""
+        scale, scale1, scale2 = self.actnorm.scale, self.norm1.scale, self.norm2.scale
+        scale3 = torch.exp(LOG_SCALE_FACTOR * self.log_scale3)
+        return {
+            name + "scale": scale,
+            name + "shift": self.actnorm.bias * scale,
+            name + "permutation": self.permutation,
+            name + "w1": self.w1 * scale1,
+            name + "b1": self.norm1.bias * scale1,
+            name + "w2": self.w2 * scale2,
+            name + "b2": self.norm2.bias * scale2,
+            name + "w3": self.w3 * scale3,
+            name + "b3": self.b3 * scale3,
+        }
+
+    @torch.no_grad()
+    def initialize(self, x: Tensor) -> Tensor:  # (B, C) -> (B, C)
+        """Data-dependent start of all three actnorms; returns the step's output on x."""
+        self.actnorm.initialize(x)
+        y = ((x + self.actnorm.bias) * self.actnorm.scale).index_select(1, self.permutation)
+        hidden = y[:, : y.shape[1] // 2] @ self.w1
+        self.norm1.initialize(hidden)
+        hidden = torch.relu((hidden + self.norm1.bias) * self.norm1.scale) @ self.w2
+        self.norm2.initialize(hidden)
+        return step(x, self.tensors(""), "")
+
+
+class Flow(nn.Module):
+    """Three levels of three steps. Everything about its shape is fixed; see `calibrator.py`."""
+
+    def __init__(self, dim: int, permutation: Literal["reverse", "random"], generator: torch.Generator) -> None:
+        super().__init__()
+        self.steps = nn.ModuleDict()
+        for level, c in enumerate(level_sizes(dim)):
+            for depth in range(DEPTH):
+                order = torch.arange(c).flip(0) if permutation == "reverse" else torch.randperm(c, generator=generator)
+                self.steps[f"{level}_{depth}"] = Step(c, order, generator)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The flow's part of the calibrator's tensors; differentiable."""
+        tensors: dict[str, Tensor] = {}
+        for name, module in self.steps.items():
+            assert isinstance(module, Step)  # noqa: S101 - ModuleDict forgets the type
+            tensors |= module.tensors(f"flow.{name.replace('_', '.')}.")
+        return tensors
+
+    def log_det(self) -> Tensor:  # ()
+        """Sum of the actnorms' log-scales: input-independent."""
+        return LOG_SCALE_FACTOR * torch.stack([s.actnorm.log_scale.sum() for s in self.steps.values()]).sum()  # type: ignore[union-attr]
+
+    @torch.no_grad()
+    def initialize(self, x: Tensor) -> None:  # (B, D)
+        for level in range(LEVELS):
+            for depth in range(DEPTH):
+                module = self.steps[f"{level}_{depth}"]
+                assert isinstance(module, Step)  # noqa: S101
+                x = module.initialize(x)
+            x = x[:, x.shape[1] // 2 :]
+
+
+@dataclass(frozen=True)
+class FlowFit:
+    """A fitted flow's tensors and what the fit looked like."""
+
+    tensors: dict[str, Tensor]
+    steps: int
+    bits_per_dimension: float  # on the held-out vectors (on the training vectors without any)
+    start_bits_per_dimension: float
+
+
+def adamw(flow: Flow, settings: FlowSettings) -> torch.optim.AdamW:
+    return torch.optim.AdamW(flow.parameters(), lr=settings.learning_rate, eps=1e-6, weight_decay=settings.weight_decay)
+
+
+def drop_bias_correction(optimizer: torch.optim.AdamW, step: int, settings: FlowSettings) -> None:
+    """Makes AdamW's next update m / (√v + ε), as the official code's optimizer does (Devlin et al.'s AdamW).
+
+    PyTorch divides m by 1 − β₁ᵗ and v by 1 − β₂ᵗ; rate, epsilon and decay are rescaled to undo both.
+    """
+    for group in optimizer.param_groups:
+        first, second = (1 - beta**step for beta in group["betas"])
+        group["lr"] = settings.learning_rate * first / math.sqrt(second)
+        group["eps"] = 1e-6 / math.sqrt(second)
+        group["weight_decay"] = settings.weight_decay * settings.learning_rate / group["lr"]
+
+
+def fit_flow(
+    train: Tensor,
+    held_out: Tensor,
+    settings: FlowSettings,
+    seed: int,
+    progress: Callable[[float], None] = lambda _: None,
+) -> FlowFit:
+    """Fits a flow to vectors by maximum likelihood (BERT-flow, section 3.2), one seed, one result.
+
+    Args:
+        train: (N, D) vectors; held_out: (H, D), H may be 0, used for the early stop and the report only.
+        progress: called with the share done, 0–1.
+
+    Raises:
+        FloatingPointError: the objective became infinite or NaN.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    model = Flow(train.shape[1], settings.permutation, generator)
+    if settings.initial_sentences:
+        sample = torch.randperm(len(train), generator=generator)[: settings.initial_sentences]
+        model.initialize(train[sample])
+
+    check = held_out if len(held_out) else train
+
+    @torch.no_grad()
+    def evaluate() -> float:
+        return float(bits_per_dimension(flow(check, model.tensors()), model.log_det()))
+
+    start = best = evaluate()
+    best_tensors = {name: t.detach().clone() for name, t in model.tensors().items()}
+    optimizer = adamw(model, settings)
+    batches_an_epoch = max(1, len(train) // settings.batch)
+    total = math.ceil(settings.epochs * batches_an_epoch)
+    total = min(total, settings.max_steps or total)
+    done = stale = 0
+    order = torch.empty(0, dtype=torch.long)
+    while done < total and stale <= settings.patience:
+        if len(order) < settings.batch:
+            order = torch.randperm(len(train), generator=generator)
+        batch, order = train[order[: settings.batch]], order[settings.batch :]
+        loss = bits_per_dimension(flow(batch, model.tensors()), model.log_det())
+        if not torch.isfinite(loss):
+            raise FloatingPointError(f"the flow diverged at step {done} (seed {seed})")
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
+        done += 1
+        if not settings.bias_correction:
+            drop_bias_correction(optimizer, done, settings)
+        optimizer.step()
+        if settings.check_every and done % settings.check_every == 0:
+            value = evaluate()
+            if value < best:
+                best, stale = value, 0
+                best_tensors = {name: t.detach().clone() for name, t in model.tensors().items()}
+            else:
+                stale += 1
+        progress(done / total)
+    if not settings.check_every:
+        best, best_tensors = evaluate(), {name: t.detach().clone() for name, t in model.tensors().items()}
+    if not math.isfinite(best):
+        raise FloatingPointError(f"the flow diverged (seed {seed})")
+    return FlowFit(best_tensors, done, best, start)

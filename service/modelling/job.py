@@ -1,0 +1,174 @@
+"""A calibration from text to a version: embed, choose, fit, measure, publish."""
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from service.adapters.domain_store import DomainStore
+from service.adapters.encoder_store import EncoderArtifact
+from service.adapters.onnx_engine import OnnxCalibrator
+from service.core.errors import Conflict, InvalidInput, IsosimError
+from service.core.jobs import JobRequest
+from service.core.reference import ReferenceDistribution
+from service.modelling import gate, measure
+from service.modelling.embed import OfflineEncoder
+from service.modelling.methods import Fitted, Vectors, bits_per_dimension, fit, gaussian_bits_per_dimension
+
+Report = Callable[[str, float], None]  # stage, progress 0–1
+
+EMBED_SHARE = 0.7  # of a job's progress bar
+HELD_OUT = 0.25  # share of the sentences that the fit does not see
+MOST_HELD_OUT = 5000
+FEWEST = 20  # sentences below which nothing can be held out
+
+
+@dataclass(frozen=True)
+class Result:
+    """Everything a version consists of, not yet published."""
+
+    request: JobRequest
+    encoder: EncoderArtifact
+    fitted: Fitted
+    reference: ReferenceDistribution
+    held_out: Vectors
+    report: dict[str, Any]
+
+    def publish(self, domains: DomainStore) -> tuple[int, bool, str]:
+        """Writes the version and promotes it if the request says so. -> version, promoted, why."""
+        request = self.request
+        manifest = {
+            "method": self.fitted.method,
+            "encoder": {"id": self.encoder.id, "digest": self.encoder.digest},
+            "sentences": self.report["sentences"],
+            "seed": request.seed,
+        }
+        promote, why = self._wanted(domains)
+        report = {**self.report, "promotion": why}
+        version = domains.publish(request.domain, manifest, report, self.fitted.weights, self.reference)
+        if promote:
+            # Promotion is compare-and-set: whoever loses looks again.
+            for _ in range(5):
+                try:
+                    expected = domains.aliases(request.domain, self.encoder.digest)
+                    domains.promote(request.domain, self.encoder.digest, version, expected=expected)
+                    break
+                except Conflict:
+                    continue
+            else:
+                return version, False, "other promotions kept winning"
+        return version, promote, why
+
+    def _wanted(self, domains: DomainStore) -> tuple[bool, str]:
+        if self.request.promote != "if_better":
+            return self.request.promote == "always", f"promote: {self.request.promote}"
+        champion = domains.aliases(self.request.domain, self.encoder.digest).champion
+        if champion is None:
+            return True, "the domain had no champion"
+        return self._compare(domains, champion)
+
+    def _compare(self, domains: DomainStore, champion: int) -> tuple[bool, str]:
+        """Does the champion's scale still hold on the new text, and does the challenger's hold better?
+
+        Both are measured on the same half of the held-out sentences; the challenger's reference is made for
+        this from the other half alone.
+        """
+        try:
+            stored = domains.load(self.request.domain, champion)
+        except IsosimError as error:
+            return True, f"the champion, version {champion}, cannot be read: {error}"
+        if stored.reference is None:
+            return True, f"the champion, version {champion}, has no reference"
+        half = len(self.held_out) // 2
+        made, tested = self.held_out[:half], self.held_out[half:]
+        rng = np.random.default_rng(self.request.seed)
+        own = measure.reference(measure.random_similarities(self.fitted(made), rng))
+        theirs = Fitted(stored.manifest["method"], stored.weights, {})
+        new = measure.threshold_error(own.percentile(measure.random_similarities(self.fitted(tested), rng)))
+        old = measure.threshold_error(stored.reference.percentile(measure.random_similarities(theirs(tested), rng)))
+        what = (
+            f"on {len(tested)} new held-out sentences the false-match rate is off by a factor of {np.exp(new):.3f} "
+            f"with this version and {np.exp(old):.3f} with version {champion}"
+        )
+        return new < old, what
+
+
+def calibrate_job(
+    request: JobRequest, texts: Iterable[str], encoder: EncoderArtifact, domains: DomainStore, report: Report, *, threads: int
+) -> Result:
+    """Embeds the distinct texts, fits the method asked for and measures it. Nothing is written.
+
+    Raises:
+        InvalidInput: too few distinct sentences.
+        FloatingPointError: the fit diverged.
+    """
+    started = time.monotonic()
+    torch.set_num_threads(threads or torch.get_num_threads())
+    posted = list(texts)
+    distinct = list(dict.fromkeys(posted))
+    if len(distinct) < FEWEST:
+        raise InvalidInput(f"texts: {len(distinct)} distinct sentences, at least {FEWEST} are needed")
+    report("embedding", 0.0)
+    encode = OfflineEncoder(encoder, threads)
+    vectors = encode(distinct, lambda done: report("embedding", EMBED_SHARE * done))
+    embedded = time.monotonic()
+
+    rng = np.random.default_rng(request.seed)
+    order = rng.permutation(len(distinct))
+    held = min(int(HELD_OUT * len(distinct)), MOST_HELD_OUT)
+    held_out, train = vectors[order[:held]], vectors[order[held:]]
+    choice = gate.choose(vectors) if request.method == "auto" else None
+    method = choice.method if choice else request.method
+    report("fitting", EMBED_SHARE)
+    fitted = fit(
+        method, train, held_out, request.seed, progress=lambda done: report("fitting", EMBED_SHARE + 0.2 * done)
+    )
+    fitted_at = time.monotonic()
+
+    report("measuring", EMBED_SHARE + 0.2)
+    check_graph(fitted, encoder, held_out)
+    # Identity learns nothing from the text, so all of it can stand for the unseen.
+    unseen = vectors if fitted.weights is None else held_out
+    reference = measure.reference(measure.random_similarities(fitted(unseen), rng))
+    before, after = measure.space(unseen, rng), measure.space(fitted(unseen), rng)
+    facts = {
+        "method": method,
+        "asked": request.method,
+        "reason": choice.reason if choice else f"method {method} was asked for",
+        "crowding": choice.crowding if choice else before["mean_random_cosine"],
+        "settings": fitted.settings,
+        "seed": request.seed,
+        "posted": len(posted),
+        "sentences": len(distinct),
+        "text_sha256": hashlib.sha256("\n".join(sorted(distinct)).encode()).hexdigest(),
+        "fit_sentences": 0 if fitted.weights is None else len(train),
+        "held_out_sentences": len(unseen),
+        "before": before,
+        "after": after,
+        "bits_per_dimension": bits_per_dimension(fitted, held_out),
+        "gaussian_bits_per_dimension": gaussian_bits_per_dimension(train, held_out),
+        "reference_pairs": reference.pairs,
+        "duration_seconds": {
+            "embedding": round(embedded - started, 3),
+            "fitting": round(fitted_at - embedded, 3),
+            "measuring": round(time.monotonic() - fitted_at, 3),
+        },
+    }
+    return Result(request, encoder, fitted, reference, held_out, facts)
+
+
+def check_graph(fitted: Fitted, encoder: EncoderArtifact, sample: Vectors) -> None:
+    """The exported calibrator gives what torch gives, before anybody is served by it."""
+    if fitted.weights is None:
+        return
+    graph = OnnxCalibrator(encoder.calibrator, ["CPUExecutionProvider"]).bind(fitted.weights)
+    expected = fitted(sample[:256])
+    found = graph(sample[:256])
+    scale = max(1.0, float(np.abs(expected).max()))
+    worst = float(np.abs(expected - found).max()) / scale
+    if not worst <= 1e-4:
+        raise ArithmeticError(f"the exported calibrator differs from the fitted one by {worst:.1e}")

@@ -1,0 +1,82 @@
+"""The linear post-processing methods: each is a mean and a matrix, y = (x − mean) · matrix."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.covariance import ledoit_wolf
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Affine:
+    """An affine map: mean (D,) and matrix (D, D)."""
+
+    mean: Array
+    matrix: Array
+
+    def __call__(self, x: Array) -> Array:  # (N, D) -> (N, D)
+        return (x - self.mean) @ self.matrix
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """Mean (D,) and shrunk covariance of a sample as eigenvalues (D,) falling, eigenvectors (D, D) in columns.
+
+    Shrinkage after Ledoit & Wolf, 2004: without it whitening collapses where sentences are few.
+    """
+
+    mean: Array
+    values: Array
+    vectors: Array
+    shrinkage: float
+
+    @classmethod
+    def of(cls, x: Array) -> "Spectrum":  # (N, D)
+        covariance, shrinkage = ledoit_wolf(x)
+        values, vectors = np.linalg.eigh(covariance)
+        return cls(x.mean(0), np.maximum(values[::-1], 1e-12 * values[-1]), vectors[:, ::-1], float(shrinkage))
+
+
+def crowding(x: Array) -> float:  # (N, D) -> scalar
+    """Squared norm of the mean unit vector: the mean cosine of random pairs (Ethayarajh, 2019, section 4)."""
+    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    return float(np.square(unit.mean(0)).sum())
+
+
+def identity(dim: int) -> Affine:
+    return Affine(np.zeros(dim), np.eye(dim))
+
+
+def centring(s: Spectrum) -> Affine:
+    return Affine(s.mean, np.eye(len(s.mean)))
+
+
+def standard_normalization(x: Array) -> Affine:
+    """SN: zero mean, unit variance a dimension (BERT-flow, section 5.2)."""
+    deviation = x.std(0)
+    return Affine(x.mean(0), np.diag(1 / np.maximum(deviation, 1e-3 * deviation.mean())))
+
+
+def nulling(s: Spectrum, k: int) -> Affine:
+    """NATSV: centred, the top k principal directions removed (Mu & Viswanath, 2018, algorithm 1)."""
+    top = s.vectors[:, :k]
+    return Affine(s.mean, np.eye(len(s.mean)) - top @ top.T)
+
+
+def whitening(s: Spectrum, *, power: float = 1.0, centre: float = 1.0, keep: int | None = None) -> Affine:
+    """(Partial) whitening: y = (x − centre·μ) U Λ^(−power/2), zero-padded after `keep` dimensions.
+
+    power 1 is whitening (Su et al., 2021, algorithm 1), with `keep` whitening-k; power and centre 0 is identity.
+    The result is rotated back by Uᵀ, which no cosine notices, so that whitening-k needs no other shape.
+    """
+    scale = s.values ** (-power / 2) * s.values.mean() ** (power / 2)
+    if keep is not None:
+        scale = np.where(np.arange(len(scale)) < keep, scale, 0.0)
+    return Affine(centre * s.mean, (s.vectors * scale) @ s.vectors.T)
+
+
+def tempered_whitening(s: Spectrum, crowding: float) -> Affine:
+    """Whitening as strong as the space is crowded: power c, centre min(1, 2c)."""
+    return whitening(s, power=crowding, centre=min(1.0, 2 * crowding))

@@ -1,0 +1,131 @@
+"""Fitting a post-processing method by name: every one becomes weights of the one calibrator."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from service.adapters.domain_store import Weights
+from service.modelling import calibrator, linear
+from service.modelling.flow import PAPER, ROBUST, FlowSettings, fit_flow
+
+Vectors = npt.NDArray[np.float32]
+
+PARTIAL_POWER = 0.5
+NULLED = 3  # directions; QUALITY section 3 measured k = 3
+WHITENING_KEEP = 256  # Su et al., 2021, section 4
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A method's weights (None: identity) and what the fit was and found."""
+
+    method: str
+    weights: Weights | None
+    settings: dict[str, Any]
+
+    def __call__(self, x: Vectors) -> Vectors:  # (N, D) -> (N, D)
+        """Latents, by the torch mathematics the graph is exported from."""
+        if self.weights is None:
+            return x
+        with torch.no_grad():
+            latents: Vectors = calibrator.calibrate(torch.from_numpy(x), self.tensors()).numpy()
+        return latents
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        weights = self.weights or {}
+        return {name: torch.from_numpy(array) for name, array in weights.items()}
+
+
+def weights_of(affine: linear.Affine, flow: dict[str, torch.Tensor] | None = None) -> Weights:
+    """An affine map, and a flow after it, as calibrator weights."""
+    tensors = calibrator.identity(len(affine.mean)) | (flow or {})
+    weights = {name: tensor.numpy() for name, tensor in tensors.items()}
+    weights["mean"] = affine.mean.astype(np.float32)
+    weights["matrix"] = np.ascontiguousarray(affine.matrix, np.float32)
+    return weights
+
+
+def fit(
+    method: str,
+    train: Vectors,
+    held_out: Vectors,
+    seed: int,
+    *,
+    progress: Callable[[float], None] = lambda _: None,
+    flow_settings: FlowSettings | None = None,
+) -> Fitted:
+    """Fits a method to vectors (N, D) without labels.
+
+    Args:
+        held_out: (H, D), for the flow's early stop; the other methods do not look at it.
+
+    Raises:
+        ValueError: no such method. FloatingPointError: the flow diverged.
+    """
+    if method in {"flow", "flow-paper"}:
+        settings = flow_settings or (ROBUST if method == "flow" else PAPER)
+        result = fit_flow(torch.from_numpy(train), torch.from_numpy(held_out), settings, seed, progress)
+        facts = asdict(settings) | {
+            "steps": result.steps,
+            "start_bits_per_dimension": result.start_bits_per_dimension,
+            "bits_per_dimension": result.bits_per_dimension,
+        }
+        return Fitted(method, weights_of(linear.identity(train.shape[1]), result.tensors), facts)
+    if method == "identity":
+        return Fitted(method, None, {})
+    x = train.astype(np.float64)
+    if method == "sn":
+        return Fitted(method, weights_of(linear.standard_normalization(x)), {})
+    name, _, argument = method.partition(":")
+    spectrum = linear.Spectrum.of(x)
+    settings_found: dict[str, Any] = {"shrinkage": spectrum.shrinkage}
+    match name:
+        case "centring":
+            affine = linear.centring(spectrum)
+        case "nulling":
+            settings_found["directions"] = k = int(argument or NULLED)
+            affine = linear.nulling(spectrum, k)
+        case "whitening":
+            affine = linear.whitening(spectrum)
+        case "whitening-k":
+            settings_found["keep"] = k = min(int(argument or WHITENING_KEEP), x.shape[1])
+            affine = linear.whitening(spectrum, keep=k)
+        case "partial":
+            settings_found["power"] = power = float(argument or PARTIAL_POWER)
+            affine = linear.whitening(spectrum, power=power)
+        case "tempered":
+            settings_found["crowding"] = c = linear.crowding(x)
+            affine = linear.tempered_whitening(spectrum, c)
+        case _:
+            raise ValueError(f"no method {method!r}")
+    return Fitted(method, weights_of(affine), settings_found)
+
+
+def bits_per_dimension(fitted: Fitted, x: Vectors) -> float | None:
+    """Held-out likelihood; None where the map has no density: identity, and maps that lose dimensions."""
+    if fitted.weights is None:
+        return None
+    tensors = {name: t.double() if t.is_floating_point() else t for name, t in fitted.tensors().items()}
+    with torch.no_grad():
+        log_det = calibrator.log_det(tensors)
+        if not torch.isfinite(log_det) or fitted.method.partition(":")[0] in {"nulling", "whitening-k"}:
+            return None
+        latents = calibrator.calibrate(torch.from_numpy(x).double(), tensors)
+        return float(calibrator.bits_per_dimension(latents, log_det))
+
+
+def gaussian_bits_per_dimension(train: Vectors, held_out: Vectors) -> float:
+    """Of the Gaussian with the training text's shrunk covariance: what a flow has to beat."""
+    spectrum = linear.Spectrum.of(train.astype(np.float64))
+    projected = (held_out - spectrum.mean) @ spectrum.vectors
+    squares = np.square(projected).mean(0) / spectrum.values
+    nats = 0.5 * (squares + np.log(2 * np.pi * spectrum.values)).sum()
+    return float(nats / (len(spectrum.values) * np.log(2)))
+
+
+def paper_settings(**changes: Any) -> FlowSettings:
+    return replace(PAPER, **changes)

@@ -1,0 +1,56 @@
+"""All settings, read once by the composition roots from `ISOSIM_*`; no other module looks at the environment."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """Each field's comment says how to choose it."""
+
+    model_config = SettingsConfigDict(env_prefix="ISOSIM_", frozen=True, extra="forbid")
+
+    # Where
+    host: str = "127.0.0.1"
+    port: int = Field(default=8000, ge=0, le=65535)
+    model_store: Path = Path("model_store")
+    encoder: str = "minilm"  # an id in the store, or id@digest to pin one export
+    redis_url: SecretStr | None = None  # None: in-memory cache and local worker, one API process
+
+    # Who
+    api_keys_file: Path | None = None  # lines of `<sha256 of the key> <scope,scope> [name]`; re-read when it changes
+    allow_anonymous: bool = False  # needed to bind another host than loopback without keys
+
+    # Engine
+    providers: tuple[str, ...] = ()  # execution providers in order; empty: CUDA where it is installed, else CPU
+    threads: NonNegativeInt = 0  # of one encoder run; 0: one a physical core
+    max_batch_tokens: PositiveInt = 4096  # padded tokens a batch; CPU: more only costs memory; GPU: 16384
+    max_batch_texts: PositiveInt = 64
+    max_queued_texts: PositiveInt = 4096  # admitted and unanswered; beyond it callers get 429
+
+    # Cache
+    memory_cache_bytes: NonNegativeInt = 64 * 2**20  # 64 MiB hold about 35,000 vectors of 384; 0: no memory cache
+    cache_precision: Literal["float32", "float16"] = "float32"  # float16 halves it, at about 1e-4 on a cosine
+    redis_ttl: PositiveInt = 7 * 24 * 3600  # s
+    redis_timeout: PositiveFloat = 0.05  # s for one lookup; slower counts as a miss
+
+    # Limits
+    max_pairs: PositiveInt = 512
+    max_texts: PositiveInt = 1024  # of /embed
+    max_characters: PositiveInt = 10_000  # of one text
+    max_body_bytes: PositiveInt = 2_000_000
+    max_calibration_bytes: PositiveInt = 100_000_000
+    max_calibration_sentences: PositiveInt = 1_000_000
+
+    # Calibration
+    keep_versions: PositiveInt = 10  # a domain; champion and previous are always kept
+    keep_jobs: PositiveInt = 1000
+    job_timeout: PositiveInt = 4 * 3600  # s
+    worker_threads: PositiveInt = 1  # of a calibration beside serving
+    poll_seconds: PositiveFloat = 0.5  # how often the store is looked at for new champions
+
+    # Process
+    drain_seconds: PositiveFloat = 10.0  # how long a stopping server finishes what is in flight
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
