@@ -73,9 +73,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         else:
             url = settings.redis_url.get_secret_value()
             shared = await stack.enter_async_context(
-                RedisCache(
-                    url, ttl=settings.redis_ttl, timeout=settings.redis_timeout, on_event=metrics.observe_redis
-                )
+                RedisCache(url, ttl=settings.redis_ttl, timeout=settings.redis_timeout, on_event=metrics.observe_redis)
             )
             runner = RqJobs(url, settings.job_timeout)
         registry = Registry(
@@ -127,9 +125,7 @@ def only_process(settings: Settings) -> Any:
     with ExitStack() as stack:
         lock = stack.enter_context(try_lock(settings.model_store / "jobs" / ".lock"))
         if not lock:
-            raise Unavailable(
-                f"another API process uses {settings.model_store}; several need Redis (ISOSIM_REDIS_URL)"
-            )
+            raise Unavailable(f"another API process uses {settings.model_store}; several need Redis (ISOSIM_REDIS_URL)")
         yield
 
 

@@ -136,7 +136,8 @@ def export(
     need_training()
     settings = settings_with(model_store=model_store)
     with err.status("reading the checkpoint") as status:
-        from service.modelling import checkpoints, encoder as encoders, store  # noqa: PLC0415
+        from service.modelling import checkpoints, store  # noqa: PLC0415
+        from service.modelling import encoder as encoders  # noqa: PLC0415
 
         checkpoint = checkpoints.resolve(encoder, revision)
         spec = encoders.describe(checkpoint, pooling=pooling, layers=layers, max_length=max_length, prompt=prompt)
@@ -145,7 +146,9 @@ def export(
             status.update(text)
             err.print(f"  {text}", markup=False, highlight=False)
 
-        artifact = store.export(settings.model_store, name or encoder_id(encoder, layers, pooling), checkpoint, spec, say)
+        artifact = store.export(
+            settings.model_store, name or encoder_id(encoder, layers, pooling), checkpoint, spec, say
+        )
     out.print(artifact.id, markup=False)
 
 
@@ -191,8 +194,12 @@ def calibrate(
 @app.command()
 def evaluate(
     sts: Annotated[Path, typer.Option(help="folder with sts12 … sts16, stsb, sick", exists=True, file_okay=False)],
-    methods: Annotated[str, typer.Option(help="comma-separated; a parameter after a colon: nulling:10")] = "identity,flow",
-    fit_on: Annotated[Path | None, typer.Option(help="sentences or score-TAB-pair file to fit on; else each set's own")] = None,
+    methods: Annotated[
+        str, typer.Option(help="comma-separated; a parameter after a colon: nulling:10")
+    ] = "identity,flow",
+    fit_on: Annotated[
+        Path | None, typer.Option(help="sentences or score-TAB-pair file to fit on; else each set's own")
+    ] = None,
     seeds: Annotated[str, typer.Option(help="comma-separated; only the flow depends on them")] = "0",
     model_store: Store = None,
     encoder: EncoderId = None,
@@ -257,9 +264,16 @@ def domains(model_store: Store = None, as_json: AsJson = False) -> None:
             aliases = store.aliases(name, manifest["encoder"]["digest"])
             alias = "champion" if version == aliases.champion else "previous" if version == aliases.previous else ""
             rows.append(
-                {"domain": name, "version": version, "alias": alias, "method": manifest["method"],
-                 "encoder": manifest["encoder"]["id"], "sentences": manifest.get("sentences"), "created": manifest["created"]}
-            )  # fmt: skip
+                {
+                    "domain": name,
+                    "version": version,
+                    "alias": alias,
+                    "method": manifest["method"],
+                    "encoder": manifest["encoder"]["id"],
+                    "sentences": manifest.get("sentences"),
+                    "created": manifest["created"],
+                }
+            )
     if as_json:
         print(json.dumps(rows))
         return

@@ -31,6 +31,4 @@ class StoredCalibrations:
             )
         stored = self.store.load(domain, version)
         transform = None if stored.weights is None else self.calibrator.bind(stored.weights)
-        return Calibration(
-            domain, version, stored.manifest["method"], self.encoder_digest, transform, stored.reference
-        )
+        return Calibration(domain, version, stored.manifest["method"], self.encoder_digest, transform, stored.reference)

@@ -104,7 +104,7 @@ class DomainStore:
             if weights is not None:
                 safetensors.numpy.save_file(weights, folder / WEIGHTS)
             if reference is not None:
-                np.savez(folder / REFERENCE, **reference.arrays())
+                np.savez(folder / REFERENCE, allow_pickle=False, **reference.arrays())
             write_json(folder / REPORT, report)
             while True:
                 taken = [int(f.name) for f in place.iterdir() if f.name.isdigit()]

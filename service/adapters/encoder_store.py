@@ -75,5 +75,7 @@ class EncoderStore:
         with building(place.parent) as folder:
             facts = write(folder)
             created = datetime.now(UTC).isoformat()
-            seal(folder, place, {"encoder": dataclasses.asdict(spec), "digest": spec.digest, "created": created, **facts})
+            seal(
+                folder, place, {"encoder": dataclasses.asdict(spec), "digest": spec.digest, "created": created, **facts}
+            )
         return EncoderArtifact(artifact_id, spec, place)

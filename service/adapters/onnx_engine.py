@@ -75,7 +75,9 @@ class OnnxEncoder:
         try:
             (pooled,) = self.session.run(["pooled"], feeds)
         except RUN_ERRORS as error:
-            raise BackendFailure(f"the encoder failed on {padded.shape[0]} × {padded.shape[1]} tokens: {error}") from error
+            raise BackendFailure(
+                f"the encoder failed on {padded.shape[0]} × {padded.shape[1]} tokens: {error}"
+            ) from error
         if not np.isfinite(pooled).all():
             raise BackendFailure("the encoder gave a vector with NaN or infinity")
         matrix: Matrix = pooled

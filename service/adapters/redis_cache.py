@@ -75,13 +75,13 @@ class RedisCache:
             return [None] * len(keys)
         try:
             async with asyncio.timeout(self.timeout):
-                entries: list[bytes | None] = await self.redis.mget([PREFIX + key for key in keys])
+                entries = await self.redis.mget([PREFIX + key for key in keys])
         except (RedisError, OSError, TimeoutError):
             self.breaker.failed()
             self.on_event("error", len(keys))
             return [None] * len(keys)
         self.breaker.succeeded()
-        return entries
+        return [entry if isinstance(entry, bytes) else None for entry in entries]
 
     def put(self, entries: Sequence[tuple[bytes, bytes]]) -> None:
         for entry in entries:

@@ -1,5 +1,6 @@
 """API keys: kept as SHA-256, compared in constant time, re-read when their file changes."""
 
+import contextlib
 import hashlib
 import hmac
 from pathlib import Path
@@ -42,10 +43,8 @@ class Keys:
         """Raises Unauthorized or Forbidden."""
         if self.path is None:
             return
-        try:
+        with contextlib.suppress(OSError, ValueError):  # a broken or vanished file changes nothing until it is mended
             self._read()
-        except (OSError, ValueError):
-            pass  # a broken or vanished file changes nothing until it is mended
         kind, _, key = (authorization or "").partition(" ")
         if kind.lower() != "bearer" or not key:
             raise Unauthorized("an API key is needed: Authorization: Bearer <key>")

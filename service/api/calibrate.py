@@ -15,7 +15,7 @@ from service.api.intake import Format, Intake, Limits, parse_json
 from service.api.requests import documented, json_response, needs
 from service.api.schemas import CalibrateOptions, CalibrateRequest, JobAccepted, Jobs, JobState
 from service.api.state import Service, ServiceDep
-from service.core.calibration import DOMAIN_NAME, DomainRef
+from service.core.calibration import DomainRef
 from service.core.errors import Conflict, InvalidInput, TooLarge, UnsupportedMedia
 from service.core.jobs import Job, JobRequest, Status
 
@@ -163,7 +163,9 @@ def get_job(job_id: str, service: ServiceDep) -> JobState:
 async def job_events(job_id: str, service: ServiceDep) -> StreamingResponse:
     """Server-sent events: the job's state whenever it changes, until it ends."""
     await asyncio.to_thread(service.jobs.read, job_id)
-    return StreamingResponse(events(service, job_id), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+    return StreamingResponse(
+        events(service, job_id), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
+    )
 
 
 async def events(service: Service, job_id: str) -> AsyncIterator[bytes]:

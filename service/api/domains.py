@@ -92,9 +92,7 @@ async def rollback(domain: DomainName, service: ServiceDep) -> DomainState:
     return await asyncio.to_thread(state, service, domain)
 
 
-@router.delete(
-    "/{domain}/versions/{version}", status_code=204, dependencies=ADMIN, responses=documented(404, 409, 422)
-)
+@router.delete("/{domain}/versions/{version}", status_code=204, dependencies=ADMIN, responses=documented(404, 409, 422))
 async def delete_version(domain: DomainName, version: VersionNumber, service: ServiceDep) -> Response:
     """Deletes a version for good; its number is not given again."""
     await asyncio.to_thread(service.domains.delete, domain, version)

@@ -30,9 +30,7 @@ from service.core.similarity import normalized
 router = APIRouter(tags=["scoring"], dependencies=[needs("read"), JsonBody])
 
 
-@router.post(
-    "/embed", response_model=list[list[float]], responses=documented(400, 404, 409, 413, 415, 422, 424, 429)
-)
+@router.post("/embed", response_model=list[list[float]], responses=documented(400, 404, 409, 413, 415, 422, 424, 429))
 async def embed(body: EmbedRequest, service: ServiceDep, trace: TraceDep) -> Response:
     """One vector a text, always as a list of lists."""
     settings, spec = service.settings, service.encoder.spec

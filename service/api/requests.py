@@ -11,7 +11,7 @@ from service.api.auth import Scope
 from service.api.errors import TABLE
 from service.api.middleware import Trace
 from service.api.schemas import Compatible, ErrorBody
-from service.api.state import ServiceDep, service_of
+from service.api.state import ServiceDep
 from service.core.calibration import Calibration
 from service.core.errors import EmptyInput, InvalidInput, UnsupportedMedia
 from service.core.texts import Side, Text
@@ -105,6 +105,3 @@ def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
     )
     every = {401, 403, 500, 503, *statuses}
     return {status: {"model": ErrorBody, "description": names(status)} for status in sorted(every)}
-
-
-__all__ = ["JsonBody", "TraceDep", "needs", "service_of"]

@@ -41,9 +41,7 @@ INLINE_ROWS = 64  # so few latents take less time than handing them to a thread 
     response_model=SimilarityResponse | list[float],
     responses=documented(400, 404, 409, 413, 415, 422, 424, 429),
 )
-async def similarity(
-    body: Annotated[SimilarityRequest, Body()], service: ServiceDep, trace: TraceDep
-) -> Response:
+async def similarity(body: Annotated[SimilarityRequest, Body()], service: ServiceDep, trace: TraceDep) -> Response:
     """Calibrated similarity of sentence pairs, with its percentile among the domain's random pairs."""
     if isinstance(body, TeiSimilarityRequest):
         return await tei_similarity(body, service, trace)

@@ -1,16 +1,16 @@
 """Texts to pooled vectors: what is cached is taken, what is under way is shared, the rest is computed once."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
 
 from service.core.batching import BatchStats, MicroBatcher, Ticket, Work
 from service.core.calibration import Matrix
-from service.core.errors import IsosimError, NotReady, Overloaded
+from service.core.errors import IsosimError, NotReady
 from service.core.memory_cache import MemoryCache
 from service.core.texts import KeyMaker, Pooled, SharedCache, Text, Tokenize, VectorCodec
 
@@ -39,11 +39,11 @@ class Embedded:
 class CacheLookup:
     """What one request's look into the caches found: texts by where they came from."""
 
-    memory_hits: int
-    shared_hits: int
-    shared_misses: int
-    joined: int  # being computed for somebody else
-    computed: int
+    memory_hits: int = 0
+    shared_hits: int = 0
+    shared_misses: int = 0
+    joined: int = 0  # being computed for somebody else
+    computed: int = 0
 
 
 class Embedder:
@@ -98,65 +98,68 @@ class Embedder:
         """
         row_of: dict[Text, int] = {}
         rows = np.fromiter((row_of.setdefault(text, len(row_of)) for text in texts), np.intp, len(texts))
-        keys = [self.key(text) for text in row_of]
-        found: list[Pooled | None] = [self.memory.get(key) for key in keys]
-        missing = [row for row, pooled in enumerate(found) if pooled is None]
-        memory_hits = len(found) - len(missing)
-        shared_hits = shared_misses = 0
-        if missing and self.shared is not None:
-            entries = await self.shared.get([keys[row] for row in missing])
-            for row, entry in zip(missing, entries, strict=True):
-                pooled = self.codec.decode(entry) if entry is not None else None
-                if pooled is not None:
-                    self.memory.put(keys[row], pooled)
-                    found[row] = pooled
-                else:
-                    # Somebody may have finished it while we were asking.
-                    found[row] = self.memory.get(keys[row])
-                    shared_misses += 1
-            still = [row for row in missing if found[row] is None]
-            shared_hits = len(missing) - shared_misses
-            missing = still
-
-        works: dict[int, Work] = {}
+        wanted = {self.key(text): text for text in row_of}
+        found, lookup = await self._look_up(list(wanted))
+        missing = [key for key in wanted if key not in found]
         timings = Timings()
         if missing:
-            contents = list(row_of)
-            new = []
-            for row in missing:
-                work = self._under_way.get(keys[row])
-                if work is None:
-                    work = Work(keys[row], contents[row])
-                    new.append(work)
-                works[row] = work
-            ticket = Ticket(asyncio.get_running_loop().create_future(), set(works.values()))
-            for work in works.values():
-                work.waiters.add(ticket)
-            try:
-                if new:
-                    self.batcher.submit(new)
-            except (Overloaded, NotReady):
-                self._leave(ticket)
-                raise
-            self._under_way.update((work.key, work) for work in new)
-            self.on_lookup(CacheLookup(memory_hits, shared_hits, shared_misses, len(works) - len(new), len(new)))
-            try:
-                await ticket.future
-            finally:
-                self._leave(ticket)
-            timings = Timings(
-                max(work.tokenization for work in works.values()),
-                max(work.queue for work in works.values()),
-                max(work.inference for work in works.values()),
-                sum(work.length for work in new),
-            )
-            for row, work in works.items():
-                found[row] = work.result
-        else:
-            self.on_lookup(CacheLookup(memory_hits, shared_hits, shared_misses, 0, 0))
-        results = [pooled for pooled in found if pooled is not None]
+            works, new = self._join(missing, wanted)
+            lookup = replace(lookup, joined=len(works) - len(new), computed=len(new))
+            timings = await self._compute(works, new)
+            found.update((work.key, work.result) for work in works if work.result is not None)
+        self.on_lookup(lookup)
+        results = [found[key] for key in wanted]
         vectors = np.stack([pooled.vector for pooled in results])
         return Embedded(vectors, rows, [pooled.truncated for pooled in results], timings)
+
+    async def _look_up(self, keys: list[bytes]) -> tuple[dict[bytes, Pooled], CacheLookup]:
+        """What the caches hold: this process's own first, then the shared one in one round trip."""
+        found = {key: pooled for key in keys if (pooled := self.memory.get(key)) is not None}
+        missing = [key for key in keys if key not in found]
+        lookup = CacheLookup(memory_hits=len(found))
+        if not missing or self.shared is None:
+            return found, lookup
+        shared_hits = 0
+        for key, entry in zip(missing, await self.shared.get(missing), strict=True):
+            pooled = self.codec.decode(entry) if entry is not None else None
+            if pooled is not None:
+                shared_hits += 1
+                self.memory.put(key, pooled)
+            # Somebody may have finished the text while we were asking; the bits in use here win.
+            pooled = self.memory.get(key) or pooled
+            if pooled is not None:
+                found[key] = pooled
+        return found, replace(lookup, shared_hits=shared_hits, shared_misses=len(missing) - shared_hits)
+
+    def _join(self, keys: Sequence[bytes], wanted: Mapping[bytes, Text]) -> tuple[list[Work], list[Work]]:
+        """The works of these texts, and those of them that are new."""
+        works, new = [], []
+        for key in keys:
+            work = self._under_way.get(key)
+            if work is None:
+                work = Work(key, wanted[key])
+                new.append(work)
+            works.append(work)
+        return works, new
+
+    async def _compute(self, works: list[Work], new: list[Work]) -> Timings:
+        """Waits for all works after admitting the new ones."""
+        ticket = Ticket(asyncio.get_running_loop().create_future(), set(works))
+        for work in works:
+            work.waiters.add(ticket)
+        try:
+            if new:
+                self.batcher.submit(new)
+                self._under_way.update((work.key, work) for work in new)
+            await ticket.future
+        finally:
+            self._leave(ticket)
+        return Timings(
+            max(work.tokenization for work in works),
+            max(work.queue for work in works),
+            max(work.inference for work in works),
+            sum(work.length for work in new),
+        )
 
     def _leave(self, ticket: Ticket) -> None:
         """A caller waits no longer; a work that nobody waits for is dropped before it is tokenized or run."""

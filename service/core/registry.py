@@ -131,7 +131,7 @@ class Registry:
             elif current is None or current.version != named.champion:
                 self._set(await asyncio.to_thread(self.source.load, domain, named.champion))
         except (IsosimError, OSError) as error:
-            log.error("champion of %s not loaded, the version before keeps serving: %s", domain, error)  # noqa: TRY400
+            log.error("champion of %s not loaded, the version before keeps serving: %s", domain, error)
             self.on_failure(domain)
 
     def drop(self, domain: str, version: int) -> None:

@@ -23,7 +23,8 @@ def cosine(a: Matrix, b: Matrix) -> npt.NDArray[np.float32]:
     dots = np.einsum("nd,nd->n", a64, b64)
     norms = np.sqrt(np.einsum("nd,nd->n", a64, a64) * np.einsum("nd,nd->n", b64, b64))
     scores = np.divide(dots, norms, out=np.zeros_like(dots), where=norms > 0)
-    return np.clip(scores, -1.0, 1.0).astype(np.float32)
+    clipped: npt.NDArray[np.float32] = np.clip(scores, -1.0, 1.0).astype(np.float32)
+    return clipped
 
 
 def score(calibration: Calibration, pooled: Matrix, left: npt.NDArray[np.intp], right: npt.NDArray[np.intp]) -> Scores:
@@ -41,4 +42,5 @@ def score(calibration: Calibration, pooled: Matrix, left: npt.NDArray[np.intp], 
 def normalized(vectors: Matrix) -> Matrix:
     """Rows at unit length; a zero row stays zero."""
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
+    unit: Matrix = np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
+    return unit

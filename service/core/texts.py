@@ -3,7 +3,6 @@
 import hashlib
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -39,12 +38,17 @@ class KeyMaker:
     """Cache keys: encoder digest, truncation side and the text, hashed; the text itself never leaves."""
 
     def __init__(self, encoder_digest: str) -> None:
-        self.prefix = {side: hashlib.blake2b(f"{encoder_digest}\0{side}\0".encode(), digest_size=20) for side in ("right", "left")}
+        self.prefix = {
+            side: hashlib.blake2b(f"{encoder_digest}\0{side}\0".encode(), digest_size=20) for side in ("right", "left")
+        }
 
     def __call__(self, text: Text) -> bytes:  # 20 bytes
         key = self.prefix[text.side].copy()
         key.update(text.content.encode())
         return key.digest()
+
+
+HEADER = struct.Struct("<BBH")
 
 
 class VectorCodec:
@@ -53,29 +57,26 @@ class VectorCodec:
     Every vector passes through `round` before it is used, so that a hit and a miss give the same bits.
     """
 
-    HEADER = struct.Struct("<BBH")
-    DTYPES = {1: np.dtype("<f4"), 2: np.dtype("<f2")}
-
     def __init__(self, precision: Literal["float32", "float16"], dim: int) -> None:
         self.version = {"float32": 1, "float16": 2}[precision]
-        self.dtype = self.DTYPES[self.version]
+        self.dtype: np.dtype[np.floating] = np.dtype({"float32": "<f4", "float16": "<f2"}[precision])
         self.dim = dim
 
     def round(self, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:  # (N, D) -> (N, D)
         return vectors if self.version == 1 else vectors.astype(self.dtype).astype(np.float32)
 
     def encode(self, pooled: Pooled) -> bytes:
-        header = self.HEADER.pack(self.version, pooled.truncated, min(pooled.tokens, 0xFFFF))
+        header = HEADER.pack(self.version, pooled.truncated, min(pooled.tokens, 0xFFFF))
         return header + pooled.vector.astype(self.dtype).tobytes()
 
     def decode(self, entry: bytes) -> Pooled | None:
         """None where the entry is not one of ours: another version, another size."""
-        if len(entry) != self.HEADER.size + self.dim * self.dtype.itemsize:
+        if len(entry) != HEADER.size + self.dim * self.dtype.itemsize:
             return None
-        version, flags, tokens = self.HEADER.unpack_from(entry)
+        version, flags, tokens = HEADER.unpack_from(entry)
         if version != self.version:
             return None
-        vector = np.frombuffer(entry, self.dtype, offset=self.HEADER.size).astype(np.float32)
+        vector = np.frombuffer(entry, self.dtype, offset=HEADER.size).astype(np.float32)
         return Pooled(vector, tokens, bool(flags))
 
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import onnx
 
 from service.adapters.artifacts import verified
-from service.adapters.encoder_store import JOINED, EncoderArtifact
 from service.adapters.domain_store import StoredVersion
+from service.adapters.encoder_store import JOINED, EncoderArtifact
 from service.modelling.export import with_weights
-from service.modelling.methods import weights_of
 from service.modelling.linear import identity
+from service.modelling.methods import weights_of
 
 
 def bundle(encoder: EncoderArtifact, version: StoredVersion, output: Path) -> None:

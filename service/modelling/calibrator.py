@@ -7,6 +7,7 @@ The mathematics stands here once, as functions of named tensors. Training parame
 Dimension letters: B sentences, D vector size, C channels of a level, K kept half, M moved half.
 """
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -99,7 +100,7 @@ def flow(x: Tensor, w: Tensors) -> Tensor:  # (B, D) -> (B, D)
 
 def flow_inverse(z: Tensor, w: Tensors) -> Tensor:  # (B, D) -> (B, D)
     sizes = level_sizes(z.shape[1])
-    final = list(z.split([c // 2 for c in sizes[:-1]] + [sizes[-1]], dim=1))
+    final = list(torch.split(z, [c // 2 for c in sizes[:-1]] + [sizes[-1]], dim=1))
     x = final.pop()
     for level in reversed(range(LEVELS)):
         if level < LEVELS - 1:
@@ -116,17 +117,20 @@ def calibrate(pooled: Tensor, w: Tensors) -> Tensor:  # (B, D) -> (B, D)
 
 def calibrate_inverse(latent: Tensor, w: Tensors) -> Tensor:  # (B, D) -> (B, D)
     """Latents back to encoder vectors; the matrix must be invertible."""
-    return torch.linalg.solve(w["matrix"].T, flow_inverse(latent, w).T).T + w["mean"]
+    centred: Tensor = torch.linalg.solve(w["matrix"].T, flow_inverse(latent, w).T).T
+    return centred + w["mean"]
 
 
 def log_det(w: Tensors) -> Tensor:  # ()
     """log|det dz/dx|, the same for every x: couplings and permutations give 0 (BERT-flow, section 3)."""
     scales = [w[name].abs().log().sum() for name in w if name.endswith(".scale")]
-    return torch.stack(scales).sum() + torch.linalg.slogdet(w["matrix"]).logabsdet
+    linear: Tensor = torch.linalg.slogdet(w["matrix"]).logabsdet
+    return torch.stack(scales).sum() + linear
 
 
 def bits_per_dimension(latent: Tensor, log_det: Tensor) -> Tensor:  # (B, D), () -> ()
     """Mean −(log N(z; 0, I) + log|det|) / (D ln 2), the objective of BERT-flow (section 3.2)."""
     dim = latent.shape[1]
-    log_normal = -0.5 * (latent.square().sum(1) + dim * torch.log(torch.tensor(2 * torch.pi)))
-    return -(log_normal.mean() + log_det) / (dim * torch.log(torch.tensor(2.0)))
+    log_normal = -0.5 * (latent.square().sum(1) + dim * math.log(2 * math.pi))
+    bits: Tensor = -(log_normal.mean() + log_det) / (dim * math.log(2))
+    return bits

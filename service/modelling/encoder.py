@@ -15,7 +15,7 @@ from service.core.encoders import EncoderSpec
 from service.core.errors import InvalidInput
 from service.modelling.checkpoints import Checkpoint, sha256_of
 
-transformers_logging.disable_progress_bar()
+transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 Hidden = tuple[Tensor, ...]  # (B, T, D): embedding layer first, last layer last
 

@@ -75,7 +75,11 @@ class Evaluation:
     """The sets' vectors of one encoder, embedded once for all methods."""
 
     def __init__(
-        self, artifact: EncoderArtifact, sets: dict[str, list[Pairs]], *, progress: Callable[[float], None] = lambda _: None
+        self,
+        artifact: EncoderArtifact,
+        sets: dict[str, list[Pairs]],
+        *,
+        progress: Callable[[float], None] = lambda _: None,
     ) -> None:
         self.sets = sets
         self.encode = OfflineEncoder(artifact)

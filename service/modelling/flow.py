@@ -122,25 +122,29 @@ class Flow(nn.Module):
                 order = torch.arange(c).flip(0) if permutation == "reverse" else torch.randperm(c, generator=generator)
                 self.steps[f"{level}_{depth}"] = Step(c, order, generator)
 
+    def ordered(self) -> dict[str, Step]:
+        """The steps by the calibrator's name prefix, in the order they are applied."""
+        named = {f"flow.{name.replace('_', '.')}.": module for name, module in self.steps.items()}
+        return {name: module for name, module in named.items() if isinstance(module, Step)}
+
     def tensors(self) -> dict[str, Tensor]:
         """The flow's part of the calibrator's tensors; differentiable."""
         tensors: dict[str, Tensor] = {}
-        for name, module in self.steps.items():
-            assert isinstance(module, Step)  # noqa: S101 - ModuleDict forgets the type
-            tensors |= module.tensors(f"flow.{name.replace('_', '.')}.")
+        for name, module in self.ordered().items():
+            tensors |= module.tensors(name)
         return tensors
 
     def log_det(self) -> Tensor:  # ()
         """Sum of the actnorms' log-scales: input-independent."""
-        return LOG_SCALE_FACTOR * torch.stack([s.actnorm.log_scale.sum() for s in self.steps.values()]).sum()  # type: ignore[union-attr]
+        sums = [module.actnorm.log_scale.sum() for module in self.ordered().values()]
+        return LOG_SCALE_FACTOR * torch.stack(sums).sum()
 
     @torch.no_grad()
     def initialize(self, x: Tensor) -> None:  # (B, D)
+        modules = self.ordered()
         for level in range(LEVELS):
             for depth in range(DEPTH):
-                module = self.steps[f"{level}_{depth}"]
-                assert isinstance(module, Step)  # noqa: S101
-                x = module.initialize(x)
+                x = modules[f"flow.{level}.{depth}."].initialize(x)
             x = x[:, x.shape[1] // 2 :]
 
 
@@ -214,7 +218,7 @@ def fit_flow(
         if not torch.isfinite(loss):
             raise FloatingPointError(f"the flow diverged at step {done} (seed {seed})")
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
         done += 1
         if not settings.bias_correction:

@@ -98,7 +98,13 @@ class Result:
 
 
 def calibrate_job(
-    request: JobRequest, texts: Iterable[str], encoder: EncoderArtifact, domains: DomainStore, report: Report, *, threads: int
+    request: JobRequest,
+    texts: Iterable[str],
+    encoder: EncoderArtifact,
+    domains: DomainStore,
+    report: Report,
+    *,
+    threads: int,
 ) -> Result:
     """Embeds the distinct texts, fits the method asked for and measures it. Nothing is written.
 

@@ -29,9 +29,7 @@ def random_pairs(count: int, pairs: int, rng: np.random.Generator) -> tuple[npt.
 def random_similarities(latents: Vectors, rng: np.random.Generator, pairs: int = PAIRS) -> npt.NDArray[np.float64]:
     """Cosines of random pairs of rows, rising."""
     left, right = random_pairs(len(latents), pairs, rng)
-    found = [
-        cosine(latents[left[i : i + 16384]], latents[right[i : i + 16384]]) for i in range(0, len(left), 16384)
-    ]
+    found = [cosine(latents[left[i : i + 16384]], latents[right[i : i + 16384]]) for i in range(0, len(left), 16384)]
     return np.sort(np.concatenate(found).astype(np.float64))
 
 

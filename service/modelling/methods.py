@@ -1,7 +1,7 @@
 """Fitting a post-processing method by name: every one becomes weights of the one calibrator."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -125,7 +125,3 @@ def gaussian_bits_per_dimension(train: Vectors, held_out: Vectors) -> float:
     squares = np.square(projected).mean(0) / spectrum.values
     nats = 0.5 * (squares + np.log(2 * np.pi * spectrum.values)).sum()
     return float(nats / (len(spectrum.values) * np.log(2)))
-
-
-def paper_settings(**changes: Any) -> FlowSettings:
-    return replace(PAPER, **changes)

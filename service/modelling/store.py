@@ -59,7 +59,10 @@ def install_default(store: Path, artifact: EncoderArtifact, say: Say) -> None:
     if aliases.champion is not None:
         return
     if not folder.is_dir():
-        say("no default calibration is shipped for this encoder; percentiles come after: isosim calibrate FILE --domain default")
+        say(
+            "no default calibration is shipped for this encoder; "
+            "percentiles come after: isosim calibrate FILE --domain default"
+        )
         return
     shipped = read_version(folder)
     facts = {key: shipped.manifest[key] for key in ("method", "encoder", "sentences", "seed")}

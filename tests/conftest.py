@@ -1,0 +1,256 @@
+"""Real parts for the tests: a small BERT of our own, the default encoder, servers in their own processes, a Redis."""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from service.adapters.encoder_store import EncoderArtifact, EncoderStore
+from tests.text import sentences
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """The measuring data beside the clone."""
+    folder = Path(os.environ.get("ISOSIM_DATA", Path(__file__).parents[2] / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip(f"no measuring data in {folder} (ISOSIM_DATA)")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A BERT of four layers and 32 dimensions with random weights, and a real WordPiece tokenizer."""
+    import torch
+    from tokenizers import BertWordPieceTokenizer
+    from transformers import BertConfig, BertModel
+
+    folder = tmp_path_factory.mktemp("tiny")
+    tokenizer = BertWordPieceTokenizer(lowercase=True)
+    tokenizer.train_from_iterator(sentences(1000), vocab_size=400, show_progress=False)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=400, hidden_size=32, num_hidden_layers=4, num_attention_heads=4, intermediate_size=64,
+        max_position_embeddings=64, initializer_range=0.2,
+    )  # fmt: skip
+    BertModel(config).eval().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_store(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model store with the tiny encoder exported as `tiny`; copy it before writing to it."""
+    return export(tmp_path_factory.mktemp("store"), "tiny", str(tiny_checkpoint), max_length=32)
+
+
+@pytest.fixture(scope="session")
+def tiny(tiny_store: Path) -> EncoderArtifact:
+    return EncoderStore(tiny_store).find("tiny")
+
+
+@pytest.fixture
+def store(tiny_store: Path, tmp_path: Path) -> Path:
+    """A store of the test's own with the tiny encoder in it."""
+    shutil.copytree(tiny_store / "encoders", tmp_path / "store" / "encoders")
+    return tmp_path / "store"
+
+
+@pytest.fixture(scope="session")
+def minilm_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model store with the default encoder and its shipped calibration."""
+    return export(tmp_path_factory.mktemp("minilm"), "minilm", "minilm")
+
+
+@pytest.fixture(scope="session")
+def layer3_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model store with the third layer of the default encoder: raw and crowded."""
+    return export(tmp_path_factory.mktemp("layer3"), "minilm-layers3-mean", "minilm", layers=3, pooling="mean")
+
+
+def export(store: Path, name: str, source: str, **options: Any) -> Path:
+    from service.modelling import checkpoints, encoder
+    from service.modelling.store import export as write
+
+    checkpoint = checkpoints.resolve(source)
+    wanted = {"pooling": None, "layers": None, "max_length": None, "prompt": ""} | options
+    write(store, name, checkpoint, encoder.describe(checkpoint, **wanted), lambda _: None)
+    return store
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port: int = s.getsockname()[1]
+        return port
+
+
+def wait_until(condition: Callable[[], Any], seconds: float = 30.0, every: float = 0.05) -> Any:
+    """The condition's first true value."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with contextlib.suppress(httpx.TransportError):
+            if value := condition():
+                return value
+        time.sleep(every)
+    raise AssertionError(f"{condition} was not met within {seconds} s")
+
+
+@dataclass
+class Process:
+    """A command of ours in a process of its own."""
+
+    popen: subprocess.Popen[bytes]
+    log: Path
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.popen.pid, signal.SIGKILL)
+        self.popen.wait()
+
+    def stop(self) -> int:
+        """SIGTERM, and the exit code."""
+        self.popen.terminate()
+        return self.popen.wait(timeout=30)
+
+
+@dataclass
+class Server(Process):
+    url: str = ""
+    client: httpx.Client = field(default_factory=httpx.Client)
+
+    def resident_bytes(self) -> int:
+        status = Path(f"/proc/{self.popen.pid}/status").read_text()
+        return 1024 * int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS")))
+
+    def calibrate(self, domain: str, texts: list[str], **options: Any) -> dict[str, Any]:
+        """Posts a calibration and waits for its end."""
+        response = self.client.post("/calibrate", json={"domain": domain, "texts": texts, **options})
+        assert response.status_code == 202, response.text
+        return self.wait_for(response.json()["job"])
+
+    def wait_for(self, job: str, seconds: float = 300.0) -> dict[str, Any]:
+        def ended() -> Any:
+            state = self.client.get(f"/calibrate/{job}").json()
+            return state if state["status"] not in ("queued", "running") else None
+
+        found: dict[str, Any] = wait_until(ended, seconds)
+        return found
+
+
+Serve = Callable[..., Server]
+
+
+def environment(**settings: Any) -> dict[str, str]:
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("ISOSIM_")}
+    return clean | {f"ISOSIM_{k.upper()}": str(v) for k, v in settings.items()}
+
+
+def start(command: list[str], log: Path, **settings: Any) -> subprocess.Popen[bytes]:
+    with log.open("ab") as file:
+        return subprocess.Popen(
+            [sys.executable, "-m", "service.cli", *command],
+            env=environment(**settings), stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+
+
+def serve_with(folder: Path, running: list[Process], **settings: Any) -> Server:
+    port = free_port()
+    log = folder / f"serve-{port}.log"
+    url = f"http://127.0.0.1:{port}"
+    server = Server(start(["serve"], log, port=port, **settings), log, url, httpx.Client(base_url=url, timeout=60))
+    running.append(server)
+
+    def ready() -> bool:
+        assert server.popen.poll() is None, log.read_text()
+        return httpx.get(url + "/readyz").status_code == 200
+
+    wait_until(ready)
+    return server
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    """Starts servers with given settings; all are gone after the test."""
+    running: list[Process] = []
+    yield lambda **settings: serve_with(tmp_path, running, **settings)
+    for process in running:
+        process.kill()
+
+
+@pytest.fixture(scope="session")
+def tiny_server(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One server on the tiny encoder for the tests that change nothing of it."""
+    folder = tmp_path_factory.mktemp("server")
+    shutil.copytree(tiny_store / "encoders", folder / "store" / "encoders")
+    running: list[Process] = []
+    yield serve_with(folder, running, model_store=folder / "store", encoder="tiny")
+    for process in running:
+        process.kill()
+
+
+@dataclass
+class RedisServer:
+    """A real redis-server on a port of its own, that can be killed and started again."""
+
+    folder: Path
+    port: int = field(default_factory=free_port)
+    popen: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def start(self) -> None:
+        binary = shutil.which("redis-server")
+        assert binary, "redis-server is missing; make test installs it"
+        self.popen = subprocess.Popen(
+            [binary, "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir", str(self.folder)],
+            stdout=subprocess.DEVNULL,
+        )
+        wait_until(self.answers)
+
+    def answers(self) -> bool:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 0.2) as s:
+            s.sendall(b"PING\r\n")
+            return s.recv(16).startswith(b"+PONG")
+        return False
+
+    def kill(self) -> None:
+        if self.popen is not None:
+            self.popen.kill()
+            self.popen.wait()
+
+
+@pytest.fixture
+def redis_server(tmp_path: Path) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path)
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[Callable[..., Process]]:
+    """Starts RQ workers with given settings; all are gone after the test."""
+    running: list[Process] = []
+
+    def begin(**settings: Any) -> Process:
+        log = tmp_path / f"worker-{len(running)}.log"
+        running.append(Process(start(["worker"], log, **settings), log))
+        return running[-1]
+
+    yield begin
+    for process in running:
+        process.kill()
