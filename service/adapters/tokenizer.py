@@ -23,9 +23,9 @@ class FastTokenizer:
         return tokenizer
 
     def __call__(self, texts: Sequence[str], side: Side) -> list[Tokens]:
-        """Raises TokenizerFailure where a text is not valid Unicode."""
+        """Raises TokenizerFailure where a text cannot be turned into tokens."""
         try:
             encodings = self.sides[side].encode_batch_fast(texts)
-        except (TypeError, UnicodeError) as error:
+        except Exception as error:  # tokenizers raises bare Exceptions
             raise TokenizerFailure(f"a text cannot be tokenized: {error}") from error
         return [Tokens(encoding.ids, bool(encoding.overflowing)) for encoding in encodings]

@@ -60,6 +60,12 @@ def domain_error(request: Request, error: e.IsosimError) -> Response:
     return answer(request, status, name, str(error), headers)
 
 
+def unexpected(request: Request, error: Exception) -> Response:
+    """A fault of ours: the log gets everything, the caller only the id to ask for."""
+    log.error("unexpected error, request %s", request.scope["state"]["request_id"], exc_info=error)
+    return answer(request, 500, "Internal", "unexpected error; the log has it under this request id", {})
+
+
 def describe(error: RequestValidationError) -> e.IsosimError:
     """One sentence naming the first field at fault."""
     first = error.errors()[0]
@@ -89,14 +95,11 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def _(request: Request, error: HTTPException) -> Response:
+        if isinstance(error.__cause__, e.IsosimError):  # FastAPI reads bodies, and takes what happens there for its own
+            return domain_error(request, error.__cause__)
         kind = HTTP.get(error.status_code)
         if kind is None:
             return domain_error(request, e.InvalidInput(str(error.detail)))
         what = f"{request.method} {request.url.path}"
         message = f"no route {what}" if kind is e.NotFound else f"{what} is not allowed"
         return domain_error(request, kind(message))
-
-    @app.exception_handler(Exception)
-    async def _(request: Request, error: Exception) -> Response:
-        log.error("unexpected error", exc_info=error)
-        return answer(request, 500, "Internal", "unexpected error; the log has it under this request id", {})

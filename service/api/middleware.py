@@ -9,7 +9,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api.errors import domain_error
+from service.api.errors import domain_error, unexpected
 from service.core.embedding import Timings
 from service.core.errors import NotReady, TooLarge
 
@@ -24,6 +24,17 @@ class Trace:
     started: float  # s, perf_counter
     timings: Timings = field(default_factory=Timings)
     headers: dict[str, str] = field(default_factory=dict)
+
+    def as_headers(self) -> dict[str, str]:
+        """The route's headers and text-embeddings-inference's timings, in milliseconds."""
+        timings = self.timings
+        return self.headers | {
+            "x-tokenization-time": f"{timings.tokenization * 1e3:.3f}",
+            "x-queue-time": f"{timings.queue * 1e3:.3f}",
+            "x-inference-time": f"{timings.inference * 1e3:.3f}",
+            "x-compute-tokens": str(timings.tokens),
+            "x-total-time": f"{(time.perf_counter() - self.started) * 1e3:.3f}",
+        }
 
 
 class Envelope:
@@ -41,7 +52,7 @@ class Envelope:
         request_id = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
         trace = Trace(time.perf_counter())
         scope["state"] = {**scope["state"], "request_id": request_id, "trace": trace}
-        status = 500
+        status, started = 500, False
         is_calibration = scope["path"] == "/calibrate"
         limit = service.settings.max_calibration_bytes if is_calibration else service.settings.max_body_bytes
         taken = 0
@@ -56,19 +67,10 @@ class Envelope:
             return message
 
         async def send_with_headers(message: Message) -> None:
-            nonlocal status
+            nonlocal status, started
             if message["type"] == "http.response.start":
-                status = message["status"]
-                headers = MutableHeaders(scope=message)
-                headers["x-request-id"] = request_id
-                for name, value in trace.headers.items():
-                    headers[name] = value
-                timings = trace.timings
-                headers["x-tokenization-time"] = f"{timings.tokenization * 1e3:.3f}"
-                headers["x-queue-time"] = f"{timings.queue * 1e3:.3f}"
-                headers["x-inference-time"] = f"{timings.inference * 1e3:.3f}"
-                headers["x-compute-tokens"] = str(timings.tokens)
-                headers["x-total-time"] = f"{(time.perf_counter() - trace.started) * 1e3:.3f}"
+                status, started = message["status"], True
+                MutableHeaders(scope=message).update({"x-request-id": request_id, **trace.as_headers()})
             await send(message)
 
         service.metrics.in_flight.inc()
@@ -80,8 +82,11 @@ class Envelope:
                 raise NotReady("the server is starting or stopping")
             await self.app(scope, limited_receive, send_with_headers)
         except (TooLarge, NotReady) as error:
-            response = domain_error(Request(scope), error)
-            await response(scope, receive, send_with_headers)
+            await domain_error(Request(scope), error)(scope, receive, send_with_headers)
+        except Exception as error:
+            if started:
+                raise
+            await unexpected(Request(scope), error)(scope, receive, send_with_headers)
         finally:
             route = getattr(scope.get("route"), "path", "unmatched")
             service.metrics.in_flight.dec()

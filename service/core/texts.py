@@ -8,6 +8,8 @@ from typing import Literal, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from service.core.errors import TokenizerFailure
+
 Side = Literal["right", "left"]  # the end of the text that truncation takes away
 
 
@@ -43,8 +45,12 @@ class KeyMaker:
         }
 
     def __call__(self, text: Text) -> bytes:  # 20 bytes
+        """Raises TokenizerFailure where the text is no Unicode: JSON can spell half of a surrogate pair."""
         key = self.prefix[text.side].copy()
-        key.update(text.content.encode())
+        try:
+            key.update(text.content.encode())
+        except UnicodeEncodeError:
+            raise TokenizerFailure("a text holds a lone surrogate, which is no Unicode") from None
         return key.digest()
 
 

@@ -1,0 +1,181 @@
+"""Calibration jobs over HTTP: real children, a real Redis, a real RQ worker."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+
+from tests.conftest import Process, RedisServer, Serve, Server, wait_until
+from tests.text import sentences
+
+PAIRS = [["A farmer repairs a wooden boat.", "The pilot admires the garden gate."], sentences(2)]
+
+
+@pytest.fixture(params=["local child", "RQ worker"])
+def calibrating(
+    request: pytest.FixtureRequest,
+    serve: Serve,
+    store: Path,
+    redis_server: RedisServer,
+    worker: Callable[..., Process],
+) -> Server:
+    """A server that can calibrate, by each of the two ways."""
+    if request.param == "local child":
+        return serve(model_store=store, encoder="tiny")
+    worker(model_store=store, redis_url=redis_server.url)
+    server = serve(model_store=store, encoder="tiny", redis_url=redis_server.url)
+    wait_until(lambda: accepts_jobs(server))
+    return server
+
+
+def accepts_jobs(server: Server) -> bool:
+    return server.client.post("/calibrate", json={"domain": "d", "texts": []}).status_code == 400
+
+
+def score(server: Server, domain: str) -> httpx.Response:
+    response = server.client.post("/similarity", json={"pairs": PAIRS, "domain": domain})
+    assert response.status_code == 200, response.text
+    return response
+
+
+def test_text_becomes_a_version_that_answers(calibrating: Server, store: Path) -> None:
+    texts = sentences(600)
+    job = calibrating.calibrate("letters", [*texts, *texts[:50]], seed=3)
+    assert (job["status"], job["version"], job["promoted"], job["progress"]) == ("succeeded", 1, True, 1.0), job
+    report = job["report"]
+    assert (report["posted"], report["sentences"], report["seed"]) == (650, 600, 3)
+    assert report["reason"]
+    for name in ("method", "settings", "duration_seconds", "bits_per_dimension", "gaussian_bits_per_dimension"):
+        assert name in report
+    for when in ("before", "after"):
+        assert report[when].keys() == {"mean_random_cosine", "effective_rank", "singular_spectrum"}
+    answer = wait_until(lambda: score(calibrating, "letters").json())
+    assert answer["version"] == 1
+    assert answer["notices"] == []
+    assert all(0 <= p <= 1 for p in answer["percentile"])
+    assert not (store / "jobs" / job["job"] / "input").exists()
+    assert all(text not in path.read_text("latin-1") for path in store.glob("domains/**/*.*") for text in texts[:20])
+
+
+def test_a_second_calibration_swaps_and_rollback_restores_bit_for_bit(calibrating: Server) -> None:
+    first = calibrating.calibrate("letters", sentences(600), method="whitening")
+    assert first["promoted"]
+    before = wait_until(lambda: score(calibrating, "letters")).content
+    second = calibrating.calibrate("letters", sentences(900), method="sn", promote="always")
+    assert (second["version"], second["promoted"]) == (2, True)
+    wait_until(lambda: score(calibrating, "letters").json()["version"] == 2, seconds=5)
+    swapped = score(calibrating, "letters")
+    assert swapped.headers["x-compute-tokens"] == "0"  # the cache holds what no calibration changes
+    assert swapped.content != before
+    assert score(calibrating, "letters@previous").content == before
+    assert score(calibrating, "letters@1").content == before
+    state = calibrating.client.post("/domains/letters/rollback").json()
+    assert (state["champion"], state["previous"]) == (1, 2)
+    assert score(calibrating, "letters").content == before
+    assert calibrating.client.delete("/domains/letters/versions/2").status_code == 409
+    assert calibrating.client.put("/domains/letters/champion", json={"version": 2}).json()["champion"] == 2
+
+
+def test_a_cancelled_job_leaves_nothing(calibrating: Server, store: Path) -> None:
+    texts = [f"{text} {n}" for n in range(40) for text in sentences(500)]
+    job = calibrating.client.post("/calibrate", json={"domain": "gone", "texts": texts, "method": "flow"}).json()["job"]
+    wait_until(lambda: calibrating.client.get(f"/calibrate/{job}").json()["status"] == "running")
+    answer = calibrating.client.delete(f"/calibrate/{job}")
+    assert answer.json()["status"] == "cancelled", answer.text
+    assert calibrating.client.delete(f"/calibrate/{job}").status_code == 409
+    assert calibrating.client.get("/domains/gone").status_code == 404
+    assert not (store / "jobs" / job / "input").exists()
+    assert calibrating.calibrate("after", sentences(300))["status"] == "succeeded"
+    assert calibrating.client.get(f"/calibrate/{job}").json()["status"] == "cancelled"
+
+
+@pytest.fixture(scope="module")
+def posting(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """One server with a store of its own for the tests below, which use domains of their own."""
+    import shutil
+
+    from tests.conftest import serve_with
+
+    folder = tmp_path_factory.mktemp("posting")
+    shutil.copytree(tiny_store / "encoders", folder / "store" / "encoders")
+    running: list[Process] = []
+    yield serve_with(folder, running, model_store=folder / "store", encoder="tiny")
+    for process in running:
+        process.kill()
+
+
+def test_lines_and_ndjson_are_read_like_json(posting: Server) -> None:
+    texts = sentences(300)
+    bodies = {
+        "text/plain": "\ufeff" + "\r\n".join([*texts, "", "  "]),
+        "application/x-ndjson": b"\n".join(orjson.dumps({"text": t} if i % 2 else t) for i, t in enumerate(texts)),
+    }
+    reports = [posting.calibrate("json", texts, promote="always")["report"]]
+    for kind, body in bodies.items():
+        url = "/calibrate?domain=json&promote=always"
+        response = posting.client.post(url, content=body, headers={"content-type": kind})
+        assert response.headers["location"] == f"/calibrate/{response.json()['job']}"
+        reports.append(posting.wait_for(response.json()["job"])["report"])
+    assert len({report["text_sha256"] for report in reports}) == 1
+    assert [report["sentences"] for report in reports] == [300] * 3
+
+
+def test_an_idempotency_key_makes_one_job(posting: Server) -> None:
+    body = {"domain": "once", "texts": sentences(250)}
+    key = {"idempotency-key": "abc"}
+    first = posting.client.post("/calibrate", json=body, headers=key).json()["job"]
+    assert posting.client.post("/calibrate", json=body, headers=key).json()["job"] == first
+    posting.wait_for(first)
+    assert posting.client.post("/calibrate", json=body, headers=key).json() == {
+        "job": first, "domain": "once", "status": "succeeded",
+    }  # fmt: skip
+    other = posting.client.post("/calibrate", json={**body, "seed": 1}, headers=key)
+    assert other.status_code == 409
+    assert posting.client.post("/calibrate", json=body).json()["job"] != first
+
+
+def test_the_same_seed_gives_the_same_version(posting: Server) -> None:
+    files = []
+    for _ in range(2):
+        job = posting.calibrate("same", sentences(600), method="flow", promote="never", seed=5)
+        assert job["notices"]  # few sentences for a flow
+        version = posting.client.get(f"/domains/same/versions/{job['version']}").json()
+        files.append(version["files"]["weights.safetensors"])
+    assert files[0] == files[1]
+
+
+def test_events_tell_the_job_until_its_end(posting: Server) -> None:
+    job = posting.client.post("/calibrate", json={"domain": "told", "texts": sentences(300)}).json()["job"]
+    with posting.client.stream("GET", f"/calibrate/{job}/events") as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        states = [orjson.loads(line[6:]) for line in response.iter_lines() if line.startswith("data: ")]
+    assert states[-1]["status"] == "succeeded"
+    progress = [state["progress"] for state in states]
+    assert progress == sorted(progress)
+
+
+def test_a_version_that_is_not_better_is_kept_but_not_promoted(posting: Server) -> None:
+    never = posting.calibrate("careful", sentences(300), promote="never")
+    assert (never["version"], never["promoted"]) == (1, False)
+    assert posting.client.post("/similarity", json={"pairs": PAIRS, "domain": "careful"}).status_code == 409
+    assert posting.client.get("/domains/careful").json()["champion"] is None
+    promoted = posting.client.put("/domains/careful/champion", json={"version": 1})
+    assert promoted.json()["champion"] == 1
+    assert score(posting, "careful").json()["version"] == 1
+
+
+def test_jobs_are_listed_newest_first(posting: Server) -> None:
+    jobs = posting.client.get("/calibrate").json()["jobs"]
+    created = [job["created"] for job in jobs]
+    assert created == sorted(created, reverse=True)
+
+
+def test_deleted_versions_are_gone_and_their_numbers_stay_taken(posting: Server) -> None:
+    posting.calibrate("short", sentences(300))
+    posting.calibrate("short", sentences(300), promote="never")
+    assert posting.client.delete("/domains/short/versions/2").status_code == 204
+    assert posting.client.get("/domains/short/versions/2").status_code == 404
+    assert posting.calibrate("short", sentences(300), promote="never")["version"] == 3

@@ -1,0 +1,91 @@
+"""The process as an operator sees it: what it loads, what it refuses, what it measures."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.conftest import Serve, Server, environment
+from tests.text import sentences
+
+METRICS = {
+    "isosim_batch_texts", "isosim_batch_tokens", "isosim_cache_dropped_total", "isosim_cache_lookups_total",
+    "isosim_calibration_load_failures_total", "isosim_domain_champion_info", "isosim_encoder_info",
+    "isosim_errors_total", "isosim_jobs", "isosim_memory_cache_bytes", "isosim_padding_tokens_total",
+    "isosim_queued_texts", "isosim_ready", "isosim_request_duration_seconds", "isosim_requests_in_flight",
+    "isosim_shared_computations_total", "isosim_stage_duration_seconds", "isosim_truncated_texts_total",
+}  # fmt: skip
+
+
+def test_every_metric_is_there(tiny_server: Server) -> None:
+    tiny_server.client.post("/similarity", json={"pairs": [sentences(2)]})
+    text = tiny_server.client.get("/metrics").text
+    families = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE isosim_")}
+    families = {name for name in families if not name.endswith("_created")}
+    assert families == METRICS
+    for line in (
+        'isosim_request_duration_seconds_count{route="/similarity",status="200"}',
+        'isosim_stage_duration_seconds_count{stage="inference"}',
+        'isosim_cache_lookups_total{cache="memory",result="miss"}',
+        'isosim_cache_lookups_total{cache="redis",result="error"} 0.0',
+        'isosim_jobs{status="failed"} 0.0',
+        "isosim_ready 1.0",
+    ):
+        assert line in text
+
+
+def test_no_text_reaches_metrics_or_log(tiny_server: Server) -> None:
+    tiny_server.client.post("/similarity", json={"pairs": [["a secret sentence", "b"]]})
+    tiny_server.client.get("/secret-path")
+    assert "secret" not in tiny_server.client.get("/metrics").text
+    assert "secret" not in tiny_server.log.read_text()
+
+
+def test_the_api_process_never_loads_torch(tiny_server: Server) -> None:
+    tiny_server.client.post("/similarity", json={"pairs": [sentences(2)]})
+    maps = Path(f"/proc/{tiny_server.popen.pid}/maps").read_text()
+    assert "onnxruntime" in maps
+    assert "libtorch" not in maps
+
+
+def test_importing_the_app_imports_no_torch() -> None:
+    code = (
+        "import sys, service.app; print([m for m in ('torch', 'transformers', 'sklearn', 'onnx') if m in sys.modules])"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+
+
+def run(*command: str, **settings: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "service.cli", *command],
+        env=environment(**settings), capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+def test_an_open_address_needs_keys(store: Path) -> None:
+    refused = run("serve", model_store=store, encoder="tiny", host="0.0.0.0")  # noqa: S104
+    assert refused.returncode != 0
+    assert "ISOSIM_API_KEYS_FILE" in refused.stderr
+
+
+def test_a_second_process_on_one_store_needs_redis(serve: Serve, store: Path) -> None:
+    serve(model_store=store, encoder="tiny")
+    second = run("serve", model_store=store, encoder="tiny", port=0)
+    assert second.returncode != 0
+    assert "Redis" in second.stderr
+
+
+def test_a_missing_encoder_says_how_to_make_it(tmp_path: Path) -> None:
+    refused = run("serve", model_store=tmp_path)
+    assert refused.returncode != 0
+    assert "isosim export" in refused.stderr
+
+
+def test_a_setting_out_of_range_is_named(tmp_path: Path) -> None:
+    refused = run("serve", model_store=tmp_path, port=70000)
+    assert refused.returncode == 2
+    assert "ISOSIM_PORT" in refused.stderr
+
+
+def test_sigterm_ends_the_server_in_order(serve: Serve, store: Path) -> None:
+    server = serve(model_store=store, encoder="tiny")
+    assert server.stop() == 0

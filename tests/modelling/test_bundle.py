@@ -1,0 +1,77 @@
+"""The standalone graph: a domain's weights baked in, the numbers of the service."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+from service.adapters.domain_store import StoredVersion, Weights
+from service.adapters.encoder_store import EncoderArtifact, EncoderStore
+from service.adapters.onnx_engine import PREFIX, open_session
+from service.core.errors import CorruptArtifact
+from service.modelling.bundle import bundle
+from service.modelling.export import random_weights
+
+CPU = ["CPUExecutionProvider"]
+IDS = np.array([[2, 17, 350, 44, 99, 5, 3], [2, 8, 3, 0, 0, 0, 0]])
+TOKENS = {"input_ids": IDS, "attention_mask": (IDS > 0).astype(np.int64), "token_type_ids": np.zeros_like(IDS)}
+MANIFEST = {"domain": "letters", "version": 3, "method": "flow"}
+
+
+@pytest.fixture(scope="module")
+def weights(tiny: EncoderArtifact) -> Weights:
+    return {name: tensor.numpy() for name, tensor in random_weights(tiny.spec.dim, seed=5).items()}
+
+
+@pytest.fixture(scope="module")
+def bundled(tiny: EncoderArtifact, weights: Weights, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("bundle") / "model.onnx"
+    bundle(tiny, StoredVersion(MANIFEST, weights, None), path)
+    return path
+
+
+def test_a_bundle_gives_the_joined_graphs_bits_without_being_passed_weights(
+    tiny: EncoderArtifact, weights: Weights, bundled: Path
+) -> None:
+    joined = open_session(tiny.joined, CPU, threads=1)
+    overrides = {PREFIX + name: array for name, array in weights.items()}
+    expected_pooled, expected_latent = joined.run(["pooled", "latent"], TOKENS | overrides)
+    pooled, latent = open_session(bundled, CPU, threads=1).run(["pooled", "latent"], TOKENS)
+    np.testing.assert_array_equal(pooled, expected_pooled)
+    np.testing.assert_allclose(latent, expected_latent, rtol=0, atol=1e-4)
+    assert np.abs(latent - pooled).max() > 0.1
+
+
+def test_a_bundle_takes_tokens_and_nothing_else(bundled: Path) -> None:
+    session = open_session(bundled, CPU, threads=1)
+    assert {value.name for value in session.get_inputs()} == set(TOKENS)
+    assert session.get_overridable_initializers() == []
+
+
+def test_a_bundle_runs_on_a_plain_onnx_runtime_and_says_where_it_comes_from(
+    tiny: EncoderArtifact, bundled: Path
+) -> None:
+    facts = ort.InferenceSession(bundled, providers=CPU).get_modelmeta().custom_metadata_map
+    assert facts["isosim.domain"] == "letters"
+    assert facts["isosim.version"] == "3"
+    assert facts["isosim.method"] == "flow"
+    assert facts["isosim.encoder"] == tiny.digest
+    assert facts["isosim.max_length"] == "32"
+
+
+def test_a_bundled_identity_gives_pooled_twice(tiny: EncoderArtifact, tmp_path: Path) -> None:
+    bundle(tiny, StoredVersion(MANIFEST, None, None), tmp_path / "model.onnx")
+    pooled, latent = open_session(tmp_path / "model.onnx", CPU, threads=1).run(["pooled", "latent"], TOKENS)
+    np.testing.assert_array_equal(pooled, latent)
+
+
+def test_the_stores_graph_is_not_touched_and_a_changed_one_is_refused(store: Path, tmp_path: Path) -> None:
+    encoder = EncoderStore(store).find("tiny")
+    before = encoder.joined.read_bytes()
+    bundle(encoder, StoredVersion(MANIFEST, None, None), tmp_path / "model.onnx")
+    assert encoder.joined.read_bytes() == before
+    onnx.save(onnx.load(tmp_path / "model.onnx"), encoder.joined)
+    with pytest.raises(CorruptArtifact, match=r"model\.onnx"):
+        bundle(encoder, StoredVersion(MANIFEST, None, None), tmp_path / "other.onnx")

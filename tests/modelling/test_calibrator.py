@@ -1,0 +1,93 @@
+"""The calibrator's mathematics: identity, inverse, and the log-determinant against autograd."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from service.modelling.calibrator import (
+    bits_per_dimension,
+    calibrate,
+    calibrate_inverse,
+    flow,
+    flow_inverse,
+    identity,
+    log_det,
+)
+
+dims = pytest.mark.parametrize("dim", [8, 9, 30, 37, 64])  # the smallest allowed, odd ones, odd halves
+
+
+def random_weights(dim: int, seed: int = 0) -> dict[str, Tensor]:
+    """Every tensor random, in float64; scales positive, as actnorm makes them."""
+    generator = torch.Generator().manual_seed(seed)
+    weights = {}
+    for name, tensor in identity(dim, torch.float64).items():
+        noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
+        if name.endswith(".permutation"):
+            weights[name] = torch.randperm(len(tensor), generator=generator)
+        elif name.endswith(".scale"):
+            weights[name] = torch.exp(0.5 * noise)
+        else:
+            weights[name] = tensor + noise / tensor.shape[0] ** 0.5
+    return weights
+
+
+def vectors(count: int, dim: int) -> Tensor:
+    return 3 * torch.randn(count, dim, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+@dims
+def test_identity_weights_change_no_bit(dim: int) -> None:
+    x = vectors(5, dim).float()
+    assert torch.equal(calibrate(x, identity(dim)), x)
+    assert log_det(identity(dim)) == 0
+
+
+@dims
+def test_the_flow_is_undone_by_its_inverse(dim: int) -> None:
+    x, weights = vectors(5, dim), random_weights(dim)
+    latent = flow(x, weights)
+    assert (latent - x).abs().max() > 0.1
+    torch.testing.assert_close(flow_inverse(latent, weights), x, rtol=0, atol=1e-8)
+    torch.testing.assert_close(flow(flow_inverse(x, weights), weights), x, rtol=0, atol=1e-8)
+
+
+@dims
+def test_latents_lead_back_to_the_encoders_vectors(dim: int) -> None:
+    x, weights = vectors(5, dim), random_weights(dim)
+    condition = float(torch.linalg.cond(weights["matrix"]))
+    back = calibrate_inverse(calibrate(x, weights), weights)
+    torch.testing.assert_close(back, x, rtol=0, atol=1e-10 * condition)
+
+
+@dims
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_log_determinant_is_that_of_the_jacobian_everywhere(dim: int, seed: int) -> None:
+    weights = random_weights(dim, seed)
+    for x in vectors(2, dim):
+        jacobian = torch.autograd.functional.jacobian(lambda v: calibrate(v[None], weights)[0], x)
+        torch.testing.assert_close(log_det(weights), torch.linalg.slogdet(jacobian).logabsdet, rtol=1e-9, atol=1e-9)
+
+
+@dims
+def test_a_row_of_a_batch_is_mapped_as_if_alone(dim: int) -> None:
+    x, weights = vectors(5, dim), random_weights(dim)
+    alone = torch.cat([calibrate(row[None], weights) for row in x])
+    torch.testing.assert_close(calibrate(x, weights), alone, rtol=0, atol=1e-11)
+
+
+def test_bits_per_dimension_are_those_of_the_gaussian_an_affine_map_describes() -> None:
+    weights = identity(8, torch.float64)
+    weights["mean"], weights["matrix"] = (random_weights(8)[name] for name in ("mean", "matrix"))
+    x = vectors(50, 8)
+    gaussian = torch.distributions.MultivariateNormal(
+        weights["mean"], precision_matrix=weights["matrix"] @ weights["matrix"].T
+    )
+    nats = -gaussian.log_prob(x).mean()
+    found = bits_per_dimension(calibrate(x, weights), log_det(weights))
+    torch.testing.assert_close(found, nats / (8 * torch.log(torch.tensor(2.0, dtype=torch.float64))))
+
+
+def test_vectors_too_small_for_three_levels_are_refused() -> None:
+    with pytest.raises(ValueError, match="at least 8"):
+        identity(7)

