@@ -42,12 +42,19 @@ class Reporter:
 
     def beat(self) -> None:
         with self._lock:
-            if self.jobs.decided(self.job.id):
+            # The record is this attempt's only while it says so: an orphan must not write over its successor.
+            record = self.jobs.read(self.job.id)
+            mine = record.attempt == self.job.attempt and record.status is Status.RUNNING
+            if not mine or self.jobs.decided(self.job.id):
                 self._cancelled = True
                 return
             self.job = replace(self.job, heartbeat=time.time())
             self.jobs.write(self.job)
             self._written = time.monotonic()
+
+    def still_mine(self) -> bool:
+        self.beat()
+        return not self._cancelled
 
     @contextmanager
     def beating(self) -> Iterator[None]:
@@ -99,7 +106,7 @@ def run_job(settings: Settings, job_id: str) -> Job:
         log.exception("job %s failed", job_id)
         return fail(jobs, reporter.job, f"{type(error).__name__}: {error}")
     # From here on a cancel comes too late; before it, nothing has been published.
-    if not jobs.decide(job_id):
+    if not reporter.still_mine() or not jobs.decide(job_id):
         raise JobCancelled(f"job {job_id} was cancelled")
     try:
         version, promoted, why = result.publish(domains)

@@ -1,5 +1,6 @@
 """The process as an operator sees it: what it loads, what it refuses, what it measures."""
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -48,9 +49,8 @@ def test_the_api_process_never_loads_torch(tiny_server: Server) -> None:
 
 
 def test_importing_the_app_imports_no_torch() -> None:
-    code = (
-        "import sys, service.app; print([m for m in ('torch', 'transformers', 'sklearn', 'onnx') if m in sys.modules])"
-    )
+    heavy = ("torch", "transformers", "sklearn", "onnx")
+    code = f"import sys, service.app; print([name for name in {heavy} if name in sys.modules])"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
 
 
@@ -88,4 +88,5 @@ def test_a_setting_out_of_range_is_named(tmp_path: Path) -> None:
 
 def test_sigterm_ends_the_server_in_order(serve: Serve, store: Path) -> None:
     server = serve(model_store=store, encoder="tiny")
-    assert server.stop() == 0
+    assert server.stop() == -signal.SIGTERM  # after the shutdown, as a signal's default would
+    assert "Application shutdown complete" in server.log.read_text()

@@ -1,0 +1,8 @@
+"""The core runs on asyncio."""
+
+import pytest
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"

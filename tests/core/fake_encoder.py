@@ -1,0 +1,44 @@
+"""An encoder without a model: letters are tokens, and a vector is a function of them alone."""
+
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+
+from service.core.calibration import Matrix
+from service.core.texts import Side, Tokens
+
+DIM = 4
+
+
+def letters(texts: Sequence[str], side: Side) -> list[Tokens]:
+    """A token a letter, at most eight."""
+    cut = [text[:8] if side == "right" else text[-8:] for text in texts]
+    return [Tokens([ord(letter) for letter in kept], len(text) > 8) for kept, text in zip(cut, texts, strict=True)]
+
+
+class FakeEncoder:
+    """Remembers what it was given, and waits while `free` is cleared."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[str]] = []
+        self.busy = threading.Event()  # it has been called
+        self.free = threading.Event()
+        self.free.set()
+
+    def __call__(self, ids: list[list[int]]) -> Matrix:
+        self.busy.set()
+        assert self.free.wait(30)
+        self.batches.append(["".join(map(chr, row)) for row in ids])
+        return np.stack([vector_of(row) for row in ids])
+
+    @property
+    def seen(self) -> list[str]:
+        return [text for batch in self.batches for text in batch]
+
+
+def vector_of(ids: Sequence[int]) -> Matrix:
+    """(D,); no component survives rounding to half precision."""
+    values = [np.sin(i + sum(n * id for n, id in enumerate(ids, 1))) for i in range(DIM)]
+    vector: Matrix = np.array(values, np.float32)
+    return vector

@@ -1,0 +1,245 @@
+"""Admission, order, cancellation, failure and end of the batcher, through the embedder that feeds it."""
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from service.core.batching import BatchStats
+from service.core.calibration import Matrix
+from service.core.embedding import Embedded, Embedder
+from service.core.errors import BackendFailure, IsosimError, NotReady, Overloaded, TokenizerFailure
+from service.core.memory_cache import MemoryCache
+from service.core.texts import Side, Text, Tokens, VectorCodec
+from tests.core.fake_encoder import DIM, FakeEncoder, letters, vector_of
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def encoder() -> FakeEncoder:
+    return FakeEncoder()
+
+
+@contextmanager
+def embedder(encode: Any, tokenize: Any = letters, **options: Any) -> Iterator[Embedder]:
+    settings = {"max_batch_tokens": 1000, "max_batch_texts": 1, "max_queued_texts": 100} | options
+    with Embedder(
+        tokenize, encode, encoder_digest="e", codec=VectorCodec("float32", DIM), memory=MemoryCache(0), shared=None,
+        **settings,
+    ) as made:  # fmt: skip
+        try:
+            yield made
+        finally:
+            if isinstance(encode, FakeEncoder):
+                encode.free.set()
+
+
+async def soon(coroutine: Coroutine[Any, Any, Embedded]) -> Embedded:
+    """A hang is a failure."""
+    async with asyncio.timeout(20):
+        return await coroutine
+
+
+async def vectors(made: Embedder, *texts: str) -> Matrix:
+    found = await soon(made.embed([Text(text) for text in texts]))
+    return found.vectors[found.rows]
+
+
+def expected(*texts: str) -> Matrix:
+    return np.stack([vector_of([ord(letter) for letter in text]) for text in texts])
+
+
+async def under_way(made: Embedder, *texts: str) -> "asyncio.Task[Matrix]":
+    """A request that has been admitted and not been answered."""
+    before = made.batcher.queued
+    task = asyncio.create_task(vectors(made, *texts))
+    while made.batcher.queued == before:
+        await asyncio.sleep(0.001)
+    return task
+
+
+async def hold(made: Embedder, encoder: FakeEncoder) -> "asyncio.Task[Matrix]":
+    """A request inside the encoder, that keeps it busy until `free` is set."""
+    encoder.free.clear()
+    task = await under_way(made, "first")
+    assert await asyncio.to_thread(encoder.busy.wait, 20)
+    return task
+
+
+async def idle(made: Embedder) -> None:
+    async with asyncio.timeout(20):
+        while made.batcher.queued:
+            await asyncio.sleep(0.001)
+
+
+async def test_texts_get_their_vectors_in_batches_of_the_budget(encoder: FakeEncoder) -> None:
+    seen: list[BatchStats] = []
+    with embedder(encoder, max_batch_texts=4, on_batch=seen.append) as made:
+        texts = [letter * length for letter in "abc" for length in (2, 3)]
+        np.testing.assert_array_equal(await vectors(made, *texts), expected(*texts))
+    assert sorted(encoder.seen) == sorted(texts)
+    assert max(len(batch) for batch in encoder.batches) <= 4
+    assert sum(stats.texts for stats in seen) == 6
+    assert sum(stats.tokens for stats in seen) == 15 <= sum(stats.padded_tokens for stats in seen)
+
+
+async def test_texts_that_wait_while_the_encoder_is_busy_run_together(encoder: FakeEncoder) -> None:
+    with embedder(encoder, max_batch_texts=8) as made:
+        tasks = [await hold(made, encoder)] + [await under_way(made, text) for text in ("aa", "bb", "cc")]
+        await asyncio.sleep(0.1)  # tokenizing
+        encoder.free.set()
+        await asyncio.gather(*tasks)
+    assert [sorted(batch) for batch in encoder.batches] == [["first"], ["aa", "bb", "cc"]]
+
+
+async def test_texts_run_in_order_of_arrival_where_they_cannot_share_a_batch(encoder: FakeEncoder) -> None:
+    texts = ["aaaaaaa", "b", "ccc", "dd", "eeeeee"]
+    with embedder(encoder) as made:
+        tasks = [await hold(made, encoder)] + [await under_way(made, text) for text in texts]
+        encoder.free.set()
+        await asyncio.gather(*tasks)
+    assert encoder.seen == ["first", *texts]
+
+
+async def test_a_full_queue_refuses_instead_of_waiting_and_computes_none_of_the_request(encoder: FakeEncoder) -> None:
+    with embedder(encoder, max_queued_texts=3) as made:
+        tasks = [await hold(made, encoder), await under_way(made, "second")]
+        with pytest.raises(Overloaded, match="at most 3") as raised:
+            await vectors(made, "third", "fourth")
+        assert raised.value.retry_after >= 1
+        assert made.batcher.queued == 2
+        encoder.free.set()
+        await asyncio.gather(*tasks)
+        await idle(made)
+        assert encoder.seen == ["first", "second"]
+        np.testing.assert_array_equal(await vectors(made, "third", "fourth"), expected("third", "fourth"))
+
+
+async def test_a_refused_request_takes_nothing_from_one_it_shares_a_text_with(encoder: FakeEncoder) -> None:
+    with embedder(encoder, max_queued_texts=2) as made:
+        tasks = [await hold(made, encoder), await under_way(made, "shared")]
+        with pytest.raises(Overloaded):
+            await vectors(made, "shared", "third")
+        encoder.free.set()
+        np.testing.assert_array_equal(await tasks[1], expected("shared"))
+
+
+async def test_a_request_larger_than_the_queue_is_refused_by_an_idle_server_too(encoder: FakeEncoder) -> None:
+    with embedder(encoder, max_queued_texts=2) as made, pytest.raises(Overloaded):
+        await vectors(made, "a", "b", "c")
+    assert encoder.seen == []
+
+
+async def test_texts_that_nobody_waits_for_are_not_encoded(encoder: FakeEncoder) -> None:
+    with embedder(encoder) as made:
+        first, gone = await hold(made, encoder), await under_way(made, "gone", "too")
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+        encoder.free.set()
+        await first
+        await vectors(made, "last")
+        await idle(made)
+    assert encoder.seen == ["first", "last"]
+
+
+async def test_a_caller_who_leaves_does_not_hurt_another_who_shares_the_text(encoder: FakeEncoder) -> None:
+    with embedder(encoder) as made:
+        first, gone = await hold(made, encoder), await under_way(made, "shared", "own")
+        stays = asyncio.create_task(vectors(made, "shared"))
+        await asyncio.sleep(0.01)
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+        encoder.free.set()
+        np.testing.assert_array_equal(await stays, expected("shared"))
+        await first
+        await idle(made)
+    assert encoder.seen == ["first", "shared"]
+
+
+async def test_a_text_abandoned_and_asked_for_again_is_computed(encoder: FakeEncoder) -> None:
+    with embedder(encoder) as made:
+        first, gone = await hold(made, encoder), await under_way(made, "again")
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+        again = await under_way(made, "again")
+        encoder.free.set()
+        np.testing.assert_array_equal(await again, expected("again"))
+        await first
+        await idle(made)
+
+
+class Breaks(FakeEncoder):
+    """Fails on a batch with an exclamation mark in it."""
+
+    def __init__(self, how: Exception | None) -> None:
+        super().__init__()
+        self.how = how
+
+    def __call__(self, ids: list[list[int]]) -> Matrix:
+        found = super().__call__(ids)
+        if ord("!") not in ids[0]:
+            return found
+        if self.how is None:
+            return found[:0]  # fewer vectors than texts
+        raise self.how
+
+
+@pytest.mark.parametrize("how", [RuntimeError("boom"), BackendFailure("NaN"), MemoryError(), None], ids=repr)
+async def test_an_encoder_that_fails_fails_its_batch_and_works_on(how: Exception | None) -> None:
+    encoder = Breaks(how)
+    with embedder(encoder) as made:
+        tasks = [await hold(made, encoder), await under_way(made, "bad!"), await under_way(made, "good")]
+        encoder.free.set()
+        with pytest.raises(BackendFailure):
+            await tasks[1]
+        np.testing.assert_array_equal(await tasks[2], expected("good"))
+        await tasks[0]
+        await idle(made)
+        assert made.batcher.alive
+
+
+def picky(how: Exception) -> Any:
+    def tokenize(texts: Sequence[str], side: Side) -> list[Tokens]:
+        if any("?" in text for text in texts):
+            raise how
+        return letters(texts, side)
+
+    return tokenize
+
+
+@pytest.mark.parametrize("how", [TokenizerFailure("no tokens"), ValueError("unforeseen")], ids=repr)
+async def test_a_text_that_cannot_be_tokenized_is_the_only_one_to_fail(encoder: FakeEncoder, how: Exception) -> None:
+    with embedder(encoder, picky(how)) as made:
+        tasks = [asyncio.create_task(vectors(made, text)) for text in ("one", "bad?", "two")]
+        with pytest.raises(IsosimError):
+            await tasks[1]
+        np.testing.assert_array_equal(await tasks[0], expected("one"))
+        np.testing.assert_array_equal(await tasks[2], expected("two"))
+        await idle(made)
+        assert made.batcher.alive
+
+
+async def test_texts_without_tokens_do_not_stop_the_batcher(encoder: FakeEncoder) -> None:
+    def nothing(texts: Sequence[str], _: Side) -> list[Tokens]:
+        return [Tokens([], False) for _ in texts]
+
+    with embedder(encoder, nothing, max_batch_texts=8) as made:
+        await asyncio.gather(*(vectors(made, text) for text in "abc"), return_exceptions=True)
+        assert made.batcher.alive
+        await idle(made)
+
+
+async def test_stopping_answers_everybody_who_waits(encoder: FakeEncoder) -> None:
+    with embedder(encoder) as made:
+        tasks = [await hold(made, encoder), await under_way(made, "second"), await under_way(made, "third")]
+        threading.Timer(0.1, encoder.free.set).start()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(result) for result in results[1:]] == [NotReady, NotReady]
+    assert isinstance(results[0], np.ndarray | NotReady)
+    with pytest.raises(NotReady):
+        await vectors(made, "late")

@@ -1,0 +1,106 @@
+"""Cosines and what a calibration makes of them."""
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from service.core.calibration import Calibration, Matrix
+from service.core.reference import ReferenceDistribution
+from service.core.similarity import cosine, normalized, score
+
+finite = st.floats(-1000, 1000, width=32)
+shapes = st.tuples(st.integers(1, 8), st.integers(1, 40))
+
+
+@st.composite
+def pairs(draw: st.DrawFn) -> tuple[Matrix, Matrix]:
+    shape = draw(shapes)
+    return draw(arrays(np.float32, shape, elements=finite)), draw(arrays(np.float32, shape, elements=finite))
+
+
+@given(pairs())
+def test_a_cosine_is_symmetric_and_between_minus_1_and_1(pair: tuple[Matrix, Matrix]) -> None:
+    a, b = pair
+    scores = cosine(a, b)
+    assert scores.tobytes() == cosine(b, a).tobytes()
+    assert (np.abs(scores) <= 1).all()
+    assert scores.dtype == np.float32
+
+
+@given(pairs(), st.floats(2.0**-10, 2.0**10, width=32))
+def test_a_vectors_length_does_not_enter_its_cosine(pair: tuple[Matrix, Matrix], factor: float) -> None:
+    a, b = pair
+    np.testing.assert_allclose(cosine(a * np.float32(factor), b), cosine(a, b), rtol=1e-5, atol=1e-6)
+
+
+@given(pairs(), st.data())
+def test_a_pairs_score_has_the_same_bits_whatever_pairs_stand_beside_it(
+    pair: tuple[Matrix, Matrix], data: st.DataObject
+) -> None:
+    a, b = pair
+    together = cosine(a, b)
+    rows = data.draw(st.lists(st.integers(0, len(a) - 1), min_size=1, max_size=20))
+    assert cosine(a[rows], b[rows]).tobytes() == together[rows].tobytes()
+    assert all(cosine(a[i : i + 1], b[i : i + 1]).tobytes() == together[i : i + 1].tobytes() for i in range(len(a)))
+
+
+@pytest.mark.parametrize("dim", [8, 31, 384, 768, 1024])
+def test_at_real_sizes_too_the_bits_of_a_score_do_not_depend_on_its_batch(dim: int) -> None:
+    rng = np.random.default_rng(dim)
+    a, b = (rng.standard_normal((512, dim)).astype(np.float32) for _ in range(2))
+    together = cosine(a, b)
+    for i in range(0, 512, 37):
+        assert cosine(a[i : i + 1], b[i : i + 1]).tobytes() == together[i : i + 1].tobytes()
+
+
+def test_a_cosine_is_the_cosine() -> None:
+    a = np.array([[1, 0], [1, 1], [1, 2], [3, 4]], np.float32)
+    b = np.array([[0, 1], [2, 2], [-1, -2], [4, 3]], np.float32)
+    np.testing.assert_allclose(cosine(a, b), [0, 1, -1, 24 / 25], atol=1e-7)
+
+
+def test_a_zero_vector_is_similar_to_nothing() -> None:
+    zero, one = np.zeros((1, 4), np.float32), np.ones((1, 4), np.float32)
+    assert cosine(zero, one) == cosine(one, zero) == cosine(zero, zero) == 0
+
+
+@given(pairs())
+def test_normalized_rows_have_unit_length_and_the_old_direction(pair: tuple[Matrix, Matrix]) -> None:
+    rows = np.where(np.abs(pair[0]) < 1e-6, 0, pair[0]).astype(np.float32)
+    unit = normalized(rows)
+    zero = ~rows.any(1)
+    np.testing.assert_allclose(np.linalg.norm(unit[~zero], axis=1), 1, rtol=1e-5)
+    np.testing.assert_allclose(cosine(unit, rows)[~zero], 1, rtol=1e-5)
+    assert not unit[zero].any()
+
+
+def calibration(**parts: object) -> Calibration:
+    return Calibration("d", 1, "flow", "digest", **parts)  # type: ignore[arg-type]
+
+
+POOLED = np.random.default_rng(0).standard_normal((5, 8)).astype(np.float32)
+LEFT, RIGHT = np.array([0, 1, 4]), np.array([2, 1, 0])
+
+
+def test_without_a_calibrator_similarity_is_the_cosine_bit_by_bit() -> None:
+    found = score(calibration(), POOLED, LEFT, RIGHT)
+    assert found.similarity.tobytes() == found.cosine.tobytes() == cosine(POOLED[LEFT], POOLED[RIGHT]).tobytes()
+    assert found.percentile is None
+
+
+def test_a_calibration_moves_similarity_and_percentile_and_leaves_the_cosine() -> None:
+    seen: list[npt.NDArray[np.float32]] = []
+
+    def transform(x: Matrix) -> Matrix:
+        seen.append(x)
+        return x + np.float32(1)
+
+    reference = ReferenceDistribution(np.array([-1.0, 1.0]), np.array([0.0, 1.0]), 100)
+    found = score(calibration(transform=transform, reference=reference), POOLED, LEFT, RIGHT)
+    assert found.cosine.tobytes() == cosine(POOLED[LEFT], POOLED[RIGHT]).tobytes()
+    np.testing.assert_array_equal(found.similarity, cosine(POOLED[LEFT] + 1, POOLED[RIGHT] + 1))
+    np.testing.assert_allclose(found.percentile, (1 + found.similarity.astype(np.float64)) / 2, rtol=1e-12)
+    assert [len(x) for x in seen] == [5]  # each vector once, however many pairs it is in

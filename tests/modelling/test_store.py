@@ -1,0 +1,36 @@
+"""Exported encoders in the store: one folder a digest, made once."""
+
+from pathlib import Path
+
+from service.adapters.artifacts import verified
+from service.adapters.domain_store import DomainStore
+from service.adapters.encoder_store import EncoderStore
+from service.modelling import checkpoints, encoder
+from service.modelling.export import PARITY
+from service.modelling.store import export
+
+
+def test_a_second_export_gives_the_same_digest_and_writes_nothing(tiny_checkpoint: Path, store: Path) -> None:
+    checkpoint = checkpoints.resolve(str(tiny_checkpoint))
+    spec = encoder.describe(checkpoint, pooling=None, layers=None, max_length=32, prompt="")
+    before = {path: path.stat().st_mtime_ns for path in store.rglob("*")}
+    said: list[str] = []
+    again = export(store, "tiny", checkpoint, spec, said.append)
+    assert again == EncoderStore(store).find("tiny")
+    assert again.folder.name == again.digest == spec.digest
+    assert any("there already" in line for line in said)
+    assert {path: path.stat().st_mtime_ns for path in store.rglob("*") if path in before} == before
+
+
+def test_an_export_holds_the_checkpoints_tokenizer_and_how_well_it_agrees_with_torch(
+    tiny_checkpoint: Path, store: Path
+) -> None:
+    artifact = EncoderStore(store).find("tiny")
+    assert artifact.tokenizer.read_bytes() == (tiny_checkpoint / "tokenizer.json").read_bytes()
+    manifest = verified(artifact.folder)
+    assert 0 <= manifest["parity"] <= PARITY
+    assert manifest["files"].keys() == {"model.onnx", "encoder.onnx", "calibrator.onnx", "tokenizer.json"}
+
+
+def test_an_encoder_without_a_shipped_calibration_leaves_the_default_domain_empty(store: Path) -> None:
+    assert DomainStore(store).versions("default") == []
