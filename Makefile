@@ -7,7 +7,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 export ISOSIM_PORT ?= $(PORT)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format redis clean
+DATA ?= ../shared/data
+
+.PHONY: help run test check format redis shipped clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -52,6 +54,13 @@ model_store/encoders/minilm: | .venv/run
 	@echo "installing the test tools"
 	@$(PIP) --editable ".[cpu,train,dev]"
 	@touch $@
+
+shipped: .venv/run model_store/encoders/minilm  ## make the shipped default calibration anew (DATA=folder with text/wikipedia-en.txt)
+	@store=$$(mktemp -d) && cp -r model_store/encoders $$store/ && \
+	$(BIN)/isosim calibrate $(DATA)/text/wikipedia-en.txt --domain default --promote always --model-store $$store && \
+	for digest in $$store/encoders/minilm/*/; do \
+	  rm -rf service/modelling/shipped && mkdir -p service/modelling/shipped && \
+	  cp -r $$store/domains/default/1 service/modelling/shipped/$$(basename $$digest); done; rm -rf $$store
 
 clean:  ## forget environment and exported encoders, keep domains
 	rm -rf .venv model_store/encoders

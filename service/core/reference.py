@@ -1,38 +1,109 @@
 """What similarities unrelated sentences of a domain have: the scale that gives a score its meaning."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.floating]
+Doubles = npt.NDArray[np.float64]
+
+Z_MAX = 1 - 1e-7  # similarities are held below it before Fisher's z
+SMALLEST_RATE = 1e-12
+
+
+def fisher_z(similarity: Floats | float) -> Doubles:
+    """atanh: an unbounded scale for a bounded cosine, on which the tail is fitted (Fisher, 1915)."""
+    z: Doubles = np.arctanh(np.clip(np.asarray(similarity, np.float64), -Z_MAX, Z_MAX))
+    return z
 
 
 @dataclass(frozen=True)
 class ReferenceDistribution:
-    """Cumulative distribution of the similarity of random sentence pairs, as quantile knots.
+    """False-match rate of random sentence pairs: quantile knots, and a generalized Pareto tail above the last.
 
-    similarities: (K,) rising; probabilities: (K,) rising, the share of pairs below; pairs: sample size.
+    The tail is one of exceedances of Fisher's z (Coles, 2001, section 4.2): on the cosine itself its end point
+    fell below 1 on domains whose top pairs are near-duplicates, and the false-match rate there became zero.
     """
 
-    similarities: npt.NDArray[np.float64]
-    probabilities: npt.NDArray[np.float64]
+    similarities: Doubles  # (K,) knots, rising
+    logits: Doubles  # (K,) logit of the false-match rate at the knots, falling
+    shape: float  # ξ of the tail
+    scale: float  # σ of the tail, in units of z
+    tail_error: float  # largest |ln(fitted / counted)| inside the sample's reach
+    levels: Doubles  # (L,) false-match rates at which the bootstrap looked, falling
+    low: Doubles  # (L,) 95 % interval of the threshold at each level
+    high: Doubles  # (L,)
+    relative_error: Doubles  # (L,) relative standard error of the rate; NaN where fewer than 10 pairs lie above
+    sentences: int
     pairs: int
 
-    def percentile(self, similarities: Floats) -> npt.NDArray[np.float64]:
-        """Share of random pairs that score lower, 0–1; 1 − percentile is the false-match rate."""
-        return np.interp(similarities, self.similarities, self.probabilities, left=0.0, right=1.0)
+    @property
+    def join(self) -> float:
+        """The similarity at which the tail takes over."""
+        return float(self.similarities[-1])
 
-    def arrays(self) -> dict[str, npt.NDArray[np.float64]]:
+    @property
+    def join_rate(self) -> float:
+        return float(1 / (1 + np.exp(-self.logits[-1])))
+
+    def false_match_rate(self, similarities: Floats) -> Doubles:
+        """Share of random pairs that score at least this much; strictly falling, never 0. (N,) -> (N,)"""
+        x = np.asarray(similarities, np.float64)
+        rate: Doubles = 1 / (1 + np.exp(-np.interp(x, self.similarities, self.logits)))
+        above = x > self.join
+        if above.any():
+            excess = fisher_z(x[above]) - float(fisher_z(self.join))
+            rate[above] = self.join_rate * exceedance(excess, self.shape, self.scale)
+        return np.maximum(rate, SMALLEST_RATE)
+
+    def percentile(self, similarities: Floats) -> Doubles:
+        """Share of random pairs that score lower, 0–1."""
+        return 1.0 - self.false_match_rate(similarities)
+
+    def threshold(self, rate: float) -> float:
+        """The similarity whose false-match rate this is, for a rate in (0, 1)."""
+        if rate >= self.join_rate:
+            return float(np.interp(-np.log(rate / (1 - rate)), -self.logits, self.similarities))
+        share = rate / self.join_rate
+        excess = -self.scale * np.log(share) if self.shape == 0 else self.scale / self.shape * (share**-self.shape - 1)
+        return float(np.tanh(float(fisher_z(self.join)) + excess))
+
+    def interval(self, rate: float) -> tuple[float, float]:
+        """95 % interval of the threshold: the bootstrap's offsets, interpolated in log rate."""
+        centres = np.array([self.threshold(float(level)) for level in self.levels])
+        at, x = np.log(rate), np.log(self.levels[::-1])
+        below = float(np.interp(at, x, (centres - self.low)[::-1]))
+        above = float(np.interp(at, x, (self.high - centres)[::-1]))
+        threshold = self.threshold(rate)
+        return threshold - below, threshold + above
+
+    @property
+    def resolution(self) -> float:
+        """The smallest false-match rate that data back: 10 / pairs, or where the relative error passes one half."""
+        unsure = self.levels[~(self.relative_error < 0.5)]
+        return max(10 / self.pairs, float(unsure.max()) if len(unsure) else 0.0)
+
+    def arrays(self) -> dict[str, Doubles]:
         """For storage; `from_arrays` is the inverse."""
-        return {
-            "similarities": self.similarities,
-            "probabilities": self.probabilities,
-            "pairs": np.array(float(self.pairs)),
-        }
+        return {f.name: np.asarray(getattr(self, f.name), np.float64) for f in fields(self)}
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[np.float64]]) -> "ReferenceDistribution":
-        """Raises KeyError where an array is missing."""
-        return cls(arrays["similarities"], arrays["probabilities"], int(arrays["pairs"]))
+    def from_arrays(cls, arrays: Mapping[str, Doubles]) -> "ReferenceDistribution":
+        """Raises KeyError where an array is missing, ValueError where the knots are not monotone."""
+        values = {f.name: arrays[f.name] for f in fields(cls)}
+        if not (np.diff(values["similarities"]) > 0).all() or not (np.diff(values["logits"]) < 0).all():
+            raise ValueError("the knots of a reference must rise in similarity and fall in rate")
+        numbers = {name: float(values.pop(name)) for name in ("shape", "scale", "tail_error")}
+        counts = {name: int(values.pop(name)) for name in ("sentences", "pairs")}
+        return cls(**values, **numbers, **counts)  # type: ignore[arg-type]
+
+
+def exceedance(excess: Doubles, shape: float, scale: float) -> Doubles:
+    """P(Y > excess) of a generalized Pareto law (Pickands, 1975)."""
+    if shape == 0:
+        tail: Doubles = np.exp(-excess / scale)
+        return tail
+    base: Doubles = np.maximum(1 + shape * excess / scale, 1e-300)
+    return base ** (-1 / shape)

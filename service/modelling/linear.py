@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.covariance import ledoit_wolf
+from sklearn.covariance import ledoit_wolf, shrunk_covariance
 
 Array = npt.NDArray[np.float64]
 
@@ -33,8 +33,12 @@ class Spectrum:
     shrinkage: float
 
     @classmethod
-    def of(cls, x: Array) -> "Spectrum":  # (N, D)
-        covariance, shrinkage = ledoit_wolf(x)
+    def of(cls, x: Array, shrinkage: float | None = None) -> "Spectrum":  # (N, D)
+        """Shrunk as Ledoit & Wolf say, or by a given intensity: a fold's fit takes that of the whole text."""
+        if shrinkage is None:
+            covariance, shrinkage = ledoit_wolf(x)
+        else:
+            covariance = shrunk_covariance(np.cov(x.T, bias=True), shrinkage)
         values, vectors = np.linalg.eigh(covariance)
         return cls(x.mean(0), np.maximum(values[::-1], 1e-12 * values[-1]), vectors[:, ::-1], float(shrinkage))
 

@@ -1,7 +1,8 @@
 """Fitting a post-processing method by name: every one becomes weights of the one calibrator."""
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,16 @@ class Fitted:
             latents: Vectors = calibrator.calibrate(torch.from_numpy(x), self.tensors()).numpy()
         return latents
 
+    def again(self, x: Vectors) -> "Fitted":
+        """The same map fitted to other text, with this fit's strength: its shrinkage, crowding, steps and seed."""
+        if self.method.startswith("flow"):
+            steps, seed = self.settings["steps"], self.settings["seed"]
+            names = {f.name for f in fields(FlowSettings)}
+            known = {name: value for name, value in self.settings.items() if name in names}
+            settings = FlowSettings(**known | {"max_steps": steps, "epochs": math.inf, "check_every": 0})
+            return fit(self.method, x, x[:0], seed, flow_settings=settings)
+        return fit(self.method, x, x[:0], 0, like=self.settings)
+
     def tensors(self) -> dict[str, torch.Tensor]:
         weights = self.weights or {}
         return {name: torch.from_numpy(array) for name, array in weights.items()}
@@ -57,11 +68,13 @@ def fit(
     *,
     progress: Callable[[float], None] = lambda _: None,
     flow_settings: FlowSettings | None = None,
+    like: Mapping[str, Any] | None = None,
 ) -> Fitted:
     """Fits a method to vectors (N, D) without labels.
 
     Args:
         held_out: (H, D), for the flow's early stop; the other methods do not look at it.
+        like: an earlier fit's settings, whose strength a linear method takes over.
 
     Raises:
         ValueError: no such method. FloatingPointError: the flow diverged.
@@ -70,6 +83,7 @@ def fit(
         settings = flow_settings or (ROBUST if method == "flow" else PAPER)
         result = fit_flow(torch.from_numpy(train), torch.from_numpy(held_out), settings, seed, progress)
         facts = asdict(settings) | {
+            "seed": seed,
             "steps": result.steps,
             "start_bits_per_dimension": result.start_bits_per_dimension,
             "bits_per_dimension": result.bits_per_dimension,
@@ -81,7 +95,8 @@ def fit(
     if method == "sn":
         return Fitted(method, weights_of(linear.standard_normalization(x)), {})
     name, _, argument = method.partition(":")
-    spectrum = linear.Spectrum.of(x)
+    given = like or {}
+    spectrum = linear.Spectrum.of(x, given.get("shrinkage"))
     settings_found: dict[str, Any] = {"shrinkage": spectrum.shrinkage}
     match name:
         case "centring":
@@ -98,7 +113,7 @@ def fit(
             settings_found["power"] = power = float(argument or PARTIAL_POWER)
             affine = linear.whitening(spectrum, power=power)
         case "tempered":
-            settings_found["crowding"] = c = linear.crowding(x)
+            settings_found["crowding"] = c = given.get("crowding", linear.crowding(x))
             affine = linear.tempered_whitening(spectrum, c)
         case _:
             raise ValueError(f"no method {method!r}")

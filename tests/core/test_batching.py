@@ -41,7 +41,7 @@ def embedder(encode: Any, tokenize: Any = letters, **options: Any) -> Iterator[E
 
 async def soon(coroutine: Coroutine[Any, Any, Embedded]) -> Embedded:
     """A hang is a failure."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(10):
         return await coroutine
 
 
@@ -58,7 +58,7 @@ async def under_way(made: Embedder, *texts: str) -> "asyncio.Task[Matrix]":
     """A request that has been admitted and not been answered."""
     before = made.batcher.queued
     task = asyncio.create_task(vectors(made, *texts))
-    while made.batcher.queued == before:
+    while made.batcher.queued == before:  # noqa: ASYNC110 - a counter
         await asyncio.sleep(0.001)
     return task
 
@@ -67,13 +67,13 @@ async def hold(made: Embedder, encoder: FakeEncoder) -> "asyncio.Task[Matrix]":
     """A request inside the encoder, that keeps it busy until `free` is set."""
     encoder.free.clear()
     task = await under_way(made, "first")
-    assert await asyncio.to_thread(encoder.busy.wait, 20)
+    assert await asyncio.to_thread(encoder.busy.wait, 10)
     return task
 
 
 async def idle(made: Embedder) -> None:
-    async with asyncio.timeout(20):
-        while made.batcher.queued:
+    async with asyncio.timeout(10):
+        while made.batcher.queued:  # noqa: ASYNC110 - a counter
             await asyncio.sleep(0.001)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from service.core.embedding import CacheLookup, Embedder
 from service.core.memory_cache import MemoryCache
-from service.core.texts import Side, Text, VectorCodec
+from service.core.texts import Pooled, Side, Text, VectorCodec
 from tests.core.fake_encoder import DIM, FakeEncoder, letters, vector_of
 
 precisions = pytest.mark.parametrize("precision", ["float32", "float16"])
@@ -23,11 +23,12 @@ class FakeSharedCache:
 
     def __init__(self) -> None:
         self.entries: dict[bytes, bytes] = {}
-        self.before_answer = asyncio.Event()
-        self.before_answer.set()
+        self.holds_next: asyncio.Event | None = None
 
     async def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        await self.before_answer.wait()
+        held, self.holds_next = self.holds_next, None
+        if held is not None:
+            await held.wait()
         return [self.entries.get(key) for key in keys]
 
     def put(self, entries: Sequence[tuple[bytes, bytes]]) -> None:
@@ -119,8 +120,8 @@ async def test_computed_remembered_and_shared_vectors_have_the_same_bits(encoder
         CacheLookup(shared_hits=2),
         CacheLookup(memory_hits=2),
     ]
-    exact = computed.vectors.tobytes() == np.stack([vector_of([ord(c) for c in t.content[:8]]) for t in texts]).tobytes()
-    assert exact == (precision == "float32")
+    exact = np.stack([vector_of([ord(letter) for letter in text.content[:8]]) for text in texts])
+    assert (computed.vectors.tobytes() == exact.tobytes()) == (precision == "float32")
 
 
 @pytest.mark.parametrize("garbage", [b"", b"nonsense", b"\x01" * 20, b"\x02" * 12])
@@ -143,14 +144,13 @@ async def test_garbage_in_the_shared_cache_is_a_miss_and_is_replaced(encoder: Fa
 async def test_a_text_finished_while_the_shared_cache_was_asked_keeps_its_bits(encoder: FakeEncoder) -> None:
     shared = FakeSharedCache()
     with embedder(encoder, shared=shared) as made:
-        shared.before_answer.clear()
+        answer = shared.holds_next = asyncio.Event()
         slow = asyncio.create_task(made.embed(texts_of("abc")))
         await asyncio.sleep(0)
-        made.shared = None
         first = await made.embed(texts_of("abc"))
-        other = first.vectors[0] + np.float32(1)
-        shared.entries[made.key(Text("abc"))] = made.codec.encode(made.memory.get(made.key(Text("abc")))._replace(vector=other))  # type: ignore[union-attr]
-        shared.before_answer.set()
+        of_another_process = Pooled(first.vectors[0] + np.float32(1), 3, False)
+        shared.entries[made.key(Text("abc"))] = made.codec.encode(of_another_process)
+        answer.set()
         assert (await slow).vectors.tobytes() == first.vectors.tobytes()
     assert encoder.seen == ["abc"]
 

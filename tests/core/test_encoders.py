@@ -1,6 +1,7 @@
 """An encoder's identity."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,8 @@ FIELDS = [field.name for field in dataclasses.fields(EncoderSpec)]
 @pytest.mark.parametrize("name", [name for name in FIELDS if name != "source"])
 def test_whatever_decides_a_vector_changes_the_digest(name: str) -> None:
     value = getattr(SPEC, name)
-    other = dataclasses.replace(SPEC, **{name: value + 1 if isinstance(value, int) else value + "x"})
+    changed: dict[str, Any] = {name: value + 1 if isinstance(value, int) else value + "x"}
+    other = dataclasses.replace(SPEC, **changed)
     assert other.digest != SPEC.digest
 
 

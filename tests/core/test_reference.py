@@ -1,35 +1,108 @@
-"""The reference distribution as it is stored and asked."""
+"""The reference distribution as it is asked and stored."""
+
+from dataclasses import fields, replace
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from service.core.reference import ReferenceDistribution
+from tests.core.references import REFERENCE
 
-knots = st.lists(st.floats(-1, 1), min_size=1, max_size=50, unique=True).map(sorted)
+Doubles = npt.NDArray[np.float64]
 
 
-@given(knots, st.integers(1, 10**9), st.data())
-def test_what_is_stored_is_what_is_read(similarities: list[float], pairs: int, data: st.DataObject) -> None:
-    count = len(similarities)
-    shares = data.draw(st.lists(st.floats(0, 1), min_size=count, max_size=count).map(sorted))
-    reference = ReferenceDistribution(np.array(similarities), np.array(shares), pairs)
+@st.composite
+def references(draw: st.DrawFn) -> ReferenceDistribution:
+    """Any knots and any tail."""
+    count = draw(st.integers(2, 30))
+    steps = st.floats(1e-6, 1)
+    similarities = np.cumsum(draw(st.lists(steps, min_size=count, max_size=count)))
+    similarities = -1 + 1.9 * (similarities - similarities[0]) / (similarities[-1] - similarities[0])
+    logits = 15 - np.cumsum(draw(st.lists(steps, min_size=count, max_size=count)))
+    shape, scale = draw(st.sampled_from([0.0]) | st.floats(0.01, 0.9)), draw(st.floats(1e-3, 1))
+    return replace(REFERENCE, similarities=similarities, logits=logits, shape=shape, scale=scale)
+
+
+@given(references(), arrays(np.float64, 60, elements=st.floats(-1, 1)))
+def test_the_false_match_rate_falls_as_the_threshold_rises_and_never_reaches_0(
+    reference: ReferenceDistribution, asked: Doubles
+) -> None:
+    rates = reference.false_match_rate(np.sort(np.concatenate([asked, reference.similarities])))
+    assert (np.diff(rates) <= 1e-15).all()
+    assert rates.min() > 0
+    assert rates.max() <= 1
+
+
+@given(references(), arrays(np.float32, 20, elements=st.floats(-1, 1, width=32)))
+def test_a_percentile_is_what_is_left_of_the_false_match_rate(
+    reference: ReferenceDistribution, asked: npt.NDArray[np.float32]
+) -> None:
+    percentiles = reference.percentile(asked)
+    assert ((percentiles >= 0) & (percentiles <= 1)).all()
+    np.testing.assert_array_equal(percentiles, 1 - reference.false_match_rate(asked))
+
+
+@given(references(), st.floats(1e-6, 0.9999))
+def test_a_threshold_has_the_rate_it_was_asked_for(reference: ReferenceDistribution, rate: float) -> None:
+    threshold = reference.threshold(rate)
+    assert -1.01 <= threshold <= 1
+    reached = float(reference.false_match_rate(np.array([-1.0]))[0])
+    if rate < reached and threshold < 1 - 1e-6:
+        assert reference.false_match_rate(np.array([threshold]))[0] == pytest.approx(rate, rel=1e-6)
+
+
+@given(references())
+def test_the_tail_joins_the_knots_without_a_step(reference: ReferenceDistribution) -> None:
+    at = reference.false_match_rate(np.array([reference.join, np.nextafter(reference.join, 1)]))
+    assert at[0] == pytest.approx(reference.join_rate, rel=1e-9)
+    assert at[1] == pytest.approx(reference.join_rate, rel=1e-9)
+
+
+def test_an_interval_holds_its_threshold_and_the_levels_it_was_measured_at() -> None:
+    centres = np.array([REFERENCE.threshold(rate) for rate in REFERENCE.levels])
+    reference = replace(REFERENCE, low=centres - 0.02, high=centres + 0.03)
+    for rate in (0.2, 0.1, 0.05, 0.01, 0.003, 0.001, 1e-4):
+        low, high = reference.interval(rate)
+        assert low == pytest.approx(reference.threshold(rate) - 0.02)
+        assert high == pytest.approx(reference.threshold(rate) + 0.03)
+
+
+def test_the_data_back_no_rate_below_ten_pairs_and_none_that_is_half_error() -> None:
+    assert REFERENCE.resolution == 1e-3  # its relative error is unknown
+    sure = replace(REFERENCE, relative_error=np.array([0.01, 0.1, 0.4]))
+    assert sure.resolution == 10 / REFERENCE.pairs
+    assert replace(REFERENCE, relative_error=np.array([0.2, 0.6, 0.9])).resolution == 1e-2
+
+
+@given(references())
+def test_what_is_stored_is_what_is_read(reference: ReferenceDistribution) -> None:
     again = ReferenceDistribution.from_arrays(reference.arrays())
-    np.testing.assert_array_equal(again.similarities, reference.similarities)
-    np.testing.assert_array_equal(again.probabilities, reference.probabilities)
-    assert (again.pairs, type(again.pairs)) == (pairs, int)
+    for field in fields(reference):
+        value, found = getattr(reference, field.name), getattr(again, field.name)
+        np.testing.assert_array_equal(found, value)
+        assert type(found) is type(value)
 
 
-@pytest.mark.parametrize("missing", ["similarities", "probabilities", "pairs"])
+@pytest.mark.parametrize("missing", REFERENCE.arrays())
 def test_a_missing_array_is_an_error(missing: str) -> None:
-    arrays = ReferenceDistribution(np.array([0.0]), np.array([1.0]), 5).arrays()
-    del arrays[missing]
+    stored = REFERENCE.arrays()
+    del stored[missing]
     with pytest.raises(KeyError):
-        ReferenceDistribution.from_arrays(arrays)
+        ReferenceDistribution.from_arrays(stored)
 
 
-def test_between_two_knots_the_percentile_is_interpolated_and_beyond_them_it_is_0_and_1() -> None:
-    reference = ReferenceDistribution(np.array([0.0, 0.5]), np.array([0.2, 0.8]), 5)
-    found = reference.percentile(np.array([-0.1, 0.0, 0.25, 0.5, 0.6], np.float32))
-    np.testing.assert_allclose(found, [0, 0.2, 0.5, 0.8, 1], atol=1e-12)
+@pytest.mark.parametrize("name", ["similarities", "logits"])
+@pytest.mark.parametrize("damage", ["turned", "equal", "NaN"])
+def test_knots_that_are_not_monotone_are_refused(name: str, damage: str) -> None:
+    stored = REFERENCE.arrays()
+    wrong = stored[name].copy()
+    if damage == "turned":
+        wrong = wrong[::-1]
+    else:
+        wrong[2] = wrong[1] if damage == "equal" else np.nan
+    with pytest.raises(ValueError, match="knots"):
+        ReferenceDistribution.from_arrays(stored | {name: wrong})

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from service.core.calibration import Calibration, Matrix
-from service.core.reference import ReferenceDistribution
 from service.core.similarity import cosine, normalized, score
+from tests.core.references import REFERENCE
 
 finite = st.floats(-1000, 1000, width=32)
 shapes = st.tuples(st.integers(1, 8), st.integers(1, 40))
@@ -98,9 +98,8 @@ def test_a_calibration_moves_similarity_and_percentile_and_leaves_the_cosine() -
         seen.append(x)
         return x + np.float32(1)
 
-    reference = ReferenceDistribution(np.array([-1.0, 1.0]), np.array([0.0, 1.0]), 100)
-    found = score(calibration(transform=transform, reference=reference), POOLED, LEFT, RIGHT)
+    found = score(calibration(transform=transform, reference=REFERENCE), POOLED, LEFT, RIGHT)
     assert found.cosine.tobytes() == cosine(POOLED[LEFT], POOLED[RIGHT]).tobytes()
     np.testing.assert_array_equal(found.similarity, cosine(POOLED[LEFT] + 1, POOLED[RIGHT] + 1))
-    np.testing.assert_allclose(found.percentile, (1 + found.similarity.astype(np.float64)) / 2, rtol=1e-12)
+    np.testing.assert_array_equal(found.percentile, REFERENCE.percentile(found.similarity))
     assert [len(x) for x in seen] == [5]  # each vector once, however many pairs it is in

@@ -78,12 +78,10 @@ def test_more_tokens_than_an_entry_can_say_are_capped() -> None:
     assert struct.unpack_from("<BBH", entry)[2] == 0xFFFF
 
 
-@given(
-    st.lists(
-        st.tuples(st.sampled_from(["digest-1", "digest-2"]), st.builds(Text, st.text(), st.sampled_from(["right", "left"]))),
-        unique=True,
-    )
-)
+texts = st.builds(Text, st.text(), st.sampled_from(["right", "left"]))
+
+
+@given(st.lists(st.tuples(st.sampled_from(["digest-1", "digest-2"]), texts), unique=True))
 def test_keys_are_equal_only_for_the_same_encoder_side_and_text(cases: list[tuple[str, Text]]) -> None:
     keys = [KeyMaker(encoder)(text) for encoder, text in cases]
     assert len(set(keys)) == len(keys)

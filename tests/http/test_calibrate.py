@@ -48,7 +48,14 @@ def test_text_becomes_a_version_that_answers(calibrating: Server, store: Path) -
     report = job["report"]
     assert (report["posted"], report["sentences"], report["seed"]) == (650, 600, 3)
     assert report["reason"]
-    for name in ("method", "settings", "duration_seconds", "bits_per_dimension", "gaussian_bits_per_dimension"):
+    for name in (
+        "method",
+        "settings",
+        "duration_seconds",
+        "reference",
+        "bits_per_dimension",
+        "gaussian_bits_per_dimension",
+    ):
         assert name in report
     for when in ("before", "after"):
         assert report[when].keys() == {"mean_random_cosine", "effective_rank", "singular_spectrum"}

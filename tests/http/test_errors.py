@@ -176,9 +176,7 @@ def test_what_does_not_fit_is_refused_whole_with_429(serve: Serve, store: Path) 
 def keyed(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("keyed")
     shutil.copytree(tiny_store / "encoders", folder / "store" / "encoders")
-    (folder / "keys").write_text(f"# who may what
-{hashlib.sha256(b'r').hexdigest()} read a reader
-")
+    (folder / "keys").write_text(f"# who may what\n{hashlib.sha256(b'r').hexdigest()} read a reader\n")
     running: list[Process] = []
     yield serve_with(folder, running, model_store=folder / "store", encoder="tiny", api_keys_file=folder / "keys")
     for process in running:

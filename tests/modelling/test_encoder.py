@@ -166,8 +166,10 @@ def test_distilbert_keeps_its_layers_elsewhere_and_is_cut_all_the_same(tiny_chec
 
 def test_a_decoder_is_pooled_over_its_tokens(tiny_checkpoint: Path, tmp_path: Path) -> None:
     torch.manual_seed(0)
-    sizes = {"vocab_size": 400, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
-    whole = GPT2Model(GPT2Config(**sizes, bos_token_id=2, eos_token_id=3)).eval()
+    config = GPT2Config(
+        vocab_size=400, n_embd=32, n_layer=2, n_head=4, n_positions=64, bos_token_id=2, eos_token_id=3
+    )  # fmt: skip
+    whole = GPT2Model(config).eval()
     whole.save_pretrained(tmp_path)
     shutil.copy(tiny_checkpoint / "tokenizer.json", tmp_path)
     with torch.no_grad():

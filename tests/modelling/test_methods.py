@@ -69,6 +69,24 @@ def test_the_held_out_vectors_do_not_enter_a_linear_fit() -> None:
     assert all(np.array_equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.parametrize("method", [*(m for m in METHODS if m not in {"auto", "identity"}), "nulling:1", "partial:0.3"])
+def test_a_map_fitted_again_to_the_same_text_is_the_same_map(method: str) -> None:
+    settings = SHORT.get(method)
+    fitted = fit(method, TRAIN, TRAIN[:0], 3, flow_settings=replace(settings, check_every=0) if settings else None)
+    again = fitted.again(TRAIN)
+    assert again.method == fitted.method
+    np.testing.assert_allclose(again(HELD_OUT), fitted(HELD_OUT), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("method", ["tempered", "whitening", "flow"])
+def test_a_map_fitted_again_to_other_text_keeps_its_strength(method: str) -> None:
+    fitted = fit(method, TRAIN, HELD_OUT, 0, flow_settings=SHORT.get(method))
+    again = fitted.again(TRAIN[:150])
+    for name in {"shrinkage", "crowding", "steps", "permutation", "start_deviation"} & fitted.settings.keys():
+        assert again.settings[name] == fitted.settings[name]
+    assert not np.array_equal(again(HELD_OUT), fitted(HELD_OUT))
+
+
 @pytest.mark.parametrize("method", ["identity", "nulling", "whitening-k:8"])
 def test_a_map_without_a_density_has_no_bits_per_dimension(method: str) -> None:
     assert bits_per_dimension(fit(method, TRAIN, HELD_OUT, 0), HELD_OUT) is None

@@ -1,0 +1,126 @@
+"""Several writers at once, and writers that are killed."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from threading import Barrier
+from typing import Any
+
+import pytest
+
+from service.adapters.domain_store import Aliases, DomainStore
+from service.core.errors import Conflict, IsosimError
+
+MANIFEST = {"method": "identity", "encoder": {"id": "tiny", "digest": "d"}}
+
+PUBLISH = """
+import sys
+from pathlib import Path
+import numpy as np
+from service.adapters.domain_store import DomainStore
+domains = DomainStore(Path(sys.argv[1]))
+manifest = {"method": "flow", "encoder": {"id": "tiny", "digest": "d"}}
+for _ in range(int(sys.argv[2])):
+    print(domains.publish("news", manifest, {}, {"mean": np.zeros(200_000, np.float32)}, None), flush=True)
+"""
+
+
+@pytest.fixture
+def domains(tmp_path: Path) -> DomainStore:
+    return DomainStore(tmp_path)
+
+
+def publisher(domains: DomainStore, versions: int) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        [sys.executable, "-c", PUBLISH, str(domains.root.parent), str(versions)],
+        stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
+    )  # fmt: skip
+
+
+def at_once(count: int, call: Callable[[int], Any]) -> list[Any]:
+    """Results or errors of calls that start together."""
+    barrier = Barrier(count)
+
+    def wait_and_call(number: int) -> Any:
+        barrier.wait()
+        try:
+            return call(number)
+        except IsosimError as error:
+            return error
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(wait_and_call, range(count)))
+
+
+def test_threads_that_publish_at_once_get_different_consecutive_numbers(domains: DomainStore) -> None:
+    found = at_once(8, lambda _: [domains.publish("news", MANIFEST, {}, None, None) for _ in range(3)])
+    assert sorted(chain(*found)) == domains.versions("news") == list(range(1, 25))
+    for version in domains.versions("news"):
+        assert domains.load("news", version).manifest["version"] == version
+
+
+def test_processes_that_publish_at_once_get_different_consecutive_numbers(domains: DomainStore) -> None:
+    running = [publisher(domains, 10) for _ in range(3)]
+    found = [int(line) for process in running for line in process.communicate(timeout=60)[0].split()]
+    assert sorted(found) == domains.versions("news") == list(range(1, 31))
+
+
+def test_of_promotions_with_the_same_expectation_exactly_one_wins(domains: DomainStore) -> None:
+    versions = [domains.publish("news", MANIFEST, {}, None, None) for _ in range(8)]
+    found = at_once(8, lambda n: domains.promote("news", "d", versions[n], expected=Aliases()))
+    (winner,) = (result for result in found if isinstance(result, Aliases))
+    assert domains.aliases("news", "d") == winner
+    assert winner.revision == 1
+    assert sum(isinstance(result, Conflict) for result in found) == 7
+
+
+def test_a_promotion_and_the_deletion_of_the_same_version_do_not_both_succeed(domains: DomainStore) -> None:
+    for _ in range(10):
+        version = domains.publish("news", MANIFEST, {}, None, None)
+        expected = domains.aliases("news", "d")
+        calls: list[Callable[[], Any]] = [
+            partial(domains.promote, "news", "d", version, expected=expected),
+            partial(domains.delete, "news", version),
+        ]
+        promoted, deleted = at_once(2, lambda number: calls[number]())  # noqa: B023 - used up within the round
+        assert isinstance(promoted, IsosimError) != isinstance(deleted, IsosimError)
+        champion = domains.aliases("news", "d").champion
+        assert champion is None or champion in domains.versions("news")
+
+
+def test_a_writer_killed_at_any_moment_leaves_whole_versions_and_no_others(domains: DomainStore) -> None:
+    seen = 0
+    for _ in range(4):
+        process = publisher(domains, 10_000)
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(random.uniform(0, 0.1))
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+        versions = domains.versions("news")
+        assert versions == list(range(1, len(versions) + 1))
+        assert all(domains.load("news", version).weights is not None for version in versions)
+        assert len(versions) > seen
+        seen = len(versions)
+    assert domains.publish("news", MANIFEST, {}, None, None) == seen + 1
+
+
+def test_what_a_killed_writer_left_is_swept_away_after_a_day(domains: DomainStore) -> None:
+    domains.publish("news", MANIFEST, {}, None, None)
+    old, fresh = (domains.root / "news" / f".building-{name}" for name in ("old", "fresh"))
+    for folder in (old, fresh):
+        folder.mkdir()
+        (folder / "weights.safetensors").write_bytes(b"half")
+    yesterday = time.time() - 25 * 3600
+    os.utime(old, (yesterday, yesterday))
+    domains.prune("news", keep=5)
+    assert not old.exists()
+    assert fresh.exists()  # perhaps somebody is at it

@@ -1,0 +1,226 @@
+"""A job's record from its posting to its end, decided once."""
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from threading import Barrier
+
+import pytest
+
+from service.adapters.job_store import SILENCE, JobStore
+from service.core.errors import Conflict, IsosimError, JobCancelled, NotFound
+from service.core.jobs import Job, JobRequest, Status
+
+REQUEST = JobRequest("news", "d" * 64, "tiny")
+TEXTS = ["A boat.", 'with "quotes"\nand lines', "лодка \u2028", ""]
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> JobStore:
+    return JobStore(tmp_path)
+
+
+def post(jobs: JobStore, texts: list[str] = TEXTS, key: str | None = None, request: JobRequest = REQUEST) -> Job:
+    with jobs.spool() as spool:
+        spool.extend(texts)
+        return jobs.create(request, spool, ["a notice"], key)
+
+
+def silent(jobs: JobStore, job: Job) -> Job:
+    """The job's worker has not been heard of for too long."""
+    return jobs.write(replace(job, heartbeat=time.time() - SILENCE - 1))
+
+
+def at_once(count: int, call: Callable[[int], object]) -> list[object]:
+    barrier = Barrier(count)
+
+    def wait_and_call(number: int) -> object:
+        barrier.wait()
+        try:
+            return call(number)
+        except IsosimError as error:
+            return error
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(wait_and_call, range(count)))
+
+
+def test_a_posted_job_is_queued_and_has_its_text(jobs: JobStore) -> None:
+    job = post(jobs)
+    assert jobs.read(job.id) == job
+    assert (job.status, job.request, job.notices, job.attempt) == (Status.QUEUED, REQUEST, ["a notice"], 0)
+    assert list(jobs.texts(job.id)) == TEXTS
+    assert jobs.counts() == {Status.QUEUED: 1}
+
+
+def test_text_that_never_became_a_job_is_gone(jobs: JobStore) -> None:
+    with pytest.raises(KeyboardInterrupt), jobs.spool() as spool:
+        spool.extend(TEXTS)
+        raise KeyboardInterrupt
+    assert list(jobs.root.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "job_id", ["../x", "..", "", ".", "0" * 31, "G" * 32, "0" * 33, "0" * 32 + "\n", "0" * 32, "a/" + "0" * 30]
+)
+def test_an_id_that_is_none_of_ours_is_not_found(jobs: JobStore, tmp_path: Path, job_id: str) -> None:
+    post(jobs)
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "job.json").write_text("{}")
+    for call in (jobs.read, jobs.begin, jobs.requeue, jobs.decide, jobs.decided, jobs.interrupt):
+        with pytest.raises(NotFound):
+            call(job_id)
+
+
+def test_the_same_key_and_content_give_the_same_job(jobs: JobStore) -> None:
+    first = post(jobs, key="k")
+    assert post(jobs, key="k") == first
+    assert post(jobs, key="other").id != first.id
+    assert post(jobs).id != first.id
+    assert len(jobs.all()) == 3
+
+
+@pytest.mark.parametrize("change", ["texts", "request"])
+def test_the_same_key_with_other_content_is_a_conflict_and_makes_no_job(jobs: JobStore, change: str) -> None:
+    post(jobs, key="k")
+    with pytest.raises(Conflict, match="Idempotency-Key"):
+        if change == "texts":
+            post(jobs, [*TEXTS, "more"], key="k")
+        else:
+            post(jobs, key="k", request=replace(REQUEST, seed=1))
+    assert len(jobs.all()) == 1
+    assert not list(jobs.root.glob(".*"))
+
+
+def test_two_texts_are_not_one_text_with_the_same_letters(jobs: JobStore) -> None:
+    post(jobs, ["ab", "c"], key="k")
+    with pytest.raises(Conflict):
+        post(jobs, ["a", "bc"], key="k")
+
+
+def test_posts_with_one_key_at_the_same_time_make_one_job(jobs: JobStore) -> None:
+    found = at_once(6, lambda _: post(jobs, key="k"))
+    assert len({job.id for job in found if isinstance(job, Job)}) == 1
+    assert len(found) == 6
+    (job,) = jobs.all()
+    assert list(jobs.texts(job.id)) == TEXTS
+
+
+def test_a_key_whose_job_was_forgotten_can_be_used_again(jobs: JobStore) -> None:
+    first = post(jobs, key="k")
+    jobs.end(jobs.begin(first.id), Status.FAILED)
+    jobs.forget(keep=0)
+    assert post(jobs, key="k").id != first.id
+
+
+def test_a_jobs_way_to_success(jobs: JobStore) -> None:
+    job = jobs.begin(post(jobs).id)
+    assert (job.status, job.attempt, job.progress) == (Status.RUNNING, 1, 0.0)
+    assert job.started is not None
+    assert jobs.decide(job.id)
+    done = jobs.end(replace(job, progress=0.9), Status.SUCCEEDED, version=3, promoted=True, report={"a": 1})
+    assert jobs.read(job.id) == done
+    assert (done.status, done.progress, done.version, done.promoted) == (Status.SUCCEEDED, 1.0, 3, True)
+    assert done.finished is not None
+
+
+@pytest.mark.parametrize("end", [Status.SUCCEEDED, Status.FAILED, Status.CANCELLED])
+def test_the_posted_text_goes_when_the_job_ends(jobs: JobStore, end: Status) -> None:
+    job = jobs.begin(post(jobs, ["secret words"]).id)
+    jobs.end(job, end)
+    assert not any(b"secret" in path.read_bytes() for path in jobs.root.rglob("*") if path.is_file())
+    assert jobs.read(job.id).status.ended
+
+
+@pytest.mark.parametrize("end", [Status.SUCCEEDED, Status.FAILED, Status.CANCELLED])
+def test_an_ended_job_neither_begins_nor_is_queued_again(jobs: JobStore, end: Status) -> None:
+    job = jobs.end(jobs.begin(post(jobs).id), end)
+    with pytest.raises(JobCancelled):
+        jobs.begin(job.id)
+    with pytest.raises(Conflict, match=end.value):
+        jobs.requeue(job.id)
+
+
+def test_a_running_job_does_not_begin_twice(jobs: JobStore) -> None:
+    job = jobs.begin(post(jobs).id)
+    with pytest.raises(Conflict, match="elsewhere"):
+        jobs.begin(job.id)
+    with pytest.raises(Conflict):
+        jobs.requeue(job.id)
+
+
+def test_a_job_whose_worker_fell_silent_reads_interrupted_and_keeps_its_text(jobs: JobStore) -> None:
+    job = silent(jobs, jobs.begin(post(jobs).id))
+    found = jobs.read(job.id)
+    assert found.status is Status.INTERRUPTED
+    assert f"/calibrate/{job.id}/retry" in str(found.error)
+    assert list(jobs.texts(job.id)) == TEXTS
+    assert jobs.counts() == {Status.INTERRUPTED: 1}
+
+
+def test_an_interrupted_job_can_be_queued_and_begun_again(jobs: JobStore) -> None:
+    job = silent(jobs, jobs.begin(post(jobs).id))
+    jobs.decide(job.id)  # it died between deciding and recording its end
+    queued = jobs.requeue(job.id)
+    assert (queued.status, queued.error) == (Status.QUEUED, None)
+    again = jobs.begin(job.id)
+    assert (again.status, again.attempt) == (Status.RUNNING, 2)
+    assert not jobs.decided(job.id)
+
+
+def test_a_job_whose_worker_is_known_dead_is_interrupted_at_once(jobs: JobStore) -> None:
+    job = jobs.begin(post(jobs).id)
+    assert jobs.interrupt(job.id).status is Status.INTERRUPTED
+    assert jobs.read(job.id).status is Status.INTERRUPTED
+    assert jobs.begin(job.id).attempt == 2
+
+
+def test_of_those_who_decide_a_jobs_end_exactly_one_wins(jobs: JobStore) -> None:
+    for _ in range(10):
+        job = post(jobs, ["a"])
+        assert Counter(at_once(6, lambda _: jobs.decide(job.id))) == {True: 1, False: 5}  # noqa: B023 - used up here
+        assert jobs.decided(job.id)
+
+
+def test_a_job_cancelled_while_it_waits_does_not_begin(jobs: JobStore) -> None:
+    """The caller has won the decision and not yet recorded it when a worker takes the job."""
+    job = post(jobs)
+    assert jobs.decide(job.id)
+    with pytest.raises(JobCancelled):
+        jobs.begin(job.id)
+    assert jobs.decided(job.id)
+
+
+def test_jobs_are_listed_newest_first(jobs: JobStore) -> None:
+    posted = [post(jobs, [str(number)]) for number in range(4)]
+    assert [job.id for job in jobs.all()] == [job.id for job in reversed(posted)]
+
+
+def test_of_ended_jobs_the_newest_are_kept_and_of_the_others_all(jobs: JobStore) -> None:
+    ended = [jobs.end(jobs.begin(post(jobs, [str(n)]).id), Status.FAILED) for n in range(4)]
+    queued, running = post(jobs), jobs.begin(post(jobs).id)
+    jobs.forget(keep=2)
+    assert {job.id for job in jobs.all()} == {job.id for job in (*ended[2:], queued, running)}
+
+
+def test_a_record_with_fields_of_a_newer_release_is_read(jobs: JobStore) -> None:
+    job = post(jobs)
+    path = jobs.root / job.id / "job.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"colour": "blue"}))
+    assert jobs.read(job.id) == job
+
+
+def test_a_spool_of_a_killed_process_is_no_job_and_its_text_does_not_stay_for_ever(jobs: JobStore) -> None:
+    post(jobs)
+    left = jobs.root / ".spool-0123456789abcdef"
+    left.write_text('"secret words"')
+    yesterday = time.time() - 25 * 3600
+    os.utime(left, (yesterday, yesterday))
+    assert len(jobs.all()) == 1
+    jobs.forget(keep=10)
+    assert not left.exists()

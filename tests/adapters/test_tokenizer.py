@@ -1,0 +1,105 @@
+"""Texts to token ids: cut at either end, marked where cut, never padded."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+from tokenizers.processors import BertProcessing
+
+from service.adapters.encoder_store import EncoderArtifact
+from service.adapters.tokenizer import FastTokenizer
+from service.core.errors import TokenizerFailure
+from tests.text import sentences
+
+
+@pytest.fixture(scope="module")
+def plain(tiny: EncoderArtifact) -> Tokenizer:
+    """The tiny encoder's tokenizer without truncation."""
+    tokenizer = Tokenizer.from_file(str(tiny.tokenizer))
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
+
+
+@pytest.fixture(scope="module")
+def bert(plain: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with [CLS] and [SEP] around a text, saved with padding and a truncation of its own."""
+    path = tmp_path_factory.mktemp("bert") / "tokenizer.json"
+    tokenizer = Tokenizer.from_str(plain.to_str())
+    sep, cls = (tokenizer.token_to_id(token) or 0 for token in ("[SEP]", "[CLS]"))
+    tokenizer.post_processor = BertProcessing(("[SEP]", sep), ("[CLS]", cls))
+    tokenizer.enable_padding(length=50)
+    tokenizer.enable_truncation(5)
+    tokenizer.save(str(path))
+    return path
+
+
+LONG = " ".join(sentences(5))
+
+
+def test_short_texts_are_whole_and_not_padded(tiny: EncoderArtifact, plain: Tokenizer) -> None:
+    texts = [*sentences(20), "a", "Boat"]
+    found = FastTokenizer(tiny.tokenizer, 64)(texts, "right")
+    assert [tokens.ids for tokens in found] == [plain.encode(text).ids for text in texts]
+    assert not any(tokens.truncated for tokens in found)
+
+
+def test_truncation_takes_away_the_end_named(tiny: EncoderArtifact, plain: Tokenizer) -> None:
+    whole = plain.encode(LONG).ids
+    tokenize = FastTokenizer(tiny.tokenizer, 12)
+    (right,), (left,) = tokenize([LONG], "right"), tokenize([LONG], "left")
+    assert right == (whole[:12], True)
+    assert left == (whole[-12:], True)
+
+
+@pytest.mark.parametrize(("length", "truncated"), [(-1, True), (0, False), (1, False)])
+def test_a_text_is_marked_truncated_only_where_something_is_missing(
+    tiny: EncoderArtifact, plain: Tokenizer, length: int, truncated: bool
+) -> None:
+    count = len(plain.encode(LONG).ids)
+    (found,) = FastTokenizer(tiny.tokenizer, count + length)([LONG], "right")
+    assert found.truncated == truncated
+    assert len(found.ids) == count - truncated
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_special_tokens_count_and_stay_and_the_files_own_settings_do_not(
+    bert: Path, plain: Tokenizer, side: str
+) -> None:
+    whole = plain.encode(LONG).ids
+    cls, sep = plain.token_to_id("[CLS]"), plain.token_to_id("[SEP]")
+    tokenize = FastTokenizer(bert, 12)
+    (cut, short) = tokenize([LONG, "a boat"], side)  # type: ignore[arg-type]
+    assert cut.ids == [cls, *(whole[:10] if side == "right" else whole[-10:]), sep]
+    assert cut.truncated
+    assert short.ids == [cls, *plain.encode("a boat").ids, sep]
+    assert not short.truncated
+
+
+def test_texts_of_a_batch_do_not_change_each_other(tiny: EncoderArtifact) -> None:
+    tokenize = FastTokenizer(tiny.tokenizer, 12)
+    texts = [LONG, "a", *sentences(5), LONG[::-1]]
+    assert tokenize(texts, "right") == [tokenize([text], "right")[0] for text in texts]
+    assert tokenize([], "right") == []
+
+
+@pytest.mark.parametrize("text", ["\ud800", "a \udfff b"])
+def test_what_is_no_unicode_text_is_a_tokenizer_failure(tiny: EncoderArtifact, text: str) -> None:
+    with pytest.raises(TokenizerFailure):
+        FastTokenizer(tiny.tokenizer, 12)(["fine", text], "right")
+
+
+@pytest.mark.parametrize("text", ["", " ", "\0", "\u200b", "\ufeff", "🚣‍♀️" * 3, "a" * 10_000])
+def test_any_unicode_text_gets_tokens_or_none_and_no_error(tiny: EncoderArtifact, text: str) -> None:
+    (found,) = FastTokenizer(tiny.tokenizer, 12)([text], "right")
+    assert len(found.ids) <= 12
+
+
+def test_threads_share_a_tokenizer_and_its_two_sides(tiny: EncoderArtifact) -> None:
+    tokenize = FastTokenizer(tiny.tokenizer, 12)
+    expected = {side: tokenize([LONG] * 20, side) for side in ("right", "left")}
+    with ThreadPoolExecutor(4) as pool:
+        sides = ["right", "left"] * 20
+        found = list(pool.map(lambda side: tokenize([LONG] * 20, side), sides))
+    assert found == [expected[side] for side in sides]

@@ -1,0 +1,249 @@
+"""Which calibration answers: resident, pinned, replaced while serving, and kept where its successor cannot be read."""
+
+import asyncio
+import threading
+from collections import Counter
+
+import pytest
+
+from service.core.calibration import Calibration, DomainRef
+from service.core.errors import CorruptArtifact, EncoderMismatch, IsosimError, NotFound
+from service.core.registry import Named, Registry
+
+pytestmark = pytest.mark.anyio
+ENCODER = "this-encoder"
+
+
+class FakeSource:
+    """A store in memory, that can be broken and held."""
+
+    def __init__(self) -> None:
+        self.versions: set[tuple[str, int]] = set()
+        self.aliases: dict[str, Named] = {}
+        self.stamps: dict[str, int] = {}
+        self.broken: dict[tuple[str, int], Exception] = {}
+        self.loads: Counter[tuple[str, int]] = Counter()
+        self.loading, self.free = threading.Event(), threading.Event()
+        self.free.set()
+
+    def promote(self, domain: str, version: int) -> None:
+        self.versions.add((domain, version))
+        self.aliases[domain] = Named(version, self.named(domain).champion)
+        self.stamps[domain] = self.stamps.get(domain, 0) + 1
+
+    def remove(self, domain: str) -> None:
+        self.versions = {known for known in self.versions if known[0] != domain}
+        del self.aliases[domain], self.stamps[domain]
+
+    def changes(self) -> dict[str, int]:
+        return dict(self.stamps)
+
+    def named(self, domain: str) -> Named:
+        return self.aliases.get(domain, Named(None, None))
+
+    def exists(self, domain: str) -> bool:
+        return any(name == domain for name, _ in self.versions)
+
+    def load(self, domain: str, version: int) -> Calibration:
+        self.loading.set()
+        assert self.free.wait(10)
+        self.loads[domain, version] += 1
+        if (domain, version) in self.broken:
+            raise self.broken[domain, version]
+        if (domain, version) not in self.versions:
+            raise NotFound(f"domain {domain!r} has no version {version}")
+        return Calibration(domain, version, "flow", ENCODER)
+
+
+@pytest.fixture
+def source() -> FakeSource:
+    return FakeSource()
+
+
+@pytest.fixture
+def registry(source: FakeSource) -> Registry:
+    return Registry(source, ENCODER)
+
+
+async def version(registry: Registry, ref: str) -> int:
+    return (await registry.resolve(DomainRef.parse(ref))).version
+
+
+async def test_default_without_a_version_is_the_identity_of_version_0(registry: Registry) -> None:
+    for ref in ("default", "default@0"):
+        found = await registry.resolve(DomainRef.parse(ref))
+        assert (found.domain, found.version, found.method) == ("default", 0, "identity")
+        assert (found.transform, found.reference) == (None, None)
+
+
+async def test_an_unknown_domain_is_not_found_and_one_of_another_encoder_is_a_mismatch(
+    source: FakeSource, registry: Registry
+) -> None:
+    source.versions.add(("theirs", 1))
+    with pytest.raises(EncoderMismatch, match="theirs"):
+        await version(registry, "theirs")
+    for ref in ("nobody", "nobody@1", "nobody@previous", "theirs@7"):
+        with pytest.raises(NotFound):
+            await version(registry, ref)
+
+
+async def test_a_champion_is_loaded_once(source: FakeSource, registry: Registry) -> None:
+    source.promote("news", 1)
+    assert await registry.resolve(DomainRef("news")) is await registry.resolve(DomainRef("news"))
+    assert source.loads == {("news", 1): 1}
+
+
+async def test_callers_who_ask_for_a_champion_at_the_same_time_get_the_same(
+    source: FakeSource, registry: Registry
+) -> None:
+    source.promote("news", 1)
+    found = await asyncio.gather(*(registry.resolve(DomainRef("news")) for _ in range(5)))
+    assert len({id(calibration) for calibration in found}) == 1
+
+
+async def test_a_refresh_takes_a_new_champion_over_and_what_was_resolved_before_stays(
+    source: FakeSource, registry: Registry
+) -> None:
+    source.promote("news", 1)
+    before = await registry.resolve(DomainRef("news"))
+    source.promote("news", 2)
+    assert await version(registry, "news") == 1
+    await registry.refresh()
+    assert await version(registry, "news") == 2
+    assert before.version == 1
+    source.aliases["news"] = Named(1, 2)  # a rollback
+    source.stamps["news"] += 1
+    await registry.refresh()
+    assert await version(registry, "news") == 1
+
+
+async def test_a_start_loads_all_champions_and_a_later_refresh_only_what_is_in_use(
+    source: FakeSource, registry: Registry
+) -> None:
+    source.promote("news", 1)
+    source.promote("law", 1)
+    await registry.refresh(everything=True)
+    assert registry.champions.keys() == {"news", "law"}
+    source.promote("films", 1)
+    await registry.refresh()
+    assert source.loads == {("news", 1): 1, ("law", 1): 1}
+
+
+async def test_a_first_version_of_default_replaces_the_identity(source: FakeSource, registry: Registry) -> None:
+    await registry.refresh(everything=True)
+    assert await version(registry, "default") == 0
+    source.promote("default", 1)
+    await registry.refresh()
+    assert await version(registry, "default") == 1
+    assert await version(registry, "default@0") == 0
+
+
+@pytest.mark.parametrize("error", [CorruptArtifact("weights"), OSError("gone"), NotFound("deleted")], ids=repr)
+async def test_a_champion_that_cannot_be_loaded_leaves_the_one_before_and_the_other_domains_alone(
+    source: FakeSource, error: Exception
+) -> None:
+    failed: list[str] = []
+    registry = Registry(source, ENCODER, on_failure=failed.append)
+    for domain in ("a", "b", "c"):
+        source.promote(domain, 1)
+    await registry.refresh(everything=True)
+    source.broken["b", 2] = error
+    for domain in ("a", "b", "c"):
+        source.promote(domain, 2)
+    await registry.refresh()
+    assert [await version(registry, domain) for domain in ("a", "b", "c")] == [2, 1, 2]
+    assert failed == ["b"]
+
+
+async def test_a_champion_that_could_not_be_loaded_is_tried_again(source: FakeSource, registry: Registry) -> None:
+    source.promote("news", 1)
+    await registry.refresh(everything=True)
+    source.broken["news", 2] = OSError("the volume is away")
+    source.promote("news", 2)
+    await registry.refresh()
+    source.broken.clear()
+    await registry.refresh()
+    assert await version(registry, "news") == 2
+
+
+async def test_a_promotion_while_the_first_champion_is_being_loaded_is_not_missed(
+    source: FakeSource, registry: Registry
+) -> None:
+    source.promote("news", 1)
+    source.free.clear()
+    first = asyncio.create_task(registry.resolve(DomainRef("news")))
+    await asyncio.to_thread(source.loading.wait, 10)
+    source.promote("news", 2)
+    await registry.refresh()
+    source.free.set()
+    await first
+    await registry.refresh()
+    assert await version(registry, "news") == 2
+
+
+async def test_everyone_is_told_of_a_new_champion_once(source: FakeSource) -> None:
+    told: list[tuple[str, int]] = []
+    registry = Registry(source, ENCODER, on_champion=lambda c: told.append((c.domain, c.version)))
+    source.promote("news", 1)
+    await registry.refresh(everything=True)
+    await registry.refresh()
+    await version(registry, "news")
+    source.promote("news", 2)
+    await registry.refresh()
+    assert told == [("news", 1), ("news", 2)]
+
+
+async def test_a_domain_that_has_gone_is_forgotten(source: FakeSource, registry: Registry) -> None:
+    source.promote("news", 1)
+    await registry.refresh(everything=True)
+    source.remove("news")
+    await registry.refresh()
+    with pytest.raises(NotFound):
+        await version(registry, "news")
+
+
+async def test_a_pinned_version_and_the_previous_one_answer_beside_the_champion(
+    source: FakeSource, registry: Registry
+) -> None:
+    for number in (1, 2, 3):
+        source.promote("news", number)
+    await registry.refresh(everything=True)
+    assert [await version(registry, ref) for ref in ("news", "news@1", "news@previous", "news@3")] == [3, 1, 2, 3]
+    assert await registry.resolve(DomainRef("news", 3)) is registry.champions["news"]
+    assert source.loads == {("news", 3): 1, ("news", 1): 1, ("news", 2): 1}
+
+
+async def test_a_domain_with_one_version_has_no_previous_one(source: FakeSource, registry: Registry) -> None:
+    source.promote("news", 1)
+    with pytest.raises(NotFound, match="no previous"):
+        await version(registry, "news@previous")
+
+
+async def test_of_pinned_versions_the_least_recently_used_is_forgotten(source: FakeSource) -> None:
+    registry = Registry(source, ENCODER, pinned=2)
+    for number in (1, 2, 3, 4):
+        source.promote("news", number)
+    for ref in ("news@1", "news@2", "news@1", "news@3", "news@1", "news@2"):
+        await version(registry, ref)
+    assert source.loads == {("news", 1): 1, ("news", 2): 2, ("news", 3): 1}
+
+
+async def test_a_dropped_version_is_asked_for_again(source: FakeSource, registry: Registry) -> None:
+    source.promote("news", 1)
+    source.promote("news", 2)
+    await version(registry, "news@1")
+    source.versions.discard(("news", 1))
+    registry.drop("news", 1)
+    with pytest.raises(NotFound):
+        await version(registry, "news@1")
+
+
+async def test_a_pinned_version_that_cannot_be_read_is_an_error_of_that_request_alone(
+    source: FakeSource, registry: Registry
+) -> None:
+    source.promote("news", 1)
+    source.promote("news", 2)
+    source.broken["news", 1] = CorruptArtifact("weights.safetensors")
+    with pytest.raises(IsosimError, match="weights"):
+        await version(registry, "news@1")
+    assert await version(registry, "news") == 2
