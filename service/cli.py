@@ -228,6 +228,42 @@ def evaluate(
 
 
 @app.command()
+def thresholds(
+    data: Annotated[Path, typer.Option(help="folder with text, pairs and sts", exists=True, file_okay=False)],
+    method: Annotated[str, typer.Option(help=", ".join(METHODS))] = "auto",
+    splits: Annotated[int, typer.Option(min=1)] = 20,
+    figure: Annotated[Path | None, typer.Option(help="a PNG to write")] = None,
+    model_store: Store = None,
+    encoder: EncoderId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure whether a threshold for 1 % false matches gives 1 % in every domain; exit code 1 where not."""
+    need_training()
+    settings = settings_with(model_store=model_store, encoder=encoder)
+    from service.modelling import one_threshold  # noqa: PLC0415
+    from service.modelling.embed import OfflineEncoder  # noqa: PLC0415
+
+    artifact = EncoderStore(settings.model_store).find(settings.encoder)
+    with bar("embedding") as progress:
+        vectors = one_threshold.embed_sources(data, OfflineEncoder(artifact), progress)
+        results = one_threshold.measure(vectors, method, splits, progress)
+    if figure is not None:
+        one_threshold.figure(results, artifact.id, figure)
+    if as_json:
+        print(json.dumps([vars(result) for result in results]))
+    else:
+        columns = ("source", "method", "raw, one threshold", "calibrated", "in 0.7–1.4 %", "kept")
+        table = Table(*columns, title=f"{artifact.id} · false matches at a nominal 1 %, {splits} splits")
+        for r in results:
+            raw, spread = 100 * sum(r.raw_rates) / splits, f"{100 * min(r.rates):.2f}–{100 * max(r.rates):.2f}"
+            shown = (r.source, r.method, f"{raw:.2f} %", f"{100 * r.mean:.3f} % ({spread})", f"{r.share_within:.0%}")
+            table.add_row(*shown, "yes" if r.kept else "NO")
+        out.print(table)
+    if not all(result.kept for result in results):
+        raise typer.Exit(1)
+
+
+@app.command()
 def bundle(
     domain: Annotated[str, typer.Argument(help="name, name@3 or name@previous")],
     output: Annotated[Path, typer.Option("--output", "-o", help="the ONNX file to write")],

@@ -3,20 +3,21 @@
 import asyncio
 from typing import Annotated
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Query
 from fastapi.responses import Response
 
 from service.api.requests import JsonBody, documented, needs
-from service.api.schemas import ChampionRequest, Domains, DomainState, VersionState, VersionSummary
+from service.api.schemas import ChampionRequest, Domains, DomainState, Threshold, VersionState, VersionSummary
 from service.api.state import Service, ServiceDep
 from service.core.calibration import DOMAIN_NAME, DomainRef
-from service.core.errors import NotFound
+from service.core.errors import Conflict, NotFound
 from service.core.registry import DEFAULT
 
 router = APIRouter(prefix="/domains", tags=["domains"])
 
 DomainName = Annotated[str, Path(pattern=f"^{DOMAIN_NAME}$")]
 VersionNumber = Annotated[int, Path(ge=1, le=999_999_999)]
+SMALLEST_FMR = 1e-7  # nothing that text could teach
 READ, ADMIN = [needs("read")], [needs("admin")]
 
 
@@ -66,6 +67,28 @@ def get_version(domain: DomainName, version: VersionNumber, service: ServiceDep)
     files = service.domains.manifest(domain, version)["files"]
     report = service.domains.report(domain, version)
     return VersionState(domain=domain, files=files, report=report, **facts.model_dump())
+
+
+@router.get("/{domain}/threshold", dependencies=READ, responses=documented(404, 409, 422))
+async def get_threshold(
+    domain: Annotated[str, Path(description="name, name@3 or name@previous")],
+    fmr: Annotated[float, Query(ge=SMALLEST_FMR, lt=1, description="false-match rate among random pairs")],
+    service: ServiceDep,
+) -> Threshold:
+    """Which similarity to ask for, so that random pairs of the domain match this often."""
+    calibration = await service.registry.resolve(DomainRef.parse(domain))
+    reference = calibration.reference
+    if reference is None:
+        raise Conflict(f"domain {domain!r} has no reference; give it text: POST /calibrate")
+    return Threshold(
+        domain=calibration.domain,
+        version=calibration.version,
+        target={"fmr": fmr},
+        similarity=reference.threshold(fmr),
+        interval=reference.interval(fmr),
+        pairs=reference.pairs,
+        extrapolated=fmr < 10 / reference.pairs,
+    )
 
 
 @router.put("/{domain}/champion", dependencies=[*ADMIN, JsonBody], responses=documented(404, 409, 413, 415, 422))

@@ -177,6 +177,18 @@ class VersionState(VersionSummary):
     report: dict[str, Any]
 
 
+class Threshold(BaseModel):
+    """The similarity from which on random pairs of the domain match no more often than asked for."""
+
+    domain: str
+    version: int
+    target: dict[Literal["fmr"], float]
+    similarity: float
+    interval: tuple[float, float] = Field(description="95 %, from a bootstrap over sentences")
+    pairs: int
+    extrapolated: bool = Field(description="the rate is smaller than the sample can count: below 10 / pairs")
+
+
 class ChampionRequest(Own):
     version: int = Field(ge=1)
 

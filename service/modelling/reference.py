@@ -111,7 +111,7 @@ def fit_tail(excess: Doubles) -> tuple[float, float, float]:
     return shape, scale, error(shape, scale)
 
 
-def build(pairs: Pairs, rng: np.random.Generator) -> ReferenceDistribution:
+def build(pairs: Pairs, rng: np.random.Generator, *, intervals: bool = True) -> ReferenceDistribution:
     """Quantile knots as far as the sample reaches, a tail beyond, and bootstrap intervals of the thresholds.
 
     Raises:
@@ -143,7 +143,7 @@ def build(pairs: Pairs, rng: np.random.Generator) -> ReferenceDistribution:
     found_so_far = ReferenceDistribution(
         knots, logits, shape, scale, error, levels, empty, empty, empty, pairs.sentences, count
     )
-    return with_intervals(found_so_far, pairs, top, rng)
+    return with_intervals(found_so_far, pairs, top, rng) if intervals else found_so_far
 
 
 def with_intervals(

@@ -180,6 +180,23 @@ def test_jobs_are_listed_newest_first(posting: Server) -> None:
     assert created == sorted(created, reverse=True)
 
 
+def test_the_advised_threshold_gives_the_rate_that_was_asked_for(posting: Server) -> None:
+    posting.calibrate("advice", sentences(800))
+    get = posting.client.get
+    assert get("/domains/default/threshold", params={"fmr": 0.01}).status_code == 409
+    assert get("/domains/advice/threshold", params={"fmr": 1e-8}).status_code == 422
+    answers = [get("/domains/advice@1/threshold", params={"fmr": rate}).json() for rate in (0.1, 0.01, 1e-6)]
+    for answer in answers:
+        assert answer["interval"][0] <= answer["similarity"] <= answer["interval"][1]
+    assert [answer["extrapolated"] for answer in answers] == [False, False, True]
+    assert answers[0]["similarity"] < answers[1]["similarity"] < answers[2]["similarity"]
+    texts = sentences(800)
+    pairs = [[texts[i], texts[(i * 7 + 1) % 800]] for i in range(500)]
+    scores = posting.client.post("/similarity", json={"pairs": pairs, "domain": "advice"}).json()
+    above = [s >= answers[0]["similarity"] for s in scores["similarity"]]
+    assert above == [p >= 0.9 for p in scores["percentile"]]
+
+
 def test_deleted_versions_are_gone_and_their_numbers_stay_taken(posting: Server) -> None:
     posting.calibrate("short", sentences(300))
     posting.calibrate("short", sentences(300), promote="never")
