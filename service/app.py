@@ -3,10 +3,14 @@
 import asyncio
 import contextlib
 import logging
+import socket
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from types import FrameType
 from typing import Any
 
+import uvicorn
 from fastapi import FastAPI
 
 from service import __version__
@@ -36,6 +40,7 @@ from service.settings import Settings
 log = logging.getLogger("isosim")
 
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+COUNT_SECONDS = 10.0  # between counts of the jobs on record; each reads all of them
 WARM_LENGTHS = (4, 16, 64)  # tokens; a first run at a new size allocates
 
 
@@ -63,6 +68,8 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         )
         calibrator = await asyncio.to_thread(OnnxCalibrator, artifact.calibrator, providers)
         jobs, domain_store = JobStore(store), DomainStore(store)
+        domain_store.prepare()
+        await asyncio.to_thread(jobs.sweep)
         runner: JobRunner
         shared: RedisCache | None = None
         if settings.redis_url is None:
@@ -111,8 +118,8 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         )
         metrics.encoder.info({"id": artifact.id, "digest": artifact.digest, "precision": artifact.spec.precision})
         for length in WARM_LENGTHS:
-            await asyncio.to_thread(encoder, [[artifact.spec.pad_token_id] * length] * 2)
-        watcher = asyncio.create_task(watch(registry, settings.poll_seconds), name="champion-watch")
+            await asyncio.to_thread(encoder, [[artifact.spec.pad_token_id] * min(length, artifact.spec.max_length)] * 2)
+        watcher = asyncio.create_task(watch(service), name="store-watch")
         stack.push_async_callback(end, watcher)
         service.ready = True
         yield service
@@ -129,13 +136,18 @@ def only_process(settings: Settings) -> Any:
         yield
 
 
-async def watch(registry: Registry, seconds: float) -> None:
+async def watch(service: Service) -> None:
+    """Sees new champions, and counts jobs for the metrics."""
+    counted = -COUNT_SECONDS
     while True:
-        await asyncio.sleep(seconds)
         try:
-            await registry.refresh()
-        except OSError:  # the store's volume is away: what is loaded keeps serving
+            await service.registry.refresh()
+            if time.monotonic() - counted > COUNT_SECONDS:
+                service.metrics.observe_jobs(await asyncio.to_thread(service.jobs.counts))
+                counted = time.monotonic()
+        except Exception:  # the loop's boundary: the volume is away, a file is odd; what is loaded keeps serving
             log.exception("the model store could not be read")
+        await asyncio.sleep(service.settings.poll_seconds)
 
 
 async def end(task: "asyncio.Task[None]") -> None:
@@ -144,12 +156,44 @@ async def end(task: "asyncio.Task[None]") -> None:
         await task
 
 
+class Server(uvicorn.Server):
+    """Says so when it is ready, and stops taking requests the moment it is told to end."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.app = create_app(settings)
+        config = uvicorn.Config(
+            self.app,
+            host=settings.host,
+            port=settings.port,
+            log_level=settings.log_level,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=int(settings.drain_seconds),
+        )
+        super().__init__(config)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            address = f"http://{self.config.host}:{self.config.port}"
+            body = '{"pairs": [["A man is playing a guitar.", "Someone plays an instrument."]]}'
+            print(f"ready on {address}; try:\n")
+            print(f"curl -s {address}/similarity -H 'content-type: application/json' -d '{body}'\n", flush=True)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        service: Service | None = getattr(self.app.state, "service", None)
+        if service is not None:
+            service.ready = False
+        super().handle_exit(sig, frame)
+
+
 def create_app(settings: Settings) -> FastAPI:
     """The ASGI application; its parts start with its lifespan."""
 
     @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Service]]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Service]]:
         async with build(settings) as service:
+            app.state.service = service
             yield {"service": service}
 
     app = FastAPI(

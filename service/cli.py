@@ -76,23 +76,14 @@ def serve(
     redis_url: Annotated[str | None, typer.Option(help="Redis for cache and jobs (ISOSIM_REDIS_URL)")] = None,
 ) -> None:
     """Run the API."""
-    import uvicorn  # noqa: PLC0415 - other commands start faster without
-
-    from service.app import create_app  # noqa: PLC0415
+    from service.app import Server  # noqa: PLC0415 - other commands start faster without
 
     settings = settings_with(host=host, port=port, model_store=model_store, encoder=encoder, redis_url=redis_url)
-    server_app = create_app(settings)
-    config = uvicorn.Config(
-        server_app,
-        host=settings.host,
-        port=settings.port,
-        log_level=settings.log_level,
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=int(settings.drain_seconds),
-    )
     logging.getLogger().setLevel(settings.log_level.upper())
-    uvicorn.Server(config).run()
+    server = Server(settings)
+    server.run()
+    if not server.started:
+        raise typer.Exit(1)
 
 
 @app.command()

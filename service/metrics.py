@@ -1,5 +1,7 @@
 """Every Prometheus series of the service, in base units, with bounded labels, there from the start."""
 
+from collections.abc import Mapping
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client import generate_latest as _generate
 from prometheus_client.gc_collector import GCCollector
@@ -99,6 +101,10 @@ class Metrics:
             self.stages.labels("queue").observe(timings.queue)
             self.stages.labels("inference").observe(timings.inference)
         self.stages.labels("calibration").observe(calibration)
+
+    def observe_jobs(self, counts: Mapping[Status, int]) -> None:
+        for status in Status:
+            self.jobs.labels(status.value).set(counts.get(status, 0))
 
     def observe_champion(self, calibration: Calibration) -> None:
         labels = (calibration.domain, str(calibration.version), calibration.method)

@@ -46,7 +46,8 @@ class Settings(BaseSettings):
 
     # Calibration
     keep_versions: PositiveInt = 10  # a domain; champion and previous are always kept
-    keep_jobs: PositiveInt = 1000
+    keep_jobs: PositiveInt = 1000  # records of ended jobs
+    max_queued_jobs: PositiveInt = 100  # each holds its text on disk until it runs
     job_timeout: PositiveInt = 4 * 3600  # s
     worker_threads: PositiveInt = 1  # of a calibration beside serving
     poll_seconds: PositiveFloat = 0.5  # how often the store is looked at for new champions

@@ -3,6 +3,8 @@
 Aliases are kept by encoder digest, so that fleets on different encoders share a store: each has its own champion.
 """
 
+import contextlib
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -61,13 +63,19 @@ class DomainStore:
     def __init__(self, root: Path) -> None:
         self.root = root / "domains"
 
+    def prepare(self) -> None:
+        """Makes the folder; from then on its absence means that the volume is away."""
+        self.root.mkdir(parents=True, exist_ok=True)
+
     def domains(self) -> list[str]:
         """Names of all domains that have a version."""
         return sorted({f.parent.parent.name for f in self.root.glob("*/[0-9]*/manifest.json")})
 
     def changes(self) -> dict[str, int]:
         """A stamp for each domain that differs after its aliases changed; cheap enough to poll."""
-        stats = {f.parent.name: f.stat() for f in self.root.glob(f"*/{ALIASES}")}
+        with os.scandir(self.root) as entries:  # raises where the volume is away; a glob would find no domain at all
+            files = [Path(entry.path) / ALIASES for entry in entries]
+        stats = {f.parent.name: f.stat() for f in files if f.is_file()}
         return {name: hash((s.st_mtime_ns, s.st_ino)) for name, s in stats.items()}
 
     def versions(self, domain: str) -> list[int]:
@@ -83,12 +91,18 @@ class DomainStore:
 
     def report(self, domain: str, version: int) -> dict[str, Any]:
         self.manifest(domain, version)
-        return read_json(self.root / domain / str(version) / REPORT)
+        try:
+            return read_json(self.root / domain / str(version) / REPORT)
+        except FileNotFoundError:  # deleted meanwhile
+            raise NotFound(f"domain {domain!r} has no version {version}") from None
 
     def load(self, domain: str, version: int) -> StoredVersion:
         """Raises NotFound, or CorruptArtifact with the name of the file that does not match."""
         self.manifest(domain, version)
-        return read_version(self.root / domain / str(version))
+        try:
+            return read_version(self.root / domain / str(version))
+        except FileNotFoundError:  # deleted meanwhile
+            raise NotFound(f"domain {domain!r} has no version {version}") from None
 
     def publish(
         self,
@@ -119,9 +133,12 @@ class DomainStore:
 
     def _aliases(self, domain: str) -> dict[str, Any]:
         try:
-            return read_json(self.root / domain / ALIASES)
+            stored = read_json(self.root / domain / ALIASES)
         except FileNotFoundError:
             return {"revision": 0, "encoders": {}}
+        if not isinstance(stored.get("revision"), int) or not isinstance(stored.get("encoders"), dict):
+            raise CorruptArtifact(f"{self.root / domain / ALIASES} is not understood")
+        return stored
 
     def aliases(self, domain: str, encoder: str) -> Aliases:
         stored = self._aliases(domain)
@@ -187,7 +204,8 @@ class DomainStore:
             for version in old:
                 self._bury(domain, version)
             for leftover in (self.root / domain).glob(".building-*"):  # of a killed worker
-                age = datetime.now(UTC).timestamp() - leftover.stat().st_mtime
-                if age > 24 * 3600:
-                    shutil.rmtree(leftover, ignore_errors=True)
+                with contextlib.suppress(FileNotFoundError):
+                    age = datetime.now(UTC).timestamp() - leftover.stat().st_mtime
+                    if age > 24 * 3600:
+                        shutil.rmtree(leftover, ignore_errors=True)
         return old

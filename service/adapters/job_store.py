@@ -1,7 +1,8 @@
 """Jobs in the model store: `jobs/<id>/job.json` and, until the job ends, `jobs/<id>/input`."""
 
-import dataclasses
+import contextlib
 import hashlib
+import logging
 import os
 import re
 import shutil
@@ -16,13 +17,17 @@ from typing import Any
 
 import orjson
 
-from service.adapters.artifacts import building, fsync, read_json, write_json
-from service.core.errors import Conflict, JobCancelled, NotFound
+from service.adapters.artifacts import building, fsync, locked, read_json, write_json
+from service.core.errors import Conflict, CorruptArtifact, JobCancelled, NotFound
 from service.core.jobs import Job, JobRequest, Status
 
-RECORD, INPUT, DECIDED = "job.json", "input", "decided"
-SILENCE = 30.0  # s without a heartbeat before a running job counts as interrupted; workers beat every 5 s
+RECORD, INPUT, DECIDED, CLAIM = "job.json", "input", "decided", "claim"
+LEFTOVER = 24 * 3600.0  # s after which half-made folders and spooled text belong to nobody
+SILENCE = 30.0  # s without a heartbeat before a running job counts as interrupted; workers beat every 2 s
 JOB_ID = re.compile(r"[0-9a-f]{32}")
+
+
+log = logging.getLogger(__name__)
 
 
 def now() -> str:
@@ -57,40 +62,50 @@ class JobStore:
             write_json(folder / RECORD, asdict(job))
             spool.move_to(folder / INPUT)
             if idempotency_key is None:
-                folder.rename(self.root / job.id)
+                self._publish(folder, job.id)
                 return job
             keys = self.root / "idempotency"
             keys.mkdir(exist_ok=True)
             place = keys / hashlib.sha256(idempotency_key.encode()).hexdigest()
-            claim = folder / "claim"
-            claim.write_bytes(orjson.dumps({"job": job.id, "fingerprint": fingerprint}))
-            folder.rename(self.root / job.id)
-            claim = self.root / job.id / "claim"
+            write_json(folder / CLAIM, {"job": job.id, "fingerprint": fingerprint})
+            self._publish(folder, job.id)
             try:
-                os.link(claim, place)
+                os.link(self.root / job.id / CLAIM, place)
             except FileExistsError:
-                earlier = orjson.loads(place.read_bytes())
                 shutil.rmtree(self.root / job.id)
+                earlier = read_json(place)
                 if earlier["fingerprint"] != fingerprint:
                     raise Conflict("Idempotency-Key was used for another calibration") from None
                 return self.read(earlier["job"])
-            claim.unlink()
+            fsync(keys)
             return job
+
+    def _publish(self, folder: Path, job_id: str) -> None:
+        fsync(folder)
+        folder.rename(self.root / job_id)
+        fsync(self.root)
 
     def read(self, job_id: str) -> Job:
         """The record as it stands; a running job whose worker fell silent reads `interrupted`."""
         raw = read_json(self.folder(job_id) / RECORD)
-        fields = {f.name for f in dataclasses.fields(Job)}
-        request = JobRequest(**raw.pop("request"))
-        raw["status"] = Status(raw["status"])
-        job = Job(request=request, **{k: v for k, v in raw.items() if k in fields})
+        try:
+            job = Job(request=JobRequest(**raw.pop("request")), status=Status(raw.pop("status")), **raw)
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptArtifact(f"{self.root / job_id / RECORD} is not understood: {error}") from error
         if job.status is Status.RUNNING and time.time() - job.heartbeat > SILENCE:
             return interrupted(job)
         return job
 
     def all(self) -> list[Job]:
         """Newest first."""
-        jobs = [self.read(f.parent.name) for f in self.root.glob(f"*/{RECORD}") if JOB_ID.fullmatch(f.parent.name)]
+        jobs = []
+        for name in [f.parent.name for f in self.root.glob(f"*/{RECORD}") if JOB_ID.fullmatch(f.parent.name)]:
+            try:
+                jobs.append(self.read(name))
+            except (NotFound, FileNotFoundError):
+                continue  # forgotten meanwhile
+            except CorruptArtifact as error:
+                log.warning("job %s is passed over: %s", name, error)
         return sorted(jobs, key=lambda job: job.created, reverse=True)
 
     def counts(self) -> Counter[Status]:
@@ -112,7 +127,8 @@ class JobStore:
             raise JobCancelled(f"job {job_id} is {job.status}")
         if job.status is Status.RUNNING:
             raise Conflict(f"job {job_id} is running elsewhere")
-        (self.folder(job_id) / DECIDED).unlink(missing_ok=True)  # of an attempt that died while ending
+        if self.decided(job_id):
+            raise JobCancelled(f"job {job_id} is being cancelled")
         started = replace(job, status=Status.RUNNING, stage="starting", progress=0.0, attempt=job.attempt + 1)
         return self.write(replace(started, started=now(), heartbeat=time.time(), error=None))
 
@@ -134,16 +150,31 @@ class JobStore:
         return self.write(replace(job, status=status, stage=status.value, progress=progress, finished=now(), **facts))
 
     def requeue(self, job_id: str) -> Job:
-        """An interrupted job becomes queued again.
+        """An interrupted job becomes queued again; one that is queued stays so, for a queue that lost it.
 
         Raises:
-            Conflict: it is not interrupted.
+            Conflict: it runs or has ended.
         """
-        job = self.read(job_id)
-        if job.status is not Status.INTERRUPTED:
-            raise Conflict(f"job {job_id} is {job.status}; only an interrupted job can be retried")
-        (self.folder(job_id) / DECIDED).unlink(missing_ok=True)
-        return self.write(replace(job, status=Status.QUEUED, stage="queued", progress=0.0, error=None))
+        with locked(self.folder(job_id) / ".lock"):
+            job = self.read(job_id)
+            if job.status is Status.QUEUED:
+                return job
+            if job.status is not Status.INTERRUPTED:
+                raise Conflict(f"job {job_id} is {job.status}; only an interrupted job can be retried")
+            (self.folder(job_id) / DECIDED).unlink(missing_ok=True)  # of an attempt that died while ending
+            return self.write(replace(job, status=Status.QUEUED, stage="queued", progress=0.0, error=None))
+
+    def discard(self, job_id: str) -> None:
+        """Forgets a job that could not be handed over, and its idempotency key."""
+        shutil.rmtree(self.folder(job_id), ignore_errors=True)
+        self._drop_claims({job_id})
+
+    def sweep(self) -> None:
+        """Removes what a process that died has left half-made; for the start of a server."""
+        for leftover in (*self.root.glob(".spool-*"), *self.root.glob(".building-*")):
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - leftover.stat().st_mtime > LEFTOVER:
+                    shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
 
     def interrupt(self, job_id: str) -> Job:
         """Marks a job whose worker is known to be dead."""
@@ -157,13 +188,16 @@ class JobStore:
 
     def forget(self, keep: int) -> None:
         """Removes the records of all but the newest `keep` ended jobs."""
-        ended = [job for job in self.all() if job.status.ended]
-        for job in ended[keep:]:
-            shutil.rmtree(self.root / job.id, ignore_errors=True)
-        kept = {job.id for job in self.all()}
-        for claim in (self.root / "idempotency").glob("*"):
-            if orjson.loads(claim.read_bytes())["job"] not in kept:
-                claim.unlink(missing_ok=True)
+        old = [job.id for job in self.all() if job.status.ended][keep:]
+        for job_id in old:
+            shutil.rmtree(self.root / job_id, ignore_errors=True)
+        self._drop_claims(set(old))
+
+    def _drop_claims(self, jobs: set[str]) -> None:
+        for claim in (self.root / "idempotency").glob("*") if jobs else ():
+            with contextlib.suppress(FileNotFoundError, CorruptArtifact):
+                if read_json(claim).get("job") in jobs:
+                    claim.unlink()
 
 
 def interrupted(job: Job) -> Job:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from service.adapters.job_store import JobStore
-from service.core.errors import Unavailable
+from service.core.errors import NotFound, Unavailable
 from service.core.jobs import Status
 
 log = logging.getLogger(__name__)
@@ -29,7 +29,9 @@ class LocalJobs:
     async def __aenter__(self) -> Self:
         """Takes up what an earlier process left: queued jobs run, running ones are marked interrupted."""
         for job in reversed(await asyncio.to_thread(self.jobs.all)):
-            if job.status is Status.QUEUED:
+            if job.status is Status.QUEUED and self.jobs.decided(job.id):
+                await asyncio.to_thread(self.jobs.end, job, Status.CANCELLED)  # the process died while cancelling
+            elif job.status is Status.QUEUED:
                 self._queue.put_nowait(job.id)
             elif job.status is Status.RUNNING:
                 await asyncio.to_thread(self.jobs.interrupt, job.id)
@@ -43,30 +45,30 @@ class LocalJobs:
                 await self._task
 
     async def available(self) -> None:
+        if self._task is None or self._task.done():
+            raise Unavailable("the local job runner has stopped; restart the server")
         if importlib.util.find_spec("torch") is None:
             raise Unavailable(
                 "calibration needs PyTorch beside the server (pip install 'isosim[train]') "
                 "or Redis and a worker (ISOSIM_REDIS_URL, isosim worker)"
             )
 
-    async def submit(self, job_id: str) -> None:
+    async def submit(self, job_id: str, attempt: int) -> None:
         self._queue.put_nowait(job_id)
 
     async def stop(self, job_id: str) -> None:
         if self._current is not None and self._current[0] == job_id:
-            _, child = self._current
-            with contextlib.suppress(ProcessLookupError):
-                child.kill()
-            await child.wait()
+            await kill(self._current[1])
 
     async def _run(self) -> None:
         while True:
             job_id = await self._queue.get()
             try:
                 await self._run_one(job_id)
-            except OSError:
-                log.exception("job %s could not be started", job_id)
-                await asyncio.to_thread(self.jobs.interrupt, job_id)
+            except NotFound:
+                continue  # cancelled while it waited, and its record is gone
+            except Exception:  # the loop's boundary: one odd job must not stop all others
+                log.exception("job %s could not be run", job_id)
 
     async def _run_one(self, job_id: str) -> None:
         if await asyncio.to_thread(self.jobs.decided, job_id):
@@ -84,12 +86,10 @@ class LocalJobs:
             async with asyncio.timeout(self.timeout):
                 await child.wait()
         except TimeoutError:
+            await kill(child)
             await asyncio.to_thread(self._time_out, job_id)
         finally:
-            if child.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(child.pid, signal.SIGKILL)
-                await child.wait()
+            await kill(child)
             self._current = None
             # Whatever ended the child, a job that still says running does not run.
             job = await asyncio.to_thread(self.jobs.read, job_id)
@@ -100,3 +100,11 @@ class LocalJobs:
     def _time_out(self, job_id: str) -> None:
         if self.jobs.decide(job_id):
             self.jobs.end(self.jobs.read(job_id), Status.FAILED, error=f"stopped after {self.timeout:.0f} s")
+
+
+async def kill(child: asyncio.subprocess.Process) -> None:
+    """Ends a child and all it started; returns when it is gone."""
+    if child.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+    await child.wait()

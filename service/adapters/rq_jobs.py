@@ -1,13 +1,14 @@
 """Calibrations behind Redis: RQ carries the job's id, a worker anywhere runs it in a killable child."""
 
 import asyncio
+import contextlib
 import time
 
 from redis import Redis
 from redis.exceptions import RedisError
 from rq import Queue, Retry, Worker
 from rq.command import send_stop_job_command
-from rq.exceptions import InvalidJobOperation, NoSuchJobError
+from rq.exceptions import DuplicateJobError, InvalidJobOperation, NoSuchJobError
 from rq.job import Job as RqJob
 from rq.job import JobStatus
 
@@ -35,18 +36,20 @@ class RqJobs:
         if not workers:
             raise Unavailable(f"no calibration worker is running; {REMEDY}")
 
-    async def submit(self, job_id: str) -> None:
+    async def submit(self, job_id: str, attempt: int) -> None:
         try:
-            await asyncio.to_thread(self._enqueue, job_id)
+            await asyncio.to_thread(self._enqueue, job_id, attempt)
         except (RedisError, OSError) as error:
             raise Unavailable(f"the job queue cannot be reached ({type(error).__name__}); retry the job") from error
 
-    def _enqueue(self, job_id: str) -> None:
+    def _enqueue(self, job_id: str, attempt: int) -> None:
         # One retry: a killed worker's job runs again on another; a job that fails by itself does not raise.
-        self.queue.enqueue(
-            TASK, job_id, job_id=f"{job_id}-{time.time_ns()}", job_timeout=self.timeout, retry=Retry(max=1),
-            result_ttl=60, failure_ttl=24 * 3600, meta={"job": job_id},
-        )  # fmt: skip
+        # One id an attempt: a request that is sent twice does not queue the job twice.
+        with contextlib.suppress(DuplicateJobError):
+            self.queue.enqueue(
+                TASK, job_id, job_id=f"{job_id}-{attempt}", job_timeout=self.timeout, retry=Retry(max=1),
+                result_ttl=60, failure_ttl=24 * 3600, unique=True,
+            )  # fmt: skip
 
     async def stop(self, job_id: str) -> None:
         try:

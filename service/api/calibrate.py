@@ -16,7 +16,7 @@ from service.api.requests import documented, json_response, needs
 from service.api.schemas import CalibrateOptions, CalibrateRequest, JobAccepted, Jobs, JobState
 from service.api.state import Service, ServiceDep
 from service.core.calibration import DomainRef
-from service.core.errors import Conflict, InvalidInput, TooLarge, UnsupportedMedia
+from service.core.errors import Conflict, InvalidInput, Overloaded, TooLarge, Unavailable, UnsupportedMedia
 from service.core.jobs import Job, JobRequest, Status
 
 router = APIRouter(prefix="/calibrate", tags=["calibration"])
@@ -54,7 +54,7 @@ def state(job: Job) -> JobState:
     response_model=JobAccepted,
     dependencies=CALIBRATE,
     openapi_extra=BODY_DOC,
-    responses=documented(400, 409, 413, 415, 422),
+    responses=documented(400, 409, 413, 415, 422, 429),
 )
 async def calibrate(
     request: Request,
@@ -67,6 +67,7 @@ async def calibrate(
 ) -> Response:
     """Fits a calibration to unlabelled text of a domain, in the background."""
     await service.runner.available()
+    await asyncio.to_thread(check_backlog, service)
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and kind not in FORMATS:
         raise UnsupportedMedia(f"content-type {kind!r}: use application/json, {' or '.join(FORMATS)}")
@@ -92,9 +93,18 @@ async def calibrate(
         )
         job = await asyncio.to_thread(service.jobs.create, wanted, spool, notices, idempotency_key)
     if job.status is Status.QUEUED:
-        await service.runner.submit(job.id)
+        await hand_over(service, job)
     accepted = {"job": job.id, "domain": job.request.domain, "status": job.status.value}
     return json_response(accepted, 202, {"Location": f"/calibrate/{job.id}"})
+
+
+async def hand_over(service: Service, job: Job) -> None:
+    """A job that no runner takes is no job: the caller gets the error and nothing stays behind."""
+    try:
+        await service.runner.submit(job.id, job.attempt)
+    except Unavailable:
+        await asyncio.to_thread(service.jobs.discard, job.id)
+        raise
 
 
 def checked_options(given: dict[str, Any]) -> CalibrateOptions:
@@ -105,6 +115,13 @@ def checked_options(given: dict[str, Any]) -> CalibrateOptions:
         raise RequestValidationError([{**found, "loc": ("query", *found["loc"])} for found in error.errors()]) from None
     check_domain(options.domain)
     return options
+
+
+def check_backlog(service: Service) -> None:
+    """Raises Overloaded: waiting jobs hold their text on disk."""
+    waiting, most = service.jobs.counts()[Status.QUEUED], service.settings.max_queued_jobs
+    if waiting >= most:
+        raise Overloaded(f"{waiting} calibrations are queued, at most {most} may be", retry_after=60)
 
 
 def check_domain(domain: str) -> None:
@@ -175,7 +192,7 @@ async def events(service: Service, job_id: str) -> AsyncIterator[bytes]:
         if now != last:
             yield b"event: state\ndata: " + orjson.dumps(now.model_dump()) + b"\n\n"
             last = now
-        if now.status not in (Status.QUEUED, Status.RUNNING):
+        if now.status not in (Status.QUEUED, Status.RUNNING) or not service.ready:
             return
         await asyncio.sleep(EVENT_SECONDS)
 
@@ -186,7 +203,7 @@ async def cancel_job(job_id: str, service: ServiceDep) -> JobState:
     job = await asyncio.to_thread(service.jobs.read, job_id)
     if job.status.ended:
         raise Conflict(f"job {job_id} is {job.status} already")
-    if not await asyncio.to_thread(service.jobs.decide, job_id) and job.status is not Status.INTERRUPTED:
+    if not await asyncio.to_thread(service.jobs.decide, job_id) and job.status is Status.RUNNING:
         raise Conflict(f"job {job_id} is publishing its result and can no longer be cancelled")
     await service.runner.stop(job_id)
     current = await asyncio.to_thread(service.jobs.read, job_id)
@@ -198,5 +215,5 @@ async def retry_job(job_id: str, service: ServiceDep) -> JobAccepted:
     """Runs an interrupted job again on the text it still has."""
     await service.runner.available()
     job = await asyncio.to_thread(service.jobs.requeue, job_id)
-    await service.runner.submit(job_id)
+    await service.runner.submit(job_id, job.attempt)
     return JobAccepted(job=job.id, domain=job.request.domain, status=job.status.value)

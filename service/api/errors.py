@@ -7,6 +7,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from service.api.state import service_of
 from service.core import errors as e
@@ -62,6 +63,9 @@ def domain_error(request: Request, error: e.IsosimError) -> Response:
 
 def unexpected(request: Request, error: Exception) -> Response:
     """A fault of ours: the log gets everything, the caller only the id to ask for."""
+    if isinstance(error, OSError):
+        log.error("storage failed, request %s", request.scope["state"]["request_id"], exc_info=error)
+        return domain_error(request, e.Unavailable(f"storage failed: {error.strerror or type(error).__name__}"))
     log.error("unexpected error, request %s", request.scope["state"]["request_id"], exc_info=error)
     return answer(request, 500, "Internal", "unexpected error; the log has it under this request id", {})
 
@@ -97,9 +101,13 @@ def install(app: FastAPI) -> None:
     async def _(request: Request, error: HTTPException) -> Response:
         if isinstance(error.__cause__, e.IsosimError):  # FastAPI reads bodies, and takes what happens there for its own
             return domain_error(request, error.__cause__)
+        if isinstance(error.__cause__, ClientDisconnect):
+            return Response(status_code=499)  # nobody reads it; the metrics do
         kind = HTTP.get(error.status_code)
         if kind is None:
             return domain_error(request, e.InvalidInput(str(error.detail)))
         what = f"{request.method} {request.url.path}"
         message = f"no route {what}" if kind is e.NotFound else f"{what} is not allowed"
-        return domain_error(request, kind(message))
+        response = domain_error(request, kind(message))
+        response.headers.update(error.headers or {})  # Allow
+        return response

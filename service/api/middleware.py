@@ -6,15 +6,26 @@ import uuid
 from dataclasses import dataclass, field
 
 from starlette.datastructures import MutableHeaders
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.errors import domain_error, unexpected
 from service.core.embedding import Timings
-from service.core.errors import NotReady, TooLarge
+from service.core.errors import Forbidden, NotReady, TooLarge
 
 REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
-OPEN = {"/livez", "/readyz", "/metrics", "/health"}  # answered before the server is ready
+OPEN = {"/livez", "/readyz", "/metrics"}  # answered before the server is ready
+
+
+def check_origin(scope: Scope, *, keyless: bool) -> None:
+    """A page of another site must not use a keyless server on the reader's own machine.
+
+    Raises:
+        Forbidden: a browser says that another site sent this.
+    """
+    crossing = dict(scope["headers"]).get(b"sec-fetch-site") == b"cross-site"
+    if keyless and crossing and scope["method"] not in {"GET", "HEAD", "OPTIONS"}:
+        raise Forbidden("requests from other sites need an API key")
 
 
 @dataclass
@@ -78,11 +89,14 @@ class Envelope:
             declared = next((v for k, v in scope["headers"] if k == b"content-length"), b"0")
             if declared.isdigit() and int(declared) > limit:
                 raise TooLarge(f"the body has {int(declared)} bytes, at most {limit} are taken")
+            check_origin(scope, keyless=service.settings.api_keys_file is None)
             if not service.ready and scope["path"] not in OPEN:
                 raise NotReady("the server is starting or stopping")
             await self.app(scope, limited_receive, send_with_headers)
-        except (TooLarge, NotReady) as error:
+        except (TooLarge, NotReady, Forbidden) as error:
             await domain_error(Request(scope), error)(scope, receive, send_with_headers)
+        except ClientDisconnect:
+            status = 499  # the caller hung up while sending
         except Exception as error:
             if started:
                 raise

@@ -1,7 +1,5 @@
 """Probes and metrics; they need no key and no other part of the service."""
 
-import asyncio
-
 from fastapi import APIRouter
 from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -9,14 +7,15 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from service.api.requests import documented
 from service.api.state import ServiceDep
 from service.core.errors import NotReady
-from service.core.jobs import Status
 
 router = APIRouter(tags=["operations"])
 
 
-@router.get("/livez")
-async def livez() -> dict[str, str]:
-    """The process answers."""
+@router.get("/livez", responses={503: documented()[503]})
+async def livez(service: ServiceDep) -> dict[str, str]:
+    """The process answers and its encoder thread lives; where it does not, only a restart helps."""
+    if not service.embedder.batcher.alive:
+        raise NotReady("the encoder's thread has stopped")
     return {"status": "alive"}
 
 
@@ -37,7 +36,4 @@ async def metrics(service: ServiceDep) -> Response:
     m.queued.set(service.embedder.batcher.queued)
     m.cache_bytes.set(service.embedder.memory.size)
     m.ready.set(service.ready)
-    counts = await asyncio.to_thread(service.jobs.counts)
-    for status in Status:
-        m.jobs.labels(status.value).set(counts[status])
     return Response(m.exposition(), media_type=CONTENT_TYPE_LATEST)

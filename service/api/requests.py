@@ -1,5 +1,6 @@
 """What several routes ask of a request before they work: key, content type, limits."""
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
@@ -20,15 +21,15 @@ from service.core.texts import Side, Text
 def needs(scope: Scope) -> Any:  # a dependency; FastAPI types it no closer
     """Lets a request pass whose key has the scope."""
 
-    def check(request: Request, service: ServiceDep) -> None:
+    async def check(request: Request, service: ServiceDep) -> None:  # async: a plain function costs a thread
         service.keys.check(request.headers.get("authorization"), scope)
 
     return Depends(check)
 
 
-def json_body(request: Request) -> None:
+async def json_body(request: Request) -> None:
     """Raises UnsupportedMedia where the body is declared as something else than JSON."""
-    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
         raise UnsupportedMedia(f"content-type {kind!r}: this route reads application/json")
 
@@ -36,7 +37,7 @@ def json_body(request: Request) -> None:
 JsonBody = Depends(json_body)
 
 
-def trace_of(request: Request) -> Trace:
+async def trace_of(request: Request) -> Trace:
     trace: Trace = request.scope["state"]["trace"]
     return trace
 
@@ -89,7 +90,7 @@ def name_ignored(trace: Trace, body: Compatible) -> None:
     ignored = body.ignored()
     if ignored:
         listed = ", ".join(ignored)[:512]
-        trace.headers["x-isosim-ignored"] = listed.encode("ascii", "backslashreplace").decode()
+        trace.headers["x-isosim-ignored"] = re.sub(r"[^\x20-\x7e]", "?", listed)  # names are the caller's
 
 
 def json_response(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:

@@ -2,13 +2,28 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, FailFast, Field, Tag
+from pydantic_core import PydanticCustomError
 
 from service.core.jobs import METHODS, PROMOTIONS
 
 DomainField = Annotated[str, Field(description="name, name@3, name@champion or name@previous")]
 Method = Literal[METHODS]  # type: ignore[valid-type]
 Promotion = Literal[PROMOTIONS]  # type: ignore[valid-type]
+
+
+# One error is enough: pydantic would otherwise build one for each of a million wrong entries.
+Sentences = Annotated[list[str], FailFast()]
+SentencePairs = Annotated[list[tuple[str, str]], FailFast()]
+
+
+def first_wrong_entry(value: Any) -> Any:
+    """The same for a field that is one text or a list of them, where FailFast cannot stand."""
+    if isinstance(value, list):
+        wrong = next((index for index, entry in enumerate(value) if not isinstance(entry, str)), None)
+        if wrong is not None:
+            raise PydanticCustomError("string_type", "entry {index} should be a valid string", {"index": wrong})
+    return value
 
 
 class Own(BaseModel):
@@ -40,7 +55,7 @@ class PairsRequest(Own):
         }
     )
 
-    pairs: list[tuple[str, str]] = Field(description="1 to 512 pairs of sentences")
+    pairs: SentencePairs = Field(description="1 to 512 pairs of sentences")
     domain: DomainField = "default"
     detail: bool = Field(default=False, description="adds what the score rests on")
 
@@ -54,7 +69,7 @@ class TeiParameters(Compatible):
 
 class TeiInputs(Compatible):
     source_sentence: str
-    sentences: list[str]
+    sentences: Sentences
 
 
 class TeiSimilarityRequest(Compatible):
@@ -97,7 +112,7 @@ class SimilarityResponse(BaseModel):
 class EmbedRequest(Compatible):
     """text-embeddings-inference's body, with a domain and a space."""
 
-    inputs: str | list[str]
+    inputs: Annotated[str | list[str], BeforeValidator(first_wrong_entry)]
     normalize: bool = True
     truncate: bool | None = None
     truncation_direction: Literal["Right", "Left"] = "Right"
@@ -117,7 +132,7 @@ class CalibrateOptions(Own):
 
 
 class CalibrateRequest(CalibrateOptions):
-    texts: list[str]
+    texts: Sentences
 
 
 class JobAccepted(BaseModel):

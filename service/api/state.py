@@ -37,4 +37,8 @@ def service_of(request: Request) -> Service:
     return service
 
 
-ServiceDep = Annotated[Service, Depends(service_of)]
+async def provide(request: Request) -> Service:
+    return service_of(request)
+
+
+ServiceDep = Annotated[Service, Depends(provide)]

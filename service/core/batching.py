@@ -6,6 +6,7 @@ at once, a busy one meets fuller batches, no text can starve, and little is spen
 """
 
 import asyncio
+import logging
 import threading
 import time
 from bisect import bisect_left
@@ -19,6 +20,8 @@ from typing import Self
 from service.core.calibration import Matrix
 from service.core.errors import BackendFailure, IsosimError, NotReady, Overloaded
 from service.core.texts import Pooled, Text, Tokenize, Tokens, VectorCodec
+
+log = logging.getLogger(__name__)
 
 MIN_FILL = 0.7  # share of a batch that must be real tokens before padding makes a second batch cheaper (unmeasured)
 WINDOW = 1024  # texts looked at for a batch, oldest first
@@ -107,12 +110,13 @@ class MicroBatcher:
         max_batch_texts: int,
         max_queued_texts: int,
         on_done: Callable[[Work], None],
+        on_death: Callable[[], None] = lambda: None,
         on_batch: Callable[[BatchStats], None] = lambda _: None,
     ) -> None:
         self.tokenize, self.encode, self.codec = tokenize, encode, codec
         self.max_batch_tokens, self.max_batch_texts = max_batch_tokens, max_batch_texts
         self.max_queued_texts = max_queued_texts
-        self.on_done, self.on_batch = on_done, on_batch
+        self.on_done, self.on_death, self.on_batch = on_done, on_death, on_batch
         self.queued = 0  # texts admitted and unfinished
         self.rate = 0.0  # texts a second, smoothed, for Retry-After
         self._arriving: deque[Work] = deque()
@@ -120,10 +124,11 @@ class MicroBatcher:
         self._arrived = threading.Condition()
         self._ready = threading.Condition()
         self._stopping = False
+        self._dead = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._threads = [
-            threading.Thread(target=self._tokenizing, name="tokenize", daemon=True),
-            threading.Thread(target=self._running, name="encode", daemon=True),
+            threading.Thread(target=self._living, args=(self._tokenizing,), name="tokenize", daemon=True),
+            threading.Thread(target=self._living, args=(self._running,), name="encode", daemon=True),
         ]
 
     def __enter__(self) -> Self:
@@ -142,7 +147,7 @@ class MicroBatcher:
 
     @property
     def alive(self) -> bool:
-        return all(thread.is_alive() for thread in self._threads)
+        return not self._dead and all(thread.is_alive() for thread in self._threads)
 
     def submit(self, works: Sequence[Work]) -> None:
         """Admits all works or none.
@@ -167,6 +172,16 @@ class MicroBatcher:
         with self._arrived:
             self._arriving.extend(works)
             self._arrived.notify()
+
+    def _living(self, main: Callable[[], None]) -> None:
+        """A thread's outermost frame: if it dies of anything, everybody who waits is told."""
+        try:
+            main()
+        except BaseException:  # the boundary; a tokenizer's panic is no Exception
+            log.exception("the batcher's %s thread died", threading.current_thread().name)
+            self._dead = True
+            if self._loop is not None and not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self.on_death)
 
     def _tokenizing(self) -> None:
         while True:
@@ -221,6 +236,14 @@ class MicroBatcher:
             self._run(batch)
 
     def _run(self, batch: list[Work]) -> None:
+        if not self._encode(batch) and len(batch) > 1:
+            for work in batch:  # find the one to blame, spare the others
+                work.error = None
+                self._encode([work])
+        self._deliver(batch)
+
+    def _encode(self, batch: list[Work]) -> bool:
+        """False where the encoder failed on this batch; the works carry the error."""
         start = time.perf_counter()
         ids = [work.tokens.ids for work in batch if work.tokens is not None]
         try:
@@ -228,7 +251,8 @@ class MicroBatcher:
         except IsosimError as error:
             for work in batch:
                 work.error = error
-        except Exception as error:  # noqa: BLE001 - the loop's boundary: a thread must outlive a bad batch
+        except Exception as error:  # the loop's boundary: a thread must outlive a bad batch
+            log.exception("the encoder failed")
             for work in batch:
                 work.error = BackendFailure(f"the encoder failed: {type(error).__name__}")
         else:
@@ -243,12 +267,15 @@ class MicroBatcher:
         self.on_batch(BatchStats(len(batch), sum(w.length for w in batch), longest * len(batch), spent))
         rate = len(batch) / max(spent, 1e-6)
         self.rate = rate if not self.rate else 0.9 * self.rate + 0.1 * rate
-        self._deliver(batch)
+        return batch[0].error is None
 
     def _drop_abandoned(self, works: list[Work]) -> list[Work]:
-        gone = [work for work in works if not work.waiters]
+        gone: list[Work] = []
+        wanted: list[Work] = []
+        for work in works:  # one look at each: waiters change on the event loop meanwhile
+            (wanted if work.waiters else gone).append(work)
         self._deliver(gone)
-        return [work for work in works if work.waiters] if gone else works
+        return wanted
 
     def _deliver(self, works: list[Work]) -> None:
         if works and self._loop is not None and not self._loop.is_closed():

@@ -74,6 +74,7 @@ class Embedder:
             max_batch_texts=max_batch_texts,
             max_queued_texts=max_queued_texts,
             on_done=self._done,
+            on_death=self._fail_all,
             on_batch=on_batch,
         )
         self._under_way: dict[bytes, Work] = {}
@@ -85,8 +86,12 @@ class Embedder:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
-        for work in list(self._under_way.values()):  # admitted, never run
-            work.error = NotReady("the server is stopping")
+        self._fail_all()
+
+    def _fail_all(self) -> None:
+        """Nothing will be computed any more: whoever waits is told."""
+        for work in list(self._under_way.values()):
+            work.error = NotReady("the encoder has stopped")
             self._done(work)
 
     async def embed(self, texts: Sequence[Text]) -> Embedded:

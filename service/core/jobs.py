@@ -66,8 +66,12 @@ class JobRunner(Protocol):
     async def available(self) -> None:
         """Raises Unavailable, with the remedy, where nothing could run a job."""
 
-    async def submit(self, job_id: str) -> None:
-        """Raises Unavailable where the job could not be handed over."""
+    async def submit(self, job_id: str, attempt: int) -> None:
+        """Hands an attempt over; handing the same one over twice runs it once.
+
+        Raises:
+            Unavailable: it could not be handed over.
+        """
 
     async def stop(self, job_id: str) -> None:
         """Ends the job's process if it runs; after a return, none is running or about to."""

@@ -79,12 +79,16 @@ class Registry:
             if domain == DEFAULT:
                 return self.builtin
             if await asyncio.to_thread(self.source.exists, domain):
-                raise EncoderMismatch(f"encoder_mismatch: domain {domain!r} has no champion for this server's encoder")
+                raise EncoderMismatch(
+                    f"encoder_mismatch: domain {domain!r} has no champion for this server's encoder; "
+                    f"name a version ({domain}@1) or promote one"
+                )
             raise NotFound(f"no domain {domain!r}; GET /domains lists what there is")
-        calibration = await asyncio.to_thread(self.source.load, domain, named.champion)
-        # A refresh may have put a newer one here while this one was loading.
-        if domain not in self.champions:
-            self._set(calibration)
+        # Under the refresh's lock, so that neither overwrites what the other has just learned.
+        async with self._refreshing:
+            if domain not in self.champions:
+                named = await asyncio.to_thread(self.source.named, domain)
+                self._set(await asyncio.to_thread(self.source.load, domain, named.champion or 0))
         return self.champions[domain]
 
     async def _load_pinned(self, domain: str, version: int) -> Calibration:
@@ -113,26 +117,23 @@ class Registry:
         """
         async with self._refreshing:
             stamps = await asyncio.to_thread(self.source.changes)
-            for domain in self.champions.keys() - stamps.keys():
-                del self.champions[domain]
             for domain, stamp in stamps.items():
-                if self._stamps.get(domain) == stamp:
-                    continue
-                if everything or domain in self.champions or domain == DEFAULT:
-                    await self._replace(domain)
-            self._stamps = stamps
+                resident = everything or domain in self.champions or domain == DEFAULT
+                if resident and self._stamps.get(domain) != stamp and await self._replace(domain):
+                    self._stamps[domain] = stamp
 
-    async def _replace(self, domain: str) -> None:
+    async def _replace(self, domain: str) -> bool:
+        """False where the store could not be read and another look may find more."""
         try:
             named = await asyncio.to_thread(self.source.named, domain)
             current = self.champions.get(domain)
-            if named.champion is None:
-                self.champions.pop(domain, None)
-            elif current is None or current.version != named.champion:
+            if named.champion is not None and (current is None or current.version != named.champion):
                 self._set(await asyncio.to_thread(self.source.load, domain, named.champion))
         except (IsosimError, OSError) as error:
             log.error("champion of %s not loaded, the version before keeps serving: %s", domain, error)
             self.on_failure(domain)
+            return isinstance(error, IsosimError)
+        return True
 
     def drop(self, domain: str, version: int) -> None:
         """Forgets a deleted version."""

@@ -49,24 +49,25 @@ class Result:
             "sentences": self.report["sentences"],
             "seed": request.seed,
         }
-        promote, why = self._wanted(domains)
+        expected = domains.aliases(request.domain, self.encoder.digest)
+        promote, why = self._wanted(domains, expected.champion)
         report = {**self.report, "promotion": why}
         version = domains.publish(request.domain, manifest, report, self.fitted.weights, self.reference)
-        if not promote:
-            return version, False, why
-        for _ in range(5):  # promotion is compare-and-set: whoever loses looks again
-            expected = domains.aliases(request.domain, self.encoder.digest)
+        for _ in range(5):
+            if not promote:
+                return version, False, why
             try:
                 domains.promote(request.domain, self.encoder.digest, version, expected=expected)
-            except Conflict:
-                continue
-            return version, True, why
+            except Conflict:  # promotion is compare-and-set: whoever loses compares with the new champion
+                expected = domains.aliases(request.domain, self.encoder.digest)
+                promote, why = self._wanted(domains, expected.champion)
+            else:
+                return version, True, why
         return version, False, "other promotions kept winning"
 
-    def _wanted(self, domains: DomainStore) -> tuple[bool, str]:
+    def _wanted(self, domains: DomainStore, champion: int | None) -> tuple[bool, str]:
         if self.request.promote != "if_better":
             return self.request.promote == "always", f"promote: {self.request.promote}"
-        champion = domains.aliases(self.request.domain, self.encoder.digest).champion
         if champion is None:
             return True, "the domain had no champion"
         return self._compare(domains, champion)

@@ -32,6 +32,7 @@ def resealed(tmp_path: Path) -> Callable[..., Path]:
     def make(**contents: bytes) -> Path:
         place = tmp_path / "resealed"
         with building(tmp_path) as folder:
+            (folder / "report.json").write_text("{}")
             for name, content in contents.items():
                 (folder / {"weights": WEIGHTS, "reference": REFERENCE}[name]).write_bytes(content)
             seal(folder, place, {})

@@ -154,8 +154,11 @@ async def test_a_caller_who_leaves_does_not_hurt_another_who_shares_the_text(enc
         await asyncio.sleep(0.01)
         gone.cancel()
         await asyncio.gather(gone, return_exceptions=True)
+        late = asyncio.create_task(vectors(made, "shared"))
+        await asyncio.sleep(0.01)
         encoder.free.set()
         np.testing.assert_array_equal(await stays, expected("shared"))
+        np.testing.assert_array_equal(await late, expected("shared"))
         await first
         await idle(made)
     assert encoder.seen == ["first", "shared"]

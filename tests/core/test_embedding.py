@@ -84,6 +84,7 @@ async def test_a_text_under_way_for_one_request_is_not_computed_for_another(enco
         answers = await asyncio.gather(*tasks)
     assert encoder.seen.count("same") == 1
     assert len({answer.vectors[0].tobytes() for answer in answers}) == 1
+    assert [answer.timings.tokens for answer in answers] == [5, 1, 1]
     assert lookups == [CacheLookup(computed=2), CacheLookup(joined=1, computed=1), CacheLookup(joined=1, computed=1)]
 
 

@@ -49,6 +49,13 @@ def test_the_first_entry_of_a_key_stays() -> None:
     assert cache.size == COST
 
 
+def test_one_byte_short_of_room_for_three_is_room_for_two() -> None:
+    cache = MemoryCache(3 * COST - 1)
+    for number in range(3):
+        cache.put(key(number), entry(number))
+    assert held(cache, range(3)) == [1, 2]
+
+
 def test_a_cache_of_no_capacity_holds_nothing() -> None:
     cache = MemoryCache(0)
     cache.put(key(1), entry(1))

@@ -134,6 +134,7 @@ async def test_a_first_version_of_default_replaces_the_identity(source: FakeSour
     assert await version(registry, "default") == 0
     source.promote("default", 1)
     await registry.refresh()
+    assert source.loads == {("default", 1): 1}  # before anybody asks
     assert await version(registry, "default") == 1
     assert await version(registry, "default@0") == 0
 

@@ -47,12 +47,12 @@ def test_a_pairs_score_has_the_same_bits_whatever_pairs_stand_beside_it(
     assert all(cosine(a[i : i + 1], b[i : i + 1]).tobytes() == together[i : i + 1].tobytes() for i in range(len(a)))
 
 
-@pytest.mark.parametrize("dim", [8, 31, 384, 768, 1024])
+@pytest.mark.parametrize("dim", [8, 30, 384, 768, 1024])
 def test_at_real_sizes_too_the_bits_of_a_score_do_not_depend_on_its_batch(dim: int) -> None:
-    rng = np.random.default_rng(dim)
-    a, b = (rng.standard_normal((512, dim)).astype(np.float32) for _ in range(2))
+    u, v = (np.random.default_rng(seed).standard_normal((512, dim // 2)).astype(np.float32) for seed in range(2))
+    a, b = np.hstack([u, v]), np.hstack([v, -u])  # orthogonal: what is left is the order of summation
     together = cosine(a, b)
-    for i in range(0, 512, 37):
+    for i in range(0, 512, 7):
         assert cosine(a[i : i + 1], b[i : i + 1]).tobytes() == together[i : i + 1].tobytes()
 
 

@@ -135,6 +135,14 @@ def test_the_interval_of_a_threshold_covers_the_truth_about_as_often_as_it_says(
     assert sum(low <= truth <= high for low, high in intervals) >= 15
 
 
+def test_the_relative_error_of_a_rate_is_how_much_it_varies_between_samples() -> None:
+    references = [reference_of(latents(150, seed=seed)) for seed in range(30)]
+    threshold = references[0].threshold(0.01)
+    rates = [float(reference.false_match_rate(np.array([threshold]))[0]) for reference in references]
+    stated = float(np.mean([reference.relative_error[list(reference.levels).index(0.01)] for reference in references]))
+    assert stated == pytest.approx(np.std(rates) / np.mean(rates), rel=0.4)
+
+
 def test_more_sentences_make_a_threshold_surer() -> None:
     def width(count: int) -> float:
         low, high = reference_of(latents(count)).interval(0.01)
