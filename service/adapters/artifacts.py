@@ -99,7 +99,9 @@ def verified(folder: Path, *names: str) -> dict[str, Any]:
         CorruptArtifact: a file is missing or has another hash; the message names it.
     """
     manifest = read_json(folder / MANIFEST)
-    files = manifest.get("files", {})
+    files = manifest.get("files")
+    if not isinstance(files, dict):
+        raise CorruptArtifact(f"{folder / MANIFEST} lists no files")
     for name in names or files:
         path = folder / name
         if name not in files or not path.is_file():

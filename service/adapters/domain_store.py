@@ -6,6 +6,7 @@ Aliases are kept by encoder digest, so that fleets on different encoders share a
 import contextlib
 import os
 import shutil
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -54,7 +55,7 @@ def read_version(folder: Path) -> StoredVersion:
         if REFERENCE in manifest["files"]:
             with np.load(folder / REFERENCE, allow_pickle=False) as arrays:
                 reference = ReferenceDistribution.from_arrays(arrays)
-    except (SafetensorError, ValueError, KeyError) as error:
+    except (SafetensorError, zipfile.BadZipFile, EOFError, ValueError, KeyError) as error:
         raise CorruptArtifact(f"{folder} cannot be read: {error}") from error
     return StoredVersion(manifest, weights, reference)
 
@@ -62,19 +63,30 @@ def read_version(folder: Path) -> StoredVersion:
 class DomainStore:
     def __init__(self, root: Path) -> None:
         self.root = root / "domains"
+        self._prepared = False
 
     def prepare(self) -> None:
         """Makes the folder; from then on its absence means that the volume is away."""
         self.root.mkdir(parents=True, exist_ok=True)
+        self._prepared = True
 
     def domains(self) -> list[str]:
         """Names of all domains that have a version."""
         return sorted({f.parent.parent.name for f in self.root.glob("*/[0-9]*/manifest.json")})
 
     def changes(self) -> dict[str, int]:
-        """A stamp for each domain that differs after its aliases changed; cheap enough to poll."""
-        with os.scandir(self.root) as entries:  # raises where the volume is away; a glob would find no domain at all
-            files = [Path(entry.path) / ALIASES for entry in entries]
+        """A stamp for each domain that differs after its aliases changed; cheap enough to poll.
+
+        Raises:
+            OSError: the volume is away; it must not look as if all domains had been deleted.
+        """
+        try:
+            with os.scandir(self.root) as entries:
+                files = [Path(entry.path) / ALIASES for entry in entries]
+        except FileNotFoundError:
+            if self._prepared:
+                raise
+            return {}
         stats = {f.parent.name: f.stat() for f in files if f.is_file()}
         return {name: hash((s.st_mtime_ns, s.st_ino)) for name, s in stats.items()}
 
@@ -84,10 +96,15 @@ class DomainStore:
         return sorted(int(f.parent.name) for f in folders if f.parent.name.isdigit())
 
     def manifest(self, domain: str, version: int) -> dict[str, Any]:
+        path = self.root / domain / str(version) / "manifest.json"
         try:
-            return read_json(self.root / domain / str(version) / "manifest.json")
+            manifest = read_json(path)
         except FileNotFoundError:
             raise NotFound(f"domain {domain!r} has no version {version}; it has {self.versions(domain)}") from None
+        encoder = manifest.get("encoder")
+        if not isinstance(encoder, dict) or not {"id", "digest"} <= encoder.keys() or "method" not in manifest:
+            raise CorruptArtifact(f"{path} names no encoder or method")
+        return manifest
 
     def report(self, domain: str, version: int) -> dict[str, Any]:
         self.manifest(domain, version)
@@ -154,7 +171,7 @@ class DomainStore:
         """
         if self.manifest(domain, version)["encoder"]["digest"] != encoder:
             raise Conflict(f"version {version} of {domain!r} belongs to another encoder")
-        if version == expected.champion:
+        if version == expected.champion and self.aliases(domain, encoder).revision == expected.revision:
             return expected
         return self._set(domain, encoder, replace(expected, champion=version, previous=expected.champion))
 
@@ -182,6 +199,7 @@ class DomainStore:
 
     def delete(self, domain: str, version: int) -> None:
         """Raises NotFound; Conflict for a version that an alias names."""
+        self.manifest(domain, version)
         with locked(self.root / domain / ".lock"):
             self.manifest(domain, version)
             if version in self._named(domain):

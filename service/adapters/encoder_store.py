@@ -54,12 +54,16 @@ class EncoderStore:
             CorruptArtifact: a file does not match its manifest.
         """
         artifact_id, _, digest = name.partition("@")
-        folders = [f.parent for f in (self.root / artifact_id).glob(f"{digest}*/manifest.json")]
+        found = (self.root / artifact_id).glob(f"{digest}*/manifest.json")
+        folders = [f.parent for f in found if not f.parent.name.startswith(".")]
         if not folders:
             raise Unavailable(f"no encoder {name!r} in {self.root}; make it with: isosim export --encoder minilm")
-        folder = max(folders, key=lambda f: str(read_json(f / "manifest.json")["created"]))
+        folder = max(folders, key=lambda f: str(read_json(f / "manifest.json").get("created")))
         manifest = verified(folder, ENCODER, CALIBRATOR, TOKENIZER)
-        spec = EncoderSpec(**manifest["encoder"])
+        try:
+            spec = EncoderSpec(**manifest["encoder"])
+        except (KeyError, TypeError) as error:
+            raise CorruptArtifact(f"{folder / 'manifest.json'} does not describe an encoder: {error}") from error
         if spec.digest != folder.name:
             raise CorruptArtifact(f"{folder / 'manifest.json'} describes another encoder ({spec.digest})")
         return EncoderArtifact(artifact_id, spec, folder)

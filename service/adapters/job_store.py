@@ -1,6 +1,7 @@
 """Jobs in the model store: `jobs/<id>/job.json` and, until the job ends, `jobs/<id>/input`."""
 
 import contextlib
+import dataclasses
 import hashlib
 import logging
 import os
@@ -89,7 +90,9 @@ class JobStore:
         """The record as it stands; a running job whose worker fell silent reads `interrupted`."""
         raw = read_json(self.folder(job_id) / RECORD)
         try:
-            job = Job(request=JobRequest(**raw.pop("request")), status=Status(raw.pop("status")), **raw)
+            known = {f.name for f in dataclasses.fields(Job)}  # a newer release may have written more
+            facts = {name: value for name, value in raw.items() if name in known - {"request", "status"}}
+            job = Job(request=JobRequest(**raw["request"]), status=Status(raw["status"]), **facts)
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptArtifact(f"{self.root / job_id / RECORD} is not understood: {error}") from error
         if job.status is Status.RUNNING and time.time() - job.heartbeat > SILENCE:
@@ -187,11 +190,12 @@ class JobStore:
                 yield orjson.loads(line)
 
     def forget(self, keep: int) -> None:
-        """Removes the records of all but the newest `keep` ended jobs."""
+        """Removes the records of all but the newest `keep` ended jobs, and what dead processes left behind."""
         old = [job.id for job in self.all() if job.status.ended][keep:]
         for job_id in old:
             shutil.rmtree(self.root / job_id, ignore_errors=True)
         self._drop_claims(set(old))
+        self.sweep()
 
     def _drop_claims(self, jobs: set[str]) -> None:
         for claim in (self.root / "idempotency").glob("*") if jobs else ():

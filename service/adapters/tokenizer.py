@@ -28,6 +28,4 @@ class FastTokenizer:
             encodings = self.sides[side].encode_batch_fast(texts)
         except Exception as error:  # tokenizers raises bare Exceptions
             raise TokenizerFailure(f"a text cannot be tokenized: {error}") from error
-        if not all(encoding.ids for encoding in encodings):
-            raise TokenizerFailure("a text has no tokens")
         return [Tokens(encoding.ids, bool(encoding.overflowing)) for encoding in encodings]

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Self
 
 from service.core.calibration import Matrix
-from service.core.errors import BackendFailure, IsosimError, NotReady, Overloaded
+from service.core.errors import BackendFailure, IsosimError, NotReady, Overloaded, TokenizerFailure
 from service.core.texts import Pooled, Text, Tokenize, Tokens, VectorCodec
 
 log = logging.getLogger(__name__)
@@ -73,10 +73,10 @@ def pack(waiting: Sequence[Work], max_tokens: int, max_texts: int) -> list[Work]
     while by_length[low] is not oldest:
         low += 1
     high = low + 1  # the batch is by_length[low:high]
-    longest, real = oldest.length, oldest.length
+    longest, real = max(oldest.length, 1), oldest.length
     while high - low < max_texts:
         shorter = by_length[low - 1].length if low else None
-        longer = by_length[high].length if high < len(by_length) else None
+        longer = max(by_length[high].length, 1) if high < len(by_length) else None
         count = high - low + 1
         costs = []  # (padded tokens, fill, side)
         if shorter is not None:
@@ -209,14 +209,18 @@ class MicroBatcher:
     def _tokenize_group(self, works: list[Work]) -> list[Work]:
         try:
             results = self.tokenize([work.text.content for work in works], works[0].text.side)
-        except IsosimError as error:
+        except Exception as error:  # noqa: BLE001 - the loop's boundary: a thread must outlive a bad text
             if len(works) > 1:  # find the one to blame, spare the others
                 return [failed for work in works for failed in self._tokenize_group([work])]
-            works[0].error = error
+            known = error if isinstance(error, IsosimError) else None
+            works[0].error = known or TokenizerFailure(f"a text cannot be tokenized: {error}")
             return works
         for work, tokens in zip(works, results, strict=True):
-            work.tokens, work.length = tokens, len(tokens.ids)
-        return []
+            if tokens.ids:
+                work.tokens, work.length = tokens, len(tokens.ids)
+            else:
+                work.error = TokenizerFailure("a text has no tokens")
+        return [work for work in works if work.tokens is None]
 
     def _running(self) -> None:
         while True:
@@ -246,19 +250,20 @@ class MicroBatcher:
         """False where the encoder failed on this batch; the works carry the error."""
         start = time.perf_counter()
         ids = [work.tokens.ids for work in batch if work.tokens is not None]
+        error: IsosimError | None = None
         try:
             vectors = self.codec.round(self.encode(ids))
-        except IsosimError as error:
-            for work in batch:
-                work.error = error
-        except Exception as error:  # the loop's boundary: a thread must outlive a bad batch
-            log.exception("the encoder failed")
-            for work in batch:
-                work.error = BackendFailure(f"the encoder failed: {type(error).__name__}")
-        else:
             for work, vector in zip(batch, vectors, strict=True):
                 # A copy of its own: a row would keep the whole batch alive in the cache.
                 work.result = Pooled(vector.copy(), work.length, work.tokens is not None and work.tokens.truncated)
+        except IsosimError as known:
+            error = known
+        except Exception as unknown:  # the loop's boundary: a thread must outlive a bad batch
+            log.exception("the encoder failed")
+            error = BackendFailure(f"the encoder failed: {type(unknown).__name__}")
+        if error is not None:
+            for work in batch:
+                work.result, work.error = None, error
         spent = time.perf_counter() - start
         for work in batch:
             work.queue = start - work.arrived - work.tokenization
@@ -267,7 +272,7 @@ class MicroBatcher:
         self.on_batch(BatchStats(len(batch), sum(w.length for w in batch), longest * len(batch), spent))
         rate = len(batch) / max(spent, 1e-6)
         self.rate = rate if not self.rate else 0.9 * self.rate + 0.1 * rate
-        return batch[0].error is None
+        return error is None
 
     def _drop_abandoned(self, works: list[Work]) -> list[Work]:
         gone: list[Work] = []

@@ -84,11 +84,11 @@ class Registry:
                     f"name a version ({domain}@1) or promote one"
                 )
             raise NotFound(f"no domain {domain!r}; GET /domains lists what there is")
-        # Under the refresh's lock, so that neither overwrites what the other has just learned.
-        async with self._refreshing:
-            if domain not in self.champions:
-                named = await asyncio.to_thread(self.source.named, domain)
-                self._set(await asyncio.to_thread(self.source.load, domain, named.champion or 0))
+        calibration = await asyncio.to_thread(self.source.load, domain, named.champion)
+        # Somebody may have been faster. If the champion changed meanwhile, the next refresh sees it: a domain gets
+        # its stamp only once it is resident.
+        if domain not in self.champions:
+            self._set(calibration)
         return self.champions[domain]
 
     async def _load_pinned(self, domain: str, version: int) -> Calibration:
@@ -117,6 +117,8 @@ class Registry:
         """
         async with self._refreshing:
             stamps = await asyncio.to_thread(self.source.changes)
+            for domain in self.champions.keys() - stamps.keys():
+                del self.champions[domain]
             for domain, stamp in stamps.items():
                 resident = everything or domain in self.champions or domain == DEFAULT
                 if resident and self._stamps.get(domain) != stamp and await self._replace(domain):

@@ -27,7 +27,8 @@ class OfflineEncoder:
         vectors = np.empty((len(texts), self.spec.dim), np.float32)
         for start in range(0, len(texts), TOKENIZED):
             chunk = [self.spec.prompt + text for text in texts[start : start + TOKENIZED]]
-            ids = [tokens.ids for tokens in self.tokenize(chunk, "right")]
+            # A text of nothing but control characters has no tokens where no special ones are added.
+            ids = [tokens.ids or [self.spec.pad_token_id] for tokens in self.tokenize(chunk, "right")]
             order = sorted(range(len(ids)), key=lambda index: len(ids[index]))
             done = 0
             while done < len(order):

@@ -62,11 +62,21 @@ def test_the_tenth_version_comes_after_the_ninth(domains: DomainStore) -> None:
 
 
 def test_a_store_without_the_domain_has_nothing_of_it(domains: DomainStore) -> None:
+    domains.prepare()
     assert (domains.domains(), domains.versions("news"), domains.changes()) == ([], [], {})
     assert domains.aliases("news", MINE) == Aliases()
     for read in (domains.manifest, domains.report, domains.load):
         with pytest.raises(NotFound, match="news"):
             read("news", 1)
+
+
+def test_a_store_whose_volume_is_away_is_an_error_and_not_an_empty_one(domains: DomainStore) -> None:
+    domains.prepare()
+    publish(domains)
+    promote(domains, 1)
+    domains.root.rename(domains.root.with_name("away"))
+    with pytest.raises(OSError, match="domains"):
+        domains.changes()
 
 
 def test_a_publication_that_fails_takes_no_number(domains: DomainStore) -> None:

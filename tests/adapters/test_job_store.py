@@ -1,6 +1,5 @@
 """A job's record from its posting to its end, decided once."""
 
-import json
 import os
 import time
 from collections import Counter
@@ -13,7 +12,7 @@ from threading import Barrier
 import pytest
 
 from service.adapters.job_store import SILENCE, JobStore
-from service.core.errors import Conflict, IsosimError, JobCancelled, NotFound
+from service.core.errors import Conflict, CorruptArtifact, IsosimError, JobCancelled, NotFound
 from service.core.jobs import Job, JobRequest, Status
 
 REQUEST = JobRequest("news", "d" * 64, "tiny")
@@ -208,19 +207,34 @@ def test_of_ended_jobs_the_newest_are_kept_and_of_the_others_all(jobs: JobStore)
     assert {job.id for job in jobs.all()} == {job.id for job in (*ended[2:], queued, running)}
 
 
-def test_a_record_with_fields_of_a_newer_release_is_read(jobs: JobStore) -> None:
+@pytest.mark.parametrize("content", ["", "{", "{}", '{"status": "queued"}', '{"request": {}, "status": "asleep"}'])
+def test_a_record_that_is_not_understood_is_named_and_passed_over_in_the_list(jobs: JobStore, content: str) -> None:
+    good, bad = post(jobs), post(jobs)
+    (jobs.root / bad.id / "job.json").write_text(content)
+    with pytest.raises(CorruptArtifact, match=bad.id):
+        jobs.read(bad.id)
+    assert jobs.all() == [good]
+
+
+def test_a_discarded_job_is_gone_and_its_key_can_be_used_again(jobs: JobStore) -> None:
+    first, other = post(jobs, key="k"), post(jobs, key="other")
+    jobs.discard(first.id)
+    assert jobs.all() == [other]
+    assert post(jobs, key="k").id != first.id
+    assert post(jobs, key="other") == other
+
+
+def test_what_a_killed_process_left_half_made_is_no_job_and_is_swept_away_after_a_day(jobs: JobStore) -> None:
     job = post(jobs)
-    path = jobs.root / job.id / "job.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"colour": "blue"}))
-    assert jobs.read(job.id) == job
-
-
-def test_a_spool_of_a_killed_process_is_no_job_and_its_text_does_not_stay_for_ever(jobs: JobStore) -> None:
-    post(jobs)
-    left = jobs.root / ".spool-0123456789abcdef"
-    left.write_text('"secret words"')
-    yesterday = time.time() - 25 * 3600
-    os.utime(left, (yesterday, yesterday))
-    assert len(jobs.all()) == 1
-    jobs.forget(keep=10)
-    assert not left.exists()
+    left = [jobs.root / f"{kind}-{age}" for kind in (".spool", ".building") for age in ("old", "fresh")]
+    for path in left:
+        if path.name.startswith(".building"):
+            path.mkdir()
+        else:
+            path.write_text('"secret words"')
+        if path.name.endswith("old"):
+            yesterday = time.time() - 25 * 3600
+            os.utime(path, (yesterday, yesterday))
+    jobs.sweep()
+    assert [path.exists() for path in left] == [False, True, False, True]
+    assert jobs.all() == [job]

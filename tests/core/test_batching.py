@@ -12,7 +12,7 @@ import pytest
 from service.core.batching import BatchStats
 from service.core.calibration import Matrix
 from service.core.embedding import Embedded, Embedder
-from service.core.errors import BackendFailure, IsosimError, NotReady, Overloaded, TokenizerFailure
+from service.core.errors import BackendFailure, NotReady, Overloaded, TokenizerFailure
 from service.core.memory_cache import MemoryCache
 from service.core.texts import Side, Text, Tokens, VectorCodec
 from tests.core.fake_encoder import DIM, FakeEncoder, letters, vector_of
@@ -185,7 +185,7 @@ class Breaks(FakeEncoder):
 
     def __call__(self, ids: list[list[int]]) -> Matrix:
         found = super().__call__(ids)
-        if ord("!") not in ids[0]:
+        if not any(ord("!") in row for row in ids):
             return found
         if self.how is None:
             return found[:0]  # fewer vectors than texts
@@ -193,20 +193,23 @@ class Breaks(FakeEncoder):
 
 
 @pytest.mark.parametrize("how", [RuntimeError("boom"), BackendFailure("NaN"), MemoryError(), None], ids=repr)
-async def test_an_encoder_that_fails_fails_its_batch_and_works_on(how: Exception | None) -> None:
+@pytest.mark.parametrize("max_batch_texts", [1, 8])
+async def test_a_text_the_encoder_fails_on_is_the_only_one_to_fail(how: Exception | None, max_batch_texts: int) -> None:
     encoder = Breaks(how)
-    with embedder(encoder) as made:
-        tasks = [await hold(made, encoder), await under_way(made, "bad!"), await under_way(made, "good")]
+    with embedder(encoder, max_batch_texts=max_batch_texts) as made:
+        tasks = [await hold(made, encoder)] + [await under_way(made, text) for text in ("good", "bad!", "fine")]
+        await asyncio.sleep(0.05)  # tokenizing
         encoder.free.set()
         with pytest.raises(BackendFailure):
-            await tasks[1]
-        np.testing.assert_array_equal(await tasks[2], expected("good"))
+            await tasks[2]
+        np.testing.assert_array_equal(await tasks[1], expected("good"))
+        np.testing.assert_array_equal(await tasks[3], expected("fine"))
         await tasks[0]
         await idle(made)
         assert made.batcher.alive
 
 
-def picky(how: Exception) -> Any:
+def picky(how: BaseException) -> Any:
     def tokenize(texts: Sequence[str], side: Side) -> list[Tokens]:
         if any("?" in text for text in texts):
             raise how
@@ -215,11 +218,10 @@ def picky(how: Exception) -> Any:
     return tokenize
 
 
-@pytest.mark.parametrize("how", [TokenizerFailure("no tokens"), ValueError("unforeseen")], ids=repr)
-async def test_a_text_that_cannot_be_tokenized_is_the_only_one_to_fail(encoder: FakeEncoder, how: Exception) -> None:
-    with embedder(encoder, picky(how)) as made:
+async def test_a_text_that_cannot_be_tokenized_is_the_only_one_to_fail(encoder: FakeEncoder) -> None:
+    with embedder(encoder, picky(TokenizerFailure("no tokens"))) as made:
         tasks = [asyncio.create_task(vectors(made, text)) for text in ("one", "bad?", "two")]
-        with pytest.raises(IsosimError):
+        with pytest.raises(TokenizerFailure, match="no tokens"):
             await tasks[1]
         np.testing.assert_array_equal(await tasks[0], expected("one"))
         np.testing.assert_array_equal(await tasks[2], expected("two"))
@@ -227,14 +229,25 @@ async def test_a_text_that_cannot_be_tokenized_is_the_only_one_to_fail(encoder: 
         assert made.batcher.alive
 
 
-async def test_texts_without_tokens_do_not_stop_the_batcher(encoder: FakeEncoder) -> None:
-    def nothing(texts: Sequence[str], _: Side) -> list[Tokens]:
-        return [Tokens([], False) for _ in texts]
+class Panic(BaseException):
+    """What a tokenizer written in Rust raises."""
 
-    with embedder(encoder, nothing, max_batch_texts=8) as made:
-        await asyncio.gather(*(vectors(made, text) for text in "abc"), return_exceptions=True)
-        assert made.batcher.alive
-        await idle(made)
+
+@pytest.mark.parametrize("how", [ValueError("unforeseen"), Panic()], ids=repr)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+async def test_when_a_thread_dies_everybody_who_waits_is_told_and_nobody_is_let_in(
+    encoder: FakeEncoder, how: BaseException
+) -> None:
+    with embedder(encoder, picky(how)) as made:
+        waiting = [await hold(made, encoder), await under_way(made, "second")]
+        with pytest.raises(NotReady):
+            await vectors(made, "bad?")
+        for task in waiting:
+            with pytest.raises(NotReady):
+                await task
+        assert not made.batcher.alive
+        with pytest.raises(NotReady):
+            await vectors(made, "late")
 
 
 async def test_stopping_answers_everybody_who_waits(encoder: FakeEncoder) -> None:

@@ -71,12 +71,6 @@ def test_a_text_longer_than_the_budget_makes_a_batch_of_its_own() -> None:
     assert [work.length for work in pack(works([500, 500, 10]), max_tokens=100, max_texts=8)] == [500]
 
 
-def test_texts_without_tokens_are_packed_too() -> None:
-    """A tokenizer that adds no special tokens makes none of a text of control characters."""
-    waiting = works([0, 0, 5])
-    assert waiting[0] in pack(waiting, max_tokens=100, max_texts=8)
-
-
 def test_only_the_oldest_of_very_many_texts_are_looked_at() -> None:
     waiting = works([50] + [10] * (WINDOW - 1) + [50])
     assert pack(waiting, max_tokens=1000, max_texts=8) == [waiting[0]]
