@@ -62,7 +62,6 @@ def test_the_tenth_version_comes_after_the_ninth(domains: DomainStore) -> None:
 
 
 def test_a_store_without_the_domain_has_nothing_of_it(domains: DomainStore) -> None:
-    domains.prepare()
     assert (domains.domains(), domains.versions("news"), domains.changes()) == ([], [], {})
     assert domains.aliases("news", MINE) == Aliases()
     for read in (domains.manifest, domains.report, domains.load):

@@ -1,5 +1,6 @@
 """A job's record from its posting to its end, decided once."""
 
+import json
 import os
 import time
 from collections import Counter
@@ -216,6 +217,13 @@ def test_a_record_that_is_not_understood_is_named_and_passed_over_in_the_list(jo
     assert jobs.all() == [good]
 
 
+def test_a_record_with_fields_of_a_newer_release_is_read(jobs: JobStore) -> None:
+    job = post(jobs)
+    path = jobs.root / job.id / "job.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"colour": "blue"}))
+    assert jobs.read(job.id) == job
+
+
 def test_a_discarded_job_is_gone_and_its_key_can_be_used_again(jobs: JobStore) -> None:
     first, other = post(jobs, key="k"), post(jobs, key="other")
     jobs.discard(first.id)
@@ -224,7 +232,8 @@ def test_a_discarded_job_is_gone_and_its_key_can_be_used_again(jobs: JobStore) -
     assert post(jobs, key="other") == other
 
 
-def test_what_a_killed_process_left_half_made_is_no_job_and_is_swept_away_after_a_day(jobs: JobStore) -> None:
+@pytest.mark.parametrize("how", ["sweep", "forget"])
+def test_what_a_killed_process_left_is_no_job_and_is_swept_away_after_a_day(jobs: JobStore, how: str) -> None:
     job = post(jobs)
     left = [jobs.root / f"{kind}-{age}" for kind in (".spool", ".building") for age in ("old", "fresh")]
     for path in left:
@@ -235,6 +244,9 @@ def test_what_a_killed_process_left_half_made_is_no_job_and_is_swept_away_after_
         if path.name.endswith("old"):
             yesterday = time.time() - 25 * 3600
             os.utime(path, (yesterday, yesterday))
-    jobs.sweep()
+    if how == "sweep":
+        jobs.sweep()
+    else:
+        jobs.forget(keep=10)
     assert [path.exists() for path in left] == [False, True, False, True]
     assert jobs.all() == [job]

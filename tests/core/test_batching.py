@@ -218,10 +218,23 @@ def picky(how: BaseException) -> Any:
     return tokenize
 
 
-async def test_a_text_that_cannot_be_tokenized_is_the_only_one_to_fail(encoder: FakeEncoder) -> None:
-    with embedder(encoder, picky(TokenizerFailure("no tokens"))) as made:
+@pytest.mark.parametrize("how", [TokenizerFailure("no tokens"), ValueError("unforeseen")], ids=repr)
+async def test_a_text_that_cannot_be_tokenized_is_the_only_one_to_fail(encoder: FakeEncoder, how: Exception) -> None:
+    with embedder(encoder, picky(how)) as made:
         tasks = [asyncio.create_task(vectors(made, text)) for text in ("one", "bad?", "two")]
-        with pytest.raises(TokenizerFailure, match="no tokens"):
+        with pytest.raises(TokenizerFailure, match=str(how)):
+            await tasks[1]
+        np.testing.assert_array_equal(await tasks[0], expected("one"))
+        np.testing.assert_array_equal(await tasks[2], expected("two"))
+        await idle(made)
+        assert made.batcher.alive
+
+
+async def test_a_text_without_tokens_is_the_only_one_to_fail(encoder: FakeEncoder) -> None:
+    """A tokenizer that adds no special tokens makes none of a text of control characters."""
+    with embedder(encoder, max_batch_texts=8) as made:
+        tasks = [asyncio.create_task(vectors(made, text)) for text in ("one", "", "two")]
+        with pytest.raises(TokenizerFailure):
             await tasks[1]
         np.testing.assert_array_equal(await tasks[0], expected("one"))
         np.testing.assert_array_equal(await tasks[2], expected("two"))
@@ -233,12 +246,8 @@ class Panic(BaseException):
     """What a tokenizer written in Rust raises."""
 
 
-@pytest.mark.parametrize("how", [ValueError("unforeseen"), Panic()], ids=repr)
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-async def test_when_a_thread_dies_everybody_who_waits_is_told_and_nobody_is_let_in(
-    encoder: FakeEncoder, how: BaseException
-) -> None:
-    with embedder(encoder, picky(how)) as made:
+async def test_when_a_thread_dies_everybody_who_waits_is_told_and_nobody_is_let_in(encoder: FakeEncoder) -> None:
+    with embedder(encoder, picky(Panic())) as made:
         waiting = [await hold(made, encoder), await under_way(made, "second")]
         with pytest.raises(NotReady):
             await vectors(made, "bad?")

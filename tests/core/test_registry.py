@@ -31,6 +31,10 @@ class FakeSource:
         self.aliases[domain] = Named(version, self.named(domain).champion)
         self.stamps[domain] = self.stamps.get(domain, 0) + 1
 
+    def remove(self, domain: str) -> None:
+        self.versions = {known for known in self.versions if known[0] != domain}
+        del self.aliases[domain], self.stamps[domain]
+
     def changes(self) -> dict[str, int]:
         return dict(self.stamps)
 
@@ -191,13 +195,13 @@ async def test_everyone_is_told_of_a_new_champion_once(source: FakeSource) -> No
     assert told == [("news", 1), ("news", 2)]
 
 
-async def test_a_store_that_looks_empty_takes_no_champion_away(source: FakeSource, registry: Registry) -> None:
+async def test_a_domain_that_has_gone_is_forgotten(source: FakeSource, registry: Registry) -> None:
     source.promote("news", 1)
     await registry.refresh(everything=True)
-    source.stamps.clear()
-    source.aliases.clear()
+    source.remove("news")
     await registry.refresh()
-    assert await version(registry, "news") == 1
+    with pytest.raises(NotFound):
+        await version(registry, "news")
 
 
 async def test_a_pinned_version_and_the_previous_one_answer_beside_the_champion(
