@@ -125,15 +125,16 @@ class JobStore:
             JobCancelled: it has ended.
             Conflict: another worker is at it.
         """
-        job = self.read(job_id)
-        if job.status.ended:
-            raise JobCancelled(f"job {job_id} is {job.status}")
-        if job.status is Status.RUNNING:
-            raise Conflict(f"job {job_id} is running elsewhere")
-        if self.decided(job_id):
-            raise JobCancelled(f"job {job_id} is being cancelled")
-        started = replace(job, status=Status.RUNNING, stage="starting", progress=0.0, attempt=job.attempt + 1)
-        return self.write(replace(started, started=now(), heartbeat=time.time(), error=None))
+        with locked(self.folder(job_id) / ".lock"):
+            job = self.read(job_id)
+            if job.status.ended:
+                raise JobCancelled(f"job {job_id} is {job.status}")
+            if job.status is Status.RUNNING:
+                raise Conflict(f"job {job_id} is running elsewhere")
+            if self.decided(job_id):
+                raise JobCancelled(f"job {job_id} is being cancelled")
+            started = replace(job, status=Status.RUNNING, stage="starting", progress=0.0, attempt=job.attempt + 1)
+            return self.write(replace(started, started=now(), heartbeat=time.time(), error=None))
 
     def decide(self, job_id: str) -> bool:
         """True for the first to decide how the job ends."""

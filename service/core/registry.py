@@ -53,6 +53,7 @@ class Registry:
         self.champions: dict[str, Calibration] = {}
         self._pinned: OrderedDict[tuple[str, int], Calibration] = OrderedDict()
         self._stamps: dict[str, int] = {}
+        self._known: set[str] | None = None  # domains with aliases, as the last refresh saw them
         self._refreshing = asyncio.Lock()
 
     async def resolve(self, ref: DomainRef) -> Calibration:
@@ -65,6 +66,8 @@ class Registry:
         """
         if ref.version == "champion":
             calibration = self.champions.get(ref.name)
+            if calibration is None and ref.name == DEFAULT and self._known is not None and DEFAULT not in self._known:
+                return self.builtin
             return calibration if calibration is not None else await self._load_champion(ref.name)
         if ref.version == "previous":
             previous = (await asyncio.to_thread(self.source.named, ref.name)).previous
@@ -117,6 +120,7 @@ class Registry:
         """
         async with self._refreshing:
             stamps = await asyncio.to_thread(self.source.changes)
+            self._known = set(stamps)
             for domain in self.champions.keys() - stamps.keys():
                 del self.champions[domain]
             for domain, stamp in stamps.items():

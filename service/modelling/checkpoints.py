@@ -106,6 +106,6 @@ def fetch_from_hub(source: str, revision: str | None) -> Checkpoint:
     try:
         patterns = ["*.json", "*.txt", "*.model", "*.safetensors"]
         folder = Path(snapshot_download(source, revision=revision, allow_patterns=patterns))
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: no repository can have such a name
         raise InvalidInput(f"--encoder {source!r} could not be fetched from the hub: {error}") from error
     return Checkpoint(folder, f"{source}@{folder.name}")

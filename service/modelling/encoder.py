@@ -54,7 +54,8 @@ class Encoder(nn.Module):
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
         if self.token_types:
             inputs["token_type_ids"] = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
-        hidden = self.transformer(**inputs, output_hidden_states=True).hidden_states
+        output = self.transformer(**inputs, output_hidden_states=True)
+        hidden = output.hidden_states or (output.last_hidden_state,)  # without layers transformers records none
         return POOLINGS[self.pooling](hidden, attention_mask)
 
 
@@ -95,7 +96,8 @@ def describe(
         raise InvalidInput(f"--pooling {pooling} needs at least one layer, --layers {kept} leaves none")
     offset = config.pad_token_id + 1 if config.model_type in {"roberta", "xlm-roberta", "camembert", "mpnet"} else 0
     longest = config.max_position_embeddings - offset
-    max_length = max_length or read_json(folder / "sentence_bert_config.json").get("max_seq_length") or longest
+    if max_length is None:
+        max_length = read_json(folder / "sentence_bert_config.json").get("max_seq_length") or longest
     if not 3 <= max_length <= longest:
         raise InvalidInput(f"--max-length {max_length}: this encoder takes 3 to {longest} tokens")
     return EncoderSpec(
@@ -121,8 +123,8 @@ def load(checkpoint: Checkpoint, spec: EncoderSpec) -> Encoder:
     transformer = AutoModel.from_pretrained(
         checkpoint.folder, attn_implementation="sdpa", dtype=torch.float32, use_safetensors=True
     )
-    stack = getattr(transformer, "encoder", None) or getattr(transformer, "transformer", None)
-    name = "layer" if hasattr(stack, "layer") else "layers"
+    stack = getattr(transformer, "encoder", None) or getattr(transformer, "transformer", None) or transformer
+    name = next((name for name in ("layer", "layers", "h") if hasattr(stack, name)), "layer")
     if not isinstance(getattr(stack, name, None), nn.ModuleList):
         raise InvalidInput(f"{type(transformer).__name__} is not an encoder of the BERT family")
     setattr(stack, name, getattr(stack, name)[: spec.layers])

@@ -53,7 +53,11 @@ def read_pairs(path: Path) -> Pairs:
     rows = [line.split("\t") for line in path.read_text(encoding="utf-8").split("\n") if line]
     if any(len(row) != 3 for row in rows):
         raise InvalidInput(f"{path}: expected score, sentence, sentence in each line, separated by tabs")
-    return Pairs([r[1] for r in rows], [r[2] for r in rows], np.array([float(r[0]) for r in rows]))
+    try:
+        gold = np.array([float(row[0]) for row in rows])
+    except ValueError as error:
+        raise InvalidInput(f"{path}: a score is no number: {error}") from None
+    return Pairs([r[1] for r in rows], [r[2] for r in rows], gold)
 
 
 def read_sets(folder: Path) -> dict[str, list[Pairs]]:

@@ -86,11 +86,10 @@ def export_joined(encoder: Encoder, dim: int) -> onnx.ModelProto:
 
 def name_axes(model: onnx.ModelProto) -> None:
     """The exporter's invented axis names become `batch` and `length`."""
-    sizes = [d for value in [*model.graph.input, *model.graph.output] for d in value.type.tensor_type.shape.dim]
-    batch, length = (d.dim_param for d in model.graph.input[0].type.tensor_type.shape.dim)
-    for size in sizes:
-        if size.dim_param in {batch, length}:
-            size.dim_param = "batch" if size.dim_param == batch else "length"
+    for value in [*model.graph.input, *model.graph.output]:
+        for size, name in zip(value.type.tensor_type.shape.dim, ("batch", "length"), strict=False):
+            if size.dim_param:
+                size.dim_param = name
 
 
 def cut(model: onnx.ModelProto) -> tuple[onnx.ModelProto, onnx.ModelProto]:

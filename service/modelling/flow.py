@@ -186,7 +186,7 @@ def fit_flow(
     total = math.ceil(min(settings.epochs * batches_an_epoch, settings.max_steps or math.inf))
     done = stale = 0
     order = torch.empty(0, dtype=torch.long)
-    while done < total and stale <= settings.patience:
+    while done < total and stale < settings.patience:
         if len(order) < settings.batch:
             order = torch.randperm(len(train), generator=generator)
         batch, order = train[order[: settings.batch]], order[settings.batch :]
@@ -200,7 +200,7 @@ def fit_flow(
         if not settings.bias_correction:
             drop_bias_correction(optimizer, done, settings)
         optimizer.step()
-        if settings.check_every and done % settings.check_every == 0:
+        if settings.check_every and (done % settings.check_every == 0 or done == total):
             value = evaluate()
             if value < best:
                 best, stale = value, 0

@@ -75,7 +75,7 @@ def whitening(s: Spectrum, *, power: float = 1.0, centre: float = 1.0, keep: int
     power 1 is whitening (Su et al., 2021, algorithm 1), with `keep` whitening-k; power and centre 0 is identity.
     The result is rotated back by Uᵀ, which no cosine notices, so that whitening-k needs no other shape.
     """
-    scale = s.values ** (-power / 2) * s.values.mean() ** (power / 2)
+    scale = s.values ** (-power / 2)
     if keep is not None:
         scale = np.where(np.arange(len(scale)) < keep, scale, 0.0)
     return Affine(centre * s.mean, (s.vectors * scale) @ s.vectors.T)

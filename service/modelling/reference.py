@@ -90,7 +90,7 @@ def pareto(excess: Doubles, weights: Doubles | None = None) -> tuple[float, floa
     mean = float((w * y).sum() / total)
     weighted = float((w * y * (1 - below)).sum() / total)
     spread = mean - 2 * weighted
-    shape = 0.9 if spread <= 0 else min(2 - mean / spread, 0.9)
+    shape = 0.0 if spread <= 0 else min(2 - mean / spread, 0.9)
     mean = max(mean, 1e-9)
     return (0.0, mean) if shape <= 0 else (shape, mean * (1 - shape))
 

@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,8 @@ LONG = [f"{text} {n}" for n in range(30) for text in sentences(500)]  # some sec
 class Load:
     """Callers that go on scoring new and known texts until they are told to stop; every answer is kept."""
 
-    def __init__(self, server: Server, domain: str = "default") -> None:
-        self.server, self.domain = server, domain
+    def __init__(self, server: Server, domain: str = "default", pause: float = 0.01) -> None:
+        self.server, self.domain, self.pause = server, domain, pause
         self.statuses: list[int] = []
         self._stop = threading.Event()
         self._threads = [threading.Thread(target=self._call, args=(n,)) for n in range(4)]
@@ -34,6 +35,7 @@ class Load:
                 pair = [f"caller {number} repairs {turn}", "the garden gate"]
                 answer = client.post("/similarity", json={"pairs": [pair, *[sentences(2)]], "domain": self.domain})
                 self.statuses.append(answer.status_code)
+                time.sleep(self.pause)
 
     def __enter__(self) -> "Load":
         for thread in self._threads:
