@@ -28,6 +28,7 @@ from service.api import calibrate, domains, embed, errors, operations, similarit
 from service.api.auth import Keys
 from service.api.middleware import Envelope
 from service.api.state import Service
+from service.core.drift import DriftMonitor
 from service.core.embedding import Embedder
 from service.core.errors import Unavailable
 from service.core.jobs import JobRunner
@@ -115,6 +116,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             domains=domain_store,
             jobs=jobs,
             runner=runner,
+            drift=DriftMonitor(),
         )
         metrics.encoder.info({"id": artifact.id, "digest": artifact.digest, "precision": artifact.spec.precision})
         for length in WARM_LENGTHS:

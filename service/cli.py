@@ -3,36 +3,24 @@
 import json
 import logging
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from pydantic import ValidationError
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from service.adapters.domain_store import DomainStore
 from service.adapters.encoder_store import EncoderStore
-from service.core.calibration import DomainRef
-from service.core.errors import InvalidInput, IsosimError, NotFound, Unavailable
-from service.core.jobs import METHODS, PROMOTIONS, JobRequest
-from service.settings import Settings
+from service.commands import calibration, measuring
+from service.commands.calibration import stored_version
+from service.commands.shared import AsJson, EncoderId, Store, bar, err, need_training, out, settings_with
+from service.core.errors import IsosimError, Unavailable
 
 app = typer.Typer(no_args_is_help=True, add_completion=True, help="Calibrated sentence similarity.")
-err = Console(stderr=True)
-out = Console()
-
-Store = Annotated[Path | None, typer.Option("--model-store", help="the model store (ISOSIM_MODEL_STORE)")]
-EncoderId = Annotated[str | None, typer.Option("--encoder", help="an encoder of the store (ISOSIM_ENCODER)")]
-AsJson = Annotated[bool, typer.Option("--json", help="print JSON for machines")]
-
-
-def settings_with(**given: Any) -> Settings:
-    """The environment's settings, with what the command line gave instead."""
-    return Settings(**{name: value for name, value in given.items() if value is not None})
+app.add_typer(measuring.measure, name="measure")
+for command in (calibration.calibrate, calibration.label, calibration.threshold):
+    app.command()(command)
 
 
 def main() -> None:
@@ -48,23 +36,6 @@ def main() -> None:
             name = "_".join(str(part) for part in found["loc"]).upper()
             err.print(f"isosim: ISOSIM_{name}: {found['msg']}", style="red", markup=False, highlight=False)
         sys.exit(2)
-
-
-def need_training() -> None:
-    """Raises Unavailable without the packages that fit and export."""
-    try:
-        import torch  # noqa: F401, PLC0415
-    except ImportError:
-        raise Unavailable("this command needs PyTorch: pip install 'isosim[train]'") from None
-
-
-@contextmanager
-def bar(what: str) -> Iterator[Any]:
-    """A progress bar on stderr; yields a function that takes a stage and the share done."""
-    columns = (TextColumn("{task.description:>10}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
-    with Progress(*columns, TimeElapsedColumn(), console=err, transient=True) as progress:
-        task = progress.add_task(what, total=1.0)
-        yield lambda stage, done: progress.update(task, description=stage, completed=done)
 
 
 @app.command()
@@ -144,45 +115,6 @@ def export(
 
 
 @app.command()
-def calibrate(
-    file: Annotated[Path, typer.Argument(help="text, one sentence a line", exists=True, dir_okay=False)],
-    domain: Annotated[str, typer.Option(help="the domain to calibrate")],
-    method: Annotated[str, typer.Option(help=", ".join(METHODS))] = "auto",
-    promote: Annotated[str, typer.Option(help=", ".join(PROMOTIONS))] = "if_better",
-    seed: int = 0,
-    model_store: Store = None,
-    encoder: EncoderId = None,
-    as_json: AsJson = False,
-) -> None:
-    """Fit a calibration to a file of sentences, here and now."""
-    need_training()
-    settings = settings_with(model_store=model_store, encoder=encoder)
-    if DomainRef.parse(domain) != DomainRef(domain):
-        raise InvalidInput(f"--domain {domain!r}: a calibration makes a new version; name the domain alone")
-    if method not in METHODS:
-        raise InvalidInput(f"--method {method!r}: one of {', '.join(METHODS)}")
-    if promote not in PROMOTIONS:
-        raise InvalidInput(f"--promote {promote!r}: one of {', '.join(PROMOTIONS)}")
-    from service.modelling.job import calibrate_job  # noqa: PLC0415
-
-    artifact = EncoderStore(settings.model_store).find(settings.encoder)
-    texts = [line for line in (raw.strip() for raw in file.read_text(encoding="utf-8-sig").splitlines()) if line]
-    domains = DomainStore(settings.model_store)
-    wanted = JobRequest(domain, artifact.digest, artifact.id, method, promote, seed, len(texts))
-    with bar("starting") as progress:
-        result = calibrate_job(wanted, texts, artifact, domains, progress, threads=settings.threads)
-    version, promoted, why = result.publish(domains)
-    domains.prune(domain, settings.keep_versions)
-    facts = {"domain": domain, "version": version, "promoted": promoted, "promotion": why, "report": result.report}
-    if as_json:
-        print(json.dumps(facts))
-        return
-    out.print(f"{domain}@{version}: {result.report['method']}", markup=False)
-    out.print(f"  why: {result.report['reason']}", markup=False)
-    out.print(f"  {'promoted' if promoted else 'not promoted'}: {why}", markup=False)
-
-
-@app.command()
 def evaluate(
     sts: Annotated[Path, typer.Option(help="folder with sts12 … sts16, stsb, sick", exists=True, file_okay=False)],
     methods: Annotated[
@@ -199,16 +131,17 @@ def evaluate(
     """Spearman × 100 on STS12–16, STS-B and SICK-R, without labels in the fit."""
     need_training()
     settings = settings_with(model_store=model_store, encoder=encoder)
-    from service.modelling import evaluate as evaluation  # noqa: PLC0415
+    from service.modelling.quality import sts as evaluation  # noqa: PLC0415
+    from service.modelling.quality.sources import Encoder  # noqa: PLC0415
 
     artifact = EncoderStore(settings.model_store).find(settings.encoder)
     sets = evaluation.read_sets(sts)
     text = None if fit_on is None else evaluation.read_text(fit_on)
     with bar("embedding") as progress:
-        ready = evaluation.Evaluation(artifact, sets, progress=lambda done: progress("embedding", done))
+        ready = evaluation.Evaluation(Encoder(artifact), sets, progress=lambda done: progress("embedding", done))
         rows = []
         for method in methods.split(","):
-            for seed in [int(s) for s in seeds.split(",")] if method.startswith("flow") else [0]:
+            for seed in [int(s) for s in seeds.split(",")] if "flow" in method else [0]:
                 progress(f"{method} {seed}", 1.0)
                 rows.append(ready.run(method, seed, text))
     if as_json:
@@ -216,42 +149,6 @@ def evaluate(
         return
     for aggregation in ("all", "wmean"):
         out.print(evaluation.table(rows, aggregation, f"{artifact.id} · {aggregation}"))
-
-
-@app.command()
-def thresholds(
-    data: Annotated[Path, typer.Option(help="folder with text, pairs and sts", exists=True, file_okay=False)],
-    method: Annotated[str, typer.Option(help=", ".join(METHODS))] = "auto",
-    splits: Annotated[int, typer.Option(min=1)] = 20,
-    figure: Annotated[Path | None, typer.Option(help="a PNG to write")] = None,
-    model_store: Store = None,
-    encoder: EncoderId = None,
-    as_json: AsJson = False,
-) -> None:
-    """Measure whether a threshold for 1 % false matches gives 1 % in every domain; exit code 1 where not."""
-    need_training()
-    settings = settings_with(model_store=model_store, encoder=encoder)
-    from service.modelling import one_threshold  # noqa: PLC0415
-    from service.modelling.embed import OfflineEncoder  # noqa: PLC0415
-
-    artifact = EncoderStore(settings.model_store).find(settings.encoder)
-    with bar("embedding") as progress:
-        vectors = one_threshold.embed_sources(data, OfflineEncoder(artifact), progress)
-        results = one_threshold.measure(vectors, method, splits, progress)
-    if figure is not None:
-        one_threshold.figure(results, artifact.id, figure)
-    if as_json:
-        print(json.dumps([vars(result) for result in results]))
-    else:
-        columns = ("source", "method", "raw, one threshold", "calibrated", "in 0.7–1.4 %", "kept")
-        table = Table(*columns, title=f"{artifact.id} · false matches at a nominal 1 %, {splits} splits")
-        for r in results:
-            raw, spread = 100 * sum(r.raw_rates) / splits, f"{100 * min(r.rates):.2f}–{100 * max(r.rates):.2f}"
-            shown = (r.source, r.method, f"{raw:.2f} %", f"{100 * r.mean:.3f} % ({spread})", f"{r.share_within:.0%}")
-            table.add_row(*shown, "yes" if r.kept else "NO")
-        out.print(table)
-    if not all(result.kept for result in results):
-        raise typer.Exit(1)
 
 
 @app.command()
@@ -267,15 +164,8 @@ def bundle(
     from service.modelling.bundle import bundle as write  # noqa: PLC0415
 
     artifact = EncoderStore(settings.model_store).find(settings.encoder)
-    domains = DomainStore(settings.model_store)
-    ref = DomainRef.parse(domain)
-    aliases = domains.aliases(ref.name, artifact.digest)
-    version = {"champion": aliases.champion, "previous": aliases.previous}.get(str(ref.version), ref.version)
-    if version is None:
-        raise NotFound(f"domain {ref.name!r} has no {ref.version} for encoder {artifact.id}")
-    stored = domains.load(ref.name, int(version))
-    if stored.manifest["encoder"]["digest"] != artifact.digest:
-        raise InvalidInput(f"{ref.name}@{version} was made for encoder {stored.manifest['encoder']['id']}")
+    ref, version, _ = stored_version(settings, domain)
+    stored = DomainStore(settings.model_store).load(ref.name, version)
     write(artifact, stored, output)
     out.print(f"{output}: {ref.name}@{version}", markup=False)
 

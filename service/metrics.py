@@ -10,6 +10,7 @@ from prometheus_client.process_collector import ProcessCollector
 
 from service.core.batching import BatchStats
 from service.core.calibration import Calibration
+from service.core.drift import Drift
 from service.core.embedding import CacheLookup, Timings
 from service.core.jobs import Status
 
@@ -17,6 +18,12 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.035, 0.05, 0.1, 0.2, 0.5, 1.0, 2.
 TEXTS = (1, 2, 4, 8, 16, 32, 64, 128)
 TOKENS = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 STAGES = ("tokenization", "queue", "inference", "calibration")
+DRIFT = {
+    "out_of_domain_ratio": "Share of the texts last asked about that are flagged; 0.01 is what the domain's own gives",
+    "distance_mean": "Mean of log ||z||^2 over them, in standard deviations of the domain's own text",
+    "distance_spread": "Standard deviation of log ||z||^2 over them; 1 for the domain's own text",
+    "score_stability_index": "PSI of the similarities last served against the first of the version; 0.25 is a shift",
+}
 MAX_DOMAINS = 500  # champion series; domains beyond it are served all the same, but have none
 
 
@@ -58,6 +65,9 @@ class Metrics:
             "isosim_domain_champion_info", "1 for the version that answers for a domain",
             ["domain", "version", "method"], registry=r,
         )  # fmt: skip
+        self.drift = {
+            name: Gauge(f"isosim_domain_{name}", text, ["domain"], registry=r) for name, text in DRIFT.items()
+        }
         self.load_failures = Counter(
             "isosim_calibration_load_failures_total", "Champions that could not be loaded", registry=r
         )
@@ -114,6 +124,16 @@ class Metrics:
         if len(self._champions) < MAX_DOMAINS:
             self._champions[calibration.domain] = labels
             self.champion.labels(*labels).set(1)
+
+    def observe_drift(self, domains: Mapping[str, Drift]) -> None:
+        """A series for each domain whose window holds enough; the windows are bounded in number."""
+        for gauge in self.drift.values():
+            gauge.clear()
+        for domain, drift in domains.items():
+            found = (drift.out_of_domain, drift.distance_mean, drift.distance_spread, drift.stability_index)
+            for gauge, value in zip(self.drift.values(), found, strict=True):
+                if value is not None:
+                    gauge.labels(domain).set(value)
 
     def exposition(self) -> bytes:
         return _generate(self.registry)

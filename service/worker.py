@@ -88,7 +88,7 @@ def run_job(settings: Settings, job_id: str) -> Job:
         Conflict: another worker is at it.
     """
     # Here and not above: the RQ parent and the settings stay light, torch loads in the child alone.
-    from service.modelling.job import calibrate_job  # noqa: PLC0415
+    from service.modelling.job import Posted, calibrate_job  # noqa: PLC0415
 
     jobs = JobStore(settings.model_store)
     domains = DomainStore(settings.model_store)
@@ -98,8 +98,9 @@ def run_job(settings: Settings, job_id: str) -> Job:
             encoder = EncoderStore(settings.model_store).find(
                 f"{reporter.job.request.encoder_id}@{reporter.job.request.encoder}"
             )
+            posted = Posted(jobs.texts(job_id), jobs.labels(job_id))
             result = calibrate_job(
-                reporter.job.request, jobs.texts(job_id), encoder, domains, reporter, threads=settings.worker_threads
+                reporter.job.request, posted, encoder, domains, reporter, threads=settings.worker_threads
             )
     except JobCancelled:
         raise

@@ -31,4 +31,6 @@ class StoredCalibrations:
             )
         stored = self.store.load(domain, version)
         transform = None if stored.weights is None else self.calibrator.bind(stored.weights)
-        return Calibration(domain, version, stored.manifest["method"], self.encoder_digest, transform, stored.reference)
+        levels = tuple(stored.manifest.get("levels", ()))
+        method = stored.manifest["method"]
+        return Calibration(domain, version, method, self.encoder_digest, transform, stored.model, levels)

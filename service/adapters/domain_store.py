@@ -19,10 +19,11 @@ import safetensors.numpy
 from safetensors import SafetensorError
 
 from service.adapters.artifacts import building, locked, read_json, seal, verified, write_json
+from service.core.domain_model import DomainModel
 from service.core.errors import Conflict, CorruptArtifact, NotFound
-from service.core.reference import ReferenceDistribution
 
-ALIASES, WEIGHTS, REFERENCE, REPORT = "aliases.json", "weights.safetensors", "reference.npz", "report.json"
+ALIASES, WEIGHTS, REPORT = "aliases.json", "weights.safetensors", "report.json"
+PART = ".npz"  # a file for each part of the domain model
 TOMBSTONE = "deleted"  # keeps a deleted version's number from being given again
 Weights = dict[str, npt.NDArray[Any]]
 
@@ -42,22 +43,25 @@ class StoredVersion:
 
     manifest: dict[str, Any]
     weights: Weights | None
-    reference: ReferenceDistribution | None
+    model: DomainModel
 
 
 def read_version(folder: Path) -> StoredVersion:
     """Raises CorruptArtifact with the name of the file that does not match its manifest, or cannot be read."""
     manifest = verified(folder)
-    weights = reference = None
+    weights = None
+    parts: dict[str, dict[str, npt.NDArray[Any]]] = {}
     try:
         if WEIGHTS in manifest["files"]:
             weights = safetensors.numpy.load_file(folder / WEIGHTS)
-        if REFERENCE in manifest["files"]:
-            with np.load(folder / REFERENCE, allow_pickle=False) as arrays:
-                reference = ReferenceDistribution.from_arrays(arrays)
+        for name in DomainModel.KINDS:
+            if name + PART in manifest["files"]:
+                with np.load(folder / (name + PART), allow_pickle=False) as arrays:
+                    parts[name] = dict(arrays)
+        model = DomainModel.from_arrays(parts)
     except (SafetensorError, zipfile.BadZipFile, EOFError, ValueError, KeyError) as error:
         raise CorruptArtifact(f"{folder} cannot be read: {error}") from error
-    return StoredVersion(manifest, weights, reference)
+    return StoredVersion(manifest, weights, model)
 
 
 class DomainStore:
@@ -127,15 +131,15 @@ class DomainStore:
         manifest: Mapping[str, object],
         report: Mapping[str, object],
         weights: Weights | None,
-        reference: ReferenceDistribution | None,
+        model: DomainModel,
     ) -> int:
         """Writes a new version and returns its number; nothing half-written is ever visible."""
         place = self.root / domain
         with building(place) as folder:
             if weights is not None:
                 safetensors.numpy.save_file(weights, folder / WEIGHTS)
-            if reference is not None:
-                np.savez(folder / REFERENCE, allow_pickle=False, **reference.arrays())
+            for name, arrays in model.arrays().items():
+                np.savez(folder / (name + PART), allow_pickle=False, **arrays)
             write_json(folder / REPORT, report)
             while True:
                 taken = [int(f.name) for f in place.iterdir() if f.name.isdigit()]

@@ -20,7 +20,7 @@ import orjson
 
 from service.adapters.artifacts import building, fsync, locked, read_json, write_json
 from service.core.errors import Conflict, CorruptArtifact, JobCancelled, NotFound
-from service.core.jobs import Job, JobRequest, Status
+from service.core.jobs import Job, JobRequest, LabelledPair, Status
 
 RECORD, INPUT, DECIDED, CLAIM = "job.json", "input", "decided", "claim"
 LEFTOVER = 24 * 3600.0  # s after which half-made folders and spooled text belong to nobody
@@ -186,6 +186,13 @@ class JobStore:
 
     def texts(self, job_id: str) -> Iterator[str]:
         """The posted sentences, in order."""
+        return (entry for entry in self._input(job_id) if isinstance(entry, str))
+
+    def labels(self, job_id: str) -> list[LabelledPair]:
+        """The posted labelled pairs, in order."""
+        return [(a, b, label) for a, b, label in (entry for entry in self._input(job_id) if isinstance(entry, list))]
+
+    def _input(self, job_id: str) -> Iterator[Any]:
         with (self.folder(job_id) / INPUT).open("rb") as file:
             for line in file:
                 yield orjson.loads(line)
@@ -211,7 +218,7 @@ def interrupted(job: Job) -> Job:
 
 
 class Spool:
-    """Sentences on their way to disk: one JSON string a line, hashed as they pass."""
+    """Input on its way to disk, hashed as it passes: a line is a JSON string, or [text, text, label]."""
 
     def __init__(self, root: Path) -> None:
         root.mkdir(parents=True, exist_ok=True)
@@ -227,7 +234,13 @@ class Spool:
         self._path.unlink(missing_ok=True)
 
     def extend(self, texts: Iterable[str]) -> None:
-        lines = b"".join(orjson.dumps(text) + b"\n" for text in texts)
+        self._write(texts)
+
+    def extend_labels(self, pairs: Iterable[LabelledPair]) -> None:
+        self._write(pairs)
+
+    def _write(self, entries: Iterable[str | LabelledPair]) -> None:
+        lines = b"".join(orjson.dumps(entry) + b"\n" for entry in entries)
         self._hash.update(lines)
         self._file.write(lines)
 

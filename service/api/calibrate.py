@@ -12,18 +12,17 @@ from fastapi.responses import Response, StreamingResponse
 from pydantic import ValidationError
 
 from service.api.intake import Format, Intake, Limits, parse_json
-from service.api.requests import documented, json_response, needs
+from service.api.requests import documented, needs
 from service.api.schemas import CalibrateOptions, CalibrateRequest, JobAccepted, Jobs, JobState
 from service.api.state import Service, ServiceDep
-from service.core.calibration import DomainRef
-from service.core.errors import Conflict, InvalidInput, Overloaded, TooLarge, Unavailable, UnsupportedMedia
+from service.api.submission import accept, check_domain, check_room, read_json_body
+from service.core.errors import Conflict, UnsupportedMedia
 from service.core.jobs import Job, JobRequest, Status
 
 router = APIRouter(prefix="/calibrate", tags=["calibration"])
 READ, CALIBRATE = [needs("read")], [needs("calibrate")]
 
 FORMATS: dict[str, Format] = {"text/plain": "text", "application/x-ndjson": "ndjson"}
-MAX_JSON_BYTES = 16_000_000  # a JSON body is held in memory whole; text and NDJSON are streamed
 CHUNK = 256 * 1024  # bytes handed to a thread at once
 EVENT_SECONDS = 0.25
 
@@ -34,7 +33,10 @@ BODY_DOC: dict[str, Any] = {
             "application/json": {"schema": CalibrateRequest.model_json_schema()},
             "text/plain": {"schema": {"type": "string", "description": "one sentence a line"}},
             "application/x-ndjson": {
-                "schema": {"type": "string", "description": 'a line each: "a sentence" or {"text": "a sentence"}'}
+                "schema": {
+                    "type": "string",
+                    "description": 'lines of "a sentence", {"text": "a sentence"} or {"a": "…", "b": "…", "label": 1}',
+                }
             },
         },
     }
@@ -43,7 +45,7 @@ BODY_DOC: dict[str, Any] = {
 
 def state(job: Job) -> JobState:
     request = asdict(job.request)
-    known = {name: request[name] for name in ("domain", "method", "promote", "seed", "sentences")}
+    known = {k: v for k, v in request.items() if k in JobState.model_fields}
     facts = {k: v for k, v in asdict(job).items() if k in JobState.model_fields}
     return JobState(job=job.id, **facts, **known)
 
@@ -63,11 +65,11 @@ async def calibrate(
     method: Annotated[str, Query()] = "auto",
     promote: Annotated[str, Query()] = "if_better",
     seed: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
+    normalization: Annotated[str, Query()] = "none",
     idempotency_key: Annotated[str | None, Header(max_length=256)] = None,
 ) -> Response:
     """Fits a calibration to unlabelled text of a domain, in the background."""
-    await service.runner.available()
-    await asyncio.to_thread(check_backlog, service)
+    await check_room(service)
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and kind not in FORMATS:
         raise UnsupportedMedia(f"content-type {kind!r}: use application/json, {' or '.join(FORMATS)}")
@@ -75,7 +77,9 @@ async def calibrate(
     with service.jobs.spool() as spool:
         intake = Intake(spool, limits, FORMATS.get(kind, "text"))
         if kind in FORMATS:
-            given = {"domain": domain, "method": method, "promote": promote, "seed": seed}
+            given = {
+                "domain": domain, "method": method, "promote": promote, "seed": seed, "normalization": normalization,
+            }  # fmt: skip
             options = checked_options(given)
             await stream(request, intake.feed)
             await asyncio.to_thread(intake.close)
@@ -89,22 +93,11 @@ async def calibrate(
             method=options.method,
             promote=options.promote,
             seed=options.seed,
+            normalization=options.normalization,
             sentences=intake.sentences,
+            labels=intake.labels,
         )
-        job = await asyncio.to_thread(service.jobs.create, wanted, spool, notices, idempotency_key)
-    if job.status is Status.QUEUED:
-        await hand_over(service, job)
-    accepted = {"job": job.id, "domain": job.request.domain, "status": job.status.value}
-    return json_response(accepted, 202, {"Location": f"/calibrate/{job.id}"})
-
-
-async def hand_over(service: Service, job: Job) -> None:
-    """A job that no runner takes is no job: the caller gets the error and nothing stays behind."""
-    try:
-        await service.runner.submit(job.id, job.attempt)
-    except Unavailable:
-        await asyncio.to_thread(service.jobs.discard, job.id)
-        raise
+        return await accept(service, wanted, spool, notices, idempotency_key)
 
 
 def checked_options(given: dict[str, Any]) -> CalibrateOptions:
@@ -115,18 +108,6 @@ def checked_options(given: dict[str, Any]) -> CalibrateOptions:
         raise RequestValidationError([{**found, "loc": ("query", *found["loc"])} for found in error.errors()]) from None
     check_domain(options.domain)
     return options
-
-
-def check_backlog(service: Service) -> None:
-    """Raises Overloaded: waiting jobs hold their text on disk."""
-    waiting, most = service.jobs.counts()[Status.QUEUED], service.settings.max_queued_jobs
-    if waiting >= most:
-        raise Overloaded(f"{waiting} calibrations are queued, at most {most} may be", retry_after=60)
-
-
-def check_domain(domain: str) -> None:
-    if DomainRef.parse(domain) != DomainRef(domain):
-        raise InvalidInput(f"domain {domain!r}: a calibration makes a new version; name the domain alone")
 
 
 async def stream(request: Request, feed: Callable[[bytes], None]) -> None:
@@ -140,21 +121,12 @@ async def stream(request: Request, feed: Callable[[bytes], None]) -> None:
         await asyncio.to_thread(feed, bytes(held))
 
 
-async def read_json_body(request: Request) -> bytes:
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_JSON_BYTES:
-            raise TooLarge(
-                f"a JSON body may have {MAX_JSON_BYTES} bytes; post more text as text/plain or application/x-ndjson"
-            )
-    return bytes(body)
-
-
 def take_json(body: bytes, intake: Intake) -> CalibrateRequest:
-    options = parse_json(body)
+    options = parse_json(CalibrateRequest, body)
     check_domain(options.domain)
     intake.add(options.texts, lambda index: f"texts.{index}")
+    if options.labels:
+        intake.add_labels(options.labels, lambda index: f"labels.{index}")
     intake.close()
     return options
 

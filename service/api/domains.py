@@ -1,16 +1,30 @@
 """Domains, their versions, and who answers for them."""
 
 import asyncio
-from typing import Annotated
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Header, Path, Query, Request
 from fastapi.responses import Response
 
+from service.api.intake import Intake, Limits, parse_json
 from service.api.requests import JsonBody, documented, needs
-from service.api.schemas import ChampionRequest, Domains, DomainState, Threshold, VersionState, VersionSummary
+from service.api.schemas import (
+    ChampionRequest,
+    Domains,
+    DomainState,
+    DriftState,
+    JobAccepted,
+    LabelsRequest,
+    Threshold,
+    VersionState,
+    VersionSummary,
+)
 from service.api.state import Service, ServiceDep
+from service.api.submission import accept, check_room, read_json_body
+from service.core.advice import NO_REFERENCE, advise
 from service.core.calibration import DOMAIN_NAME, DomainRef
-from service.core.errors import Conflict, NotFound
+from service.core.errors import Conflict, InvalidInput, NotFound
+from service.core.jobs import JobRequest
 from service.core.registry import DEFAULT
 
 router = APIRouter(prefix="/domains", tags=["domains"])
@@ -39,11 +53,13 @@ def state(service: Service, domain: str) -> DomainState:
         raise NotFound(f"no domain {domain!r}; GET /domains lists what there is")
     aliases = service.domains.aliases(domain, service.encoder.digest)
     champion = 0 if domain == DEFAULT and aliases.champion is None else aliases.champion
+    drift = service.drift.measure(domain)
     return DomainState(
         domain=domain,
         champion=champion,
         previous=aliases.previous,
         versions=[summary(service, domain, version) for version in versions],
+        drift=None if drift is None else DriftState(**vars(drift)),
     )
 
 
@@ -72,23 +88,66 @@ def get_version(domain: DomainName, version: VersionNumber, service: ServiceDep)
 @router.get("/{domain}/threshold", dependencies=READ, responses=documented(404, 409, 422))
 async def get_threshold(
     domain: Annotated[str, Path(description="name, name@3 or name@previous")],
-    fmr: Annotated[float, Query(ge=SMALLEST_FMR, lt=1, description="false-match rate among random pairs")],
     service: ServiceDep,
+    fmr: Annotated[
+        float | None, Query(ge=SMALLEST_FMR, lt=1, description="false-match rate among random pairs")
+    ] = None,
+    precision: Annotated[
+        float | None, Query(gt=0, lt=1, description="share of matches among pairs like the labelled ones")
+    ] = None,
+    space: Annotated[
+        Literal["calibrated", "raw"], Query(description="raw: a threshold for the frozen encoder's cosine")
+    ] = "calibrated",
 ) -> Threshold:
-    """Which similarity to ask for, so that random pairs of the domain match this often."""
+    """Which similarity to ask for: for a false-match rate, or, where labels were given, for a precision."""
+    if (fmr is None) == (precision is None):
+        raise InvalidInput("fmr or precision: give one of them")
     calibration = await service.registry.resolve(DomainRef.parse(domain))
-    reference = calibration.reference
-    if reference is None:
-        raise Conflict(f"domain {domain!r} has no reference; give it text: POST /calibrate")
-    return Threshold(
-        domain=calibration.domain,
-        version=calibration.version,
-        target={"fmr": fmr},
-        similarity=reference.threshold(fmr),
-        interval=reference.interval(fmr),
-        pairs=reference.pairs,
-        extrapolated=fmr < 10 / reference.pairs,
-    )
+    advice = advise(calibration.model, calibration.domain, fmr=fmr, precision=precision, raw=space == "raw")
+    return Threshold(domain=calibration.domain, version=calibration.version, space=space, **vars(advice))
+
+
+@router.post(
+    "/{domain}/labels",
+    status_code=202,
+    response_model=JobAccepted,
+    dependencies=[needs("calibrate"), JsonBody],
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": LabelsRequest.model_json_schema()}},
+        }
+    },
+    responses=documented(400, 404, 409, 413, 415, 422, 429),
+)
+async def post_labels(
+    domain: DomainName,
+    request: Request,
+    service: ServiceDep,
+    idempotency_key: Annotated[str | None, Header(max_length=256)] = None,
+) -> Response:
+    """Learns probabilities from labelled pairs; makes a new version with the same map and scale."""
+    await check_room(service)
+    body = await asyncio.to_thread(parse_json, LabelsRequest, await read_json_body(request))
+    base = await service.registry.resolve(DomainRef(domain, body.version or "champion"))
+    if base.model.reference is None:
+        raise Conflict(NO_REFERENCE.format(domain))
+    limits = Limits(service.settings.max_calibration_sentences, service.settings.max_characters)
+    with service.jobs.spool() as spool:
+        intake = Intake(spool, limits)
+        intake.add_labels(body.labels, lambda index: f"labels.{index}")
+        intake.check_labels()
+        wanted = JobRequest(
+            domain=domain,
+            encoder=service.encoder.digest,
+            encoder_id=service.encoder.id,
+            method=base.method,
+            promote=body.promote,
+            seed=body.seed,
+            labels=intake.labels,
+            base=base.version,
+        )
+        return await accept(service, wanted, spool, [], idempotency_key)
 
 
 @router.put("/{domain}/champion", dependencies=[*ADMIN, JsonBody], responses=documented(404, 409, 413, 415, 422))

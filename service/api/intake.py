@@ -2,20 +2,25 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import orjson
 from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from service.adapters.job_store import Spool
-from service.api.schemas import CalibrateRequest
+from service.api.schemas import Label
 from service.core.errors import EmptyInput, InvalidInput
+from service.core.jobs import LabelledPair
 
 Format = Literal["text", "ndjson"]
+Body = TypeVar("Body", bound=BaseModel)
 
 MIN_AUTO = 200  # distinct sentences (DESIGN section 4)
 MIN_EXPLICIT_FLOW = 500
+MIN_LABELS = 20
+MAX_LABELS = 100_000
+LABELLED: TypeAdapter[LabelledPair] = TypeAdapter(Label)
 FEW = 3000  # below it a flow's fit is unsteady (QUALITY section 4)
 
 
@@ -30,9 +35,10 @@ class Intake:
 
     def __init__(self, spool: Spool, limits: Limits, form: Format = "text") -> None:
         self.spool, self.limits = spool, limits
-        self.parse: Callable[[bytes, int], str] = parse_text if form == "text" else parse_ndjson
+        self.parse: Callable[[bytes, int], str | LabelledPair] = parse_text if form == "text" else parse_ndjson
         self.lines = 0
         self.sentences = 0
+        self.labels = 0
         self._rest = b""
         self._seen: set[str] = set()  # until there are enough to know that there are enough
 
@@ -56,19 +62,25 @@ class Intake:
             raise EmptyInput("texts: no sentence was posted")
 
     def _take(self, lines: Sequence[bytes]) -> None:
-        texts = []
+        texts: list[str] = []
+        labels: list[LabelledPair] = []
+        places: dict[bool, list[int]] = {True: [], False: []}
         for line in lines:
             self.lines += 1
             if line.strip():
-                texts.append(self.parse(line, self.lines))
-        self.add(texts, lambda index: f"line {self.lines - len(lines) + index + 1}")
+                entry = self.parse(line, self.lines)
+                if isinstance(entry, str):
+                    texts.append(entry)
+                else:
+                    labels.append(entry)
+                places[isinstance(entry, str)].append(self.lines)
+        self.add(texts, lambda index: f"line {places[True][index]}")
+        self.add_labels(labels, lambda index: f"line {places[False][index]}")
 
     def add(self, texts: Sequence[str], where: Callable[[int], str]) -> None:
         kept = []
         for index, text in enumerate(texts):
-            if len(text) > self.limits.characters:
-                limit = self.limits.characters
-                raise InvalidInput(f"{where(index)} has {len(text)} characters, at most {limit} are taken")
+            self._check_length(text, where(index))
             if text.strip():
                 kept.append(text.strip())
         self.sentences += len(kept)
@@ -76,10 +88,34 @@ class Intake:
             raise InvalidInput(f"more than {self.limits.sentences} sentences were posted")
         if len(self._seen) < FEW:
             self._seen.update(kept)
+        self._spool(self.spool.extend, kept)
+
+    def add_labels(self, labels: Sequence[LabelledPair], where: Callable[[int], str]) -> None:
+        for index, (a, b, _) in enumerate(labels):
+            for text in (a, b):
+                self._check_length(text, where(index))
+                if not text.strip():
+                    raise EmptyInput(f"{where(index)} has an empty sentence")
+        self.labels += len(labels)
+        if self.labels > MAX_LABELS:
+            raise InvalidInput(f"more than {MAX_LABELS} labelled pairs were posted")
+        self._spool(self.spool.extend_labels, [(a.strip(), b.strip(), label) for a, b, label in labels])
+
+    def _check_length(self, text: str, where: str) -> None:
+        if len(text) > self.limits.characters:
+            raise InvalidInput(f"{where} has {len(text)} characters, at most {self.limits.characters} are taken")
+
+    @staticmethod
+    def _spool(extend: Callable[[Any], None], entries: Sequence[Any]) -> None:
         try:
-            self.spool.extend(kept)
+            extend(entries)
         except (TypeError, UnicodeError):
             raise InvalidInput("a sentence holds a lone surrogate, which is no Unicode text") from None
+
+    def check_labels(self) -> None:
+        """Raises InvalidInput, saying how many are needed."""
+        if self.labels < MIN_LABELS:
+            raise InvalidInput(f"labels: {self.labels} labelled pairs were posted, at least {MIN_LABELS} are needed")
 
     def check_enough(self, method: str) -> list[str]:
         """Notices for the job.
@@ -87,7 +123,9 @@ class Intake:
         Raises:
             InvalidInput: too few distinct sentences; the message says how many are needed.
         """
-        flow = method.startswith("flow")
+        if self.labels:
+            self.check_labels()
+        flow = "flow" in method
         needed = MIN_EXPLICIT_FLOW if flow else MIN_AUTO
         if self.distinct < needed:
             raise InvalidInput(
@@ -106,21 +144,28 @@ def parse_text(line: bytes, number: int) -> str:
         raise InvalidInput(f"line {number} is not UTF-8 (byte {error.start + 1})") from None
 
 
-def parse_ndjson(line: bytes, number: int) -> str:
+def parse_ndjson(line: bytes, number: int) -> str | LabelledPair:
     try:
         value = orjson.loads(line)
     except orjson.JSONDecodeError as error:
         raise InvalidInput(f"line {number} is not JSON: {error}") from None
+    if isinstance(value, dict) and "label" in value:
+        try:
+            return LABELLED.validate_python((value.get("a"), value.get("b"), value["label"]))
+        except ValidationError as error:
+            raise InvalidInput(f"line {number}: {error.errors()[0]['msg']} in a labelled pair") from None
     text = value.get("text") if isinstance(value, dict) else value
     if not isinstance(text, str):
-        raise InvalidInput(f'line {number}: expected "a sentence" or {{"text": "a sentence"}}')
+        raise InvalidInput(
+            f'line {number}: expected "a sentence", {{"text": "a sentence"}} or {{"a": "…", "b": "…", "label": 1}}'
+        )
     return text
 
 
-def parse_json(body: bytes) -> CalibrateRequest:
+def parse_json(model: type[Body], body: bytes) -> Body:
     """Raises RequestValidationError, as FastAPI would for a body it reads itself."""
     try:
-        return CalibrateRequest.model_validate_json(body)
+        return model.model_validate_json(body)
     except ValidationError as error:
         errors = [{**found, "loc": ("body", *found["loc"])} for found in error.errors()]
         raise RequestValidationError(errors) from None

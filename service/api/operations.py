@@ -36,4 +36,5 @@ async def metrics(service: ServiceDep) -> Response:
     m.queued.set(service.embedder.batcher.queued)
     m.cache_bytes.set(service.embedder.memory.size)
     m.ready.set(service.ready)
+    m.observe_drift(service.drift.all())
     return Response(m.exposition(), media_type=CONTENT_TYPE_LATEST)

@@ -5,11 +5,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, FailFast, Field, Tag
 from pydantic_core import PydanticCustomError
 
-from service.core.jobs import METHODS, PROMOTIONS
+from service.core.jobs import METHODS, NORMALIZATIONS, PROMOTIONS
 
 DomainField = Annotated[str, Field(description="name, name@3, name@champion or name@previous")]
 Method = Literal[METHODS]  # type: ignore[valid-type]
 Promotion = Literal[PROMOTIONS]  # type: ignore[valid-type]
+Normalization = Literal[NORMALIZATIONS]  # type: ignore[valid-type]
 
 
 # One error is enough: pydantic would otherwise build one for each of a million wrong entries.
@@ -94,6 +95,20 @@ class PairFlags(BaseModel):
     b: list[Literal["truncated", "out_of_domain"]]
 
 
+class PairNumbers(BaseModel):
+    a: float
+    b: float
+
+
+class SimilarityDetail(BaseModel):
+    """What the flags rest on, one entry a pair."""
+
+    out_of_domain: list[PairNumbers] | None = Field(
+        description="share of the domain's own sentences that are at least as odd; flagged below 0.01"
+    )
+    tokens: list[PairNumbers] = Field(description="as the encoder counted them")
+
+
 class SimilarityResponse(BaseModel):
     """Columns, one entry a pair."""
 
@@ -104,9 +119,12 @@ class SimilarityResponse(BaseModel):
     cosine: list[float] = Field(description="cosine of the frozen encoder's vectors")
     similarity: list[float] = Field(description="cosine of the calibrated latents")
     percentile: list[float] | None = Field(description="share of the domain's random pairs that score lower")
-    probability: list[float] | None = Field(description="only where the domain was given labels")
+    probability: list[float] | None = Field(
+        description="of a match, where the domain was given labels; for grades the mean grade, 0–1 of their range"
+    )
     flags: list[PairFlags]
     notices: list[str]
+    detail: SimilarityDetail | None = Field(default=None, description="only where it was asked for")
 
 
 class EmbedRequest(Compatible):
@@ -129,10 +147,32 @@ class CalibrateOptions(Own):
     method: Method = "auto"
     promote: Promotion = "if_better"
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
+    normalization: Normalization = Field(
+        default="none", description="item normalization: percentiles compare scores less their texts' usual scores"
+    )
+
+
+def typed_label(value: Any) -> Any:
+    """A label is a number; true and false are taken as 1 and 0."""
+    return float(value) if isinstance(value, bool) else value
+
+
+Label = tuple[str, str, Annotated[float, BeforeValidator(typed_label), Field(allow_inf_nan=False)]]
+LabelledPairs = Annotated[list[Label], FailFast(), Field(description="[text, text, 0 or 1, or a grade]")]
 
 
 class CalibrateRequest(CalibrateOptions):
     texts: Sentences
+    labels: LabelledPairs = []
+
+
+class LabelsRequest(Own):
+    """Labelled pairs for a version that exists; they make a new version of it."""
+
+    labels: LabelledPairs
+    version: int | None = Field(default=None, ge=1, description="the version to start from; else the champion")
+    promote: Promotion = "always"
+    seed: int = Field(default=0, ge=0, le=2**31 - 1)
 
 
 class JobAccepted(BaseModel):
@@ -151,7 +191,10 @@ class JobState(BaseModel):
     method: str
     promote: str
     seed: int
+    normalization: str
     sentences: int
+    labels: int
+    base: int | None = Field(description="the version that was given labels")
     created: str
     started: str | None
     finished: str | None
@@ -175,11 +218,23 @@ class VersionSummary(BaseModel):
     servable: bool = Field(description="made for this server's encoder")
 
 
+class DriftState(BaseModel):
+    """The texts and pairs last asked about, against those the champion was made from."""
+
+    texts: int
+    pairs: int
+    out_of_domain: float | None = Field(description="share of texts flagged; 0.01 is what the domain's own text gives")
+    distance_mean: float | None = Field(description="of log ‖z‖², in standard deviations of the domain's own text")
+    distance_spread: float | None = Field(description="standard deviation; 1 for the domain's own text")
+    stability_index: float | None = Field(description="PSI of similarities against the first served; 0.25 is a shift")
+
+
 class DomainState(BaseModel):
     domain: str
     champion: int | None
     previous: int | None
     versions: list[VersionSummary]
+    drift: DriftState | None = Field(description="null until the domain was asked about")
 
 
 class Domains(BaseModel):
@@ -193,14 +248,15 @@ class VersionState(VersionSummary):
 
 
 class Threshold(BaseModel):
-    """The similarity from which on random pairs of the domain match no more often than asked for."""
+    """The similarity to ask for, so that pairs match as often as wanted, or are as often right as wanted."""
 
     domain: str
     version: int
-    target: dict[Literal["fmr"], float]
+    target: dict[Literal["fmr", "precision"], float]
+    space: Literal["calibrated", "raw"]
     similarity: float
-    interval: tuple[float, float] = Field(description="95 %, from a bootstrap over sentences")
-    pairs: int
+    interval: tuple[float, float] = Field(description="95 %, from a bootstrap over sentences or labelled pairs")
+    pairs: int = Field(description="random pairs, or labelled ones, that it rests on")
     extrapolated: bool = Field(description="the rate is smaller than the sample can count: below 10 / pairs")
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from service.api.requests import (
 from service.api.schemas import PairsRequest, SimilarityRequest, SimilarityResponse, TeiSimilarityRequest
 from service.api.state import Service, ServiceDep
 from service.core.calibration import Calibration, DomainRef
+from service.core.domain_test import FALSE_ALARMS
 from service.core.embedding import Embedded
 from service.core.similarity import Scores, score
 from service.core.texts import Text
@@ -58,7 +60,6 @@ async def pairs_similarity(body: PairsRequest, service: Service, trace: Trace) -
     calibration = await service.registry.resolve(DomainRef.parse(body.domain))
     embedded = await service.embedder.embed(texts_of(flat, service.encoder.spec.prompt))
     scores = await apply(calibration, embedded, slice(0, None, 2), slice(1, None, 2), service, trace)
-    flags = [["truncated"] if embedded.truncated[row] else [] for row in embedded.rows]
     answer: dict[str, Any] = {
         "domain": calibration.domain,
         "version": calibration.version,
@@ -67,11 +68,43 @@ async def pairs_similarity(body: PairsRequest, service: Service, trace: Trace) -
         "cosine": scores.cosine,
         "similarity": scores.similarity,
         "percentile": scores.percentile,
-        "probability": None,
-        "flags": [{"a": a, "b": b} for a, b in zip(flags[::2], flags[1::2], strict=True)],
-        "notices": [] if calibration.reference is not None else ["no_reference"],
+        "probability": scores.probability,
+        "flags": sides(flags_of(embedded, scores)),
+        "notices": notices_of(calibration),
     }
+    if body.detail:
+        answer["detail"] = detail_of(embedded, scores)
     return json_response(answer)
+
+
+def sides(per_text: Sequence[Any]) -> list[dict[str, Any]]:
+    """What belongs to each text, in the order of the request, as one entry a pair."""
+    return [{"a": a, "b": b} for a, b in zip(per_text[::2], per_text[1::2], strict=True)]
+
+
+def flags_of(embedded: Embedded, scores: Scores) -> list[list[str]]:
+    flags = [["truncated"] if cut else [] for cut in embedded.truncated]
+    if scores.judgement is not None:
+        for row in np.flatnonzero(scores.judgement.p_values < FALSE_ALARMS):
+            flags[row].append("out_of_domain")
+    return [flags[row] for row in embedded.rows]
+
+
+def detail_of(embedded: Embedded, scores: Scores) -> dict[str, Any]:
+    """What the flags rest on. `out_of_domain`: the share of the domain's own sentences that are at least as odd."""
+    judgement = scores.judgement
+    odd = None if judgement is None else sides([float(p) for p in judgement.p_values[embedded.rows]])
+    return {"out_of_domain": odd, "tokens": sides([int(count) for count in embedded.tokens[embedded.rows]])}
+
+
+def notices_of(calibration: Calibration) -> list[str]:
+    model = calibration.model
+    notices = [] if model.reference is not None else ["no_reference"]
+    if model.normalization is not None:
+        notices.append(f"percentile_normalized:{model.normalization.kind}")
+    if model.probability is not None and model.probability.graded:
+        notices.append(f"probability_is_mean_grade:{model.probability.low:g}-{model.probability.high:g}")
+    return notices
 
 
 async def tei_similarity(body: TeiSimilarityRequest, service: Service, trace: Trace) -> Response:
@@ -98,10 +131,11 @@ async def apply(
     started = time.perf_counter()
     b = embedded.rows[right]
     a = embedded.rows[left] if left is not None else np.full_like(b, embedded.rows[0])
-    if calibration.transform is None or len(embedded.vectors) <= INLINE_ROWS:
-        scores = score(calibration, embedded.vectors, a, b)
-    else:
-        scores = await asyncio.to_thread(score, calibration, embedded.vectors, a, b)
+    inputs = (calibration, embedded.vectors, embedded.tokens, a, b)
+    small = len(embedded.vectors) <= INLINE_ROWS
+    scores = score(*inputs) if small else await asyncio.to_thread(score, *inputs)
+    champion = service.registry.champions.get(calibration.domain) is calibration
+    service.drift.observe(calibration, scores, champion=champion)
     note(service, trace, calibration, embedded, time.perf_counter() - started)
     return scores
 

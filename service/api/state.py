@@ -9,6 +9,7 @@ from service.adapters.domain_store import DomainStore
 from service.adapters.encoder_store import EncoderArtifact
 from service.adapters.job_store import JobStore
 from service.api.auth import Keys
+from service.core.drift import DriftMonitor
 from service.core.embedding import Embedder
 from service.core.jobs import JobRunner
 from service.core.registry import Registry
@@ -29,6 +30,7 @@ class Service:
     domains: DomainStore
     jobs: JobStore
     runner: JobRunner
+    drift: DriftMonitor
     ready: bool = False
 
 

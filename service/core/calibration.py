@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
+from service.core.domain_model import DomainModel
 from service.core.errors import InvalidInput
-from service.core.reference import ReferenceDistribution
 
 Matrix = npt.NDArray[np.float32]  # (N, D)
 
@@ -45,7 +45,8 @@ class Calibration:
     method: str
     encoder: str  # digest
     transform: Callable[[Matrix], Matrix] | None = None
-    reference: ReferenceDistribution | None = None
+    model: DomainModel = field(default_factory=DomainModel)
+    levels: tuple[int, ...] = ()  # channels of each level of a flow's latents; none for the other methods
 
     def latents(self, pooled: Matrix) -> Matrix:
         return pooled if self.transform is None else self.transform(pooled)

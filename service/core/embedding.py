@@ -31,6 +31,7 @@ class Embedded:
 
     vectors: Matrix
     rows: "np.ndarray[tuple[int], np.dtype[np.intp]]"
+    tokens: "np.ndarray[tuple[int], np.dtype[np.intp]]"  # (N,), special ones included
     truncated: list[bool]  # a row each
     timings: Timings
 
@@ -115,7 +116,8 @@ class Embedder:
         self.on_lookup(lookup)
         results = [found[key] for key in wanted]
         vectors = np.stack([pooled.vector for pooled in results])
-        return Embedded(vectors, rows, [pooled.truncated for pooled in results], timings)
+        tokens = np.fromiter((pooled.tokens for pooled in results), np.intp, len(results))
+        return Embedded(vectors, rows, tokens, [pooled.truncated for pooled in results], timings)
 
     async def _look_up(self, keys: list[bytes]) -> tuple[dict[bytes, Pooled], CacheLookup]:
         """What the caches hold: this process's own first, then the shared one in one round trip."""

@@ -20,10 +20,12 @@ class Status(StrEnum):
 
 
 METHODS = (
-    "auto", "identity", "centring", "sn", "nulling", "tempered", "whitening", "whitening-k", "partial", "flow",
-    "flow-paper",
+    "auto", "identity", "centring", "sn", "nulling", "tempered", "whitening", "whitening-k", "partial", "soft",
+    "flow", "flow-paper", "soft-flow",
 )  # fmt: skip
 PROMOTIONS = ("if_better", "always", "never")
+LabelledPair = tuple[str, str, float]  # two sentences, and 0 or 1 or a grade
+NORMALIZATIONS = ("none", "as-norm", "csls")
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,10 @@ class JobRequest:
     method: str = "auto"
     promote: str = "if_better"
     seed: int = 0
+    normalization: str = "none"
     sentences: int = 0  # as posted, duplicates included
+    labels: int = 0  # labelled pairs, as posted
+    base: int | None = None  # a version that gets labels; then there is no text, and method and scale stay its own
 
 
 @dataclass(frozen=True)

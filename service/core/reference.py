@@ -79,6 +79,11 @@ class ReferenceDistribution:
         threshold = self.threshold(rate)
         return threshold - below, threshold + above
 
+    def curve(self) -> dict[str, list[float]]:
+        """False-match rate against similarity, for a plot: the knots, then the tail down to the resolution's decade."""
+        rates = [*(1 / (1 + np.exp(-self.logits[1:]))), *(self.join_rate * np.logspace(-0.25, -2, 8))]
+        return {"similarity": [round(self.threshold(float(r)), 5) for r in rates], "rate": [float(r) for r in rates]}
+
     @property
     def resolution(self) -> float:
         """The smallest false-match rate that data back: 10 / pairs, or where the relative error passes one half."""

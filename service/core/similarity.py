@@ -6,15 +6,21 @@ import numpy as np
 import numpy.typing as npt
 
 from service.core.calibration import Calibration, Matrix
+from service.core.domain_test import Judgement, level_energies
+
+Rows = npt.NDArray[np.intp]
+Doubles = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Columns, one entry a pair."""
+    """Columns, one entry a pair; the domain's judgement has one a text."""
 
     cosine: npt.NDArray[np.float32]  # of the frozen encoder's vectors
     similarity: npt.NDArray[np.float32]  # of the calibrated latents
-    percentile: npt.NDArray[np.float64] | None  # None: the domain has no reference
+    percentile: Doubles | None  # None: the domain has no reference
+    probability: Doubles | None  # None: the domain was given no labels
+    judgement: Judgement | None  # None: the domain has no test of what belongs to it
 
 
 def cosine(a: Matrix, b: Matrix) -> npt.NDArray[np.float32]:
@@ -27,16 +33,17 @@ def cosine(a: Matrix, b: Matrix) -> npt.NDArray[np.float32]:
     return clipped
 
 
-def score(calibration: Calibration, pooled: Matrix, left: npt.NDArray[np.intp], right: npt.NDArray[np.intp]) -> Scores:
-    """Scores the pairs (left[i], right[i]) of rows of `pooled` (N, D)."""
+def score(calibration: Calibration, pooled: Matrix, tokens: Rows, left: Rows, right: Rows) -> Scores:
+    """Scores the pairs (left[i], right[i]) of rows of `pooled` (N, D), whose texts have `tokens` (N,)."""
+    model = calibration.model
+    latents = calibration.latents(pooled)
     raw = cosine(pooled[left], pooled[right])
-    if calibration.transform is None:
-        similarity = raw
-    else:
-        latents = calibration.latents(pooled)
-        similarity = cosine(latents[left], latents[right])
-    reference = calibration.reference
-    return Scores(raw, similarity, None if reference is None else reference.percentile(similarity))
+    similarity = raw if calibration.transform is None else cosine(latents[left], latents[right])
+    rates = model.false_match_rates(latents, left, right, similarity)
+    labelled = None if model.probability is None or rates is None else model.probability.probability(rates)
+    energies = level_energies(latents, calibration.levels) if calibration.levels else None
+    judgement = None if model.domain_test is None else model.domain_test.judge(pooled, tokens, energies)
+    return Scores(raw, similarity, None if rates is None else 1.0 - rates, labelled, judgement)
 
 
 def normalized(vectors: Matrix) -> Matrix:

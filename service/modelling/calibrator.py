@@ -29,6 +29,12 @@ def level_sizes(dim: int) -> list[int]:
     return sizes
 
 
+def group_sizes(dim: int) -> list[int]:
+    """Channels that become final at each level: the latents' consecutive groups."""
+    sizes = level_sizes(dim)
+    return [c // 2 for c in sizes[:-1]] + sizes[-1:]
+
+
 def steps(dim: int) -> list[tuple[str, int]]:
     """Name prefix and channels C of every step, in the order they are applied."""
     return [(f"flow.{level}.{step}.", c) for level, c in enumerate(level_sizes(dim)) for step in range(DEPTH)]
@@ -99,8 +105,7 @@ def flow(x: Tensor, w: Tensors) -> Tensor:  # (B, D) -> (B, D)
 
 
 def flow_inverse(z: Tensor, w: Tensors) -> Tensor:  # (B, D) -> (B, D)
-    sizes = level_sizes(z.shape[1])
-    final = list(torch.split(z, [c // 2 for c in sizes[:-1]] + [sizes[-1]], dim=1))
+    final = list(torch.split(z, group_sizes(z.shape[1]), dim=1))
     x = final.pop()
     for level in reversed(range(LEVELS)):
         if level < LEVELS - 1:

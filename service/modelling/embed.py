@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from service.adapters.encoder_store import EncoderArtifact
 from service.adapters.onnx_engine import OnnxEncoder, choose_providers
@@ -24,11 +25,19 @@ class OfflineEncoder:
 
     def __call__(self, texts: Sequence[str], progress: Callable[[float], None] = lambda _: None) -> Matrix:
         """N texts -> (N, D); `progress` gets the share done, 0–1, several times a second."""
+        return self.counted(texts, progress)[0]
+
+    def counted(
+        self, texts: Sequence[str], progress: Callable[[float], None] = lambda _: None
+    ) -> tuple[Matrix, npt.NDArray[np.intp]]:
+        """The same, with each text's tokens (N,), special ones included."""
         vectors = np.empty((len(texts), self.spec.dim), np.float32)
+        counts = np.empty(len(texts), np.intp)
         for start in range(0, len(texts), TOKENIZED):
             chunk = [self.spec.prompt + text for text in texts[start : start + TOKENIZED]]
             # A text of nothing but control characters has no tokens where no special ones are added.
             ids = [tokens.ids or [self.spec.pad_token_id] for tokens in self.tokenize(chunk, "right")]
+            counts[start : start + len(ids)] = [len(tokens) for tokens in ids]
             order = sorted(range(len(ids)), key=lambda index: len(ids[index]))
             done = 0
             while done < len(order):
@@ -39,4 +48,4 @@ class OfflineEncoder:
                 vectors[[start + row for row in rows]] = self.encode([ids[row] for row in rows])
                 done += size
                 progress((start + done) / len(texts))
-        return vectors
+        return vectors, counts

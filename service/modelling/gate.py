@@ -1,39 +1,356 @@
-"""Which method a domain gets when it asks for `auto`.
+"""Which post-processing map a domain gets when it asks for `auto`.
 
-Interim rule: how crowded the raw space is (the mean cosine of random pairs) decides alone.
+Without labels one measured rule decides: a space that shows the surface of sentences (length, marks, digits,
+capitals) more than a bag of words does is raw and is whitened softly, any other is left as it is. Labels may
+overrule the rule, where they are sure. All other candidates are fitted and measured for the report.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from service.modelling.linear import crowding
+from service.core.similarity import cosine
+from service.modelling import evidence, measure
+from service.modelling.evidence import Array, LabelTest, Rows, Surface, noised
+from service.modelling.linear import Spectrum
+from service.modelling.methods import WHITENING_KEEP, Fitted, Vectors, bits_per_dimension, fit, is_flow
 
-CROWDED = 0.15  # tuned encoders have 0.02–0.06, raw ones 0.28 and more (QUALITY section 3)
-FLOW_SENTENCES = 500
+__all__ = ["Candidate", "Choice", "Labels", "choose", "decide", "noised", "strength"]
+
+RAW_OFF = 1.0  # rawness at or below: identity ("no more surface than a bag of words")
+RAW_FULL = 2.0  # at or above: full strength
+DIRECTIONS_OFF, DIRECTIONS_FULL = 0.3, 0.1  # directions in use over the bag of words': collapse
+STRENGTH_FLOOR = 0.05  # weaker is identity
+FEWEST_SENTENCES = 200
+PROBED = 3000  # sentences the rule looks at: a Gram matrix of this side is formed
+VETO_Z = -2.0  # noised copies found worse than this by the rule's map: identity
+
+FEWEST_MEASURED = 50  # sentences below which nothing is fitted for evidence
+MEASURED_SHARE = 0.2  # of the sentences, held out from the candidates' fits
+MOST_MEASURED = 1000
+MOST_FITTED = 10_000
+FLOW_SENTENCES = 500  # fewer: no flow is tried
+MOST_FLOW_SENTENCES = 5000
+FEWEST_COPIES = 20
+RANDOM_PAIRS = 5000
+
+FEWEST_LABELS = 20  # pairs; fewer are not looked at
+FEWEST_OF_A_CLASS = 10  # with labels 0/1
+MOST_LABELS = 2000  # pairs looked at
+SIGNIFICANCE = 0.05  # one-sided, over all candidates together (Bonferroni)
+
+Evidence = Mapping[str, float | None]
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Labelled pairs: vectors (L, D) of both sides, and labels 0/1 or grades (L,)."""
+
+    left: Vectors
+    right: Vectors
+    values: npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A method, as `methods.fit` takes it, and what was measured; None where it could not be."""
+
+    method: str
+    evidence: Evidence
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A method and why it was chosen, in a sentence for the report."""
+    """The chosen method, why in a few sentences, and everything looked at, in a fixed order."""
 
     method: str
     reason: str
-    crowding: float
+    evidence: Evidence
+    candidates: list[Candidate]
 
 
-def choose(vectors: npt.NDArray[np.float32]) -> Choice:
-    """The method for these distinct sentences' vectors (N, D)."""
-    c = crowding(vectors.astype(np.float64))
-    if c < CROWDED:
-        reason = (
-            f"random pairs have a mean cosine of {c:.3f}, below {CROWDED}: the encoder spreads this text well, "
-            "and every correction tried on such a space made ranking worse; scores keep their raw cosine"
+@dataclass(frozen=True)
+class Held:
+    """What the candidates are fitted on, and measured on."""
+
+    fit: Vectors
+    stop: Vectors  # a flow's early stop
+    measured: Vectors
+    originals: Vectors  # (M, D), measured sentences that have noised copies
+    copies: Vectors  # (M, D)
+
+
+def smoothstep(t: float) -> float:
+    t = min(max(t, 0.0), 1.0)
+    return t * t * (3 - 2 * t)
+
+
+def strength(surface: Surface) -> float:
+    """0 (identity) to 1 (full), smooth in the logarithm of rawness, or of the directions in use.
+
+    The second is for a space collapsed onto a few rogue dimensions (Timkey & van Schijndel, 2021, section 3).
+    """
+    raw = np.log(max(surface.rawness, 1e-9) / RAW_OFF) / np.log(RAW_FULL / RAW_OFF)
+    few = np.log(DIRECTIONS_OFF / max(surface.directions_ratio, 1e-6)) / np.log(DIRECTIONS_OFF / DIRECTIONS_FULL)
+    return max(smoothstep(float(raw)), smoothstep(float(few)))
+
+
+def choose(
+    texts: Sequence[str],
+    vectors: Vectors,
+    *,
+    copies: tuple[Rows, Vectors] | None = None,
+    labels: Labels | None = None,
+    seed: int = 0,
+) -> Choice:
+    """The method for a domain's distinct sentences and their vectors (N, D), in the same order.
+
+    Args:
+        copies: row numbers (M,) and vectors (M, D) of noised copies of those rows, for a veto; see `noised`.
+        labels: at least 20 labelled pairs of the domain, which may overrule the rule.
+        seed: of all samples drawn; the same input gives the same choice.
+
+    Raises:
+        ValueError: texts and vectors, or copies and their rows, or labels and their vectors, differ in number.
+    """
+    check(texts, vectors, copies, labels)
+    rule = decide(texts, vectors, seed=seed)
+    if len(texts) < FEWEST_MEASURED or not rule.evidence:
+        return rule
+    rng = np.random.default_rng(seed)
+    usable, remark = usable_labels(labels, rng)
+    held = hold_out(vectors, copies, rng)
+    methods = candidates(rule.method, vectors.shape, flows=rule.method != "identity" or usable is not None)
+    found, test = measured(methods, held, usable, seed)
+    by_method = {candidate.method: candidate.evidence for candidate in found}
+    z = by_method[rule.method]["copies_z"]
+    gaussian = by_method["whitening"]["bits_per_dimension"]  # whitening is the Gaussian with the shrunk covariance
+    facts = {**rule.evidence, "gaussian_bits_per_dimension": gaussian, "copies_z": z}
+    ruled, verdict = by_copies(rule.method, z, len(held.copies))
+    verdicts = [rule.reason, *verdict, *remark]
+    if test is not None:
+        ruled, verdict_of_labels = by_labels(test, ruled)
+        facts["labelled_pairs"] = float(test.pairs)
+        verdicts.append(verdict_of_labels)
+    return Choice(ruled, " ".join(verdicts), facts, found)
+
+
+def decide(texts: Sequence[str], vectors: Vectors, *, seed: int = 0) -> Choice:
+    """The rule alone, as in `choose`: without copies, labels and candidates, and so in a second or two.
+
+    At most 3,000 of the sentences are looked at.
+    """
+    check(texts, vectors, None, None)
+    picked = np.sort(np.random.default_rng(seed).permutation(len(texts))[:PROBED])
+    sample = vectors[picked].astype(np.float64)
+    if not np.square(sample - sample.mean(0)).sum() > 1e-9 * np.square(sample).sum():
+        return Choice("identity", "The sentences' vectors do not differ; no map can tell them apart.", {}, [])
+    surface = Surface.of([texts[row] for row in picked.tolist()], sample)
+    wanted = strength(surface) if len(texts) >= FEWEST_SENTENCES else 0.0
+    method = f"soft:{wanted:.3f}" if wanted >= STRENGTH_FLOOR else "identity"
+    return Choice(method, because(surface, wanted, len(texts)), described(surface, wanted, len(texts)), [])
+
+
+def by_copies(ruled: str, z: float | None, count: int) -> tuple[str, list[str]]:
+    """The noised copies' veto: a method, and what happened."""
+    if z is None:
+        return ruled, []
+    if z >= VETO_Z:
+        return ruled, [f"It does not make noised copies of the sentences harder to find (paired z {z:+.1f})."]
+    return "identity", [
+        f"But it makes noised copies of the sentences harder to find than raw vectors do (paired z {z:.1f}, {count} "
+        "copies): scores keep their raw cosine."
+    ]
+
+
+def check(texts: Sequence[str], vectors: Vectors, copies: tuple[Rows, Vectors] | None, labels: Labels | None) -> None:
+    if len(texts) != len(vectors):
+        raise ValueError(f"{len(texts)} texts and {len(vectors)} vectors; one vector a text is needed")
+    if copies is not None and len(copies[0]) != len(copies[1]):
+        raise ValueError(f"{len(copies[0])} rows and {len(copies[1])} vectors of noised copies")
+    if labels is not None and not len(labels.left) == len(labels.right) == len(labels.values):
+        raise ValueError(f"{len(labels.left)} and {len(labels.right)} vectors for {len(labels.values)} labels")
+
+
+def described(surface: Surface, wanted: float, sentences: int) -> dict[str, float | None]:
+    return {
+        "sentences": float(sentences),
+        "crowding": surface.crowding,
+        "surface_share": surface.share,
+        "surface_share_reference": surface.share_reference,
+        "surface_ratio": surface.share_ratio,
+        "directions": surface.directions,
+        "directions_reference": surface.directions_reference,
+        "directions_ratio": surface.directions_ratio,
+        "rawness": surface.rawness,
+        "strength": wanted,
+    }
+
+
+def because(surface: Surface, wanted: float, sentences: int) -> str:
+    """What the rule saw and what follows, for a report."""
+    if sentences < FEWEST_SENTENCES:
+        return (
+            f"{sentences} distinct sentences are too few to judge the space, {FEWEST_SENTENCES} are needed; "
+            "scores keep their raw cosine."
         )
-        return Choice("identity", reason, c)
-    crowded = f"random pairs have a mean cosine of {c:.3f}, at or above {CROWDED}: the space is crowded"
-    if len(vectors) < FLOW_SENTENCES:
-        reason = f"{crowded}; {len(vectors)} sentences are too few for a flow, tempered whitening needs no more"
-        return Choice("tempered", reason, c)
-    return Choice("flow", f"{crowded}; a flow fitted to this text spreads it", c)
+    seen = (
+        f"Length, marks, digits and capitals explain {surface.share:.1%} of the vectors' variance, "
+        f"{surface.share_ratio:.2f} times what they explain of a bag of words; random pairs have a mean cosine of "
+        f"{surface.crowding:.3f}; {surface.directions:.0f} directions are in use, {surface.directions_ratio:.2f} times "
+        f"those of a bag of words. Together that is a rawness of {surface.rawness:.2f}"
+    )
+    if wanted < STRENGTH_FLOOR:
+        compared = "no more than" if surface.rawness <= RAW_OFF else "hardly above"
+        return f"{seen}, {compared} {RAW_OFF:.0f}: the encoder is fit for this text, and scores keep their raw cosine."
+    why = f"above {RAW_OFF:.0f}" if surface.rawness > RAW_OFF else "and the space has collapsed onto few directions"
+    return f"{seen}, {why}: the space is raw and crowded by its surface, and is whitened softly, strength {wanted:.2f}."
+
+
+def usable_labels(labels: Labels | None, rng: np.random.Generator) -> tuple[Labels | None, list[str]]:
+    """At most 2,000 of the labelled pairs; None, and a remark, where they are too few to be heard."""
+    if labels is None or not len(labels.values):
+        return None, []
+    count, values = len(labels.values), labels.values
+    if count < FEWEST_LABELS:
+        return None, [f"{count} labelled pairs were not heard; {FEWEST_LABELS} are needed."]
+    if evidence.score_of(values) == "auroc":
+        ones = int((values == 1).sum())
+        if min(ones, count - ones) < FEWEST_OF_A_CLASS:
+            remark = f"The labels were not heard: {ones} ones and {count - ones} zeros, of each {FEWEST_OF_A_CLASS}"
+            return None, [f"{remark} are needed."]
+    elif np.ptp(values) == 0:
+        return None, ["The labels were not heard: all are the same."]
+    rows = np.sort(rng.permutation(count)[:MOST_LABELS])
+    return Labels(labels.left[rows], labels.right[rows], values[rows].astype(np.float64)), []
+
+
+def hold_out(vectors: Vectors, copies: tuple[Rows, Vectors] | None, rng: np.random.Generator) -> Held:
+    """A fifth is measured on, at most 1,000 sentences; those with noised copies come first."""
+    order = rng.permutation(len(vectors))
+    rows, noisy = copies if copies is not None else (np.empty(0, np.intp), vectors[:0])
+    copied = np.isin(order, rows)
+    order = np.concatenate([order[copied], order[~copied]])
+    count = min(int(MEASURED_SHARE * len(vectors)), MOST_MEASURED)
+    measured, rest = order[:count], rng.permutation(order[count:])[:MOST_FITTED]
+    inside = np.isin(rows, measured)
+    enough = inside.sum() >= FEWEST_COPIES
+    stop = len(rest) // 10
+    return Held(
+        fit=vectors[rest],
+        stop=vectors[rest[:stop]],
+        measured=vectors[measured],
+        originals=vectors[rows[inside]] if enough else vectors[:0],
+        copies=noisy[inside] if enough else vectors[:0],
+    )
+
+
+def candidates(ruled: str, shape: tuple[int, ...], *, flows: bool) -> list[str]:
+    """The methods that are tried, identity first and simple before complex."""
+    count, dim = shape
+    methods = ["identity", "centring", "sn", "nulling:1", "nulling:3", "tempered", "whitening"]
+    methods += [f"whitening-k:{WHITENING_KEEP}"] if dim > WHITENING_KEEP else []
+    methods += [ruled] if ruled not in {"identity", "soft:1.000"} else []
+    methods += ["soft:1.000" if ruled == "soft:1.000" else "soft:1"]
+    if flows and count >= FLOW_SENTENCES:
+        methods += ["flow", "soft-flow" if ruled == "identity" else ruled.replace("soft", "soft-flow")]
+    return methods
+
+
+def measured(
+    methods: Sequence[str], held: Held, labels: Labels | None, seed: int
+) -> tuple[list[Candidate], LabelTest | None]:
+    """Fits each method without the measured sentences and looks at what it makes of them."""
+    spectrum = Spectrum.of(held.fit.astype(np.float64))
+    pairs = random_pairs(len(held.measured), np.random.default_rng(seed))
+    raw_loss = evidence.info_nce(held.copies, held.originals) if len(held.copies) else None
+    seen: dict[str, dict[str, float | None]] = {}
+    similarities = {}
+    for method in methods:
+        fitted = fitted_or_none(method, held, spectrum, seed)
+        seen[method] = look(fitted, held, pairs, raw_loss)
+        if fitted is not None and labels is not None:
+            similarities[method] = cosine(fitted(labels.left), fitted(labels.right))
+    test = None if labels is None else LabelTest.of(similarities, labels.values, seed)
+    return [Candidate(method, facts | labelled_facts(test, method)) for method, facts in seen.items()], test
+
+
+def fitted_or_none(method: str, held: Held, spectrum: Spectrum, seed: int) -> Fitted | None:
+    """None where a flow diverged."""
+    if not is_flow(method):
+        return fit(method, held.fit, held.stop, seed, spectrum=spectrum)
+    train = held.fit[len(held.stop) :][:MOST_FLOW_SENTENCES]
+    try:
+        return fit(method, train, held.stop, seed, spectrum=spectrum)
+    except FloatingPointError:
+        return None
+
+
+def random_pairs(count: int, rng: np.random.Generator) -> tuple[Rows, Rows]:
+    """Rows of random pairs, none with itself."""
+    left = rng.integers(count, size=RANDOM_PAIRS)
+    return left, (left + rng.integers(1, count, size=RANDOM_PAIRS)) % count
+
+
+def look(
+    fitted: Fitted | None, held: Held, pairs: tuple[Rows, Rows], raw_loss: Array | None
+) -> dict[str, float | None]:
+    """A map's evidence on the measured sentences, without labels."""
+    names = (
+        "mean_random_cosine", "effective_rank", "hubness", "uniformity", "agreement", "bits_per_dimension",
+        "alignment", "info_nce", "copies_z",
+    )  # fmt: skip
+    facts: dict[str, float | None] = dict.fromkeys(names)
+    if fitted is None:
+        return facts
+    latents = fitted(held.measured)
+    space = measure.space(latents, np.random.default_rng(0))
+    facts |= {
+        "mean_random_cosine": space["mean_random_cosine"],
+        "effective_rank": space["effective_rank"],
+        "hubness": evidence.hubness(latents),
+        "uniformity": evidence.uniformity(latents),
+        "agreement": evidence.agreement(held.measured, latents, *pairs),
+        "bits_per_dimension": bits_per_dimension(fitted, held.measured),
+    }
+    if raw_loss is not None:
+        copies, originals = fitted(held.copies), fitted(held.originals)
+        loss = evidence.info_nce(copies, originals)
+        facts["alignment"], facts["info_nce"] = evidence.alignment(copies, originals), float(loss.mean())
+        if fitted.weights is not None:
+            facts["copies_z"] = evidence.paired_z(raw_loss - loss)
+    return facts
+
+
+def labelled_facts(test: LabelTest | None, method: str) -> dict[str, float | None]:
+    names = ("labelled_score", "labelled_gain", "labelled_gain_low", "labelled_gain_high", "p_not_better")
+    if test is None or method not in test.scores:
+        return dict.fromkeys(names)
+    if method == "identity":
+        return dict.fromkeys(names) | {"labelled_score": test.scores[method]}
+    low, high = np.nanquantile(test.samples[method] - test.samples["identity"], [0.025, 0.975])
+    values = (test.scores[method], test.gain(method, "identity"), float(low), float(high))
+    return dict(zip(names, (*values, test.p_not_better(method, "identity")), strict=True))
+
+
+def by_labels(test: LabelTest, ruled: str) -> tuple[str, str]:
+    """What the labelled pairs make of the rule's choice: a method, and what happened in a sentence."""
+    others = [m for m in test.scores if m not in {"identity", ruled}]
+    level = SIGNIFICANCE / max(len(others), 1)
+    sure = [m for m in others if max(test.p_not_better(m, "identity"), test.p_not_better(m, ruled)) <= level]
+    by = f"{test.pairs} labelled pairs ({'AUROC' if test.kind == 'auroc' else 'Spearman'} × 100)"
+    figures = f"identity {100 * test.scores['identity']:.1f}"
+    if ruled != "identity":
+        figures += f", {ruled} {100 * test.scores[ruled]:.1f}"
+    if sure:
+        best = max(sure, key=lambda m: test.scores[m])
+        return best, (
+            f"{by} overrule this: {best} scores {100 * test.scores[best]:.1f}, {figures}; it is better than "
+            f"{'both' if ruled != 'identity' else 'identity'} in a paired bootstrap, corrected for {len(others)} "
+            "candidates."
+        )
+    if ruled != "identity" and test.p_not_better("identity", ruled) <= SIGNIFICANCE:
+        return "identity", f"{by} overrule this: {figures}; {ruled} is significantly worse, raw cosines are kept."
+    return ruled, f"{by} do not overrule this: {figures}; none of {len(others)} other candidates is surely better."

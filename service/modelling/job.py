@@ -1,23 +1,27 @@
-"""A calibration from text to a version: embed, choose, fit, measure, publish."""
+"""A calibration from posted text and labels to a version: embed, choose, fit, measure, publish."""
 
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from service.adapters.domain_store import DomainStore
+from service.adapters.domain_store import DomainStore, StoredVersion
 from service.adapters.encoder_store import EncoderArtifact
 from service.adapters.onnx_engine import OnnxCalibrator
-from service.core.errors import Conflict, InvalidInput, IsosimError
-from service.core.jobs import JobRequest
-from service.core.reference import ReferenceDistribution
-from service.modelling import gate, measure, reference
+from service.core.domain_model import DomainModel
+from service.core.domain_test import level_energies
+from service.core.errors import Conflict, EncoderMismatch, InvalidInput, IsosimError
+from service.core.jobs import JobRequest, LabelledPair
+from service.core.reference import Doubles, ReferenceDistribution
+from service.core.similarity import cosine
+from service.modelling import domain_test, gate, measure, normalization, probability, reference
+from service.modelling.calibrator import group_sizes
 from service.modelling.embed import OfflineEncoder
-from service.modelling.methods import Fitted, Vectors, bits_per_dimension, fit, gaussian_bits_per_dimension
+from service.modelling.methods import Fitted, Vectors, bits_per_dimension, fit, gaussian_bits_per_dimension, is_flow
 
 Report = Callable[[str, float], None]  # stage, progress 0–1
 
@@ -25,8 +29,17 @@ EMBED_SHARE = 0.7  # of a job's progress bar
 HELD_OUT = 0.1  # share of the sentences that the final fit does not see
 MOST_HELD_OUT = 2000
 FEWEST = 20  # sentences below which nothing can be held out
+COPIES = 400  # noised copies that may veto the gate's rule
 FOLDS = 10  # fits of the reference; 5 are 1.5 % too careful, 20 are noisier at 0.1 %
 FLOW_FOLDS = 4  # a flow's fit costs a hundred times a linear one
+
+
+@dataclass(frozen=True)
+class Posted:
+    """What a job was given: sentences, and labelled pairs."""
+
+    texts: Iterable[str]
+    labels: Sequence[LabelledPair] = ()
 
 
 @dataclass(frozen=True)
@@ -36,7 +49,7 @@ class Result:
     request: JobRequest
     encoder: EncoderArtifact
     fitted: Fitted
-    reference: ReferenceDistribution
+    model: DomainModel
     held_out: Vectors
     report: dict[str, Any]
 
@@ -48,11 +61,12 @@ class Result:
             "encoder": {"id": self.encoder.id, "digest": self.encoder.digest},
             "sentences": self.report["sentences"],
             "seed": request.seed,
+            "levels": group_sizes(self.encoder.spec.dim) if is_flow(self.fitted.method) else [],
         }
         expected = domains.aliases(request.domain, self.encoder.digest)
         promote, why = self._wanted(domains, expected.champion)
         report = {**self.report, "promotion": why}
-        version = domains.publish(request.domain, manifest, report, self.fitted.weights, self.reference)
+        version = domains.publish(request.domain, manifest, report, self.fitted.weights, self.model)
         for _ in range(5):
             if not promote:
                 return version, False, why
@@ -70,6 +84,8 @@ class Result:
             return self.request.promote == "always", f"promote: {self.request.promote}"
         if champion is None:
             return True, "the domain had no champion"
+        if champion == self.request.base:
+            return True, f"the champion, version {champion}, with probabilities learnt from labels"
         return self._compare(domains, champion)
 
     def _compare(self, domains: DomainStore, champion: int) -> tuple[bool, str]:
@@ -82,8 +98,8 @@ class Result:
             stored = domains.load(self.request.domain, champion)
         except IsosimError as error:
             return True, f"the champion, version {champion}, cannot be read: {error}"
-        if stored.reference is None:
-            return True, f"the champion, version {champion}, has no reference"
+        if stored.model.reference is None or self.model.reference is None or not len(self.held_out):
+            return True, f"version {champion} and this one have no text or reference to be compared on"
         theirs = Fitted(stored.manifest["method"], stored.weights, {})
         numbers = np.arange(len(self.held_out))
         rng = np.random.default_rng(self.request.seed)
@@ -92,7 +108,7 @@ class Result:
             pairs = reference.sample_pairs([(fitted(self.held_out), numbers)], rng)
             return measure.threshold_error(scale.percentile(pairs.similarities))
 
-        new, old = off_by(self.fitted, self.reference), off_by(theirs, stored.reference)
+        new, old = off_by(self.fitted, self.model.reference), off_by(theirs, stored.model.reference)
         what = (
             f"on {len(self.held_out)} new held-out sentences the false-match rate is off by a factor of "
             f"{np.exp(new):.3f} with this version and {np.exp(old):.3f} with version {champion}"
@@ -100,9 +116,34 @@ class Result:
         return new < old, what
 
 
+@dataclass
+class Clock:
+    """Seconds each stage took."""
+
+    spent: dict[str, float] = field(default_factory=dict)
+    _at: float = field(default_factory=time.monotonic)
+
+    def lap(self, stage: str) -> None:
+        now = time.monotonic()
+        self.spent[stage] = round(now - self._at, 3)
+        self._at = now
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """The vectors (N, D) of the distinct texts and their tokens (N,), of altered copies, and of labelled pairs."""
+
+    texts: list[str]
+    vectors: Vectors
+    tokens: reference.Rows
+    copies: tuple[reference.Rows, Vectors] | None  # rows of `vectors`, and vectors of their noised copies
+    shuffled: Vectors | None
+    labels: gate.Labels | None
+
+
 def calibrate_job(
     request: JobRequest,
-    texts: Iterable[str],
+    posted: Posted,
     encoder: EncoderArtifact,
     domains: DomainStore,
     report: Report,
@@ -112,44 +153,52 @@ def calibrate_job(
     """Embeds the distinct texts, fits the method asked for and measures it. Nothing is written.
 
     Raises:
-        InvalidInput: too few distinct sentences.
+        InvalidInput: too few distinct sentences, or labels that nothing can be learnt from.
         FloatingPointError: the fit diverged.
     """
-    started = time.monotonic()
     torch.set_num_threads(threads or torch.get_num_threads())
-    posted = list(texts)
-    distinct = list(dict.fromkeys(posted))
+    encode = OfflineEncoder(encoder, threads)
+    if request.base is not None:
+        return label_job(request, posted.labels, encoder, domains, report, encode)
+    clock = Clock()
+    texts = list(posted.texts)
+    distinct = list(dict.fromkeys(texts))
     if len(distinct) < FEWEST:
         raise InvalidInput(f"texts: {len(distinct)} distinct sentences, at least {FEWEST} are needed")
-    report("embedding", 0.0)
-    encode = OfflineEncoder(encoder, threads)
-    vectors = encode(distinct, lambda done: report("embedding", EMBED_SHARE * done))
-    embedded = time.monotonic()
-
     rng = np.random.default_rng(request.seed)
+    embedded = embed(distinct, posted.labels, encode, rng, report, auto=request.method == "auto")
+    vectors = embedded.vectors
+    clock.lap("embedding")
+
+    report("choosing", EMBED_SHARE)
     order = rng.permutation(len(distinct))
     held = max(1, min(int(HELD_OUT * len(distinct)), MOST_HELD_OUT))
     held_out, train = vectors[order[:held]], vectors[order[held:]]
-    choice = gate.choose(vectors) if request.method == "auto" else None
+    choice = None
+    if request.method == "auto":
+        choice = gate.choose(distinct, vectors, copies=embedded.copies, labels=embedded.labels, seed=request.seed)
     method = choice.method if choice else request.method
-    report("fitting", EMBED_SHARE)
+    clock.lap("choosing")
+
+    report("fitting", EMBED_SHARE + 0.05)
     fitted = fit(
-        method, train, held_out, request.seed, progress=lambda done: report("fitting", EMBED_SHARE + 0.1 * done)
+        method, train, held_out, request.seed, progress=lambda done: report("fitting", EMBED_SHARE + 0.05 + 0.1 * done)
     )
     check_graph(fitted, encoder, held_out)
-    fitted_at = time.monotonic()
+    clock.lap("fitting")
 
-    report("measuring", EMBED_SHARE + 0.1)
-    latents = cross_fitted(fitted, vectors, rng, lambda done: report("measuring", EMBED_SHARE + 0.1 + 0.15 * done))
-    pairs = reference.sample_pairs(latents, rng)
-    made = reference.build(pairs, rng)
+    report("measuring", EMBED_SHARE + 0.15)
+    latents = cross_fitted(fitted, vectors, rng, lambda done: report("measuring", EMBED_SHARE + 0.15 + 0.1 * done))
+    model = model_of(request, fitted, embedded, latents, rng)
     facts = {
         "method": method,
         "asked": request.method,
         "reason": choice.reason if choice else f"method {method} was asked for",
+        "evidence": choice.evidence if choice else None,
+        "candidates": [asdict(candidate) for candidate in choice.candidates] if choice else [],
         "settings": fitted.settings,
         "seed": request.seed,
-        "posted": len(posted),
+        "posted": len(texts),
         "sentences": len(distinct),
         "text_sha256": hashlib.sha256("\n".join(sorted(distinct)).encode()).hexdigest(),
         "fit_sentences": 0 if fitted.weights is None else len(train),
@@ -158,21 +207,142 @@ def calibrate_job(
         "after": measure.space(vectors if fitted.weights is None else fitted(held_out), rng),
         "bits_per_dimension": bits_per_dimension(fitted, held_out),
         "gaussian_bits_per_dimension": gaussian_bits_per_dimension(train, held_out),
-        "reference": {
-            "pairs": made.pairs,
-            "folds": len(latents),
-            "resolution": made.resolution,
-            "tail_error": made.tail_error,
-            "threshold_at_1_percent": made.threshold(0.01),
-            "interval_at_1_percent": made.interval(0.01),
-        },
-        "duration_seconds": {
-            "embedding": round(embedded - started, 3),
-            "fitting": round(fitted_at - embedded, 3),
-            "measuring": round(time.monotonic() - fitted_at, 3),
-        },
+        "reference": reference_facts(model.reference, folds=len(latents)),
+        "raw_reference": reference_facts(model.raw_reference, folds=1),
+        "normalization": request.normalization,
+        "domain_test": model.domain_test is not None,
+        "labels": None,
     }
-    return Result(request, encoder, fitted, made, held_out, facts)
+    if embedded.labels is not None:
+        model, facts["labels"] = with_labels(model, fitted, embedded.labels, request.seed)
+    clock.lap("measuring")
+    return Result(request, encoder, fitted, model, held_out, {**facts, "duration_seconds": clock.spent})
+
+
+def embed(
+    texts: list[str],
+    labels: Sequence[LabelledPair],
+    encode: OfflineEncoder,
+    rng: np.random.Generator,
+    report: Report,
+    *,
+    auto: bool,
+) -> Embedded:
+    """Everything a calibration needs of the encoder, in one pass."""
+    rows, noised = gate.noised(texts, COPIES, rng) if auto else (np.arange(0), [])
+    enough = len(texts) >= domain_test.FEWEST
+    shuffled = domain_test.shuffled_copies(texts, domain_test.SHUFFLED, rng) if enough else []
+    pairs = list(dict.fromkeys(text for a, b, _ in labels for text in (a, b)))
+    report("embedding", 0.0)
+    everything = [*texts, *noised, *shuffled, *pairs]
+    vectors, tokens = encode.counted(everything, lambda done: report("embedding", EMBED_SHARE * done))
+    ends = np.cumsum([len(texts), len(noised), len(shuffled)])
+    own, copies, salad, labelled = np.split(vectors, ends)
+    return Embedded(
+        texts,
+        own,
+        tokens[: len(texts)],
+        (rows, copies) if len(noised) else None,
+        salad if len(shuffled) else None,
+        labelled_vectors(labels, pairs, labelled) if labels else None,
+    )
+
+
+def labelled_vectors(labels: Sequence[LabelledPair], texts: Sequence[str], vectors: Vectors) -> gate.Labels:
+    row = {text: index for index, text in enumerate(texts)}
+    left, right = [row[a] for a, _, _ in labels], [row[b] for _, b, _ in labels]
+    return gate.Labels(vectors[left], vectors[right], np.array([label for _, _, label in labels]))
+
+
+def model_of(
+    request: JobRequest,
+    fitted: Fitted,
+    embedded: Embedded,
+    latents: Sequence[tuple[Vectors, reference.Rows]],
+    rng: np.random.Generator,
+) -> DomainModel:
+    """What gives the similarities of this text their meaning, from latents of maps that had not seen their text."""
+    every = np.arange(len(embedded.vectors))
+    raw = reference.build(reference.sample_pairs([(embedded.vectors, every)], rng), rng)
+    own = raw if fitted.weights is None else reference.build(reference.sample_pairs(latents, rng), rng)
+    normalized = None
+    if request.normalization != "none":
+        normalized = normalization.fit(request.normalization, fitted(embedded.vectors), latents, rng)
+    test = None
+    if len(embedded.vectors) >= domain_test.FEWEST:
+        energies = flow_energies(fitted, latents)
+        test = domain_test.fit(embedded.vectors, embedded.tokens, embedded.shuffled, rng, energies)
+    return DomainModel(own, raw, normalized, None, test)
+
+
+def flow_energies(fitted: Fitted, latents: Sequence[tuple[Vectors, reference.Rows]]) -> Doubles | None:
+    """Energies of a flow's levels, each by a map that had not seen its sentence, in the sentences' order. (N, L)"""
+    if not is_flow(fitted.method):
+        return None
+    order = np.concatenate([rows for _, rows in latents])
+    in_order: Vectors = np.concatenate([part for part, _ in latents])[np.argsort(order)]
+    return level_energies(in_order, group_sizes(in_order.shape[1]))
+
+
+def label_job(
+    request: JobRequest,
+    labels: Sequence[LabelledPair],
+    encoder: EncoderArtifact,
+    domains: DomainStore,
+    report: Report,
+    encode: OfflineEncoder,
+) -> Result:
+    """An existing version with probabilities learnt from labels; its map and its scale stay."""
+    assert request.base is not None  # noqa: S101 - the caller has looked
+    stored: StoredVersion = domains.load(request.domain, request.base)
+    if stored.manifest["encoder"]["digest"] != encoder.digest:
+        raise EncoderMismatch(f"version {request.base} of {request.domain!r} was made for another encoder")
+    clock = Clock()
+    texts = list(dict.fromkeys(text for a, b, _ in labels for text in (a, b)))
+    report("embedding", 0.0)
+    vectors = encode(texts, lambda done: report("embedding", EMBED_SHARE * done))
+    clock.lap("embedding")
+    report("measuring", EMBED_SHARE)
+    fitted = Fitted(stored.manifest["method"], stored.weights, {})
+    model, learnt = with_labels(stored.model, fitted, labelled_vectors(labels, texts, vectors), request.seed)
+    clock.lap("measuring")
+    earlier = domains.report(request.domain, request.base)
+    facts = {**earlier, "labels": learnt, "base": request.base, "duration_seconds": clock.spent}
+    return Result(request, encoder, fitted, model, vectors[:0], facts)
+
+
+def with_labels(
+    model: DomainModel, fitted: Fitted, labels: gate.Labels, seed: int
+) -> tuple[DomainModel, dict[str, Any]]:
+    """The model with probabilities learnt from labelled pairs, and what the report says of them.
+
+    Raises:
+        InvalidInput: too few pairs, or all alike.
+    """
+    if model.reference is None:
+        raise InvalidInput("labels: the version has no reference that a probability could rest on")
+    left, right = fitted(labels.left), fitted(labels.right)
+    similarities: Any = cosine(left, right)
+    scale = model.reference
+    if model.normalization is not None:
+        similarities = model.normalization.score(left, right, similarities)
+        scale = model.normalization.reference
+    learnt, facts = probability.fit(similarities, scale, labels.values, seed)
+    return replace(model, probability=learnt), facts
+
+
+def reference_facts(made: ReferenceDistribution | None, folds: int) -> dict[str, Any] | None:
+    if made is None:
+        return None
+    return {
+        "pairs": made.pairs,
+        "folds": folds,
+        "resolution": made.resolution,
+        "tail_error": made.tail_error,
+        "threshold_at_1_percent": made.threshold(0.01),
+        "interval_at_1_percent": made.interval(0.01),
+        "curve": made.curve(),
+    }
 
 
 def cross_fitted(
@@ -184,7 +354,7 @@ def cross_fitted(
     """
     if fitted.weights is None:
         return [(vectors, np.arange(len(vectors)))]
-    parts = reference.folds(len(vectors), FLOW_FOLDS if fitted.method.startswith("flow") else FOLDS, rng)
+    parts = reference.folds(len(vectors), FLOW_FOLDS if is_flow(fitted.method) else FOLDS, rng)
     groups = []
     for number, part in enumerate(parts):
         rest = np.delete(vectors, part, axis=0)

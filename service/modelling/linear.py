@@ -8,6 +8,8 @@ from sklearn.covariance import ledoit_wolf, shrunk_covariance
 
 Array = npt.NDArray[np.float64]
 
+SOFT_SHARE = 0.5  # of the covariance under soft whitening's root at full strength; the rest is the identity
+
 
 @dataclass(frozen=True)
 class Affine:
@@ -45,7 +47,7 @@ class Spectrum:
 
 def crowding(x: Array) -> float:  # (N, D) -> scalar
     """Squared norm of the mean unit vector: the mean cosine of random pairs (Ethayarajh, 2019, section 4)."""
-    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    unit = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-300)
     return float(np.square(unit.mean(0)).sum())
 
 
@@ -84,3 +86,18 @@ def whitening(s: Spectrum, *, power: float = 1.0, centre: float = 1.0, keep: int
 def tempered_whitening(s: Spectrum, crowding: float) -> Affine:
     """Whitening as strong as the space is crowded: power c, centre min(1, 2c)."""
     return whitening(s, power=crowding, centre=min(1.0, 2 * crowding))
+
+
+def soft_whitening(s: Spectrum, strength: float) -> Affine:
+    """Whitening of a covariance shrunk a long way to the identity: strength 0 is identity, 1 shrinks half-way.
+
+    y = (x − strength·μ) U diag((1 + strength/2 · (λ / mean λ − 1))^(−1/2)) Uᵀ. It levels the few dominant directions
+    and leaves the noisy tail alone (Soft-ZCA, Diera et al., 2024, section 3).
+
+    Raises:
+        ValueError: the strength is outside 0–1.
+    """
+    if not 0 <= strength <= 1:
+        raise ValueError(f"a strength of {strength}; soft whitening takes 0 to 1")
+    scale = (1 + SOFT_SHARE * strength * (s.values / s.values.mean() - 1)) ** -0.5
+    return Affine(strength * s.mean, (s.vectors * scale) @ s.vectors.T)

@@ -18,6 +18,13 @@ Vectors = npt.NDArray[np.float32]
 PARTIAL_POWER = 0.5
 NULLED = 3  # directions; QUALITY section 3 measured k = 3
 WHITENING_KEEP = 256  # Su et al., 2021, section 4
+SOFT_STRENGTH = 1.0
+FLOWS = {"flow": ROBUST, "flow-paper": PAPER, "soft-flow": ROBUST}
+
+
+def is_flow(method: str) -> bool:
+    """A flow is part of it: fitted by steps of gradient descent, from a seed."""
+    return method.partition(":")[0] in FLOWS
 
 
 @dataclass(frozen=True)
@@ -38,13 +45,13 @@ class Fitted:
 
     def again(self, x: Vectors) -> "Fitted":
         """The same map fitted to other text, with this fit's strength: its shrinkage, crowding, steps and seed."""
-        if self.method.startswith("flow"):
-            steps, seed = self.settings["steps"], self.settings["seed"]
-            names = {f.name for f in fields(FlowSettings)}
-            known = {name: value for name, value in self.settings.items() if name in names}
-            settings = FlowSettings(**known | {"max_steps": steps, "epochs": math.inf, "check_every": 0})
-            return fit(self.method, x, x[:0], seed, flow_settings=settings)
-        return fit(self.method, x, x[:0], 0, like=self.settings)
+        if not is_flow(self.method):
+            return fit(self.method, x, x[:0], 0, like=self.settings)
+        names = {f.name for f in fields(FlowSettings)}
+        known = {name: value for name, value in self.settings.items() if name in names}
+        steps = {"max_steps": self.settings["steps"], "epochs": math.inf, "check_every": 0}
+        settings = FlowSettings(**known | steps)
+        return fit(self.method, x, x[:0], self.settings["seed"], flow_settings=settings, like=self.settings)
 
     def tensors(self) -> dict[str, torch.Tensor]:
         weights = self.weights or {}
@@ -69,55 +76,85 @@ def fit(
     progress: Callable[[float], None] = lambda _: None,
     flow_settings: FlowSettings | None = None,
     like: Mapping[str, Any] | None = None,
+    spectrum: linear.Spectrum | None = None,
 ) -> Fitted:
     """Fits a method to vectors (N, D) without labels.
 
     Args:
         held_out: (H, D), for the flow's early stop; the other methods do not look at it.
         like: an earlier fit's settings, whose strength a linear method takes over.
+        spectrum: of `train`, where it is known already; it is the costly part of a linear method.
 
     Raises:
         ValueError: no such method. FloatingPointError: the flow diverged.
     """
-    if method in {"flow", "flow-paper"}:
-        settings = flow_settings or (ROBUST if method == "flow" else PAPER)
-        result = fit_flow(torch.from_numpy(train), torch.from_numpy(held_out), settings, seed, progress)
-        facts = asdict(settings) | {
-            "seed": seed,
-            "steps": result.steps,
-            "start_bits_per_dimension": result.start_bits_per_dimension,
-            "bits_per_dimension": result.bits_per_dimension,
-        }
-        return Fitted(method, weights_of(linear.identity(train.shape[1]), result.tensors), facts)
     if method == "identity":
         return Fitted(method, None, {})
+    name = method.partition(":")[0]
+    affine, found = _affine(method, train, like or {}, spectrum)
+    if not is_flow(method):
+        return Fitted(method, weights_of(affine), found)
+    flow_settings = flow_settings or FLOWS[name]
+    flow, facts = _flow(affine, train, held_out, flow_settings, seed, progress)
+    return Fitted(method, weights_of(affine, flow), found | facts)
+
+
+def _affine(
+    method: str, train: Vectors, like: Mapping[str, Any], spectrum: linear.Spectrum | None
+) -> tuple[linear.Affine, dict[str, Any]]:
+    """A method's affine map and what has to be kept so that another fit has the same strength."""
+    if method in {"flow", "flow-paper"}:
+        return linear.identity(train.shape[1]), {}
     x = train.astype(np.float64)
     if method == "sn":
-        return Fitted(method, weights_of(linear.standard_normalization(x)), {})
+        return linear.standard_normalization(x), {}
     name, _, argument = method.partition(":")
-    given = like or {}
-    spectrum = linear.Spectrum.of(x, given.get("shrinkage"))
-    settings_found: dict[str, Any] = {"shrinkage": spectrum.shrinkage}
+    spectrum = spectrum or linear.Spectrum.of(x, like.get("shrinkage"))
+    found: dict[str, Any] = {"shrinkage": spectrum.shrinkage}
     match name:
         case "centring":
             affine = linear.centring(spectrum)
         case "nulling":
-            settings_found["directions"] = k = int(argument or NULLED)
+            found["directions"] = k = int(argument or NULLED)
             affine = linear.nulling(spectrum, k)
         case "whitening":
             affine = linear.whitening(spectrum)
         case "whitening-k":
-            settings_found["keep"] = k = min(int(argument or WHITENING_KEEP), x.shape[1])
+            found["keep"] = k = min(int(argument or WHITENING_KEEP), x.shape[1])
             affine = linear.whitening(spectrum, keep=k)
         case "partial":
-            settings_found["power"] = power = float(argument or PARTIAL_POWER)
+            found["power"] = power = float(argument or PARTIAL_POWER)
             affine = linear.whitening(spectrum, power=power)
         case "tempered":
-            settings_found["crowding"] = c = given.get("crowding", linear.crowding(x))
+            found["crowding"] = c = like.get("crowding", linear.crowding(x))
             affine = linear.tempered_whitening(spectrum, c)
+        case "soft" | "soft-flow":
+            found["strength"] = strength = float(like.get("strength", argument or SOFT_STRENGTH))
+            affine = linear.soft_whitening(spectrum, strength)
         case _:
             raise ValueError(f"no method {method!r}")
-    return Fitted(method, weights_of(affine), settings_found)
+    return affine, found
+
+
+def _flow(
+    affine: linear.Affine,
+    train: Vectors,
+    held_out: Vectors,
+    settings: FlowSettings,
+    seed: int,
+    progress: Callable[[float], None],
+) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """A flow fitted to what the affine map gives: its tensors and its facts, with the map's share of the bits."""
+    first, check = (torch.from_numpy(affine(x.astype(np.float64)).astype(np.float32)) for x in (train, held_out))
+    result = fit_flow(first, check, settings, seed, progress)
+    affine_bits = -np.linalg.slogdet(affine.matrix).logabsdet / (len(affine.mean) * math.log(2))
+    facts = asdict(settings) | {
+        "seed": seed,
+        "steps": result.steps,
+        "start_bits_per_dimension": result.start_bits_per_dimension + float(affine_bits),
+        "bits_per_dimension": result.bits_per_dimension + float(affine_bits),
+    }
+    return result.tensors, facts
 
 
 def bits_per_dimension(fitted: Fitted, x: Vectors) -> float | None:

@@ -67,6 +67,6 @@ def install_default(store: Path, artifact: EncoderArtifact, say: Say) -> None:
     shipped = read_version(folder)
     facts = {key: shipped.manifest[key] for key in ("method", "encoder", "sentences", "seed")}
     report = read_json(folder / REPORT)
-    version = domains.publish(DEFAULT, facts, report, shipped.weights, shipped.reference)
+    version = domains.publish(DEFAULT, facts, report, shipped.weights, shipped.model)
     domains.promote(DEFAULT, artifact.digest, version, expected=aliases)
     say(f"default calibration installed as default@{version}")

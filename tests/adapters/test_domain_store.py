@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from service.adapters.domain_store import Aliases, DomainStore, Weights
+from service.core.domain_model import DomainModel
 from service.core.errors import Conflict, NotFound
 from tests.core.references import REFERENCE
 
@@ -24,7 +25,7 @@ def domains(tmp_path: Path) -> DomainStore:
 
 
 def publish(domains: DomainStore, domain: str = "news", encoder: str = MINE) -> int:
-    return domains.publish(domain, manifest(encoder), {"sentences": 7}, WEIGHTS, REFERENCE)
+    return domains.publish(domain, manifest(encoder), {"sentences": 7}, WEIGHTS, DomainModel(reference=REFERENCE))
 
 
 def promote(domains: DomainStore, version: int, encoder: str = MINE) -> Aliases:
@@ -35,20 +36,20 @@ def test_what_is_published_is_read_back(domains: DomainStore) -> None:
     version = publish(domains)
     stored = domains.load("news", version)
     assert stored.weights is not None
-    assert stored.reference is not None
+    assert stored.model.reference is not None
     for name, array in WEIGHTS.items():
         np.testing.assert_array_equal(stored.weights[name], array)
         assert stored.weights[name].dtype == array.dtype
-    np.testing.assert_array_equal(stored.reference.similarities, REFERENCE.similarities)
-    assert stored.reference.pairs == REFERENCE.pairs
+    np.testing.assert_array_equal(stored.model.reference.similarities, REFERENCE.similarities)
+    assert stored.model.reference.pairs == REFERENCE.pairs
     assert (stored.manifest["domain"], stored.manifest["version"], stored.manifest["method"]) == ("news", 1, "flow")
     assert domains.report("news", version) == {"sentences": 7}
 
 
 def test_identity_is_a_version_without_weights(domains: DomainStore) -> None:
-    version = domains.publish("news", manifest(), {}, None, REFERENCE)
+    version = domains.publish("news", manifest(), {}, None, DomainModel(reference=REFERENCE))
     assert domains.load("news", version).weights is None
-    assert domains.load("news", domains.publish("news", manifest(), {}, None, None)).reference is None
+    assert domains.load("news", domains.publish("news", manifest(), {}, None, DomainModel())).model.reference is None
 
 
 def test_numbers_count_up_a_domain_each(domains: DomainStore) -> None:
@@ -81,7 +82,7 @@ def test_a_store_whose_volume_is_away_is_an_error_and_not_an_empty_one(domains: 
 def test_a_publication_that_fails_takes_no_number(domains: DomainStore) -> None:
     publish(domains)
     with pytest.raises(TypeError):
-        domains.publish("news", manifest(), {"report": object()}, WEIGHTS, REFERENCE)
+        domains.publish("news", manifest(), {"report": object()}, WEIGHTS, DomainModel(reference=REFERENCE))
     assert domains.versions("news") == [1]
     assert publish(domains) == 2
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from service.adapters.domain_store import Aliases, DomainStore
+from service.core.domain_model import DomainModel
 from service.core.errors import Conflict, IsosimError
 
 MANIFEST = {"method": "identity", "encoder": {"id": "tiny", "digest": "d"}}
@@ -26,10 +27,11 @@ import sys
 from pathlib import Path
 import numpy as np
 from service.adapters.domain_store import DomainStore
+from service.core.domain_model import DomainModel
 domains = DomainStore(Path(sys.argv[1]))
 manifest = {"method": "flow", "encoder": {"id": "tiny", "digest": "d"}}
 for _ in range(int(sys.argv[2])):
-    print(domains.publish("news", manifest, {}, {"mean": np.zeros(200_000, np.float32)}, None), flush=True)
+    print(domains.publish("news", manifest, {}, {"mean": np.zeros(200_000, np.float32)}, DomainModel()), flush=True)
 """
 
 
@@ -61,7 +63,7 @@ def at_once(count: int, call: Callable[[int], Any]) -> list[Any]:
 
 
 def test_threads_that_publish_at_once_get_different_consecutive_numbers(domains: DomainStore) -> None:
-    found = at_once(8, lambda _: [domains.publish("news", MANIFEST, {}, None, None) for _ in range(3)])
+    found = at_once(8, lambda _: [domains.publish("news", MANIFEST, {}, None, DomainModel()) for _ in range(3)])
     assert sorted(chain(*found)) == domains.versions("news") == list(range(1, 25))
     for version in domains.versions("news"):
         assert domains.load("news", version).manifest["version"] == version
@@ -74,7 +76,7 @@ def test_processes_that_publish_at_once_get_different_consecutive_numbers(domain
 
 
 def test_of_promotions_with_the_same_expectation_exactly_one_wins(domains: DomainStore) -> None:
-    versions = [domains.publish("news", MANIFEST, {}, None, None) for _ in range(8)]
+    versions = [domains.publish("news", MANIFEST, {}, None, DomainModel()) for _ in range(8)]
     found = at_once(8, lambda n: domains.promote("news", "d", versions[n], expected=Aliases()))
     (winner,) = (result for result in found if isinstance(result, Aliases))
     assert domains.aliases("news", "d") == winner
@@ -84,7 +86,7 @@ def test_of_promotions_with_the_same_expectation_exactly_one_wins(domains: Domai
 
 def test_a_promotion_and_the_deletion_of_the_same_version_do_not_both_succeed(domains: DomainStore) -> None:
     for _ in range(10):
-        version = domains.publish("news", MANIFEST, {}, None, None)
+        version = domains.publish("news", MANIFEST, {}, None, DomainModel())
         expected = domains.aliases("news", "d")
         calls: list[Callable[[], Any]] = [
             partial(domains.promote, "news", "d", version, expected=expected),
@@ -110,11 +112,11 @@ def test_a_writer_killed_at_any_moment_leaves_whole_versions_and_no_others(domai
         assert all(domains.load("news", version).weights is not None for version in versions)
         assert len(versions) > seen
         seen = len(versions)
-    assert domains.publish("news", MANIFEST, {}, None, None) == seen + 1
+    assert domains.publish("news", MANIFEST, {}, None, DomainModel()) == seen + 1
 
 
 def test_what_a_killed_writer_left_is_swept_away_after_a_day(domains: DomainStore) -> None:
-    domains.publish("news", MANIFEST, {}, None, None)
+    domains.publish("news", MANIFEST, {}, None, DomainModel())
     old, fresh = (domains.root / "news" / f".building-{name}" for name in ("old", "fresh"))
     for folder in (old, fresh):
         folder.mkdir()

@@ -12,6 +12,7 @@ from service.adapters.calibration_source import StoredCalibrations
 from service.adapters.domain_store import Aliases, DomainStore, Weights
 from service.adapters.encoder_store import EncoderArtifact
 from service.adapters.onnx_engine import OnnxCalibrator, OnnxEncoder, choose_providers
+from service.core.domain_model import DomainModel
 from service.core.errors import BackendFailure, CorruptArtifact, EncoderMismatch, NotFound, Unavailable
 from service.core.registry import Named
 from service.modelling.export import random_weights
@@ -126,8 +127,8 @@ def test_stored_versions_are_served_by_their_own_encoder_alone(
     domains: DomainStore, calibrator: OnnxCalibrator
 ) -> None:
     facts = {"method": "flow", "encoder": {"id": "tiny", "digest": "mine"}}
-    domains.publish("news", facts, {}, weights(), None)
-    domains.publish("news", facts, {}, None, None)
+    domains.publish("news", facts, {}, weights(), DomainModel())
+    domains.publish("news", facts, {}, None, DomainModel())
     domains.promote("news", "mine", 1, expected=Aliases())
     mine = StoredCalibrations(domains, calibrator, "mine")
     x = np.ones((1, 32), np.float32)

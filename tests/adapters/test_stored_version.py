@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from service.adapters.artifacts import building, seal
-from service.adapters.domain_store import REFERENCE, WEIGHTS, DomainStore, read_version
+from service.adapters.domain_store import WEIGHTS, DomainStore, read_version
+from service.core.domain_model import DomainModel
 from service.core.errors import CorruptArtifact
 from tests.core.references import REFERENCE as DISTRIBUTION
 
@@ -21,7 +22,9 @@ def domains(tmp_path: Path) -> DomainStore:
     """A store with one version of `news`."""
     store = DomainStore(tmp_path)
     facts = {"method": "sn", "encoder": {"id": "tiny", "digest": "d"}}
-    store.publish("news", facts, {"sentences": 1}, {"mean": np.zeros(8, np.float32)}, DISTRIBUTION)
+    store.publish(
+        "news", facts, {"sentences": 1}, {"mean": np.zeros(8, np.float32)}, DomainModel(reference=DISTRIBUTION)
+    )
     return store
 
 
@@ -34,14 +37,14 @@ def resealed(tmp_path: Path) -> Callable[..., Path]:
         with building(tmp_path) as folder:
             (folder / "report.json").write_text("{}")
             for name, content in contents.items():
-                (folder / {"weights": WEIGHTS, "reference": REFERENCE}[name]).write_bytes(content)
+                (folder / {"weights": WEIGHTS, "reference": "reference.npz"}[name]).write_bytes(content)
             seal(folder, place, {})
         return place
 
     return make
 
 
-@pytest.mark.parametrize("name", [WEIGHTS, REFERENCE, "report.json"])
+@pytest.mark.parametrize("name", [WEIGHTS, "reference.npz", "report.json"])
 @pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
 def test_a_damaged_file_is_named(domains: DomainStore, name: str, damage: str) -> None:
     path = domains.root / "news" / "1" / name

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from service.core.calibration import Calibration, DomainRef
+from service.core.domain_model import DomainModel
 from service.core.errors import CorruptArtifact, EncoderMismatch, IsosimError, NotFound
 from service.core.registry import Named, Registry
 
@@ -73,7 +74,7 @@ async def test_default_without_a_version_is_the_identity_of_version_0(registry: 
     for ref in ("default", "default@0"):
         found = await registry.resolve(DomainRef.parse(ref))
         assert (found.domain, found.version, found.method) == ("default", 0, "identity")
-        assert (found.transform, found.reference) == (None, None)
+        assert (found.transform, found.model) == (None, DomainModel())
 
 
 async def test_an_unknown_domain_is_not_found_and_one_of_another_encoder_is_a_mismatch(

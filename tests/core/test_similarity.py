@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from service.core.calibration import Calibration, Matrix
+from service.core.domain_model import DomainModel
 from service.core.similarity import cosine, normalized, score
 from tests.core.references import REFERENCE
 
@@ -83,12 +84,13 @@ def calibration(**parts: object) -> Calibration:
 
 POOLED = np.random.default_rng(0).standard_normal((5, 8)).astype(np.float32)
 LEFT, RIGHT = np.array([0, 1, 4]), np.array([2, 1, 0])
+TOKENS = np.array([5, 7, 9, 5, 30])
 
 
 def test_without_a_calibrator_similarity_is_the_cosine_bit_by_bit() -> None:
-    found = score(calibration(), POOLED, LEFT, RIGHT)
+    found = score(calibration(), POOLED, TOKENS, LEFT, RIGHT)
     assert found.similarity.tobytes() == found.cosine.tobytes() == cosine(POOLED[LEFT], POOLED[RIGHT]).tobytes()
-    assert found.percentile is None
+    assert found.percentile is found.probability is found.judgement is None
 
 
 def test_a_calibration_moves_similarity_and_percentile_and_leaves_the_cosine() -> None:
@@ -98,7 +100,7 @@ def test_a_calibration_moves_similarity_and_percentile_and_leaves_the_cosine() -
         seen.append(x)
         return x + np.float32(1)
 
-    found = score(calibration(transform=transform, reference=REFERENCE), POOLED, LEFT, RIGHT)
+    found = score(calibration(transform=transform, model=DomainModel(REFERENCE)), POOLED, TOKENS, LEFT, RIGHT)
     assert found.cosine.tobytes() == cosine(POOLED[LEFT], POOLED[RIGHT]).tobytes()
     np.testing.assert_array_equal(found.similarity, cosine(POOLED[LEFT] + 1, POOLED[RIGHT] + 1))
     np.testing.assert_array_equal(found.percentile, REFERENCE.percentile(found.similarity))

@@ -10,6 +10,7 @@ import pytest
 from service.adapters.domain_store import StoredVersion, Weights
 from service.adapters.encoder_store import EncoderArtifact, EncoderStore
 from service.adapters.onnx_engine import PREFIX, open_session
+from service.core.domain_model import DomainModel
 from service.core.errors import CorruptArtifact
 from service.modelling.bundle import bundle
 from service.modelling.export import random_weights
@@ -62,7 +63,7 @@ def test_a_bundle_runs_on_a_plain_onnx_runtime_and_says_where_it_comes_from(
 
 
 def test_a_bundled_identity_gives_pooled_twice(tiny: EncoderArtifact, tmp_path: Path) -> None:
-    bundle(tiny, StoredVersion(MANIFEST, None, None), tmp_path / "model.onnx")
+    bundle(tiny, StoredVersion(MANIFEST, None, DomainModel()), tmp_path / "model.onnx")
     pooled, latent = open_session(tmp_path / "model.onnx", CPU, threads=1).run(["pooled", "latent"], TOKENS)
     np.testing.assert_array_equal(pooled, latent)
 
@@ -70,8 +71,8 @@ def test_a_bundled_identity_gives_pooled_twice(tiny: EncoderArtifact, tmp_path: 
 def test_the_stores_graph_is_not_touched_and_a_changed_one_is_refused(store: Path, tmp_path: Path) -> None:
     encoder = EncoderStore(store).find("tiny")
     before = encoder.joined.read_bytes()
-    bundle(encoder, StoredVersion(MANIFEST, None, None), tmp_path / "model.onnx")
+    bundle(encoder, StoredVersion(MANIFEST, None, DomainModel()), tmp_path / "model.onnx")
     assert encoder.joined.read_bytes() == before
     onnx.save(onnx.load(tmp_path / "model.onnx"), encoder.joined)
     with pytest.raises(CorruptArtifact, match=r"model\.onnx"):
-        bundle(encoder, StoredVersion(MANIFEST, None, None), tmp_path / "other.onnx")
+        bundle(encoder, StoredVersion(MANIFEST, None, DomainModel()), tmp_path / "other.onnx")

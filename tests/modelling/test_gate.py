@@ -1,44 +1,230 @@
-"""What `auto` chooses: nothing on a spread space, tempered whitening or a flow on a crowded one."""
+"""What `auto` chooses: soft whitening where a space shows its text's surface, else nothing; and what labels change."""
+
+from dataclasses import asdict, replace
+from functools import cache
 
 import numpy as np
+import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from service.modelling.gate import CROWDED, FLOW_SENTENCES, choose
-from service.modelling.linear import crowding
-from service.modelling.methods import Vectors
+from service.core.similarity import cosine
+from service.modelling import evidence, gate
+from service.modelling.gate import Choice, Labels, choose
+from service.modelling.methods import Vectors, fit
+from tests.text import sentences
 
-
-def vectors(count: int, wanted: float, dim: int = 64) -> Vectors:
-    """Unit vectors around a common direction: the mean cosine of random pairs is about `wanted`."""
-    x = np.random.default_rng(0).standard_normal((count, dim))
-    x[:, 0] = 0
-    x /= np.linalg.norm(x, axis=1, keepdims=True)
-    common = np.eye(dim)[0]
-    return (np.sqrt(wanted) * common + np.sqrt(1 - wanted) * x).astype(np.float32)
+DIM = 64
+COUNT = 400  # too few for the flows, which cost seconds
 
 
-@pytest.mark.parametrize("count", [20, 200, 5000])
-def test_a_space_that_is_not_crowded_is_left_alone(count: int) -> None:
-    choice = choose(vectors(count, wanted=0.03))
+@cache
+def embedded(count: int, raw: float, seed: int = 0) -> Vectors:
+    """A bag of random word vectors off-centre; `raw` adds directions that count words, letters and marks."""
+    rng = np.random.default_rng(seed)
+    texts = sentences(count)
+    tokens = [evidence.TOKEN.findall(text.lower()) for text in texts]
+    table = {token: rng.standard_normal(DIM) for token in sorted({token for found in tokens for token in found})}
+    words = np.array([np.mean([table[token] for token in found], axis=0) for found in tokens])
+    words = (words - words.mean(0)) / words.std()
+    surface = evidence.surface_basis(evidence.surface_features(texts)) * np.sqrt(count)
+    shown = surface @ rng.standard_normal((surface.shape[1], DIM))
+    x: Vectors = (words + raw * shown + min(raw, 1) * 1.5 * rng.standard_normal(DIM)).astype(np.float32)
+    return x
+
+
+def chosen(count: int, raw: float, labels: Labels | None = None) -> Choice:
+    return choose(sentences(count), embedded(count, raw), labels=labels)
+
+
+def labelled(count: int, better: str | None, kind: str = "grades", noise: float = 0.05, raw: float = 0.0) -> Labels:
+    """Pairs of the domain, graded by the cosine that the method `better` gives (None: by chance)."""
+    x, rng = embedded(COUNT, raw), np.random.default_rng(7)
+    left, right = rng.integers(COUNT, size=(2, count))
+    right = np.where(left == right, (right + 1) % COUNT, right)
+    if better is None:
+        grades = rng.standard_normal(count)
+    else:
+        y = fit(better, x, x[:0], 0)(x)
+        grades = cosine(y[left], y[right]) + noise * rng.standard_normal(count)
+    values = grades if kind == "grades" else (grades > np.median(grades)).astype(np.float64)
+    return Labels(x[left], x[right], values.astype(np.float64))
+
+
+def test_a_space_that_shows_no_more_surface_than_a_bag_of_words_is_left_alone() -> None:
+    choice = chosen(COUNT, raw=0.0)
     assert choice.method == "identity"
-    assert str(CROWDED) in choice.reason
+    assert choice.evidence["rawness"] == pytest.approx(0, abs=gate.RAW_OFF)
+    assert f"{choice.evidence['rawness']:.2f}" in choice.reason
 
 
-@pytest.mark.parametrize("crowded", [0.28, 0.6, 0.95])
-def test_a_crowded_space_gets_a_flow_where_there_is_text_enough_for_one(crowded: float) -> None:
-    assert choose(vectors(FLOW_SENTENCES, crowded)).method == "flow"
-    assert choose(vectors(FLOW_SENTENCES - 1, crowded)).method == "tempered"
+def test_a_space_that_shows_its_surface_is_whitened_softly_as_strongly_as_the_rule_says() -> None:
+    choice = chosen(COUNT, raw=1.0)
+    strength = choice.evidence["strength"]
+    assert strength is not None
+    assert strength > 0.5
+    assert choice.method == f"soft:{strength:.3f}"
+    for figure in (f"{choice.evidence['rawness']:.2f}", f"{choice.evidence['crowding']:.3f}", f"{strength:.2f}"):
+        assert figure in choice.reason
 
 
-def test_the_choice_says_how_crowded_the_space_is() -> None:
-    x = vectors(1000, 0.4)
-    choice = choose(x)
-    assert choice.crowding == pytest.approx(crowding(x.astype(np.float64)))
-    assert choice.crowding == pytest.approx(0.4, abs=0.01)
-    assert f"{choice.crowding:.3f}" in choice.reason
+def test_a_space_collapsed_onto_one_direction_is_whitened_though_it_shows_no_surface() -> None:
+    x = embedded(COUNT, 0.0).copy()
+    x[:, 5] += 30 * np.random.default_rng(1).standard_normal(COUNT).astype(np.float32)
+    choice = choose(sentences(COUNT), x)
+    assert (choice.evidence["rawness"] or 0) < gate.RAW_OFF
+    assert choice.method.startswith("soft:")
+    assert "collapsed" in choice.reason
 
 
-def test_the_length_of_the_vectors_does_not_enter_the_choice() -> None:
-    x = vectors(600, 0.4)
-    lengths = np.random.default_rng(1).uniform(0.1, 10, (600, 1)).astype(np.float32)
-    assert choose(x * lengths).crowding == pytest.approx(choose(x).crowding, rel=1e-5)
+@given(st.floats(0, 1), st.floats(0, 1), st.floats(0.001, 1), st.floats(1, 400), st.floats(1, 400), st.floats(1.0, 4.0))
+def test_the_strength_lies_in_zero_to_one_and_grows_with_crowding_and_surface(
+    crowding: float, share: float, reference: float, directions: float, expected: float, factor: float
+) -> None:
+    surface = evidence.Surface(crowding, share, reference, directions, expected)
+    weaker = gate.strength(surface)
+    assert 0 <= weaker <= 1
+    assert gate.strength(replace(surface, crowding=crowding * factor)) >= weaker
+    assert gate.strength(replace(surface, share=share * factor)) >= weaker
+    if surface.rawness <= gate.RAW_OFF and surface.directions_ratio >= gate.DIRECTIONS_OFF:
+        assert weaker == 0
+    if surface.rawness >= gate.RAW_FULL:
+        assert weaker == 1
+
+
+def test_fewer_sentences_than_the_rule_needs_keep_their_cosine() -> None:
+    few, enough = chosen(gate.FEWEST_SENTENCES - 1, 1.0), chosen(gate.FEWEST_SENTENCES, 1.0)
+    assert few.method == "identity"
+    assert str(gate.FEWEST_SENTENCES) in few.reason
+    assert enough.method.startswith("soft:")
+
+
+@pytest.mark.parametrize("count", [1, 2, 20, 49, 50, 60])
+def test_any_number_of_sentences_has_a_choice(count: int) -> None:
+    choice = chosen(count, 1.0)
+    assert choice.method == "identity"
+    assert bool(choice.candidates) == (count >= gate.FEWEST_MEASURED)
+
+
+def test_vectors_that_do_not_differ_are_left_alone() -> None:
+    assert choose(sentences(300), np.full((300, 16), 0.3, np.float32)).method == "identity"
+
+
+def test_a_zero_vector_and_an_empty_text_among_others_do_no_harm() -> None:
+    texts, x = sentences(COUNT), embedded(COUNT, 2.0).copy()
+    texts[3], x[3] = "", 0
+    choice = choose(texts, x)
+    assert choice.method.startswith("soft:")
+    assert all(value is None or np.isfinite(value) for c in choice.candidates for value in c.evidence.values())
+
+
+def test_the_same_input_and_seed_give_the_same_choice_to_the_last_figure() -> None:
+    texts, x = sentences(COUNT), embedded(COUNT, 1.0)
+    rows, _ = gate.noised(texts, 200, np.random.default_rng(0))
+    copies = (rows, embedded(COUNT, 1.0, 0)[rows] + 0.1)
+    assert choose(texts, x, copies=copies) == choose(texts, x, copies=copies)
+
+
+@pytest.mark.parametrize("raw", [0.0, 1.0])
+def test_the_rule_alone_decides_as_the_gate_does_without_copies_and_labels(raw: float) -> None:
+    rule, choice = gate.decide(sentences(COUNT), embedded(COUNT, raw)), chosen(COUNT, raw)
+    assert (rule.method, rule.reason, rule.candidates) == (choice.method, choice.reason, [])
+    assert rule.evidence.items() <= choice.evidence.items()
+
+
+def test_candidates_come_in_a_fixed_order_and_flows_only_where_they_are_worth_their_seconds() -> None:
+    simple = ["identity", "centring", "sn", "nulling:1", "nulling:3", "tempered", "whitening"]
+    count = gate.FLOW_SENTENCES
+    spread, raw, few = chosen(count, 0.0), chosen(count, 1.0), chosen(count - 1, 1.0)
+    assert [c.method for c in spread.candidates] == [*simple, "soft:1"]
+    methods = [c.method for c in raw.candidates]
+    assert methods[: len(simple)] == simple
+    assert methods[-2:] == ["flow", raw.method.replace("soft", "soft-flow")]
+    assert raw.method in methods
+    assert not [c.method for c in few.candidates if "flow" in c.method]
+    wide = np.random.default_rng(0).standard_normal((300, 300)).astype(np.float32)
+    assert "whitening-k:256" in [c.method for c in choose(sentences(300), wide).candidates]
+
+
+def test_the_evidence_is_plain_numbers_and_says_what_each_map_did() -> None:
+    texts, x = sentences(COUNT), embedded(COUNT, 1.0)
+    rows = np.arange(0, COUNT, 2)
+    choice = choose(texts, x, copies=(rows, x[rows] + 0.2))
+    orjson.dumps(asdict(choice))
+    found = {c.method: c.evidence for c in choice.candidates}
+    assert len({tuple(e) for e in found.values()}) == 1
+    assert found["identity"]["agreement"] == pytest.approx(1)
+    assert found["identity"]["bits_per_dimension"] is None
+    for method, facts in found.items():
+        wanted = {"hubness", "uniformity", "alignment", "info_nce", "agreement", "effective_rank"}
+        assert all(isinstance(facts[name], float) for name in wanted), method
+    crowded = [found[method]["mean_random_cosine"] or 0 for method in ("centring", "identity")]
+    assert crowded[0] < crowded[1] / 2
+    assert choice.evidence["gaussian_bits_per_dimension"] == found["whitening"]["bits_per_dimension"]
+    for method in ("centring", choice.method, "sn"):
+        assert (found[method]["bits_per_dimension"] or 0) > (found["whitening"]["bits_per_dimension"] or 0)
+
+
+def test_noised_copies_that_the_map_loses_veto_it() -> None:
+    """Copies that keep the strong directions and have another sentence's weak ones: only raw vectors find them."""
+    texts, x, rows = sentences(COUNT), embedded(COUNT, 3.0), np.arange(COUNT)
+    centred = x - x.mean(0)
+    strong = np.linalg.svd(centred, full_matrices=False)[2][:6]
+    kept_part = centred @ strong.T @ strong
+    misleading = x.mean(0) + kept_part + 2 * np.roll(centred - kept_part, 1, axis=0)
+    near = x + 0.02 * np.random.default_rng(3).standard_normal(x.shape).astype(np.float32)
+    kept, vetoed = choose(texts, x, copies=(rows, near)), choose(texts, x, copies=(rows, misleading))
+    assert kept.method.startswith("soft:")
+    assert (kept.evidence["copies_z"] or 0) > gate.VETO_Z
+    assert vetoed.method == "identity"
+    assert (vetoed.evidence["copies_z"] or 0) < gate.VETO_Z
+    assert "noised copies" in vetoed.reason
+
+
+@pytest.mark.parametrize("kind", ["grades", "zeros and ones"])
+@pytest.mark.parametrize(("raw", "better"), [(0.0, "whitening"), (1.0, "nulling:3"), (1.0, "identity")])
+def test_many_labels_overrule_the_rule_where_they_are_sure(raw: float, better: str, kind: str) -> None:
+    without, choice = chosen(COUNT, raw), chosen(COUNT, raw, labelled(COUNT, better, kind, raw=raw))
+    assert choice.method != without.method
+    scores = {c.method: c.evidence["labelled_score"] or 0 for c in choice.candidates}
+    assert scores[choice.method] == max(scores.values())
+    assert "overrule" in choice.reason
+    assert "not overrule" not in choice.reason
+    assert f"{100 * scores[choice.method]:.1f}" in choice.reason
+
+
+@pytest.mark.parametrize("raw", [0.0, 1.0])
+@pytest.mark.parametrize(("count", "better"), [(20, None), (100, None), (500, None)])
+def test_labels_by_chance_do_not_overrule_the_rule(raw: float, count: int, better: None) -> None:
+    choice = chosen(COUNT, raw, labelled(count, better, raw=raw))
+    assert choice.method == chosen(COUNT, raw).method
+    assert "do not overrule" in choice.reason
+
+
+def test_labels_that_agree_with_the_rule_leave_it() -> None:
+    soft = chosen(COUNT, 1.0).method
+    assert chosen(COUNT, 1.0, labelled(COUNT, soft, raw=1.0)).method == soft
+    assert chosen(COUNT, 0.0, labelled(COUNT, "identity")).method == "identity"
+
+
+def test_too_few_labels_are_not_heard_and_the_reason_says_so() -> None:
+    sure = labelled(COUNT, "whitening", noise=0)
+    few = Labels(sure.left[:19], sure.right[:19], sure.values[:19])
+    one_class = Labels(sure.left, sure.right, (np.arange(COUNT) < 9).astype(np.float64))
+    constant = Labels(sure.left, sure.right, np.full(COUNT, 0.5))
+    for labels, said in ((few, "19 labelled pairs"), (one_class, "9 ones"), (constant, "all are the same")):
+        choice = chosen(COUNT, 0.0, labels)
+        assert choice.method == "identity"
+        assert said in choice.reason
+        assert all(c.evidence["labelled_score"] is None for c in choice.candidates)
+
+
+def test_what_does_not_belong_together_is_refused() -> None:
+    texts, x = sentences(60), embedded(60, 0.0)
+    with pytest.raises(ValueError, match="60 texts and 59 vectors"):
+        choose(texts, x[:59])
+    with pytest.raises(ValueError, match="2 rows and 3 vectors"):
+        choose(texts, x, copies=(np.arange(2), x[:3]))
+    with pytest.raises(ValueError, match="5 labels"):
+        choose(texts, x, labels=Labels(x[:5], x[:4], np.ones(5)))

@@ -127,3 +127,45 @@ def test_tempered_whitening_grows_to_whitening_as_the_space_gets_crowded() -> No
     assert spreads == sorted(spreads, reverse=True)
     whitened = linear.whitening(spectrum)
     np.testing.assert_allclose(linear.tempered_whitening(spectrum, 1.0)(x), whitened(x), atol=1e-12)
+
+
+def test_soft_whitening_of_no_strength_is_the_identity() -> None:
+    found = linear.soft_whitening(Spectrum.of(sample(100, 24)), 0.0)
+    np.testing.assert_allclose(found.matrix, np.eye(24), rtol=0, atol=1e-12)
+    np.testing.assert_array_equal(found.mean, np.zeros(24))
+
+
+def test_full_soft_whitening_whitens_a_covariance_half_way_to_the_identity() -> None:
+    x = sample(500, 12)
+    spectrum = Spectrum.of(x)
+    covariance = (spectrum.vectors * spectrum.values) @ spectrum.vectors.T / spectrum.values.mean()
+    found = linear.soft_whitening(spectrum, 1.0)
+    np.testing.assert_allclose(np.linalg.inv(found.matrix @ found.matrix), (covariance + np.eye(12)) / 2, atol=1e-9)
+    np.testing.assert_allclose(found(x).mean(0), 0, atol=1e-10)
+
+
+@given(st.floats(0, 1), st.floats(0, 1), st.integers(0, 50))
+def test_soft_whitening_levels_more_the_stronger_it_is_and_never_turns_the_order_of_directions(
+    one: float, other: float, seed: int
+) -> None:
+    x = sample(300, 8, seed)
+    spectrum = Spectrum.of(x)
+    spreads = []
+    for strength in sorted((one, other)):
+        affine = linear.soft_whitening(spectrum, strength)
+        left = spectrum.values * np.square(np.diag(spectrum.vectors.T @ affine.matrix @ spectrum.vectors))
+        assert (np.diff(left) <= 1e-9 * left[0]).all()
+        spreads.append(left[0] / left[-1])
+    assert spreads[1] <= spreads[0] * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("strength", [-0.1, 1.5, float("nan")])
+def test_a_strength_outside_zero_to_one_is_refused(strength: float) -> None:
+    with pytest.raises(ValueError, match="0 to 1"):
+        linear.soft_whitening(Spectrum.of(sample(50, 8)), strength)
+
+
+def test_a_zero_vector_does_not_spoil_the_crowding() -> None:
+    x = sample(50, 8)
+    x[7] = 0
+    assert np.isfinite(linear.crowding(x))

@@ -11,7 +11,7 @@ from service.adapters.onnx_engine import OnnxCalibrator
 from service.core.jobs import METHODS
 from service.modelling import linear
 from service.modelling.flow import PAPER, ROBUST
-from service.modelling.methods import Vectors, bits_per_dimension, fit, gaussian_bits_per_dimension
+from service.modelling.methods import Vectors, bits_per_dimension, fit, gaussian_bits_per_dimension, is_flow
 
 
 def crowded(count: int, dim: int, seed: int = 0) -> Vectors:
@@ -22,7 +22,11 @@ def crowded(count: int, dim: int, seed: int = 0) -> Vectors:
 
 
 TRAIN, HELD_OUT = np.split(crowded(400, 32), [300])
-SHORT = {"flow": replace(ROBUST, max_steps=6, check_every=3), "flow-paper": replace(PAPER, max_steps=6)}
+FEW_STEPS = replace(ROBUST, max_steps=6, check_every=3)
+SHORT = {
+    "flow": FEW_STEPS, "soft-flow": FEW_STEPS, "soft-flow:0.4": FEW_STEPS, "flow-paper": replace(PAPER, max_steps=6),
+}  # fmt: skip
+ARGUMENTS = ["nulling:1", "whitening-k:8", "partial:0.3", "soft:0.4", "soft-flow:0.4"]
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +34,7 @@ def graph(tiny: EncoderArtifact) -> OnnxCalibrator:
     return OnnxCalibrator(tiny.calibrator, ["CPUExecutionProvider"])
 
 
-@pytest.mark.parametrize("method", [*(m for m in METHODS if m != "auto"), "nulling:1", "whitening-k:8", "partial:0.3"])
+@pytest.mark.parametrize("method", [*(m for m in METHODS if m != "auto"), *ARGUMENTS])
 def test_a_methods_weights_fit_the_exported_graph_and_agree_with_torch(graph: OnnxCalibrator, method: str) -> None:
     fitted = fit(method, TRAIN, HELD_OUT, seed=0, flow_settings=SHORT.get(method))
     latents = fitted(HELD_OUT)
@@ -48,16 +52,19 @@ def test_only_identity_has_no_weights() -> None:
     assert without == {"identity"}
 
 
-@pytest.mark.parametrize("method", ["magic", "auto", "", "flow:3"])
+@pytest.mark.parametrize("method", ["magic", "auto", "", "flow:3", "flow-paper:3", "identity:1"])
 def test_an_unknown_method_is_refused(method: str) -> None:
     with pytest.raises(ValueError, match="no method"):
         fit(method, TRAIN, HELD_OUT, seed=0)
 
 
-@pytest.mark.parametrize("method", ["centring", "sn", "tempered", "whitening", "partial", "whitening-k:8"])
+@pytest.mark.parametrize(
+    "method", ["centring", "sn", "tempered", "whitening", "partial", "whitening-k:8", "soft", "soft-flow"]
+)
 def test_methods_that_spread_a_crowded_space_spread_it(method: str) -> None:
     before = linear.crowding(HELD_OUT.astype(np.float64))
-    after = linear.crowding(fit(method, TRAIN, HELD_OUT, seed=0)(HELD_OUT).astype(np.float64))
+    fitted = fit(method, TRAIN, HELD_OUT, seed=0, flow_settings=SHORT.get(method))
+    after = linear.crowding(fitted(HELD_OUT).astype(np.float64))
     assert before > 0.5
     assert after < 0.1
 
@@ -69,7 +76,7 @@ def test_the_held_out_vectors_do_not_enter_a_linear_fit() -> None:
     assert all(np.array_equal(one[name], other[name]) for name in one)
 
 
-@pytest.mark.parametrize("method", [*(m for m in METHODS if m not in {"auto", "identity"}), "nulling:1", "partial:0.3"])
+@pytest.mark.parametrize("method", [*(m for m in METHODS if m not in {"auto", "identity"}), *ARGUMENTS])
 def test_a_map_fitted_again_to_the_same_text_is_the_same_map(method: str) -> None:
     settings = SHORT.get(method)
     fitted = fit(method, TRAIN, TRAIN[:0], 3, flow_settings=replace(settings, check_every=0) if settings else None)
@@ -78,13 +85,46 @@ def test_a_map_fitted_again_to_the_same_text_is_the_same_map(method: str) -> Non
     np.testing.assert_allclose(again(HELD_OUT), fitted(HELD_OUT), rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("method", ["tempered", "whitening", "flow"])
+@pytest.mark.parametrize("method", ["tempered", "whitening", "flow", "soft", "soft:0.4", "soft-flow", "soft-flow:0.4"])
 def test_a_map_fitted_again_to_other_text_keeps_its_strength(method: str) -> None:
     fitted = fit(method, TRAIN, HELD_OUT, 0, flow_settings=SHORT.get(method))
     again = fitted.again(TRAIN[:150])
-    for name in {"shrinkage", "crowding", "steps", "permutation", "start_deviation"} & fitted.settings.keys():
+    kept = {"shrinkage", "strength", "crowding", "steps", "permutation", "start_deviation"}
+    for name in kept & fitted.settings.keys():
         assert again.settings[name] == fitted.settings[name]
     assert not np.array_equal(again(HELD_OUT), fitted(HELD_OUT))
+
+
+def test_the_strength_of_a_soft_whitening_is_that_asked_for_and_full_without_one() -> None:
+    for method, expected in {"soft": 1.0, "soft:0.4": 0.4, "soft-flow": 1.0, "soft-flow:0.4": 0.4}.items():
+        assert fit(method, TRAIN, HELD_OUT, 0, flow_settings=SHORT.get(method)).settings["strength"] == expected
+
+
+@pytest.mark.parametrize("method", ["soft:2", "soft:-1", "soft:nan", "soft:much", "soft-flow:2"])
+def test_a_strength_that_makes_no_sense_is_refused(method: str) -> None:
+    with pytest.raises(ValueError, match=r"0 to 1|convert"):
+        fit(method, TRAIN, HELD_OUT, 0)
+
+
+def test_a_soft_flow_that_did_not_learn_is_the_soft_whitening_scaled() -> None:
+    still = replace(ROBUST, max_steps=1, learning_rate=1e-12, check_every=0)
+    soft, flow = fit("soft:0.6", TRAIN, HELD_OUT, 0), fit("soft-flow:0.6", TRAIN, HELD_OUT, 0, flow_settings=still)
+    latents = [np.corrcoef(f(HELD_OUT)) for f in (soft, flow)]
+    assert soft.weights is not None
+    assert flow.weights is not None
+    np.testing.assert_array_equal(flow.weights["matrix"], soft.weights["matrix"])
+    np.testing.assert_allclose(latents[0], latents[1], rtol=0, atol=1e-4)
+
+
+def test_flows_are_told_from_other_methods_with_an_argument_too() -> None:
+    assert {m for m in (*METHODS, *ARGUMENTS) if is_flow(m)} == {"flow", "flow-paper", "soft-flow", "soft-flow:0.4"}
+
+
+def test_a_known_spectrum_gives_the_same_map() -> None:
+    spectrum = linear.Spectrum.of(TRAIN.astype(np.float64))
+    for method in ("whitening", "soft:0.4", "tempered", "nulling"):
+        found = fit(method, TRAIN, HELD_OUT, 0, spectrum=spectrum)
+        np.testing.assert_array_equal(found(HELD_OUT), fit(method, TRAIN, HELD_OUT, 0)(HELD_OUT))
 
 
 @pytest.mark.parametrize("method", ["identity", "nulling", "whitening-k:8"])
@@ -92,8 +132,9 @@ def test_a_map_without_a_density_has_no_bits_per_dimension(method: str) -> None:
     assert bits_per_dimension(fit(method, TRAIN, HELD_OUT, 0), HELD_OUT) is None
 
 
-def test_a_fitted_flow_is_reported_with_the_bits_its_fit_found() -> None:
-    fitted = fit("flow", TRAIN, HELD_OUT, 0, flow_settings=SHORT["flow"])
+@pytest.mark.parametrize("method", ["flow", "soft-flow"])
+def test_a_fitted_flow_is_reported_with_the_bits_its_fit_found(method: str) -> None:
+    fitted = fit(method, TRAIN, HELD_OUT, 0, flow_settings=SHORT[method])
     assert bits_per_dimension(fitted, HELD_OUT) == pytest.approx(fitted.settings["bits_per_dimension"], rel=1e-4)
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from service.core.errors import InvalidInput
-from service.modelling.evaluate import SETS, Row, cell, read_pairs, read_sets, read_text, spearman, table
+from service.modelling.quality.sources import read_pairs
+from service.modelling.quality.sts import SETS, Row, cell, read_sets, read_text, spearman, table
 
 
 @pytest.fixture

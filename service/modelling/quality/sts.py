@@ -9,12 +9,11 @@ import numpy.typing as npt
 from rich.table import Table
 from scipy.stats import spearmanr
 
-from service.adapters.encoder_store import EncoderArtifact
 from service.adapters.onnx_engine import OnnxCalibrator
 from service.core.errors import InvalidInput
 from service.core.similarity import cosine
-from service.modelling.embed import OfflineEncoder
 from service.modelling.methods import Fitted, Vectors, fit
+from service.modelling.quality.sources import Encoder, Pairs, read_pairs
 
 HELD_OUT = 0.1  # of the fitting sentences, for the flow's early stop
 
@@ -30,15 +29,6 @@ SETS = {
 
 
 @dataclass(frozen=True)
-class Pairs:
-    """One file of gold-scored sentence pairs."""
-
-    left: list[str]
-    right: list[str]
-    gold: npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True)
 class Row:
     """One method on all sets: {set: Spearman × 100}, for each seed and aggregation."""
 
@@ -46,18 +36,6 @@ class Row:
     seed: int
     all: dict[str, float]  # subsets concatenated, one Spearman
     wmean: dict[str, float]  # size-weighted mean over the subsets
-
-
-def read_pairs(path: Path) -> Pairs:
-    """`score<TAB>sentence1<TAB>sentence2`, no header, no quoting."""
-    rows = [line.split("\t") for line in path.read_text(encoding="utf-8").split("\n") if line]
-    if any(len(row) != 3 for row in rows):
-        raise InvalidInput(f"{path}: expected score, sentence, sentence in each line, separated by tabs")
-    try:
-        gold = np.array([float(row[0]) for row in rows])
-    except ValueError as error:
-        raise InvalidInput(f"{path}: a score is no number: {error}") from None
-    return Pairs([r[1] for r in rows], [r[2] for r in rows], gold)
 
 
 def read_sets(folder: Path) -> dict[str, list[Pairs]]:
@@ -80,17 +58,16 @@ class Evaluation:
 
     def __init__(
         self,
-        artifact: EncoderArtifact,
+        encode: Encoder,
         sets: dict[str, list[Pairs]],
         *,
         progress: Callable[[float], None] = lambda _: None,
     ) -> None:
-        self.sets = sets
-        self.encode = OfflineEncoder(artifact)
-        self.calibrator = OnnxCalibrator(artifact.calibrator, ["CPUExecutionProvider"])
+        self.encode, self.sets = encode, sets
+        self.calibrator = OnnxCalibrator(encode.artifact.calibrator, ["CPUExecutionProvider"])
         texts = {t for files in sets.values() for pairs in files for t in (*pairs.left, *pairs.right)}
         ordered = sorted(texts)
-        self.vectors = self.encode(ordered, progress)
+        self.vectors, _ = self.encode(ordered, progress)
         self.row = {text: index for index, text in enumerate(ordered)}
 
     def rows(self, texts: Sequence[str]) -> Vectors:
@@ -105,10 +82,10 @@ class Evaluation:
         held = int(HELD_OUT * len(x))
         return fit(method, x[order[held:]], x[order[:held]], seed)
 
-    def own_text(self, name: str) -> Vectors:
-        """Vectors of a set's distinct sentences."""
-        texts = dict.fromkeys(t for pairs in self.sets[name] for t in (*pairs.left, *pairs.right))
-        return self.rows(list(texts))
+    def own_sentences(self, name: str) -> tuple[list[str], Vectors]:
+        """A set's distinct sentences and their vectors."""
+        texts = list(dict.fromkeys(t for pairs in self.sets[name] for t in (*pairs.left, *pairs.right)))
+        return texts, self.rows(texts)
 
     def score(self, name: str, fitted: Fitted) -> tuple[float, float]:
         """Spearman × 100 of a set: all, wmean."""
@@ -123,10 +100,10 @@ class Evaluation:
 
     def run(self, method: str, seed: int, fit_text: Sequence[str] | None) -> Row:
         """A method fitted on each set's own sentences, or on the given ones for all sets."""
-        common = self.fit(method, self.encode(list(dict.fromkeys(fit_text))), seed) if fit_text is not None else None
+        common = self.fit(method, self.encode(list(dict.fromkeys(fit_text)))[0], seed) if fit_text is not None else None
         row = Row(method, seed, {}, {})
         for name in self.sets:
-            fitted = common or self.fit(method, self.own_text(name), seed)
+            fitted = common or self.fit(method, self.own_sentences(name)[1], seed)
             row.all[name], row.wmean[name] = self.score(name, fitted)
         return row
 

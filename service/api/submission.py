@@ -1,0 +1,68 @@
+"""A job on its way in: room for it, its body, its record, its runner."""
+
+import asyncio
+
+from fastapi import Request
+from fastapi.responses import Response
+
+from service.adapters.job_store import Spool
+from service.api.requests import json_response
+from service.api.state import Service
+from service.core.calibration import DomainRef
+from service.core.errors import InvalidInput, Overloaded, TooLarge, Unavailable
+from service.core.jobs import Job, JobRequest, Status
+
+MAX_JSON_BYTES = 16_000_000  # a JSON body is held in memory whole; text and NDJSON are streamed
+
+
+async def check_room(service: Service) -> None:
+    """Raises Unavailable where nothing runs jobs, Overloaded where too many wait."""
+    await service.runner.available()
+    await asyncio.to_thread(check_backlog, service)
+
+
+def check_backlog(service: Service) -> None:
+    """Raises Overloaded: waiting jobs hold their text on disk."""
+    waiting, most = service.jobs.counts()[Status.QUEUED], service.settings.max_queued_jobs
+    if waiting >= most:
+        raise Overloaded(f"{waiting} calibrations are queued, at most {most} may be", retry_after=60)
+
+
+def check_domain(domain: str) -> None:
+    if DomainRef.parse(domain) != DomainRef(domain):
+        raise InvalidInput(f"domain {domain!r}: a calibration makes a new version; name the domain alone")
+
+
+async def read_json_body(request: Request) -> bytes:
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_JSON_BYTES:
+            raise TooLarge(
+                f"a JSON body may have {MAX_JSON_BYTES} bytes; post more text as text/plain or application/x-ndjson"
+            )
+    return bytes(body)
+
+
+async def accept(
+    service: Service, wanted: JobRequest, spool: Spool, notices: list[str], idempotency_key: str | None
+) -> Response:
+    """Makes the spooled input a job, hands it over and answers 202; an idempotency key answers with its first job.
+
+    Raises:
+        Conflict: the key was used for something else. Unavailable: no runner takes the job.
+    """
+    job = await asyncio.to_thread(service.jobs.create, wanted, spool, notices, idempotency_key)
+    if job.status is Status.QUEUED:
+        await hand_over(service, job)
+    accepted = {"job": job.id, "domain": job.request.domain, "status": job.status.value}
+    return json_response(accepted, 202, {"Location": f"/calibrate/{job.id}"})
+
+
+async def hand_over(service: Service, job: Job) -> None:
+    """A job that no runner takes is no job: the caller gets the error and nothing stays behind."""
+    try:
+        await service.runner.submit(job.id, job.attempt)
+    except Unavailable:
+        await asyncio.to_thread(service.jobs.discard, job.id)
+        raise

@@ -1,0 +1,1 @@
+"""The commands behind `isosim`; `service.cli` puts them together."""

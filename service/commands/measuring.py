@@ -1,0 +1,187 @@
+"""`isosim measure …`: the service's promises as numbers anyone can rerun. Exit code 1 where one is not kept."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.table import Table
+
+from service.adapters.encoder_store import EncoderStore
+from service.commands.shared import EncoderId, Store, bar, need_training, out, settings_with
+from service.core.jobs import METHODS
+
+measure = typer.Typer(no_args_is_help=True, help="Measure what the service promises, on data of your own.")
+
+Data = Annotated[Path, typer.Option(help="folder with text, pairs and sts", exists=True, file_okay=False)]
+Cache = Annotated[Path | None, typer.Option(help="a folder that keeps vectors between commands")]
+Figure = Annotated[Path | None, typer.Option(help="a PNG to write")]
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON for machines")]
+
+
+def encoder_of(model_store: Path | None, encoder: str | None, cache: Path | None) -> Any:
+    """A sources.Encoder; imported late, as everything that fits."""
+    need_training()
+    from service.modelling.quality.sources import Encoder  # noqa: PLC0415
+
+    settings = settings_with(model_store=model_store, encoder=encoder)
+    return Encoder(EncoderStore(settings.model_store).find(settings.encoder), cache)
+
+
+def show(table: Table, results: Sequence[Any], *, as_json: bool) -> None:
+    """Prints, and ends with exit code 1 where a promise is not kept."""
+    if as_json:
+        print(json.dumps([dataclasses.asdict(result) for result in results]))
+    else:
+        out.print(table)
+    if not all(getattr(result, "kept", True) for result in results):
+        raise typer.Exit(1)
+
+
+def spread(values: Sequence[float], scale: float = 1.0, digits: int = 3) -> str:
+    low, high = scale * min(values), scale * max(values)
+    return f"{scale * float(np.mean(values)):.{digits}f} ({low:.{digits}f}–{high:.{digits}f})"
+
+
+@measure.command()
+def thresholds(
+    data: Data,
+    method: Annotated[str, typer.Option(help=", ".join(METHODS))] = "auto",
+    rate: Annotated[float, typer.Option(help="nominal false-match rate: 0.01 or 0.001")] = 0.01,
+    sentences: Annotated[int, typer.Option(min=200, help="a domain is made from")] = 2000,
+    splits: Annotated[int, typer.Option(min=1)] = 20,
+    figure: Figure = None,
+    cache: Cache = None,
+    model_store: Store = None,
+    encoder: EncoderId = None,
+    as_json: AsJson = False,
+) -> None:
+    """One threshold for all domains: false matches among random pairs of sentences that no fit has seen."""
+    encode = encoder_of(model_store, encoder, cache)
+    from service.modelling.quality import thresholds as quality  # noqa: PLC0415
+
+    if rate not in quality.BARS:
+        raise typer.BadParameter(f"one of {', '.join(str(known) for known in quality.BARS)}", param_hint="--rate")
+    with bar("embedding") as progress:
+        sources = quality.embed_sources(data, encode, sentences, progress)
+        results = quality.measure(sources, method, sentences=sentences, nominal=rate, splits=splits, progress=progress)
+    if figure is not None:
+        quality.figure(results, encode.artifact.id, figure)
+    low, high = quality.BARS[rate][1]
+    columns = ("source", "sentences", "method", "raw, %", "calibrated, %", f"splits in {low}–{high}×", "kept")
+    table = Table(*columns, title=f"{encode.artifact.id} · false matches at a nominal {rate:.1%}, {splits} splits")
+    for r in results:
+        raw = f"{100 * float(np.mean(r.raw_rates)):.2f}"
+        shown = (r.source, str(r.sentences), r.method, raw, spread(r.rates, 100), f"{r.share_within:.0%}")
+        table.add_row(*shown, "yes" if r.kept else "NO")
+    show(table, results, as_json=as_json)
+
+
+@measure.command()
+def ranking(
+    sts: Annotated[Path, typer.Option(help="folder with sts12 … sts16, stsb, sick", exists=True, file_okay=False)],
+    encoders: Annotated[str, typer.Option(help="comma-separated ids of the store: the views of an encoder")],
+    rivals: Annotated[str, typer.Option(help="methods to compare with, comma-separated")] = "tempered,flow",
+    cache: Cache = None,
+    model_store: Store = None,
+    as_json: AsJson = False,
+) -> None:
+    """Never worse: what `auto`, without labels, changes of Spearman × 100 against identity on each set."""
+    need_training()
+    settings = settings_with(model_store=model_store)
+    from service.modelling.quality import never_worse  # noqa: PLC0415
+    from service.modelling.quality import sts as quality  # noqa: PLC0415
+    from service.modelling.quality.sources import Encoder  # noqa: PLC0415
+
+    sets = quality.read_sets(sts)
+    methods = [method for method in rivals.split(",") if method]
+    views = []
+    with bar("embedding") as progress:
+        for name in encoders.split(","):
+            encode = Encoder(EncoderStore(settings.model_store).find(name), cache)
+            ready = quality.Evaluation(encode, sets, progress=lambda done, name=name: progress(name, done))  # type: ignore[misc]
+            views.append(never_worse.measure(ready, methods, progress))
+    table = Table("view", "", *sets, "mean", "worst", title="change of Spearman × 100 (all) against identity")
+    for view in views:
+        table.add_row(view.encoder, "identity", *(f"{v:.1f}" for v in view.identity.values()))
+        for method, found in view.changes.items():
+            cells = [f"{found[name]:+.2f}" for name in sets]
+            table.add_row("", method, *cells, f"{view.mean(method):+.2f}", f"{view.worst(method):+.2f}")
+        table.add_row("", "chosen", *view.chosen.values(), end_section=True)
+    show(table, views, as_json=as_json)
+
+
+@measure.command()
+def probabilities(
+    data: Data,
+    draws: Annotated[int, typer.Option(min=1)] = 50,
+    cache: Cache = None,
+    model_store: Store = None,
+    encoder: EncoderId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Probabilities from 100 and 1,000 labelled Quora pairs, measured on the others."""
+    encode = encoder_of(model_store, encoder, cache)
+    from service.modelling.quality import probabilities as quality  # noqa: PLC0415
+
+    with bar("embedding") as progress:
+        method, results = quality.measure(data, encode, draws, progress)
+    columns = ("labels", "ECE", "Brier", "bar", "taken over from STS-B: ECE", "Brier", "kept")
+    table = Table(*columns, title=f"{encode.artifact.id}, {method} · held-out pairs, {draws} draws")
+    for r in results:
+        base = (f"{r.baseline_ece:.4f}", f"{r.baseline_brier:.4f}")
+        errors = (spread(r.ece, digits=4), spread(r.brier, digits=4), f"{quality.ECE_BARS[r.pairs]}")
+        table.add_row(str(r.pairs), *errors, *base, "yes" if r.kept else "NO")
+    show(table, results, as_json=as_json)
+
+
+@measure.command()
+def foreign_text(
+    data: Data,
+    seed: int = 0,
+    cache: Cache = None,
+    model_store: Store = None,
+    encoder: EncoderId = None,
+    as_json: AsJson = False,
+) -> None:
+    """What a Wikipedia domain flags: its own unseen sentences (false alarms), and seven kinds of other text."""
+    encode = encoder_of(model_store, encoder, cache)
+    from service.modelling.quality import foreign_text as quality  # noqa: PLC0415
+
+    with bar("embedding") as progress:
+        result = quality.measure(data, encode, progress, seed)
+    fifths = ", ".join(f"{100 * share:.2f}" for share in result.by_length)
+    title = f"{encode.artifact.id} · false alarms {100 * result.false_alarms:.2f} % (fifths by length: {fifths})"
+    table = Table("text", "AUROC", "flagged", title=title)
+    for kind, auroc in result.auroc.items():
+        table.add_row(kind, f"{auroc:.3f}", f"{result.detected[kind]:.1%}")
+    show(table, [result], as_json=as_json)
+
+
+@measure.command()
+def text_size(
+    data: Data,
+    figure: Figure = None,
+    cache: Cache = None,
+    model_store: Store = None,
+    encoder: EncoderId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Threshold error and ranking against the number of sentences a calibration is made from."""
+    encode = encoder_of(model_store, encoder, cache)
+    from service.modelling.quality import text_size as quality  # noqa: PLC0415
+
+    with bar("embedding") as progress:
+        results = quality.measure(data, encode, progress)
+    if figure is not None:
+        quality.figure(results, encode.artifact.id, figure)
+    columns = ("sentences", "chosen", "false matches at 1 %", "draws in 0.7–1.4 %", "resolution", "gain on STS-B")
+    table = Table(*columns, title=f"{encode.artifact.id} · calibrations from little text")
+    for r in results:
+        gains = spread(r.gains, digits=1) if r.gains else "–"
+        shown = (", ".join(r.methods), spread(r.rates, 100), f"{r.within:.0%}", f"{r.resolution:.0e}")
+        table.add_row(f"{r.sentences:,}", *shown, gains)
+    show(table, results, as_json=as_json)

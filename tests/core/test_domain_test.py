@@ -1,0 +1,241 @@
+"""The out-of-domain test as it is asked and stored."""
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.core.domain_test import (
+    CLIP,
+    FLOOR,
+    Combination,
+    DomainTest,
+    Standardization,
+    Statistics,
+    level_energies,
+)
+
+Doubles = npt.NDArray[np.float64]
+Vectors = npt.NDArray[np.float32]
+
+
+def a_test(dim: int = 12, levels: int = 0, *, probe: bool = True, seed: int = 0) -> DomainTest:
+    """Any test: numbers of the right kind, whatever they mean."""
+    rng = np.random.default_rng(seed)
+    edges = np.array([0, dim // 4, dim // 2, dim])
+    bands = len(edges) - 1 + 2 + levels
+    width = 1 + bands + probe
+    rotation, _ = np.linalg.qr(rng.standard_normal((dim, dim)))
+    whitening = (rotation * rng.uniform(0.5, 3, dim)).astype(np.float32)
+    statistics = Statistics(rng.standard_normal(dim), whitening, edges, rng.standard_normal(2 * dim * probe))
+    standardization = Standardization(
+        np.log([5.0, 20.0, 60.0]),
+        rng.standard_normal((3, width)),
+        rng.uniform(0.3, 2, (3, width)),
+        np.eye(bands) + 0.2 * rng.standard_normal((bands, bands)),
+    )
+    one_sided = np.array([[-3.0, 0.0, 2.0, 300.0], [-1.0, 0.0, 3.0, 500.0]])
+    two_sided = np.array([[-300.0, -2.0, 0.0, 2.0, 300.0], [500.0, 3.0, 0.0, 3.0, 500.0]])
+    combination = Combination(
+        two_sided,
+        one_sided,
+        one_sided if probe else np.empty((2, 0)),
+        np.array([np.log([5.0, 60.0]), [0.4, -0.3]]),
+        np.array([[-2.0, 1.0, 4.0, 600.0], [0.0, 0.7, 4.0, 600.0]]),
+    )
+    return DomainTest(statistics, standardization, combination)
+
+
+def vectors(count: int, dim: int = 12, seed: int = 1) -> Vectors:
+    return (2 * np.random.default_rng(seed).standard_normal((count, dim))).astype(np.float32)
+
+
+def lengths(count: int, seed: int = 2) -> npt.NDArray[np.intp]:
+    return np.random.default_rng(seed).integers(1, 200, count)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.sampled_from([8, 12, 130, 384]), st.integers(0, 3), st.booleans(), st.integers(2, 70), st.integers(0, 99))
+def test_a_vector_is_judged_the_same_whatever_else_is_in_the_batch(
+    dim: int, levels: int, probe: bool, count: int, seed: int
+) -> None:
+    test = a_test(dim, levels, probe=probe, seed=seed)
+    x, tokens = vectors(count, dim, seed), lengths(count, seed)
+    energies = np.random.default_rng(seed).standard_normal((count, levels)) if levels else None
+    together = test.judge(x, tokens, energies)
+    for row in {0, count // 2, count - 1}:
+        one = slice(row, row + 1)
+        alone = test.judge(x[one], tokens[one], None if energies is None else energies[one])
+        np.testing.assert_allclose(alone.p_values, together.p_values[one], rtol=1e-9)
+        np.testing.assert_allclose(alone.distances, together.distances[one], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("levels", [0, 2])
+@pytest.mark.parametrize("probe", [False, True])
+def test_the_statistics_are_log_energies_levels_and_the_probes_score(levels: int, probe: bool) -> None:
+    s = a_test(levels=levels, probe=probe).statistics
+    x = 3 * vectors(40)
+    given_levels = np.random.default_rng(3).standard_normal((40, levels)) if levels else None
+    centred = x.astype(np.float64) - s.mean
+    z = centred @ s.whitening.astype(np.float64)
+    parts: list[Doubles] = [z, z[:, :3], z[:, 3:6], z[:, 6:], centred, x.astype(np.float64)]
+    expected = [np.log(np.square(part).sum(1)) for part in parts]
+    if given_levels is not None:
+        expected += list(given_levels.T)
+    if probe:
+        clipped = np.clip(z, -CLIP, CLIP)
+        assert (clipped != z).any()
+        expected.append(np.concatenate([clipped, clipped**2], 1) @ s.probe)
+    np.testing.assert_allclose(s(x, given_levels), np.stack(expected, 1), rtol=1e-5, atol=1e-5)
+
+
+def test_a_distance_is_in_standard_deviations_of_texts_of_the_same_length() -> None:
+    test = a_test()
+    n = test.standardization
+    x = vectors(1)
+    raw = test.statistics(x)[0, 0]
+    for tokens, mean, deviation in [
+        (5, n.location[0, 0], n.scale[0, 0]),
+        (10, n.location[:2, 0].mean(), n.scale[:2, 0].mean()),  # half-way from 5 to 20 in log tokens
+        (20, n.location[1, 0], n.scale[1, 0]),
+        (60, n.location[2, 0], n.scale[2, 0]),
+    ]:
+        found = test.judge(x, np.array([tokens])).distances[0]
+        assert found == pytest.approx((raw - mean) / deviation)
+
+
+def test_texts_shorter_or_longer_than_any_are_judged_like_the_shortest_and_the_longest() -> None:
+    test = a_test()
+    x = np.repeat(vectors(1), 6, axis=0)
+    judged = test.judge(x, np.array([0, 1, 5, 60, 61, 100_000]))
+    assert len(set(judged.p_values[:3].tolist())) == 1
+    assert len(set(judged.p_values[3:].tolist())) == 1
+    assert judged.distances[0] != judged.distances[3]
+
+
+@given(st.floats(-1e6, 1e6), st.booleans(), st.integers(0, 20))
+def test_any_vector_has_a_p_value_above_0_and_at_most_1(size: float, probe: bool, seed: int) -> None:
+    test = a_test(probe=probe)
+    x = np.concatenate([size * vectors(8, seed=seed), np.zeros((1, 12)), [test.statistics.mean]]).astype(np.float32)
+    judged = test.judge(x, lengths(10, seed))
+    assert ((judged.p_values > 0) & (judged.p_values <= 1)).all()
+    assert np.isfinite(judged.distances).all()
+
+
+def test_the_oddest_statistic_decides_and_length_shifts_its_score() -> None:
+    c = a_test().combination
+    standard = np.array([[2.0, 0.0, 0.0], [-2.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 2.0], [2.0, 2.0, -2.0]])
+    np.testing.assert_allclose(c.score(standard), 3.0)
+    short, long = c(standard, np.full(5, 5)), c(standard, np.full(5, 60))
+    np.testing.assert_allclose(short, np.exp(-np.interp(3.0 - 0.4, *c.final_curve)))
+    np.testing.assert_allclose(long, np.exp(-np.interp(3.0 + 0.3, *c.final_curve)))
+
+
+def test_the_farther_from_the_domain_on_either_side_the_smaller_the_p_value() -> None:
+    c = a_test().combination
+    for sign in (1, -1):
+        standard = np.stack([sign * np.linspace(2, 250, 60), np.zeros(60), np.zeros(60)], 1)
+        assert (np.diff(c(standard, np.full(60, 10))) < 0).all()
+
+
+def test_bands_are_judged_together_by_their_mahalanobis_distance() -> None:
+    n = a_test().standardization
+    raw = np.random.default_rng(0).standard_normal((20, n.location.shape[1]))
+    inside = ((raw - n.location[1]) / n.scale[1])[:, 1:-1]
+    precision = n.bands_root @ n.bands_root.T
+    expected = np.log(np.einsum("ni,ij,nj->n", inside, precision, inside) + FLOOR)
+    np.testing.assert_allclose(n(raw, np.full(20, 20))[:, 1], expected)
+
+
+def test_an_empty_batch_is_judged() -> None:
+    judged = a_test().judge(vectors(0), lengths(0))
+    assert judged.p_values.shape == judged.distances.shape == (0,)
+
+
+def test_levels_are_asked_for_where_the_test_knows_of_them_and_nowhere_else() -> None:
+    with pytest.raises(ValueError, match="levels"):
+        a_test(levels=2).judge(vectors(3), lengths(3))
+    with pytest.raises(ValueError, match="levels"):
+        a_test().judge(vectors(3), lengths(3), np.zeros((3, 1)))
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.integers(0, 99))
+def test_level_energies_are_log_mean_squares_of_the_levels_channels(sizes: list[int], seed: int) -> None:
+    latents = vectors(6, sum(sizes), seed)
+    parts = np.split(latents.astype(np.float64), np.cumsum(sizes)[:-1], axis=1)
+    expected = np.stack([np.log(np.maximum((part**2).mean(1), FLOOR)) for part in parts], 1)
+    np.testing.assert_allclose(level_energies(latents, sizes), expected)
+    with pytest.raises(ValueError, match="do not fit"):
+        level_energies(latents, [*sizes, 1])
+
+
+@pytest.mark.parametrize("levels", [0, 3])
+@pytest.mark.parametrize("probe", [False, True])
+def test_a_stored_test_judges_as_the_one_it_was_stored_from(levels: int, probe: bool) -> None:
+    test = a_test(levels=levels, probe=probe)
+    again = DomainTest.from_arrays({name: array.copy() for name, array in test.arrays().items()})
+    energies = np.zeros((50, levels)) if levels else None
+    one, two = (t.judge(vectors(50), lengths(50), energies) for t in (test, again))
+    np.testing.assert_array_equal(one.p_values, two.p_values)
+    np.testing.assert_array_equal(one.distances, two.distances)
+    assert test.arrays()["whitening"].dtype == np.float32
+
+
+@pytest.mark.parametrize("name", sorted(a_test().arrays()))
+def test_a_test_that_misses_an_array_is_not_loaded(name: str) -> None:
+    arrays = a_test().arrays()
+    del arrays[name]
+    with pytest.raises(KeyError, match=name):
+        DomainTest.from_arrays(arrays)
+
+
+@pytest.mark.parametrize("name", sorted(set(a_test().arrays()) - {"edges"}))
+def test_a_test_with_numbers_that_are_none_is_not_loaded(name: str) -> None:
+    arrays = a_test().arrays()
+    spoilt = arrays[name].copy()
+    spoilt.flat[0] = np.nan
+    with pytest.raises(ValueError, match="finite"):
+        DomainTest.from_arrays(arrays | {name: spoilt})
+
+
+@pytest.mark.parametrize(
+    ("name", "array"),
+    [
+        ("mean", np.zeros(11)),
+        ("whitening", np.ones((12, 11), np.float32)),
+        ("whitening", np.eye(12, dtype=np.float32) * (np.arange(12) > 0)),
+        ("probe", np.zeros(12)),
+        ("probe", np.zeros(0)),
+        ("edges", np.array([0, 3, 3, 12])),
+        ("edges", np.array([0, 3, 6, 13])),
+        ("edges", np.array([1, 3, 6, 12])),
+        ("edges", np.empty(0, np.intp)),
+        ("centres", np.log([5.0, 60.0, 20.0])),
+        ("centres", np.array([1.0, 2.0, 40.0])),
+        ("centres", np.empty(0)),
+        ("location", np.zeros((2, 7))),
+        ("scale", np.ones((3, 6))),
+        ("scale", np.zeros((3, 7))),
+        ("bands_root", np.eye(4)),
+        ("bands_root", np.array(1.0)),
+        ("bands_root", np.ones((5, 4))),
+        ("distance_curve", np.array([[0.0, 0.0], [0.0, 1.0]])),
+        ("bands_curve", np.empty((2, 0))),
+        ("probe_curve", np.empty((2, 0))),
+        ("final_curve", np.array([0.0, 1.0])),
+        ("final_curve", np.array([[0.0, 1.0], [1.0, 0.0]])),
+        ("final_curve", np.array([[0.0, 1.0], [-0.5, 1.0]])),
+        ("length_shift", np.array([[2.0, 1.0], [0.0, 0.0]])),
+        ("length_shift", np.zeros(3)),
+    ],
+)
+def test_a_test_that_makes_no_sense_is_not_loaded(name: str, array: npt.NDArray[np.floating]) -> None:
+    with pytest.raises(ValueError):
+        DomainTest.from_arrays(a_test().arrays() | {name: array})
+
+
+def test_a_curve_for_a_probe_that_is_not_there_is_refused() -> None:
+    test = a_test(probe=False)
+    with pytest.raises(ValueError, match="curve"):
+        DomainTest.from_arrays(test.arrays() | {"probe_curve": np.array([[0.0, 1.0], [0.0, 1.0]])})

@@ -1,0 +1,122 @@
+"""Sliding windows: what they hold, when they speak, and what a shift looks like in them."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.core.calibration import Calibration
+from service.core.domain_test import FALSE_ALARMS, Judgement
+from service.core.drift import BASELINE, FEWEST, WINDOW, DriftMonitor, DriftWindow, Ring, stability_index
+from service.core.similarity import Scores
+
+
+def scores(similarities: list[float] | np.ndarray, flagged: int = 0, distance: float = 0.0) -> Scores:
+    """One text a pair, the first `flagged` of them odd, distances alternating around a mean with deviation 1."""
+    found = np.asarray(similarities, np.float32)
+    p = np.full(len(found), 0.5)
+    p[:flagged] = FALSE_ALARMS / 2
+    distances = distance + np.where(np.arange(len(found)) % 2, 1.0, -1.0)
+    return Scores(found, found, None, None, Judgement(p, distances))
+
+
+@given(st.lists(st.lists(st.floats(-1, 1), max_size=30), max_size=20))
+def test_a_ring_keeps_the_last_numbers(chunks: list[list[float]]) -> None:
+    ring = Ring(16)
+    for chunk in chunks:
+        ring.extend(np.array(chunk))
+    everything = [value for chunk in chunks for value in chunk]
+    assert sorted(ring.values) == sorted(everything[-16:])
+
+
+def test_little_says_nothing() -> None:
+    window = DriftWindow(1)
+    window.observe(scores(np.zeros(FEWEST - 1)))
+    drift = window.measure()
+    assert (drift.texts, drift.pairs) == (FEWEST - 1, FEWEST - 1)
+    assert drift.out_of_domain is drift.distance_mean is drift.distance_spread is drift.stability_index is None
+
+
+def test_rates_and_distances_are_those_of_the_last_texts() -> None:
+    window = DriftWindow(1)
+    window.observe(scores(np.zeros(WINDOW), flagged=WINDOW, distance=9))
+    window.observe(scores(np.zeros(WINDOW), flagged=WINDOW // 20, distance=2))
+    drift = window.measure()
+    assert drift.texts == WINDOW
+    assert drift.out_of_domain == pytest.approx(0.05)
+    assert drift.distance_mean == pytest.approx(2)
+    assert drift.distance_spread == pytest.approx(1)
+
+
+def test_scores_like_the_first_ones_are_stable_and_others_are_not() -> None:
+    rng = np.random.default_rng(0)
+    window = DriftWindow(1)
+    for _ in range(10):
+        window.observe(scores(rng.normal(0.3, 0.1, BASELINE // 5)))
+    stable = window.measure().stability_index
+    assert stable is not None
+    assert 0 <= stable < 0.06
+    for _ in range(2 * WINDOW // 100):
+        window.observe(scores(rng.normal(0.45, 0.1, 100)))
+    shifted = window.measure().stability_index
+    assert shifted is not None
+    assert shifted > 0.25
+
+
+def test_one_large_request_fills_the_baseline_and_the_rest_is_recent() -> None:
+    window = DriftWindow(1)
+    window.observe(scores(np.linspace(-1, 1, BASELINE + FEWEST)))
+    drift = window.measure()
+    assert drift.pairs == BASELINE + FEWEST
+    assert drift.stability_index is not None
+    assert drift.stability_index > 1  # the recent ones are all above the rest
+
+
+def test_the_index_is_the_sum_over_deciles() -> None:
+    baseline = np.arange(1000) / 1000
+    recent = baseline[baseline < 0.5]
+    b, half = (100 + 0.5) / (1000 + 5), (100 + 0.5) / (500 + 5)
+    none = 0.5 / (500 + 5)
+    expected = 5 * (half - b) * math.log(half / b) + 5 * (none - b) * math.log(none / b)
+    assert stability_index(baseline, recent) == pytest.approx(expected)
+    assert stability_index(baseline, baseline) == pytest.approx(0)
+
+
+def test_a_baseline_of_one_value_is_no_error() -> None:
+    assert stability_index(np.zeros(100), np.zeros(100)) == pytest.approx(0)
+    assert stability_index(np.zeros(100), np.ones(100)) >= 0
+
+
+def calibration(domain: str, version: int = 1) -> Calibration:
+    return Calibration(domain, version, "identity", "digest")
+
+
+def test_a_new_champion_starts_anew_and_pinned_versions_say_nothing() -> None:
+    monitor = DriftMonitor()
+    monitor.observe(calibration("news"), scores(np.zeros(200)), champion=True)
+    monitor.observe(calibration("news", 2), scores(np.zeros(200)), champion=False)
+    before = monitor.measure("news")
+    assert before is not None
+    assert before.texts == 200
+    monitor.observe(calibration("news", 2), scores(np.zeros(7)), champion=True)
+    after = monitor.measure("news")
+    assert after is not None
+    assert after.texts == 7
+
+
+def test_the_domains_asked_last_are_kept() -> None:
+    monitor = DriftMonitor(domains=2)
+    for domain in ("a", "b", "a", "c"):
+        monitor.observe(calibration(domain), scores([0.5]), champion=True)
+    assert monitor.all().keys() == {"a", "c"}
+    assert monitor.measure("b") is None
+
+
+def test_a_domain_without_a_test_has_pairs_alone() -> None:
+    found = np.zeros(FEWEST, np.float32)
+    window = DriftWindow(1)
+    window.observe(Scores(found, found, None, None, None))
+    drift = window.measure()
+    assert (drift.texts, drift.pairs, drift.out_of_domain) == (0, FEWEST, None)

@@ -1,0 +1,201 @@
+"""The measures against their definitions."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import rankdata, spearmanr
+from sklearn.linear_model import LinearRegression
+from sklearn.metrics import roc_auc_score
+
+from service.modelling import evidence
+from service.modelling.evidence import Array, LabelTest, Surface
+from service.modelling.methods import Vectors
+from tests.text import sentences
+
+WORDS = st.text("abcé 東京7.!Q", max_size=30)
+
+
+def gaussian(count: int, dim: int, seed: int = 0) -> Vectors:
+    return np.random.default_rng(seed).standard_normal((count, dim)).astype(np.float32)
+
+
+def cosines(x: Vectors) -> Array:
+    unit = x.astype(np.float64) / np.linalg.norm(x, axis=1, keepdims=True)
+    found: Array = unit @ unit.T
+    return found
+
+
+def test_the_surface_is_words_letters_marks_digits_and_capitals() -> None:
+    found = evidence.surface_features(["Ab, 12 c", ""])
+    np.testing.assert_allclose(found, [[np.log(3), np.log(8 / 3), 1 / 8, 2 / 8, 1 / 8], [0, 0, 0, 0, 0]])
+
+
+@given(st.integers(0, 1000))
+def test_the_surface_share_is_that_of_a_linear_regression(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    features = rng.standard_normal((60, 5))
+    x = features[:, :2] @ rng.standard_normal((2, 8)) + rng.standard_normal((60, 8)) + 3
+    residual = x - LinearRegression().fit(features, x).predict(features)
+    expected = 1 - np.square(residual).sum() / np.square(x - x.mean(0)).sum()
+    assert evidence.surface_share(x, evidence.surface_basis(features)) == pytest.approx(expected)
+
+
+def test_features_that_do_not_vary_or_repeat_others_are_no_basis() -> None:
+    one = np.arange(10.0)
+    basis = evidence.surface_basis(np.column_stack([one, 2 * one + 1, np.full(10, 7.0)]))
+    assert basis.shape == (10, 1)
+    assert evidence.surface_basis(np.ones((10, 3))).shape == (10, 0)
+
+
+@pytest.mark.parametrize("used", [1, 3, 10])
+@pytest.mark.parametrize("count", [12, 500])
+def test_the_participation_ratio_counts_equally_strong_directions(used: int, count: int) -> None:
+    directions = np.linalg.qr(np.random.default_rng(0).standard_normal((count, 40 if count > 40 else 11))).Q
+    x = np.zeros((count, 30))
+    centred = directions - directions.mean(0)
+    x[:, :used] = np.linalg.svd(centred, full_matrices=False)[0][:, :used]
+    assert evidence.participation_ratio(x + 5) == pytest.approx(used)
+
+
+def test_the_bag_of_words_is_what_random_word_vectors_give_on_average() -> None:
+    texts, dim = sentences(300), 64
+    basis = evidence.surface_basis(evidence.surface_features(texts))
+    tokens = [evidence.TOKEN.findall(text.lower()) for text in texts]
+    vocabulary = sorted({token for found in tokens for token in found})
+    shares, ratios = [], []
+    for seed in range(30):
+        table = dict(zip(vocabulary, np.random.default_rng(seed).standard_normal((len(vocabulary), dim)), strict=True))
+        x = np.array([np.mean([table[token] for token in found], axis=0) for found in tokens])
+        shares.append(evidence.surface_share(x, basis))
+        ratios.append(evidence.participation_ratio(x))
+    share, ratio = evidence.bag_of_words(texts, basis, dim)
+    assert share == pytest.approx(np.mean(shares), rel=0.05)
+    assert ratio == pytest.approx(np.mean(ratios), rel=0.05)
+
+
+@given(st.lists(WORDS, min_size=2, max_size=12), st.integers(0, 100))
+def test_any_text_has_finite_surface_evidence(texts: list[str], seed: int) -> None:
+    surface = Surface.of(texts, gaussian(len(texts), 8, seed).astype(np.float64))
+    assert all(np.isfinite(v) for v in (*vars(surface).values(), surface.rawness))
+    assert 0 <= surface.share <= 1 + 1e-9
+    assert surface.rawness >= 0
+
+
+@given(st.lists(WORDS, max_size=20), st.integers(0, 25), st.integers(0, 100))
+def test_noised_copies_are_made_of_their_sentences_words_and_never_empty(
+    texts: list[str], count: int, seed: int
+) -> None:
+    rows, copies = evidence.noised(texts, count, np.random.default_rng(seed))
+    assert len(rows) == len(copies) == min(count, sum(len(text.strip()) > 1 for text in texts))
+    assert (np.diff(rows) > 0).all()
+    for row, copy in zip(rows.tolist(), copies, strict=True):
+        parts = texts[row].split() if len(texts[row].split()) > 1 else list(texts[row].strip())
+        left = copy.split() if len(texts[row].split()) > 1 else list(copy)
+        assert left
+        for word in set(left):
+            assert left.count(word) <= parts.count(word)
+
+
+def test_a_fifth_of_the_words_is_dropped_and_sometimes_two_are_exchanged() -> None:
+    text = " ".join(f"w{i:02}" for i in range(20))
+    copies = evidence.noised([text] * 500, 500, np.random.default_rng(0))[1]
+    assert np.mean([len(copy.split()) for copy in copies]) == pytest.approx(16, abs=0.3)
+    exchanged = [copy.split() != sorted(copy.split()) for copy in copies]
+    assert np.mean(exchanged) == pytest.approx(evidence.SWAPPED, abs=0.07)
+
+
+def test_info_nce_is_the_cross_entropy_of_finding_the_original() -> None:
+    x = gaussian(20, 8)
+    noisy: Vectors = x + gaussian(20, 8, 1) / np.float32(2)
+    unit = [v / np.linalg.norm(v, axis=1, keepdims=True) for v in (noisy, x)]
+    exponents = np.exp(unit[0] @ unit[1].T / 0.05)
+    expected = -np.log(np.diag(exponents) / exponents.sum(1))
+    found = evidence.info_nce(noisy, x)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
+    assert evidence.info_nce(x, x).mean() < expected.mean()
+
+
+def test_alignment_and_uniformity_follow_their_definitions_and_ignore_length() -> None:
+    x, noisy = gaussian(30, 6), gaussian(30, 6, 1)
+    far = 2 - 2 * cosines(np.concatenate([x, noisy]))
+    assert evidence.alignment(noisy, 3 * x) == pytest.approx(np.diag(far[30:, :30]).mean(), rel=1e-5)
+    above = far[:30, :30][np.triu_indices(30, 1)]
+    assert evidence.uniformity(5 * x) == pytest.approx(np.log(np.exp(-2 * above).mean()), rel=1e-5)
+
+
+def test_hubness_is_the_skewness_of_the_k_occurrence() -> None:
+    x = gaussian(200, 30)
+    similar = cosines(x)
+    np.fill_diagonal(similar, -2)
+    occurrences = np.bincount(np.argsort(-similar, axis=1)[:, :10].ravel(), minlength=200)
+    deviation = occurrences - occurrences.mean()
+    expected = (deviation**3).mean() / (deviation**2).mean() ** 1.5
+    assert evidence.hubness(x) == pytest.approx(expected)
+    centre = np.concatenate([x, x[:5] * 0.05 + x.mean(0) * 20])
+    assert evidence.hubness(centre + 2) is not None
+    assert evidence.hubness(x[:11]) is None
+
+
+def test_agreement_is_perfect_with_a_rotation_and_low_with_another_space() -> None:
+    x, rng = gaussian(300, 16), np.random.default_rng(1)
+    left, right = rng.integers(300, size=(2, 2000))
+    rotation = np.linalg.qr(rng.standard_normal((16, 16))).Q.astype(np.float32)
+    assert evidence.agreement(x, x @ rotation, left, right) == pytest.approx(1, abs=1e-4)
+    other = evidence.agreement(x, gaussian(300, 16, 2), left[left != right], right[left != right])
+    assert other == pytest.approx(0, abs=0.1)
+    assert evidence.agreement(x, np.ones_like(x), left, right) is None
+
+
+@given(st.integers(5, 40), st.integers(0, 1000), st.booleans())
+def test_a_weighted_score_is_that_of_the_pairs_drawn_out(count: int, seed: int, binary: bool) -> None:
+    """With ties, against scipy and scikit-learn."""
+    rng = np.random.default_rng(seed)
+    similarities = rng.integers(0, 8, count) / 8
+    values = rng.integers(0, 2 if binary else 6, count).astype(np.float64)
+    weights = rng.multinomial(count, np.full(count, 1 / count), 6).astype(np.float64)
+    found = evidence.bootstrapped(similarities, values, weights, "auroc" if binary else "spearman")
+    for weight, value in zip(weights.astype(int), found, strict=True):
+        s, v = np.repeat(similarities, weight), np.repeat(values, weight)
+        if np.ptp(v) == 0 or (np.ptp(s) == 0 and not binary):
+            assert np.isnan(value)
+        else:
+            expected = roc_auc_score(v, s) if binary else spearmanr(s, v).statistic
+            assert value == pytest.approx(expected, abs=1e-9)
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=20))
+def test_unweighted_midranks_are_ordinary_ranks(values: list[int]) -> None:
+    found = evidence.midranks(np.array(values, np.float64), np.ones((2, len(values))))
+    np.testing.assert_allclose(found, np.tile(rankdata(values), (2, 1)))
+
+
+@pytest.mark.parametrize(
+    ("values", "score"), [([0, 1, 1], "auroc"), ([0, 0.5, 1], "spearman"), ([0, 5, 2], "spearman")]
+)
+def test_labels_of_zero_and_one_are_scored_by_auroc_and_grades_by_spearman(values: list[float], score: str) -> None:
+    assert evidence.score_of(np.array(values)) == score
+
+
+def test_the_paired_bootstrap_tells_a_better_map_from_an_equal_one() -> None:
+    rng = np.random.default_rng(0)
+    grades = rng.standard_normal(300)
+    good, poor = grades + rng.standard_normal(300), grades + 2 * rng.standard_normal(300)
+    test = LabelTest.of({"good": good, "poor": poor, "same": good}, grades, 0)
+    assert test.p_not_better("good", "poor") < 0.01
+    assert test.p_not_better("poor", "good") > 0.99
+    assert test.p_not_better("same", "good") == 1.0
+    assert test.gain("good", "poor") == pytest.approx(
+        spearmanr(good, grades).statistic - spearmanr(poor, grades).statistic
+    )
+
+
+def test_the_bootstrap_finds_a_difference_in_no_more_than_its_share_of_chance_draws() -> None:
+    """Two maps that are equally good: one is called better in about 5 % of samples of 100 pairs."""
+    called = 0
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        grades = rng.standard_normal(100)
+        one, other = (grades + rng.standard_normal(100) for _ in range(2))
+        called += LabelTest.of({"one": one, "other": other}, grades, seed).p_not_better("one", "other") <= 0.05
+    assert 2 <= called <= 20
