@@ -26,7 +26,7 @@ class Settings(BaseSettings):
     # Engine
     providers: tuple[str, ...] = ()  # execution providers in order; empty: CUDA where it is installed, else CPU
     threads: NonNegativeInt = 0  # of one encoder run; 0: one a physical core
-    max_batch_tokens: PositiveInt = 4096  # padded tokens a batch; CPU: more only costs memory; GPU: 16384
+    max_batch_tokens: PositiveInt = 2048  # padded tokens a batch; CPU: more only costs memory; GPU: 16384
     max_batch_texts: PositiveInt = 64
     max_queued_texts: PositiveInt = 4096  # admitted and unanswered; beyond it callers get 429
 
