@@ -2,7 +2,8 @@
 
 Without labels one measured rule decides: a space that shows the surface of sentences (length, marks, digits,
 capitals) more than a bag of words does is raw and is whitened softly, any other is left as it is. Labels may
-overrule the rule, where they are sure. All other candidates are fitted and measured for the report.
+overrule it, where they are sure. The other candidates are fitted and measured for the report; flows only where labels
+could choose them: they cost more seconds than all the rest, and gained nothing on top (docs/quality.md).
 """
 
 from collections.abc import Mapping, Sequence
@@ -122,7 +123,7 @@ def choose(
     rng = np.random.default_rng(seed)
     usable, remark = usable_labels(labels, rng)
     held = hold_out(vectors, copies, rng)
-    methods = candidates(rule.method, vectors.shape, flows=rule.method != "identity" or usable is not None)
+    methods = candidates(rule.method, vectors.shape, flows=usable is not None)
     found, test = measured(methods, held, usable, seed)
     by_method = {candidate.method: candidate.evidence for candidate in found}
     z = by_method[rule.method]["copies_z"]

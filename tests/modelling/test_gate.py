@@ -136,12 +136,15 @@ def test_the_rule_alone_decides_as_the_gate_does_without_copies_and_labels(raw: 
 def test_candidates_come_in_a_fixed_order_and_flows_only_where_they_are_worth_their_seconds() -> None:
     simple = ["identity", "centring", "sn", "nulling:1", "nulling:3", "tempered", "whitening"]
     count = gate.FLOW_SENTENCES
-    spread, raw, few = chosen(count, 0.0), chosen(count, 1.0), chosen(count - 1, 1.0)
+    marked = labelled(40, None)
+    spread, raw, few = chosen(count, 0.0), chosen(count, 1.0, marked), chosen(count - 1, 1.0, marked)
     assert [c.method for c in spread.candidates] == [*simple, "soft:1"]
     methods = [c.method for c in raw.candidates]
     assert methods[: len(simple)] == simple
-    assert methods[-2:] == ["flow", raw.method.replace("soft", "soft-flow")]
-    assert raw.method in methods
+    ruled = gate.decide(sentences(count), embedded(count, 1.0)).method
+    assert methods[-2:] == ["flow", ruled.replace("soft", "soft-flow")]
+    assert ruled in methods
+    assert not [c.method for c in chosen(count, 1.0).candidates if "flow" in c.method]
     assert not [c.method for c in few.candidates if "flow" in c.method]
     wide = np.random.default_rng(0).standard_normal((300, 300)).astype(np.float32)
     assert "whitening-k:256" in [c.method for c in choose(sentences(300), wide).candidates]
