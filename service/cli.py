@@ -12,14 +12,14 @@ from rich.table import Table
 
 from service.adapters.domain_store import DomainStore
 from service.adapters.encoder_store import EncoderStore
-from service.commands import calibration, measuring
+from service.commands import calibration, evaluating, measuring
 from service.commands.calibration import stored_version
-from service.commands.shared import AsJson, EncoderId, Store, bar, err, need_training, out, settings_with
+from service.commands.shared import AsJson, EncoderId, Store, err, need_training, out, settings_with
 from service.core.errors import IsosimError, Unavailable
 
 app = typer.Typer(no_args_is_help=True, add_completion=True, help="Calibrated sentence similarity.")
 app.add_typer(measuring.measure, name="measure")
-for command in (calibration.calibrate, calibration.label, calibration.threshold):
+for command in (calibration.calibrate, calibration.label, calibration.threshold, evaluating.evaluate):
     app.command()(command)
 
 
@@ -112,43 +112,6 @@ def export(
             settings.model_store, name or encoder_id(encoder, layers, pooling), checkpoint, spec, say
         )
     out.print(artifact.id, markup=False)
-
-
-@app.command()
-def evaluate(
-    sts: Annotated[Path, typer.Option(help="folder with sts12 … sts16, stsb, sick", exists=True, file_okay=False)],
-    methods: Annotated[
-        str, typer.Option(help="comma-separated; a parameter after a colon: nulling:10")
-    ] = "identity,flow",
-    fit_on: Annotated[
-        Path | None, typer.Option(help="sentences or score-TAB-pair file to fit on; else each set's own")
-    ] = None,
-    seeds: Annotated[str, typer.Option(help="comma-separated; only the flow depends on them")] = "0",
-    model_store: Store = None,
-    encoder: EncoderId = None,
-    as_json: AsJson = False,
-) -> None:
-    """Spearman × 100 on STS12–16, STS-B and SICK-R, without labels in the fit."""
-    need_training()
-    settings = settings_with(model_store=model_store, encoder=encoder)
-    from service.modelling.quality import sts as evaluation  # noqa: PLC0415
-    from service.modelling.quality.sources import Encoder  # noqa: PLC0415
-
-    artifact = EncoderStore(settings.model_store).find(settings.encoder)
-    sets = evaluation.read_sets(sts)
-    text = None if fit_on is None else evaluation.read_text(fit_on)
-    with bar("embedding") as progress:
-        ready = evaluation.Evaluation(Encoder(artifact), sets, progress=lambda done: progress("embedding", done))
-        rows = []
-        for method in methods.split(","):
-            for seed in [int(s) for s in seeds.split(",")] if "flow" in method else [0]:
-                progress(f"{method} {seed}", 1.0)
-                rows.append(ready.run(method, seed, text))
-    if as_json:
-        print(json.dumps([{"method": r.method, "seed": r.seed, "all": r.all, "wmean": r.wmean} for r in rows]))
-        return
-    for aggregation in ("all", "wmean"):
-        out.print(evaluation.table(rows, aggregation, f"{artifact.id} · {aggregation}"))
 
 
 @app.command()

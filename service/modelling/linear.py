@@ -71,6 +71,13 @@ def nulling(s: Spectrum, k: int) -> Affine:
     return Affine(s.mean, np.eye(len(s.mean)) - top @ top.T)
 
 
+def standard_nulling(x: Array, k: int, shrinkage: float | None = None) -> tuple[Affine, float]:
+    """SN, then NATSV of what it gives (BERT-flow, table 5); with the shrinkage, for a fold's fit of equal strength."""
+    standard = standard_normalization(x)
+    spectrum = Spectrum.of(standard(x), shrinkage)
+    return Affine(standard.mean, standard.matrix @ nulling(spectrum, k).matrix), spectrum.shrinkage
+
+
 def whitening(s: Spectrum, *, power: float = 1.0, centre: float = 1.0, keep: int | None = None) -> Affine:
     """(Partial) whitening: y = (x − centre·μ) U Λ^(−power/2), zero-padded after `keep` dimensions.
 

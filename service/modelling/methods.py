@@ -19,6 +19,7 @@ PARTIAL_POWER = 0.5
 NULLED = 3  # directions; QUALITY section 3 measured k = 3
 WHITENING_KEEP = 256  # Su et al., 2021, section 4
 SOFT_STRENGTH = 1.0
+LOSING_DIMENSIONS = {"nulling", "sn-nulling", "whitening-k"}
 FLOWS = {"flow": ROBUST, "flow-paper": PAPER, "soft-flow": ROBUST}
 
 
@@ -109,6 +110,9 @@ def _affine(
     if method == "sn":
         return linear.standard_normalization(x), {}
     name, _, argument = method.partition(":")
+    if name == "sn-nulling":
+        affine, shrinkage = linear.standard_nulling(x, int(argument or NULLED), like.get("shrinkage"))
+        return affine, {"shrinkage": shrinkage}
     spectrum = spectrum or linear.Spectrum.of(x, like.get("shrinkage"))
     found: dict[str, Any] = {"shrinkage": spectrum.shrinkage}
     match name:
@@ -164,7 +168,7 @@ def bits_per_dimension(fitted: Fitted, x: Vectors) -> float | None:
     tensors = {name: t.double() if t.is_floating_point() else t for name, t in fitted.tensors().items()}
     with torch.no_grad():
         log_det = calibrator.log_det(tensors)
-        if not torch.isfinite(log_det) or fitted.method.partition(":")[0] in {"nulling", "whitening-k"}:
+        if not torch.isfinite(log_det) or fitted.method.partition(":")[0] in LOSING_DIMENSIONS:
             return None
         latents = calibrator.calibrate(torch.from_numpy(x).double(), tensors)
         return float(calibrator.bits_per_dimension(latents, log_det))

@@ -26,7 +26,7 @@ FEW_STEPS = replace(ROBUST, max_steps=6, check_every=3)
 SHORT = {
     "flow": FEW_STEPS, "soft-flow": FEW_STEPS, "soft-flow:0.4": FEW_STEPS, "flow-paper": replace(PAPER, max_steps=6),
 }  # fmt: skip
-ARGUMENTS = ["nulling:1", "whitening-k:8", "partial:0.3", "soft:0.4", "soft-flow:0.4"]
+ARGUMENTS = ["nulling:1", "sn-nulling:2", "whitening-k:8", "partial:0.3", "soft:0.4", "soft-flow:0.4"]
 
 
 @pytest.fixture(scope="module")

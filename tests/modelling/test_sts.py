@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from service.core.errors import InvalidInput
+from service.modelling.quality.grid import cell
 from service.modelling.quality.sources import read_pairs
-from service.modelling.quality.sts import SETS, Row, cell, read_sets, read_text, spearman, table
+from service.modelling.quality.sts import SETS, Row, read_sets, read_text, spearman, table
 
 
 @pytest.fixture
@@ -63,9 +64,7 @@ def test_spearman_is_a_hundred_for_the_same_order_and_minus_a_hundred_for_the_op
 def test_several_seeds_of_a_method_are_one_line_with_mean_and_half_range() -> None:
     rows = [Row("flow", seed, {"A": value}, {"A": 0.0}) for seed, value in enumerate((60.0, 61.0, 65.0))]
     made = table([*rows, Row("identity", 0, {"A": 50.0}, {"A": 0.0})], "all", "title")
-    assert [list(column.cells) for column in made.columns] == [
-        ["flow", "identity"],
-        ["62.00 ±2.50", "50.00"],
-        ["62.00 ±2.50", "50.00"],
-    ]
+    assert made.columns == ("method", "A", "mean")
+    assert made.rows == [("flow", "62.00 ±2.50", "62.00 ±2.50"), ("identity", "50.00", "50.00")]
+    assert made.markdown().split("\n")[1:3] == ["| --- | ---: | ---: |", "| flow | 62.00 ±2.50 | 62.00 ±2.50 |"]
     assert cell([1.0]) == "1.00"

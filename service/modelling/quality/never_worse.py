@@ -45,7 +45,7 @@ def measure(
         texts, vectors = evaluation.own_sentences(name)
         chosen[name] = gate.decide(texts, vectors).method
         fits = {"auto": fit(chosen[name], vectors, vectors[:0], seed)}
-        fits |= {rival: evaluation.fit(rival, vectors, seed) for rival in rivals}
+        fits |= {rival: evaluation.fit(rival, texts, vectors, seed) for rival in rivals}
         for method, fitted in fits.items():
             changes[method][name] = evaluation.score(name, fitted)[0] - identity[name]
         progress(name, (done + 1) / len(evaluation.sets))

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from rich.table import Table
 from scipy.stats import spearmanr
 
 from service.adapters.onnx_engine import OnnxCalibrator
 from service.core.errors import InvalidInput
 from service.core.similarity import cosine
+from service.modelling import gate
 from service.modelling.methods import Fitted, Vectors, fit
+from service.modelling.quality.grid import Grid, cell
 from service.modelling.quality.sources import Encoder, Pairs, read_pairs
 
 HELD_OUT = 0.1  # of the fitting sentences, for the flow's early stop
@@ -77,10 +78,20 @@ class Evaluation:
         """Latents as the service computes them: by the exported calibrator."""
         return x if fitted.weights is None else self.calibrator.bind(fitted.weights)(x)
 
-    def fit(self, method: str, x: Vectors, seed: int) -> Fitted:
+    def fit(self, method: str, texts: Sequence[str], x: Vectors, seed: int) -> Fitted:
+        """A method fitted to sentences and their vectors; `auto` is what the gate decides without labels."""
+        if method == "auto":
+            method = gate.decide(texts, x).method
         order = np.random.default_rng(seed).permutation(len(x))
         held = int(HELD_OUT * len(x))
         return fit(method, x[order[held:]], x[order[:held]], seed)
+
+    def fit_to(self, method: str, texts: Sequence[str] | None, seed: int) -> Fitted | None:
+        """A method fitted to a text of its own for all sets; None without one."""
+        if texts is None:
+            return None
+        distinct = list(dict.fromkeys(texts))
+        return self.fit(method, distinct, self.encode(distinct)[0], seed)
 
     def own_sentences(self, name: str) -> tuple[list[str], Vectors]:
         """A set's distinct sentences and their vectors."""
@@ -100,10 +111,10 @@ class Evaluation:
 
     def run(self, method: str, seed: int, fit_text: Sequence[str] | None) -> Row:
         """A method fitted on each set's own sentences, or on the given ones for all sets."""
-        common = self.fit(method, self.encode(list(dict.fromkeys(fit_text)))[0], seed) if fit_text is not None else None
+        common = self.fit_to(method, fit_text, seed)
         row = Row(method, seed, {}, {})
         for name in self.sets:
-            fitted = common or self.fit(method, self.own_sentences(name)[1], seed)
+            fitted = common or self.fit(method, *self.own_sentences(name), seed)
             row.all[name], row.wmean[name] = self.score(name, fitted)
         return row
 
@@ -116,20 +127,15 @@ def read_text(path: Path) -> list[str]:
     return lines
 
 
-def table(rows: Sequence[Row], aggregation: str, title: str) -> Table:
+def table(rows: Sequence[Row], aggregation: str, title: str) -> Grid:
     """Methods down, sets across; several seeds of a method as one line, the mean, and its spread behind."""
     names = list(rows[0].all)
-    made = Table("method", *names, "mean", title=title)
     by_method: dict[str, list[dict[str, float]]] = {}
     for row in rows:
         by_method.setdefault(row.method, []).append(getattr(row, aggregation))
+    made = []
     for method, found in by_method.items():
         columns = [[values[name] for values in found] for name in names]
         columns.append([float(np.mean(list(values.values()))) for values in found])
-        made.add_row(method, *(cell(column) for column in columns))
-    return made
-
-
-def cell(values: Sequence[float]) -> str:
-    spread = f" ±{(max(values) - min(values)) / 2:.2f}" if len(values) > 1 else ""
-    return f"{np.mean(values):.2f}{spread}"
+        made.append((method, *(cell(column) for column in columns)))
+    return Grid(title, ("method", *names, "mean"), made)
