@@ -185,3 +185,24 @@ def text_size(
         shown = (", ".join(r.methods), spread(r.rates, 100), f"{r.within:.0%}", f"{r.resolution:.0e}")
         table.add_row(f"{r.sentences:,}", *shown, gains)
     show(table, results, as_json=as_json)
+
+
+@measure.command()
+def cost(
+    data: Data,
+    sentences: Annotated[int, typer.Option(min=1000)] = 10_000,
+    rounds: Annotated[int, typer.Option(min=1)] = 3,
+    model_store: Store = None,
+    encoder: EncoderId = None,
+    as_json: AsJson = False,
+) -> None:
+    """What a calibration takes longer than embedding its sentences alone, in turns; run it on a quiet machine."""
+    artifact = encoder_of(model_store, encoder, None).artifact
+    from service.modelling.quality import fit_cost as quality  # noqa: PLC0415
+
+    with bar("embedding") as progress:
+        result = quality.measure(data, artifact, sentences, rounds, progress)
+    table = Table("sentences alone, s", "calibration, s", "longer by", "kept", title=f"{artifact.id}, {result.method}")
+    times = (spread(result.embedding, digits=1), spread(result.job, digits=1))
+    table.add_row(*times, f"{result.overhead:.0%}", "yes" if result.kept else "NO")
+    show(table, [result], as_json=as_json)

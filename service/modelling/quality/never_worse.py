@@ -10,7 +10,7 @@ from service.modelling.methods import Fitted, fit
 from service.modelling.quality.sts import Evaluation
 
 WORST_ALLOWED = -1.0  # points of Spearman × 100 that no set may lose
-RIVALS = ("tempered", "flow")  # what `auto` has to match in the mean on raw views
+RAW = 3.0  # points that a rival gains in the mean make a view raw: there `auto` has to gain as much
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,14 @@ class View:
         return min(self.changes[method].values())
 
     @property
+    def best_rival(self) -> float:
+        return max((self.mean(method) for method in self.changes if method != "auto"), default=0.0)
+
+    @property
     def kept(self) -> bool:
-        """The promise, for this view."""
-        return self.worst("auto") >= WORST_ALLOWED
+        """No set worse, not worse in the mean, and on a raw view at least the mean of the better rival."""
+        least = self.best_rival if self.best_rival >= RAW else 0.0
+        return self.worst("auto") >= WORST_ALLOWED and self.mean("auto") >= least
 
 
 def measure(
