@@ -14,14 +14,17 @@ from service.adapters.encoder_store import EncoderArtifact
 from service.adapters.onnx_engine import OnnxCalibrator
 from service.core.domain_model import DomainModel
 from service.core.domain_test import level_energies
-from service.core.errors import Conflict, EncoderMismatch, InvalidInput, IsosimError
+from service.core.errors import EncoderMismatch, InvalidInput
 from service.core.jobs import JobRequest, LabelledPair
 from service.core.reference import Doubles, ReferenceDistribution
 from service.core.similarity import cosine
 from service.modelling import domain_test, gate, measure, normalization, probability, reference
 from service.modelling.calibrator import group_sizes
+from service.modelling.candidates import Labels
 from service.modelling.embed import OfflineEncoder
+from service.modelling.evidence import noised
 from service.modelling.methods import Fitted, Vectors, bits_per_dimension, fit, gaussian_bits_per_dimension, is_flow
+from service.modelling.publication import Result
 
 Report = Callable[[str, float], None]  # stage, progress 0–1
 
@@ -40,80 +43,6 @@ class Posted:
 
     texts: Iterable[str]
     labels: Sequence[LabelledPair] = ()
-
-
-@dataclass(frozen=True)
-class Result:
-    """Everything a version consists of, not yet published."""
-
-    request: JobRequest
-    encoder: EncoderArtifact
-    fitted: Fitted
-    model: DomainModel
-    held_out: Vectors
-    report: dict[str, Any]
-
-    def publish(self, domains: DomainStore) -> tuple[int, bool, str]:
-        """Writes the version and promotes it if the request says so. -> version, promoted, why."""
-        request = self.request
-        manifest = {
-            "method": self.fitted.method,
-            "encoder": {"id": self.encoder.id, "digest": self.encoder.digest},
-            "sentences": self.report["sentences"],
-            "seed": request.seed,
-            "levels": group_sizes(self.encoder.spec.dim) if is_flow(self.fitted.method) else [],
-        }
-        expected = domains.aliases(request.domain, self.encoder.digest)
-        promote, why = self._wanted(domains, expected.champion)
-        report = {**self.report, "promotion": why}
-        version = domains.publish(request.domain, manifest, report, self.fitted.weights, self.model)
-        for _ in range(5):
-            if not promote:
-                return version, False, why
-            try:
-                domains.promote(request.domain, self.encoder.digest, version, expected=expected)
-            except Conflict:  # promotion is compare-and-set: whoever loses compares with the new champion
-                expected = domains.aliases(request.domain, self.encoder.digest)
-                promote, why = self._wanted(domains, expected.champion)
-            else:
-                return version, True, why
-        return version, False, "other promotions kept winning"
-
-    def _wanted(self, domains: DomainStore, champion: int | None) -> tuple[bool, str]:
-        if self.request.promote != "if_better":
-            return self.request.promote == "always", f"promote: {self.request.promote}"
-        if champion is None:
-            return True, "the domain had no champion"
-        if champion == self.request.base:
-            return True, f"the champion, version {champion}, with probabilities learnt from labels"
-        return self._compare(domains, champion)
-
-    def _compare(self, domains: DomainStore, champion: int) -> tuple[bool, str]:
-        """Does the champion's scale still hold on the new text, and does the challenger's hold better?
-
-        Both are measured on the same held-out sentences, which neither map was fitted on. Of the challenger's
-        reference they are a tenth, scored by maps that had not seen them.
-        """
-        try:
-            stored = domains.load(self.request.domain, champion)
-        except IsosimError as error:
-            return True, f"the champion, version {champion}, cannot be read: {error}"
-        if stored.model.reference is None or self.model.reference is None or not len(self.held_out):
-            return True, f"version {champion} and this one have no text or reference to be compared on"
-        theirs = Fitted(stored.manifest["method"], stored.weights, {})
-        numbers = np.arange(len(self.held_out))
-        rng = np.random.default_rng(self.request.seed)
-
-        def off_by(fitted: Fitted, scale: ReferenceDistribution) -> float:
-            pairs = reference.sample_pairs([(fitted(self.held_out), numbers)], rng)
-            return measure.threshold_error(scale.percentile(pairs.similarities))
-
-        new, old = off_by(self.fitted, self.model.reference), off_by(theirs, stored.model.reference)
-        what = (
-            f"on {len(self.held_out)} new held-out sentences the false-match rate is off by a factor of "
-            f"{np.exp(new):.3f} with this version and {np.exp(old):.3f} with version {champion}"
-        )
-        return new < old, what
 
 
 @dataclass
@@ -138,7 +67,7 @@ class Embedded:
     tokens: reference.Rows
     copies: tuple[reference.Rows, Vectors] | None  # rows of `vectors`, and vectors of their noised copies
     shuffled: Vectors | None
-    labels: gate.Labels | None
+    labels: Labels | None
 
 
 def calibrate_job(
@@ -229,29 +158,29 @@ def embed(
     auto: bool,
 ) -> Embedded:
     """Everything a calibration needs of the encoder, in one pass."""
-    rows, noised = gate.noised(texts, COPIES, rng) if auto else (np.arange(0), [])
+    rows, altered = noised(texts, COPIES, rng) if auto else (np.arange(0), [])
     enough = len(texts) >= domain_test.FEWEST
     shuffled = domain_test.shuffled_copies(texts, domain_test.SHUFFLED, rng) if enough else []
     pairs = list(dict.fromkeys(text for a, b, _ in labels for text in (a, b)))
     report("embedding", 0.0)
-    everything = [*texts, *noised, *shuffled, *pairs]
+    everything = [*texts, *altered, *shuffled, *pairs]
     vectors, tokens = encode.counted(everything, lambda done: report("embedding", EMBED_SHARE * done))
-    ends = np.cumsum([len(texts), len(noised), len(shuffled)])
+    ends = np.cumsum([len(texts), len(altered), len(shuffled)])
     own, copies, salad, labelled = np.split(vectors, ends)
     return Embedded(
         texts,
         own,
         tokens[: len(texts)],
-        (rows, copies) if len(noised) else None,
+        (rows, copies) if len(altered) else None,
         salad if len(shuffled) else None,
         labelled_vectors(labels, pairs, labelled) if labels else None,
     )
 
 
-def labelled_vectors(labels: Sequence[LabelledPair], texts: Sequence[str], vectors: Vectors) -> gate.Labels:
+def labelled_vectors(labels: Sequence[LabelledPair], texts: Sequence[str], vectors: Vectors) -> Labels:
     row = {text: index for index, text in enumerate(texts)}
     left, right = [row[a] for a, _, _ in labels], [row[b] for _, b, _ in labels]
-    return gate.Labels(vectors[left], vectors[right], np.array([label for _, _, label in labels]))
+    return Labels(vectors[left], vectors[right], np.array([label for _, _, label in labels]))
 
 
 def model_of(
@@ -311,9 +240,7 @@ def label_job(
     return Result(request, encoder, fitted, model, vectors[:0], facts)
 
 
-def with_labels(
-    model: DomainModel, fitted: Fitted, labels: gate.Labels, seed: int
-) -> tuple[DomainModel, dict[str, Any]]:
+def with_labels(model: DomainModel, fitted: Fitted, labels: Labels, seed: int) -> tuple[DomainModel, dict[str, Any]]:
     """The model with probabilities learnt from labelled pairs, and what the report says of them.
 
     Raises:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from service.core.similarity import cosine
 from service.modelling import evidence, gate
-from service.modelling.gate import Choice, Labels, choose
+from service.modelling.candidates import FLOW_SENTENCES, Labels
+from service.modelling.gate import Choice, choose
 from service.modelling.methods import Vectors, fit
 from tests.text import sentences
 
@@ -121,7 +122,7 @@ def test_a_zero_vector_and_an_empty_text_among_others_do_no_harm() -> None:
 
 def test_the_same_input_and_seed_give_the_same_choice_to_the_last_figure() -> None:
     texts, x = sentences(COUNT), embedded(COUNT, 1.0)
-    rows, _ = gate.noised(texts, 200, np.random.default_rng(0))
+    rows, _ = evidence.noised(texts, 200, np.random.default_rng(0))
     copies = (rows, embedded(COUNT, 1.0, 0)[rows] + 0.1)
     assert choose(texts, x, copies=copies) == choose(texts, x, copies=copies)
 
@@ -135,7 +136,7 @@ def test_the_rule_alone_decides_as_the_gate_does_without_copies_and_labels(raw: 
 
 def test_candidates_come_in_a_fixed_order_and_flows_only_where_they_are_worth_their_seconds() -> None:
     simple = ["identity", "centring", "sn", "nulling:1", "nulling:3", "tempered", "whitening"]
-    count = gate.FLOW_SENTENCES
+    count = FLOW_SENTENCES
     marked = labelled(40, None)
     spread, raw, few = chosen(count, 0.0), chosen(count, 1.0, marked), chosen(count - 1, 1.0, marked)
     assert [c.method for c in spread.candidates] == [*simple, "soft:1"]

@@ -22,9 +22,6 @@ from service.modelling.probability import (
     PLATT_SLOPE,
     Mixture,
     bending_line,
-    calibration_error,
-    calibration_report,
-    equal_mass_bins,
     fit,
     label_range,
     labelled,
@@ -35,8 +32,8 @@ from service.modelling.probability import (
     precision_thresholds,
     ramps,
     smoothed,
-    wilson,
 )
+from service.modelling.reliability import calibration_error, calibration_report, equal_mass_bins, wilson
 from tests.core.references import REFERENCE
 
 Doubles = npt.NDArray[np.float64]

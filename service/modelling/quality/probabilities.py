@@ -15,12 +15,12 @@ from service.modelling import gate, probability, reference
 from service.modelling.job import cross_fitted
 from service.modelling.methods import fit
 from service.modelling.quality.sources import Encoder, Pairs, Progress, read_pairs
+from service.modelling.reliability import calibration_error
 
 Doubles = npt.NDArray[np.float64]
 
 ECE_BARS = {100: 0.05, 1000: 0.03}  # labelled pairs: the largest mean expected calibration error
 MATCH = 4.0  # grade from which an STS-B pair counts as a match, for the baseline
-BINS = 15
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,6 @@ class Result:
 def brier(predicted: Doubles, labels: Doubles) -> float:
     """Mean squared error of probabilities (Brier, 1950)."""
     return float(np.square(predicted - labels).mean())
-
-
-def expected_calibration_error(predicted: Doubles, labels: Doubles, bins: int = BINS) -> float:
-    """Equal-mass ECE: mean over bins of |mean prediction − share of matches| (Nixon et al., 2019)."""
-    parts = np.array_split(np.argsort(predicted, kind="stable"), bins)
-    return float(sum(len(p) * abs(predicted[p].mean() - labels[p].mean()) for p in parts) / len(predicted))
 
 
 def measure(data: Path, encode: Encoder, draws: int, progress: Progress) -> tuple[str, list[Result]]:
@@ -74,7 +68,7 @@ def measure(data: Path, encode: Encoder, draws: int, progress: Progress) -> tupl
     for count in ECE_BARS:
         found = [one_draw(similarities, scale, quora.gold, count, draw) for draw in range(draws)]
         ece, squares = ([value[at] for value in found] for at in (0, 1))
-        base = expected_calibration_error(taken_over, quora.gold), brier(taken_over, quora.gold)
+        base = calibration_error(taken_over, quora.gold), brier(taken_over, quora.gold)
         results.append(Result(count, ece, squares, *base))
         progress(f"{count} labels", 1.0)
     return method, results
@@ -94,4 +88,4 @@ def one_draw(
     seen, others = order[:count], order[count:]
     learnt, _ = probability.fit(similarities[seen], scale, labels[seen], seed)
     predicted = learnt.probability(scale.false_match_rate(similarities[others]))
-    return expected_calibration_error(predicted, labels[others]), brier(predicted, labels[others])
+    return calibration_error(predicted, labels[others]), brier(predicted, labels[others])
