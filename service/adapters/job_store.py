@@ -31,6 +31,15 @@ JOB_ID = re.compile(r"[0-9a-f]{32}")
 log = logging.getLogger(__name__)
 
 
+def posted(request: JobRequest) -> dict[str, Any]:
+    """The request without what was looked up for it: the same labels posted again are the same request."""
+    found = asdict(request)
+    if request.base is not None:
+        for name in ("base", "champion", "method", "normalization"):
+            del found[name]
+    return found
+
+
 def now() -> str:
     return datetime.now(UTC).isoformat()
 
@@ -58,7 +67,7 @@ class JobStore:
             Conflict: the key was used for something else.
         """
         job = Job(id=uuid.uuid4().hex, request=request, created=now(), heartbeat=time.time(), notices=notices)
-        fingerprint = hashlib.sha256(orjson.dumps(asdict(request)) + spool.digest()).hexdigest()
+        fingerprint = hashlib.sha256(orjson.dumps(posted(request)) + spool.digest()).hexdigest()
         with building(self.root) as folder:
             write_json(folder / RECORD, asdict(job))
             spool.move_to(folder / INPUT)

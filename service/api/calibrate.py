@@ -11,11 +11,11 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response, StreamingResponse
 from pydantic import ValidationError
 
-from service.api.intake import Format, Intake, Limits, parse_json
+from service.api.intake import Format, Intake, parse_json
 from service.api.requests import documented, needs
 from service.api.schemas import CalibrateOptions, CalibrateRequest, JobAccepted, Jobs, JobState
 from service.api.state import Service, ServiceDep
-from service.api.submission import accept, check_domain, check_room, read_json_body
+from service.api.submission import accept, check_domain, check_room, intake_limits, read_json_body
 from service.core.errors import Conflict, UnsupportedMedia
 from service.core.jobs import Job, JobRequest, Status
 
@@ -73,7 +73,7 @@ async def calibrate(
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and kind not in FORMATS:
         raise UnsupportedMedia(f"content-type {kind!r}: use application/json, {' or '.join(FORMATS)}")
-    limits = Limits(service.settings.max_calibration_sentences, service.settings.max_characters)
+    limits = intake_limits(service)
     with service.jobs.spool() as spool:
         intake = Intake(spool, limits, FORMATS.get(kind, "text"))
         if kind in FORMATS:

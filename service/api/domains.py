@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Header, Path, Query, Request
 from fastapi.responses import Response
 
-from service.api.intake import Intake, Limits, parse_json
+from service.api.intake import Intake, parse_json
 from service.api.requests import JsonBody, documented, needs
 from service.api.schemas import (
     ChampionRequest,
@@ -20,8 +20,8 @@ from service.api.schemas import (
     VersionSummary,
 )
 from service.api.state import Service, ServiceDep
-from service.api.submission import accept, check_room, read_json_body
-from service.core.advice import NO_REFERENCE, advise
+from service.api.submission import accept, check_room, intake_limits, read_json_body
+from service.core.advice import NO_REFERENCE, SMALLEST_FMR, advise
 from service.core.calibration import DOMAIN_NAME, DomainRef
 from service.core.errors import Conflict, InvalidInput, NotFound
 from service.core.jobs import JobRequest
@@ -31,7 +31,6 @@ router = APIRouter(prefix="/domains", tags=["domains"])
 
 DomainName = Annotated[str, Path(pattern=f"^{DOMAIN_NAME}$")]
 VersionNumber = Annotated[int, Path(ge=1, le=999_999_999)]
-SMALLEST_FMR = 1e-7  # nothing that text could teach
 READ, ADMIN = [needs("read")], [needs("admin")]
 
 
@@ -132,11 +131,13 @@ async def post_labels(
     base = await service.registry.resolve(DomainRef(domain, body.version or "champion"))
     if base.model.reference is None:
         raise Conflict(NO_REFERENCE.format(domain))
-    limits = Limits(service.settings.max_calibration_sentences, service.settings.max_characters)
+    limits = intake_limits(service)
     with service.jobs.spool() as spool:
         intake = Intake(spool, limits)
         intake.add_labels(body.labels, lambda index: f"labels.{index}")
         intake.check_labels()
+        aliases = await asyncio.to_thread(service.domains.aliases, domain, service.encoder.digest)
+        normalization = base.model.normalization
         wanted = JobRequest(
             domain=domain,
             encoder=service.encoder.digest,
@@ -146,6 +147,8 @@ async def post_labels(
             seed=body.seed,
             labels=intake.labels,
             base=base.version,
+            normalization="none" if normalization is None else normalization.kind,
+            champion=aliases.champion,
         )
         return await accept(service, wanted, spool, [], idempotency_key)
 

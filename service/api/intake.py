@@ -12,22 +12,20 @@ from service.adapters.job_store import Spool
 from service.api.schemas import Label
 from service.core.errors import EmptyInput, InvalidInput
 from service.core.jobs import LabelledPair
+from service.core.requirements import STEADY_FLOW, LabelSummary, check_sentences, fewest_sentences
 
 Format = Literal["text", "ndjson"]
 Body = TypeVar("Body", bound=BaseModel)
 
-MIN_AUTO = 200  # distinct sentences (DESIGN section 4)
-MIN_EXPLICIT_FLOW = 500
-MIN_LABELS = 20
 MAX_LABELS = 100_000
 LABELLED: TypeAdapter[LabelledPair] = TypeAdapter(Label)
-FEW = 3000  # below it a flow's fit is unsteady (QUALITY section 4)
 
 
 @dataclass(frozen=True)
 class Limits:
     sentences: int
     characters: int  # a sentence
+    dim: int  # of the vectors that will be fitted to
 
 
 class Intake:
@@ -35,10 +33,12 @@ class Intake:
 
     def __init__(self, spool: Spool, limits: Limits, form: Format = "text") -> None:
         self.spool, self.limits = spool, limits
+        self._enough = max(STEADY_FLOW, fewest_sentences("whitening", limits.dim))
         self.parse: Callable[[bytes, int], str | LabelledPair] = parse_text if form == "text" else parse_ndjson
         self.lines = 0
         self.sentences = 0
         self.labels = 0
+        self._summary = LabelSummary()
         self._rest = b""
         self._seen: set[str] = set()  # until there are enough to know that there are enough
 
@@ -86,16 +86,20 @@ class Intake:
         self.sentences += len(kept)
         if self.sentences > self.limits.sentences:
             raise InvalidInput(f"more than {self.limits.sentences} sentences were posted")
-        if len(self._seen) < FEW:
+        if len(self._seen) < self._enough:
             self._seen.update(kept)
         self._spool(self.spool.extend, kept)
 
     def add_labels(self, labels: Sequence[LabelledPair], where: Callable[[int], str]) -> None:
-        for index, (a, b, _) in enumerate(labels):
+        for index, (a, b, label) in enumerate(labels):
             for text in (a, b):
                 self._check_length(text, where(index))
                 if not text.strip():
                     raise EmptyInput(f"{where(index)} has an empty sentence")
+            try:
+                self._summary.add(a.strip(), b.strip(), label)
+            except InvalidInput as error:
+                raise InvalidInput(f"{where(index)}: {error}") from None
         self.labels += len(labels)
         if self.labels > MAX_LABELS:
             raise InvalidInput(f"more than {MAX_LABELS} labelled pairs were posted")
@@ -113,9 +117,8 @@ class Intake:
             raise InvalidInput("a sentence holds a lone surrogate, which is no Unicode text") from None
 
     def check_labels(self) -> None:
-        """Raises InvalidInput, saying how many are needed."""
-        if self.labels < MIN_LABELS:
-            raise InvalidInput(f"labels: {self.labels} labelled pairs were posted, at least {MIN_LABELS} are needed")
+        """Raises InvalidInput, saying what is needed."""
+        self._summary.check()
 
     def check_enough(self, method: str) -> list[str]:
         """Notices for the job.
@@ -125,15 +128,11 @@ class Intake:
         """
         if self.labels:
             self.check_labels()
-        flow = "flow" in method
-        needed = MIN_EXPLICIT_FLOW if flow else MIN_AUTO
-        if self.distinct < needed:
-            raise InvalidInput(
-                f"texts: {self.distinct} distinct sentences were posted ({self.sentences} in all), "
-                f"method {method!r} needs at least {needed}"
-            )
-        if flow and self.distinct < FEW:
-            return [f"a flow fitted on fewer than {FEW} distinct sentences is unsteady; here are {self.distinct}"]
+        check_sentences(method, self.limits.dim, self.distinct)
+        if "flow" in method and self.distinct < STEADY_FLOW:
+            return [
+                f"a flow fitted on fewer than {STEADY_FLOW} distinct sentences is unsteady; here are {self.distinct}"
+            ]
         return []
 
 

@@ -1,5 +1,7 @@
 """Probes and metrics; they need no key and no other part of the service."""
 
+import asyncio
+
 from fastapi import APIRouter
 from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -36,5 +38,5 @@ async def metrics(service: ServiceDep) -> Response:
     m.queued.set(service.embedder.batcher.queued)
     m.cache_bytes.set(service.embedder.memory.size)
     m.ready.set(service.ready)
-    m.observe_drift(service.drift.all())
+    m.observe_drift(await asyncio.to_thread(service.drift.all))  # 0.3 ms a domain: too long for the event loop
     return Response(m.exposition(), media_type=CONTENT_TYPE_LATEST)

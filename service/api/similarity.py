@@ -35,7 +35,7 @@ from service.core.texts import Text
 
 router = APIRouter(tags=["scoring"], dependencies=[needs("read"), JsonBody])
 
-INLINE_ROWS = 64  # so few latents take less time than handing them to a thread (8 µs a vector; unmeasured here)
+INLINE_ROWS = 64  # so few texts and pairs are scored sooner than they are handed to a thread
 
 
 @router.post(
@@ -132,7 +132,7 @@ async def apply(
     b = embedded.rows[right]
     a = embedded.rows[left] if left is not None else np.full_like(b, embedded.rows[0])
     inputs = (calibration, embedded.vectors, embedded.tokens, a, b)
-    small = len(embedded.vectors) <= INLINE_ROWS
+    small = max(len(embedded.vectors), len(a)) <= INLINE_ROWS
     scores = score(*inputs) if small else await asyncio.to_thread(score, *inputs)
     champion = service.registry.champions.get(calibration.domain) is calibration
     service.drift.observe(calibration, scores, champion=champion)

@@ -6,6 +6,7 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from service.adapters.job_store import Spool
+from service.api.intake import Limits
 from service.api.requests import json_response
 from service.api.state import Service
 from service.core.calibration import DomainRef
@@ -31,6 +32,11 @@ def check_backlog(service: Service) -> None:
 def check_domain(domain: str) -> None:
     if DomainRef.parse(domain) != DomainRef(domain):
         raise InvalidInput(f"domain {domain!r}: a calibration makes a new version; name the domain alone")
+
+
+def intake_limits(service: Service) -> Limits:
+    settings = service.settings
+    return Limits(settings.max_calibration_sentences, settings.max_characters, service.encoder.spec.dim)
 
 
 async def read_json_body(request: Request) -> bytes:

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import orjson
 import typer
 
 from service.adapters.domain_store import DomainStore
 from service.adapters.encoder_store import EncoderStore
 from service.commands.shared import AsJson, EncoderId, Store, bar, need_training, out, settings_with
-from service.core.advice import advise
+from service.core.advice import SMALLEST_FMR, advise
 from service.core.calibration import DomainRef
 from service.core.errors import InvalidInput, NotFound
 from service.core.jobs import METHODS, NORMALIZATIONS, PROMOTIONS, JobRequest, LabelledPair
@@ -39,7 +40,7 @@ def calibrate(
     check_choices(
         method=(method, METHODS), promote=(promote, PROMOTIONS), normalization=(normalization, NORMALIZATIONS)
     )
-    texts = [line for line in (raw.strip() for raw in file.read_text(encoding="utf-8-sig").splitlines()) if line]
+    texts = [line for line in (raw.strip() for raw in file.read_text(encoding="utf-8-sig").split("\n")) if line]
     asked = {"method": method, "promote": promote, "seed": seed, "normalization": normalization}
     fit_here(domain, asked, texts, labels, model_store, encoder, as_json=as_json)
 
@@ -57,7 +58,10 @@ def label(
     check_choices(promote=(promote, PROMOTIONS))
     settings = settings_with(model_store=model_store, encoder=encoder)
     ref, version, manifest = stored_version(settings, domain)
-    asked = {"method": manifest["method"], "promote": promote, "seed": seed, "base": version}
+    champion = DomainStore(settings.model_store).aliases(ref.name, manifest["encoder"]["digest"]).champion
+    asked = {
+        "method": manifest["method"], "promote": promote, "seed": seed, "base": version, "champion": champion,
+    }  # fmt: skip
     fit_here(ref.name, asked, [], labels, model_store, encoder, as_json=as_json)
 
 
@@ -96,7 +100,7 @@ def fit_here(
     domains.prune(domain, settings.keep_versions)
     facts = {"domain": domain, "version": version, "promoted": promoted, "promotion": why, "report": result.report}
     if as_json:
-        print(json.dumps(facts))
+        print(orjson.dumps(facts).decode())  # a NaN becomes null, as over HTTP
         return
     out.print(f"{domain}@{version}: {result.report['method']}", markup=False)
     out.print(f"  why: {result.report['reason']}", markup=False)
@@ -124,7 +128,9 @@ def stored_version(settings: Settings, domain: str) -> tuple[DomainRef, int, dic
 
 def threshold(
     domain: Annotated[str, typer.Argument(help="name, name@3 or name@previous")],
-    fmr: Annotated[float | None, typer.Option(min=1e-7, max=1, help="false-match rate among random pairs")] = None,
+    fmr: Annotated[
+        float | None, typer.Option(min=SMALLEST_FMR, max=1, help="false-match rate among random pairs")
+    ] = None,
     precision: Annotated[float | None, typer.Option(min=0, max=1, help="where labels were given")] = None,
     raw: Annotated[bool, typer.Option(help="for the frozen encoder's cosine")] = False,
     model_store: Store = None,

@@ -6,6 +6,7 @@ from typing import Literal
 from service.core.domain_model import DomainModel
 from service.core.errors import Conflict, InvalidInput
 
+SMALLEST_FMR = 1e-7  # nothing that text could teach
 NO_REFERENCE = "domain {!r} has no reference; give it text: POST /calibrate"
 
 
@@ -17,7 +18,7 @@ class Advice:
     similarity: float
     interval: tuple[float, float]
     pairs: int  # random pairs, or labelled ones
-    extrapolated: bool  # the rate is smaller than the sample can count: below 10 / pairs
+    extrapolated: bool  # the sample cannot count it: below 10 / pairs, or as near to 1
 
 
 def advise(model: DomainModel, domain: str, *, fmr: float | None, precision: float | None, raw: bool = False) -> Advice:
@@ -25,16 +26,19 @@ def advise(model: DomainModel, domain: str, *, fmr: float | None, precision: flo
 
     Raises:
         Conflict: the domain has no reference, or no labels that a precision could come from.
-        InvalidInput: the labels do not reach this precision.
+        InvalidInput: a rate or precision outside its range, or one that the labels do not reach.
     """
     if precision is not None:
         return for_precision(model, domain, precision, raw=raw)
     assert fmr is not None  # noqa: S101 - callers give one of the two
+    if not SMALLEST_FMR <= fmr < 1:
+        raise InvalidInput(f"fmr: {fmr:g}; a false-match rate is at least {SMALLEST_FMR:g} and less than 1")
     reference = model.raw_reference if raw else model.reference
     if reference is None:
         raise Conflict(NO_REFERENCE.format(domain))
     interval = reference.interval(fmr)
-    return Advice({"fmr": fmr}, reference.threshold(fmr), interval, reference.pairs, fmr < 10 / reference.pairs)
+    beyond = min(fmr, 1 - fmr) < 10 / reference.pairs
+    return Advice({"fmr": fmr}, reference.threshold(fmr), interval, reference.pairs, beyond)
 
 
 def for_precision(model: DomainModel, domain: str, precision: float, *, raw: bool) -> Advice:

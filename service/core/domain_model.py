@@ -56,6 +56,6 @@ class DomainModel:
         that is compared. None without a reference.
         """
         if self.normalization is not None:
-            scores = self.normalization.score(latents[left], latents[right], similarities)
+            scores = self.normalization.score(latents, left, right, similarities)
             return self.normalization.reference.false_match_rate(scores)
         return None if self.reference is None else self.reference.false_match_rate(similarities)

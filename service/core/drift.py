@@ -102,7 +102,7 @@ class DriftWindow:
 class DriftMonitor:
     """Windows of the domains that are asked about, those asked last; a new champion starts a new one.
 
-    Not for several threads: it lives on the event loop.
+    The event loop alone writes; other threads may read, and see a window in the middle of an update.
     """
 
     def __init__(self, domains: int = 500) -> None:
@@ -126,4 +126,4 @@ class DriftMonitor:
         return None if window is None else window.measure()
 
     def all(self) -> dict[str, Drift]:
-        return {domain: window.measure() for domain, window in self._windows.items()}
+        return {domain: window.measure() for domain, window in list(self._windows.items())}

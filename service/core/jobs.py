@@ -42,6 +42,7 @@ class JobRequest:
     sentences: int = 0  # as posted, duplicates included
     labels: int = 0  # labelled pairs, as posted
     base: int | None = None  # a version that gets labels; then there is no text, and method and scale stay its own
+    champion: int | None = None  # with a base: the domain's champion when the labels were posted
 
 
 @dataclass(frozen=True)

@@ -80,12 +80,19 @@ class ItemNormalization:
         """Each sentence's usual score; the same bits whatever the rows beside it. (N, D)"""
         return usual(cohort_cosines(latents, self.cohort), self.nearest)
 
-    def score(self, left: Vectors, right: Vectors, similarities: npt.NDArray[np.floating]) -> Doubles:
-        """Normalized scores of pairs of latents (N, D) whose cosines (N,) are given. -> (N,) in (−1, 1)
+    def score(
+        self,
+        latents: Vectors,
+        left: npt.NDArray[np.intp],
+        right: npt.NDArray[np.intp],
+        similarities: npt.NDArray[np.floating],
+    ) -> Doubles:
+        """Normalized scores of the pairs (left[i], right[i]) of latents (N, D), whose cosines (P,) are given.
 
-        Symmetric in the two sides and independent of the rest of the batch, both bit for bit.
+        (P,) in (−1, 1), symmetric in the two sides and independent of the rest of the batch, both bit for bit.
         """
-        return normalize(self.kind, similarities, self.usual(left), self.usual(right))
+        own = self.usual(latents)
+        return normalize(self.kind, similarities, own[left], own[right])
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """For storage, as numbers only; `from_arrays` is the inverse."""

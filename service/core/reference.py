@@ -19,6 +19,11 @@ def fisher_z(similarity: Floats | float) -> Doubles:
     return z
 
 
+def clipped(similarity: float) -> float:
+    """Within the range of a cosine."""
+    return min(max(similarity, -1.0), 1.0)
+
+
 @dataclass(frozen=True)
 class ReferenceDistribution:
     """False-match rate of random sentence pairs: quantile knots, and a generalized Pareto tail above the last.
@@ -65,10 +70,10 @@ class ReferenceDistribution:
     def threshold(self, rate: float) -> float:
         """The similarity whose false-match rate this is, for a rate in (0, 1)."""
         if rate >= self.join_rate:
-            return float(np.interp(-np.log(rate / (1 - rate)), -self.logits, self.similarities))
+            return clipped(float(np.interp(-np.log(rate / (1 - rate)), -self.logits, self.similarities)))
         share = rate / self.join_rate
         excess = -self.scale * np.log(share) if self.shape == 0 else self.scale / self.shape * (share**-self.shape - 1)
-        return float(np.tanh(float(fisher_z(self.join)) + excess))
+        return clipped(float(np.tanh(float(fisher_z(self.join)) + excess)))
 
     def interval(self, rate: float) -> tuple[float, float]:
         """95 % interval of the threshold: the bootstrap's offsets, interpolated in log rate."""
@@ -77,7 +82,7 @@ class ReferenceDistribution:
         below = float(np.interp(at, x, (centres - self.low)[::-1]))
         above = float(np.interp(at, x, (self.high - centres)[::-1]))
         threshold = self.threshold(rate)
-        return threshold - below, threshold + above
+        return clipped(threshold - below), clipped(threshold + above)
 
     def curve(self) -> dict[str, list[float]]:
         """False-match rate against similarity, for a plot: the knots, then the tail down to the resolution's decade."""

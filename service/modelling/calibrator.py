@@ -115,9 +115,14 @@ def flow_inverse(z: Tensor, w: Tensors) -> Tensor:  # (B, D) -> (B, D)
     return x
 
 
+def affine(pooled: Tensor, w: Tensors) -> Tensor:  # (B, D) -> (B, D)
+    """All that a linear method does; the flow of `identity` gives back what it is given, bit for bit."""
+    return (pooled - w["mean"]) @ w["matrix"]
+
+
 def calibrate(pooled: Tensor, w: Tensors) -> Tensor:  # (B, D) -> (B, D)
     """Frozen-encoder vectors to calibrated latents: z = flow((x − mean) · matrix)."""
-    return flow((pooled - w["mean"]) @ w["matrix"], w)
+    return flow(affine(pooled, w), w)
 
 
 def calibrate_inverse(latent: Tensor, w: Tensors) -> Tensor:  # (B, D) -> (B, D)

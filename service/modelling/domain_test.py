@@ -83,6 +83,12 @@ def characters(text: str) -> list[str]:
     return found
 
 
+def distinct_vectors(pooled: Vectors) -> int:
+    """How many of the vectors (N, D) differ: many texts may have one vector, as an uncased tokenizer gives them."""
+    direction = np.random.default_rng(0).standard_normal(pooled.shape[1])
+    return len(np.unique(np.round(pooled.astype(np.float64) @ direction, 6)))
+
+
 @dataclass(frozen=True)
 class Moments:
     """Of centred vectors: their number, sum (D,) and sum of outer products (D, D). Those of a part can be taken off."""
@@ -201,7 +207,8 @@ def cross_fitted_statistics(
     parts = folds(len(pooled), number, rng)
     moments = [Moments.of(pooled[part] - centre) for part in parts]
     whole = sum(moments[1:], start=moments[0])
-    shrinkage = float(ledoit_wolf_shrinkage((pooled - centre).astype(np.float32), assume_centered=True))
+    found = float(ledoit_wolf_shrinkage((pooled - centre).astype(np.float32), assume_centered=True))
+    shrinkage = min(max(found, 0.0), 1.0)  # rounding goes beyond
 
     def fitted(found: Moments, rows: Rows) -> Statistics:
         mean, whitening = found.whitening(shrinkage)

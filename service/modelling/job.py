@@ -17,12 +17,14 @@ from service.core.domain_test import level_energies
 from service.core.errors import EncoderMismatch, InvalidInput
 from service.core.jobs import JobRequest, LabelledPair
 from service.core.reference import Doubles, ReferenceDistribution
+from service.core.requirements import check_labels, check_sentences, distinct_labels
 from service.core.similarity import cosine
 from service.modelling import domain_test, gate, measure, normalization, probability, reference
 from service.modelling.calibrator import group_sizes
 from service.modelling.candidates import Labels
 from service.modelling.embed import OfflineEncoder
 from service.modelling.evidence import noised
+from service.modelling.linear import Spectrum
 from service.modelling.methods import Fitted, Vectors, bits_per_dimension, fit, gaussian_bits_per_dimension, is_flow
 from service.modelling.publication import Result
 
@@ -31,8 +33,7 @@ Report = Callable[[str, float], None]  # stage, progress 0–1
 EMBED_SHARE = 0.7  # of a job's progress bar
 HELD_OUT = 0.1  # share of the sentences that the final fit does not see
 MOST_HELD_OUT = 2000
-FEWEST = 20  # sentences below which nothing can be held out
-COPIES = 400  # noised copies that may veto the gate's rule
+COPIES = 200  # noised copies that may veto the gate's rule
 FOLDS = 10  # fits of the reference; 5 are 1.5 % too careful, 20 are noisier at 0.1 %
 FLOW_FOLDS = 4  # a flow's fit costs a hundred times a linear one
 
@@ -82,7 +83,7 @@ def calibrate_job(
     """Embeds the distinct texts, fits the method asked for and measures it. Nothing is written.
 
     Raises:
-        InvalidInput: too few distinct sentences, or labels that nothing can be learnt from.
+        InvalidInput: too few distinct sentences for the method, or labels that nothing can be learnt from.
         FloatingPointError: the fit diverged.
     """
     torch.set_num_threads(threads or torch.get_num_threads())
@@ -92,10 +93,12 @@ def calibrate_job(
     clock = Clock()
     texts = list(posted.texts)
     distinct = list(dict.fromkeys(texts))
-    if len(distinct) < FEWEST:
-        raise InvalidInput(f"texts: {len(distinct)} distinct sentences, at least {FEWEST} are needed")
+    check_sentences(request.method, encoder.spec.dim, len(distinct))
+    labels = distinct_labels(posted.labels)
+    if labels:
+        check_labels(labels)
     rng = np.random.default_rng(request.seed)
-    embedded = embed(distinct, posted.labels, encode, rng, report, auto=request.method == "auto")
+    embedded = embed(distinct, labels, encode, rng, report, auto=request.method == "auto")
     vectors = embedded.vectors
     clock.lap("embedding")
 
@@ -110,9 +113,12 @@ def calibrate_job(
     clock.lap("choosing")
 
     report("fitting", EMBED_SHARE + 0.05)
-    fitted = fit(
-        method, train, held_out, request.seed, progress=lambda done: report("fitting", EMBED_SHARE + 0.05 + 0.1 * done)
-    )
+    spectrum = Spectrum.of(train.astype(np.float64))
+
+    def fitting(done: float) -> None:
+        report("fitting", EMBED_SHARE + 0.05 + 0.1 * done)
+
+    fitted = fit(method, train, held_out, request.seed, progress=fitting, spectrum=spectrum)
     check_graph(fitted, encoder, held_out)
     clock.lap("fitting")
 
@@ -135,7 +141,7 @@ def calibrate_job(
         "before": measure.space(vectors if fitted.weights is None else held_out, rng),
         "after": measure.space(vectors if fitted.weights is None else fitted(held_out), rng),
         "bits_per_dimension": bits_per_dimension(fitted, held_out),
-        "gaussian_bits_per_dimension": gaussian_bits_per_dimension(train, held_out),
+        "gaussian_bits_per_dimension": gaussian_bits_per_dimension(spectrum, held_out),
         "reference": reference_facts(model.reference, folds=len(latents)),
         "raw_reference": reference_facts(model.raw_reference, folds=1),
         "normalization": request.normalization,
@@ -143,7 +149,8 @@ def calibrate_job(
         "labels": None,
     }
     if embedded.labels is not None:
-        model, facts["labels"] = with_labels(model, fitted, embedded.labels, request.seed)
+        model, learnt = with_labels(model, fitted, embedded.labels, request.seed)
+        facts["labels"] = {**learnt, "posted": len(posted.labels)}
     clock.lap("measuring")
     return Result(request, encoder, fitted, model, held_out, {**facts, "duration_seconds": clock.spent})
 
@@ -198,7 +205,7 @@ def model_of(
     if request.normalization != "none":
         normalized = normalization.fit(request.normalization, fitted(embedded.vectors), latents, rng)
     test = None
-    if len(embedded.vectors) >= domain_test.FEWEST:
+    if domain_test.distinct_vectors(embedded.vectors) >= domain_test.FEWEST:
         energies = flow_energies(fitted, latents)
         test = domain_test.fit(embedded.vectors, embedded.tokens, embedded.shuffled, rng, energies)
     return DomainModel(own, raw, normalized, None, test)
@@ -223,20 +230,27 @@ def label_job(
 ) -> Result:
     """An existing version with probabilities learnt from labels; its map and its scale stay."""
     assert request.base is not None  # noqa: S101 - the caller has looked
+    distinct = distinct_labels(labels)
+    check_labels(distinct)
     stored: StoredVersion = domains.load(request.domain, request.base)
     if stored.manifest["encoder"]["digest"] != encoder.digest:
         raise EncoderMismatch(f"version {request.base} of {request.domain!r} was made for another encoder")
     clock = Clock()
-    texts = list(dict.fromkeys(text for a, b, _ in labels for text in (a, b)))
+    texts = list(dict.fromkeys(text for a, b, _ in distinct for text in (a, b)))
     report("embedding", 0.0)
     vectors = encode(texts, lambda done: report("embedding", EMBED_SHARE * done))
     clock.lap("embedding")
     report("measuring", EMBED_SHARE)
     fitted = Fitted(stored.manifest["method"], stored.weights, {})
-    model, learnt = with_labels(stored.model, fitted, labelled_vectors(labels, texts, vectors), request.seed)
+    model, learnt = with_labels(stored.model, fitted, labelled_vectors(distinct, texts, vectors), request.seed)
     clock.lap("measuring")
     earlier = domains.report(request.domain, request.base)
-    facts = {**earlier, "labels": learnt, "base": request.base, "duration_seconds": clock.spent}
+    facts = {
+        **earlier,
+        "labels": {**learnt, "posted": len(labels)},
+        "base": request.base,
+        "duration_seconds": clock.spent,
+    }
     return Result(request, encoder, fitted, model, vectors[:0], facts)
 
 
@@ -252,7 +266,9 @@ def with_labels(model: DomainModel, fitted: Fitted, labels: Labels, seed: int) -
     similarities: Any = cosine(left, right)
     scale = model.reference
     if model.normalization is not None:
-        similarities = model.normalization.score(left, right, similarities)
+        rows = np.arange(len(left))
+        both = np.concatenate([left, right])
+        similarities = model.normalization.score(both, rows, rows + len(left), similarities)
         scale = model.normalization.reference
     learnt, facts = probability.fit(similarities, scale, labels.values, seed)
     return replace(model, probability=learnt), facts

@@ -27,7 +27,9 @@ def space(latents: Vectors, rng: np.random.Generator) -> dict[str, Any]:
     """
     sample = latents[rng.permutation(len(latents))[:5000]]
     unit = normalized(sample)
-    singular = np.linalg.svd(unit, compute_uv=False).astype(np.float64)
+    unit64 = unit.astype(np.float64)
+    gram = unit64.T @ unit64 if len(unit) >= unit.shape[1] else unit64 @ unit64.T  # an SVD takes ten times as long
+    singular = np.sqrt(np.maximum(np.linalg.eigvalsh(gram)[::-1], 0.0))
     share = singular / singular.sum()
     share = share[share > 0]
     return {

@@ -41,8 +41,12 @@ class Fitted:
         if self.weights is None:
             return x
         with torch.no_grad():
-            latents: Vectors = calibrator.calibrate(torch.from_numpy(x), self.tensors()).numpy()
+            latents: Vectors = self.mathematics(torch.from_numpy(x), self.tensors()).numpy()
         return latents
+
+    @property
+    def mathematics(self) -> Callable[[torch.Tensor, calibrator.Tensors], torch.Tensor]:
+        return calibrator.calibrate if is_flow(self.method) else calibrator.affine
 
     def again(self, x: Vectors) -> "Fitted":
         """The same map fitted to other text, with this fit's strength: its shrinkage, crowding, steps and seed."""
@@ -170,13 +174,12 @@ def bits_per_dimension(fitted: Fitted, x: Vectors) -> float | None:
         log_det = calibrator.log_det(tensors)
         if not torch.isfinite(log_det) or fitted.method.partition(":")[0] in LOSING_DIMENSIONS:
             return None
-        latents = calibrator.calibrate(torch.from_numpy(x).double(), tensors)
+        latents = fitted.mathematics(torch.from_numpy(x).double(), tensors)
         return float(calibrator.bits_per_dimension(latents, log_det))
 
 
-def gaussian_bits_per_dimension(train: Vectors, held_out: Vectors) -> float:
-    """Of the Gaussian with the training text's shrunk covariance: what a flow has to beat."""
-    spectrum = linear.Spectrum.of(train.astype(np.float64))
+def gaussian_bits_per_dimension(spectrum: linear.Spectrum, held_out: Vectors) -> float:
+    """Of the Gaussian with the training text's mean and shrunk covariance: what a flow has to beat."""
     projected = (held_out - spectrum.mean) @ spectrum.vectors
     squares = np.square(projected).mean(0) / spectrum.values
     nats = 0.5 * (squares + np.log(2 * np.pi * spectrum.values)).sum()

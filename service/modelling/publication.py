@@ -15,6 +15,11 @@ from service.modelling import measure, reference
 from service.modelling.calibrator import group_sizes
 from service.modelling.methods import Fitted, Vectors, is_flow
 
+FEWEST_COMPARED = 20  # held-out sentences
+HALVES = 40
+MOST_PAIRS = 100_000
+SURE = 1.64  # standard errors: one-sided, 5 %
+
 
 @dataclass(frozen=True)
 class Result:
@@ -54,37 +59,65 @@ class Result:
         return version, False, "other promotions kept winning"
 
     def _wanted(self, domains: DomainStore, champion: int | None) -> tuple[bool, str]:
-        if self.request.promote != "if_better":
-            return self.request.promote == "always", f"promote: {self.request.promote}"
+        request = self.request
+        if request.promote == "never":
+            return False, "promote: never"
+        if request.base is not None and champion != request.champion:
+            return False, f"version {champion} became champion after the labels were posted; post them again for it"
+        if request.promote == "always":
+            return True, "promote: always"
         if champion is None:
             return True, "the domain had no champion"
-        if champion == self.request.base:
+        if champion == request.base:
             return True, f"the champion, version {champion}, with probabilities learnt from labels"
         return self._compare(domains, champion)
 
     def _compare(self, domains: DomainStore, champion: int) -> tuple[bool, str]:
-        """Does the champion's scale still hold on the new text, and does the challenger's hold better?
+        """Does the champion's scale still hold on the new text, and does the challenger's hold surely better?
 
         Both are measured on the same held-out sentences, which neither map was fitted on. Of the challenger's
-        reference they are a tenth, scored by maps that had not seen them.
+        reference they are a tenth, scored by maps that had not seen them. Halves of the sentences tell how sure the
+        difference is: the deviation between them is the standard error of the whole (Politis & Romano, 1994).
         """
         try:
             stored = domains.load(self.request.domain, champion)
         except IsosimError as error:
             return True, f"the champion, version {champion}, cannot be read: {error}"
-        if stored.model.reference is None or self.model.reference is None or not len(self.held_out):
-            return True, f"version {champion} and this one have no text or reference to be compared on"
-        theirs = Fitted(stored.manifest["method"], stored.weights, {})
-        numbers = np.arange(len(self.held_out))
+        lost = [part for part in ("probability", "normalization") if loses(part, stored.model, self.model)]
+        if lost:
+            return False, f"version {champion} has a {' and a '.join(lost)} that callers would lose; post it again too"
+        ours, scale = self.model.reference, stored.model.reference
+        if scale is None:
+            return True, f"version {champion} has no reference that a score's meaning could rest on"
+        if len(self.held_out) < FEWEST_COMPARED or ours is None:
+            return False, f"there is no new text to compare with version {champion} on"
+        theirs = Fitted(stored.manifest["method"], stored.weights, {})(self.held_out)
+        mine = self.fitted(self.held_out)
         rng = np.random.default_rng(self.request.seed)
 
-        def off_by(fitted: Fitted, scale: ReferenceDistribution) -> float:
-            pairs = reference.sample_pairs([(fitted(self.held_out), numbers)], rng)
-            return measure.threshold_error(scale.percentile(pairs.similarities))
+        def errors(rows: reference.Rows) -> tuple[float, float]:
+            numbers = np.arange(len(rows))
+            one, other = np.random.default_rng(0), np.random.default_rng(0)  # the same pairs
+            return (
+                off_by(ours, reference.sample_pairs([(mine[rows], numbers)], one, MOST_PAIRS)),
+                off_by(scale, reference.sample_pairs([(theirs[rows], numbers)], other, MOST_PAIRS)),
+            )
 
-        new, old = off_by(self.fitted, self.model.reference), off_by(theirs, stored.model.reference)
+        new, old = errors(np.arange(len(mine)))
+        halves = [errors(rng.permutation(len(mine))[: len(mine) // 2]) for _ in range(HALVES)]
+        unsure = float(np.std([before - after for after, before in halves]))
         what = (
             f"on {len(self.held_out)} new held-out sentences the false-match rate is off by a factor of "
             f"{np.exp(new):.3f} with this version and {np.exp(old):.3f} with version {champion}"
         )
-        return new < old, what
+        if old - new > SURE * unsure:
+            return True, what
+        return False, what + ("; the difference is within its error" if new < old else "")
+
+
+def loses(part: str, champion: DomainModel, challenger: DomainModel) -> bool:
+    return getattr(champion, part) is not None and getattr(challenger, part) is None
+
+
+def off_by(scale: ReferenceDistribution, pairs: reference.Pairs) -> float:
+    return measure.threshold_error(scale.percentile(pairs.similarities))

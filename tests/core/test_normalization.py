@@ -53,7 +53,7 @@ def test_a_score_is_the_papers_squashed(n: ItemNormalization) -> None:
     left, right = normal(20, n.cohort.shape[1], 10), 3 * normal(20, n.cohort.shape[1], 11)
     similarities = cosines(left, right)
     z = expected(n, left, right, similarities)
-    found = n.score(left, right, similarities)
+    found = score(n, left, right, similarities)
     np.testing.assert_allclose(found, np.tanh(z / 4 if n.kind == "as-norm" else z), rtol=0, atol=2e-5)
     assert (np.abs(found) <= 1).all()
 
@@ -62,7 +62,7 @@ def test_a_score_is_the_papers_squashed(n: ItemNormalization) -> None:
 def test_the_two_sides_are_alike(n: ItemNormalization) -> None:
     left, right = normal(20, n.cohort.shape[1], 10), normal(20, n.cohort.shape[1], 11)
     similarities = cosines(left, right)
-    np.testing.assert_array_equal(n.score(left, right, similarities), n.score(right, left, similarities))
+    np.testing.assert_array_equal(score(n, left, right, similarities), score(n, right, left, similarities))
 
 
 @given(normalizations(), st.integers(1, 20), st.integers(0, 19))
@@ -70,23 +70,28 @@ def test_a_score_does_not_depend_on_the_pairs_beside_it(n: ItemNormalization, co
     left, right = normal(40, n.cohort.shape[1], 10), normal(40, n.cohort.shape[1], 11)
     similarities = cosines(left, right)
     part = slice(first, first + count)
-    alone = n.score(left[part].copy(), right[part].copy(), similarities[part])
-    np.testing.assert_array_equal(alone, n.score(left, right, similarities)[part])
+    alone = score(n, left[part].copy(), right[part].copy(), similarities[part])
+    np.testing.assert_array_equal(alone, score(n, left, right, similarities)[part])
+
+
+def score(n: ItemNormalization, left: Vectors, right: Vectors, similarities: npt.NDArray[np.floating]) -> Doubles:
+    rows = np.arange(len(left))
+    return n.score(np.concatenate([left, right]), rows, rows + len(left), similarities)
 
 
 def test_nor_does_it_at_the_size_of_a_real_cohort() -> None:
     n = ItemNormalization("as-norm", unit(normal(256, 384, 0)), 50, REFERENCE)
     left, right = normal(33, 384, 1), normal(33, 384, 2)
     similarities = cosines(left, right)
-    alone = [n.score(left[[row]], right[[row]], similarities[[row]])[0] for row in range(33)]
-    np.testing.assert_array_equal(alone, n.score(left, right, similarities))
+    alone = [score(n, left[[row]], right[[row]], similarities[[row]])[0] for row in range(33)]
+    np.testing.assert_array_equal(alone, score(n, left, right, similarities))
 
 
 @given(normalizations())
 def test_of_the_same_two_sentences_a_higher_similarity_scores_higher(n: ItemNormalization) -> None:
     similarities = np.linspace(-0.05, 0.05, 21)
     left, right = normal(1, n.cohort.shape[1], 10), normal(1, n.cohort.shape[1], 11)
-    scores = n.score(left.repeat(21, 0), right.repeat(21, 0), similarities)
+    scores = score(n, left.repeat(21, 0), right.repeat(21, 0), similarities)
     assert (np.diff(scores) >= 0).all()
     if n.kind == "csls" or n.nearest > 10:  # a spread at its floor can take as-norm to where tanh is 1
         assert (np.diff(scores) > 0).all()
@@ -98,7 +103,7 @@ def test_at_the_same_similarity_a_hub_scores_lower(kind: str) -> None:
     n = ItemNormalization(kind, cohort, 8, REFERENCE)
     hub, other, third = np.ones((1, 16), np.float32), normal(1, 16, 1), normal(1, 16, 2)
     same = np.array([0.4])
-    assert n.score(hub, other, same) < n.score(third, other, same)
+    assert score(n, hub, other, same) < score(n, third, other, same)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -107,14 +112,14 @@ def test_no_latents_make_a_score_that_is_no_number(kind: str) -> None:
     n = ItemNormalization(kind, unit(np.eye(4)), 4, REFERENCE)
     strange = np.array([[0, 0, 0, 0], [1, 1, 1, 1], [1, 0, 0, 0]], np.float32)
     for similarity in (-1.0, 0.0, 1.0):
-        scores = n.score(strange, strange[::-1].copy(), np.full(3, similarity))
+        scores = score(n, strange, strange[::-1].copy(), np.full(3, similarity))
         assert np.isfinite(scores).all()
         assert (np.abs(scores) <= 1).all()
 
 
 def test_no_pairs_make_no_scores() -> None:
     n = ItemNormalization("csls", unit(np.eye(4)), 2, REFERENCE)
-    assert n.score(np.empty((0, 4), np.float32), np.empty((0, 4), np.float32), np.empty(0)).shape == (0,)
+    assert score(n, np.empty((0, 4), np.float32), np.empty((0, 4), np.float32), np.empty(0)).shape == (0,)
 
 
 @given(normalizations())

@@ -9,6 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from service.core.advice import advise
+from service.core.domain_model import DomainModel
+from service.core.errors import InvalidInput
 from service.core.reference import ReferenceDistribution
 from tests.core.references import REFERENCE
 
@@ -106,3 +109,21 @@ def test_knots_that_are_not_monotone_are_refused(name: str, damage: str) -> None
         wrong[2] = wrong[1] if damage == "equal" else np.nan
     with pytest.raises(ValueError, match="knots"):
         ReferenceDistribution.from_arrays(stored | {name: wrong})
+
+
+@given(references(), st.floats(1e-7, 1 - 1e-9))
+def test_a_threshold_and_its_interval_are_cosines(reference: ReferenceDistribution, rate: float) -> None:
+    wide = replace(reference, low=reference.low - 5, high=reference.high + 5)
+    low, high = wide.interval(rate)
+    assert -1 <= low <= wide.threshold(rate) <= high <= 1
+
+
+@pytest.mark.parametrize("rate", [0.0, 1.0, 1e-8, -0.1, float("nan")])
+def test_a_rate_that_is_none_is_refused(rate: float) -> None:
+    with pytest.raises(InvalidInput, match="fmr"):
+        advise(DomainModel(reference=REFERENCE), "news", fmr=rate, precision=None)
+
+
+@pytest.mark.parametrize(("rate", "beyond"), [(0.5, False), (1e-3, False), (1e-6, True), (1 - 1e-6, True)])
+def test_what_the_sample_cannot_count_is_called_extrapolated(rate: float, beyond: bool) -> None:
+    assert advise(DomainModel(reference=REFERENCE), "news", fmr=rate, precision=None).extrapolated == beyond

@@ -138,7 +138,10 @@ def test_labels_for_a_version_make_a_new_one_on_the_same_scale(server: Server) -
     [
         (labels(19), 422, "at least 20"),
         ([[a, b, 1] for a, b, _ in labels(30)], 422, "both"),
-        ([[a, b, 7.5] for a, b, _ in labels(30)], 422, "label"),
+        ([*labels(30), ["a", "b", 7.5]], 422, "labels.30"),
+        ([*labels(30), ["a", "b", -1]], 422, "labels.30"),
+        ([["a boat", "a ship", number % 2] for number in range(40)], 422, "distinct"),
+        ([["a", "b", 1] if number % 2 else ["b", "a", 0] for number in range(40)], 422, "distinct"),
         ([*labels(30), ["", "b", 1]], 400, "labels.30"),
         ([*labels(30), ["a", "b"]], 422, "labels.30"),
         ([*labels(30), ["a", "b", "yes"]], 422, "labels.30"),
@@ -147,12 +150,6 @@ def test_labels_for_a_version_make_a_new_one_on_the_same_scale(server: Server) -
 )
 def test_labels_that_teach_nothing_are_refused(server: Server, posted: Any, status: int, word: str) -> None:
     response = server.client.post("/domains/plain/labels", json={"labels": posted})
-    if response.status_code == 202:  # what only all labels together show, the job says
-        assert status == 422
-        job = server.wait_for(response.json()["job"])
-        assert job["status"] == "failed"
-        assert word in job["error"]
-        return
     assert response.status_code == status, response.text
     assert word in response.json()["error"]
 
@@ -242,3 +239,38 @@ def test_the_text_of_labels_is_gone_when_the_job_ends(server: Server) -> None:
     assert job["status"] == "succeeded", job["error"]
     store = server.log.parent / "store"
     assert all(phrase.encode() not in path.read_bytes() for path in store.rglob("*") if path.is_file())
+
+
+def test_the_same_labels_posted_again_are_the_same_job_also_when_the_champion_has_changed(server: Server) -> None:
+    server.calibrate("again", TEXTS, method="sn")
+    post = {"json": {"labels": labels(60)}, "headers": {"idempotency-key": "labels-of-again"}}
+    first = server.client.post("/domains/again/labels", **post)
+    assert first.status_code == 202, first.text
+    assert server.wait_for(first.json()["job"])["promoted"]
+    wait_until(lambda: score(server, OWN[:1], domain="again")["version"] == 2)
+    assert server.client.post("/domains/again/labels", **post).json()["job"] == first.json()["job"]
+
+
+def test_labels_given_twice_count_once(server: Server) -> None:
+    once = labels(60)
+    twice = [*once, *([b, a, label] for a, b, label in once)]
+    response = server.client.post("/domains/plain/labels", json={"labels": twice, "promote": "never"})
+    job = server.wait_for(response.json()["job"])
+    assert (job["report"]["labels"]["pairs"], job["report"]["labels"]["posted"]) == (60, 120)
+
+
+def test_texts_that_are_all_alike_to_the_encoder_make_a_domain_without_an_out_of_domain_test(server: Server) -> None:
+    same = [
+        "".join(c.upper() if number >> i & 1 else c for i, c in enumerate("a farmer repairs"))
+        for number in range(2**12)
+    ]
+    job = server.calibrate("alike", list(dict.fromkeys(same))[:1100])
+    assert (job["status"], job["report"]["method"], job["report"]["domain_test"]) == ("succeeded", "identity", False), (
+        job
+    )
+
+
+def test_full_whitening_needs_twice_as_many_sentences_as_dimensions(server: Server) -> None:
+    few = server.client.post("/calibrate", json={"domain": "few", "method": "whitening", "texts": sentences(199)})
+    assert few.status_code == 422
+    assert "at least 200" in few.json()["error"]  # 32 dimensions

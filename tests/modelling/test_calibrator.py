@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from service.modelling.calibrator import (
+    affine,
     bits_per_dimension,
     calibrate,
     calibrate_inverse,
@@ -91,3 +92,10 @@ def test_bits_per_dimension_are_those_of_the_gaussian_an_affine_map_describes() 
 def test_vectors_too_small_for_three_levels_are_refused() -> None:
     with pytest.raises(ValueError, match="at least 8"):
         identity(7)
+
+
+def test_the_identitys_flow_gives_back_what_it_is_given_bit_for_bit() -> None:
+    w = identity(33)
+    w["mean"], w["matrix"] = torch.randn(33), torch.randn(33, 33)
+    x = torch.randn(20, 33)
+    assert torch.equal(calibrate(x, w), affine(x, w))

@@ -14,6 +14,7 @@ from service.modelling.domain_test import (
     Moments,
     band_edges,
     characters,
+    distinct_vectors,
     fit,
     shuffled_copies,
     unspaced,
@@ -289,3 +290,10 @@ def test_a_mark_stays_with_its_character_and_korean_has_words() -> None:
     assert not unspaced("1234")
     (copy,) = shuffled_copies(["오늘은 날씨가 아주 좋습니다"], 1, np.random.default_rng(0))
     assert sorted(copy.split()) == sorted(["오늘은", "날씨가", "아주", "좋습니다"])
+
+
+def test_vectors_that_coincide_count_once() -> None:
+    x, _ = texts(500, 24, 0)
+    assert distinct_vectors(x) == 500
+    assert distinct_vectors(np.repeat(x, 3, axis=0)) == 500
+    assert distinct_vectors(np.zeros((1200, 24), np.float32)) == 1

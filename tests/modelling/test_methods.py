@@ -143,4 +143,5 @@ def test_the_gaussian_to_beat_is_the_one_with_the_shrunk_covariance() -> None:
     covariance = torch.from_numpy((spectrum.vectors * spectrum.values) @ spectrum.vectors.T)
     gaussian = torch.distributions.MultivariateNormal(torch.from_numpy(spectrum.mean), covariance)
     nats = -float(gaussian.log_prob(torch.from_numpy(HELD_OUT.astype(np.float64))).mean())
-    assert gaussian_bits_per_dimension(TRAIN, HELD_OUT) == pytest.approx(nats / (32 * np.log(2)), rel=1e-9)
+    spectrum = linear.Spectrum.of(TRAIN.astype(np.float64))
+    assert gaussian_bits_per_dimension(spectrum, HELD_OUT) == pytest.approx(nats / (32 * np.log(2)), rel=1e-9)

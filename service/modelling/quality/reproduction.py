@@ -5,10 +5,9 @@ with the edit distance, against that of the gold. The edit distance counts words
 part: there the gold has the paper's -24.6.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +16,9 @@ from sklearn.metrics import roc_auc_score
 from service.core.errors import InvalidInput
 from service.core.similarity import cosine
 from service.modelling.measure import space
-from service.modelling.methods import Fitted, Vectors
+from service.modelling.methods import Fitted
 from service.modelling.quality.grid import Grid, cell
-from service.modelling.quality.sources import Pairs, read_pairs
+from service.modelling.quality.sources import Embedded, read_pairs
 from service.modelling.quality.sts import Evaluation, Row, spearman, table
 
 
@@ -33,25 +32,6 @@ class Beside:
     effective_rank: float
     spectrum: list[float]  # singular values of the unit vectors, the largest 1
     auc: float | None  # × 100, on the question pairs
-
-
-@dataclass(frozen=True)
-class Embedded:
-    """Pairs with the vectors of both sides, and their distinct sentences to fit on."""
-
-    pairs: Pairs
-    left: Vectors
-    right: Vectors
-    texts: list[str]
-    vectors: Vectors
-
-    @classmethod
-    def of(cls, pairs: Pairs, encode: Callable[[list[str]], tuple[Vectors, Any]]) -> "Embedded":
-        texts = list(dict.fromkeys((*pairs.left, *pairs.right)))
-        vectors = encode(texts)[0]
-        row = {text: index for index, text in enumerate(texts)}
-        left, right = (vectors[[row[text] for text in side]] for side in (pairs.left, pairs.right))
-        return cls(pairs, left, right, texts, vectors)
 
 
 class Reproduction:
@@ -162,7 +142,7 @@ def spectrum_figure(found: Sequence[Beside], encoder: str, path: Path) -> None:
     axes.set_title(
         f"Singular spectrum of unit vectors, STS-B development sentences ({encoder})", fontsize=10, loc="left"
     )
-    axes.legend(fontsize=8, frameon=False, ncols=2)
+    figure.legend(fontsize=8, frameon=False, loc="outside right center")
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=150)
     plt.close(figure)

@@ -41,6 +41,25 @@ def read_pairs(path: Path) -> Pairs:
     return Pairs([r[1] for r in rows], [r[2] for r in rows], gold)
 
 
+@dataclass(frozen=True)
+class Embedded:
+    """Pairs with the vectors of both sides, and their distinct sentences to fit on."""
+
+    pairs: Pairs
+    left: Vectors
+    right: Vectors
+    texts: list[str]
+    vectors: Vectors
+
+    @classmethod
+    def of(cls, pairs: Pairs, encode: Callable[[list[str]], tuple[Vectors, Rows]]) -> "Embedded":
+        texts = list(dict.fromkeys((*pairs.left, *pairs.right)))
+        vectors = encode(texts)[0]
+        row = {text: index for index, text in enumerate(texts)}
+        left, right = (vectors[[row[text] for text in side]] for side in (pairs.left, pairs.right))
+        return cls(pairs, left, right, texts, vectors)
+
+
 def lines(name: str) -> Texts:
     return lambda folder: (folder / name).read_text(encoding="utf-8").split("\n")
 

@@ -106,6 +106,8 @@ def figure(results: Sequence[Result], encoder: str, path: Path) -> None:
         capsize=3,
     )
     below.axhline(0, color="#57606a", linewidth=1)
+    highest = max((max(found) for _, found in gains), default=0.0)
+    below.set_ylim(min([-1.0, *(min(found) - 1 for _, found in gains)]), max(1.0, highest + 1))
     below.set_xscale("log")
     below.set_xticks(sizes, [f"{size:,}" for size in sizes])
     below.set_xlabel("sentences")

@@ -1,0 +1,75 @@
+"""What a calibration has to be given; asked where text comes in, and again where it is fitted."""
+
+from collections.abc import Iterable, Sequence
+
+from service.core.errors import InvalidInput
+from service.core.jobs import LabelledPair
+
+FEWEST_SENTENCES = 200  # distinct ones; from fewer a threshold for 1 % is off by up to a factor 2 (docs/quality.md)
+FEWEST_FOR_A_FLOW = 500
+STEADY_FLOW = 3000  # below, a flow's fit is unsteady (QUALITY section 4)
+FEWEST_LABELS = 20  # distinct pairs
+HIGHEST_GRADE = 5.0
+
+
+def fewest_sentences(method: str, dim: int) -> int:
+    """Distinct sentences that a method needs for vectors of this width.
+
+    Full whitening is at its worst where sentences are about as many as dimensions (QUALITY section 4).
+    """
+    name = method.partition(":")[0]
+    if name in {"whitening", "whitening-k"}:
+        return max(FEWEST_SENTENCES, 2 * dim)
+    return FEWEST_FOR_A_FLOW if "flow" in name else FEWEST_SENTENCES
+
+
+def check_sentences(method: str, dim: int, distinct: int) -> None:
+    """Raises InvalidInput, saying how many are needed."""
+    needed = fewest_sentences(method, dim)
+    if distinct < needed:
+        raise InvalidInput(f"texts: {distinct} distinct sentences; method {method!r} needs at least {needed}")
+
+
+class LabelSummary:
+    """Labelled pairs as they come in: can anything be learnt from them?"""
+
+    def __init__(self) -> None:
+        self.lowest, self.highest = float("inf"), float("-inf")
+        self._pairs: set[tuple[str, str]] = set()  # until there are enough to know that there are enough
+
+    def add(self, a: str, b: str, label: float) -> None:
+        """Raises InvalidInput for a label outside 0–5."""
+        if not 0 <= label <= HIGHEST_GRADE:
+            raise InvalidInput(f"label {label:g}: labels are 0 or 1, or grades within 0–1 or 0–5")
+        self.lowest, self.highest = min(self.lowest, label), max(self.highest, label)
+        if len(self._pairs) < FEWEST_LABELS:
+            self._pairs.add((min(a, b), max(a, b)))
+
+    def check(self) -> None:
+        """Raises InvalidInput: too few distinct pairs, or all labels alike."""
+        if len(self._pairs) < FEWEST_LABELS:
+            raise InvalidInput(
+                f"labels: {len(self._pairs)} distinct labelled pairs were posted, at least {FEWEST_LABELS} are needed"
+            )
+        if self.lowest == self.highest:
+            needed = "both kinds, 0 and 1" if self.lowest in (0.0, 1.0) else "more than one grade"
+            raise InvalidInput(f"labels: all are {self.lowest:g}; a probability needs {needed}")
+
+
+def check_labels(labels: Iterable[LabelledPair]) -> None:
+    """Raises InvalidInput where nothing can be learnt."""
+    summary = LabelSummary()
+    for pair in labels:
+        summary.add(*pair)
+    summary.check()
+
+
+def distinct_labels(labels: Sequence[LabelledPair]) -> list[LabelledPair]:
+    """Each pair once, whichever side comes first; a pair with two labels keeps both.
+
+    A copy held out from a fit that saw its twin would make every held-out figure too good.
+    """
+    found: dict[tuple[str, str, float], LabelledPair] = {}
+    for a, b, label in labels:
+        found.setdefault((min(a, b), max(a, b), label), (a, b, label))
+    return list(found.values())

@@ -1,0 +1,74 @@
+"""What a calibration has to be given."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.core.errors import InvalidInput
+from service.core.jobs import METHODS
+from service.core.requirements import (
+    FEWEST_FOR_A_FLOW,
+    FEWEST_LABELS,
+    FEWEST_SENTENCES,
+    check_labels,
+    check_sentences,
+    distinct_labels,
+    fewest_sentences,
+)
+
+words = st.text("abc", max_size=2)
+labelled = st.lists(st.tuples(words, words, st.sampled_from([0.0, 1.0])), max_size=30)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method_takes_as_many_sentences_as_it_needs_and_no_fewer(method: str) -> None:
+    needed = fewest_sentences(method, 384)
+    check_sentences(method, 384, needed)
+    with pytest.raises(InvalidInput, match=rf"{needed - 1} distinct .* at least {needed}"):
+        check_sentences(method, 384, needed - 1)
+
+
+def test_flows_and_full_whitening_need_more() -> None:
+    assert fewest_sentences("auto", 384) == FEWEST_SENTENCES
+    assert fewest_sentences("soft-flow:0.4", 384) == FEWEST_FOR_A_FLOW
+    assert [fewest_sentences("whitening-k:64", dim) for dim in (32, 384, 1024)] == [FEWEST_SENTENCES, 768, 2048]
+
+
+@given(labelled)
+def test_distinct_labels_are_the_pairs_with_their_labels_whichever_side_comes_first(
+    labels: list[tuple[str, str, float]],
+) -> None:
+    found = distinct_labels(labels)
+    kinds = [(frozenset((a, b)), label) for a, b, label in found]
+    assert len(set(kinds)) == len(kinds)
+    assert set(kinds) == {(frozenset((a, b)), label) for a, b, label in labels}
+    assert distinct_labels(found) == found
+
+
+def pairs(count: int) -> list[tuple[str, str, float]]:
+    return [(f"a{number}", f"b{number}", float(number % 2)) for number in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("labels", "why"),
+    [
+        (pairs(FEWEST_LABELS - 1), "19 distinct"),
+        (pairs(1) * 50, "1 distinct"),
+        ([("a", "b", 0.0), ("b", "a", 1.0)] * 20, "1 distinct"),
+        ([(a, b, 1.0) for a, b, _ in pairs(30)], "both kinds"),
+        ([(a, b, 3.0) for a, b, _ in pairs(30)], "more than one grade"),
+        ([*pairs(30), ("a", "b", 5.5)], "5.5"),
+        ([*pairs(30), ("a", "b", -0.1)], "-0.1"),
+        ([*pairs(30), ("a", "b", float("nan"))], "nan"),
+    ],
+)
+def test_labels_that_nothing_can_be_learnt_from_are_refused_with_the_reason(
+    labels: list[tuple[str, str, float]], why: str
+) -> None:
+    with pytest.raises(InvalidInput, match=why):
+        check_labels(labels)
+
+
+def test_enough_different_labels_are_taken() -> None:
+    check_labels(pairs(FEWEST_LABELS))
+    check_labels([(a, b, number % 6) for number, (a, b, _) in enumerate(pairs(FEWEST_LABELS))])

@@ -1,0 +1,117 @@
+"""Which version becomes a domain's champion."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from service.adapters.domain_store import DomainStore
+from service.adapters.encoder_store import EncoderArtifact
+from service.core.domain_model import DomainModel
+from service.core.jobs import JobRequest
+from service.modelling import normalization, probability, reference
+from service.modelling.methods import Fitted, Vectors
+from service.modelling.publication import Result
+
+DIM = 32
+
+
+def law(count: int, offset: float, seed: int) -> Vectors:
+    """Vectors around a point this far from the origin: the farther, the more alike they are."""
+    rng = np.random.default_rng(seed)
+    return (rng.standard_normal((count, DIM)) + offset).astype(np.float32)
+
+
+def model(x: Vectors) -> DomainModel:
+    rng = np.random.default_rng(0)
+    pairs = reference.sample_pairs([(x, np.arange(len(x)))], rng)
+    return DomainModel(reference=reference.build(pairs, rng, intervals=False))
+
+
+@pytest.fixture
+def domains(tmp_path: Path) -> DomainStore:
+    store = DomainStore(tmp_path)
+    store.prepare()
+    return store
+
+
+def result(tiny: EncoderArtifact, x: Vectors, held_out: Vectors, promote: str = "if_better") -> Result:
+    request = JobRequest("news", tiny.digest, tiny.id, promote=promote)
+    return Result(request, tiny, Fitted("identity", None, {}), model(x), held_out, {"sentences": len(x)})
+
+
+def champion(domains: DomainStore, tiny: EncoderArtifact) -> int | None:
+    return domains.aliases("news", tiny.digest).champion
+
+
+def test_a_champion_whose_scale_no_longer_holds_is_replaced(tiny: EncoderArtifact, domains: DomainStore) -> None:
+    assert result(tiny, law(500, 0.0, 1), law(100, 0.0, 2)).publish(domains)[:2] == (1, True)
+    version, promoted, why = result(tiny, law(500, 0.5, 3), law(100, 0.5, 4)).publish(domains)
+    assert (version, promoted, champion(domains, tiny)) == (2, True, 2)
+    assert "100 new held-out sentences" in why
+
+
+def test_one_that_is_no_better_but_for_chance_is_kept(tiny: EncoderArtifact, domains: DomainStore) -> None:
+    result(tiny, law(1000, 0.3, 0), law(100, 0.3, 1)).publish(domains)
+    promoted = []
+    for seed in range(20):
+        same = result(tiny, law(1000, 0.3, 10 + seed), law(100, 0.3, 100 + seed))
+        promoted.append(same._wanted(domains, 1)[0])
+    assert sum(promoted) <= 6  # a coin would give ten
+
+
+def test_a_worse_one_is_kept_aside(tiny: EncoderArtifact, domains: DomainStore) -> None:
+    result(tiny, law(500, 0.5, 1), law(100, 0.5, 2)).publish(domains)
+    version, promoted, _ = result(tiny, law(500, 0.0, 3), law(100, 0.5, 4)).publish(domains)
+    assert (version, promoted, champion(domains, tiny)) == (2, False, 1)
+
+
+@pytest.mark.parametrize("part", ["probability", "normalization"])
+def test_nobody_loses_a_part_of_the_answer_without_a_word(
+    tiny: EncoderArtifact, domains: DomainStore, part: str
+) -> None:
+    x, rng = law(500, 0.0, 1), np.random.default_rng(0)
+    first = result(tiny, x, x[:100])
+    scale = first.model.reference
+    assert scale is not None
+    parts = {
+        "normalization": lambda: normalization.fit("csls", x, [(x, np.arange(len(x)))], rng),
+        "probability": lambda: probability.fit(np.linspace(-0.3, 0.5, 40), scale, np.arange(40) % 2, 0)[0],
+    }
+    replace(first, model=replace(first.model, **{part: parts[part]()})).publish(domains)
+    better = result(tiny, law(500, 0.5, 3), law(100, 0.5, 4))
+    version, promoted, why = better.publish(domains)
+    assert (version, promoted) == (2, False)
+    assert part in why
+    asked = replace(better, request=replace(better.request, promote="always"))
+    assert asked.publish(domains)[:2] == (3, True)
+
+
+@pytest.mark.parametrize("promote", ["always", "if_better"])
+def test_labels_for_a_champion_that_was_replaced_meanwhile_do_not_bring_it_back(
+    tiny: EncoderArtifact, domains: DomainStore, promote: str
+) -> None:
+    first = result(tiny, law(500, 0.0, 1), law(100, 0.0, 2), "always")
+    first.publish(domains)
+    posted = replace(first.request, promote=promote, base=1, champion=1)
+    first.publish(domains)
+    late = replace(first, request=posted, held_out=law(0, 0.0, 0))
+    version, promoted, why = late.publish(domains)
+    assert (version, promoted, champion(domains, tiny)) == (3, False, 2)
+    assert "version 2 became champion after the labels were posted" in why
+    in_time = replace(late, request=replace(posted, base=2, champion=2))
+    assert in_time.publish(domains)[:2] == (4, True)
+
+
+def test_a_version_that_is_no_champion_gets_labels_and_becomes_one_only_if_that_is_asked(
+    tiny: EncoderArtifact, domains: DomainStore
+) -> None:
+    first = result(tiny, law(500, 0.0, 1), law(100, 0.0, 2), "always")
+    first.publish(domains)
+    first.publish(domains)
+    older = replace(first, request=replace(first.request, base=1, champion=2), held_out=law(0, 0.0, 0))
+    kept = replace(older, request=replace(older.request, promote="if_better")).publish(domains)
+    assert kept[:2] == (3, False)
+    assert "no new text" in kept[2]
+    assert older.publish(domains)[:2] == (4, True)
