@@ -145,7 +145,11 @@ class CalibrateOptions(Own):
 
     domain: str
     method: Method = "auto"
-    promote: Promotion = "if_better"
+    promote: Promotion = Field(
+        default="if_better",
+        description="if_better: where its scale holds better on the new text than the champion's, by more than the "
+        "error of the difference, and nothing of the answer would be lost; a domain's first version is promoted",
+    )
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
     normalization: Normalization = Field(
         default="none", description="item normalization: percentiles compare scores less their texts' usual scores"
@@ -171,7 +175,9 @@ class LabelsRequest(Own):
 
     labels: LabelledPairs
     version: int | None = Field(default=None, ge=1, description="the version to start from; else the champion")
-    promote: Promotion = "always"
+    promote: Promotion = Field(
+        default="always", description="holds only while the champion is the one the labels were posted for"
+    )
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
 
 

@@ -117,7 +117,7 @@ def ranking(
 @measure.command()
 def probabilities(
     data: Data,
-    draws: Annotated[int, typer.Option(min=1)] = 50,
+    draws: Annotated[int, typer.Option(min=1)] = 100,
     cache: Cache = None,
     model_store: Store = None,
     encoder: EncoderId = None,

@@ -24,9 +24,9 @@ Integers = npt.NDArray[np.integer]
 Fit = Callable[[Rows], Callable[[Rows], Doubles]]
 
 FEWEST = 1000  # sentences: below, the 1 % level rests on fewer than ten
-SHUFFLED = 1000
+SHUFFLED = 500
 FOLDS = 10
-MOST_PROBED = 4000  # sentences against the shuffled: the shuffled, fewer, set what the probe can learn
+MOST_PROBED = 3000  # sentences against the shuffled: the shuffled, fewer, set what the probe can learn
 RIDGE = 1.0  # of the probe, in units of a feature's variance
 LENGTH_BINS = 12
 FEWEST_IN_BIN = 30

@@ -33,7 +33,7 @@ Report = Callable[[str, float], None]  # stage, progress 0–1
 EMBED_SHARE = 0.7  # of a job's progress bar
 HELD_OUT = 0.1  # share of the sentences that the final fit does not see
 MOST_HELD_OUT = 2000
-COPIES = 200  # noised copies that may veto the gate's rule
+COPIES = 100  # noised copies that may veto the gate's rule
 FOLDS = 10  # fits of the reference; 5 are 1.5 % too careful, 20 are noisier at 0.1 %
 FLOW_FOLDS = 4  # a flow's fit costs a hundred times a linear one
 
