@@ -76,7 +76,10 @@ class ReferenceDistribution:
         return clipped(float(np.tanh(float(fisher_z(self.join)) + excess)))
 
     def interval(self, rate: float) -> tuple[float, float]:
-        """95 % interval of the threshold: the bootstrap's offsets, interpolated in log rate."""
+        """95 % interval of the threshold: the bootstrap's offsets, interpolated in log rate.
+
+        Beyond the rates it looked at, the nearest one's: it looks at the upper tail, where thresholds are set.
+        """
         centres = np.array([self.threshold(float(level)) for level in self.levels])
         at, x = np.log(rate), np.log(self.levels[::-1])
         below = float(np.interp(at, x, (centres - self.low)[::-1]))
