@@ -19,16 +19,16 @@ ODD = [["0x7f " * 20, "!!! ??? ((( )))"], ["zzzz qqqq xxxx", "ééé ßßß " * 
 
 
 def labels(count: int, graded: bool = False) -> list[list[Any]]:
-    """Pairs that share their beginning are matches; grades count the words shared."""
+    """Distinct pairs; those that share their beginning are matches; grades count the words shared."""
     rng = np.random.default_rng(0)
-    made = []
-    for _ in range(count):
+    made: dict[frozenset[str], list[Any]] = {}
+    while len(made) < count:
         a, b = (TEXTS[i] for i in rng.choice(len(TEXTS), 2, replace=False))
         if rng.random() < 0.5:
             b = " ".join(a.split()[:5]) + " " + " ".join(b.split()[-3:])
         shared = len(set(a.split()) & set(b.split())) / len(set(a.split()))
-        made.append([a, b, round(5 * shared, 2) if graded else int(shared > 0.4)])
-    return made
+        made.setdefault(frozenset((a, b)), [a, b, round(5 * shared, 2) if graded else int(shared > 0.4)])
+    return list(made.values())
 
 
 @pytest.fixture(scope="module")
