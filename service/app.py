@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import socket
 import time
@@ -16,6 +17,7 @@ from fastapi import FastAPI
 from service import __version__
 from service.adapters.artifacts import try_lock
 from service.adapters.calibration_source import StoredCalibrations
+from service.adapters.device import plan_execution, usable_cores
 from service.adapters.domain_store import DomainStore
 from service.adapters.encoder_store import EncoderStore
 from service.adapters.job_store import JobStore
@@ -63,9 +65,25 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         store = settings.model_store
         artifact = await asyncio.to_thread(EncoderStore(store).find, settings.encoder)
         providers = choose_providers(settings.providers)
+        execution = plan_execution(
+            providers,
+            usable_cores(),
+            runs=settings.runs,
+            threads=settings.threads,
+            max_batch_tokens=settings.max_batch_tokens,
+            max_batch_texts=settings.max_batch_texts,
+            max_queued_texts=settings.max_queued_texts,
+            max_wait=settings.max_wait,
+            alone=settings.alone,
+        )
         # One after the other: loaded side by side the two peaks of memory add up.
         encoder = await asyncio.to_thread(
-            OnnxEncoder, artifact.encoder, providers, settings.threads, artifact.spec.pad_token_id
+            OnnxEncoder,
+            artifact.encoder,
+            providers,
+            execution.threads,
+            artifact.spec.pad_token_id,
+            threads_alone=execution.threads_alone,
         )
         calibrator = await asyncio.to_thread(OnnxCalibrator, artifact.calibrator, providers)
         jobs, domain_store = JobStore(store), DomainStore(store)
@@ -99,9 +117,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
                 codec=VectorCodec(settings.cache_precision, artifact.spec.dim),
                 memory=MemoryCache(settings.memory_cache_bytes),
                 shared=shared,
-                max_batch_tokens=settings.max_batch_tokens,
-                max_batch_texts=settings.max_batch_texts,
-                max_queued_texts=settings.max_queued_texts,
+                plan=execution.plan,
                 on_batch=metrics.observe_batch,
                 on_lookup=metrics.observe_lookup,
             )
@@ -123,6 +139,9 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             await asyncio.to_thread(encoder, [[artifact.spec.pad_token_id] * min(length, artifact.spec.max_length)] * 2)
         watcher = asyncio.create_task(watch(service), name="store-watch")
         stack.push_async_callback(end, watcher)
+        # What is there now stays: the collector need not look at it again and again, least of all in a request.
+        gc.collect()
+        gc.freeze()
         service.ready = True
         yield service
         service.ready = False

@@ -4,7 +4,7 @@ import json
 import logging
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from pydantic import ValidationError
@@ -16,6 +16,8 @@ from service.commands import calibration, evaluating, measuring
 from service.commands.calibration import stored_version
 from service.commands.shared import AsJson, EncoderId, Store, err, need_training, out, settings_with
 from service.core.errors import IsosimError, Unavailable
+
+Precision = Literal["fp32", "int8", "fp16", "auto"]
 
 app = typer.Typer(no_args_is_help=True, add_completion=True, help="Calibrated sentence similarity.")
 app.add_typer(measuring.measure, name="measure")
@@ -91,6 +93,14 @@ def export(
     layers: Annotated[int | None, typer.Option(help="keep the first N transformer layers")] = None,
     max_length: Annotated[int | None, typer.Option(help="tokens, special ones included")] = None,
     prompt: Annotated[str, typer.Option(help="put before every text")] = "",
+    precision: Annotated[
+        Precision, typer.Option(help="fp32, and beside it int8 (CPU), fp16 (GPU), or what passes its trial: auto")
+    ] = "fp32",
+    text: Annotated[
+        Path | None,
+        typer.Option(help="sentences int8 takes its ranges from; else Python's manual", dir_okay=False),
+    ] = None,
+    sts: Annotated[Path | None, typer.Option(help="labelled sets to measure the loss on", file_okay=False)] = None,
     name: Annotated[str | None, typer.Option("--id", help="its name in the store")] = None,
     model_store: Store = None,
 ) -> None:
@@ -111,6 +121,11 @@ def export(
         artifact = store.export(
             settings.model_store, name or encoder_id(encoder, layers, pooling), checkpoint, spec, say
         )
+        if precision != "fp32":
+            from service.modelling.reduced import Evidence, export_reduced  # noqa: PLC0415
+
+            reduced = export_reduced(settings.model_store, artifact, precision, Evidence(text, sts), say)
+            artifact = reduced or artifact
     out.print(artifact.id, markup=False)
 
 

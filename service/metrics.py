@@ -1,6 +1,7 @@
 """Every Prometheus series of the service, in base units, with bounded labels, there from the start."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client import generate_latest as _generate
@@ -73,13 +74,16 @@ class Metrics:
         )
         self.ready = Gauge("isosim_ready", "1 while the server takes requests", registry=r)
         self.encoder = Info("isosim_encoder", "The encoder this process runs", registry=r)
+        # A labelled series is looked up under a lock; those of every request are kept.
+        self._stages = {stage: self.stages.labels(stage) for stage in STAGES}
+        results = [(cache, result) for cache in ("memory", "redis") for result in ("hit", "miss")]
+        self._lookups = {labels: self.cache.labels(*labels) for labels in results}
+        self._answers: dict[tuple[str, int], Any] = {}
         self._champions: dict[str, tuple[str, str, str]] = {}
         self._touch()
 
     def _touch(self) -> None:
         """Labelled series exist before their first event, so that rates and alerts have a zero to start from."""
-        for stage in STAGES:
-            self.stages.labels(stage)
         for cache in ("memory", "redis"):
             for result in ("hit", "miss") + (("error",) if cache == "redis" else ()):
                 self.cache.labels(cache, result)
@@ -93,11 +97,18 @@ class Metrics:
 
     def observe_lookup(self, lookup: CacheLookup) -> None:
         misses = lookup.shared_hits + lookup.joined + lookup.computed
-        self.cache.labels("memory", "hit").inc(lookup.memory_hits)
-        self.cache.labels("memory", "miss").inc(misses)
-        self.cache.labels("redis", "hit").inc(lookup.shared_hits)
-        self.cache.labels("redis", "miss").inc(lookup.shared_misses)
-        self.shared_work.inc(lookup.joined)
+        counts = (lookup.memory_hits, misses, lookup.shared_hits, lookup.shared_misses)
+        for series, count in zip(self._lookups.values(), counts, strict=True):
+            if count:
+                series.inc(count)
+        if lookup.joined:
+            self.shared_work.inc(lookup.joined)
+
+    def observe_request(self, route: str, status: int, seconds: float) -> None:
+        series = self._answers.get((route, status))
+        if series is None:
+            series = self._answers[route, status] = self.requests.labels(route, str(status))
+        series.observe(seconds)
 
     def observe_redis(self, event: str, count: int) -> None:
         if event == "dropped":
@@ -107,10 +118,10 @@ class Metrics:
 
     def observe_timings(self, timings: Timings, calibration: float) -> None:
         if timings.tokens:
-            self.stages.labels("tokenization").observe(timings.tokenization)
-            self.stages.labels("queue").observe(timings.queue)
-            self.stages.labels("inference").observe(timings.inference)
-        self.stages.labels("calibration").observe(calibration)
+            self._stages["tokenization"].observe(timings.tokenization)
+            self._stages["queue"].observe(timings.queue)
+            self._stages["inference"].observe(timings.inference)
+        self._stages["calibration"].observe(calibration)
 
     def observe_jobs(self, counts: Mapping[Status, int]) -> None:
         for status in Status:

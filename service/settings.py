@@ -25,10 +25,13 @@ class Settings(BaseSettings):
 
     # Engine
     providers: tuple[str, ...] = ()  # execution providers in order; empty: CUDA where it is installed, else CPU
-    threads: NonNegativeInt = 0  # of one encoder run; 0: one a physical core
-    max_batch_tokens: PositiveInt = 2048  # padded tokens a batch; CPU: more only costs memory; GPU: 16384
-    max_batch_texts: PositiveInt = 64
+    runs: NonNegativeInt = 0  # batches computed side by side; 0: one a core up to 8, one on a GPU
+    threads: NonNegativeInt = 0  # of one run; 0: the cores divided by the runs
+    alone: bool = True  # CPU: a lone small batch runs on all cores, a fifth sooner; costs the weights' memory again
+    max_batch_tokens: NonNegativeInt = 0  # padded tokens a batch; 0: 128 on a CPU (more only waits), 16384 on a GPU
+    max_batch_texts: NonNegativeInt = 0  # 0: 64 on a CPU, 256 on a GPU
     max_queued_texts: PositiveInt = 4096  # admitted and unanswered; beyond it callers get 429
+    max_wait: PositiveFloat = 0.5  # s a newcomer may be expected to wait for the device; beyond it callers get 429
 
     # Cache
     memory_cache_bytes: NonNegativeInt = 64 * 2**20  # 64 MiB hold about 35,000 vectors of 384; 0: no memory cache

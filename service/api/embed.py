@@ -7,7 +7,6 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 
 from service.api.requests import (
-    JsonBody,
     TraceDep,
     check_count,
     check_prompt,
@@ -16,10 +15,10 @@ from service.api.requests import (
     documented,
     json_response,
     name_ignored,
-    needs,
     side_of,
     texts_of,
 )
+from service.api.route import ScoringRoute
 from service.api.schemas import EmbedRequest
 from service.api.similarity import INLINE_ROWS, note
 from service.api.state import ServiceDep
@@ -27,7 +26,7 @@ from service.core.calibration import DomainRef
 from service.core.errors import InvalidInput
 from service.core.similarity import normalized
 
-router = APIRouter(tags=["scoring"], dependencies=[needs("read"), JsonBody])
+router = APIRouter(tags=["scoring"], route_class=ScoringRoute)
 
 
 @router.post("/embed", response_model=list[list[float]], responses=documented(400, 404, 409, 413, 415, 422, 424, 429))
@@ -45,8 +44,9 @@ async def embed(body: EmbedRequest, service: ServiceDep, trace: TraceDep) -> Res
         raise InvalidInput(f"dimensions: {body.dimensions} asked, the encoder has {spec.dim}")
     name_ignored(trace, body)
     calibration = await service.registry.resolve(DomainRef.parse(body.domain))
-    embedded = await service.embedder.embed(texts_of(contents, spec.prompt, side_of(body.truncation_direction)))
-    check_truncation(body.truncate, embedded.truncated, spec.max_length)
+    texts = texts_of(contents, spec.prompt, side_of(body.truncation_direction))
+    embedded = await service.embedder.embed(texts, trace.caller_left)
+    check_truncation(body.truncate, embedded.texts, spec.max_length)
     started = time.perf_counter()
     vectors = embedded.vectors
     if body.space == "calibrated" and calibration.transform is not None:

@@ -74,7 +74,10 @@ def describe(error: RequestValidationError) -> e.IsosimError:
     """One sentence naming the first field at fault."""
     first = error.errors()[0]
     if first["type"] == "json_invalid":
-        return e.InvalidInput(f"the body is not valid JSON: {first['ctx']['error']}")
+        why = first["ctx"]["error"]
+        if "hex escape" in why:
+            return e.TokenizerFailure(f"a text holds half of a surrogate pair, which is no Unicode: {why}")
+        return e.InvalidInput(f"the body is not valid JSON: {why}")
     parts = list(first["loc"])
     where = parts.pop(0)
     if where == "body" and len(parts) > 1 and parts[0] in UNION_TAGS:

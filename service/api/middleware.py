@@ -1,17 +1,16 @@
 """What happens to every request: an id, a body limit, timing headers, a duration in the metrics."""
 
+import os
 import re
 import time
-import uuid
 from dataclasses import dataclass, field
 
-from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.errors import domain_error, unexpected
 from service.core.embedding import Timings
-from service.core.errors import Forbidden, NotReady, TooLarge
+from service.core.errors import CallerLeft, Forbidden, NotReady, TooLarge
 
 REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 OPEN = {"/livez", "/readyz", "/metrics"}  # answered before the server is ready
@@ -33,19 +32,26 @@ class Trace:
     """What a request leaves behind for its headers; a route fills it in."""
 
     started: float  # s, perf_counter
+    receive: Receive
     timings: Timings = field(default_factory=Timings)
     headers: dict[str, str] = field(default_factory=dict)
 
-    def as_headers(self) -> dict[str, str]:
+    async def caller_left(self) -> None:
+        """Returns when the connection is closed; to be awaited after the body was read."""
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+
+    def as_headers(self) -> list[tuple[bytes, bytes]]:
         """The route's headers and text-embeddings-inference's timings, in milliseconds."""
         timings = self.timings
-        return self.headers | {
-            "x-tokenization-time": f"{timings.tokenization * 1e3:.3f}",
-            "x-queue-time": f"{timings.queue * 1e3:.3f}",
-            "x-inference-time": f"{timings.inference * 1e3:.3f}",
-            "x-compute-tokens": str(timings.tokens),
-            "x-total-time": f"{(time.perf_counter() - self.started) * 1e3:.3f}",
-        }
+        return [
+            *((name.encode(), value.encode()) for name, value in self.headers.items()),
+            (b"x-tokenization-time", b"%.3f" % (timings.tokenization * 1e3)),
+            (b"x-queue-time", b"%.3f" % (timings.queue * 1e3)),
+            (b"x-inference-time", b"%.3f" % (timings.inference * 1e3)),
+            (b"x-compute-tokens", b"%d" % timings.tokens),
+            (b"x-total-time", b"%.3f" % ((time.perf_counter() - self.started) * 1e3)),
+        ]
 
 
 class Envelope:
@@ -60,8 +66,8 @@ class Envelope:
             return
         service = scope["state"]["service"]
         given = next((v.decode("latin-1") for k, v in scope["headers"] if k == b"x-request-id"), "")
-        request_id = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
-        trace = Trace(time.perf_counter())
+        request_id = given if REQUEST_ID.fullmatch(given) else os.urandom(16).hex()
+        trace = Trace(time.perf_counter(), receive)
         scope["state"] = {**scope["state"], "request_id": request_id, "trace": trace}
         status, started = 500, False
         is_calibration = scope["path"] == "/calibrate"
@@ -81,7 +87,7 @@ class Envelope:
             nonlocal status, started
             if message["type"] == "http.response.start":
                 status, started = message["status"], True
-                MutableHeaders(scope=message).update({"x-request-id": request_id, **trace.as_headers()})
+                message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode()), *trace.as_headers()]
             await send(message)
 
         service.metrics.in_flight.inc()
@@ -95,8 +101,8 @@ class Envelope:
             await self.app(scope, limited_receive, send_with_headers)
         except (TooLarge, NotReady, Forbidden) as error:
             await domain_error(Request(scope), error)(scope, receive, send_with_headers)
-        except ClientDisconnect:
-            status = 499  # the caller hung up while sending
+        except (ClientDisconnect, CallerLeft):
+            status = 499  # the caller hung up; there is nobody to answer
         except Exception as error:
             if started:
                 raise
@@ -104,5 +110,4 @@ class Envelope:
         finally:
             route = getattr(scope.get("route"), "path", "unmatched")
             service.metrics.in_flight.dec()
-            elapsed = time.perf_counter() - trace.started
-            service.metrics.requests.labels(route, str(status)).observe(elapsed)
+            service.metrics.observe_request(route, status, time.perf_counter() - trace.started)

@@ -15,7 +15,7 @@ from service.api.schemas import Compatible, ErrorBody
 from service.api.state import ServiceDep
 from service.core.calibration import Calibration
 from service.core.errors import EmptyInput, InvalidInput, UnsupportedMedia
-from service.core.texts import Side, Text
+from service.core.texts import Pooled, Side, Text
 
 
 def needs(scope: Scope) -> Any:  # a dependency; FastAPI types it no closer
@@ -27,11 +27,15 @@ def needs(scope: Scope) -> Any:  # a dependency; FastAPI types it no closer
     return Depends(check)
 
 
-async def json_body(request: Request) -> None:
+def check_json(request: Request) -> None:
     """Raises UnsupportedMedia where the body is declared as something else than JSON."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
         raise UnsupportedMedia(f"content-type {kind!r}: this route reads application/json")
+
+
+async def json_body(request: Request) -> None:  # async: a plain function costs a thread
+    check_json(request)
 
 
 JsonBody = Depends(json_body)
@@ -69,9 +73,9 @@ def check_prompt(name: str | None) -> None:
         raise InvalidInput(f"prompt_name {name!r}: this encoder has no named prompts")
 
 
-def check_truncation(truncate: bool | None, truncated: Sequence[bool], max_length: int) -> None:
+def check_truncation(truncate: bool | None, texts: Sequence[Pooled], max_length: int) -> None:
     """TEI's `truncate: false`: a text that does not fit is refused."""
-    if truncate is False and any(truncated):
+    if truncate is False and any(text.truncated for text in texts):
         raise InvalidInput(f"truncate is false and a text has more than {max_length} tokens")
 
 

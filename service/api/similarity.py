@@ -11,7 +11,6 @@ from fastapi.responses import Response
 
 from service.api.middleware import Trace
 from service.api.requests import (
-    JsonBody,
     TraceDep,
     check_count,
     check_prompt,
@@ -21,10 +20,10 @@ from service.api.requests import (
     json_response,
     name_ignored,
     name_source,
-    needs,
     side_of,
     texts_of,
 )
+from service.api.route import ScoringRoute
 from service.api.schemas import PairsRequest, SimilarityRequest, SimilarityResponse, TeiSimilarityRequest
 from service.api.state import Service, ServiceDep
 from service.core.calibration import Calibration, DomainRef
@@ -33,7 +32,7 @@ from service.core.embedding import Embedded
 from service.core.similarity import Scores, score
 from service.core.texts import Text
 
-router = APIRouter(tags=["scoring"], dependencies=[needs("read"), JsonBody])
+router = APIRouter(tags=["scoring"], route_class=ScoringRoute)
 
 INLINE_ROWS = 64  # so few texts and pairs are scored sooner than they are handed to a thread
 
@@ -58,7 +57,7 @@ async def pairs_similarity(body: PairsRequest, service: Service, trace: Trace) -
             check_text(text, f"pairs.{number}.{side}", settings.max_characters)
     flat = [text for pair in body.pairs for text in pair]
     calibration = await service.registry.resolve(DomainRef.parse(body.domain))
-    embedded = await service.embedder.embed(texts_of(flat, service.encoder.spec.prompt))
+    embedded = await service.embedder.embed(texts_of(flat, service.encoder.spec.prompt), trace.caller_left)
     scores = await apply(calibration, embedded, slice(0, None, 2), slice(1, None, 2), service, trace)
     answer: dict[str, Any] = {
         "domain": calibration.domain,
@@ -83,7 +82,7 @@ def sides(per_text: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def flags_of(embedded: Embedded, scores: Scores) -> list[list[str]]:
-    flags = [["truncated"] if cut else [] for cut in embedded.truncated]
+    flags = [["truncated"] if text.truncated else [] for text in embedded.texts]
     if scores.judgement is not None:
         for row in np.flatnonzero(scores.judgement.p_values < FALSE_ALARMS):
             flags[row].append("out_of_domain")
@@ -94,7 +93,7 @@ def detail_of(embedded: Embedded, scores: Scores) -> dict[str, Any]:
     """What the flags rest on. `out_of_domain`: the share of the domain's own sentences that are at least as odd."""
     judgement = scores.judgement
     odd = None if judgement is None else sides([float(p) for p in judgement.p_values[embedded.rows]])
-    return {"out_of_domain": odd, "tokens": sides([int(count) for count in embedded.tokens[embedded.rows]])}
+    return {"out_of_domain": odd, "tokens": sides([embedded.texts[row].tokens for row in embedded.rows])}
 
 
 def notices_of(calibration: Calibration) -> list[str]:
@@ -118,8 +117,8 @@ async def tei_similarity(body: TeiSimilarityRequest, service: Service, trace: Tr
     calibration = await service.registry.resolve(DomainRef.parse(parameters.domain))
     contents = [body.inputs.source_sentence, *body.inputs.sentences]
     texts: list[Text] = texts_of(contents, service.encoder.spec.prompt, side_of(parameters.truncation_direction))
-    embedded = await service.embedder.embed(texts)
-    check_truncation(parameters.truncate, embedded.truncated, service.encoder.spec.max_length)
+    embedded = await service.embedder.embed(texts, trace.caller_left)
+    check_truncation(parameters.truncate, embedded.texts, service.encoder.spec.max_length)
     scores = await apply(calibration, embedded, None, slice(1, None), service, trace)
     return json_response(scores.similarity)
 
@@ -131,7 +130,7 @@ async def apply(
     started = time.perf_counter()
     b = embedded.rows[right]
     a = embedded.rows[left] if left is not None else np.full_like(b, embedded.rows[0])
-    inputs = (calibration, embedded.vectors, embedded.tokens, a, b)
+    inputs = (calibration, embedded.texts, embedded.vectors, a, b)
     small = max(len(embedded.vectors), len(a)) <= INLINE_ROWS
     scores = score(*inputs) if small else await asyncio.to_thread(score, *inputs)
     champion = service.registry.champions.get(calibration.domain) is calibration
@@ -144,5 +143,5 @@ def note(service: Service, trace: Trace, calibration: Calibration, embedded: Emb
     """Headers and metrics of a scoring request; `spent` seconds on calibration."""
     name_source(trace, calibration)
     trace.timings = embedded.timings
-    service.metrics.truncated.inc(sum(embedded.truncated))
+    service.metrics.truncated.inc(sum(text.truncated for text in embedded.texts))
     service.metrics.observe_timings(embedded.timings, spent)

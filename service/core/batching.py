@@ -1,8 +1,10 @@
 """From single texts to batches the device likes: tokenize, wait while it is busy, pack, run, deliver.
 
-Two threads, no timer. The tokenizing thread takes all texts that have arrived; the running thread, whenever it is
-free, takes the oldest waiting text and fills a batch with those nearest to it in length. So an idle device starts
-at once, a busy one meets fuller batches, no text can starve, and little is spent on padding.
+No timer. The tokenizing thread takes all texts that have arrived; a running thread, whenever it is free, takes the
+oldest waiting text and fills a batch with those nearest to it in length. So an idle device starts at once, a busy
+one meets fuller batches, no text can starve, and little is spent on padding. A processor that has little to do runs
+one batch on all its cores, which answers soonest; one that has much to do runs a batch a core, which answers most
+(measured: loadtest/README.md). A GPU runs one while the next is prepared.
 """
 
 import asyncio
@@ -11,11 +13,11 @@ import threading
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from types import TracebackType
-from typing import Self
+from typing import Any, Protocol, Self
 
 from service.core.calibration import Matrix
 from service.core.errors import BackendFailure, IsosimError, NotReady, Overloaded, TokenizerFailure
@@ -25,6 +27,8 @@ log = logging.getLogger(__name__)
 
 MIN_FILL = 0.7  # share of a batch that must be real tokens before padding makes a second batch cheaper (unmeasured)
 WINDOW = 1024  # texts looked at for a batch, oldest first
+LEAD = 0.25  # s: nobody is overtaken by a text that arrived so much later
+HANDLING = 16  # characters' worth of encoding that any text costs beside its own
 
 
 @dataclass(eq=False, slots=True)
@@ -37,6 +41,7 @@ class Work:
     result: Pooled | None = None
     error: IsosimError | None = None
     arrived: float = 0.0  # s, perf_counter
+    size: int = 0  # characters, and HANDLING: what encoding it costs, before its tokens are known
     tokens: Tokens | None = None  # written by the tokenizing thread
     length: int = 0  # tokens, likewise
     tokenization: float = 0.0  # s, likewise
@@ -62,13 +67,24 @@ class BatchStats:
     inference: float
 
 
+class BatchEncoder(Protocol):
+    """Token ids to vectors in two steps, so that one batch can be prepared while another runs."""
+
+    def prepare(self, ids: list[list[int]]) -> Any: ...
+
+    def run(self, prepared: Any, *, alone: bool) -> Matrix:  # (N, D)
+        """Called from as many threads at once as the plan has runs; `alone`: no other run is going on."""
+        ...
+
+
 def pack(waiting: Sequence[Work], max_tokens: int, max_texts: int) -> list[Work]:
     """The oldest work and those nearest to it in length, within the budget of padded tokens.
 
     `waiting` is in order of arrival. A single text longer than the budget makes a batch of its own.
     """
     oldest = waiting[0]
-    by_length = sorted(waiting[:WINDOW], key=attrgetter("length"))
+    window = [work for work in waiting[:WINDOW] if work.arrived <= oldest.arrived + LEAD]
+    by_length = sorted(window, key=attrgetter("length"))
     low = bisect_left(by_length, oldest.length, key=attrgetter("length"))
     while by_length[low] is not oldest:
         low += 1
@@ -97,38 +113,55 @@ def pack(waiting: Sequence[Work], max_tokens: int, max_texts: int) -> list[Work]
     return by_length[low:high]
 
 
+@dataclass(frozen=True, slots=True)
+class BatchingPlan:
+    """How the device is fed."""
+
+    runs: int = 1  # batches the device computes at the same time
+    ahead: int = 0  # batches prepared meanwhile; worth it where preparing takes long beside running
+    alone: bool = False  # where no more texts wait than there are runs, they run together on the whole device
+    max_batch_tokens: int = 2048  # padded
+    max_batch_texts: int = 64
+    max_queued_texts: int = 4096  # admitted and unfinished
+    max_wait: float = 0.5  # s that a newcomer may be expected to wait before its own batch runs
+
+
 class MicroBatcher:
-    """Owns the two threads; a context manager. `submit` and `cancel` are for the event loop that opened it."""
+    """Owns its threads; a context manager. `submit` is for the event loop that opened it."""
 
     def __init__(
         self,
         tokenize: Tokenize,
-        encode: Callable[[list[list[int]]], Matrix],
+        encoder: BatchEncoder,
         codec: VectorCodec,
+        plan: BatchingPlan,
         *,
-        max_batch_tokens: int,
-        max_batch_texts: int,
-        max_queued_texts: int,
         on_done: Callable[[Work], None],
         on_death: Callable[[], None] = lambda: None,
         on_batch: Callable[[BatchStats], None] = lambda _: None,
     ) -> None:
-        self.tokenize, self.encode, self.codec = tokenize, encode, codec
-        self.max_batch_tokens, self.max_batch_texts = max_batch_tokens, max_batch_texts
-        self.max_queued_texts = max_queued_texts
+        self.tokenize, self.encoder, self.codec = tokenize, encoder, codec
+        self.plan = plan
         self.on_done, self.on_death, self.on_batch = on_done, on_death, on_batch
         self.queued = 0  # texts admitted and unfinished
-        self.rate = 0.0  # texts a second, smoothed, for Retry-After
+        self.queued_size = 0  # their sizes' sum
+        self.rate = 0.0  # size a second that the device works off, smoothed
         self._arriving: deque[Work] = deque()
         self._waiting: deque[Work] = deque()
         self._arrived = threading.Condition()
         self._ready = threading.Condition()
+        self._device = threading.Semaphore(plan.runs)
+        self._idle = 0  # running threads that wait for texts
+        self._alone = False  # a batch has the device to itself
         self._stopping = False
         self._dead = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._threads = [
-            threading.Thread(target=self._living, args=(self._tokenizing,), name="tokenize", daemon=True),
-            threading.Thread(target=self._living, args=(self._running,), name="encode", daemon=True),
+            threading.Thread(target=self._living, args=(main,), name=name, daemon=True)
+            for main, name in [
+                (self._tokenizing, "tokenize"),
+                *((self._running, f"encode-{number}") for number in range(plan.runs + plan.ahead)),
+            ]
         ]
 
     def __enter__(self) -> Self:
@@ -149,26 +182,38 @@ class MicroBatcher:
     def alive(self) -> bool:
         return not self._dead and all(thread.is_alive() for thread in self._threads)
 
+    @property
+    def expected_wait(self) -> float:
+        """Seconds until what is queued now will have been worked off."""
+        return self.queued_size / self.rate if self.rate else 0.0
+
     def submit(self, works: Sequence[Work]) -> None:
         """Admits all works or none.
 
         Raises:
-            Overloaded: there is no room for all of them; `retry_after` says when there may be.
+            Overloaded: there is no room for all of them, or they would wait too long; `retry_after` says how long
+                the queue will take.
             NotReady: a thread of the batcher has died.
         """
         if not self.alive:
             raise NotReady("the encoder's thread has stopped")
-        if self.queued + len(works) > self.max_queued_texts:
-            seconds = self.queued / self.rate if self.rate else 1.0
+        wait = self.expected_wait
+        if wait > self.plan.max_wait:
             raise Overloaded(
-                f"{self.queued} texts are queued and at most {self.max_queued_texts} may be; "
-                f"{len(works)} more do not fit now",
-                retry_after=max(1, min(60, round(seconds))),
+                f"the queue takes {wait:.1f} s and at most {self.plan.max_wait:g} s are waited", retry_after(wait)
             )
-        self.queued += len(works)
+        if self.queued + len(works) > self.plan.max_queued_texts:
+            raise Overloaded(
+                f"{self.queued} texts are queued and at most {self.plan.max_queued_texts} may be; "
+                f"{len(works)} more do not fit now",
+                retry_after(wait or 1.0),
+            )
         now = time.perf_counter()
         for work in works:
             work.arrived = now
+            work.size = len(work.text.content) + HANDLING
+            self.queued_size += work.size
+        self.queued += len(works)
         with self._arrived:
             self._arriving.extend(works)
             self._arrived.notify()
@@ -204,7 +249,7 @@ class MicroBatcher:
             self._deliver(failed)
             with self._ready:
                 self._waiting.extend(work for work in wanted if work.tokens is not None)
-                self._ready.notify()
+                self._ready.notify_all()
 
     def _tokenize_group(self, works: list[Work]) -> list[Work]:
         try:
@@ -224,35 +269,62 @@ class MicroBatcher:
 
     def _running(self) -> None:
         while True:
-            with self._ready:
-                self._ready.wait_for(lambda: self._waiting or self._stopping)
-                if self._stopping:
-                    return
-                waiting = list(self._waiting)
-                self._waiting.clear()
-            waiting = self._drop_abandoned(waiting)
-            if not waiting:
-                continue
-            batch = pack(waiting, self.max_batch_tokens, self.max_batch_texts)
-            chosen = set(batch)
-            with self._ready:
-                self._waiting.extendleft(reversed([work for work in waiting if work not in chosen]))
-            self._run(batch)
+            taken = self._take()
+            if taken is None:
+                return
+            batch, alone = taken
+            if batch:
+                self._run(batch, alone)
+            if alone:
+                with self._ready:
+                    self._alone = False
+                    self._ready.notify_all()
 
-    def _run(self, batch: list[Work]) -> None:
-        if not self._encode(batch) and len(batch) > 1:
+    def _take(self) -> tuple[list[Work], bool] | None:
+        """The next batch, once there is one, and whether it runs alone; None at the end.
+
+        The batch is empty where nobody waits for it any more.
+        """
+        with self._ready:
+            self._idle += 1
+            self._ready.wait_for(lambda: (self._waiting and not self._alone) or self._stopping)
+            if self._stopping:
+                return None
+            waiting, gone = self._divide(self._waiting)
+            alone = self.plan.alone and self._idle == self.plan.runs and len(waiting) <= self.plan.runs
+            self._alone = alone
+            budget = self.plan.max_batch_tokens if alone else self._budget(waiting)
+            batch = pack(waiting, budget, self.plan.max_batch_texts) if waiting else []
+            self._idle -= 1
+            chosen = set(batch)
+            self._waiting = deque(work for work in waiting if work not in chosen)
+        self._deliver(gone)
+        return batch, alone
+
+    def _budget(self, waiting: Sequence[Work]) -> int:
+        """Padded tokens of the next batch. What waits is shared among idle threads: a pair's texts run side by side."""
+        idle = min(self._idle, self.plan.runs)
+        if idle < 2:
+            return self.plan.max_batch_tokens
+        return min(self.plan.max_batch_tokens, -(-sum(work.length for work in waiting) // idle))
+
+    def _run(self, batch: list[Work], alone: bool) -> None:
+        if not self._encode(batch, alone) and len(batch) > 1:
             for work in batch:  # find the one to blame, spare the others
                 work.error = None
-                self._encode([work])
+                self._encode([work], alone)
         self._deliver(batch)
 
-    def _encode(self, batch: list[Work]) -> bool:
+    def _encode(self, batch: list[Work], alone: bool) -> bool:
         """False where the encoder failed on this batch; the works carry the error."""
-        start = time.perf_counter()
         ids = [work.tokens.ids for work in batch if work.tokens is not None]
         error: IsosimError | None = None
+        start = time.perf_counter()
         try:
-            vectors = self.codec.round(self.encode(ids))
+            prepared = self.encoder.prepare(ids)
+            with self._device:
+                start = time.perf_counter()
+                vectors = self.codec.round(self.encoder.run(prepared, alone=alone))
             for work, vector in zip(batch, vectors, strict=True):
                 # A copy of its own: a row would keep the whole batch alive in the cache.
                 work.result = Pooled(vector.copy(), work.length, work.tokens is not None and work.tokens.truncated)
@@ -270,17 +342,23 @@ class MicroBatcher:
             work.inference = spent
         longest = max(work.length for work in batch)
         self.on_batch(BatchStats(len(batch), sum(w.length for w in batch), longest * len(batch), spent))
-        rate = len(batch) / max(spent, 1e-6)
+        rate = (1 if alone else self.plan.runs) * sum(work.size for work in batch) / max(spent, 1e-6)
         self.rate = rate if not self.rate else 0.9 * self.rate + 0.1 * rate
         return error is None
 
     def _drop_abandoned(self, works: list[Work]) -> list[Work]:
-        gone: list[Work] = []
-        wanted: list[Work] = []
-        for work in works:  # one look at each: waiters change on the event loop meanwhile
-            (wanted if work.waiters else gone).append(work)
+        wanted, gone = self._divide(works)
         self._deliver(gone)
         return wanted
+
+    @staticmethod
+    def _divide(works: Iterable[Work]) -> tuple[list[Work], list[Work]]:
+        """Those somebody waits for, and the others. One look at each: waiters change on the event loop meanwhile."""
+        wanted: list[Work] = []
+        gone: list[Work] = []
+        for work in works:
+            (wanted if work.waiters else gone).append(work)
+        return wanted, gone
 
     def _deliver(self, works: list[Work]) -> None:
         if works and self._loop is not None and not self._loop.is_closed():
@@ -288,5 +366,11 @@ class MicroBatcher:
 
     def _finish(self, works: list[Work]) -> None:  # on the event loop
         self.queued -= len(works)
+        self.queued_size -= sum(work.size for work in works)
         for work in works:
             self.on_done(work)
+
+
+def retry_after(wait: float) -> int:
+    """Whole seconds, as the header has them."""
+    return max(1, min(60, round(wait)))

@@ -1,18 +1,20 @@
 """Texts to pooled vectors: what is cached is taken, what is under way is shared, the rest is computed once."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
-from service.core.batching import BatchStats, MicroBatcher, Ticket, Work
+from service.core.batching import BatchEncoder, BatchingPlan, BatchStats, MicroBatcher, Ticket, Work
 from service.core.calibration import Matrix
-from service.core.errors import IsosimError, NotReady
+from service.core.errors import CallerLeft, IsosimError, NotReady
 from service.core.memory_cache import MemoryCache
 from service.core.texts import KeyMaker, Pooled, SharedCache, Text, Tokenize, VectorCodec
+
+CallerLeaves = Callable[[], Coroutine[Any, Any, None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +29,11 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """Distinct texts' vectors (N, D), and for each text asked for its row."""
+    """Distinct texts and their vectors (N, D), and for each text asked for its row."""
 
+    texts: list[Pooled]
     vectors: Matrix
     rows: "np.ndarray[tuple[int], np.dtype[np.intp]]"
-    tokens: "np.ndarray[tuple[int], np.dtype[np.intp]]"  # (N,), special ones included
-    truncated: list[bool]  # a row each
     timings: Timings
 
 
@@ -53,15 +54,13 @@ class Embedder:
     def __init__(
         self,
         tokenize: Tokenize,
-        encode: Callable[[list[list[int]]], Matrix],
+        encoder: BatchEncoder,
         *,
         encoder_digest: str,
         codec: VectorCodec,
         memory: MemoryCache,
         shared: SharedCache | None,
-        max_batch_tokens: int,
-        max_batch_texts: int,
-        max_queued_texts: int,
+        plan: BatchingPlan,
         on_batch: Callable[[BatchStats], None] = lambda _: None,
         on_lookup: Callable[[CacheLookup], None] = lambda _: None,
     ) -> None:
@@ -69,11 +68,9 @@ class Embedder:
         self.codec, self.memory, self.shared, self.on_lookup = codec, memory, shared, on_lookup
         self.batcher = MicroBatcher(
             tokenize,
-            encode,
+            encoder,
             codec,
-            max_batch_tokens=max_batch_tokens,
-            max_batch_texts=max_batch_texts,
-            max_queued_texts=max_queued_texts,
+            plan,
             on_done=self._done,
             on_death=self._fail_all,
             on_batch=on_batch,
@@ -95,10 +92,13 @@ class Embedder:
             work.error = NotReady("the encoder has stopped")
             self._done(work)
 
-    async def embed(self, texts: Sequence[Text]) -> Embedded:
+    async def embed(self, texts: Sequence[Text], caller_left: CallerLeaves | None = None) -> Embedded:
         """Vectors of the texts, rounded as the cache rounds them.
 
+        `caller_left` returns once nobody waits for the answer any more; what only this caller asked for is dropped.
+
         Raises:
+            CallerLeft: it returned before the vectors were there.
             Overloaded: the queue has no room for all texts that need computing; none is computed.
             TokenizerFailure, BackendFailure: a text or the encoder failed.
         """
@@ -111,13 +111,12 @@ class Embedder:
         if missing:
             works, new = self._join(missing, wanted)
             lookup = replace(lookup, joined=len(works) - len(new), computed=len(new))
-            timings = await self._compute(works, new)
+            timings = await self._compute(works, new, caller_left)
             found.update((work.key, work.result) for work in works if work.result is not None)
         self.on_lookup(lookup)
         results = [found[key] for key in wanted]
         vectors = np.stack([pooled.vector for pooled in results])
-        tokens = np.fromiter((pooled.tokens for pooled in results), np.intp, len(results))
-        return Embedded(vectors, rows, tokens, [pooled.truncated for pooled in results], timings)
+        return Embedded(results, vectors, rows, timings)
 
     async def _look_up(self, keys: list[bytes]) -> tuple[dict[bytes, Pooled], CacheLookup]:
         """What the caches hold: this process's own first, then the shared one in one round trip."""
@@ -149,7 +148,7 @@ class Embedder:
             works.append(work)
         return works, new
 
-    async def _compute(self, works: list[Work], new: list[Work]) -> Timings:
+    async def _compute(self, works: list[Work], new: list[Work], caller_left: CallerLeaves | None) -> Timings:
         """Waits for all works after admitting the new ones."""
         ticket = Ticket(asyncio.get_running_loop().create_future(), set(works))
         for work in works:
@@ -158,7 +157,8 @@ class Embedder:
             if new:
                 self.batcher.submit(new)
                 self._under_way.update((work.key, work) for work in new)
-            await ticket.future
+            with watching(caller_left, ticket.future):
+                await ticket.future
         finally:
             self._leave(ticket)
         return Timings(
@@ -190,6 +190,26 @@ class Embedder:
                 ticket.future.set_exception(as_new(work.error))
             elif not ticket.works:
                 ticket.future.set_result(None)
+
+
+@contextmanager
+def watching(caller_left: CallerLeaves | None, future: "asyncio.Future[None]") -> Iterator[None]:
+    """Ends the future with CallerLeft when the caller leaves."""
+    if caller_left is None:
+        yield
+        return
+
+    def end(_: "asyncio.Task[None]") -> None:
+        if not future.done():
+            future.set_exception(CallerLeft())
+
+    task = asyncio.ensure_future(caller_left())
+    task.add_done_callback(end)
+    try:
+        yield
+    finally:
+        task.remove_done_callback(end)
+        task.cancel()
 
 
 def as_new(error: IsosimError) -> IsosimError:

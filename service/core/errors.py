@@ -92,3 +92,7 @@ class CorruptArtifact(Unavailable):
 
 class JobCancelled(IsosimError):
     pass
+
+
+class CallerLeft(Exception):
+    """The connection of whoever asked is closed. No IsosimError: there is nobody to answer."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ SMALLEST_RATE = 1e-12
 
 def fisher_z(similarity: Floats | float) -> Doubles:
     """atanh: an unbounded scale for a bounded cosine, on which the tail is fitted (Fisher, 1915)."""
-    z: Doubles = np.arctanh(np.clip(np.asarray(similarity, np.float64), -Z_MAX, Z_MAX))
+    z: Doubles = np.arctanh(np.minimum(np.maximum(np.asarray(similarity, np.float64), -Z_MAX), Z_MAX))
     return z
 
 
@@ -44,12 +45,16 @@ class ReferenceDistribution:
     sentences: int
     pairs: int
 
-    @property
+    @cached_property
     def join(self) -> float:
         """The similarity at which the tail takes over."""
         return float(self.similarities[-1])
 
-    @property
+    @cached_property
+    def _join_z(self) -> float:
+        return float(fisher_z(self.join))
+
+    @cached_property
     def join_rate(self) -> float:
         return float(1 / (1 + np.exp(-self.logits[-1])))
 
@@ -59,7 +64,7 @@ class ReferenceDistribution:
         rate: Doubles = 1 / (1 + np.exp(-np.interp(x, self.similarities, self.logits)))
         above = x > self.join
         if above.any():
-            excess = fisher_z(x[above]) - float(fisher_z(self.join))
+            excess = fisher_z(x[above]) - self._join_z
             rate[above] = self.join_rate * exceedance(excess, self.shape, self.scale)
         return np.maximum(rate, SMALLEST_RATE)
 

@@ -1,12 +1,14 @@
 """Scores of sentence pairs."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from service.core.calibration import Calibration, Matrix
-from service.core.domain_test import Judgement, level_energies
+from service.core.domain_test import DomainTest, Judgement, level_energies
+from service.core.texts import Pooled
 
 Rows = npt.NDArray[np.intp]
 Doubles = npt.NDArray[np.float64]
@@ -26,24 +28,38 @@ class Scores:
 def cosine(a: Matrix, b: Matrix) -> npt.NDArray[np.float32]:
     """Row by row, in float64, so that a pair's score does not depend on the pairs beside it. (N, D)² -> (N,)"""
     a64, b64 = a.astype(np.float64), b.astype(np.float64)
-    dots = np.einsum("nd,nd->n", a64, b64)
-    norms = np.sqrt(np.einsum("nd,nd->n", a64, a64) * np.einsum("nd,nd->n", b64, b64))
-    scores = np.divide(dots, norms, out=np.zeros_like(dots), where=norms > 0)
-    clipped: npt.NDArray[np.float32] = np.clip(scores, -1.0, 1.0).astype(np.float32)
+    norms = np.sqrt(np.vecdot(a64, a64) * np.vecdot(b64, b64))
+    scores = np.vecdot(a64, b64) / np.maximum(norms, np.finfo(np.float64).tiny)  # 0 for a vector of zeros
+    clipped: npt.NDArray[np.float32] = np.minimum(np.maximum(scores, -1.0), 1.0).astype(np.float32)
     return clipped
 
 
-def score(calibration: Calibration, pooled: Matrix, tokens: Rows, left: Rows, right: Rows) -> Scores:
-    """Scores the pairs (left[i], right[i]) of rows of `pooled` (N, D), whose texts have `tokens` (N,)."""
+def score(calibration: Calibration, texts: Sequence[Pooled], pooled: Matrix, left: Rows, right: Rows) -> Scores:
+    """Scores the pairs (left[i], right[i]) of N texts, whose vectors are the rows of `pooled` (N, D)."""
     model = calibration.model
     latents = calibration.latents(pooled)
     raw = cosine(pooled[left], pooled[right])
     similarity = raw if calibration.transform is None else cosine(latents[left], latents[right])
     rates = model.false_match_rates(latents, left, right, similarity)
     labelled = None if model.probability is None or rates is None else model.probability.probability(rates)
-    energies = level_energies(latents, calibration.levels) if calibration.levels else None
-    judgement = None if model.domain_test is None else model.domain_test.judge(pooled, tokens, energies)
+    judgement = None if model.domain_test is None else judge(model.domain_test, texts, pooled, latents, calibration)
     return Scores(raw, similarity, None if rates is None else 1.0 - rates, labelled, judgement)
+
+
+def judge(
+    test: DomainTest, texts: Sequence[Pooled], pooled: Matrix, latents: Matrix, calibration: Calibration
+) -> Judgement:
+    """The test's judgement of each text, remembered with the text: nothing but its vector enters it."""
+    known = [text.judged for text in texts if text.judged is not None and text.judged[0] is test]
+    if len(known) == len(texts):
+        _, p_values, distances = zip(*known, strict=True)
+        return Judgement(np.array(p_values), np.array(distances))
+    energies = level_energies(latents, calibration.levels) if calibration.levels else None
+    judgement = test.judge(pooled, np.array([text.tokens for text in texts]), energies)
+    columns = (judgement.p_values.tolist(), judgement.distances.tolist())
+    for text, p_value, distance in zip(texts, *columns, strict=True):
+        text.judged = (test, p_value, distance)
+    return judgement
 
 
 def normalized(vectors: Matrix) -> Matrix:

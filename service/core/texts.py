@@ -3,6 +3,7 @@
 import hashlib
 import struct
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -21,12 +22,14 @@ class Tokens(NamedTuple):
 Tokenize = Callable[[Sequence[str], Side], list[Tokens]]
 
 
-class Pooled(NamedTuple):
+@dataclass(eq=False, slots=True)
+class Pooled:
     """A text's frozen-encoder vector (D,), its tokens (special ones included), and whether it was cut."""
 
     vector: npt.NDArray[np.float32]
     tokens: int
     truncated: bool
+    judged: tuple[object, float, float] | None = None  # by the domain test that last looked: p-value, distance
 
 
 class Text(NamedTuple):

@@ -14,13 +14,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import onnx
+import onnxruntime as ort
 import torch
 from onnx import numpy_helper
 from onnx.utils import Extractor
 from torch import Tensor, nn
 
 from service.adapters.onnx_engine import PREFIX, open_session
-from service.modelling.calibrator import calibrate, identity
+from service.modelling.calibrator import Tensors, calibrate, identity
 from service.modelling.encoder import Encoder
 
 OPSET = 23  # the first with `Attention`, which ONNX Runtime runs fused
@@ -129,33 +130,56 @@ def random_weights(dim: int, seed: int) -> dict[str, Tensor]:
     return weights
 
 
-def check_parity(encoder: Encoder, path: Path, dim: int) -> float:
-    """Largest difference torch ↔ ONNX at untraced shapes, padded, with random calibrator weights.
+def runs(session: ort.InferenceSession, dim: int, vocabulary: int) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensors]]:
+    """Random ids and masks at untraced shapes, padded, and what the graph makes of them with random weights.
+
+    Yields ids, mask, found (2, B, D) and the calibrator's weights.
 
     Raises:
-        ArithmeticError: above 1e-4, or `pooled` moved by the calibrator's weights.
+        ArithmeticError: `pooled` is moved by the calibrator's weights.
     """
-    session = open_session(path, ["CPUExecutionProvider"], threads=0)
     weights = random_weights(dim, seed=0)
     overrides = {PREFIX + name: tensor.numpy() for name, tensor in weights.items()}
-    joined = CalibratedEncoder(encoder, list(weights))
     names = {value.name for value in session.get_inputs()}
     generator = torch.Generator().manual_seed(1)
-    vocabulary: int = encoder.transformer.config.vocab_size  # type: ignore[union-attr, assignment]
-    differences = []
     for batch, length in PARITY_SHAPES:
         ids = torch.randint(5, vocabulary, (batch, length), generator=generator)
         mask = torch.ones_like(ids)
         mask[batch // 2, length // 2 + 1 :] = 0
-        with torch.no_grad():
-            expected = joined(ids, mask, torch.zeros_like(ids), list(weights.values()))
         all_feeds = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
         feeds = {name: tensor.numpy() for name, tensor in all_feeds.items() if name in names}
         found = session.run(["pooled", "latent"], feeds | overrides)
         if not np.array_equal(found[0], session.run(["pooled"], feeds)[0]):
             raise ArithmeticError("the calibrator's weights changed `pooled`")
-        for torch_result, onnx_result in zip(expected, found, strict=True):
-            differences.append(np.abs(torch_result.numpy() - onnx_result).max())
+        yield ids, mask, torch.from_numpy(np.stack(found)), weights
+
+
+def check_parity(encoder: Encoder, path: Path, dim: int) -> float:
+    """Largest difference torch ↔ ONNX of both outputs.
+
+    Raises:
+        ArithmeticError: above 1e-4, or `pooled` moved by the calibrator's weights.
+    """
+    vocabulary: int = encoder.transformer.config.vocab_size  # type: ignore[union-attr, assignment]
+    differences = []
+    for ids, mask, found, weights in runs(open_session(path, ["CPUExecutionProvider"], 0), dim, vocabulary):
+        joined = CalibratedEncoder(encoder, list(weights))
+        with torch.no_grad():
+            expected = torch.stack(joined(ids, mask, torch.zeros_like(ids), list(weights.values())))
+        differences.append(float((expected - found).abs().max()))
+    return within_parity(differences)
+
+
+def check_latents(path: Path, dim: int) -> float:
+    """The same of the calibrator alone, behind an encoder of another precision: torch is given the graph's `pooled`."""
+    differences = []
+    for _, _, (pooled, latent), weights in runs(open_session(path, ["CPUExecutionProvider"], 0), dim, vocabulary=100):
+        with torch.no_grad():
+            differences.append(float((calibrate(pooled, weights) - latent).abs().max()))
+    return within_parity(differences)
+
+
+def within_parity(differences: list[float]) -> float:
     worst = float(np.max(differences))  # NaN stays NaN, and fails below
     if not worst <= PARITY:
         raise ArithmeticError(f"torch and ONNX differ by {worst:.1e} (limit {PARITY:.0e})")

@@ -6,7 +6,7 @@ pairs are taken inside the fold.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -180,9 +180,8 @@ def with_intervals(
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(thresholds, [tail, 1 - tail], axis=0)
     error = np.where(levels * count >= 10, np.sqrt(corrected) / levels, np.nan)
-    facts = {name: value for name, value in vars(reference).items() if name not in {"low", "high", "relative_error"}}
-    return ReferenceDistribution(
-        **facts,
+    return replace(
+        reference,
         low=np.minimum(centres + shrink * (low - centres), centres),
         high=np.maximum(centres + shrink * (high - centres), centres),
         relative_error=error,

@@ -26,7 +26,10 @@ class FakeEncoder:
         self.free = threading.Event()
         self.free.set()
 
-    def __call__(self, ids: list[list[int]]) -> Matrix:
+    def prepare(self, ids: list[list[int]]) -> list[list[int]]:
+        return ids
+
+    def run(self, ids: list[list[int]], *, alone: bool = False) -> Matrix:
         self.busy.set()
         assert self.free.wait(30)
         self.batches.append(["".join(map(chr, row)) for row in ids])

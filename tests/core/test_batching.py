@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.core.batching import BatchStats
+from service.core.batching import BatchingPlan, BatchStats
 from service.core.calibration import Matrix
 from service.core.embedding import Embedded, Embedder
 from service.core.errors import BackendFailure, NotReady, Overloaded, TokenizerFailure
@@ -27,10 +27,11 @@ def encoder() -> FakeEncoder:
 
 @contextmanager
 def embedder(encode: Any, tokenize: Any = letters, **options: Any) -> Iterator[Embedder]:
-    settings = {"max_batch_tokens": 1000, "max_batch_texts": 1, "max_queued_texts": 100} | options
+    chosen = {"max_batch_tokens": 1000, "max_batch_texts": 1, "max_queued_texts": 100, "max_wait": 60.0} | options
+    plan = BatchingPlan(**{name: chosen.pop(name) for name in list(chosen) if name in BatchingPlan.__slots__})
     with Embedder(
         tokenize, encode, encoder_digest="e", codec=VectorCodec("float32", DIM), memory=MemoryCache(0), shared=None,
-        **settings,
+        plan=plan, **chosen,
     ) as made:  # fmt: skip
         try:
             yield made
@@ -181,8 +182,8 @@ class Breaks(FakeEncoder):
         super().__init__()
         self.how = how
 
-    def __call__(self, ids: list[list[int]]) -> Matrix:
-        found = super().__call__(ids)
+    def run(self, ids: list[list[int]], *, alone: bool = False) -> Matrix:
+        found = super().run(ids)
         if not any(ord("!") in row for row in ids):
             return found
         if self.how is None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from service.core.batching import BatchingPlan
 from service.core.embedding import CacheLookup, Embedder
 from service.core.memory_cache import MemoryCache
 from service.core.texts import Pooled, Side, Text, VectorCodec
@@ -42,10 +43,11 @@ def encoder() -> FakeEncoder:
 
 @contextmanager
 def embedder(encode: FakeEncoder, precision: Any = "float32", **options: Any) -> Iterator[Embedder]:
-    settings = {"memory": MemoryCache(1 << 20), "shared": None, "max_batch_texts": 4} | options
+    settings = {"memory": MemoryCache(1 << 20), "shared": None} | options
+    plan = BatchingPlan(max_batch_tokens=12, max_batch_texts=4, max_queued_texts=1000)
     with Embedder(
-        letters, encode, encoder_digest="e", codec=VectorCodec(precision, DIM), max_batch_tokens=12,
-        max_queued_texts=1000, **settings,
+        letters, encode, encoder_digest="e", codec=VectorCodec(precision, DIM), plan=plan,
+        **settings,
     ) as made:  # fmt: skip
         yield made
 
@@ -66,7 +68,7 @@ def test_requests_get_each_text_its_vector_in_order_and_each_is_computed_once(re
             assert len(answer.vectors) == len(set(request))
             wanted = [vector_of([ord(letter) for letter in text[:8]]) for text in request]
             np.testing.assert_array_equal(answer.vectors[answer.rows], wanted)
-            assert [answer.truncated[row] for row in answer.rows] == [len(text) > 8 for text in request]
+            assert [answer.texts[row].truncated for row in answer.rows] == [len(text) > 8 for text in request]
 
     asyncio.run(ask_all_at_once())
     computed = len({text for request in requests for text in request})
@@ -95,7 +97,7 @@ async def test_the_other_end_cut_off_is_another_text(encoder: FakeEncoder) -> No
     with embedder(encoder) as made:
         found = await made.embed([Text(content, side) for side in sides])
     assert sorted(encoder.seen) == ["abcdefgh", "cdefghij"]
-    assert found.truncated == [True, True]
+    assert [text.truncated for text in found.texts] == [True, True]
 
 
 @precisions
@@ -113,7 +115,7 @@ async def test_computed_remembered_and_shared_vectors_have_the_same_bits(encoder
         again = await another_process.embed(texts)
     for found in (remembered, read, again):
         assert found.vectors.tobytes() == computed.vectors.tobytes()
-        assert found.truncated == computed.truncated == [False, True]
+        assert [text.truncated for text in found.texts] == [text.truncated for text in computed.texts] == [False, True]
     assert len(encoder.seen) == 2
     assert lookups == [
         CacheLookup(shared_misses=2, computed=2),

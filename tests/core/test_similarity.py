@@ -10,6 +10,7 @@ from hypothesis.extra.numpy import arrays
 from service.core.calibration import Calibration, Matrix
 from service.core.domain_model import DomainModel
 from service.core.similarity import cosine, normalized, score
+from service.core.texts import Pooled
 from tests.core.references import REFERENCE
 
 finite = st.floats(-1000, 1000, width=32)
@@ -84,11 +85,11 @@ def calibration(**parts: object) -> Calibration:
 
 POOLED = np.random.default_rng(0).standard_normal((5, 8)).astype(np.float32)
 LEFT, RIGHT = np.array([0, 1, 4]), np.array([2, 1, 0])
-TOKENS = np.array([5, 7, 9, 5, 30])
+TEXTS = [Pooled(vector, tokens, False) for vector, tokens in zip(POOLED, (5, 7, 9, 5, 30), strict=True)]
 
 
 def test_without_a_calibrator_similarity_is_the_cosine_bit_by_bit() -> None:
-    found = score(calibration(), POOLED, TOKENS, LEFT, RIGHT)
+    found = score(calibration(), TEXTS, POOLED, LEFT, RIGHT)
     assert found.similarity.tobytes() == found.cosine.tobytes() == cosine(POOLED[LEFT], POOLED[RIGHT]).tobytes()
     assert found.percentile is found.probability is found.judgement is None
 
@@ -100,7 +101,7 @@ def test_a_calibration_moves_similarity_and_percentile_and_leaves_the_cosine() -
         seen.append(x)
         return x + np.float32(1)
 
-    found = score(calibration(transform=transform, model=DomainModel(REFERENCE)), POOLED, TOKENS, LEFT, RIGHT)
+    found = score(calibration(transform=transform, model=DomainModel(REFERENCE)), TEXTS, POOLED, LEFT, RIGHT)
     assert found.cosine.tobytes() == cosine(POOLED[LEFT], POOLED[RIGHT]).tobytes()
     np.testing.assert_array_equal(found.similarity, cosine(POOLED[LEFT] + 1, POOLED[RIGHT] + 1))
     np.testing.assert_array_equal(found.percentile, REFERENCE.percentile(found.similarity))

@@ -1,0 +1,87 @@
+"""The limit line of the encoder: nothing but ONNX Runtime on a stream of token lists, at its best batch.
+
+`python -m loadtest.bare_session ENCODER.onnx STREAM.json SECONDS` prints sentences/s as JSON: by batch size in the
+stream's own order, with the threads of one run as ONNX Runtime sets them, and with as many runs of one thread each.
+"""
+
+import itertools
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+
+BATCHES = (1, 2, 4, 8, 16, 32, 64)
+PART = 2  # each batch size's share of the time is 1 / (PART · sizes)
+
+
+def session(path: str, threads: int) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3
+    return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+def feeds_of(stream: list[list[int]], batch: int, names: set[str]) -> list[dict[str, np.ndarray]]:
+    """Padded batches of the stream, made beforehand: only `run` is timed."""
+    feeds = []
+    for start in range(0, len(stream) - batch + 1, batch):
+        rows = stream[start : start + batch]
+        ids = np.zeros((batch, max(map(len, rows))), np.int64)
+        mask = np.zeros_like(ids)
+        for row, tokens in enumerate(rows):
+            ids[row, : len(tokens)] = tokens
+            mask[row, : len(tokens)] = 1
+        every = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+        feeds.append({name: value for name, value in every.items() if name in names})
+    return feeds
+
+
+def rate(encoder: ort.InferenceSession, feeds: list[dict[str, np.ndarray]], seconds: float, start: int = 0) -> float:
+    """Sentences a second."""
+    done = 0
+    began = time.perf_counter()
+    for feed in itertools.islice(itertools.cycle(feeds), start, None):
+        encoder.run(["pooled"], feed)
+        done += len(feed["input_ids"])
+        spent = time.perf_counter() - began
+        if spent >= seconds:
+            return done / spent
+    raise AssertionError("unreachable")
+
+
+def side_by_side(encoder: ort.InferenceSession, feeds: list[dict[str, np.ndarray]], seconds: float, runs: int) -> float:
+    rates = [0.0] * runs
+
+    def one(index: int) -> None:
+        rates[index] = rate(encoder, feeds, seconds, index * len(feeds) // runs)
+
+    threads = [threading.Thread(target=one, args=(index,)) for index in range(runs)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(rates)
+
+
+def main(path: str, stream_file: str, seconds: float) -> dict[str, dict[int, float]]:
+    stream = json.loads(Path(stream_file).read_text())
+    cores = len(os.sched_getaffinity(0))
+    together, single = session(path, cores), session(path, 1)
+    names = {value.name for value in together.get_inputs()}
+    part = seconds / (PART * len(BATCHES))
+    found: dict[str, dict[int, float]] = {"one run, all cores": {}, "a run a core": {}}
+    for batch in BATCHES:
+        feeds = feeds_of(stream, batch, names)
+        rate(together, feeds, part / 4)
+        found["one run, all cores"][batch] = rate(together, feeds, part)
+        found["a run a core"][batch] = side_by_side(single, feeds, part, cores)
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(sys.argv[1], sys.argv[2], float(sys.argv[3]))))

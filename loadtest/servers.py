@@ -1,0 +1,155 @@
+"""Servers under test, each a process of its own: the service, a bare FastAPI route, infinity, a Redis."""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+READY = 180.0  # s a server may take to start
+
+
+@dataclass
+class Server:
+    """A running server: where it listens, which processes it is made of, and how long it took to answer."""
+
+    port: int
+    pid: int
+    ready: float = 0.0  # s from start to the first good answer
+
+    def resident(self) -> int:
+        """Resident bytes of the process itself."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        return 1024 * int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS")))
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port: int = s.getsockname()[1]
+        return port
+
+
+@contextmanager
+def process(command: list[str], environment: dict[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process group that ends with the block."""
+    with log.open("wb") as out:
+        child = subprocess.Popen(  # noqa: S603 - commands of this file
+            command, cwd=ROOT, env=environment, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    try:
+        yield child
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGTERM)
+        try:
+            child.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+
+
+def wait_for(port: int, path: str, child: subprocess.Popen[bytes], log: Path) -> None:
+    """Until `GET path` answers 200.
+
+    Raises:
+        RuntimeError: the process ended, or took too long; with the end of its log.
+    """
+    deadline = time.monotonic() + READY
+    while time.monotonic() < deadline and child.poll() is None:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1) as connection:
+            connection.settimeout(5)
+            connection.sendall(f"GET {path} HTTP/1.1\r\nhost: bench\r\nconnection: close\r\n\r\n".encode())
+            if connection.recv(64).split(b" ", 2)[1:2] == [b"200"]:
+                return
+        time.sleep(0.02)
+    raise RuntimeError(f"no answer on {path}: {log.read_text()[-2000:]}")
+
+
+@contextmanager
+def serving(command: list[str], port: int, path: str, environment: dict[str, str]) -> Iterator[Server]:
+    with tempfile.NamedTemporaryFile(suffix=".log") as file:
+        log = Path(file.name)
+        started = time.monotonic()
+        with process(command, environment, log) as child:
+            wait_for(port, path, child, log)
+            yield Server(port, child.pid, time.monotonic() - started)
+
+
+@contextmanager
+def isosim(store: Path, encoder: str, **settings: object) -> Iterator[Server]:
+    """The service as `isosim serve` runs it, at its default settings but those given."""
+    port = free_port()
+    given = {"model_store": store, "encoder": encoder, "port": port, "log_level": "warning"} | settings
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("ISOSIM_")}
+    environment = clean | {f"ISOSIM_{name.upper()}": str(value) for name, value in given.items()}
+    with serving([sys.executable, "-m", "service.cli", "serve"], port, "/readyz", environment) as server:
+        yield server
+
+
+@contextmanager
+def bare_route() -> Iterator[Server]:
+    """A FastAPI route with the service's schemas and headers that computes nothing."""
+    port = free_port()
+    command = [sys.executable, "-m", "uvicorn", "loadtest.bare_route:app", "--port", str(port), "--no-access-log"]
+    with serving([*command, "--log-level", "warning"], port, "/livez", dict(os.environ)) as server:
+        yield server
+
+
+@contextmanager
+def infinity(binary: Path, model: Path, engine: str) -> Iterator[Server]:
+    """infinity-emb on the same weights; `engine` is `torch` or `optimum` (ONNX Runtime)."""
+    port = free_port()
+    options = ["--model-id", str(model), "--engine", engine, "--port", str(port), "--device", "cpu"]
+    command = [str(binary), "v2", *options, "--no-bettertransformer", "--log-level", "warning"]
+    environment = dict(os.environ) | {"DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1", "INFINITY_ANONYMOUS_USAGE_STATS": "0"}
+    with serving(command, port, "/health", environment) as server:
+        yield server
+
+
+@contextmanager
+def redis() -> Iterator[str]:
+    """A Redis of our own in memory; its URL."""
+    port = free_port()
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["redis-server", "--port", str(port), "--save", "", "--dir", folder]
+        with process(command, dict(os.environ), Path(folder) / "log") as child:
+            deadline = time.monotonic() + 10
+            while time.monotonic() < deadline and child.poll() is None:
+                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                    break
+                time.sleep(0.02)
+            yield f"redis://127.0.0.1:{port}/0"
+
+
+@contextmanager
+def own_store(store: Path, encoder: str) -> Iterator[Path]:
+    """A model store that may be written to: the encoder by link, its domains copied."""
+    with tempfile.TemporaryDirectory() as folder:
+        own = Path(folder)
+        (own / "encoders").mkdir()
+        (own / "encoders" / encoder).symlink_to((store / "encoders" / encoder).resolve())
+        if (store / "domains" / "default").is_dir():
+            shutil.copytree(store / "domains" / "default", own / "domains" / "default")
+        yield own
+
+
+@contextmanager
+def paused(servers: list[Server]) -> Iterator[None]:
+    """Stops servers that are not being measured from taking any processor time."""
+    for server in servers:
+        os.killpg(server.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for server in servers:
+            os.killpg(server.pid, signal.SIGCONT)

@@ -1,0 +1,146 @@
+"""Pairs a second and latency without a cache, beside the bare session and the peers on the same stream of pairs."""
+
+import itertools
+import json
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from contextlib import ExitStack
+from statistics import median
+from typing import Any
+
+from loadtest import servers, texts
+from loadtest.client import Load
+from loadtest.servers import Server
+from loadtest.setup import UNCACHED, Line, Result, Setup, drive
+from service.adapters.encoder_store import EncoderArtifact, EncoderStore
+from service.adapters.tokenizer import FastTokenizer
+
+CONNECTIONS = (1, 16, 64)
+STREAM = 4096  # texts of the bare session's stream
+
+
+def token_stream(artifact: EncoderArtifact, pairs: list[texts.Pair]) -> list[list[int]]:
+    tokenize = FastTokenizer(artifact.tokenizer, artifact.spec.max_length)
+    return [tokens.ids for tokens in tokenize([text for pair in pairs for text in pair][:STREAM], "right")]
+
+
+def bare_session(artifact: EncoderArtifact, pairs: list[texts.Pair], seconds: float) -> dict[str, dict[str, float]]:
+    """Sentences/s of the bare session by way of running and batch size."""
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump(token_stream(artifact, pairs), file)
+        file.flush()
+        command = [sys.executable, "-m", "loadtest.bare_session", str(artifact.encoder), file.name, str(seconds)]
+        done = subprocess.run(command, cwd=servers.ROOT, capture_output=True, check=True)  # noqa: S603 - ours
+    found: dict[str, dict[str, float]] = json.loads(done.stdout)
+    return found
+
+
+def best(found: dict[str, dict[str, float]]) -> float:
+    return max(rate for rates in found.values() for rate in rates.values())
+
+
+def contestants(setup: Setup, stack: ExitStack) -> dict[str, tuple[Server, list[bytes]]]:
+    """Every server that can be had, with the same pairs in its own words."""
+    own = texts.single_pairs(setup.pairs)
+    found: dict[str, tuple[Server, list[bytes]]] = {}
+    for name, encoder in setup.encoders.items():
+        store = stack.enter_context(servers.own_store(setup.store, encoder))
+        found[f"isosim {name}"] = stack.enter_context(servers.isosim(store, encoder, **UNCACHED)), own
+    binary, model = setup.peers / "infinity" / "bin" / "infinity_emb", setup.peers / "infinity-model"
+    if binary.is_file() and model.is_dir():
+        theirs = texts.infinity_pairs(setup.pairs, model.name)
+        for name, engine in (("infinity onnx", "optimum"), ("infinity torch", "torch")):
+            found[name] = stack.enter_context(servers.infinity(binary, model, engine)), theirs
+    return found
+
+
+def measure(setup: Setup) -> Result:
+    loads: dict[str, dict[int, list[Load]]] = defaultdict(lambda: defaultdict(list))
+    bare: dict[str, list[dict[str, dict[str, float]]]] = defaultdict(list)
+    artifacts = {name: EncoderStore(setup.store).find(encoder) for name, encoder in setup.encoders.items()}
+    with ExitStack() as stack:
+        everyone = contestants(setup, stack)
+        running = [server for server, _ in everyone.values()]
+        # Where the stream starts differs by contestant: identical texts at the same time would share a computation.
+        streams = {name: itertools.cycle(requests) for name, (_, requests) in everyone.items()}
+        for _ in range(setup.rounds):
+            for connections in CONNECTIONS:
+                for name, (server, _) in everyone.items():
+                    with servers.paused([other for other in running if other is not server]):
+                        load = drive(server.port, streams[name], connections, setup.seconds)
+                    loads[name][connections].append(load)
+            with servers.paused(running):
+                for name, artifact in artifacts.items():
+                    bare[name].append(bare_session(artifact, setup.pairs, 2 * setup.seconds))
+    return {
+        "loads": {
+            name: {str(c): middle([load.summary() for load in rounds]) for c, rounds in by.items()}
+            for name, by in loads.items()
+        },
+        "bare": {
+            name: {"best_sentences_per_second": median(best(found) for found in rounds), "rounds": rounds}
+            for name, rounds in bare.items()
+        },
+        "ratios": ratios(loads, bare),
+    }
+
+
+def middle(summaries: list[dict[str, Any]]) -> dict[str, Any]:
+    """The round whose rate is the median one."""
+    return sorted(summaries, key=lambda summary: float(summary["per_second"]))[len(summaries) // 2]
+
+
+def ratios(
+    loads: dict[str, dict[int, list[Load]]], bare: dict[str, list[dict[str, dict[str, float]]]]
+) -> dict[str, list[float]]:
+    """Of each round, so that what the machine did meanwhile cancels."""
+
+    def rates(name: str, connections: int) -> list[float]:
+        return [load.rate for load in loads[name][connections]]
+
+    def medians(name: str) -> list[float]:
+        return [float(load.summary()["p50_ms"]) for load in loads[name][1]]  # type: ignore[arg-type]
+
+    def divided(above: list[float], below: list[float]) -> list[float]:
+        return [round(a / b, 3) for a, b in zip(above, below, strict=True)]
+
+    found: dict[str, list[float]] = {}
+    for name, rounds in bare.items():
+        sentences = [2 * rate for rate in rates(f"isosim {name}", 64)]
+        found[f"isosim {name} / bare session, sentences/s at 64"] = divided(sentences, [best(b) for b in rounds])
+    for name in ("isosim fp32", "isosim reduced"):
+        for peer in ("infinity onnx", "infinity torch"):
+            if name in loads and peer in loads:
+                for connections in CONNECTIONS:
+                    label = f"{name} / {peer}, pairs/s at {connections}"
+                    found[label] = divided(rates(name, connections), rates(peer, connections))
+                found[f"{name} / {peer}, p50 at 1"] = divided(medians(name), medians(peer))
+    if "isosim reduced" in loads:
+        found["isosim reduced / isosim fp32, pairs/s at 64"] = divided(
+            rates("isosim reduced", 64), rates("isosim fp32", 64)
+        )
+    tail = [load.summary() for load in loads["isosim fp32"][1]]
+    found["isosim fp32, p99 / p50 at 1"] = [round(float(s["p99_ms"]) / float(s["p50_ms"]), 3) for s in tail]  # type: ignore[arg-type]
+    return found
+
+
+BARS = {
+    "isosim fp32 / infinity onnx, pairs/s at 64": (1.6, False),
+    "isosim fp32 / bare session, sentences/s at 64": (0.9, False),
+    "isosim reduced / bare session, sentences/s at 64": (0.8, False),
+    "isosim reduced / isosim fp32, pairs/s at 64": (1.0, False),
+    "isosim reduced / infinity onnx, pairs/s at 64": (3.0, False),
+    "isosim fp32 / infinity onnx, p50 at 1": (0.45, True),
+    "isosim fp32, p99 / p50 at 1": (3.0, True),
+}
+WISHES = {"isosim reduced / infinity onnx, pairs/s at 64"}
+
+
+def lines(result: Result) -> list[Line]:
+    return [
+        Line(name, median(result["ratios"][name]), bar, at_most, note="a wish, no bar" if name in WISHES else "")
+        for name, (bar, at_most) in BARS.items()
+        if name in result["ratios"]
+    ]
