@@ -68,6 +68,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--peers", type=Path, default=HERE / "peers" / "environments")
     parser.add_argument("--seconds", type=float, default=6.0, help="of one measurement")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--soak", type=float, default=600.0, help="seconds of mixed load while memory is watched")
     parser.add_argument("--results", type=Path, default=HERE / "results")
     return parser.parse_args()
 
@@ -77,7 +78,7 @@ def main() -> int:
     given = arguments()
     reduced = given.reduced or reduced_of(given.store, given.encoder)
     setup = Setup(
-        given.data, given.store, given.encoder, reduced, given.peers, given.seconds, given.rounds,
+        given.data, given.store, given.encoder, reduced, given.peers, given.seconds, given.rounds, given.soak,
         texts.sts_pairs(given.data),
     )  # fmt: skip
     console = Console()

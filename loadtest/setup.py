@@ -25,6 +25,7 @@ class Setup:
     peers: Path  # folder with the peers' environments; those missing are left out
     seconds: float  # of one measurement
     rounds: int  # of each comparison, interleaved
+    soak: float  # s of mixed load while memory is watched
     pairs: list[texts.Pair] = field(default_factory=list)
 
     @property

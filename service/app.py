@@ -5,6 +5,7 @@ import contextlib
 import gc
 import logging
 import socket
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
@@ -44,6 +45,7 @@ log = logging.getLogger("isosim")
 
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 COUNT_SECONDS = 10.0  # between counts of the jobs on record; each reads all of them
+SWITCH_SECONDS = 0.0005  # until a busy event loop hands over: a device that waits for it computes nothing meanwhile
 WARM_LENGTHS = (4, 16, 64)  # tokens; a first run at a new size allocates
 
 
@@ -89,19 +91,14 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         jobs, domain_store = JobStore(store), DomainStore(store)
         domain_store.prepare()
         await asyncio.to_thread(jobs.sweep)
-        runner: JobRunner
+        url = None if settings.redis_url is None else settings.redis_url.get_secret_value()
         shared: RedisCache | None = None
-        if settings.redis_url is None:
+        if url is None:
             stack.enter_context(only_process(settings))
-            runner = await stack.enter_async_context(
-                LocalJobs(jobs, store, settings.worker_threads, settings.job_timeout)
-            )
         else:
-            url = settings.redis_url.get_secret_value()
             shared = await stack.enter_async_context(
                 RedisCache(url, ttl=settings.redis_ttl, timeout=settings.redis_timeout, on_event=metrics.observe_redis)
             )
-            runner = RqJobs(url, settings.job_timeout)
         registry = Registry(
             StoredCalibrations(domain_store, calibrator, artifact.digest),
             artifact.digest,
@@ -122,6 +119,15 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
                 on_lookup=metrics.observe_lookup,
             )
         )
+        runner: JobRunner
+        if url is None:
+            runner = await stack.enter_async_context(
+                LocalJobs(
+                    jobs, store, settings.worker_threads, settings.job_timeout, on_busy=embedder.batcher.set_crowded
+                )
+            )
+        else:
+            runner = RqJobs(url, settings.job_timeout)
         service = Service(
             settings=settings,
             metrics=metrics,
@@ -192,6 +198,7 @@ class Server(uvicorn.Server):
             timeout_graceful_shutdown=int(settings.drain_seconds),
         )
         super().__init__(config)
+        sys.setswitchinterval(SWITCH_SECONDS)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

@@ -1,5 +1,6 @@
 """The calibration worker: one job function, reached from RQ or as a child process of the API."""
 
+import contextlib
 import logging
 import os
 import sys
@@ -19,7 +20,7 @@ from service.settings import Settings
 log = logging.getLogger(__name__)
 
 HEARTBEAT = 2.0  # s
-NICENESS = 10  # below the API: scoring comes first
+NICENESS = 19
 
 
 class Reporter:
@@ -132,6 +133,13 @@ def tidy(settings: Settings, jobs: JobStore, domains: DomainStore, domain: str) 
         log.exception("tidying after a calibration of %s failed", domain)
 
 
+def step_back() -> None:
+    """Lets a calibration have what scoring leaves: the idle scheduling class where there is one, else low priority."""
+    os.nice(NICENESS)
+    with contextlib.suppress(OSError, AttributeError):  # another system, or one that forbids it
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
 def fail(jobs: JobStore, job: Job, message: str) -> Job:
     if not jobs.decide(job.id):
         raise JobCancelled(f"job {job.id} was cancelled")
@@ -162,7 +170,7 @@ def serve_queue(settings: Settings, *, burst: bool = False) -> None:
 
     assert settings.redis_url is not None  # noqa: S101 - the command line has checked
     connection = Redis.from_url(settings.redis_url.get_secret_value())
-    os.nice(NICENESS)
+    step_back()
     Worker([Queue(QUEUE, connection=connection)], connection=connection).work(
         burst=burst, with_scheduler=False, logging_level=settings.log_level.upper()
     )
@@ -170,8 +178,9 @@ def serve_queue(settings: Settings, *, burst: bool = False) -> None:
 
 def main() -> None:
     """A child of the API: `python -m service.worker JOB`."""
+    os.setpgid(0, 0)  # to be stopped with all that it starts
     logging.basicConfig(level="INFO", format="%(levelname)s %(name)s: %(message)s")
-    os.nice(NICENESS)
+    step_back()
     try:
         run_job(Settings(), sys.argv[1])
     except (JobCancelled, Conflict) as error:

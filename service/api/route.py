@@ -9,8 +9,10 @@ from fastapi.responses import Response
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter, ValidationError
 
+from service.api.errors import domain_error
 from service.api.requests import check_json
 from service.api.state import service_of
+from service.core.errors import Overloaded
 
 
 class ScoringRoute(APIRoute):
@@ -34,7 +36,10 @@ class ScoringRoute(APIRoute):
             except ValidationError as error:
                 found = error.errors(include_url=False, include_input=False)
                 raise RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in found]) from None
-            response: Response = await endpoint(body, service, request.scope["state"]["trace"])
+            try:
+                response: Response = await endpoint(body, service, request.scope["state"]["trace"])
+            except Overloaded as error:  # refusing must cost little, most of all when there is much to refuse
+                return domain_error(request, error)
             return response
 
         return handle

@@ -8,7 +8,9 @@ one batch on all its cores, which answers soonest; one that has much to do runs 
 """
 
 import asyncio
+import contextlib
 import logging
+import os
 import threading
 import time
 from bisect import bisect_left
@@ -28,6 +30,7 @@ log = logging.getLogger(__name__)
 MIN_FILL = 0.7  # share of a batch that must be real tokens before padding makes a second batch cheaper (unmeasured)
 WINDOW = 1024  # texts looked at for a batch, oldest first
 LEAD = 0.25  # s: nobody is overtaken by a text that arrived so much later
+NICENESS = 5  # of the running threads: the event loop, which has little to do, need not wait for them
 HANDLING = 16  # characters' worth of encoding that any text costs beside its own
 
 
@@ -123,7 +126,7 @@ class BatchingPlan:
     max_batch_tokens: int = 2048  # padded
     max_batch_texts: int = 64
     max_queued_texts: int = 4096  # admitted and unfinished
-    max_wait: float = 0.5  # s that a newcomer may be expected to wait before its own batch runs
+    max_wait: float = 0.4  # s that a newcomer may be expected to wait before its own batch runs
 
 
 class MicroBatcher:
@@ -150,6 +153,7 @@ class MicroBatcher:
         self._waiting: deque[Work] = deque()
         self._arrived = threading.Condition()
         self._ready = threading.Condition()
+        self.crowded = False  # somebody else uses the processor too: a run on all cores would wait for the slowest
         self._device = threading.Semaphore(plan.runs)
         self._idle = 0  # running threads that wait for texts
         self._alone = False  # a batch has the device to itself
@@ -186,6 +190,9 @@ class MicroBatcher:
     def expected_wait(self) -> float:
         """Seconds until what is queued now will have been worked off."""
         return self.queued_size / self.rate if self.rate else 0.0
+
+    def set_crowded(self, crowded: bool) -> None:
+        self.crowded = crowded
 
     def submit(self, works: Sequence[Work]) -> None:
         """Admits all works or none.
@@ -268,6 +275,8 @@ class MicroBatcher:
         return [work for work in works if work.tokens is None]
 
     def _running(self) -> None:
+        with contextlib.suppress(OSError, AttributeError):  # on Linux a thread has a priority of its own
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         while True:
             taken = self._take()
             if taken is None:
@@ -291,7 +300,8 @@ class MicroBatcher:
             if self._stopping:
                 return None
             waiting, gone = self._divide(self._waiting)
-            alone = self.plan.alone and self._idle == self.plan.runs and len(waiting) <= self.plan.runs
+            alone = self.plan.alone and not self.crowded
+            alone = alone and self._idle == self.plan.runs and len(waiting) <= self.plan.runs
             self._alone = alone
             budget = self.plan.max_batch_tokens if alone else self._budget(waiting)
             batch = pack(waiting, budget, self.plan.max_batch_texts) if waiting else []

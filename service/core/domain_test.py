@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ BANDS = np.array([0, 8, 16, 32, 64, 128, 192, 256, 320, 384]) / 384  # of the sp
 NORMS = 2  # statistics beside the bands: log ‖x‖² and log ‖x − μ‖²
 CLIP = 6.0  # whitened coordinates beyond it tell the probe nothing more
 FLOOR = 1e-6  # of an energy, in units of the domain's variance: below is rounding error
+DOUBLED = 32  # domains whose whitening is kept in double precision too
 LONGEST = 1_000_000  # tokens: no table is made for more
 
 
@@ -29,7 +30,7 @@ class Judgement:
     distances: Doubles  # log ‖z‖² for its length, in the domain's standard deviations from its mean
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Statistics:
     """What is looked at in a vector x, before its length is taken into account. z = (x − μ) · whitening."""
 
@@ -39,14 +40,9 @@ class Statistics:
     probe: Doubles  # (2D,) weights of [z, z²], high for shuffled words; (0,) without a probe
 
     @cached_property
-    def _double(self) -> Doubles:
-        """float32 products of a matrix and of a single vector differ by 1e-6; these by 1e-15."""
-        return self.whitening.astype(np.float64)
-
-    @cached_property
     def _variances(self) -> Doubles:
         """The eigenvalues (D,)."""
-        variances: Doubles = 1 / np.square(self._double).sum(0)
+        variances: Doubles = 1 / np.square(self.whitening.astype(np.float64)).sum(0)
         return variances
 
     @cached_property
@@ -76,7 +72,7 @@ class Statistics:
     def __call__(self, pooled: Floats, levels: Floats | None = None) -> Doubles:
         """(N, D), (N, L) -> (N, S): log energies of z, of its bands, ‖x − μ‖², ‖x‖²; levels; the probe's score."""
         x = np.asarray(pooled, np.float64)
-        z = (x - self.mean) @ self._double
+        z = (x - self.mean) @ in_double(self)
         energies = np.square(z) @ self._groups
         count = energies.shape[1] + 1
         depth = 0 if levels is None else levels.shape[1]
@@ -92,6 +88,15 @@ class Statistics:
             np.minimum(np.maximum(z, -CLIP, out=z), CLIP, out=z)
             out[:, -1] = z @ self.probe[:dim] + np.square(z) @ self.probe[dim:]
         return out
+
+
+@lru_cache(maxsize=DOUBLED)
+def in_double(statistics: Statistics) -> Doubles:
+    """The whitening for products: in float32 those of a matrix and of a single vector differ by 1e-6, here by 1e-15.
+
+    Kept for the domains asked about last: with it a domain would hold three times the memory.
+    """
+    return statistics.whitening.astype(np.float64)
 
 
 @dataclass(frozen=True)

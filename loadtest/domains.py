@@ -1,0 +1,95 @@
+"""Many calibrations in one process: memory a domain, and throughput when requests are spread over all of them."""
+
+import itertools
+import os
+import shutil
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+
+import orjson
+
+from loadtest import servers, texts
+from loadtest.servers import Server
+from loadtest.setup import UNCACHED, Line, Result, Setup, drive
+from service.adapters.domain_store import DomainStore
+from service.adapters.encoder_store import EncoderStore
+from service.core.jobs import JobRequest
+from service.modelling.job import Posted, calibrate_job
+
+COUNTS = (1, 10, 100, 1000)
+SENTENCES = 3000
+
+
+def fitted(setup: Setup, store: Path) -> Path:
+    """A version with everything a domain can hold: weights, references, a domain test."""
+    artifact = EncoderStore(store).find(setup.fp32)
+    sentences = (setup.data / "text" / "imdb-reviews.txt").read_text().splitlines()[:SENTENCES]
+    wanted = JobRequest(
+        domain="d0", method="whitening", promote="always", seed=0, encoder=artifact.digest, encoder_id=artifact.id
+    )
+    domains = DomainStore(store)
+    done = calibrate_job(wanted, Posted(sentences, []), artifact, domains, lambda *_: None, threads=2)
+    version, _, _ = done.publish(domains)
+    return store / "domains" / "d0" / str(version)
+
+
+def multiply(first: Path, count: int) -> None:
+    """The same version under the names d1 … as links; only the manifest differs."""
+    aliases = first.parent / "aliases.json"
+    for number in range(1, count):
+        folder = first.parents[1] / f"d{number}" / first.name
+        if folder.exists():
+            continue
+        folder.mkdir(parents=True)
+        for file in first.iterdir():
+            if file.name != "manifest.json":
+                os.link(file, folder / file.name)
+        manifest = orjson.loads((first / "manifest.json").read_bytes()) | {"domain": f"d{number}"}
+        (folder / "manifest.json").write_bytes(orjson.dumps(manifest))
+        shutil.copyfile(aliases, folder.parent / "aliases.json")
+
+
+def stream(setup: Setup, count: int) -> list[bytes]:
+    """STS-B's pairs, each for another domain."""
+    pairs = setup.pairs[:4000]
+    return [texts.single_pairs([pair], f"d{number % count}")[0] for number, pair in enumerate(pairs)]
+
+
+def measure(setup: Setup) -> Result:
+    rates: dict[int, list[float]] = {count: [] for count in COUNTS}
+    resident: dict[int, int] = {}
+    ready: dict[int, float] = {}
+    with ExitStack() as outer:
+        store = outer.enter_context(servers.own_store(setup.store, setup.fp32))
+        first = fitted(setup, store)
+        running: dict[int, Server] = {}
+        for count in COUNTS:
+            multiply(first, count)
+            own = outer.enter_context(servers.own_store(setup.store, setup.fp32))
+            shutil.copytree(store / "domains", own / "domains", copy_function=os.link, dirs_exist_ok=True)
+            server = outer.enter_context(servers.isosim(own, setup.fp32, **UNCACHED))
+            drive(server.port, iter(stream(setup, count)[: 2 * count]), 4, 120.0, warm=0.0)  # every domain once
+            resident[count], ready[count] = server.resident(), round(server.ready, 2)
+            running[count] = server
+        for _ in range(setup.rounds):
+            for count, server in running.items():
+                with servers.paused([other for other in running.values() if other is not server]):
+                    load = drive(server.port, itertools.cycle(stream(setup, count)), 64, setup.seconds)
+                rates[count].append(load.rate)
+    ratio = median(a / b for a, b in zip(rates[COUNTS[-1]], rates[1], strict=True))
+    a_domain = (resident[COUNTS[-1]] - resident[1]) / (COUNTS[-1] - 1)
+    return {
+        "rates": rates,
+        "resident_bytes": resident,
+        "ready_seconds": ready,
+        "ratio": round(ratio, 3),
+        "bytes_a_domain": round(a_domain),
+    }
+
+
+def lines(result: Result) -> list[Line]:
+    return [
+        Line("1,000 domains / one, uncached pairs/s at 64", result["ratio"], 0.9),
+        Line("memory a loaded domain", result["bytes_a_domain"] / 1e6, 2.0, at_most=True, unit=" MB"),
+    ]

@@ -1,0 +1,48 @@
+"""Texts of 8 to 256 tokens, one pair and 32 pairs a request; a stream that the cache knows in part."""
+
+import itertools
+import random
+from contextlib import ExitStack
+
+from loadtest import servers, texts
+from loadtest.client import request
+from loadtest.setup import UNCACHED, Line, Result, Setup, drive
+
+TOKENS = (8, 16, 32, 64, 128, 256)
+
+
+def measure(setup: Setup) -> Result:
+    rng = random.Random(0)  # noqa: S311 - a sample
+    lengths = (rng.choice(TOKENS) for _ in iter(int, 1))
+    long = texts.mixed_lengths(setup.data, lengths, 2000)
+    pairs = list(zip(long[::2], long[1::2], strict=True))
+    streams = {
+        "8 to 256 tokens, a pair a request, 16 connections": (texts.single_pairs(pairs), 16),
+        "8 to 256 tokens, 32 pairs a request, 4 connections": (
+            [request("/similarity", texts.body_of(pairs[i : i + 32])) for i in range(0, len(pairs) - 31, 32)], 4,
+        ),
+        "STS-B, 32 pairs a request, 4 connections": (
+            [request("/similarity", texts.body_of(setup.pairs[i : i + 32])) for i in range(0, 8000, 32)], 4,
+        ),
+    }  # fmt: skip
+    found: Result = {}
+    for name, encoder in setup.encoders.items():
+        with ExitStack() as stack:
+            store = stack.enter_context(servers.own_store(setup.store, encoder))
+            server = stack.enter_context(servers.isosim(store, encoder, **UNCACHED))
+            for stream, (requests, connections) in streams.items():
+                load = drive(server.port, itertools.cycle(requests), connections, setup.seconds)
+                found[f"{name}, {stream}"] = load.summary()
+    with ExitStack() as stack:  # half of the stream's texts are among 500 pairs that come again and again
+        store = stack.enter_context(servers.own_store(setup.store, setup.fp32))
+        server = stack.enter_context(servers.isosim(store, setup.fp32))
+        known, fresh = texts.single_pairs(setup.pairs[:500]), iter(texts.single_pairs(setup.pairs[500:]))
+        drive(server.port, iter(known), 8, 30.0, warm=0.0)
+        half = (next(fresh, None) if number % 2 else known[number // 2 % 500] for number in itertools.count())
+        load = drive(server.port, itertools.takewhile(lambda data: data is not None, half), 16, setup.seconds)
+        found["fp32, STS-B, half of the requests cached, 16 connections"] = load.summary()
+    return found
+
+
+def lines(_: Result) -> list[Line]:
+    return []  # no bar; the figures stand in the report
