@@ -9,7 +9,7 @@ export ISOSIM_PORT ?= $(PORT)
 .DEFAULT_GOAL := help
 DATA ?= ../shared/data
 
-.PHONY: help run test check format redis shipped clean
+.PHONY: help run test check format redis shipped bench bench-peers clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -61,6 +61,26 @@ shipped: .venv/run model_store/encoders/minilm  ## make the shipped default cali
 	for digest in $$store/encoders/minilm/*/; do \
 	  rm -rf service/modelling/shipped && mkdir -p service/modelling/shipped && \
 	  cp -r $$store/domains/default/1 service/modelling/shipped/$$(basename $$digest); done; rm -rf $$store
+
+INT8 := model_store/encoders/minilm-int8
+bench: .venv/dev model_store/encoders/minilm $(INT8) redis  ## measure speed against its limits and peers (DATA=, PARTS="throughput cached …")
+	@$(BIN)/python -m loadtest.bench $(PARTS) --data $(DATA)
+
+$(INT8): | .venv/run model_store/encoders/minilm
+	@echo "trying lower precisions on the seven labelled sets (some minutes)"
+	@$(BIN)/isosim export --encoder minilm --precision auto --text $(DATA)/text/wikipedia-en.txt --sts $(DATA)/sts
+	@head -5000 $(DATA)/text/wikipedia-en.txt > .venv/sentences.txt
+	@[ ! -d $(INT8) ] || $(BIN)/isosim calibrate .venv/sentences.txt --domain default --encoder minilm-int8 --promote always
+
+PEERS := loadtest/peers/environments
+bench-peers: .venv/run model_store/encoders/minilm  ## environments of infinity and sentence-transformers, for `make bench`
+	@mkdir -p $(PEERS)
+	@for peer in infinity sentence-transformers; do \
+	  [ -x $(PEERS)/$$peer/bin/python ] || $(PYTHON) -m venv $(PEERS)/$$peer; \
+	  $(PEERS)/$$peer/bin/python -m pip --disable-pip-version-check install --quiet "torch==2.13.0"; \
+	  $(PEERS)/$$peer/bin/python -m pip --disable-pip-version-check install --quiet -r loadtest/peers/$$peer.txt; done
+	@$(BIN)/python -c "from service.modelling.checkpoints import resolve; print(resolve('minilm').folder)" > $(PEERS)/checkpoint
+	@$(PEERS)/infinity/bin/python loadtest/peers/infinity_model.py "$$(cat $(PEERS)/checkpoint)" $(PEERS)/infinity-model
 
 clean:  ## forget environment and exported encoders, keep domains
 	rm -rf .venv model_store/encoders

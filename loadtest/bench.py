@@ -15,7 +15,7 @@ import onnxruntime
 from rich.console import Console
 from rich.table import Table
 
-from loadtest import texts
+from loadtest import figures, texts
 from loadtest.setup import Line, Result, Setup
 
 PARTS = (
@@ -97,6 +97,7 @@ def main() -> int:
         (given.results / f"{part}.json").write_text(content + "\n")
         console.print(f"{part}: {time.monotonic() - began:.0f} s", highlight=False)
         console.print(table(lines))
+    figures.draw(given.results)
     return 0 if all(line.holds for line in every if not line.note) else 1
 
 

@@ -37,6 +37,21 @@ def bare_session(artifact: EncoderArtifact, pairs: list[texts.Pair], seconds: fl
     return found
 
 
+def sentence_transformers(setup: Setup) -> dict[str, float] | None:
+    """sentence-transformers in process on the same texts: sentences/s by batch; None where it is not installed."""
+    python, checkpoint = setup.peers / "sentence-transformers" / "bin" / "python", setup.peers / "checkpoint"
+    if not python.is_file() or not checkpoint.is_file():
+        return None
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump([text for pair in setup.pairs for text in pair][:STREAM], file)
+        file.flush()
+        script = str(servers.ROOT / "loadtest" / "peers" / "in_process.py")
+        command = [str(python), script, checkpoint.read_text().strip(), file.name, str(setup.seconds)]
+        done = subprocess.run(command, cwd=servers.ROOT, capture_output=True, check=True)  # noqa: S603 - ours
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
 def best(found: dict[str, dict[str, float]]) -> float:
     return max(rate for rates in found.values() for rate in rates.values())
 
@@ -74,6 +89,7 @@ def measure(setup: Setup) -> Result:
             with servers.paused(running):
                 for name, artifact in artifacts.items():
                     bare[name].append(bare_session(artifact, setup.pairs, 2 * setup.seconds))
+                in_process = sentence_transformers(setup)
     return {
         "loads": {
             name: {str(c): middle([load.summary() for load in rounds]) for c, rounds in by.items()}
@@ -83,6 +99,7 @@ def measure(setup: Setup) -> Result:
             name: {"best_sentences_per_second": median(best(found) for found in rounds), "rounds": rounds}
             for name, rounds in bare.items()
         },
+        "sentence_transformers_in_process": in_process,
         "ratios": ratios(loads, bare),
     }
 

@@ -23,7 +23,7 @@ from service.adapters.domain_store import DomainStore
 from service.adapters.encoder_store import EncoderStore
 from service.adapters.job_store import JobStore
 from service.adapters.local_jobs import LocalJobs
-from service.adapters.onnx_engine import OnnxCalibrator, OnnxEncoder, choose_providers
+from service.adapters.onnx_engine import OnnxCalibrator, OnnxEncoder, choose_providers, on_gpu
 from service.adapters.redis_cache import RedisCache
 from service.adapters.rq_jobs import RqJobs
 from service.adapters.tokenizer import FastTokenizer
@@ -46,6 +46,7 @@ log = logging.getLogger("isosim")
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 COUNT_SECONDS = 10.0  # between counts of the jobs on record; each reads all of them
 SWITCH_SECONDS = 0.0005  # until a busy event loop hands over: a device that waits for it computes nothing meanwhile
+GPU_WARM_LENGTHS = (16, 32, 64, 128, 256, 512)
 WARM_LENGTHS = (4, 16, 64)  # tokens; a first run at a new size allocates
 
 
@@ -86,6 +87,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             execution.threads,
             artifact.spec.pad_token_id,
             threads_alone=execution.threads_alone,
+            memory=settings.gpu_memory_bytes,
         )
         calibrator = await asyncio.to_thread(OnnxCalibrator, artifact.calibrator, providers)
         jobs, domain_store = JobStore(store), DomainStore(store)
@@ -141,8 +143,11 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             drift=DriftMonitor(),
         )
         metrics.encoder.info({"id": artifact.id, "digest": artifact.digest, "precision": artifact.spec.precision})
-        for length in WARM_LENGTHS:
-            await asyncio.to_thread(encoder, [[artifact.spec.pad_token_id] * min(length, artifact.spec.max_length)] * 2)
+        lengths = GPU_WARM_LENGTHS if on_gpu(providers) else WARM_LENGTHS
+        for length in lengths:
+            some = encoder.prepare([[artifact.spec.pad_token_id] * min(length, artifact.spec.max_length)] * 2)
+            for alone in (False, True):
+                await asyncio.to_thread(encoder.run, some, alone=alone)
         watcher = asyncio.create_task(watch(service), name="store-watch")
         stack.push_async_callback(end, watcher)
         # What is there now stays: the collector need not look at it again and again, least of all in a request.

@@ -28,6 +28,7 @@ class Settings(BaseSettings):
     runs: NonNegativeInt = 0  # batches computed side by side; 0: one a core up to 8, one on a GPU
     threads: NonNegativeInt = 0  # of one run; 0: the cores divided by the runs
     alone: bool = True  # CPU: a lone small batch runs on all cores, a fifth sooner; costs the weights' memory again
+    gpu_memory_bytes: NonNegativeInt = 0  # most the encoder's arena may take on a GPU; 0: all there is
     max_batch_tokens: NonNegativeInt = 0  # padded tokens a batch; 0: 128 on a CPU (more only waits), 16384 on a GPU
     max_batch_texts: NonNegativeInt = 0  # 0: 64 on a CPU, 256 on a GPU
     max_queued_texts: PositiveInt = 4096  # admitted and unanswered; beyond it callers get 429

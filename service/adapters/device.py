@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from service.adapters.onnx_engine import on_gpu
 from service.core.batching import BatchingPlan
 
 MOST_RUNS = 8  # more cores than that share a run: a single text should not be slow on a large machine
@@ -43,7 +44,7 @@ def plan_execution(
     alone: bool,
 ) -> Execution:
     """Fills in what is 0. On a processor a run a core: one thread each needs no barriers (loadtest/README.md)."""
-    gpu = providers[0] != "CPUExecutionProvider"
+    gpu = on_gpu(providers)
     runs = runs or (1 if gpu else min(cores, MOST_RUNS))
     alone = alone and not gpu and runs > 1
     plan = BatchingPlan(

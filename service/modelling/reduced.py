@@ -39,7 +39,7 @@ def texts_of(file: Path | None) -> list[str]:
         from pydoc_data.topics import topics  # noqa: PLC0415 - half a megabyte of English
 
         prose = re.sub(r"\s+", " ", " ".join(topics.values()))
-        sentences = [sentence for sentence in re.split(r"(?<=[.:])\s", prose) if len(sentence) > 20]
+        sentences = sorted({sentence for sentence in re.split(r"(?<=[.:])\s", prose) if len(sentence) > 20})
     if len(sentences) < precision.SENTENCES:
         raise InvalidInput(f"--text has {len(sentences)} sentences, at least {precision.SENTENCES} are needed")
     rows = np.random.default_rng(0).choice(len(sentences), precision.SENTENCES, replace=False)

@@ -12,7 +12,7 @@ import pytest
 from service.core.batching import BatchingPlan, BatchStats
 from service.core.calibration import Matrix
 from service.core.embedding import Embedded, Embedder
-from service.core.errors import BackendFailure, NotReady, Overloaded, TokenizerFailure
+from service.core.errors import BackendFailure, CallerLeft, NotReady, Overloaded, TokenizerFailure
 from service.core.memory_cache import MemoryCache
 from service.core.texts import Side, Text, Tokens, VectorCodec
 from tests.core.fake_encoder import DIM, FakeEncoder, letters, vector_of
@@ -267,3 +267,104 @@ async def test_stopping_answers_everybody_who_waits(encoder: FakeEncoder) -> Non
     assert isinstance(results[0], np.ndarray | NotReady)
     with pytest.raises(NotReady):
         await vectors(made, "late")
+
+
+async def test_the_texts_of_a_pair_run_side_by_side_on_an_idle_device(encoder: FakeEncoder) -> None:
+    with embedder(encoder, runs=2, max_batch_texts=8) as made:
+        np.testing.assert_array_equal(await vectors(made, "one", "two"), expected("one", "two"))
+    assert sorted(map(len, encoder.batches)) == [1, 1]
+
+
+class Watched(FakeEncoder):
+    """Remembers which batches ran alone, and how many ran at the same time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.running, self.most = 0, 0
+        self.alone: list[bool] = []
+        self.prepared: list[int] = []
+        self.lock = threading.Lock()
+
+    def prepare(self, ids: list[list[int]]) -> list[list[int]]:
+        self.prepared.append(len(ids))
+        return ids
+
+    def run(self, ids: list[list[int]], *, alone: bool = False) -> Matrix:
+        with self.lock:
+            self.running += 1
+            self.most = max(self.most, self.running)
+            self.alone.append(alone)
+        try:
+            return super().run(ids)
+        finally:
+            with self.lock:
+                self.running -= 1
+
+
+async def test_a_lone_pair_has_the_device_to_itself_and_what_comes_meanwhile_waits_and_shares_it() -> None:
+    encoder = Watched()
+    with embedder(encoder, runs=2, alone=True, max_batch_texts=2) as made:
+        encoder.free.clear()
+        first = await under_way(made, "one", "two")
+        assert await asyncio.to_thread(encoder.busy.wait, 10)
+        others = [await under_way(made, text) for text in ("aa", "bb", "cc", "dd", "ee")]
+        await asyncio.sleep(0.1)  # they are tokenized, and both threads could take them
+        assert encoder.running == 1
+        encoder.free.set()
+        await asyncio.gather(first, *others)
+    assert encoder.alone[0]
+    assert not all(encoder.alone)
+    assert sorted(encoder.batches[0]) == ["one", "two"]
+
+
+async def test_beside_a_calibration_no_run_waits_for_all_cores() -> None:
+    encoder = Watched()
+    with embedder(encoder, runs=2, alone=True) as made:
+        made.batcher.set_crowded(True)
+        await vectors(made, "one", "two")
+    assert not any(encoder.alone)
+
+
+async def test_no_more_batches_run_at_once_than_the_plan_has_runs_and_one_is_prepared_meanwhile() -> None:
+    encoder = Watched()
+    with embedder(encoder, runs=1, ahead=1) as made:
+        tasks = [await hold(made, encoder), await under_way(made, "second"), await under_way(made, "third")]
+        await asyncio.sleep(0.1)
+        assert (encoder.running, len(encoder.prepared)) == (1, 2)
+        encoder.free.set()
+        await asyncio.gather(*tasks)
+    assert encoder.most == 1
+
+
+async def test_a_newcomer_that_would_wait_too_long_is_refused_and_told_how_long(encoder: FakeEncoder) -> None:
+    with embedder(encoder, max_wait=0.5) as made:
+        tasks = [await hold(made, encoder), await under_way(made, "second")]
+        made.batcher.rate = made.batcher.queued_size / 20  # twenty seconds' worth is queued
+        with pytest.raises(Overloaded, match=r"20\.0 s") as raised:
+            await vectors(made, "third")
+        assert raised.value.retry_after == 20
+        made.batcher.rate = made.batcher.queued_size / 0.4
+        tasks.append(await under_way(made, "fourth"))
+        encoder.free.set()
+        await asyncio.gather(*tasks)
+        await idle(made)
+        assert made.batcher.queued_size == 0
+
+
+async def test_what_a_caller_who_left_asked_for_is_not_computed(encoder: FakeEncoder) -> None:
+    left = asyncio.Event()
+
+    async def caller_left() -> None:
+        await left.wait()
+
+    with embedder(encoder) as made:
+        first = await hold(made, encoder)
+        gone = asyncio.create_task(made.embed([Text("nobody waits")], caller_left))
+        await asyncio.sleep(0.01)
+        left.set()
+        with pytest.raises(CallerLeft):
+            await soon(gone)
+        encoder.free.set()
+        await first
+        await idle(made)
+    assert encoder.seen == ["first"]

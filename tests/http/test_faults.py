@@ -1,7 +1,10 @@
 """What happens when a part is killed, corrupted or away."""
 
+import json
 import os
+import re
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -188,3 +191,22 @@ def test_a_swap_under_load_fails_no_request(serve: Serve, store: Path) -> None:
         wait_until(lambda: score(server, "busy").json()["version"] == 2, seconds=5)
         load.answered(20)
     assert set(load.statuses) == {200}
+
+
+def test_a_caller_who_hangs_up_is_noticed_and_nothing_more_is_computed_for_it(serve: Serve, store: Path) -> None:
+    server = serve(model_store=store, encoder="tiny", memory_cache_bytes=0, max_batch_texts=1)
+    pairs = [[f"{number} {text}", f"{text} {number}"] for number, text in enumerate(sentences(500))]
+    body = json.dumps({"pairs": pairs}).encode()
+    head = (
+        f"POST /similarity HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2]))) as connection:
+        connection.sendall(head.encode() + body)
+        wait_until(lambda: "isosim_queued_texts 0.0" not in server.client.get("/metrics").text, every=0.001)
+    left = 'isosim_request_duration_seconds_count{route="/similarity",status="499"} 1.0'
+    wait_until(lambda: left in server.client.get("/metrics").text)
+    text = server.client.get("/metrics").text
+    computed = re.search(r"^isosim_batch_texts_sum (\S+)", text, re.M)
+    assert computed is not None
+    assert float(computed[1]) < 1000
+    assert server.client.post("/similarity", json={"pairs": [["a", "b"]]}).status_code == 200

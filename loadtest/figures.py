@@ -1,0 +1,93 @@
+"""Pictures of what was measured, from the JSON files: `python -m loadtest.figures`."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+
+INK, FAINT = "#222222", "#bbbbbb"
+COLOURS = {
+    "isosim reduced": "#c2410c", "isosim fp32": "#f59e0b", "infinity onnx": "#64748b", "infinity torch": "#cbd5e1",
+    "reduced": "#c2410c", "fp32": "#f59e0b",
+}  # fmt: skip
+
+
+def plain(axes: Axes, title: str) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_title(title, loc="left", fontsize=10, color=INK)
+    axes.tick_params(labelsize=8)
+
+
+def throughput(result: dict[str, Any], target: Path) -> None:
+    """Uncached pairs/s by connections, with the bare sessions as lines."""
+    figure, axes = plt.subplots(figsize=(7, 3.4))
+    names = sorted(result["loads"], key=list(COLOURS).index)
+    for row, name in enumerate(names):
+        by = result["loads"][name]
+        places = [column + (row - len(names) / 2 + 0.5) * 0.2 for column in range(len(by))]
+        bars = axes.bar(places, [load["per_second"] for load in by.values()], 0.18, color=COLOURS[name], label=name)
+        axes.bar_label(bars, fmt="%.0f", fontsize=7, padding=1)
+    for name, bare in result["bare"].items():
+        height = bare["best_sentences_per_second"] / 2
+        axes.axhline(height, color=COLOURS[name], linewidth=1, linestyle="--")
+        axes.text(-0.48, height, f"bare session, {name}", fontsize=7, va="bottom", color=INK)
+    axes.set_xticks(range(3), [f"{count} connections" if count != "1" else "1 connection" for count in by])
+    axes.set_ylabel("pairs/s", fontsize=8)
+    plain(axes, "STS-B pairs, one a request, nothing cached")
+    axes.legend(frameon=False, fontsize=7, loc="upper left", bbox_to_anchor=(0, 0.86))
+    figure.savefig(target, dpi=130, bbox_inches="tight")
+    plt.close(figure)
+
+
+def growth(result: dict[str, Any], target: Path) -> None:
+    """Sentences/s against length and against the pairs of a request; requests/s against vectors in the cache."""
+    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(10, 3))
+    for name, by in result["tokens"].items():
+        left.plot([int(n) for n in by], list(by.values()), marker="o", color=COLOURS[name], label=name)
+    for name, by in result["pairs"].items():
+        middle.plot([int(n) for n in by], list(by.values()), marker="o", color=COLOURS[name], label=name)
+    cached = result["cached"]
+    right.plot([int(n) for n in cached], [one["requests_per_second"] for one in cached.values()], marker="o", color=INK)
+    for axes, title, below in (
+        (left, "sentences/s, uncached", "tokens a text"),
+        (middle, "pairs/s, uncached STS-B", "pairs a request"),
+        (right, "requests/s, cached pairs", "texts in the cache"),
+    ):
+        plain(axes, title)
+        axes.set_xscale("log", base=2 if axes is not right else 10)
+        axes.set_xlabel(below, fontsize=8)
+        axes.set_ylim(bottom=0)
+    left.legend(frameon=False, fontsize=8)
+    figure.tight_layout()
+    figure.savefig(target, dpi=130)
+    plt.close(figure)
+
+
+def memory(result: dict[str, Any], target: Path) -> None:
+    figure, axes = plt.subplots(figsize=(6, 2.6))
+    minutes = [at / 60 for at, _ in result["resident"]]
+    axes.plot(minutes, [size / 2**20 for _, size in result["resident"]], color=INK)
+    axes.axhline(450, color=FAINT, linestyle="--", linewidth=1)
+    axes.set_ylim(0, 500)
+    axes.set_xlabel("minutes of mixed load", fontsize=8)
+    plain(axes, "resident memory, MiB (450 is the bar)")
+    figure.savefig(target, dpi=130, bbox_inches="tight")
+    plt.close(figure)
+
+
+def draw(folder: Path) -> None:
+    """Every picture whose figures are there."""
+    for name, make in (("throughput", throughput), ("growth", growth), ("memory", memory)):
+        file = folder / f"{name}.json"
+        if file.is_file():
+            make(json.loads(file.read_text())["result"], folder / f"{name}.png")
+
+
+if __name__ == "__main__":
+    draw(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent / "results")

@@ -1,0 +1,125 @@
+"""Lower precisions: what they may change, and what keeps them from being chosen."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from service.adapters.encoder_store import EncoderArtifact, EncoderStore
+from service.adapters.onnx_engine import OnnxEncoder
+from service.adapters.tokenizer import FastTokenizer
+from service.modelling import precision
+from service.modelling.export import check_latents
+from service.modelling.precision import Bench, Trial
+from service.modelling.reduced import Evidence, export_reduced, texts_of
+from tests.text import sentences
+
+TRIAL = Trial("int8", speed=1.5, shift=1e-7, moved=0.005, lost=0.1)
+
+
+@pytest.fixture(scope="module")
+def ids(tiny: EncoderArtifact) -> list[list[int]]:
+    return [tokens.ids for tokens in FastTokenizer(tiny.tokenizer, 32)(sentences(200), "right")]
+
+
+@pytest.fixture(scope="module")
+def graph(tiny: EncoderArtifact) -> onnx.ModelProto:
+    return onnx.load(tiny.encoder)
+
+
+@pytest.fixture(scope="module")
+def bench(graph: onnx.ModelProto, ids: list[list[int]]) -> Bench:
+    return Bench(graph, ids, None)
+
+
+@pytest.fixture(scope="module")
+def int8(graph: onnx.ModelProto, ids: list[list[int]], bench: Bench) -> onnx.ModelProto:
+    return precision.int8(graph, feeds_of(bench, ids), bench, lambda _: None)
+
+
+def feeds_of(bench: Bench, ids: list[list[int]]) -> list[dict[str, np.ndarray]]:
+    return [bench.fp32.prepare([row]) for row in ids]
+
+
+@pytest.mark.parametrize("strength", [0.0, 0.5, 1.0])
+def test_smoothing_changes_no_vector(
+    graph: onnx.ModelProto, bench: Bench, ids: list[list[int]], strength: float
+) -> None:
+    ranges = precision.channel_ranges(graph, list(precision.weight_products(graph)), feeds_of(bench, ids[:20]))
+    smooth = bench.open(precision.smoothed(graph, ranges, strength))
+    np.testing.assert_allclose(bench.alone(smooth), bench.alone(bench.fp32), atol=2e-5)
+
+
+def test_every_product_with_a_constant_matrix_is_found_and_those_of_one_input_together(graph: onnx.ModelProto) -> None:
+    groups = precision.weight_products(graph)
+    assert sorted(map(len, groups.values())) == sorted([3, 1, 1, 1] * 4)  # queries with keys and values; 4 layers
+
+
+def test_int8_is_near_and_no_neighbour_moves_it(bench: Bench, int8: onnx.ModelProto) -> None:
+    trial = bench.trial("int8", int8)
+    assert trial.shift < 1e-6
+    assert 0 < trial.moved < 0.02
+    quantized = [node for node in int8.graph.node if node.op_type == "QuantizeLinear"]
+    assert len(quantized) == 16  # inputs of products, no results
+
+
+def test_ranges_of_the_batch_are_seen_to_move_scores_and_refused(bench: Bench, graph: onnx.ModelProto) -> None:
+    trial = bench.trial("dynamic", precision.dynamic(graph))
+    assert trial.shift > precision.MOST_SHIFT
+    assert "what shares its batch" in trial.refused
+
+
+def test_half_precision_is_near(bench: Bench, graph: onnx.ModelProto) -> None:
+    assert bench.trial("fp16", precision.half(graph)).moved < 2e-3
+
+
+def test_the_joined_graph_calibrates_as_torch_does(
+    tiny: EncoderArtifact, int8: onnx.ModelProto, graph: onnx.ModelProto, tmp_path: Path
+) -> None:
+    calibrator = onnx.load(tiny.calibrator)
+    for reduced in (int8, precision.half(graph)):
+        onnx.save(precision.join(reduced, calibrator), tmp_path / "joined.onnx")
+        assert check_latents(tmp_path / "joined.onnx", tiny.spec.dim) < 1e-4
+
+
+def test_other_ranges_are_another_encoder(graph: onnx.ModelProto, bench: Bench, ids: list[list[int]]) -> None:
+    made = [precision.quantized(graph, feeds_of(bench, some)) for some in (ids[:30], ids[:30], ids[30:90])]
+    one, again, other = map(precision.fingerprint, made)
+    assert one == again != other
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({}, ""),
+        ({"shift": 2e-3}, "shares its batch"),
+        ({"lost": 0.31}, "Spearman"),
+        ({"lost": None, "moved": 0.011}, "without labelled sets"),
+        ({"lost": None}, ""),
+        ({"speed": 1.05}, "as fast"),
+    ],
+)
+def test_what_a_precision_must_show(change: dict[str, float], why: str) -> None:
+    trial = Trial(**{**vars(TRIAL), **change})
+    assert (why in trial.refused) if why else not trial.refused
+
+
+def test_the_reduced_encoder_lies_beside_the_other_under_its_own_digest(store: Path, tmp_path: Path) -> None:
+    fp32 = EncoderStore(store).find("tiny")
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(sentences(600)))
+    said: list[str] = []
+    made = export_reduced(store, fp32, "int8", Evidence(text, None), said.append)
+    assert made is not None
+    assert made.digest != fp32.digest
+    assert made.spec.precision.startswith("int8-")
+    assert EncoderStore(store).find("tiny-int8").digest == made.digest
+    near = OnnxEncoder(made.encoder, ["CPUExecutionProvider"], 1)([[2, 9, 8, 3]])
+    np.testing.assert_allclose(near, OnnxEncoder(fp32.encoder, ["CPUExecutionProvider"], 1)([[2, 9, 8, 3]]), atol=0.2)
+
+
+def test_text_to_take_ranges_from_comes_with_python() -> None:
+    found = texts_of(None)
+    assert len(found) == len(set(found)) == precision.SENTENCES
+    assert all(len(sentence) > 20 for sentence in found)
