@@ -43,7 +43,8 @@ class Load:
         return np.array([wanted(status) for status in self.statuses], bool)
 
     def latencies(self, wanted: Callable[[int], bool] = lambda status: status == 200) -> Doubles:
-        return (np.array(self.ended) - np.array(self.started))[self.where(wanted)]
+        latencies: Doubles = (np.array(self.ended) - np.array(self.started))[self.where(wanted)]
+        return latencies
 
     @property
     def rate(self) -> float:

@@ -67,7 +67,8 @@ def measure(setup: Setup) -> Result:
         for count in COUNTS:
             multiply(first, count)
             own = outer.enter_context(servers.own_store(setup.store, setup.fp32))
-            shutil.copytree(store / "domains", own / "domains", copy_function=os.link, dirs_exist_ok=True)
+            shutil.rmtree(own / "domains", ignore_errors=True)
+            shutil.copytree(store / "domains", own / "domains", copy_function=os.link)
             server = outer.enter_context(servers.isosim(own, setup.fp32, **UNCACHED))
             drive(server.port, iter(stream(setup, count)[: 2 * count]), 4, 120.0, warm=0.0)  # every domain once
             resident[count], ready[count] = server.resident(), round(server.ready, 2)

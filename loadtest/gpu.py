@@ -107,7 +107,7 @@ def torch_figures(checkpoint: Path, longest: int, tokens: int, seconds: float) -
     return found
 
 
-def http_figures(store: Path, encoder: str, providers: list[str], data: Path, seconds: float) -> dict[str, Any]:
+def http_figures(store: Path, encoder: str, providers: list[str], data: Path, seconds: float) -> dict[int, Any]:
     import itertools  # noqa: PLC0415
 
     requests = texts.single_pairs(texts.sts_pairs(data))

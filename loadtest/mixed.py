@@ -38,8 +38,10 @@ def measure(setup: Setup) -> Result:
         server = stack.enter_context(servers.isosim(store, setup.fp32))
         known, fresh = texts.single_pairs(setup.pairs[:500]), iter(texts.single_pairs(setup.pairs[500:]))
         drive(server.port, iter(known), 8, 30.0, warm=0.0)
-        half = (next(fresh, None) if number % 2 else known[number // 2 % 500] for number in itertools.count())
-        load = drive(server.port, itertools.takewhile(lambda data: data is not None, half), 16, setup.seconds)
+        half = (
+            one for both in zip(itertools.cycle(known), fresh, strict=False) for one in both
+        )  # until the new ones end
+        load = drive(server.port, half, 16, setup.seconds)
         found["fp32, STS-B, half of the requests cached, 16 connections"] = load.summary()
     return found
 

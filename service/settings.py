@@ -32,7 +32,7 @@ class Settings(BaseSettings):
     max_batch_tokens: NonNegativeInt = 0  # padded tokens a batch; 0: 128 on a CPU (more only waits), 16384 on a GPU
     max_batch_texts: NonNegativeInt = 0  # 0: 64 on a CPU, 256 on a GPU
     max_queued_texts: PositiveInt = 4096  # admitted and unanswered; beyond it callers get 429
-    max_wait: PositiveFloat = 0.4  # s a newcomer may be expected to wait for the device; beyond it callers get 429
+    max_wait: PositiveFloat = 0.6  # s a newcomer may be expected to wait for the device; beyond it callers get 429
 
     # Cache
     memory_cache_bytes: NonNegativeInt = 64 * 2**20  # 64 MiB hold about 35,000 vectors of 384; 0: no memory cache

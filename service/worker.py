@@ -178,7 +178,8 @@ def serve_queue(settings: Settings, *, burst: bool = False) -> None:
 
 def main() -> None:
     """A child of the API: `python -m service.worker JOB`."""
-    os.setpgid(0, 0)  # to be stopped with all that it starts
+    with contextlib.suppress(PermissionError):  # a session's leader leads its group already
+        os.setpgid(0, 0)  # to be stopped with all that it starts
     logging.basicConfig(level="INFO", format="%(levelname)s %(name)s: %(message)s")
     step_back()
     try:

@@ -126,7 +126,7 @@ class BatchingPlan:
     max_batch_tokens: int = 2048  # padded
     max_batch_texts: int = 64
     max_queued_texts: int = 4096  # admitted and unfinished
-    max_wait: float = 0.4  # s that a newcomer may be expected to wait before its own batch runs
+    max_wait: float = 0.6  # s that a newcomer may be expected to wait before its own batch runs
 
 
 class MicroBatcher:
