@@ -36,9 +36,10 @@ def throughput(result: dict[str, Any], target: Path) -> None:
     for name, bare in result["bare"].items():
         height = bare["best_sentences_per_second"] / 2
         axes.axhline(height, color=COLOURS[name], linewidth=1, linestyle="--")
-        axes.text(-0.48, height, f"bare session, {name}", fontsize=7, va="bottom", color=INK)
+        axes.text(2.56, height, f"bare session,\n{name}", fontsize=7, va="center", color=INK)
     axes.set_xticks(range(3), [f"{count} connections" if count != "1" else "1 connection" for count in by])
     axes.set_ylabel("pairs/s", fontsize=8)
+    axes.set_xlim(-0.5, 2.5)
     plain(axes, "STS-B pairs, one a request, nothing cached")
     axes.legend(frameon=False, fontsize=7, loc="upper left", bbox_to_anchor=(0, 0.86))
     figure.savefig(target, dpi=130, bbox_inches="tight")
