@@ -9,7 +9,7 @@ from loadtest.setup import UNCACHED, Line, Result, Setup, drive
 
 TOKENS = (8, 16, 32, 64, 128, 256)
 PAIRS = (1, 4, 16, 64, 256, 512)
-CACHED = (100, 1_000, 10_000)  # texts
+CACHED = (100, 1_000, 6_000)  # texts
 
 
 def batches(pairs: list[texts.Pair], size: int) -> list[bytes]:
