@@ -8,10 +8,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from service.core.batching import BatchEncoder, BatchingPlan, BatchStats, MicroBatcher, Ticket, Work
+from service.core.batching import BatchEncoder, BatchingPlan, BatchStats, MicroBatcher
 from service.core.calibration import Matrix
 from service.core.errors import CallerLeft, IsosimError, NotReady
 from service.core.memory_cache import MemoryCache
+from service.core.packing import Ticket, Work
 from service.core.texts import KeyMaker, Pooled, SharedCache, Text, Tokenize, VectorCodec
 
 CallerLeaves = Callable[[], Coroutine[Any, Any, None]]

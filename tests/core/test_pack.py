@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.core.batching import LEAD, MIN_FILL, WINDOW, Work, pack
+from service.core.packing import LEAD, MIN_FILL, WINDOW, Work, pack
 from service.core.texts import Text
 
 

@@ -9,7 +9,8 @@ from hypothesis.extra.numpy import arrays
 
 from service.core.calibration import Calibration, Matrix
 from service.core.domain_model import DomainModel
-from service.core.similarity import cosine, normalized, score
+from service.core.domain_test import Judgement
+from service.core.similarity import cosine, judge, normalized, score
 from service.core.texts import Pooled
 from tests.core.references import REFERENCE
 
@@ -106,3 +107,23 @@ def test_a_calibration_moves_similarity_and_percentile_and_leaves_the_cosine() -
     np.testing.assert_array_equal(found.similarity, cosine(POOLED[LEFT] + 1, POOLED[RIGHT] + 1))
     np.testing.assert_array_equal(found.percentile, REFERENCE.percentile(found.similarity))
     assert [len(x) for x in seen] == [5]  # each vector once, however many pairs it is in
+
+
+class CountingTest:
+    """A domain test that says how often it was asked."""
+
+    def __init__(self, p_value: float) -> None:
+        self.p_value, self.asked = p_value, 0
+
+    def judge(self, pooled: Matrix, tokens: npt.NDArray[np.intp], levels: object) -> Judgement:
+        self.asked += 1
+        return Judgement(np.full(len(pooled), self.p_value), np.zeros(len(pooled)))
+
+
+def test_a_texts_judgement_is_remembered_for_the_test_that_made_it_and_for_no_other() -> None:
+    texts = [Pooled(vector, 5, False) for vector in POOLED]
+    one, other = CountingTest(0.25), CountingTest(0.5)
+    for test in (one, one, other, one):
+        found = judge(test, texts, POOLED, POOLED, calibration())  # type: ignore[arg-type]
+        assert (found.p_values == test.p_value).all()
+    assert (one.asked, other.asked) == (2, 1)

@@ -1,5 +1,6 @@
 """The process as an operator sees it: what it loads, what it refuses, what it measures."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -92,3 +93,10 @@ def test_sigterm_ends_the_server_in_order(serve: Serve, store: Path) -> None:
     server = serve(model_store=store, encoder="tiny")
     assert server.stop() == -signal.SIGTERM  # after the shutdown, as a signal's default would
     assert "Application shutdown complete" in server.log.read_text()
+
+
+def test_a_calibration_steps_back_behind_scoring() -> None:
+    code = (
+        "import os; from service.worker import step_back; step_back(); print(os.sched_getscheduler(0) == os.SCHED_IDLE)"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "True"
