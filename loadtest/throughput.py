@@ -56,6 +56,11 @@ def best(found: dict[str, dict[str, float]]) -> float:
     return max(rate for rates in found.values() for rate in rates.values())
 
 
+def pair_ms(found: dict[str, dict[str, float]]) -> float:
+    """Milliseconds the bare session needs for one pair at a time: on all cores together, or a text on each of two."""
+    return 2000.0 / max(found["one run, all cores"]["2"], found["a run a core"]["1"])
+
+
 def contestants(setup: Setup, stack: ExitStack) -> dict[str, tuple[Server, list[bytes]]]:
     """Every server that can be had, with the same pairs in its own words."""
     own = texts.single_pairs(setup.pairs)
@@ -134,6 +139,11 @@ def ratios(
                     label = f"{name} / {peer}, pairs/s at {connections}"
                     found[label] = divided(rates(name, connections), rates(peer, connections))
                 found[f"{name} / {peer}, p50 at 1"] = divided(medians(name), medians(peer))
+    if "infinity onnx" in loads:
+        alone = [pair_ms(found) for found in bare["fp32"]]
+        found["bare session fp32, a pair at a time / infinity onnx, p50 at 1"] = divided(
+            alone, medians("infinity onnx")
+        )
     if "isosim reduced" in loads:
         found["isosim reduced / isosim fp32, pairs/s at 64"] = divided(
             rates("isosim reduced", 64), rates("isosim fp32", 64)
@@ -150,14 +160,18 @@ BARS = {
     "isosim reduced / isosim fp32, pairs/s at 64": (1.0, False),
     "isosim reduced / infinity onnx, pairs/s at 64": (3.0, False),
     "isosim fp32 / infinity onnx, p50 at 1": (0.45, True),
+    "bare session fp32, a pair at a time / infinity onnx, p50 at 1": (0.45, True),
     "isosim fp32, p99 / p50 at 1": (3.0, True),
 }
-WISHES = {"isosim reduced / infinity onnx, pairs/s at 64"}
+NOTES = {
+    "isosim reduced / infinity onnx, pairs/s at 64": "a wish, no bar",
+    "bare session fp32, a pair at a time / infinity onnx, p50 at 1": "what is left for a server",
+}
 
 
 def lines(result: Result) -> list[Line]:
     return [
-        Line(name, median(result["ratios"][name]), bar, at_most, note="a wish, no bar" if name in WISHES else "")
+        Line(name, median(result["ratios"][name]), bar, at_most, note=NOTES.get(name, ""))
         for name, (bar, at_most) in BARS.items()
         if name in result["ratios"]
     ]
