@@ -9,7 +9,7 @@ export ISOSIM_PORT ?= $(PORT)
 .DEFAULT_GOAL := help
 DATA ?= ../shared/data
 
-.PHONY: help run test check format redis shipped bench bench-peers clean
+.PHONY: help run test check reference format redis shipped bench bench-peers clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -17,7 +17,7 @@ help:  ## this list
 run: .venv/run model_store/encoders/minilm  ## environment, default encoder, server on http://127.0.0.1:8000 (PORT=)
 	@exec $(BIN)/isosim serve
 
-test: check redis  ## everything the tests need (a real Redis included), all checks, all tests
+test: check redis .venv-clients/ready  ## everything the tests need (a real Redis included), all checks, all tests
 	$(BIN)/python -m pytest
 
 check: .venv/dev  ## ruff, mypy (strict), import-linter
@@ -25,6 +25,9 @@ check: .venv/dev  ## ruff, mypy (strict), import-linter
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+
+reference: .venv/run  ## write docs/openapi.json and docs/reference anew, after a change of the contract
+	@$(BIN)/python docs/reference/generate.py
 
 format: .venv/dev  ## let ruff lay the code out
 	$(BIN)/ruff format .
@@ -53,6 +56,13 @@ model_store/encoders/minilm: | .venv/run
 .venv/dev: .venv/run
 	@echo "installing the test tools"
 	@$(PIP) --editable ".[cpu,train,dev]"
+	@touch $@
+
+# Other people's clients, in an environment of their own: what they pin is not what the service pins.
+.venv-clients/ready: tests/clients/requirements.txt
+	@echo "installing the clients that the tests use"
+	@$(PYTHON) -m venv .venv-clients
+	@.venv-clients/bin/python -m pip --disable-pip-version-check install --quiet --only-binary :all: -r $<
 	@touch $@
 
 shipped: .venv/run model_store/encoders/minilm  ## make the shipped default calibration anew (DATA=folder with text/wikipedia-en.txt)

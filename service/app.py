@@ -27,7 +27,19 @@ from service.adapters.onnx_engine import OnnxCalibrator, OnnxEncoder, choose_pro
 from service.adapters.redis_cache import RedisCache
 from service.adapters.rq_jobs import RqJobs
 from service.adapters.tokenizer import FastTokenizer
-from service.api import calibrate, domains, embed, errors, operations, similarity
+from service.api import (
+    calibrate,
+    documentation,
+    domains,
+    embed,
+    errors,
+    inference_protocol,
+    openai,
+    operations,
+    rerank,
+    similarity,
+    tei,
+)
 from service.api.auth import Keys
 from service.api.middleware import Envelope
 from service.api.state import Service
@@ -108,9 +120,10 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             on_failure=lambda _: metrics.load_failures.inc(),
         )
         await registry.refresh(everything=True)
+        tokenizer = FastTokenizer(artifact.tokenizer, artifact.spec.max_length)
         embedder = stack.enter_context(
             Embedder(
-                FastTokenizer(artifact.tokenizer, artifact.spec.max_length),
+                tokenizer,
                 encoder,
                 encoder_digest=artifact.digest,
                 codec=VectorCodec(settings.cache_precision, artifact.spec.dim),
@@ -135,6 +148,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             metrics=metrics,
             keys=Keys(settings.api_keys_file),
             encoder=artifact,
+            tokenizer=tokenizer,
             embedder=embedder,
             registry=registry,
             domains=domain_store,
@@ -237,7 +251,10 @@ def create_app(settings: Settings) -> FastAPI:
         redoc_url=None,
     )
     errors.install(app)
-    for module in (similarity, embed, calibrate, domains, operations):
-        app.include_router(module.router)
+    documentation.install(app)
+    scoring = (similarity.router, embed.router, rerank.router, openai.scoring, tei.tokens)
+    rest = (calibrate.router, domains.router, openai.router, inference_protocol.router, tei.router, operations.router)
+    for router in (*scoring, *rest):
+        app.include_router(router)
     app.add_middleware(Envelope)
     return app

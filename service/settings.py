@@ -13,11 +13,13 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="ISOSIM_", frozen=True, extra="forbid")
 
     # Where
-    host: str = "127.0.0.1"
-    port: int = Field(default=8000, ge=0, le=65535)
-    model_store: Path = Path("model_store")
+    host: str = "127.0.0.1"  # any other needs keys, or allow_anonymous
+    port: int = Field(default=8000, ge=0, le=65535)  # to bind
+    model_store: Path = Path("model_store")  # a folder; shared by API processes and workers
     encoder: str = "minilm"  # an id in the store, or id@digest to pin one export
-    redis_url: SecretStr | None = None  # None: in-memory cache and local worker, one API process
+    redis_url: SecretStr | None = (
+        None  # redis://host:6379/0; without it: in-memory cache and local worker, one API process
+    )
 
     # Who
     api_keys_file: Path | None = None  # lines of `<sha256 of the key> <scope,scope> [name]`; re-read when it changes
@@ -37,25 +39,26 @@ class Settings(BaseSettings):
     # Cache
     memory_cache_bytes: NonNegativeInt = 64 * 2**20  # 64 MiB hold about 35,000 vectors of 384; 0: no memory cache
     cache_precision: Literal["float32", "float16"] = "float32"  # float16 halves it, at about 1e-4 on a cosine
-    redis_ttl: PositiveInt = 7 * 24 * 3600  # s
+    redis_ttl: PositiveInt = 7 * 24 * 3600  # s a vector is kept
     redis_timeout: PositiveFloat = 0.05  # s for one lookup; slower counts as a miss
 
     # Limits
-    max_pairs: PositiveInt = 512
-    max_texts: PositiveInt = 1024  # of /embed
+    max_pairs: PositiveInt = 512  # of /similarity and /score; a request of as many keeps two cores busy for seconds
+    max_texts: PositiveInt = 2048  # of /embed, /v1/embeddings, /rerank; OpenAI's own limit
     max_characters: PositiveInt = 10_000  # of one text
-    max_body_bytes: PositiveInt = 2_000_000
-    max_calibration_bytes: PositiveInt = 100_000_000
-    max_calibration_sentences: PositiveInt = 1_000_000
+    allow_token_ids: bool = False  # in /v1/embeddings: ids of this encoder's vocabulary; other tokenizers' are garbage
+    max_body_bytes: PositiveInt = 2_000_000  # of a scoring body
+    max_calibration_bytes: PositiveInt = 100_000_000  # streamed to disk
+    max_calibration_sentences: PositiveInt = 1_000_000  # each takes dim × 4 bytes of the worker's memory
 
     # Calibration
     keep_versions: PositiveInt = 10  # a domain; champion and previous are always kept
     keep_jobs: PositiveInt = 1000  # records of ended jobs
     max_queued_jobs: PositiveInt = 100  # each holds its text on disk until it runs
-    job_timeout: PositiveInt = 4 * 3600  # s
+    job_timeout: PositiveInt = 4 * 3600  # s; a job that takes longer is ended
     worker_threads: PositiveInt = 1  # of a calibration beside serving
     poll_seconds: PositiveFloat = 0.5  # how often the store is looked at for new champions
 
     # Process
     drain_seconds: PositiveFloat = 10.0  # how long a stopping server finishes what is in flight
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"  # no level logs texts or keys

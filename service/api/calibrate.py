@@ -6,11 +6,12 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 import orjson
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import APIRouter, Header, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response, StreamingResponse
 from pydantic import ValidationError
 
+from service.api.documentation import body_of
 from service.api.intake import Format, Intake, parse_json
 from service.api.requests import documented, needs
 from service.api.schemas import CalibrateOptions, CalibrateRequest, JobAccepted, Jobs, JobState
@@ -25,22 +26,18 @@ READ, CALIBRATE = [needs("read")], [needs("calibrate")]
 FORMATS: dict[str, Format] = {"text/plain": "text", "application/x-ndjson": "ndjson"}
 CHUNK = 256 * 1024  # bytes handed to a thread at once
 EVENT_SECONDS = 0.25
+JobId = Annotated[str, Path(examples=["2f1c0f5e8a9b4c7d9e0f1a2b3c4d5e6f"])]
 
-BODY_DOC: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "application/json": {"schema": CalibrateRequest.model_json_schema()},
-            "text/plain": {"schema": {"type": "string", "description": "one sentence a line"}},
-            "application/x-ndjson": {
-                "schema": {
-                    "type": "string",
-                    "description": 'lines of "a sentence", {"text": "a sentence"} or {"a": "…", "b": "…", "label": 1}',
-                }
-            },
+BODY_DOC = body_of(
+    CalibrateRequest,
+    {
+        "text/plain": {"type": "string", "description": "one sentence a line"},
+        "application/x-ndjson": {
+            "type": "string",
+            "description": 'lines of "a sentence", {"text": "a sentence"} or {"a": "…", "b": "…", "label": 1}',
         },
-    }
-}
+    },
+)
 
 
 def state(job: Job) -> JobState:
@@ -138,7 +135,7 @@ def list_jobs(service: ServiceDep) -> Jobs:
 
 
 @router.get("/{job_id}", dependencies=READ, responses=documented(404))
-def get_job(job_id: str, service: ServiceDep) -> JobState:
+def get_job(job_id: JobId, service: ServiceDep) -> JobState:
     """How far a job is; its report when it has succeeded, its error when it has failed."""
     return state(service.jobs.read(job_id))
 
@@ -149,7 +146,7 @@ def get_job(job_id: str, service: ServiceDep) -> JobState:
     response_class=StreamingResponse,
     responses={200: {"content": {"text/event-stream": {}}}, **documented(404)},
 )
-async def job_events(job_id: str, service: ServiceDep) -> StreamingResponse:
+async def job_events(job_id: JobId, service: ServiceDep) -> StreamingResponse:
     """Server-sent events: the job's state whenever it changes, until it ends."""
     await asyncio.to_thread(service.jobs.read, job_id)
     return StreamingResponse(
@@ -170,7 +167,7 @@ async def events(service: Service, job_id: str) -> AsyncIterator[bytes]:
 
 
 @router.delete("/{job_id}", dependencies=CALIBRATE, responses=documented(404, 409))
-async def cancel_job(job_id: str, service: ServiceDep) -> JobState:
+async def cancel_job(job_id: JobId, service: ServiceDep) -> JobState:
     """Stops a job. Its text is deleted and no version appears."""
     job = await asyncio.to_thread(service.jobs.read, job_id)
     if job.status.ended:
@@ -183,7 +180,7 @@ async def cancel_job(job_id: str, service: ServiceDep) -> JobState:
 
 
 @router.post("/{job_id}/retry", status_code=202, dependencies=CALIBRATE, responses=documented(404, 409))
-async def retry_job(job_id: str, service: ServiceDep) -> JobAccepted:
+async def retry_job(job_id: JobId, service: ServiceDep) -> JobAccepted:
     """Runs an interrupted job again on the text it still has."""
     await service.runner.available()
     job = await asyncio.to_thread(service.jobs.requeue, job_id)

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Header, Path, Query, Request
 from fastapi.responses import Response
 
+from service.api.documentation import body_of
 from service.api.intake import Intake, parse_json
 from service.api.requests import JsonBody, documented, needs
 from service.api.schemas import (
@@ -29,8 +30,8 @@ from service.core.registry import DEFAULT
 
 router = APIRouter(prefix="/domains", tags=["domains"])
 
-DomainName = Annotated[str, Path(pattern=f"^{DOMAIN_NAME}$")]
-VersionNumber = Annotated[int, Path(ge=1, le=999_999_999)]
+DomainName = Annotated[str, Path(pattern=f"^{DOMAIN_NAME}$", examples=["default"])]
+VersionNumber = Annotated[int, Path(ge=1, le=999_999_999, examples=[1])]
 READ, ADMIN = [needs("read")], [needs("admin")]
 
 
@@ -86,7 +87,7 @@ def get_version(domain: DomainName, version: VersionNumber, service: ServiceDep)
 
 @router.get("/{domain}/threshold", dependencies=READ, responses=documented(404, 409, 422))
 async def get_threshold(
-    domain: Annotated[str, Path(description="name, name@3 or name@previous")],
+    domain: Annotated[str, Path(description="name, name@3 or name@previous", examples=["default"])],
     service: ServiceDep,
     fmr: Annotated[
         float | None, Query(ge=SMALLEST_FMR, lt=1, description="false-match rate among random pairs")
@@ -111,12 +112,7 @@ async def get_threshold(
     status_code=202,
     response_model=JobAccepted,
     dependencies=[needs("calibrate"), JsonBody],
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "content": {"application/json": {"schema": LabelsRequest.model_json_schema()}},
-        }
-    },
+    openapi_extra=body_of(LabelsRequest),
     responses=documented(400, 404, 409, 413, 415, 422, 429),
 )
 async def post_labels(

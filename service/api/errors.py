@@ -34,16 +34,41 @@ TABLE: dict[type[e.IsosimError], tuple[int, str]] = {
 ERROR_TYPES = sorted({name for _, name in TABLE.values()} | {"Internal"})
 HTTP: dict[int, type[e.IsosimError]] = {404: e.NotFound, 405: e.MethodNotAllowed}
 HEALS = {429, 503}  # a client may try these again
-UNION_TAGS = {"pairs", "tei"}  # pydantic's names for the bodies of one route; they are no fields
+BODY_TAGS = {"pairs", "tei"}  # pydantic's names for the bodies of one route; they are no fields
+FIELD_TAGS = {"text", "texts", "ids", "id_lists"}  # and for the forms of one field
+
+
+# OpenAI's words for a status under /v1, where 422 becomes its 400.
+V1_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    409: "conflict_error",
+    413: "request_too_large",
+    415: "invalid_request_error",
+    429: "rate_limit_error",
+    503: "service_unavailable_error",
+}
 
 
 def look_up(error: e.IsosimError) -> tuple[int, str]:
     return next(TABLE[base] for base in type(error).__mro__ if base in TABLE)
 
 
-def answer(request: Request, status: int, error_type: str, message: str, headers: dict[str, str]) -> Response:
+def answer(
+    request: Request, status: int, error_type: str, message: str, headers: dict[str, str], field: str | None = None
+) -> Response:
     service_of(request).metrics.errors.labels(error_type).inc()
-    body = {"error": message, "error_type": error_type, "request_id": request.scope["state"].get("request_id", "")}
+    body: dict[str, object]
+    if request.scope["path"].startswith("/v1/"):
+        status = 400 if status == 422 else status
+        kind = V1_TYPES.get(status, "server_error")
+        code = "model_not_found" if status == 404 and field == "model" else error_type.lower()
+        body = {"error": {"message": message, "type": kind, "param": field, "code": code}}
+    else:
+        body = {"error": message, "error_type": error_type, "request_id": request.scope["state"].get("request_id", "")}
     if status not in HEALS:
         headers["x-should-retry"] = "false"
     return Response(orjson.dumps(body), status, headers, media_type="application/json")
@@ -58,7 +83,7 @@ def domain_error(request: Request, error: e.IsosimError) -> Response:
         headers["Retry-After"] = "5"
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    return answer(request, status, name, str(error), headers)
+    return answer(request, status, name, str(error), headers, error.field)
 
 
 def unexpected(request: Request, error: Exception) -> Response:
@@ -80,13 +105,17 @@ def describe(error: RequestValidationError) -> e.IsosimError:
         return e.InvalidInput(f"the body is not valid JSON: {why}")
     parts = list(first["loc"])
     where = parts.pop(0)
-    if where == "body" and len(parts) > 1 and parts[0] in UNION_TAGS:
+    if where == "body" and len(parts) > 1 and parts[0] in BODY_TAGS:
         parts.pop(0)
-    field = ".".join(str(part) for part in parts) or str(where)
-    if first["type"] == "extra_forbidden":
-        return e.InvalidInput(f"{field}: unknown field")
+    if where == "body" and len(parts) > 1 and parts[1] in FIELD_TAGS:
+        parts.pop(1)
+    index = first.get("ctx", {}).get("index")
+    field = ".".join(str(part) for part in [*parts, *([] if index is None else [index])]) or str(where)
     more = len(error.errors()) - 1
-    return e.InvalidInput(f"{field}: {first['msg']}" + (f" (and {more} more)" if more else ""))
+    why = "unknown field" if first["type"] == "extra_forbidden" else first["msg"] + (f" (and {more} more)" * (more > 0))
+    found = e.InvalidInput(f"{field}: {why}")
+    found.field = field
+    return found
 
 
 def install(app: FastAPI) -> None:

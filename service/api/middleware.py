@@ -13,7 +13,14 @@ from service.core.embedding import Timings
 from service.core.errors import CallerLeft, Forbidden, NotReady, TooLarge
 
 REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
-OPEN = {"/livez", "/readyz", "/metrics"}  # answered before the server is ready
+OPEN = {
+    "/livez",
+    "/readyz",
+    "/metrics",
+    "/health",
+    "/v2/health/live",
+    "/v2/health/ready",
+}  # answered before the server is ready
 
 
 def check_origin(scope: Scope, *, keyless: bool) -> None:
@@ -31,6 +38,7 @@ def check_origin(scope: Scope, *, keyless: bool) -> None:
 class Trace:
     """What a request leaves behind for its headers; a route fills it in."""
 
+    request_id: str
     started: float  # s, perf_counter
     receive: Receive
     timings: Timings = field(default_factory=Timings)
@@ -67,7 +75,7 @@ class Envelope:
         service = scope["state"]["service"]
         given = next((v.decode("latin-1") for k, v in scope["headers"] if k == b"x-request-id"), "")
         request_id = given if REQUEST_ID.fullmatch(given) else os.urandom(16).hex()
-        trace = Trace(time.perf_counter(), receive)
+        trace = Trace(request_id, time.perf_counter(), receive)
         scope["state"] = {**scope["state"], "request_id": request_id, "trace": trace}
         status, started = 500, False
         is_calibration = scope["path"] == "/calibrate"

@@ -7,27 +7,36 @@ from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from service.api.requests import documented
-from service.api.state import ServiceDep
+from service.api.state import Service, ServiceDep
 from service.core.errors import NotReady
 
 router = APIRouter(tags=["operations"])
 
 
+def check_alive(service: Service) -> None:
+    """Raises NotReady where only a restart helps."""
+    if not service.embedder.batcher.alive:
+        raise NotReady("the encoder's thread has stopped")
+
+
+def check_ready(service: Service) -> None:
+    """Raises NotReady while the server cannot answer."""
+    if not service.ready:
+        raise NotReady("the server is starting or stopping")
+    check_alive(service)
+
+
 @router.get("/livez", responses={503: documented()[503]})
 async def livez(service: ServiceDep) -> dict[str, str]:
     """The process answers and its encoder thread lives; where it does not, only a restart helps."""
-    if not service.embedder.batcher.alive:
-        raise NotReady("the encoder's thread has stopped")
+    check_alive(service)
     return {"status": "alive"}
 
 
 @router.get("/readyz", responses={503: documented()[503]})
 async def readyz(service: ServiceDep) -> dict[str, str]:
     """The model is loaded and warmed, and the server is not draining."""
-    if not service.ready:
-        raise NotReady("the server is starting or stopping")
-    if not service.embedder.batcher.alive:
-        raise NotReady("the encoder's thread has stopped")
+    check_ready(service)
     return {"status": "ready", "encoder": service.encoder.digest}
 
 

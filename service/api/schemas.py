@@ -1,5 +1,6 @@
 """Bodies of requests, and of answers for the documentation. Our own bodies refuse unknown fields."""
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, FailFast, Field, Tag
@@ -18,13 +19,25 @@ Sentences = Annotated[list[str], FailFast()]
 SentencePairs = Annotated[list[tuple[str, str]], FailFast()]
 
 
-def first_wrong_entry(value: Any) -> Any:
-    """The same for a field that is one text or a list of them, where FailFast cannot stand."""
-    if isinstance(value, list):
-        wrong = next((index for index, entry in enumerate(value) if not isinstance(entry, str)), None)
-        if wrong is not None:
-            raise PydanticCustomError("string_type", "entry {index} should be a valid string", {"index": wrong})
-    return value
+def entries(holds: Callable[[Any], bool], name: str) -> BeforeValidator:
+    """The same for a list in a union, where FailFast cannot stand."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, list):
+            wrong = next((index for index, entry in enumerate(value) if not holds(entry)), None)
+            if wrong is not None:
+                raise PydanticCustomError("entry_type", f"Input should be {name}", {"index": wrong})
+        return value
+
+    return BeforeValidator(check)
+
+
+all_texts = entries(lambda entry: isinstance(entry, str), "a valid string")
+
+
+def example(*bodies: dict[str, Any]) -> ConfigDict:
+    """Shown in the documentation; merged into the configuration of the base class."""
+    return ConfigDict(json_schema_extra={"examples": list(bodies)})
 
 
 class Own(BaseModel):
@@ -48,12 +61,8 @@ class Compatible(BaseModel):
 class PairsRequest(Own):
     """Sentence pairs, scored in one domain."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {"pairs": [["A man is playing a guitar.", "Someone plays an instrument."]], "domain": "default"}
-            ]
-        }
+    model_config = example(
+        {"pairs": [["A man is playing a guitar.", "Someone plays an instrument."]], "domain": "default"}
     )
 
     pairs: SentencePairs = Field(description="1 to 512 pairs of sentences")
@@ -75,6 +84,15 @@ class TeiInputs(Compatible):
 
 class TeiSimilarityRequest(Compatible):
     """text-embeddings-inference's body: one sentence against many."""
+
+    model_config = example(
+        {
+            "inputs": {
+                "source_sentence": "A man is playing a guitar.",
+                "sentences": ["Someone plays an instrument.", "Shares fell in London."],
+            }
+        }
+    )
 
     inputs: TeiInputs
     parameters: TeiParameters = Field(default_factory=TeiParameters)
@@ -112,6 +130,21 @@ class SimilarityDetail(BaseModel):
 class SimilarityResponse(BaseModel):
     """Columns, one entry a pair."""
 
+    model_config = example(
+        {
+            "domain": "default",
+            "version": 1,
+            "encoder": "9f5731ee66d8356acc380ac9202a33907c693fd43cdf64c6e33538f2531314c0",
+            "method": "identity",
+            "cosine": [0.6674459],
+            "similarity": [0.6674459],
+            "percentile": [0.9999991878494056],
+            "probability": None,
+            "flags": [{"a": [], "b": []}],
+            "notices": [],
+        }
+    )
+
     domain: str
     version: int
     encoder: str
@@ -130,7 +163,9 @@ class SimilarityResponse(BaseModel):
 class EmbedRequest(Compatible):
     """text-embeddings-inference's body, with a domain and a space."""
 
-    inputs: Annotated[str | list[str], BeforeValidator(first_wrong_entry)]
+    model_config = example({"inputs": ["A man is playing a guitar.", "Shares fell in London."]})
+
+    inputs: Annotated[str | list[str], all_texts]
     normalize: bool = True
     truncate: bool | None = None
     truncation_direction: Literal["Right", "Left"] = "Right"
@@ -166,12 +201,18 @@ LabelledPairs = Annotated[list[Label], FailFast(), Field(description="[text, tex
 
 
 class CalibrateRequest(CalibrateOptions):
+    """Sentences of a domain, 200 distinct ones at least, and labelled pairs if there are any."""
+
+    model_config = example({"domain": "tickets", "texts": ["The printer is jammed.", "I cannot log in."]})
+
     texts: Sentences
     labels: LabelledPairs = []
 
 
 class LabelsRequest(Own):
     """Labelled pairs for a version that exists; they make a new version of it."""
+
+    model_config = example({"labels": [["Printer is jammed.", "Paper stuck in the printer.", 1]]})
 
     labels: LabelledPairs
     version: int | None = Field(default=None, ge=1, description="the version to start from; else the champion")
@@ -267,6 +308,8 @@ class Threshold(BaseModel):
 
 
 class ChampionRequest(Own):
+    model_config = example({"version": 2})
+
     version: int = Field(ge=1)
 
 

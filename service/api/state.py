@@ -8,6 +8,7 @@ from fastapi import Depends, Request
 from service.adapters.domain_store import DomainStore
 from service.adapters.encoder_store import EncoderArtifact
 from service.adapters.job_store import JobStore
+from service.adapters.tokenizer import FastTokenizer
 from service.api.auth import Keys
 from service.core.drift import DriftMonitor
 from service.core.embedding import Embedder
@@ -25,6 +26,7 @@ class Service:
     metrics: Metrics
     keys: Keys
     encoder: EncoderArtifact
+    tokenizer: FastTokenizer
     embedder: Embedder
     registry: Registry
     domains: DomainStore

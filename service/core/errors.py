@@ -8,6 +8,7 @@ IsosimError
 ├── UnsupportedMedia         a content type this route does not read
 ├── Unauthorized · Forbidden no key or a wrong one · a key without the needed scope
 ├── NotFound                 no such domain, version, job or route
+│   ├── UnknownModel         the name of a model in a compatible body; the message lists what there is
 │   └── MethodNotAllowed
 ├── Conflict                 the state has changed, or does not allow this
 │   └── EncoderMismatch      the version belongs to another encoder
@@ -22,6 +23,8 @@ IsosimError
 
 class IsosimError(Exception):
     """Base of all domain errors; `str(error)` is fit for the caller's eyes."""
+
+    field: str | None = None  # of the body that is at fault, where one is
 
 
 class EmptyInput(IsosimError):
@@ -53,6 +56,10 @@ class Forbidden(IsosimError):
 
 
 class NotFound(IsosimError):
+    pass
+
+
+class UnknownModel(NotFound):
     pass
 
 

@@ -19,7 +19,8 @@ class Tokens(NamedTuple):
     truncated: bool
 
 
-Tokenize = Callable[[Sequence[str], Side], list[Tokens]]
+Content = str | tuple[int, ...]  # a text, or the tokens that a caller has made of it, special ones included
+Tokenize = Callable[[Sequence[Content], Side], list[Tokens]]
 
 
 @dataclass(eq=False, slots=True)
@@ -35,7 +36,7 @@ class Pooled:
 class Text(NamedTuple):
     """A text and what a request may change about its encoding. It is its own identity."""
 
-    content: str
+    content: Content
     side: Side = "right"
 
 
@@ -50,6 +51,9 @@ class KeyMaker:
     def __call__(self, text: Text) -> bytes:  # 20 bytes
         """Raises TokenizerFailure where the text is no Unicode: JSON can spell half of a surrogate pair."""
         key = self.prefix[text.side].copy()
+        if isinstance(text.content, tuple):
+            key.update(b"\xff" + np.array(text.content, "<i8").tobytes())  # no text begins with 0xff in UTF-8
+            return key.digest()
         try:
             key.update(text.content.encode())
         except UnicodeEncodeError:

@@ -7,9 +7,9 @@ import pytest
 from tokenizers import Tokenizer
 from tokenizers.processors import BertProcessing
 
-from service.adapters.encoder_store import EncoderArtifact
+from service.adapters.encoder_store import EncoderArtifact, EncoderStore
 from service.adapters.tokenizer import FastTokenizer
-from service.core.errors import TokenizerFailure
+from service.core.errors import InvalidInput, TokenizerFailure
 from tests.text import sentences
 
 
@@ -103,3 +103,33 @@ def test_threads_share_a_tokenizer_and_its_two_sides(tiny: EncoderArtifact) -> N
         sides = ["right", "left"] * 20
         found = list(pool.map(lambda side: tokenize([LONG] * 20, side), sides))
     assert found == [expected[side] for side in sides]
+
+
+def test_special_tokens_stand_for_no_characters(minilm_store: Path) -> None:
+    artifact = EncoderStore(minilm_store).find("minilm")
+    tokenize = FastTokenizer(artifact.tokenizer, artifact.spec.max_length)
+    pieces = tokenize.pieces(["A größer猫"], special=True)[0]
+    assert [piece.text for piece in pieces] == ["[CLS]", "A", "größer", "猫", "[SEP]"]
+    assert [(piece.start, piece.stop) for piece in pieces] == [(None, None), (0, 1), (2, 8), (8, 9), (None, None)]
+    assert [piece.special for piece in pieces] == [True, False, False, False, True]
+    assert [piece.id for piece in pieces] == tokenize(["A größer猫"], "right")[0].ids
+    assert tokenize.decode([[piece.id for piece in pieces]], skip_special=False)[0].startswith("[CLS]")
+    assert [piece.text for piece in tokenize.pieces(["A größer猫"], special=False)[0]] == ["A", "größer", "猫"]
+
+
+def test_what_is_tokens_already_is_only_cut(minilm_store: Path) -> None:
+    artifact = EncoderStore(minilm_store).find("minilm")
+    tokenize = FastTokenizer(artifact.tokenizer, 8)
+    ids = tuple(range(1000, 1020))
+    right, text = tokenize([ids, "a text"], "right")
+    assert (right.ids, right.truncated) == (list(ids[:8]), True)
+    assert text == tokenize(["a text"], "right")[0]
+    assert tokenize([ids[:8]], "left")[0].truncated is False
+    assert tokenize([ids], "left")[0].ids == list(ids[-8:])
+
+
+@pytest.mark.parametrize("number", [-1, 30522, 1 << 40])
+def test_an_id_outside_the_vocabulary_is_refused(minilm_store: Path, number: int) -> None:
+    artifact = EncoderStore(minilm_store).find("minilm")
+    with pytest.raises(InvalidInput, match="30522"):
+        FastTokenizer(artifact.tokenizer, 8).decode([[101, number]], skip_special=True)

@@ -1,0 +1,85 @@
+"""Writes the reference pages from the code they describe: `make reference`. A test compares them with the committed."""
+
+import inspect
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from service.api.errors import TABLE, V1_TYPES
+from service.app import create_app
+from service.core import errors
+from service.metrics import Metrics
+from service.settings import Settings
+
+HERE = Path(__file__).parent
+FIELD = re.compile(r"    (?P<name>\w+): .+?(?:  # (?P<why>.*))?")
+GROUP = re.compile(r"    # (?P<title>.+)")
+NOT_OURS = ("process_", "python_")
+
+
+def settings() -> Iterator[str]:
+    """The class's own source: fields in order, under its headings, each with its comment on how to choose it."""
+    yield "# Settings\n\nRead once at the start, from the environment. `isosim doctor` names variables that are none.\n"
+    for line in inspect.getsource(Settings).splitlines():
+        if group := GROUP.fullmatch(line):
+            yield f"\n## {group['title']}\n\n| variable | default | how to choose it |\n|---|---|---|\n"
+        elif (field := FIELD.fullmatch(line)) and field["name"] in Settings.model_fields:
+            value = Settings.model_fields[field["name"]].default
+            shown = str(value).lower() if isinstance(value, bool) else "" if value in (None, ()) else str(value)
+            yield f"| `ISOSIM_{field['name'].upper()}` | {shown and f'`{shown}`'} | {field['why'] or ''} |\n"
+
+
+def metrics() -> Iterator[str]:
+    yield "# Metrics\n\n`GET /metrics`, Prometheus exposition. Beside these there are the client library's\n"
+    yield "`process_*` and `python_*`.\n\n"
+    yield "| metric | type | labels | what it counts |\n|---|---|---|---|\n"
+    for collector in Metrics().registry._collector_to_names:
+        for family in collector.collect():
+            if not family.name.startswith(NOT_OURS):
+                suffix = {"counter": "_total", "info": "_info"}.get(family.type, "")
+                labels = ", ".join(f"`{name}`" for name in getattr(collector, "_labelnames", ()))
+                meaning = family.documentation.replace("|", "\\|")
+                yield f"| `{family.name}{suffix}` | {family.type} | {labels} | {meaning} |\n"
+
+
+def errors_page() -> Iterator[str]:
+    yield "# Errors\n\n"
+    yield "Every error answer of our own and of TEI's routes is\n\n"
+    yield '```json\n{"error": "what is wrong and what to do", "error_type": "Validation", "request_id": "…"}\n```\n\n'
+    yield "and of a route under `/v1` OpenAI's, where 422 becomes 400:\n\n"
+    yield '```json\n{"error": {"message": "…", "type": "invalid_request_error", "param": "input.1", '
+    yield '"code": "validation"}}\n```\n\n'
+    yield "`x-should-retry: false` stands on what will not heal by itself; 429 and 503 carry `Retry-After` (s).\n"
+    yield "A request that fails changes nothing.\n\n"
+    yield "| status | `error_type` | `type` under `/v1` | when |\n|---|---|---|---|\n"
+    meaning = dict(re.findall(r"([A-Z]\w+) {2,}(.+)", errors.__doc__ or ""))
+    for kind, (status, name) in sorted(TABLE.items(), key=lambda row: (row[1], row[0].__name__)):
+        v1 = V1_TYPES.get(400 if status == 422 else status, "server_error")
+        yield f"| {status} | {name} | {v1} | {meaning.get(kind.__name__, WHEN.get(kind.__name__, ''))} |\n"
+    yield "| 500 | Internal | server_error | a fault of ours; the log has it under the request id |\n"
+
+
+WHEN = {
+    "MethodNotAllowed": "the route has other methods, named in `Allow`",
+    "Unauthorized": "no key, or one that is not known",
+    "Forbidden": "a key without the needed scope",
+}
+
+
+def openapi() -> Iterator[str]:
+    yield json.dumps(create_app(Settings()).openapi(), indent=1, ensure_ascii=False) + "\n"
+
+
+PAGES = {"settings.md": settings, "metrics.md": metrics, "errors.md": errors_page, "../openapi.json": openapi}
+
+
+def pages() -> dict[str, str]:
+    return {name: "".join(page()) for name, page in PAGES.items()}
+
+
+if __name__ == "__main__":
+    for name, text in pages().items():
+        (HERE / name).write_text(text, encoding="utf-8")
+        print(HERE / name, file=sys.stderr)

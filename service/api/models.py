@@ -1,0 +1,65 @@
+"""Model names of compatible bodies: `isosim`, `isosim/<domain>[@version]`, and with `:raw` the frozen encoder."""
+
+import asyncio
+import re
+from dataclasses import dataclass
+
+from service.api.scoring import Space
+from service.api.state import Service
+from service.core.calibration import Calibration, DomainRef
+from service.core.errors import InvalidInput, NotFound, UnknownModel
+from service.core.registry import DEFAULT
+
+NAME = re.compile(r"isosim(?:/(?P<domain>[^:/]+))?(?P<raw>:raw)?")
+LISTED = 40  # names in a message
+
+
+@dataclass(frozen=True)
+class Model:
+    """What a model's name stands for now."""
+
+    name: str
+    calibration: Calibration
+    space: Space
+
+
+def parse(name: str) -> tuple[DomainRef, Space]:
+    """Raises InvalidInput where this is no name of ours."""
+    match = NAME.fullmatch(name)
+    if not match:
+        raise InvalidInput(f"model {name[:80]!r}")
+    return DomainRef.parse(match["domain"] or DEFAULT), "raw" if match["raw"] else "calibrated"
+
+
+async def resolve(service: Service, name: str, version: str | None = None) -> Model:
+    """The model of that name; `version` for protocols that keep it apart from the name.
+
+    Raises:
+        UnknownModel: there is none; the message lists what there is.
+        EncoderMismatch: its domain belongs to another encoder.
+    """
+    try:
+        ref, space = parse(name)
+        if version is not None:
+            ref = DomainRef.parse(f"{ref.name}@{version}")
+        return Model(name, await service.registry.resolve(ref), space)
+    except (InvalidInput, NotFound):
+        known = await names(service)
+        more = f" and {len(known) - LISTED} more (GET /v1/models)" if len(known) > LISTED else ""
+        asked = name[:80] if version is None else f"{name[:80]} version {version[:20]}"
+        unknown = UnknownModel(f"no model {asked!r}; there is {', '.join(known[:LISTED])}{more}")
+        unknown.field = "model"
+        raise unknown from None
+
+
+async def names(service: Service) -> list[str]:
+    """All models this server can answer for, the default first."""
+    found = await asyncio.to_thread(servable, service)
+    return ["isosim", *(f"isosim/{domain}{raw}" for domain in found for raw in ("", ":raw"))]
+
+
+def servable(service: Service) -> list[str]:
+    """Domains with a champion for this server's encoder; reads the store."""
+    digest = service.encoder.digest
+    others = (name for name in service.domains.domains() if name != DEFAULT)
+    return [DEFAULT, *sorted(d for d in others if service.domains.aliases(d, digest).champion is not None)]

@@ -1,0 +1,111 @@
+"""OpenAI's embeddings and models routes. Errors under /v1 have OpenAI's shape (service/api/errors.py)."""
+
+import asyncio
+import base64
+from datetime import datetime
+
+from fastapi import APIRouter
+from fastapi.responses import Response
+
+from service.api import models
+from service.api.requests import TraceDep, documented_v1, json_response, name_ignored, needs
+from service.api.route import ScoringRoute
+from service.api.schemas_compatible import (
+    EmbeddingsRequest,
+    EmbeddingsResponse,
+    ModelCard,
+    ModelList,
+    ModelPath,
+    id_rows,
+)
+from service.api.scoring import check_count, check_dimensions, embed, fault, listed, usage, vectors
+from service.api.state import Service, ServiceDep
+from service.core.calibration import Matrix
+from service.core.errors import InvalidInput
+from service.core.texts import Content
+
+scoring = APIRouter(tags=["OpenAI"], route_class=ScoringRoute)
+router = APIRouter(tags=["OpenAI"], prefix="/v1/models", dependencies=[needs("read")])
+
+ANSWERS = documented_v1(400, 404, 409, 413, 415, 424, 429)
+
+
+@scoring.post("/v1/embeddings", response_model=EmbeddingsResponse, responses=ANSWERS)
+async def embeddings(body: EmbeddingsRequest, service: ServiceDep, trace: TraceDep) -> Response:
+    """Unit vectors: calibrated ones of `isosim/<domain>`, the frozen encoder's of `isosim/<domain>:raw`."""
+    contents = inputs(body.input, service)
+    name_ignored(trace, body)
+    model = await models.resolve(service, body.model)
+    check_dimensions(body.dimensions, model.space, service.encoder.spec.dim)
+    embedded = await embed(service, trace, contents)
+    found = await vectors(service, trace, model.calibration, model.space, embedded, dimensions=body.dimensions)
+    written = as_base64(found) if body.encoding_format == "base64" else found
+    data = [{"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(written)]
+    return json_response({"object": "list", "data": data, "model": body.model, "usage": usage(embedded)})
+
+
+def as_base64(vectors: Matrix) -> list[str]:
+    """Each row's float32 values, little-endian."""
+    return [base64.b64encode(vector).decode() for vector in vectors.astype("<f4")]
+
+
+def inputs(given: str | list[str] | list[int] | list[list[int]], service: Service) -> list[Content]:
+    """What `input` asks for: texts, or token ids where they are switched on.
+
+    Raises:
+        EmptyInput, InvalidInput: naming the entry.
+    """
+    if isinstance(given, str):
+        return [*listed(given, "input", service)]
+    texts = [entry for entry in given if isinstance(entry, str)]
+    if len(texts) == len(given):
+        return [*listed(texts, "input", service)]
+    rows = id_rows([entry for entry in given if not isinstance(entry, str)])
+    if not service.settings.allow_token_ids:
+        raise fault(
+            InvalidInput,
+            "input",
+            "holds token ids, which mean something else to this encoder than to OpenAI's tokenizer; send texts "
+            "(LangChain: check_embedding_ctx_length=False), or allow them (ISOSIM_ALLOW_TOKEN_IDS=true)",
+        )
+    check_count(len(rows), "input", service.settings.max_texts)
+    for number, row in enumerate(rows):
+        check_count(len(row), f"input.{number}", service.settings.max_characters)
+        service.tokenizer.check(row)
+    return [tuple(row) for row in rows]
+
+
+@router.get("", responses=documented_v1())
+async def list_models(service: ServiceDep) -> ModelList:
+    """`isosim`, and each domain calibrated and raw."""
+    return ModelList(data=await asyncio.to_thread(cards, service))
+
+
+def cards(service: Service) -> list[ModelCard]:
+    found = [card(service, "isosim", service.registry.builtin.domain)]
+    for domain in models.servable(service):
+        found += [card(service, f"isosim/{domain}{raw}", domain) for raw in ("", ":raw")]
+    return found
+
+
+def card(service: Service, name: str, domain: str) -> ModelCard:
+    champion = service.domains.aliases(domain, service.encoder.digest).champion
+    return ModelCard(
+        id=name, created=created(service, domain, champion or 0), max_model_len=service.encoder.spec.max_length
+    )
+
+
+def created(service: Service, domain: str, version: int) -> int:
+    """Seconds since 1970; version 0 is built in."""
+    if not version:
+        return 0
+    return int(datetime.fromisoformat(service.domains.manifest(domain, version)["created"]).timestamp())
+
+
+@router.get("/{model:path}", responses=documented_v1(404, 409))
+async def get_model(model: ModelPath, service: ServiceDep) -> ModelCard:
+    """One model; unknown names are told what there is."""
+    found = await models.resolve(service, model)
+    calibration = found.calibration
+    since = await asyncio.to_thread(created, service, calibration.domain, calibration.version)
+    return ModelCard(id=model, created=since, max_model_len=service.encoder.spec.max_length)

@@ -1,0 +1,143 @@
+"""What every scoring route does between body and answer: texts to vectors, vectors to scores, a note of both."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from service.api.middleware import Trace
+from service.api.state import Service
+from service.core.calibration import Calibration, Matrix
+from service.core.embedding import Embedded
+from service.core.errors import EmptyInput, InvalidInput, IsosimError
+from service.core.similarity import Scores, normalized, score
+from service.core.texts import Content, Side, Text
+
+Space = Literal["calibrated", "raw"]
+
+INLINE_ROWS = 64  # so few texts and pairs are scored sooner than they are handed to a thread
+
+
+def fault(kind: type[IsosimError], field: str, why: str) -> IsosimError:
+    """An error that names its field, in words and for clients that ask which one it was."""
+    error = kind(f"{field}{why}" if why.startswith(":") else f"{field} {why}")
+    error.field = field.strip("`")
+    return error
+
+
+def check_count(count: int, field: str, limit: int) -> None:
+    """Raises EmptyInput or InvalidInput, naming the field."""
+    if not count:
+        raise fault(EmptyInput, field, "cannot be empty")
+    if count > limit:
+        raise fault(InvalidInput, field, f"has {count} entries, at most {limit} are taken")
+
+
+def check_text(text: str, field: str, max_characters: int) -> None:
+    """Raises EmptyInput or InvalidInput, naming the field."""
+    if not text or text.isspace():
+        raise fault(EmptyInput, field, "is empty")
+    if len(text) > max_characters:
+        raise fault(InvalidInput, field, f"has {len(text)} characters, at most {max_characters} are taken")
+
+
+def listed(value: str | list[str], field: str, service: Service, limit: int | None = None) -> list[str]:
+    """A field that holds one text or several, checked. Raises EmptyInput or InvalidInput, naming the entry."""
+    settings = service.settings
+    if isinstance(value, str):
+        check_text(value, field, settings.max_characters)
+        return [value]
+    check_count(len(value), field, settings.max_texts if limit is None else limit)
+    for number, text in enumerate(value):
+        check_text(text, f"{field}.{number}", settings.max_characters)
+    return value
+
+
+def check_prompt(name: str | None) -> None:
+    if name is not None:
+        raise fault(InvalidInput, "prompt_name", f": {name!r}, but this encoder has no named prompts")
+
+
+def check_dimensions(dimensions: int | None, space: Space, dim: int) -> None:
+    """Raises InvalidInput: a raw vector may be cut to its first entries, a calibrated one loses its meaning."""
+    if dimensions is not None and space == "calibrated":
+        raise fault(InvalidInput, "dimensions", ": a calibrated vector cannot be cut; ask for the raw one")
+    if dimensions is not None and dimensions > dim:
+        raise fault(InvalidInput, "dimensions", f": {dimensions} asked, the encoder has {dim}")
+
+
+def side_of(truncation_direction: str) -> Side:
+    return "left" if truncation_direction == "Left" else "right"
+
+
+async def embed(
+    service: Service, trace: Trace, contents: Sequence[Content], *, side: Side = "right", truncate: bool | None = None
+) -> Embedded:
+    """Frozen-encoder vectors of the texts. `truncate=False`, as TEI has it: a text that does not fit is refused.
+
+    Raises:
+        InvalidInput, TokenizerFailure, Overloaded, BackendFailure; CallerLeft where nobody waits any more.
+    """
+    prompt = service.encoder.spec.prompt
+    texts = [Text(prompt + content if isinstance(content, str) else content, side) for content in contents]
+    embedded = await service.embedder.embed(texts, trace.caller_left)
+    if truncate is False and any(text.truncated for text in embedded.texts):
+        raise InvalidInput(f"truncate is false and a text has more than {service.encoder.spec.max_length} tokens")
+    return embedded
+
+
+async def vectors(
+    service: Service,
+    trace: Trace,
+    calibration: Calibration,
+    space: Space,
+    embedded: Embedded,
+    *,
+    normalize: bool = True,
+    dimensions: int | None = None,
+) -> Matrix:
+    """A vector for each text that was asked for: (texts, dim or dimensions)."""
+    started = time.perf_counter()
+    found = embedded.vectors
+    if space == "calibrated" and calibration.transform is not None:
+        few = len(found) <= INLINE_ROWS
+        found = calibration.latents(found) if few else await asyncio.to_thread(calibration.latents, found)
+    found = found[:, :dimensions]
+    if normalize:
+        found = normalized(found)
+    note(service, trace, calibration, embedded, time.perf_counter() - started)
+    return found[embedded.rows]
+
+
+async def scores(
+    service: Service, trace: Trace, calibration: Calibration, embedded: Embedded, left: slice | int, right: slice
+) -> Scores:
+    """Scores the texts at `left` (one text: an index) against those at `right`, in the order of the request."""
+    started = time.perf_counter()
+    b = embedded.rows[right]
+    a = np.full_like(b, embedded.rows[left]) if isinstance(left, int) else embedded.rows[left]
+    inputs = (calibration, embedded.texts, embedded.vectors, a, b)
+    small = max(len(embedded.vectors), len(a)) <= INLINE_ROWS
+    found = score(*inputs) if small else await asyncio.to_thread(score, *inputs)
+    champion = service.registry.champions.get(calibration.domain) is calibration
+    service.drift.observe(calibration, found, champion=champion)
+    note(service, trace, calibration, embedded, time.perf_counter() - started)
+    return found
+
+
+def note(service: Service, trace: Trace, calibration: Calibration, embedded: Embedded, spent: float) -> None:
+    """Every score says where it came from: headers and metrics; `spent` seconds on calibration."""
+    trace.headers["x-isosim-domain"] = calibration.domain
+    trace.headers["x-isosim-version"] = str(calibration.version)
+    trace.headers["x-isosim-encoder"] = calibration.encoder
+    trace.timings = embedded.timings
+    service.metrics.truncated.inc(sum(text.truncated for text in embedded.texts))
+    service.metrics.observe_timings(embedded.timings, spent)
+
+
+def usage(embedded: Embedded) -> dict[str, Any]:
+    """Tokens of all texts asked for, cached ones too: what such clients account by."""
+    tokens = sum(embedded.texts[row].tokens for row in embedded.rows)
+    return {"prompt_tokens": tokens, "total_tokens": tokens}

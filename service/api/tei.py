@@ -1,0 +1,77 @@
+"""text-embeddings-inference's other routes: tokens of texts and texts of tokens, what is served, whether it is well."""
+
+import asyncio
+
+from fastapi import APIRouter
+from fastapi.responses import Response
+
+from service import __version__
+from service.api.operations import check_ready
+from service.api.requests import TraceDep, documented, json_response, name_ignored, needs
+from service.api.route import ScoringRoute
+from service.api.schemas_compatible import (
+    DecodeRequest,
+    Info,
+    ModelType,
+    Pooling,
+    SimpleToken,
+    TokenizeRequest,
+    id_rows,
+)
+from service.api.scoring import check_count, check_prompt, listed
+from service.api.state import ServiceDep
+
+tokens = APIRouter(tags=["scoring"], route_class=ScoringRoute)
+router = APIRouter(tags=["operations"])
+
+DTYPES = {"fp32": "float32", "fp16": "float16"}
+STATUSES = (400, 413, 415, 422)
+
+
+@tokens.post("/tokenize", response_model=list[list[SimpleToken]], responses=documented(*STATUSES))
+async def tokenize(body: TokenizeRequest, service: ServiceDep, trace: TraceDep) -> Response:
+    """The encoder's tokens of each text, uncut, with the characters they stand for."""
+    texts = listed(body.inputs, "inputs", service)
+    check_prompt(body.prompt_name)
+    name_ignored(trace, body)
+    found = await asyncio.to_thread(service.tokenizer.pieces, texts, special=body.add_special_tokens)
+    return json_response([[piece._asdict() for piece in pieces] for pieces in found])
+
+
+@tokens.post("/decode", response_model=list[str], responses=documented(*STATUSES))
+async def decode(body: DecodeRequest, service: ServiceDep, trace: TraceDep) -> Response:
+    """Texts of token ids."""
+    check_count(len(body.ids), "ids", service.settings.max_characters)
+    rows = id_rows(body.ids)
+    name_ignored(trace, body)
+    return json_response(await asyncio.to_thread(service.tokenizer.decode, rows, skip_special=body.skip_special_tokens))
+
+
+@router.get("/info", dependencies=[needs("read")], responses=documented())
+async def info(service: ServiceDep) -> Info:
+    """What is served and how much it takes at once."""
+    settings, spec, plan = service.settings, service.encoder.spec, service.embedder.batcher.plan
+    return Info(
+        model_id=service.encoder.id,
+        model_sha=service.encoder.digest,
+        model_dtype=DTYPES.get(spec.precision, spec.precision),
+        served_model_name="isosim",
+        model_type=ModelType(embedding=Pooling(pooling=spec.pooling)),
+        max_concurrent_requests=settings.max_queued_texts,
+        max_input_length=spec.max_length,
+        max_batch_tokens=plan.max_batch_tokens,
+        max_batch_requests=plan.max_batch_texts,
+        max_client_batch_size=settings.max_texts,
+        auto_truncate=True,
+        tokenization_workers=1,
+        version=__version__,
+        sha=None,
+        docker_label=None,
+    )
+
+
+@router.get("/health", response_class=Response, responses={503: documented()[503]})
+async def health(service: ServiceDep) -> Response:
+    """200 and nothing else where /readyz is well."""
+    check_ready(service)
+    return Response()

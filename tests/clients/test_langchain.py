@@ -1,0 +1,33 @@
+"""langchain-openai and langchain-huggingface."""
+
+import numpy as np
+import openai
+import pytest
+from langchain_huggingface import HuggingFaceEndpointEmbeddings
+from langchain_openai import OpenAIEmbeddings
+
+from .conftest import TEXTS
+
+
+def openai_embeddings(url: str, key: str, **options: object) -> OpenAIEmbeddings:
+    return OpenAIEmbeddings(base_url=f"{url}/v1", api_key=key, model="isosim", **options)
+
+
+def test_openai_embeddings_sends_texts_when_told_to(url: str, key: str, vectors: list[list[float]]) -> None:
+    client = openai_embeddings(url, key, check_embedding_ctx_length=False)
+    np.testing.assert_allclose(client.embed_documents(TEXTS), vectors, rtol=1e-6)
+    np.testing.assert_allclose(client.embed_query(TEXTS[0]), vectors[0], rtol=1e-6)
+
+
+def test_token_ids_get_an_error_that_names_the_option_to_set(url: str, key: str) -> None:
+    """What LangChain posts by default, without the download of OpenAI's tokenizer that it makes them with."""
+    with pytest.raises(openai.BadRequestError, match="check_embedding_ctx_length=False"):
+        openai_embeddings(url, key).client.create(model="isosim", input=[[32, 893], [15]])
+
+
+def test_huggingface_endpoint_embeddings_changes_only_the_address(
+    url: str, key: str, vectors: list[list[float]]
+) -> None:
+    client = HuggingFaceEndpointEmbeddings(model=url, huggingfacehub_api_token=key)
+    np.testing.assert_allclose(client.embed_documents(TEXTS), vectors, rtol=1e-6)
+    np.testing.assert_allclose(client.embed_query(TEXTS[0]), vectors[0], rtol=1e-6)

@@ -1,0 +1,96 @@
+"""Every command of the documents runs: shell and Python blocks in order, as a reader would copy them.
+
+A block under the line `<!-- not run: reason -->` is left out; what it says must be seen to elsewhere.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from service.adapters.encoder_store import EncoderStore
+from tests.conftest import Serve, environment
+from tests.http.test_clients import PYTHON
+from tests.text import sentences
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    "README.md",
+    "docs/tutorial.md",
+    *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs/how-to").glob("*.md")),
+]
+FENCE = re.compile(r"(?P<before>[^\n]*)\n```(?P<kind>sh|python)\n(?P<code>.*?)\n```", re.S)
+NOT_RUN = re.compile(r"<!-- not run: .+ -->")
+ADDRESS = "http://127.0.0.1:8000"
+
+
+class Block(NamedTuple):
+    kind: str
+    code: str
+
+
+def blocks(page: str) -> Iterator[Block]:
+    for match in FENCE.finditer((ROOT / page).read_text(encoding="utf-8")):
+        if not NOT_RUN.fullmatch(match["before"]):
+            yield Block(match["kind"], match["code"])
+
+
+def what_a_reader_has(folder: Path) -> None:
+    """Text of a domain, and labelled pairs of it: the same subject doing the same is a match."""
+    texts = sentences(2000)
+    (folder / "tickets.txt").write_text("\n".join(texts) + "\n")
+    pairs = [(a, b) for a in texts[:200] for b in texts[1000:1200]]
+    matches = [f"1\t{a}\t{b}" for a, b in pairs if a[:20] == b[:20]]
+    others = [f"0\t{a}\t{b}" for a, b in pairs if a[:20] != b[:20]]
+    (folder / "pairs.tsv").write_text("\n".join(matches[:60] + others[:200]) + "\n")
+
+
+def test_the_documents_have_commands_and_few_are_left_out() -> None:
+    text = "".join((ROOT / page).read_text(encoding="utf-8") for page in PAGES)
+    assert sum(1 for page in PAGES for _ in blocks(page)) > 4 * len(NOT_RUN.findall(text))
+    assert not re.search(r"^```$\n(curl|isosim|make|\.venv)", text, re.M), "a command in a block that is not ```sh"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_runs(page: str, serve: Serve, minilm_store: Path, tmp_path: Path) -> None:
+    """On a fresh store, in an empty folder, with the server the page speaks to."""
+    store = tmp_path / "model_store"
+    shutil.copytree(minilm_store, store)
+    server = serve(model_store=store, encoder="minilm")
+    folder = tmp_path / "reader"
+    folder.mkdir()
+    what_a_reader_has(folder)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    settings = environment(model_store=store, port=server.url.rsplit(":", 1)[1]) | {"PATH": path}
+    for kind, code in blocks(page):
+        local = code.replace(ADDRESS, server.url).replace("127.0.0.1:8000", server.url.removeprefix("http://"))
+        local = local.replace(".venv/bin/", "")
+        command = ["bash", "-euo", "pipefail", "-c", local] if kind == "sh" else [str(PYTHON), "-c", local]
+        done = subprocess.run(
+            command, cwd=folder, env=settings, capture_output=True, text=True, timeout=600, check=False
+        )
+        assert done.returncode == 0, f"{code}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        assert '"error' not in done.stdout or '"error":null' in done.stdout or "gpt" in code, (
+            f"{code}\n{done.stdout[-3000:]}"
+        )
+
+
+def test_tritons_configuration_names_the_bundle_as_it_is(minilm_store: Path) -> None:
+    import onnx
+
+    graph = onnx.load(EncoderStore(minilm_store).find("minilm").joined, load_external_data=False).graph
+    types = {onnx.TensorProto.INT64: "TYPE_INT64", onnx.TensorProto.FLOAT: "TYPE_FP32"}
+    weights = {tensor.name for tensor in graph.initializer}
+    found = {
+        (value.name, types[value.type.tensor_type.elem_type])
+        for value in [*graph.input, *graph.output]
+        if value.name not in weights
+    }
+    page = (ROOT / "docs/how-to/triton.md").read_text(encoding="utf-8")
+    assert set(re.findall(r'name: "(\w+)" data_type: (\w+)', page)) == found
