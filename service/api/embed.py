@@ -20,7 +20,7 @@ ANSWERS = documented(400, 404, 409, 413, 415, 422, 424, 429)
 @router.post("/", response_model=list[list[float]], responses=ANSWERS, summary="Embed, for clients that know one URL")
 async def embed(body: EmbedRequest, service: ServiceDep, trace: TraceDep) -> Response:
     """One vector a text, always as a list of lists."""
-    contents = listed(body.inputs, "`inputs`" if not body.inputs else "inputs", service)
+    contents = listed(body.inputs, "inputs", service)
     check_prompt(body.prompt_name)
     check_dimensions(body.dimensions, body.space, service.encoder.spec.dim)
     name_ignored(trace, body)

@@ -30,7 +30,7 @@ def fault(kind: type[IsosimError], field: str, why: str) -> IsosimError:
 def check_count(count: int, field: str, limit: int) -> None:
     """Raises EmptyInput or InvalidInput, naming the field."""
     if not count:
-        raise fault(EmptyInput, field, "cannot be empty")
+        raise fault(EmptyInput, f"`{field}`", "cannot be empty")  # TEI's words
     if count > limit:
         raise fault(InvalidInput, field, f"has {count} entries, at most {limit} are taken")
 
@@ -63,7 +63,7 @@ def check_prompt(name: str | None) -> None:
 def check_dimensions(dimensions: int | None, space: Space, dim: int) -> None:
     """Raises InvalidInput: a raw vector may be cut to its first entries, a calibrated one loses its meaning."""
     if dimensions is not None and space == "calibrated":
-        raise fault(InvalidInput, "dimensions", ": a calibrated vector cannot be cut; ask for the raw one")
+        raise fault(InvalidInput, "dimensions", ": a calibrated vector cannot be cut; ask for the raw one (space: raw, or isosim/<domain>:raw)")
     if dimensions is not None and dimensions > dim:
         raise fault(InvalidInput, "dimensions", f": {dimensions} asked, the encoder has {dim}")
 

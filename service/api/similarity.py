@@ -93,7 +93,7 @@ def notices_of(calibration: Calibration) -> list[str]:
 async def tei_similarity(body: TeiSimilarityRequest, service: Service, trace: Trace) -> Response:
     settings, parameters = service.settings, body.parameters
     sentences = body.inputs.sentences
-    listed(sentences, "inputs.sentences" if sentences else "`inputs.sentences`", service, settings.max_texts - 1)
+    listed(sentences, "inputs.sentences", service, settings.max_texts - 1)
     check_text(body.inputs.source_sentence, "inputs.source_sentence", settings.max_characters)
     check_prompt(parameters.prompt_name)
     name_ignored(trace, body)

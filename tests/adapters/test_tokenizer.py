@@ -108,13 +108,13 @@ def test_threads_share_a_tokenizer_and_its_two_sides(tiny: EncoderArtifact) -> N
 def test_special_tokens_stand_for_no_characters(minilm_store: Path) -> None:
     artifact = EncoderStore(minilm_store).find("minilm")
     tokenize = FastTokenizer(artifact.tokenizer, artifact.spec.max_length)
-    pieces = tokenize.pieces(["A größer猫"], special=True)[0]
-    assert [piece.text for piece in pieces] == ["[CLS]", "A", "größer", "猫", "[SEP]"]
+    pieces = tokenize.pieces(["A guitar猫"], special=True)[0]
+    assert [piece.text for piece in pieces] == ["[CLS]", "A", "guitar", "猫", "[SEP]"]
     assert [(piece.start, piece.stop) for piece in pieces] == [(None, None), (0, 1), (2, 8), (8, 9), (None, None)]
     assert [piece.special for piece in pieces] == [True, False, False, False, True]
-    assert [piece.id for piece in pieces] == tokenize(["A größer猫"], "right")[0].ids
+    assert [piece.id for piece in pieces] == tokenize(["A guitar猫"], "right")[0].ids
     assert tokenize.decode([[piece.id for piece in pieces]], skip_special=False)[0].startswith("[CLS]")
-    assert [piece.text for piece in tokenize.pieces(["A größer猫"], special=False)[0]] == ["A", "größer", "猫"]
+    assert [piece.text for piece in tokenize.pieces(["A guitar猫"], special=False)[0]] == ["A", "guitar", "猫"]
 
 
 def test_what_is_tokens_already_is_only_cut(minilm_store: Path) -> None:

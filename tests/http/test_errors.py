@@ -43,7 +43,7 @@ Post = Callable[..., httpx.Response]
 @pytest.mark.parametrize(
     ("path", "body", "word"),
     [
-        ("/similarity", {"pairs": []}, "pairs cannot be empty"),
+        ("/similarity", {"pairs": []}, "`pairs` cannot be empty"),
         ("/similarity", {"pairs": [["a", ""]]}, "pairs.0.1 is empty"),
         ("/similarity", {"pairs": [["a", " \n"]]}, "pairs.0.1 is empty"),
         ("/similarity", {"inputs": {"source_sentence": "a", "sentences": []}}, "`inputs.sentences` cannot be empty"),
