@@ -70,9 +70,15 @@ class PairsRequest(Own):
     detail: bool = Field(default=False, description="adds what the score rests on")
 
 
+TruncationDirection = Annotated[
+    Literal["Right", "Left", "right", "left"],
+    Field(description="the end that is cut off; Hugging Face's client writes small"),
+]
+
+
 class TeiParameters(Compatible):
     truncate: bool | None = Field(default=None, description="false: refuse a text that is too long")
-    truncation_direction: Literal["Right", "Left"] = "Right"
+    truncation_direction: TruncationDirection = "Right"
     prompt_name: str | None = None
     domain: DomainField = "default"
 
@@ -168,7 +174,7 @@ class EmbedRequest(Compatible):
     inputs: Annotated[str | list[str], all_texts]
     normalize: bool = True
     truncate: bool | None = None
-    truncation_direction: Literal["Right", "Left"] = "Right"
+    truncation_direction: TruncationDirection = "Right"
     prompt_name: str | None = None
     dimensions: int | None = Field(default=None, ge=1)
     domain: DomainField = "default"

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from fastapi import Path
 from pydantic import BaseModel, Discriminator, Field, Tag
 
-from service.api.schemas import Compatible, DomainField, all_texts, entries, example
+from service.api.schemas import Compatible, DomainField, TruncationDirection, all_texts, entries, example
 
 OneOrMore = Annotated[str | list[str], all_texts]
 Texts = Annotated[list[str], all_texts]
@@ -123,7 +123,7 @@ class RerankRequest(Compatible):
     domain: DomainField = "default"
     raw_scores: bool = Field(default=False, description="similarity in place of the percentile")
     truncate: bool | None = None
-    truncation_direction: Literal["Right", "Left"] = "Right"
+    truncation_direction: TruncationDirection = "Right"
     return_text: bool = False
     return_documents: bool = False
     top_n: int | None = Field(default=None, ge=1)

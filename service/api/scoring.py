@@ -63,13 +63,17 @@ def check_prompt(name: str | None) -> None:
 def check_dimensions(dimensions: int | None, space: Space, dim: int) -> None:
     """Raises InvalidInput: a raw vector may be cut to its first entries, a calibrated one loses its meaning."""
     if dimensions is not None and space == "calibrated":
-        raise fault(InvalidInput, "dimensions", ": a calibrated vector cannot be cut; ask for the raw one (space: raw, or isosim/<domain>:raw)")
+        raise fault(
+            InvalidInput,
+            "dimensions",
+            ": a calibrated vector cannot be cut; ask for the raw one (space: raw, or isosim/<domain>:raw)",
+        )
     if dimensions is not None and dimensions > dim:
         raise fault(InvalidInput, "dimensions", f": {dimensions} asked, the encoder has {dim}")
 
 
 def side_of(truncation_direction: str) -> Side:
-    return "left" if truncation_direction == "Left" else "right"
+    return "left" if truncation_direction.lower() == "left" else "right"
 
 
 async def embed(

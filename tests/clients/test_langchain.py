@@ -3,6 +3,7 @@
 import numpy as np
 import openai
 import pytest
+from huggingface_hub import InferenceClient
 from langchain_huggingface import HuggingFaceEndpointEmbeddings
 from langchain_openai import OpenAIEmbeddings
 
@@ -25,9 +26,11 @@ def test_token_ids_get_an_error_that_names_the_option_to_set(url: str, key: str)
         openai_embeddings(url, key).client.create(model="isosim", input=[[32, 893], [15]])
 
 
-def test_huggingface_endpoint_embeddings_changes_only_the_address(
+def test_huggingface_endpoint_embeddings_on_a_client_of_ones_own(
     url: str, key: str, vectors: list[list[float]]
 ) -> None:
-    client = HuggingFaceEndpointEmbeddings(model=url, huggingfacehub_api_token=key)
+    """Since 1.2 it refuses an address as `model`; its client can be replaced."""
+    client = HuggingFaceEndpointEmbeddings()
+    client.client = InferenceClient(model=url, token=key)
     np.testing.assert_allclose(client.embed_documents(TEXTS), vectors, rtol=1e-6)
     np.testing.assert_allclose(client.embed_query(TEXTS[0]), vectors[0], rtol=1e-6)

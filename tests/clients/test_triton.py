@@ -13,7 +13,7 @@ def client(url: str) -> triton.InferenceServerClient:
     return triton.InferenceServerClient(url.removeprefix("http://"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture  # one a test: the client writes into it
 def headers(key: str) -> dict[str, str]:
     return {"authorization": f"Bearer {key}"}
 
