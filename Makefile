@@ -9,7 +9,7 @@ export ISOSIM_PORT ?= $(PORT)
 .DEFAULT_GOAL := help
 DATA ?= ../shared/data
 
-.PHONY: help run test check reference format redis shipped bench bench-peers clean
+.PHONY: help run test check reference format redis browser shipped bench bench-peers clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -17,7 +17,7 @@ help:  ## this list
 run: .venv/run model_store/encoders/minilm  ## environment, default encoder, server on http://127.0.0.1:8000 (PORT=)
 	@exec $(BIN)/isosim serve
 
-test: check redis .venv-clients/ready  ## everything the tests need (a real Redis included), all checks, all tests
+test: check redis browser .venv-clients/ready  ## everything the tests need (a real Redis included), all checks, all tests
 	$(BIN)/python -m pytest
 
 check: .venv/dev  ## ruff, mypy (strict), import-linter
@@ -33,11 +33,19 @@ format: .venv/dev  ## let ruff lay the code out
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-redis:
-	@command -v redis-server >/dev/null || { \
+# Name of a command, its Debian package.
+define installed
+	@command -v $(1) >/dev/null || { \
 	  [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null || { \
-	    echo "The tests run a real redis-server. Install it (Debian, Ubuntu: sudo apt-get install redis-server) and run again."; exit 1; }; \
-	  echo "installing redis-server"; apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends redis-server >/dev/null; }
+	    echo "The tests run a real $(1). Install it (Debian, Ubuntu: sudo apt-get install $(2)) and run again."; exit 1; }; \
+	  echo "installing $(2)"; apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(2) >/dev/null; }
+endef
+
+redis:
+	$(call installed,redis-server,redis-server)
+
+browser:
+	$(call installed,chromium,chromium)
 
 model_store/encoders/minilm: | .venv/run
 	@echo "exporting the default encoder, once (about a minute)"
