@@ -33,7 +33,7 @@ class Events:
         for line in lines:
             content = line.removesuffix(b"\r")
             if content.startswith(b"data:"):
-                self._data.append(content[5:].removeprefix(b" "))
+                self._data.append(content[5:])
             elif not content and self._data:
                 event, self._data = b"\n".join(self._data), []
                 try:

@@ -101,6 +101,12 @@ def test_a_stream_that_ends_early_is_opened_again() -> None:
     assert stub.time.pauses == [1.0] * 9
 
 
+def test_patience_begins_anew_with_every_sign_of_life() -> None:
+    stub = Stub(*[streams(RUNNING, httpx.ReadError("reset"))] * 9, streams(DONE))
+    assert wait(stub).version == 2
+    assert stub.time.pauses == [0.5] * 9
+
+
 def test_a_server_that_stays_away_ends_the_wait() -> None:
     stub = Stub(streams(RUNNING, httpx.ReadError("reset")), REFUSED)
     with pytest.raises(ConnectionFailed):

@@ -118,7 +118,7 @@ def test_text_is_the_same_whichever_way_it_is_given(client: Client, tmp_path: Pa
     (tmp_path / "lines.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
     sources: list[Any] = [texts, iter(texts), tmp_path / "lines.txt", tmp_path / "lines.jsonl"]
     with (tmp_path / "lines.txt").open() as lines:
-        jobs = [client.calibrate(source, domain="ways", promote="never") for source in [*sources, lines]]
+        jobs = [client.calibrate(source, domain="ways", promote="never", method="sn") for source in [*sources, lines]]
         reports = [client.wait(job).report for job in jobs]
     assert len({report["text_sha256"] for report in reports if report}) == 1
 
@@ -126,7 +126,7 @@ def test_text_is_the_same_whichever_way_it_is_given(client: Client, tmp_path: Pa
 def test_the_async_client_calibrates_too(server: Server) -> None:
     async def use() -> tuple[Job, list[str]]:
         async with AsyncClient(server.url) as client:
-            accepted = await client.calibrate(iter(sentences(250)), domain="awaited")
+            accepted = await client.calibrate(iter(sentences(250)), domain="awaited", method="sn")
             told = [state.status async for state in client.events(accepted)]
             return await client.wait(accepted), told
 
@@ -136,12 +136,12 @@ def test_the_async_client_calibrates_too(server: Server) -> None:
 
 
 def test_an_idempotency_key_makes_one_job(client: Client) -> None:
-    first = client.calibrate(sentences(250), domain="once", idempotency_key="mine")
-    assert client.calibrate(sentences(250), domain="once", idempotency_key="mine").id == first.id
+    first = client.calibrate(sentences(250), domain="once", method="sn", idempotency_key="mine")
+    assert client.calibrate(sentences(250), domain="once", method="sn", idempotency_key="mine").id == first.id
     with pytest.raises(Conflict, match="Idempotency-Key"):
-        client.calibrate(sentences(250), domain="once", seed=1, idempotency_key="mine")
+        client.calibrate(sentences(250), domain="once", method="sn", seed=1, idempotency_key="mine")
     assert client.wait(first).report  # and after the end the accepted job is told by id alone
-    assert client.calibrate(sentences(250), domain="once", idempotency_key="mine").succeeded
+    assert client.calibrate(sentences(250), domain="once", method="sn", idempotency_key="mine").succeeded
 
 
 def test_versions_are_promoted_rolled_back_and_deleted(client: Client) -> None:
@@ -157,7 +157,7 @@ def test_versions_are_promoted_rolled_back_and_deleted(client: Client) -> None:
 
 
 def test_labels_make_a_version_with_probabilities(client: Client) -> None:
-    client.wait(client.calibrate(sentences(300), domain="labelled"))
+    client.wait(client.calibrate(sentences(300), domain="labelled", method="sn"))
     labels = [(text, text.upper(), 1) for text in sentences(40)] + [(*sentences(n + 2)[n:], 0) for n in range(40)]
     done = client.wait(client.add_labels("labelled", labels))
     assert (done.version, done.base, done.labels) == (2, 1, 80)
