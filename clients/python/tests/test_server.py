@@ -212,7 +212,7 @@ def test_keys_open_what_they_may(keyed: Server) -> None:
 
 def running(client: Client, domain: str) -> Job:
     job = client.calibrate(LONG, domain=domain, method="flow")
-    wait_until(lambda: client.job(job).stage in ("embedding", "fitting"))
+    wait_until(lambda: client.job(job).stage in ("embedding", "fitting"), seconds=120)
     return job
 
 
