@@ -24,6 +24,7 @@ check: .venv/dev  ## ruff, mypy (strict), import-linter
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --config-file clients/python/pyproject.toml
 	$(BIN)/lint-imports --no-logo
 
 reference: .venv/run  ## write docs/openapi.json and docs/reference anew, after a change of the contract

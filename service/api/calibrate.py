@@ -1,6 +1,7 @@
 """Calibration jobs: post text, follow the job, cancel or retry it."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -26,6 +27,7 @@ READ, CALIBRATE = [needs("read")], [needs("calibrate")]
 FORMATS: dict[str, Format] = {"text/plain": "text", "application/x-ndjson": "ndjson"}
 CHUNK = 256 * 1024  # bytes handed to a thread at once
 EVENT_SECONDS = 0.25
+KEEP_ALIVE_SECONDS = 15.0  # proxies close connections that stay silent for a minute, some for half of one
 JobId = Annotated[str, Path(examples=["2f1c0f5e8a9b4c7d9e0f1a2b3c4d5e6f"])]
 
 BODY_DOC = body_of(
@@ -147,7 +149,7 @@ def get_job(job_id: JobId, service: ServiceDep) -> JobState:
     responses={200: {"content": {"text/event-stream": {}}}, **documented(404)},
 )
 async def job_events(job_id: JobId, service: ServiceDep) -> StreamingResponse:
-    """Server-sent events: the job's state whenever it changes, until it ends."""
+    """Server-sent events: the job's state whenever it changes, until it ends; a comment every 15 s in between."""
     await asyncio.to_thread(service.jobs.read, job_id)
     return StreamingResponse(
         events(service, job_id), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
@@ -155,12 +157,15 @@ async def job_events(job_id: JobId, service: ServiceDep) -> StreamingResponse:
 
 
 async def events(service: Service, job_id: str) -> AsyncIterator[bytes]:
-    last = None
+    last, sent = None, time.monotonic()
     while True:
         now = state(await asyncio.to_thread(service.jobs.read, job_id))
         if now != last:
             yield b"event: state\ndata: " + orjson.dumps(now.model_dump()) + b"\n\n"
-            last = now
+            last, sent = now, time.monotonic()
+        elif time.monotonic() - sent > KEEP_ALIVE_SECONDS:
+            yield b": alive\n\n"
+            sent = time.monotonic()
         if now.status not in (Status.QUEUED, Status.RUNNING) or not service.ready:
             return
         await asyncio.sleep(EVENT_SECONDS)

@@ -34,6 +34,12 @@ def check_origin(scope: Scope, *, keyless: bool) -> None:
         raise Forbidden("requests from other sites need an API key")
 
 
+def is_calibration(scope: Scope) -> bool:
+    """Text or labels, which routes stream or bound themselves."""
+    path: str = scope["path"]
+    return path == "/calibrate" or (path.startswith("/domains/") and path.endswith("/labels"))
+
+
 @dataclass
 class Trace:
     """What a request leaves behind for its headers; a route fills it in."""
@@ -78,8 +84,7 @@ class Envelope:
         trace = Trace(request_id, time.perf_counter(), receive)
         scope["state"] = {**scope["state"], "request_id": request_id, "trace": trace}
         status, started = 500, False
-        is_calibration = scope["path"] == "/calibrate"
-        limit = service.settings.max_calibration_bytes if is_calibration else service.settings.max_body_bytes
+        limit = service.settings.max_calibration_bytes if is_calibration(scope) else service.settings.max_body_bytes
         taken = 0
 
         async def limited_receive() -> Message:

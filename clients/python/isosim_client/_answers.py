@@ -1,0 +1,168 @@
+"""What the server answers, as frozen dataclasses named as in its JSON.
+
+A field with a default is one that a server may leave out.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairFlags:
+    """Of a pair's two texts: `truncated`, `out_of_domain`."""
+
+    a: tuple[str, ...] = ()
+    b: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairNumbers:
+    """A number for each of a pair's two texts."""
+
+    a: float
+    b: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Detail:
+    """What the flags rest on, one entry a pair."""
+
+    out_of_domain: tuple[PairNumbers, ...] | None = None  # share of the domain's own sentences at least as odd, 0-1
+    tokens: tuple[PairNumbers, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Similarity:
+    """Columns, one entry a pair in the order of the request, all from one version of the domain."""
+
+    domain: str
+    version: int
+    encoder: str  # its digest
+    method: str
+    cosine: tuple[float, ...]  # of the frozen encoder's vectors, uncalibrated
+    similarity: tuple[float, ...]  # cosine of the calibrated vectors
+    percentile: tuple[float, ...] | None = None  # share of the domain's random pairs that score lower, 0-1
+    probability: tuple[float, ...] | None = None  # of a match; only where the domain was given labels
+    flags: tuple[PairFlags, ...] = ()
+    notices: tuple[str, ...] = ()
+    detail: Detail | None = None  # only where it was asked for
+
+    def __len__(self) -> int:
+        """Pairs."""
+        return len(self.similarity)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranked:
+    """A text's place: its index in the request, and its score; ranked ones come best first."""
+
+    index: int
+    score: float
+    text: str | None = None  # only where it was asked for
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A calibration's state. Times are ISO 8601, UTC.
+
+    What accepts a job answers with its id, domain and status alone; the rest then has its defaults.
+    """
+
+    id: str = field(metadata={"wire": "job"})
+    domain: str
+    status: str  # queued, running, succeeded, failed, cancelled or interrupted
+    stage: str = ""
+    progress: float = 0.0  # 0-1
+    attempt: int = 0
+    method: str = ""  # as asked for; the report has the one that was chosen
+    promote: str = ""
+    seed: int = 0
+    normalization: str = ""
+    sentences: int = 0  # as posted, duplicates included
+    labels: int = 0  # labelled pairs, as posted
+    base: int | None = None  # the version that was given labels
+    created: str = ""
+    started: str | None = None
+    finished: str | None = None
+    version: int | None = None  # that it made
+    promoted: bool | None = None  # whether that version became champion
+    report: dict[str, Any] | None = None
+    error: str | None = None
+    notices: tuple[str, ...] = ()
+
+    @property
+    def ended(self) -> bool:
+        """Nothing more happens by itself. True also for a status this release does not know."""
+        return self.status not in ("queued", "running")
+
+    @property
+    def succeeded(self) -> bool:
+        return self.status == "succeeded"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Jobs:
+    jobs: tuple[Job, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionSummary:
+    """A version of a domain."""
+
+    version: int
+    method: str
+    encoder: str  # the digest of the encoder it was made for
+    created: str = ""
+    sentences: int | None = None
+    servable: bool = True  # made for the server's encoder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Version(VersionSummary):
+    """A version's provenance and measured report; `files` has the SHA-256 of each."""
+
+    domain: str
+    files: dict[str, str] = field(default_factory=dict)
+    report: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drift:
+    """The texts and pairs last asked about, against those the champion was made from."""
+
+    texts: int = 0
+    pairs: int = 0
+    out_of_domain: float | None = None  # share of texts flagged; 0.01 is what the domain's own text gives
+    distance_mean: float | None = None  # of log ‖z‖², in standard deviations of the domain's own text
+    distance_spread: float | None = None  # 1 for the domain's own text
+    stability_index: float | None = None  # PSI of similarities against the first served; 0.25 is a shift
+
+
+@dataclass(frozen=True, kw_only=True)
+class Domain:
+    """A domain and who answers for it. Champion 0 is the built-in identity of `default`."""
+
+    domain: str
+    champion: int | None = None
+    previous: int | None = None
+    versions: tuple[VersionSummary, ...] = ()
+    drift: Drift | None = None  # None until the domain was asked about
+
+
+@dataclass(frozen=True, kw_only=True)
+class Domains:
+    domains: tuple[Domain, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Threshold:
+    """The similarity to ask for, so that pairs match as often as wanted, or are as often right as wanted."""
+
+    domain: str
+    version: int
+    similarity: float
+    interval: tuple[float, float] | None = None  # 95 %, from a bootstrap over sentences or labelled pairs
+    pairs: int | None = None  # random pairs, or labelled ones, that it rests on
+    extrapolated: bool = False  # the rate is smaller than the sample can count: below 10 / pairs
+    target: dict[str, float] = field(default_factory=dict)  # what was asked for: fmr or precision
+    space: str = "calibrated"

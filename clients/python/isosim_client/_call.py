@@ -1,0 +1,83 @@
+"""A request and how its answer is read, without any HTTP library: what both clients send."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+from urllib.parse import quote
+
+from ._reading import read
+from ._retries import Repeat, retry_after
+from ._upload import Upload
+from .errors import IsosimError, UnexpectedAnswer, api_error
+
+T = TypeVar("T")
+
+IdempotencyKey = str | bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call(Generic[T]):
+    """One request to one route; its answer is a T."""
+
+    method: str
+    path: str  # below the base URL, quoted
+    parse: Callable[[Any], T]  # of the answer's JSON; None where it has no content
+    query: Mapping[str, str | int | float] = field(default_factory=dict)
+    body: Any = None  # JSON
+    upload: Upload | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    repeat: Repeat = Repeat.SAFE
+    rescue: Callable[[IsosimError], T] | None = None  # an error that is an answer; raises the others
+
+    def repeatable(self) -> Repeat:
+        """What sending it again would do now: a source that has begun to run dry cannot be sent again."""
+        return Repeat.NEVER if self.upload is not None and self.upload.spent else self.repeat
+
+    def read(self, status: int, headers: Mapping[str, str], content: bytes) -> T:
+        """Raises ApiError for an error's status, UnexpectedAnswer for what is not isosim's."""
+        check_status(status, headers, content)
+        try:
+            value = json.loads(content) if content else None
+        except ValueError:
+            raise UnexpectedAnswer(f"{self.method} {self.path}: the answer is no JSON: {content[:80]!r}") from None
+        return self.parse(value)
+
+
+def check_status(status: int, headers: Mapping[str, str], content: bytes) -> None:
+    """Raises ApiError or UnexpectedAnswer unless it is a success."""
+    if status >= 400:
+        raise api_error(status, headers, content, retry_after(headers))
+    if status >= 300:
+        raise UnexpectedAnswer(f"status {status} to {headers.get('location')}: is the base URL the server's own?")
+
+
+def answer(kind: type[T]) -> Callable[[Any], T]:
+    """Reads JSON as `kind`."""
+    return lambda value: read(kind, value)
+
+
+def nothing(_: Any) -> None:
+    """Reads an answer without content."""
+
+
+def segment(value: object) -> str:
+    """One segment of a path; `name@3` stays readable."""
+    return quote(str(value), safe="@")
+
+
+def many(texts: Any, name: str) -> list[Any]:
+    """Raises TypeError for one string, which would otherwise pass as a list of its characters."""
+    if isinstance(texts, str):
+        raise TypeError(f"{name}: give a list of strings, not one string")
+    return list(texts)
+
+
+def keyed(key: IdempotencyKey) -> dict[str, Any]:
+    """Headers and repeatability of what makes a job: with a key the server makes one job, however often it is sent."""
+    if key is False:
+        return {"repeat": Repeat.NEVER}
+    return {"headers": {"idempotency-key": uuid.uuid4().hex if key is True else key}, "repeat": Repeat.SAFE}

@@ -1,0 +1,123 @@
+"""A job's server-sent events, across connections: what is asked, what came, when to ask again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from ._answers import Job
+from ._calibrating import job as job_call
+from ._call import Call
+from ._reading import read
+from ._retries import Repeat, Retries, Tries
+from .errors import ConnectionLost, IsosimError, TimedOut, UnexpectedAnswer, WaitTimeout, job_error
+
+SILENCE = 30.0  # s without an event before the connection is made anew: it may be dead, and no event says it is not
+AGAIN = 1.0  # s before a stream that ended early is opened again
+
+
+class Events:
+    """Bytes of a `text/event-stream` into the JSON of its events.
+
+    Lines end with LF or CRLF alone: what else Python takes for a line's end may stand in a text that is quoted.
+    """
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._data: list[bytes] = []
+
+    def feed(self, chunk: bytes) -> Iterator[Any]:
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        for line in lines:
+            content = line.removesuffix(b"\r")
+            if content.startswith(b"data:"):
+                self._data.append(content[5:])
+            elif not content and self._data:
+                event, self._data = b"\n".join(self._data), []
+                try:
+                    yield json.loads(event)
+                except ValueError:
+                    raise UnexpectedAnswer(f"an event is no JSON: {event[:80]!r}") from None
+
+
+class Following:
+    """One job, followed until it ends or the time is up."""
+
+    def __init__(self, job: Job | str, retries: Retries, timeout: float | None) -> None:
+        self.last: Job | None = None
+        self._call: Call[Any] = job_call(job)
+        self._retries, self._tries = retries, Tries(retries)
+        self._deadline = None if timeout is None else retries.clock() + timeout
+        self._events, self._heard = Events(), False
+
+    @property
+    def ended(self) -> bool:
+        return self.last is not None and self.last.ended
+
+    def connect(self) -> Call[Any]:
+        """The next request to make."""
+        self._events, self._heard = Events(), False
+        return replace(self._call, path=f"{self._call.path}/events", headers={"accept": "text/event-stream"})
+
+    def seconds_of_silence(self) -> float:
+        """How long the connection may be silent."""
+        return SILENCE if self._deadline is None else max(min(SILENCE, self._left()), 0.001)
+
+    def _left(self) -> float:
+        return float("inf") if self._deadline is None else self._deadline - self._retries.clock()
+
+    def feed(self, chunk: bytes) -> Iterator[Job]:
+        """States that differ from the one before.
+
+        Raises:
+            WaitTimeout: the time is up.
+        """
+        for value in self._events.feed(chunk):
+            state = read(Job, value)
+            self._heard = True
+            if state != self.last:
+                self.last = state
+                yield state
+        if not self.ended and self._left() <= 0:
+            raise self._too_late()
+
+    def pause(self, error: IsosimError | None) -> float:
+        """Seconds before the next connection, after an error or the stream's early end.
+
+        Raises:
+            IsosimError: the error, where patience is at its end. WaitTimeout: the time is up, or would be.
+        """
+        if self._left() <= 0:
+            raise self._too_late() from error
+        if self._heard:
+            self._tries = Tries(self._retries)
+        pause = AGAIN
+        if self._heard and isinstance(error, TimedOut):
+            pause = 0.0  # nothing has happened to the job, which is no failure
+        elif error is not None or not self._heard:
+            failure = error or ConnectionLost("the events ended before the job did")
+            found = self._tries.pause_after(failure, Repeat.SAFE)
+            if found is None:
+                raise failure
+            pause = found
+        if pause >= self._left():
+            raise self._too_late() from error
+        return pause
+
+    def _too_late(self) -> WaitTimeout:
+        state = "its state is unknown" if self.last is None else f"it is {self.last.status}"
+        return WaitTimeout(f"the wait is over, the calibration goes on; {state}", self.last)
+
+    def outcome(self) -> Job:
+        """The job that has succeeded.
+
+        Raises:
+            JobError: it has ended otherwise.
+        """
+        if self.last is None:
+            raise ConnectionLost("the events ended before the job did")
+        if not self.last.succeeded:
+            raise job_error(self.last)
+        return self.last

@@ -1,0 +1,133 @@
+"""JSON into frozen dataclasses, forgiving where a server is newer or older than this client.
+
+Unknown fields are passed over. A missing field takes its default; one without a default is an UnexpectedAnswer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Callable
+from functools import cache
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from .errors import UnexpectedAnswer
+
+T = TypeVar("T")
+Reader = Callable[[Any], Any]
+
+
+class Misfit(Exception):
+    """What is wrong with a value, and the path to it."""
+
+    def __init__(self, problem: str, path: str = "") -> None:
+        super().__init__(problem, path)
+        self.problem, self.path = problem, path
+
+    def below(self, part: object) -> Misfit:
+        return Misfit(self.problem, f"{part}.{self.path}".rstrip("."))
+
+
+def expected(wanted: str, value: object) -> Misfit:
+    return Misfit(f"expected {wanted}, got {value!r:.80}")
+
+
+def read(hint: type[T], value: Any) -> T:
+    """The value as a dataclass or a tuple of them.
+
+    Raises:
+        UnexpectedAnswer: it does not fit; the message names the field.
+    """
+    try:
+        kind: Any = hint
+        found: T = reader(kind)(value)
+    except Misfit as misfit:
+        problem = f"{misfit.path}: {misfit.problem}".removeprefix(": ")
+        raise UnexpectedAnswer(f"{problem}; is this an isosim server?") from None
+    return found
+
+
+@cache
+def reader(hint: Any) -> Reader:
+    """How a type's values are read; made once a type."""
+    if hint is Any:
+        return lambda value: value
+    if dataclasses.is_dataclass(hint):
+        return fields_of(hint)
+    kind, arguments = get_origin(hint), get_args(hint)
+    if kind in (Union, types.UnionType):
+        inner = reader(next(argument for argument in arguments if argument is not type(None)))
+        return lambda value: None if value is None else inner(value)
+    if kind is dict:
+        return mapping(reader(arguments[1]))
+    if kind is tuple:
+        return each(reader(arguments[0])) if arguments[1:] == (...,) else row([reader(one) for one in arguments])
+    return plain(hint)
+
+
+def plain(kind: Any) -> Reader:
+    accepted = (int, float) if kind is float else kind
+
+    def read_plain(value: Any) -> Any:
+        if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
+            raise expected(kind.__name__, value)
+        return kind(value)
+
+    return read_plain
+
+
+def each(inner: Reader) -> Reader:
+    def read_each(value: Any) -> Any:
+        if not isinstance(value, list):
+            raise expected("a list", value)
+        entries: list[Any] = []
+        try:
+            for entry in value:
+                entries.append(inner(entry))  # noqa: PERF401 - their number is the place of the one that fails
+        except Misfit as misfit:
+            raise misfit.below(len(entries)) from None
+        return tuple(entries)
+
+    return read_each
+
+
+def row(inner: list[Reader]) -> Reader:
+    def read_row(value: Any) -> Any:
+        if not isinstance(value, list) or len(value) != len(inner):
+            raise expected(f"a list of {len(inner)}", value)
+        return tuple(one(entry) for one, entry in zip(inner, value, strict=True))
+
+    return read_row
+
+
+def mapping(inner: Reader) -> Reader:
+    def read_mapping(value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise expected("an object", value)
+        return {name: inner(entry) for name, entry in value.items()}
+
+    return read_mapping
+
+
+def fields_of(kind: Any) -> Reader:
+    """A dataclass; `metadata["wire"]` is a field's name in the JSON where the two differ."""
+    hints = get_type_hints(kind)
+    known = [
+        (field, field.metadata.get("wire", field.name), reader(hints[field.name])) for field in dataclasses.fields(kind)
+    ]
+
+    def read_fields(value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise expected("an object", value)
+        facts = {}
+        for field, wire, inner in known:
+            if wire in value:
+                try:
+                    facts[field.name] = inner(value[wire])
+                except Misfit as misfit:
+                    raise misfit.below(wire) from None
+            elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+                raise Misfit("is missing", wire)
+        return kind(**facts)
+
+    return read_fields

@@ -1,0 +1,74 @@
+"""Text on its way to a calibration: a file or sentences, in chunks, never whole in memory."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+CHUNK = 64 * 1024  # bytes, about; one line more where lines are gathered
+NDJSON_SUFFIXES = {".ndjson", ".jsonl"}
+
+Source = os.PathLike[str] | Iterable[str]
+LabelledPair = tuple[str, str, float]
+
+
+class Upload:
+    """A body that is made while it is sent.
+
+    A file without labels goes as it is; sentences go as NDJSON, so that one may hold a line break, and labelled pairs
+    follow them.
+    """
+
+    def __init__(self, source: Source, labels: Iterable[LabelledPair] = ()) -> None:
+        """Raises TypeError for a string, which could be a path as well as a text."""
+        if isinstance(source, str | bytes):
+            raise TypeError("give a pathlib.Path, or an iterable of sentences; a string could be either")
+        self._path = Path(source) if isinstance(source, os.PathLike) else None
+        self._texts: Iterable[str] = () if isinstance(source, os.PathLike) else source
+        self._labels: Sequence[LabelledPair] = list(labels)
+        self._once = isinstance(self._texts, Iterator)
+        self._begun = False
+        lines = self._path is not None and self._path.suffix not in NDJSON_SUFFIXES
+        self._as_it_is = self._path is not None and not (lines and self._labels)
+        self.content_type = "text/plain" if lines and not self._labels else "application/x-ndjson"
+
+    @property
+    def spent(self) -> bool:
+        """It cannot be sent again: an iterator that was begun, an open file among them."""
+        return self._once and self._begun
+
+    def chunks(self) -> Iterator[bytes]:
+        """The body, from its beginning."""
+        self._begun = True
+        if self._path is not None and self._as_it_is:
+            with self._path.open("rb") as file:
+                while chunk := file.read(CHUNK):
+                    yield chunk
+            if self._labels:
+                yield b"\n"
+        elif self._path is not None:
+            with self._path.open(encoding="utf-8-sig", newline="\n") as lines:
+                yield from gathered(entry(line.strip()) for line in lines)
+        else:
+            yield from gathered(entry(text) for text in self._texts)
+        yield from gathered(entry({"a": a, "b": b, "label": label}) for a, b, label in self._labels)
+
+
+def entry(value: str | dict[str, str | float]) -> bytes:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+
+
+def gathered(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Lines in chunks of about CHUNK bytes."""
+    held: list[bytes] = []
+    size = 0
+    for line in lines:
+        held.append(line)
+        size += len(line)
+        if size >= CHUNK:
+            yield b"".join(held)
+            held, size = [], 0
+    if held:
+        yield b"".join(held)

@@ -1,0 +1,163 @@
+"""The tree of errors, the table that names them, and the one place in which httpx's become ours."""
+
+import pickle
+import re
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from service.api.errors import ERROR_TYPES
+from stubs import SCORES, Step, Stub, says
+
+from isosim_client import (
+    ApiError,
+    Client,
+    ConnectionFailed,
+    ConnectionLost,
+    InvalidInput,
+    IsosimError,
+    Job,
+    JobFailed,
+    NoAnswer,
+    Overloaded,
+    TimedOut,
+    TokenizerFailure,
+    UnexpectedAnswer,
+    errors,
+)
+from isosim_client._http import TABLE
+
+PAIRS = [("a", "b")]
+
+
+def below(error: type[BaseException]) -> set[type[BaseException]]:
+    return {error}.union(*(below(child) for child in error.__subclasses__()))
+
+
+def failure(step: Step) -> IsosimError:
+    with pytest.raises(IsosimError) as caught:
+        Stub(step).client(times=0).similarity(PAIRS)
+    return caught.value
+
+
+def test_the_tree_at_the_top_of_the_file_is_the_tree() -> None:
+    assert errors.__doc__ is not None
+    drawn: dict[int, str] = {}
+    parents = {}
+    for line in errors.__doc__.splitlines():
+        if found := re.match(r"([│├└─ ]*)([A-Z]\w+)(  |$)", line):
+            depth = len(found[1]) // 4
+            drawn[depth] = found[2]
+            parents[found[2]] = drawn.get(depth - 1)
+    assert parents == {e.__name__: e.__base__.__name__ if e is not IsosimError else None for e in below(IsosimError)}
+
+
+def test_every_error_type_of_the_server_has_a_class_and_no_other() -> None:
+    assert errors.ERROR_TYPES.keys() == set(ERROR_TYPES)
+
+
+@pytest.mark.parametrize("error_type", sorted(errors.ERROR_TYPES))
+def test_an_error_has_the_servers_words_status_type_and_request(error_type: str) -> None:
+    error = failure(says(422, {"error": "pairs.0 is odd", "error_type": error_type, "request_id": "r7"}))
+    assert type(error) is errors.ERROR_TYPES[error_type]
+    assert (str(error), error.status, error.error_type, error.request_id) == ("pairs.0 is odd", 422, error_type, "r7")
+
+
+def test_a_failure_of_the_tokenizer_is_caught_as_invalid_input() -> None:
+    assert issubclass(TokenizerFailure, InvalidInput)
+
+
+def test_an_error_type_of_a_newer_server_is_an_api_error() -> None:
+    error = failure(says(418, {"error": "short and stout", "error_type": "Teapot", "request_id": "r"}))
+    assert (type(error), error.status, error.error_type) == (ApiError, 418, "Teapot")
+
+
+@pytest.mark.parametrize("body", ["<html>Bad Gateway</html>", "", '{"error": {"message": "no"}}', "[1]", "\xff"])
+def test_a_proxys_error_is_an_api_error_that_quotes_it(body: str) -> None:
+    error = failure(httpx.Response(502, content=body.encode("latin-1"), headers={"x-request-id": "p"}))
+    assert (type(error), error.status, error.error_type, error.request_id) == (ApiError, 502, None, "p")
+    assert str(error).startswith("status 502")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (httpx.ConnectError("x"), ConnectionFailed),
+        (httpx.ConnectTimeout("x"), ConnectionFailed),
+        (httpx.PoolTimeout("x"), ConnectionFailed),
+        (httpx.ProxyError("x"), ConnectionFailed),
+        (httpx.ReadError("x"), ConnectionLost),
+        (httpx.WriteError("x"), ConnectionLost),
+        (httpx.RemoteProtocolError("x"), ConnectionLost),
+        (httpx.ReadTimeout("x"), TimedOut),
+        (httpx.WriteTimeout("x"), TimedOut),
+        (httpx.LocalProtocolError("x"), NoAnswer),
+        (httpx.UnsupportedProtocol("x"), NoAnswer),
+    ],
+)
+def test_httpx_errors_are_translated(error: Exception, kind: type[NoAnswer]) -> None:
+    found = failure(error)
+    assert type(found) is kind
+    assert found.__cause__ is error
+
+
+def test_no_error_of_httpx_escapes_the_table() -> None:
+    assert all(any(base in TABLE for base in error.__mro__) for error in below(httpx.RequestError))
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        httpx.Response(200, text="<html>hello</html>"),
+        says(200, []),
+        says(200, {k: v for k, v in SCORES.items() if k != "similarity"}),
+        says(200, SCORES | {"similarity": [None]}),
+        says(200, SCORES | {"version": "one"}),
+        says(302, location="https://elsewhere/similarity"),
+    ],
+)
+def test_an_answer_that_is_not_isosims_says_so(step: Step) -> None:
+    assert type(failure(step)) is UnexpectedAnswer
+
+
+def test_an_answer_that_does_not_fit_names_the_field() -> None:
+    assert "similarity.1: expected float" in str(failure(says(200, SCORES | {"similarity": [0.1, "x"]})))
+    assert "similarity: is missing" in str(failure(says(200, {k: v for k, v in SCORES.items() if k != "similarity"})))
+
+
+def test_errors_survive_the_way_out_of_another_process() -> None:
+    job = Job(id="j", domain="d", status="failed")
+    overloaded = Overloaded("full", status=429, request_id="r", retry_after=2.0)
+    for error in (overloaded, JobFailed("broken", job), ConnectionLost("gone")):
+        again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
+        assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
+
+
+@pytest.mark.parametrize("url", ["localhost:8000", "127.0.0.1", "", "ftp://x", "http:///"])
+def test_a_base_url_that_is_none_is_refused_at_once(url: str) -> None:
+    with pytest.raises(ValueError, match="base_url"):
+        Client(url)
+
+
+@pytest.mark.parametrize("key", ["sécret", "secret\n", "sec ret", ""])
+def test_a_key_no_header_can_hold_is_refused_without_repeating_it(key: str) -> None:
+    with pytest.raises(ValueError, match="api_key") as caught:
+        Client(api_key=key)
+    assert not key or key not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "misuse",
+    [
+        lambda client: client.similarity("ab"),
+        lambda client: client.rerank("query", "texts"),
+        lambda client: client.calibrate("tickets.txt", domain="d"),
+        lambda client: client.add_labels("d", "ab"),
+    ],
+)
+def test_one_string_where_several_are_due_is_a_type_error(misuse: Callable[[Client], Any]) -> None:
+    stub = Stub(says(200, []))
+    with pytest.raises(TypeError, match="string"):
+        misuse(stub.client())
+    assert stub.requests == []

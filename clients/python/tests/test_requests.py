@@ -1,0 +1,129 @@
+"""What goes over the wire, and what is read back from servers of other releases."""
+
+import asyncio
+import inspect
+import json
+from typing import Any
+
+import httpx
+import pytest
+from stubs import SCORES, Stub, job, response, says
+
+from isosim_client import AsyncClient, Client, Ranked
+
+
+def sent(stub: Stub) -> tuple[str, str, Any]:
+    request = stub.requests[-1]
+    return request.method, request.url.raw_path.decode(), json.loads(request.content or b"null")
+
+
+def test_rerank_speaks_the_shape_of_text_embeddings_inference() -> None:
+    stub = Stub(says(200, [{"index": 1, "score": 0.9, "text": "b"}, {"index": 0, "score": 0.1}]))
+    ranked = stub.client().rerank("q", iter(["a", "b"]), domain="letters", return_text=True)
+    assert ranked == (Ranked(index=1, score=0.9, text="b"), Ranked(index=0, score=0.1))
+    body = {"query": "q", "texts": ["a", "b"], "domain": "letters", "raw_scores": False, "return_text": True}
+    assert sent(stub) == ("POST", "/rerank", body)
+
+
+def test_names_cannot_leave_their_segment_of_the_path() -> None:
+    stub = Stub(says(200, {"domain": "d"}))
+    stub.client().domain("a/../b?c#d é")
+    assert sent(stub)[1] == "/domains/a%2F..%2Fb%3Fc%23d%20%C3%A9"
+    stub.client().domain("letters@3")
+    assert sent(stub)[1] == "/domains/letters@3"
+
+
+@pytest.mark.parametrize("base", ["http://stub/below/it", "http://stub/below/it/"])
+def test_a_gateways_path_comes_first(base: str) -> None:
+    stub = Stub(says(200, SCORES))
+    stub.client(base).similarity([("a", "b")])
+    assert sent(stub)[1] == "/below/it/similarity"
+
+
+def test_the_key_goes_with_every_request_and_into_no_repr() -> None:
+    stub = Stub(says(200, SCORES))
+    client = stub.client(api_key="hush")
+    client.similarity([("a", "b")])
+    assert stub.requests[0].headers["authorization"] == "Bearer hush"
+    assert "hush" not in repr(client) + repr(vars(client)["_http"].headers)
+
+
+def test_what_is_not_asked_for_is_not_mentioned_to_an_older_server() -> None:
+    stub = Stub(says(200, SCORES))
+    stub.client().similarity([("a", "b")])
+    assert sent(stub)[2] == {"pairs": [["a", "b"]], "domain": "default"}
+
+
+def test_unknown_fields_of_a_newer_server_are_passed_over() -> None:
+    answer = SCORES | {
+        "colour": "red",
+        "flags": [{"a": ["new_flag"], "b": [], "c": 1}],
+        "detail": {"tokens": [], "x": 1},
+    }
+    scores = Stub(says(200, answer)).client().similarity([("a", "b")])
+    assert scores.flags[0].a == ("new_flag",)
+    assert not hasattr(scores, "colour")
+    assert Stub(says(200, job("resting", mood="fine"))).client().job("j1").ended
+
+
+def test_fields_an_older_server_does_not_have_take_their_defaults() -> None:
+    scores = Stub(says(200, SCORES)).client().similarity([("a", "b")])
+    assert (scores.percentile, scores.probability, scores.flags, scores.notices, scores.detail) == (
+        None, None, (), (), None,
+    )  # fmt: skip
+    state = Stub(says(200, job("running"))).client().job("j1")
+    assert (state.normalization, state.base, state.progress, state.notices) == ("", None, 0.0, ())
+    domain = Stub(says(200, {"domain": "letters", "versions": [{"version": 1, "method": "sn", "encoder": "e"}]}))
+    assert domain.client().domain("letters").versions[0].servable
+    advice = (
+        Stub(says(200, {"domain": "letters", "version": 1, "similarity": 0.5})).client().threshold("letters", fmr=0.1)
+    )
+    assert (advice.interval, advice.extrapolated, advice.space) == (None, False, "calibrated")
+
+
+def test_whole_numbers_are_read_where_numbers_are_due() -> None:
+    scores = Stub(says(200, SCORES | {"similarity": [1]})).client().similarity([("a", "b")])
+    assert scores.similarity == (1.0,)
+    assert isinstance(scores.similarity[0], float)
+
+
+def test_answers_cannot_be_changed() -> None:
+    scores = Stub(says(200, SCORES)).client().similarity([("a", "b")])
+    with pytest.raises(AttributeError):
+        scores.version = 2  # type: ignore[misc]
+    assert len(scores) == 1
+
+
+def test_both_clients_have_the_same_methods_with_the_same_signatures_and_words() -> None:
+    methods = [{n: m for n, m in vars(c).items() if not n.startswith("_")} for c in (Client, AsyncClient)]
+    assert methods[0].keys() == methods[1].keys()
+    for name in methods[0].keys() - {"events", "close"}:
+        plain, awaited = methods[0][name], methods[1][name]
+        assert inspect.iscoroutinefunction(awaited) or inspect.signature(awaited) == inspect.signature(plain)
+        shown = [inspect.signature(m).replace(return_annotation=None) for m in (plain, awaited)]
+        assert shown[0] == shown[1], name
+        assert plain.__doc__
+        assert awaited.__doc__
+    assert inspect.signature(Client.similarity).parameters.keys() == {"self", "pairs", "domain", "detail"}
+    assert Client.similarity.__qualname__ == "Client.similarity"
+
+
+def test_a_session_can_be_left_in_both_ways() -> None:
+    stub = Stub(says(200, SCORES))
+    with stub.client() as client:
+        client.similarity([("a", "b")])
+    with pytest.raises(RuntimeError, match="closed"):
+        client.similarity([("a", "b")])
+
+    async def use() -> None:
+        async with stub.async_client() as client:
+            await client.similarity([("a", "b")])
+        with pytest.raises(RuntimeError, match="closed"):
+            await client.similarity([("a", "b")])
+
+    asyncio.run(use())
+
+
+def test_a_transport_of_ones_own_is_used() -> None:
+    transport = httpx.MockTransport(lambda _: response(200, SCORES))
+    assert Client(transport=transport).similarity([("a", "b")]).version == 1

@@ -1,0 +1,277 @@
+"""Both clients against a real server: what they read, what they calibrate, and what happens when it goes away."""
+
+import asyncio
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.text import sentences
+
+from isosim_client import (
+    AsyncClient,
+    Client,
+    Conflict,
+    ConnectionFailed,
+    ConnectionLost,
+    EmptyInput,
+    Forbidden,
+    InvalidInput,
+    Job,
+    JobCancelled,
+    JobInterrupted,
+    NotFound,
+    Retries,
+    TooLarge,
+    Unauthorized,
+)
+from tests.conftest import Process, Serve, Server, wait_until
+
+PAIRS = [("A farmer repairs a wooden boat.", "The pilot admires the garden gate."), tuple(sentences(2))]
+LONG = [f"{text} {n}" for n in range(30) for text in sentences(500)]  # some seconds of fitting
+ONCE = Retries(times=0)
+Made = Callable[..., tuple[Client, str]]
+
+
+@pytest.fixture(scope="module")
+def letters(server: Server) -> Job:
+    """A domain with labels that the tests below only read."""
+    labels = [(text, text.upper(), 1) for text in sentences(40)] + [(*sentences(n + 2)[n:], 0) for n in range(40)]
+    with Client(server.url) as client:
+        return client.wait(client.calibrate(sentences(600), domain="letters", labels=labels, method="whitening"))
+
+
+READS: dict[str, Callable[[Any], Any]] = {
+    "similarity": lambda client: client.similarity(PAIRS, domain="letters", detail=True),
+    "embed": lambda client: client.embed(sentences(3), domain="letters"),
+    "embed one, raw, cut": lambda client: client.embed("one", space="raw", dimensions=4, normalize=False),
+    "job": lambda client: client.job(client.letters),
+    "jobs": lambda client: client.jobs(),
+    "domains": lambda client: client.domains(),
+    "domain": lambda client: client.domain("letters"),
+    "version": lambda client: client.version("letters", 1),
+    "threshold": lambda client: client.threshold("letters", fmr=0.1),
+    "threshold by precision": lambda client: client.threshold("letters@1", precision=0.6),
+    "raw threshold": lambda client: client.threshold("letters", fmr=0.1, space="raw"),
+    "wait": lambda client: client.wait(client.letters),
+    "ready": lambda client: client.ready(),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_both_clients_read_the_same(server: Server, letters: Job, name: str) -> None:
+    async def awaited() -> Any:
+        async with AsyncClient(server.url) as client:
+            vars(client)["letters"] = letters.id
+            return await READS[name](client)
+
+    with Client(server.url) as client:
+        vars(client)["letters"] = letters.id
+        assert READS[name](client) == asyncio.run(awaited())
+
+
+def test_every_field_the_server_sends_has_a_place(server: Server, client: Client, letters: Job) -> None:
+    """Read from the server's own description, so that a field it gains is not forgotten here."""
+    import dataclasses
+
+    from isosim_client import _answers
+
+    names = {
+        "Similarity": "SimilarityResponse", "Detail": "SimilarityDetail", "Job": "JobState", "Domain": "DomainState",
+        "Drift": "DriftState", "Version": "VersionState", "VersionSummary": "VersionSummary", "Threshold": "Threshold",
+        "PairFlags": "PairFlags", "PairNumbers": "PairNumbers",
+    }  # fmt: skip
+    schemas = server.client.get("/openapi.json").json()["components"]["schemas"]
+    for ours, theirs in names.items():
+        fields = {f.metadata.get("wire", f.name) for f in dataclasses.fields(getattr(_answers, ours))}
+        assert fields == schemas[theirs]["properties"].keys(), ours
+
+
+def test_columns_are_the_servers(server: Server, client: Client, letters: Job) -> None:
+    scores = client.similarity(PAIRS, domain="letters", detail=True)
+    body = {"pairs": PAIRS, "domain": "letters", "detail": True}
+    answer = server.client.post("/similarity", json=body).json()
+    assert (scores.domain, scores.version, scores.method, len(scores)) == ("letters", 1, "whitening", 2)
+    for column in ("cosine", "similarity", "percentile", "probability"):
+        assert list(getattr(scores, column)) == answer[column]
+    assert scores.detail is not None
+    assert [pair.a for pair in scores.detail.tokens] == [pair["a"] for pair in answer["detail"]["tokens"]]
+    assert (
+        client.embed(sentences(2), domain="letters")
+        == server.client.post("/embed", json={"inputs": sentences(2), "domain": "letters"}).json()
+    )
+
+
+def test_the_advised_threshold_is_told_with_its_basis(client: Client, letters: Job) -> None:
+    advice = client.threshold("letters", fmr=0.1)
+    assert (advice.target, advice.space, advice.extrapolated) == ({"fmr": 0.1}, "calibrated", False)
+    assert advice.interval is not None
+    assert advice.interval[0] <= advice.similarity <= advice.interval[1]
+
+
+def test_text_is_the_same_whichever_way_it_is_given(client: Client, tmp_path: Path) -> None:
+    texts = sentences(250)
+    (tmp_path / "lines.txt").write_text("\n".join(texts))
+    (tmp_path / "lines.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    sources: list[Any] = [texts, iter(texts), tmp_path / "lines.txt", tmp_path / "lines.jsonl"]
+    with (tmp_path / "lines.txt").open() as lines:
+        jobs = [client.calibrate(source, domain="ways", promote="never", method="sn") for source in [*sources, lines]]
+        reports = [client.wait(job).report for job in jobs]
+    assert len({report["text_sha256"] for report in reports if report}) == 1
+
+
+def test_the_async_client_calibrates_too(server: Server) -> None:
+    async def use() -> tuple[Job, list[str]]:
+        async with AsyncClient(server.url) as client:
+            accepted = await client.calibrate(iter(sentences(250)), domain="awaited", method="sn")
+            told = [state.status async for state in client.events(accepted)]
+            return await client.wait(accepted), told
+
+    done, told = asyncio.run(use())
+    assert (done.version, done.promoted, done.progress) == (1, True, 1.0)
+    assert told[-1] == "succeeded"
+
+
+def test_an_idempotency_key_makes_one_job(client: Client) -> None:
+    first = client.calibrate(sentences(250), domain="once", method="sn", idempotency_key="mine")
+    assert client.calibrate(sentences(250), domain="once", method="sn", idempotency_key="mine").id == first.id
+    with pytest.raises(Conflict, match="Idempotency-Key"):
+        client.calibrate(sentences(250), domain="once", method="sn", seed=1, idempotency_key="mine")
+    assert client.wait(first).report  # and after the end the accepted job is told by id alone
+    assert client.calibrate(sentences(250), domain="once", method="sn", idempotency_key="mine").succeeded
+
+
+def test_versions_are_promoted_rolled_back_and_deleted(client: Client) -> None:
+    for method in ("whitening", "sn", "centring"):
+        client.wait(client.calibrate(sentences(300), domain="moved", method=method, promote="always"))
+    assert [v.version for v in client.domain("moved").versions] == [1, 2, 3]
+    assert (client.promote("moved", 1).champion, client.rollback("moved").champion) == (1, 3)
+    with pytest.raises(Conflict):
+        client.delete_version("moved", 1)
+    client.delete_version("moved", 2)
+    with pytest.raises(NotFound):
+        client.version("moved", 2)
+
+
+def test_labels_make_a_version_with_probabilities(client: Client) -> None:
+    client.wait(client.calibrate(sentences(300), domain="labelled", method="sn"))
+    labels = [(text, text.upper(), 1) for text in sentences(40)] + [(*sentences(n + 2)[n:], 0) for n in range(40)]
+    done = client.wait(client.add_labels("labelled", labels))
+    assert (done.version, done.base, done.labels) == (2, 1, 80)
+    assert client.similarity(PAIRS, domain="labelled@2").probability is not None
+
+
+def test_the_servers_refusals_are_typed(client: Client) -> None:
+    with pytest.raises(EmptyInput, match="pairs cannot be empty"):
+        client.similarity([])
+    with pytest.raises(InvalidInput, match=r"pairs\.0"):
+        client.similarity(["ab"])  # a string is no pair
+    with pytest.raises(NotFound, match="nowhere") as caught:
+        client.embed("a", domain="nowhere")
+    assert len(caught.value.request_id or "") == 32
+    with pytest.raises(InvalidInput, match="line 1"):
+        client.calibrate(["x" * 10_001], domain="d")
+    with pytest.raises(InvalidInput, match="fmr or precision"):
+        client.threshold("default")
+
+
+def test_a_body_beyond_the_limit_is_too_large_and_no_lost_connection(serve: Serve, store: Path) -> None:
+    server = serve(model_store=store, encoder="tiny", max_calibration_bytes=1_000_000)
+    with Client(server.url, retries=ONCE) as client, pytest.raises(TooLarge, match="1000000"):
+        client.calibrate((text for _ in range(500) for text in sentences(2000)), domain="d")
+
+
+@pytest.fixture(scope="module")
+def keyed(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    import shutil
+
+    from tests.conftest import serve_with
+
+    folder = tmp_path_factory.mktemp("keyed")
+    shutil.copytree(tiny_store / "encoders", folder / "store" / "encoders")
+    (folder / "keys").write_text(f"{hashlib.sha256(b'reader').hexdigest()} read\n")
+    running: list[Process] = []
+    yield serve_with(folder, running, model_store=folder / "store", encoder="tiny", api_keys_file=folder / "keys")
+    for process in running:
+        process.kill()
+
+
+def test_keys_open_what_they_may(keyed: Server) -> None:
+    with Client(keyed.url, api_key="reader") as client:
+        assert client.similarity(PAIRS).version == 0
+        with pytest.raises(Forbidden, match="admin"):
+            client.rollback("default")
+    with Client(keyed.url) as client:
+        assert client.ready()
+        with pytest.raises(Unauthorized):
+            client.domains()
+
+
+def running(client: Client, domain: str) -> Job:
+    job = client.calibrate(LONG, domain=domain, method="flow")
+    wait_until(lambda: client.job(job).stage in ("embedding", "fitting"), seconds=120)
+    return job
+
+
+def test_a_cancelled_job_ends_the_wait_for_it(client: Client) -> None:
+    job = running(client, "cancelled")
+    caught: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            client.wait(job)
+        except JobCancelled as error:
+            caught.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    assert client.cancel(job).status == "cancelled"
+    waiting.join(timeout=30)
+    assert isinstance(caught[0], JobCancelled)
+    assert caught[0].job.id == job.id
+    with pytest.raises(Conflict):
+        client.cancel(job)
+
+
+def test_a_job_torn_by_its_server_is_interrupted_and_can_be_retried(serve: Serve, store: Path) -> None:
+    first = serve(model_store=store, encoder="tiny")
+    with Client(first.url, retries=ONCE) as client:
+        job = running(client, "torn")
+        states = client.events(job)
+        next(states)
+        first.kill()
+        with pytest.raises((ConnectionLost, ConnectionFailed)):
+            list(states)
+    second = serve(model_store=store, encoder="tiny")
+    with Client(second.url) as client:
+        with pytest.raises(JobInterrupted, match="retry"):
+            client.wait(job)
+        assert client.retry(job).id == job.id
+        client.cancel(job)
+
+
+def test_a_server_killed_in_mid_request_is_a_lost_connection(serve: Serve, store: Path) -> None:
+    server = serve(model_store=store, encoder="tiny", memory_cache_bytes=0, max_batch_texts=1)
+    caught: list[Exception] = []
+
+    def ask(retries: Retries) -> None:
+        with Client(server.url, retries=retries) as client:
+            try:
+                client.embed([f"{number} {text}" for number, text in enumerate(sentences(1000))])
+            except (ConnectionLost, ConnectionFailed) as error:
+                caught.append(error)
+
+    patient = Retries(times=2, first=0.01)
+    threads = [threading.Thread(target=ask, args=(retries,)) for retries in (ONCE, patient)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: "isosim_queued_texts 0.0" not in server.client.get("/metrics").text, every=0.001)
+    server.kill()
+    for thread in threads:
+        thread.join(timeout=30)
+    assert sorted(type(error).__name__ for error in caught) == ["ConnectionFailed", "ConnectionLost"]
+    with Client(server.url) as client:
+        assert not client.ready()

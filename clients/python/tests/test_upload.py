@@ -1,0 +1,190 @@
+"""Text is made while it is sent, by either client, and is the same whichever way it was given."""
+
+import asyncio
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from stubs import Stub, job, response, says
+
+from isosim_client import AsyncClient, Client
+from isosim_client._upload import CHUNK, Upload
+
+LINE = "A sentence of one hundred characters, more or less, that is followed by many others of its own kind.\n"
+LINES = 300_000  # 30 MB
+
+
+class Meter(httpx.BaseTransport, httpx.AsyncBaseTransport):
+    """Reads a body piece by piece and forgets it; `lead` is the most that was made before it was asked for."""
+
+    def __init__(self) -> None:
+        self.made = self.taken = self.lead = 0
+
+    def lines(self) -> Iterator[str]:
+        for _ in range(LINES):
+            self.made += 1
+            yield LINE
+
+    def take(self, chunk: bytes) -> None:
+        self.lead = max(self.lead, self.made - self.taken // len(LINE))
+        self.taken += len(chunk)
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        assert isinstance(request.stream, httpx.SyncByteStream)
+        for chunk in request.stream:
+            self.take(chunk)
+        return response(202, job("queued"))
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        assert isinstance(request.stream, httpx.AsyncByteStream)
+        async for chunk in request.stream:
+            self.take(chunk)
+        return response(202, job("queued"))
+
+
+@pytest.fixture(params=["sync", "async"])
+def send(request: pytest.FixtureRequest) -> object:
+    """Posts a calibration of a source with either client."""
+
+    def plain(meter: Meter, source: object) -> None:
+        Client(transport=meter).calibrate(source, domain="large")  # type: ignore[arg-type]
+
+    def awaited(meter: Meter, source: object) -> None:
+        asyncio.run(AsyncClient(transport=meter).calibrate(source, domain="large"))  # type: ignore[arg-type]
+
+    return plain if request.param == "sync" else awaited
+
+
+def test_sentences_are_made_as_they_are_sent(send) -> None:  # type: ignore[no-untyped-def]
+    meter = Meter()
+    send(meter, meter.lines())
+    assert meter.made == LINES
+    assert meter.lead <= 2 * CHUNK / len(LINE)
+
+
+def test_a_large_file_is_not_held_in_memory(send, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / "large.txt"
+    path.write_text(LINE * LINES)
+    meter = Meter()
+    tracemalloc.start()
+    send(meter, path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert meter.taken == path.stat().st_size
+    assert peak < 3_000_000  # of 30 MB
+
+
+def body(source: object, labels: object = ()) -> tuple[str, bytes]:
+    upload = Upload(source, labels)  # type: ignore[arg-type]
+    return upload.content_type, b"".join(upload.chunks())
+
+
+LABELS = [("a", "b", 1)]
+LABEL_LINE = b'{"a": "a", "b": "b", "label": 1}\n'
+
+
+def test_a_file_goes_as_it_is(tmp_path: Path) -> None:
+    content = b"\xef\xbb\xbfone\r\ntwo\n\nthree"
+    (tmp_path / "t.txt").write_bytes(content)
+    assert body(tmp_path / "t.txt") == ("text/plain", content)
+    (tmp_path / "t.jsonl").write_bytes(b'"one"\n{"text": "two"}')
+    assert body(tmp_path / "t.jsonl") == ("application/x-ndjson", b'"one"\n{"text": "two"}')
+
+
+def test_labels_follow_the_text_as_ndjson(tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_bytes("\ufeffone\r\ntwö\n".encode())
+    (tmp_path / "t.ndjson").write_bytes(b'"one"\n"two"')
+    assert body(["one"], LABELS) == ("application/x-ndjson", b'"one"\n' + LABEL_LINE)
+    assert body(tmp_path / "t.txt", LABELS) == ("application/x-ndjson", '"one"\n"twö"\n'.encode() + LABEL_LINE)
+    assert body(tmp_path / "t.ndjson", LABELS) == ("application/x-ndjson", b'"one"\n"two"\n' + LABEL_LINE)
+
+
+def test_a_sentence_may_hold_a_line_break() -> None:
+    assert body(["one\nsentence"])[1] == b'"one\\nsentence"\n'
+
+
+def test_what_can_be_read_again_is_sent_again(tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_text("one\n")
+    for source in (tmp_path / "t.txt", ["one"], dict.fromkeys(["one"])):
+        upload = Upload(source)
+        assert b"".join(upload.chunks()) == b"".join(upload.chunks())
+        assert not upload.spent
+    with (tmp_path / "t.txt").open() as lines:
+        upload = Upload(lines)
+        assert not upload.spent  # a connection that failed before has taken nothing
+        next(upload.chunks())
+        assert upload.spent
+
+
+class RefusingOnce(httpx.BaseTransport):
+    """Makes no connection the first time, so that nothing of the body is read."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.content = b""
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        self.calls += 1
+        if self.calls == 1:
+            raise httpx.ConnectError("refused")
+        self.content = request.read()
+        return response(202, job("queued"))
+
+
+def test_an_iterator_that_was_not_touched_is_sent_again() -> None:
+    transport = RefusingOnce()
+    with Client(transport=transport, sleep=lambda _: None) as client:
+        client.calibrate(iter(["a"]), domain="d")
+    assert (transport.calls, transport.content) == (2, b'"a"\n')
+
+
+def test_what_the_callers_source_raises_reaches_the_caller(tmp_path: Path) -> None:
+    def broken() -> Iterator[str]:
+        yield "a"
+        raise LookupError("the database is away")
+
+    client = Stub(says(202, job("queued"))).client()
+    with pytest.raises(LookupError, match="database"):
+        client.calibrate(broken(), domain="d")
+    with pytest.raises(FileNotFoundError):
+        client.calibrate(tmp_path / "missing.txt", domain="d")
+
+
+def test_the_options_travel_in_the_query() -> None:
+    stub = Stub(says(202, job("queued")))
+    stub.client().calibrate(["a"], domain="d", method="flow", promote="never", seed=7, normalization="csls")
+    request = stub.requests[0]
+    assert dict(request.url.params) == {
+        "domain": "d", "method": "flow", "promote": "never", "seed": "7", "normalization": "csls",
+    }  # fmt: skip
+    assert request.headers["content-type"] == "application/x-ndjson"
+    assert request.headers["transfer-encoding"] == "chunked"
+
+
+def test_a_slow_source_does_not_hold_the_event_loop() -> None:
+    async def use() -> int:
+        ticks, done = 0, asyncio.Event()
+
+        def slow() -> Iterator[str]:
+            import time
+
+            for _ in range(5):
+                time.sleep(0.02)
+                yield "a" * CHUNK
+
+        async def tick() -> None:
+            nonlocal ticks
+            while not done.is_set():
+                ticks += 1
+                await asyncio.sleep(0.005)
+
+        task = asyncio.create_task(tick())
+        client = AsyncClient(transport=Meter())
+        await client.calibrate(slow(), domain="d")
+        done.set()
+        await task
+        return ticks
+
+    assert asyncio.run(use()) >= 8
