@@ -8,6 +8,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.routing import Match
 
 from service.api.state import service_of
 from service.core import errors as e
@@ -118,6 +119,12 @@ def describe(error: RequestValidationError) -> e.IsosimError:
     return found
 
 
+def methods_of(request: Request) -> set[str]:
+    """Of all routes with this path; the router itself names only the first one's."""
+    fitting = (route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE)
+    return {method for route in fitting for method in getattr(route, "methods", None) or ()}
+
+
 def install(app: FastAPI) -> None:
     """Turns every failure of a route into the one error body."""
 
@@ -141,5 +148,6 @@ def install(app: FastAPI) -> None:
         what = f"{request.method} {request.url.path}"
         message = f"no route {what}" if kind is e.NotFound else f"{what} is not allowed"
         response = domain_error(request, kind(message))
-        response.headers.update(error.headers or {})  # Allow
+        if kind is e.MethodNotAllowed:
+            response.headers["Allow"] = ", ".join(sorted(methods_of(request)))
         return response

@@ -41,13 +41,13 @@ def example(*bodies: dict[str, Any]) -> ConfigDict:
 
 
 class Own(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)  # "yes" is no boolean, "1" no number
 
 
 class Compatible(BaseModel):
     """A body other services defined: unknown fields are kept, to be named in `x-isosim-ignored`."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", strict=True)
 
     def ignored(self) -> list[str]:
         names = list(self.model_extra or {})
