@@ -13,7 +13,7 @@ import typer
 import typer.core
 import typer.main
 
-from service.commands.exits import EPILOG, ended
+from service.commands.exits import EPILOG, ReaderLeft, ended
 
 COMMANDS = {  # name: where it is, and what the list says of it
     "serve": ("serving:serve", "Run the API."),
@@ -38,6 +38,12 @@ class Commands(typer.core.TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, placeholder, rest = super().resolve_command(ctx, args)
         return name, placeholder and load(str(name)), rest
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # typer would make an error of it
+            raise ReaderLeft from None
 
     def main(self, *args: Any, **extra: Any) -> Any:
         extra |= {"prog_name": "isosim", "standalone_mode": False}

@@ -16,6 +16,10 @@ DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
 EPILOG = "Exit codes: 0 done, 1 a stated error, 2 a wrong command line or setting, 130 interrupted."
 
 
+class ReaderLeft(Exception):
+    """Whoever reads our output has had enough (`| head`)."""
+
+
 def complain(message: str) -> None:
     """One line on stderr, red on a terminal."""
     line = "isosim: " + " ".join(message.split())
@@ -30,8 +34,8 @@ def ended(command: Callable[[], Any]) -> int:
         sys.stdout.flush()  # here, where a closed pipe can still be told from a bug
     except KeyboardInterrupt:
         code = INTERRUPTED
-    except BrokenPipeError:
-        # Whoever reads has had enough (`| head`). Python would complain again when it flushes at its end.
+    except (BrokenPipeError, ReaderLeft):
+        # Python would complain again when it flushes at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = DONE
     except typer.Abort:  # Ctrl-C or Ctrl-D at a question

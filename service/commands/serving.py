@@ -22,15 +22,44 @@ def serve(
     redis_url: RedisUrl = None,
 ) -> None:
     """Run the API."""
-    from service.app import Server  # noqa: PLC0415 - its help is there sooner without
+    from service.api.auth import Keys  # noqa: PLC0415 - its help is there sooner without
+    from service.app import Server  # noqa: PLC0415
 
     settings = settings_with(host=host, port=port, model_store=model_store, encoder=encoder, redis_url=redis_url)
     logging.getLogger().setLevel(settings.log_level.upper())
     say_unread()
+    try:
+        Keys(settings.api_keys_file)
+    except ValueError as error:
+        raise Unavailable(str(error)) from None
     server = Server(settings)
-    server.run()
+    refusal = Refusal()
+    logging.getLogger("uvicorn.error").addFilter(refusal)
+    try:
+        server.run()
+    except SystemExit:  # uvicorn's own code for a start that failed
+        if refusal.reason is None:
+            raise typer.Exit(1) from None
+    if refusal.reason is not None:
+        raise Unavailable(refusal.reason)
     if not server.started:
         raise typer.Exit(1)
+
+
+class Refusal(logging.Filter):
+    """Why the server would not start: uvicorn logs the traceback, and its last line alone is for who started it."""
+
+    reason: str | None = None
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        if not text.startswith("Traceback"):
+            return True
+        kind, _, message = text.rstrip().rsplit("\n", 1)[-1].partition(": ")
+        if kind.startswith("service.core.errors.") or kind in {"PermissionError", "FileNotFoundError", "OSError"}:
+            self.reason = message
+            return False
+        return True
 
 
 def worker(
