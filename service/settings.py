@@ -1,5 +1,7 @@
 """All settings, read once by the composition roots from `ISOSIM_*`; no other module looks at the environment."""
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
 
@@ -62,3 +64,14 @@ class Settings(BaseSettings):
     # Process
     drain_seconds: PositiveFloat = 10.0  # how long a stopping server finishes what is in flight
     log_level: Literal["debug", "info", "warning", "error"] = "info"  # no level logs texts or keys
+
+
+def unread(names: Iterable[str]) -> dict[str, str | None]:
+    """The `ISOSIM_*` among names of variables that are no setting, each with the setting it resembles, if any.
+
+    pydantic-settings passes over them in silence, and what was meant stays at its default.
+    """
+    prefix = Settings.model_config["env_prefix"]
+    known = [prefix + field.upper() for field in Settings.model_fields]
+    odd = sorted(name for name in names if name.upper().startswith(prefix) and name.upper() not in known)
+    return {name: next(iter(get_close_matches(name.upper(), known, 1, cutoff=0.8)), None) for name in odd}

@@ -68,6 +68,11 @@ class EncoderStore:
             raise CorruptArtifact(f"{folder / 'manifest.json'} describes another encoder ({spec.digest})")
         return EncoderArtifact(artifact_id, spec, folder)
 
+    def ids(self) -> list[str]:
+        """Names of all encoders that have an export."""
+        found = {f.parent.parent.name for f in self.root.glob("*/*/manifest.json") if not f.parent.name.startswith(".")}
+        return sorted(found)
+
     def has(self, artifact_id: str, digest: str) -> bool:
         return (self.root / artifact_id / digest / "manifest.json").is_file()
 

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import hmac
+import re
 from pathlib import Path
 from typing import Literal
 
@@ -10,6 +11,7 @@ from service.core.errors import Forbidden, Unauthorized
 
 Scope = Literal["read", "calibrate", "admin"]
 SCOPES: tuple[Scope, ...] = ("read", "calibrate", "admin")
+SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 
 
 class Keys:
@@ -34,10 +36,14 @@ class Keys:
             if not words:
                 continue
             granted = frozenset(words[1].split(",")) if len(words) > 1 else frozenset()
-            if len(words[0]) != 64 or not granted or not granted <= set(SCOPES):
+            if not SHA256.fullmatch(words[0]) or not granted or not granted <= set(SCOPES):
                 raise ValueError(f"{self.path}, line {number}: expected `<sha256 of the key> <scope,scope> [name]`")
             scopes[bytes.fromhex(words[0])] = granted
         self._stamp, self._scopes = stamp, scopes
+
+    @property
+    def count(self) -> int:
+        return len(self._scopes)
 
     def check(self, authorization: str | None, scope: Scope) -> None:
         """Raises Unauthorized or Forbidden."""

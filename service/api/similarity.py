@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-import numpy as np
 from fastapi import APIRouter, Body
 from fastapi.responses import Response
 
@@ -13,10 +12,9 @@ from service.api.route import ScoringRoute
 from service.api.schemas import PairsRequest, SimilarityRequest, SimilarityResponse, TeiSimilarityRequest
 from service.api.scoring import check_count, check_prompt, check_text, embed, listed, scores, side_of
 from service.api.state import Service, ServiceDep
-from service.core.calibration import Calibration, DomainRef
-from service.core.domain_test import FALSE_ALARMS
+from service.core.calibration import DomainRef
 from service.core.embedding import Embedded
-from service.core.similarity import Scores
+from service.core.similarity import Scores, flags_of, notices_of
 
 router = APIRouter(tags=["scoring"], route_class=ScoringRoute)
 
@@ -65,29 +63,11 @@ def sides(per_text: Sequence[Any]) -> list[dict[str, Any]]:
     return [{"a": a, "b": b} for a, b in zip(per_text[::2], per_text[1::2], strict=True)]
 
 
-def flags_of(embedded: Embedded, scores: Scores) -> list[list[str]]:
-    flags = [["truncated"] if text.truncated else [] for text in embedded.texts]
-    if scores.judgement is not None:
-        for row in np.flatnonzero(scores.judgement.p_values < FALSE_ALARMS):
-            flags[row].append("out_of_domain")
-    return [flags[row] for row in embedded.rows]
-
-
 def detail_of(embedded: Embedded, scores: Scores) -> dict[str, Any]:
     """What the flags rest on. `out_of_domain`: the share of the domain's own sentences that are at least as odd."""
     judgement = scores.judgement
     odd = None if judgement is None else sides([float(p) for p in judgement.p_values[embedded.rows]])
     return {"out_of_domain": odd, "tokens": sides([embedded.texts[row].tokens for row in embedded.rows])}
-
-
-def notices_of(calibration: Calibration) -> list[str]:
-    model = calibration.model
-    notices = [] if model.reference is not None else ["no_reference"]
-    if model.normalization is not None:
-        notices.append(f"percentile_normalized:{model.normalization.kind}")
-    if model.probability is not None and model.probability.graded:
-        notices.append(f"probability_is_mean_grade:{model.probability.low:g}-{model.probability.high:g}")
-    return notices
 
 
 async def tei_similarity(body: TeiSimilarityRequest, service: Service, trace: Trace) -> Response:

@@ -1,30 +1,29 @@
 """`isosim calibrate`, `label` and `threshold`: a calibration from files, without a server."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import orjson
 import typer
 
 from service.adapters.domain_store import DomainStore
 from service.adapters.encoder_store import EncoderStore
-from service.commands.shared import AsJson, EncoderId, Store, bar, need_training, out, settings_with
+from service.adapters.text_lines import STDIN, read_lines
+from service.commands.completion import domain_names, versions
+from service.commands.console import print_json
+from service.commands.progress import bar
+from service.commands.shared import AsJson, EncoderId, Store, need_training, stored
+from service.commands.versions import stored_version
 from service.core.advice import SMALLEST_FMR, advise
 from service.core.calibration import DomainRef
-from service.core.errors import InvalidInput, NotFound
 from service.core.jobs import METHODS, NORMALIZATIONS, PROMOTIONS, JobRequest, LabelledPair
-from service.settings import Settings
 
-Labels = Annotated[
-    Path | None, typer.Option(help="labelled pairs: label, sentence, sentence in each line, by tabs", exists=True)
-]
+Labels = Annotated[Path | None, typer.Option(help="labelled pairs: label, sentence, sentence in each line, by tabs")]
 
 
 def calibrate(
-    file: Annotated[Path, typer.Argument(help="text, one sentence a line", exists=True, dir_okay=False)],
-    domain: Annotated[str, typer.Option(help="the domain to calibrate")],
+    file: Annotated[Path, typer.Argument(help="text, one sentence a line; - reads standard input")],
+    domain: Annotated[str, typer.Option(help="the domain to calibrate", autocompletion=domain_names)],
     method: Annotated[str, typer.Option(help=", ".join(METHODS))] = "auto",
     promote: Annotated[str, typer.Option(help=", ".join(PROMOTIONS))] = "if_better",
     seed: int = 0,
@@ -34,20 +33,28 @@ def calibrate(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fit a calibration to a file of sentences, here and now."""
+    """Fit a calibration to sentences, here and now, without a server."""
+    if labels == STDIN == file:
+        raise typer.BadParameter("standard input can be read once", param_hint="--labels")
     if DomainRef.parse(domain) != DomainRef(domain):
-        raise InvalidInput(f"--domain {domain!r}: a calibration makes a new version; name the domain alone")
+        raise typer.BadParameter(
+            f"{domain!r}: a calibration makes a new version; name the domain alone", param_hint="--domain"
+        )
     check_choices(
         method=(method, METHODS), promote=(promote, PROMOTIONS), normalization=(normalization, NORMALIZATIONS)
     )
-    texts = [line for line in (raw.strip() for raw in file.read_text(encoding="utf-8-sig").split("\n")) if line]
+    texts = [text for text in (line.strip() for line in read_lines(file)) if text]
     asked = {"method": method, "promote": promote, "seed": seed, "normalization": normalization}
     fit_here(domain, asked, texts, labels, model_store, encoder, as_json=as_json)
 
 
 def label(
-    labels: Annotated[Path, typer.Argument(help="label, sentence, sentence in each line, by tabs", exists=True)],
-    domain: Annotated[str, typer.Option(help="the domain that gets probabilities: name or name@3")],
+    labels: Annotated[
+        Path, typer.Argument(help="label, sentence, sentence in each line, by tabs; - reads standard input")
+    ],
+    domain: Annotated[
+        str, typer.Option(help="the domain that gets probabilities: name or name@3", autocompletion=versions)
+    ],
     promote: Annotated[str, typer.Option(help=", ".join(PROMOTIONS))] = "always",
     seed: int = 0,
     model_store: Store = None,
@@ -56,7 +63,7 @@ def label(
 ) -> None:
     """Learn probabilities from labelled pairs; makes a new version with the same map and scale."""
     check_choices(promote=(promote, PROMOTIONS))
-    settings = settings_with(model_store=model_store, encoder=encoder)
+    settings = stored(model_store=model_store, encoder=encoder)
     ref, version, manifest = stored_version(settings, domain)
     champion = DomainStore(settings.model_store).aliases(ref.name, manifest["encoder"]["digest"]).champion
     asked = {
@@ -68,7 +75,7 @@ def label(
 def check_choices(**given: tuple[str, Sequence[str]]) -> None:
     for name, (value, known) in given.items():
         if value not in known:
-            raise InvalidInput(f"--{name} {value!r}: one of {', '.join(known)}")
+            raise typer.BadParameter(f"{value!r}; there are {', '.join(known)}", param_hint=f"--{name}")
 
 
 def fit_here(
@@ -83,7 +90,7 @@ def fit_here(
 ) -> None:
     """Runs a calibration in this process, with a progress bar, and says what came out."""
     need_training()
-    settings = settings_with(model_store=model_store, encoder=encoder)
+    settings = stored(model_store=model_store, encoder=encoder)
     from service.modelling.job import Posted, calibrate_job  # noqa: PLC0415
     from service.modelling.quality.sources import read_pairs  # noqa: PLC0415
 
@@ -100,34 +107,15 @@ def fit_here(
     domains.prune(domain, settings.keep_versions)
     facts = {"domain": domain, "version": version, "promoted": promoted, "promotion": why, "report": result.report}
     if as_json:
-        print(orjson.dumps(facts).decode())  # a NaN becomes null, as over HTTP
+        print_json(facts)
         return
-    out.print(f"{domain}@{version}: {result.report['method']}", markup=False)
-    out.print(f"  why: {result.report['reason']}", markup=False)
-    out.print(f"  {'promoted' if promoted else 'not promoted'}: {why}", markup=False)
-
-
-def stored_version(settings: Settings, domain: str) -> tuple[DomainRef, int, dict[str, Any]]:
-    """The version a reference means for the encoder of the settings, with its manifest.
-
-    Raises:
-        NotFound: no such version. InvalidInput: it was made for another encoder.
-    """
-    artifact = EncoderStore(settings.model_store).find(settings.encoder)
-    domains = DomainStore(settings.model_store)
-    ref = DomainRef.parse(domain)
-    aliases = domains.aliases(ref.name, artifact.digest)
-    version = {"champion": aliases.champion, "previous": aliases.previous}.get(str(ref.version), ref.version)
-    if version is None:
-        raise NotFound(f"domain {ref.name!r} has no {ref.version} for encoder {artifact.id}")
-    manifest = domains.manifest(ref.name, int(version))
-    if manifest["encoder"]["digest"] != artifact.digest:
-        raise InvalidInput(f"{ref.name}@{version} was made for encoder {manifest['encoder']['id']}")
-    return ref, int(version), manifest
+    print(f"{domain}@{version}: {result.report['method']}")
+    print(f"  why: {result.report['reason']}")
+    print(f"  {'promoted' if promoted else 'not promoted'}: {why}")
 
 
 def threshold(
-    domain: Annotated[str, typer.Argument(help="name, name@3 or name@previous")],
+    domain: Annotated[str, typer.Argument(help="name, name@3 or name@previous", autocompletion=versions)],
     fmr: Annotated[
         float | None, typer.Option(min=SMALLEST_FMR, max=1, help="false-match rate among random pairs")
     ] = None,
@@ -139,18 +127,17 @@ def threshold(
 ) -> None:
     """Which similarity to ask for: for a false-match rate, or for a precision."""
     if (fmr is None) == (precision is None):
-        raise InvalidInput("--fmr or --precision: give one of them")
-    settings = settings_with(model_store=model_store, encoder=encoder)
+        raise typer.BadParameter("give one of them", param_hint="--fmr or --precision")
+    settings = stored(model_store=model_store, encoder=encoder)
     ref, version, _ = stored_version(settings, domain)
     model = DomainStore(settings.model_store).load(ref.name, version).model
     advice = advise(model, ref.name, fmr=fmr, precision=precision, raw=raw)
     if as_json:
-        print(json.dumps({"domain": ref.name, "version": version, **vars(advice)}))
+        print_json({"domain": ref.name, "version": version, **vars(advice)})
         return
     low, high = advice.interval
     beyond = ", extrapolated beyond what they can count" if advice.extrapolated else ""
-    out.print(
+    print(
         f"{ref.name}@{version}: similarity ≥ {advice.similarity:.4f} "
-        f"(95 % interval {low:.4f} to {high:.4f}; from {advice.pairs:,} pairs{beyond})",
-        markup=False,
+        f"(95 % interval {low:.4f} to {high:.4f}; from {advice.pairs:,} pairs{beyond})"
     )

@@ -1,7 +1,6 @@
 """`isosim evaluate`: the papers' tables for any encoder of the store."""
 
 import dataclasses
-import json
 import shlex
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +8,9 @@ from typing import Annotated
 import typer
 
 from service.adapters.encoder_store import EncoderStore
-from service.commands.shared import AsJson, EncoderId, Store, bar, err, need_training, out, settings_with
+from service.commands.console import print_json, print_table, remark
+from service.commands.progress import bar
+from service.commands.shared import AsJson, EncoderId, Store, need_training, stored
 from service.core.jobs import METHODS
 
 KNOWN = (*METHODS, "sn-nulling")  # the last one is of interest for the papers' tables alone
@@ -36,7 +37,7 @@ def evaluate(
 ) -> None:
     """STS12–16, STS-B, SICK-R, lexical similarity and question pairs, without labels in the fit."""
     need_training()
-    settings = settings_with(model_store=model_store, encoder=encoder)
+    settings = stored(model_store=model_store, encoder=encoder)
     from service.modelling.methods import is_flow  # noqa: PLC0415
     from service.modelling.quality import reproduction  # noqa: PLC0415
     from service.modelling.quality import sts as quality  # noqa: PLC0415
@@ -60,13 +61,13 @@ def evaluate(
         given = {"--sts": sts, "--encoder": artifact.id, "--methods": methods, "--seeds": seeds}
         given |= {"--fit-on": fit_on, "--questions": questions}
         command = "isosim evaluate " + " ".join(f"{k} {shlex.quote(str(v))}" for k, v in given.items() if v is not None)
-        err.print(reproduction.write_report(report, artifact.id, command, grids, beside), markup=False)
+        remark(str(reproduction.write_report(report, artifact.id, command, grids, beside)))
     if as_json:
         found = {"sts": [dataclasses.asdict(r) for r in rows], "beside": [dataclasses.asdict(b) for b in beside]}
-        print(json.dumps(found))
+        print_json(found)
         return
     for grid in grids:
-        out.print(grid.rich())
+        print_table(grid.rich())
 
 
 def method_names(text: str) -> list[str]:

@@ -11,10 +11,19 @@ import typer
 from rich.table import Table
 
 from service.adapters.encoder_store import EncoderStore
-from service.commands.shared import EncoderId, Store, bar, need_training, out, settings_with
+from service.commands.console import print_table
+from service.commands.exits import EPILOG
+from service.commands.progress import bar
+from service.commands.shared import EncoderId, Store, need_training, stored
 from service.core.jobs import METHODS
 
-measure = typer.Typer(no_args_is_help=True, help="Measure what the service promises, on data of your own.")
+measure = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="Measure what the service promises, on data of your own.",
+    epilog=EPILOG,
+)
 
 Data = Annotated[Path, typer.Option(help="folder with text, pairs and sts", exists=True, file_okay=False)]
 Cache = Annotated[Path | None, typer.Option(help="a folder that keeps vectors between commands")]
@@ -27,7 +36,7 @@ def encoder_of(model_store: Path | None, encoder: str | None, cache: Path | None
     need_training()
     from service.modelling.quality.sources import Encoder  # noqa: PLC0415
 
-    settings = settings_with(model_store=model_store, encoder=encoder)
+    settings = stored(model_store=model_store, encoder=encoder)
     return Encoder(EncoderStore(settings.model_store).find(settings.encoder), cache)
 
 
@@ -36,7 +45,7 @@ def show(table: Table, results: Sequence[Any], *, as_json: bool) -> None:
     if as_json:
         print(json.dumps([dataclasses.asdict(result) for result in results]))
     else:
-        out.print(table)
+        print_table(table)
     if not all(getattr(result, "kept", True) for result in results):
         raise typer.Exit(1)
 
@@ -91,7 +100,7 @@ def ranking(
 ) -> None:
     """Never worse: what `auto`, without labels, changes of Spearman × 100 against identity on each set."""
     need_training()
-    settings = settings_with(model_store=model_store)
+    settings = stored(model_store=model_store)
     from service.modelling.quality import never_worse  # noqa: PLC0415
     from service.modelling.quality import sts as quality  # noqa: PLC0415
     from service.modelling.quality.sources import Encoder  # noqa: PLC0415

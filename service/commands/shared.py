@@ -1,23 +1,23 @@
-"""What the commands share: the consoles, settings given on the command line, progress."""
+"""What the commands share: options, settings given on the command line, and what they ask of the store."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import importlib.util
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from service.core.errors import Unavailable
+from service.commands import completion
+from service.core.errors import InvalidInput, Unavailable
 from service.settings import Settings
 
-err = Console(stderr=True)
-out = Console()
-
 Store = Annotated[Path | None, typer.Option("--model-store", help="the model store (ISOSIM_MODEL_STORE)")]
-EncoderId = Annotated[str | None, typer.Option("--encoder", help="an encoder of the store (ISOSIM_ENCODER)")]
+EncoderId = Annotated[
+    str | None,
+    typer.Option("--encoder", help="an encoder of the store (ISOSIM_ENCODER)", autocompletion=completion.encoder_ids),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON for machines")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="do not ask")]
 
 
 def settings_with(**given: Any) -> Settings:
@@ -25,18 +25,35 @@ def settings_with(**given: Any) -> Settings:
     return Settings(**{name: value for name, value in given.items() if value is not None})
 
 
+def stored(**given: Any) -> Settings:
+    """The same for a command that reads a store.
+
+    Raises:
+        Unavailable: there is none; a wrong path must not look like a store without domains.
+    """
+    settings = settings_with(**given)
+    if not settings.model_store.is_dir():
+        raise Unavailable(f"no model store at {settings.model_store} (--model-store, ISOSIM_MODEL_STORE)")
+    if not any(settings.model_store.iterdir()):  # an OSError says that it cannot be read
+        raise Unavailable(f"the model store {settings.model_store} is empty; fill it with: isosim export")
+    return settings
+
+
 def need_training() -> None:
     """Raises Unavailable without the packages that fit and export."""
-    try:
-        import torch  # noqa: F401, PLC0415
-    except ImportError:
-        raise Unavailable("this command needs PyTorch: pip install 'isosim[train]'") from None
+    if importlib.util.find_spec("torch") is None:
+        raise Unavailable("this command needs PyTorch: pip install 'isosim[train]'")
 
 
-@contextmanager
-def bar(what: str) -> Iterator[Any]:
-    """A progress bar on stderr; yields a function that takes a stage and the share done."""
-    columns = (TextColumn("{task.description:>10}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
-    with Progress(*columns, TimeElapsedColumn(), console=err, transient=True) as progress:
-        task = progress.add_task(what, total=1.0)
-        yield lambda stage, done: progress.update(task, description=stage, completed=done)
+def confirmed(question: str, *, yes: bool) -> None:
+    """Asks on a terminal.
+
+    Raises:
+        InvalidInput: nobody is there to be asked, and `--yes` was not given; or the answer was no.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise InvalidInput(f"{question} Nobody is at a terminal to answer; give --yes")
+    if not typer.confirm(question, err=True):
+        raise InvalidInput("nothing was changed")

@@ -7,7 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from service.core.calibration import Calibration, Matrix
-from service.core.domain_test import DomainTest, Judgement, level_energies
+from service.core.domain_test import FALSE_ALARMS, DomainTest, Judgement, level_energies
+from service.core.embedding import Embedded
 from service.core.texts import Pooled
 
 Rows = npt.NDArray[np.intp]
@@ -60,6 +61,26 @@ def judge(
     for text, p_value, distance in zip(texts, *columns, strict=True):
         text.judged = (test, p_value, distance)
     return judgement
+
+
+def flags_of(embedded: Embedded, scores: Scores) -> list[list[str]]:
+    """What a caller should know of each text asked for: `truncated`, `out_of_domain`."""
+    flags = [["truncated"] if text.truncated else [] for text in embedded.texts]
+    if scores.judgement is not None:
+        for row in np.flatnonzero(scores.judgement.p_values < FALSE_ALARMS):
+            flags[row].append("out_of_domain")
+    return [flags[row] for row in embedded.rows]
+
+
+def notices_of(calibration: Calibration) -> list[str]:
+    """What a caller should know of all scores of a calibration."""
+    model = calibration.model
+    notices = [] if model.reference is not None else ["no_reference"]
+    if model.normalization is not None:
+        notices.append(f"percentile_normalized:{model.normalization.kind}")
+    if model.probability is not None and model.probability.graded:
+        notices.append(f"probability_is_mean_grade:{model.probability.low:g}-{model.probability.high:g}")
+    return notices
 
 
 def normalized(vectors: Matrix) -> Matrix:

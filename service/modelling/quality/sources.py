@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from service.adapters.encoder_store import EncoderArtifact
+from service.adapters.text_lines import read_lines
 from service.core.errors import InvalidInput
 from service.modelling.embed import OfflineEncoder
 from service.modelling.methods import Vectors
@@ -31,14 +32,19 @@ class Pairs:
 
 def read_pairs(path: Path) -> Pairs:
     """`score<TAB>sentence1<TAB>sentence2`, no header, no quoting."""
-    rows = [line.split("\t") for line in path.read_text(encoding="utf-8").split("\n") if line]
-    if any(len(row) != 3 for row in rows):
-        raise InvalidInput(f"{path}: expected score, sentence, sentence in each line, separated by tabs")
-    try:
-        gold = np.array([float(row[0]) for row in rows])
-    except ValueError as error:
-        raise InvalidInput(f"{path}: a score is no number: {error}") from None
-    return Pairs([r[1] for r in rows], [r[2] for r in rows], gold)
+    rows, gold = [], []
+    for number, line in enumerate(read_lines(path), 1):
+        row = line.split("\t")
+        if row == [""]:
+            continue
+        if len(row) != 3:
+            raise InvalidInput(f"{path}, line {number}: expected score, sentence, sentence, separated by tabs")
+        try:
+            gold.append(float(row[0]))
+        except ValueError:
+            raise InvalidInput(f"{path}, line {number}: the score {row[0][:20]!r} is no number") from None
+        rows.append(row)
+    return Pairs([r[1] for r in rows], [r[2] for r in rows], np.array(gold))
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,7 @@ class Embedded:
 
 
 def lines(name: str) -> Texts:
-    return lambda folder: (folder / name).read_text(encoding="utf-8").split("\n")
+    return lambda folder: read_lines(folder / name)
 
 
 def sides(pattern: str) -> Texts:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from scipy.stats import spearmanr
 
 from service.adapters.onnx_engine import OnnxCalibrator
+from service.adapters.text_lines import read_lines
 from service.core.errors import InvalidInput
 from service.core.similarity import cosine
 from service.modelling import gate
@@ -121,7 +122,7 @@ class Evaluation:
 
 def read_text(path: Path) -> list[str]:
     """Sentences to fit on: one a line, or both sentences of `score<TAB>sentence1<TAB>sentence2`."""
-    lines = [line for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
+    lines = [line for line in read_lines(path) if line.strip()]
     if all(line.count("\t") == 2 for line in lines):
         return [text for line in lines for text in line.split("\t")[1:]]
     return lines

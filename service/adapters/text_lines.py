@@ -1,0 +1,86 @@
+"""Lines of a UTF-8 file or of standard input, as they come in; a bad one is named."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from service.core.errors import EmptyInput, InvalidInput
+
+STDIN = Path("-")
+READ = 64 * 1024  # bytes; of a pipe a read gives what is there
+
+
+@dataclass
+class TextLines:
+    """A text that is being read. `share` says how far, where its length is known."""
+
+    name: str
+    file: BinaryIO
+    size: int  # bytes; 0: unknown
+    longest: int | None = None  # characters a line may have
+    number: int = 0  # lines so far
+    seen: int = 0  # bytes so far
+
+    @property
+    def share(self) -> float | None:
+        return min(1.0, self.seen / self.size) if self.size else None
+
+    def blocks(self) -> Iterator[list[str]]:
+        """The lines in order, as many at once as are there; never more than a read holds.
+
+        Raises:
+            InvalidInput: a line is no UTF-8, or too long.
+        """
+        rest = b""
+        while chunk := self.file.read(READ):
+            self.seen += len(chunk)
+            *whole, rest = (rest + chunk).split(b"\n")
+            if self.longest is not None and len(rest) > 4 * self.longest:  # a character has up to four bytes
+                raise InvalidInput(f"{self.name}, line {self.number + len(whole) + 1}: longer than {self.longest}")
+            if whole:
+                yield [self._decoded(line) for line in whole]
+        if rest:
+            yield [self._decoded(rest)]
+
+    def _decoded(self, line: bytes) -> str:
+        self.number += 1
+        try:
+            text = line.removesuffix(b"\r").decode("utf-8-sig" if self.number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise InvalidInput(f"{self.name}, line {self.number}: not UTF-8 (byte {error.start + 1})") from None
+        if self.longest is not None and len(text) > self.longest:
+            raise InvalidInput(
+                f"{self.name}, line {self.number}: {len(text)} characters, at most {self.longest} are taken"
+            )
+        return text
+
+
+@contextmanager
+def opened(path: Path, longest: int | None = None) -> Iterator[TextLines]:
+    """`-` is standard input. Unbuffered: what somebody types or pipes slowly is there at once.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    if path == STDIN:
+        with open(0, "rb", buffering=0, closefd=False) as file:
+            yield TextLines("standard input", file, 0, longest)
+        return
+    with path.open("rb", buffering=0) as file:
+        yield TextLines(str(path), file, os.fstat(file.fileno()).st_size, longest)
+
+
+def read_lines(path: Path) -> list[str]:
+    """All lines of a text.
+
+    Raises:
+        EmptyInput: there is none but blank ones. InvalidInput: one is no UTF-8.
+    """
+    with opened(path) as lines:
+        every = [line for block in lines.blocks() for line in block]
+    if not any(line.strip() for line in every):
+        raise EmptyInput(f"{lines.name} is empty")
+    return every

@@ -1,0 +1,89 @@
+"""Settings and keys: what was meant, and what the process reads."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from service.api.auth import Keys
+from service.commands.diagnosis.finding import Finding, fault, ok, warning
+from service.core.errors import Unavailable
+from service.settings import Settings, unread
+
+# Kubernetes describes each Service to every pod in its namespace: a Service named isosim sets these.
+LINKS = re.compile(r"ISOSIM_(SERVICE_(HOST|PORT)|PORT_\d+_)")
+
+
+def read(**given: object) -> tuple[Settings | None, list[Finding]]:
+    """The settings, or None and what is wrong with them."""
+    try:
+        settings = Settings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+    except ValidationError as error:
+        return None, [wrong(found["loc"], found["msg"], str(found.get("input"))) for found in error.errors()]
+    changed = sorted(settings.model_fields_set)
+    return settings, [ok("settings", f"set: {', '.join(changed)}" if changed else "all at their defaults")]
+
+
+def wrong(place: tuple[int | str, ...], message: str, value: str) -> Finding:
+    name = "ISOSIM_" + "_".join(str(part) for part in place).upper()
+    if name == "ISOSIM_PORT" and value.startswith("tcp://"):
+        return fault(
+            "settings",
+            f"{name}={value} comes from a Kubernetes Service named isosim",
+            "set enableServiceLinks: false in the pod, or name the Service differently",
+        )
+    return fault("settings", f"{name}: {message}", f"correct {name}; service/settings.py says how to choose it")
+
+
+def variables(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+    """Variables that look like settings and are none: nothing reads them."""
+    links = []
+    for name, nearest in unread(environment).items():
+        if LINKS.match(name):
+            links.append(name)
+        elif nearest is not None:
+            yield fault("variables", f"{name} is no setting and changes nothing", f"is {nearest} meant?")
+        else:
+            yield warning("variables", f"{name} is no setting and changes nothing", f"unset {name}")
+    if links:
+        yield warning("variables", f"{len(links)} set by Kubernetes ({links[0]}, …)", "enableServiceLinks: false")
+
+
+def exposure(settings: Settings) -> Finding:
+    """Who can reach the server."""
+    from service.app import check_exposure  # noqa: PLC0415 - the web framework; its absence is another finding
+
+    try:
+        check_exposure(settings)
+    except Unavailable as error:
+        return fault("exposure", str(error), "set ISOSIM_API_KEYS_FILE")
+    if settings.allow_anonymous and settings.api_keys_file is None:
+        return warning("exposure", f"anybody who reaches {settings.host} may do everything", "set ISOSIM_API_KEYS_FILE")
+    return ok("exposure", "with keys" if settings.api_keys_file is not None else f"{settings.host} only")
+
+
+def keys(path: Path | None) -> Iterator[Finding]:
+    """The keys file: there, understood, and writable by nobody else."""
+    if path is None:
+        return
+    try:
+        known = Keys(path)
+        mode = path.stat().st_mode
+    except OSError as error:
+        yield fault("keys", f"{path}: {error.strerror}", "make it readable for the server's user, or correct the path")
+        return
+    except ValueError as error:
+        yield fault("keys", str(error), "each line: printf %s KEY | sha256sum, then scopes by commas, then a name")
+        return
+    if mode & 0o022:
+        yield fault("keys", f"{path} can be written by others, who could give themselves a key", f"chmod 600 {path}")
+    elif mode & 0o004:
+        yield warning("keys", f"{path} can be read by everybody", f"chmod 600 {path}")
+    else:
+        yield ok("keys", f"{path}: {known.count} keys")
+    if not known.count:
+        yield warning(
+            "keys", f"{path} holds no key: nobody is let in", "add a line: <sha256 of the key> <scopes> [name]"
+        )

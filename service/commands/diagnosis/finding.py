@@ -1,0 +1,28 @@
+"""The answer to one question about the set-up."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+State = Literal["ok", "warning", "fault"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """`found` says what there is; `remedy` how to mend it, where it is not well."""
+
+    check: str
+    state: State
+    found: str
+    remedy: str | None = None
+
+
+def ok(check: str, found: str) -> Finding:
+    return Finding(check, "ok", found)
+
+
+def warning(check: str, found: str, remedy: str) -> Finding:
+    return Finding(check, "warning", found, remedy)
+
+
+def fault(check: str, found: str, remedy: str) -> Finding:
+    return Finding(check, "fault", found, remedy)

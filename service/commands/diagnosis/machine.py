@@ -1,0 +1,75 @@
+"""Cores, memory, port: what the process is given."""
+
+import os
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+from service.adapters.device import usable_cores
+from service.commands.diagnosis.finding import Finding, fault, ok, warning
+from service.settings import Settings
+
+CGROUP = Path("/sys/fs/cgroup")
+RESIDENT = 400 * 2**20  # bytes: a loaded server held 385 MiB after ten minutes (README)
+
+
+def look(settings: Settings) -> Iterator[Finding]:
+    yield cores()
+    yield memory()
+    yield port(settings)
+
+
+def cores(root: Path = CGROUP) -> Finding:
+    allowed = len(os.sched_getaffinity(0))
+    used = usable_cores(root)
+    try:
+        quota, period = (root / "cpu.max").read_text().split()
+        share = int(quota) / int(period)
+    except (OSError, ValueError):  # no limit reads `max`; another system has no such file
+        return ok("cores", f"{used} (no limit by cgroup)")
+    found = f"{used} of {allowed}; cgroup limit {share:g}"
+    if share < 1 or (share < allowed and share != int(share)):
+        return warning("cores", found, "give whole cores: the part of one is throttled away in the middle of a request")
+    return ok("cores", found)
+
+
+def memory(root: Path = CGROUP) -> Finding:
+    try:
+        limit = int((root / "memory.max").read_text())
+    except (OSError, ValueError):
+        return ok("memory", "no limit by cgroup")
+    found = f"limit {limit / 2**20:,.0f} MiB"
+    if limit < RESIDENT:
+        return warning("memory", found, f"the default encoder under load takes up to {RESIDENT / 2**20:.0f} MiB")
+    return ok("memory", found)
+
+
+def port(settings: Settings) -> Finding:
+    """Could the server bind its address, or is it there already?"""
+    where = f"{settings.host}:{settings.port}"
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as uvicorn does
+            probe.bind(address)
+    except PermissionError:
+        return fault("port", f"{where} needs a privilege", "choose ISOSIM_PORT above 1023")
+    except OSError as error:
+        if alive(settings):
+            return ok("port", f"isosim is serving on {where}")
+        return fault("port", f"{where}: {error.strerror}", "end what listens there, or set ISOSIM_PORT or ISOSIM_HOST")
+    return ok("port", f"{where} is free")
+
+
+def alive(settings: Settings) -> bool:
+    """Whether what listens there is one of ours."""
+    host = "127.0.0.1" if settings.host in {"0.0.0.0", "::"} else settings.host  # noqa: S104 - compared, not bound
+    try:
+        with urllib.request.urlopen(f"http://{host}:{settings.port}/livez", timeout=2) as answer:
+            return bool(answer.status == 200 and b'"alive"' in answer.read(200))
+    except (OSError, ValueError, urllib.error.URLError):
+        return False

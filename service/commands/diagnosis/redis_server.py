@@ -1,0 +1,86 @@
+"""Redis: reached in time, and set up for a cache and a queue beside each other."""
+
+import statistics
+import time
+from collections.abc import Iterator
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from service.adapters.rq_jobs import QUEUE, REMEDY
+from service.commands.diagnosis.finding import Finding, fault, ok, warning
+from service.settings import Settings
+
+PINGS = 20
+OLDEST = (5, 0)  # RQ's own need
+
+
+def look(settings: Settings) -> Iterator[Finding]:
+    if settings.redis_url is None:
+        yield ok("redis", "not set: cache in memory, calibrations in a child process, one API process")
+        return
+    try:
+        redis: Redis = Redis.from_url(settings.redis_url.get_secret_value(), socket_timeout=2, socket_connect_timeout=2)
+    except ValueError as error:
+        yield fault("redis", f"ISOSIM_REDIS_URL: {error}", "redis://host:6379/0")
+        return
+    with redis:
+        try:
+            facts = {**redis.info("server"), **redis.info("memory")}
+            times = [ping(redis) for _ in range(PINGS)]
+        except (RedisError, OSError) as error:
+            yield fault("redis", f"cannot be reached: {error}", "start it, or correct ISOSIM_REDIS_URL")
+            return
+        yield version(str(facts["redis_version"]))
+        yield latency(times, settings.redis_timeout)
+        yield eviction(str(facts.get("maxmemory_policy", "?")), int(facts.get("maxmemory", 0)))
+        yield workers(redis)
+
+
+def ping(redis: Redis) -> float:  # s
+    begun = time.perf_counter()
+    redis.ping()
+    return time.perf_counter() - begun
+
+
+def version(found: str) -> Finding:
+    number = tuple(int(part) for part in found.split(".")[:2] if part.isdigit())
+    if number < OLDEST:
+        return fault("redis", f"version {found}", f"version {OLDEST[0]} or newer, which the job queue needs")
+    return ok("redis", f"version {found}")
+
+
+def latency(times: list[float], timeout: float) -> Finding:
+    """The cache waits for `timeout` seconds and then goes without."""
+    typical, worst = statistics.median(times), max(times)
+    found = f"ping {1e3 * typical:.2f} ms, at worst {1e3 * worst:.1f} ms of {PINGS}"
+    if typical > timeout:
+        return fault(
+            "redis latency", f"{found}: every lookup is a miss", "bring it nearer, or raise ISOSIM_REDIS_TIMEOUT"
+        )
+    if worst > timeout / 2:
+        return warning("redis latency", found, f"a lookup is given up after {1e3 * timeout:.0f} ms; bring it nearer")
+    return ok("redis latency", found)
+
+
+def eviction(policy: str, limit: int) -> Finding:
+    """Vectors carry a time to live and may go; the queue's keys carry none and must stay."""
+    found = f"{policy}, maxmemory {limit / 2**20:,.0f} MiB" if limit else f"{policy}, maxmemory not set"
+    if policy.startswith("allkeys"):
+        return fault("redis eviction", f"{found}: queued jobs may be evicted", "maxmemory-policy volatile-lru")
+    if not limit:
+        return warning("redis eviction", f"{found}: it grows for ISOSIM_REDIS_TTL", "set maxmemory, and volatile-lru")
+    if policy == "noeviction":
+        return warning(
+            "redis eviction", f"{found}: once full, no job and no vector fits", "maxmemory-policy volatile-lru"
+        )
+    return ok("redis eviction", found)
+
+
+def workers(redis: Redis) -> Finding:
+    from rq import Queue, Worker  # noqa: PLC0415 - needed only where there is a Redis
+
+    count = Worker.count(queue=Queue(QUEUE, connection=redis))
+    if not count:
+        return warning("workers", "none: POST /calibrate answers 503", REMEDY)
+    return ok("workers", f"{count}")

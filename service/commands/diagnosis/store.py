@@ -1,0 +1,153 @@
+"""The model store: its folder, the encoder, and the calibrations that are to answer."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+
+from service.adapters.artifacts import verified
+from service.adapters.calibration_source import StoredCalibrations
+from service.adapters.domain_store import DomainStore
+from service.adapters.encoder_store import JOINED, EncoderArtifact, EncoderStore
+from service.adapters.onnx_engine import OnnxCalibrator, OnnxEncoder, choose_providers
+from service.adapters.tokenizer import FastTokenizer
+from service.commands.diagnosis.finding import Finding, fault, ok, warning
+from service.core.calibration import Matrix
+from service.core.errors import IsosimError
+from service.core.registry import DEFAULT
+from service.core.similarity import cosine
+from service.settings import Settings
+
+CPU = ["CPUExecutionProvider"]
+SENTENCES = ("A man is playing a guitar.", "Someone plays an instrument.")
+KNOWN = {  # cosines of the two sentences, by encoder digest: all-MiniLM-L6-v2 in fp32 (README, first answer)
+    "9f5731ee66d8356acc380ac9202a33907c693fd43cdf64c6e33538f2531314c0": 0.6674459,
+}
+# Largest difference of a component between kernels of one precision: the export's own bar for fp32; the others
+# unmeasured beyond that a wrong kernel is off by far more.
+TOLERANCE = {"fp32": 1e-4}
+LOOSE = 1e-2
+
+
+def look(settings: Settings) -> Iterator[Finding]:
+    root = settings.model_store
+    yield folder(root)
+    yield space(root, settings.max_calibration_bytes)
+    try:
+        artifact = EncoderStore(root).find(settings.encoder)
+        verified(artifact.folder)
+    except (IsosimError, OSError) as error:
+        yield fault("encoder", str(error), f"isosim export --encoder {settings.encoder} (or its source)")
+        return
+    yield ok(
+        "encoder", f"{artifact.id}, {artifact.spec.precision}, {artifact.digest[:12]}: all files match their hashes"
+    )
+    yield from providers(artifact, settings.providers)
+    yield parity(artifact, settings.providers)
+    yield from calibrations(root, artifact)
+
+
+def folder(root: Path) -> Finding:
+    """Read and written as the server would: it keeps jobs and versions there."""
+    try:
+        any(root.iterdir())
+    except OSError as error:
+        return fault("store", f"{root}: {error.strerror}", "set ISOSIM_MODEL_STORE, or make one: isosim export")
+    probe = root / f".doctor-{np.random.default_rng().integers(1 << 62):x}"
+    try:
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        return fault("store", f"{root} cannot be written: {error.strerror}", "let the server's user write there")
+    return ok("store", f"{root.resolve()}: read and written")
+
+
+def space(root: Path, posted: int) -> Finding:
+    """Room for posted texts: one of the largest must fit, ten should."""
+    try:
+        free = shutil.disk_usage(root).free
+    except OSError as error:
+        return fault("disk", f"{root}: {error.strerror}", "set ISOSIM_MODEL_STORE")
+    found = f"{free / 2**30:,.1f} GiB free"
+    if free < posted:
+        return fault("disk", found, f"make room: one posted text may have {posted / 2**20:.0f} MiB")
+    if free < 10 * posted:
+        return warning("disk", found, f"make room: a posted text may have {posted / 2**20:.0f} MiB, and several wait")
+    return ok("disk", found)
+
+
+def providers(artifact: EncoderArtifact, wanted: tuple[str, ...]) -> Iterator[Finding]:
+    """A provider that is installed may still not load; ONNX Runtime then goes on with the next one and says little."""
+    try:
+        chosen = choose_providers(wanted)
+    except IsosimError as error:
+        yield fault("providers", str(error), "correct ISOSIM_PROVIDERS, or install the package that has it")
+        return
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    for name in chosen:
+        failed = unloaded(artifact.calibrator, name, options)
+        if failed is not None:
+            yield fault("providers", f"{name}: {failed}", "install its driver and libraries, or set ISOSIM_PROVIDERS")
+        else:
+            others = [other for other in ort.get_available_providers() if other not in chosen]
+            unused = f" (installed and unused: {', '.join(others)})" if others and name == chosen[-1] else ""
+            yield ok("providers", f"{name} loads{unused}")
+
+
+def unloaded(graph: Path, provider: str, options: ort.SessionOptions) -> str | None:
+    """Why the provider does not load; None where it does."""
+    try:
+        session = ort.InferenceSession(graph, options, providers=[provider])
+    except Exception as error:  # noqa: BLE001 - a driver's or a library's failure comes as it likes
+        return " ".join(str(error).split())[:200]
+    return None if provider in session.get_providers() else "it is installed and does not load"
+
+
+def parity(artifact: EncoderArtifact, wanted: tuple[str, ...]) -> Finding:
+    """Two sentences, as they would be served, against the joined graph on the processor and a known answer."""
+    try:
+        tokens = FastTokenizer(artifact.tokenizer, artifact.spec.max_length)
+        ids = [token.ids for token in tokens([artifact.spec.prompt + text for text in SENTENCES], "right")]
+        pad = artifact.spec.pad_token_id
+        served = OnnxEncoder(artifact.encoder, choose_providers(wanted), 0, pad)
+        pooled = served(ids)
+        joined: Callable[[list[list[int]]], Matrix] = OnnxEncoder(artifact.joined, CPU, 0, pad)
+        off = float(np.abs(pooled - joined(ids)).max())
+    except Exception as error:  # noqa: BLE001 - whatever fails here is the finding
+        return fault("parity", f"the encoder does not run: {error}", "isosim export, or another ISOSIM_PROVIDERS")
+    found = float(cosine(pooled[:1], pooled[1:])[0])
+    bar = TOLERANCE.get(artifact.spec.precision, LOOSE)
+    if not off <= bar:
+        return fault(
+            "parity", f"served and exported vectors differ by {off:.1e}, at most {bar:g} is right",
+            "try ISOSIM_PROVIDERS='[\"CPUExecutionProvider\"]'; export the encoder anew",
+        )  # fmt: skip
+    expected = KNOWN.get(artifact.digest)
+    if expected is not None and abs(found - expected) > bar:
+        return fault("parity", f"two known sentences score {found:.6f} instead of {expected:.6f}", "export it anew")
+    return ok("parity", f"{JOINED} and what is served agree to {off:.0e}; two known sentences score {found:.4f}")
+
+
+def calibrations(root: Path, artifact: EncoderArtifact) -> Iterator[Finding]:
+    """The champions for this encoder, read as the server reads them."""
+    domains = DomainStore(root)
+    source = StoredCalibrations(domains, OnnxCalibrator(artifact.calibrator, CPU), artifact.digest)
+    remedy = f"isosim calibrate FILE --domain default --encoder {artifact.id}"
+    answering = 0
+    for name in sorted({DEFAULT, *domains.domains()}):
+        try:
+            champion = domains.aliases(name, artifact.digest).champion
+            if champion is not None:
+                source.load(name, champion)
+        except (IsosimError, OSError) as error:
+            yield fault("domain", str(error), f"isosim domains rollback {name}, or calibrate it anew")
+            continue
+        answering += champion is not None
+        if name == DEFAULT and champion is None:
+            yield warning("default", f"no default calibration for {artifact.id}: percentiles are null", remedy)
+        elif name == DEFAULT:
+            yield ok("default", f"default@{champion}")
+    yield ok("domains", f"{answering} answer with this encoder")

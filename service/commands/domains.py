@@ -1,0 +1,224 @@
+"""`isosim domains`: what a store holds and who answers, and the same changes the API makes, by the same rules."""
+
+from typing import Annotated, Any
+
+import typer
+
+from service.adapters.domain_store import Aliases, DomainStore
+from service.adapters.encoder_store import EncoderArtifact, EncoderStore
+from service.commands.completion import domain_names, version_numbers, versions
+from service.commands.console import print_json, show
+from service.commands.exits import EPILOG
+from service.commands.shared import AsJson, EncoderId, Store, Yes, confirmed, stored
+from service.commands.versions import known, stored_version
+from service.core.calibration import DomainRef
+from service.core.errors import InvalidInput, NotFound
+from service.settings import Settings
+
+app = typer.Typer(
+    invoke_without_command=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="Domains and their versions. Called bare, it lists them.",
+    epilog=EPILOG,
+)
+
+Name = Annotated[str, typer.Argument(help="a domain", autocompletion=domain_names)]
+Number = Annotated[int, typer.Argument(help="one of its versions", min=1, autocompletion=version_numbers)]
+CANDIDATE_COLUMNS = ("agreement", "effective_rank", "mean_random_cosine", "hubness", "copies_z", "labelled_score")
+
+
+@app.callback()
+def domains(context: typer.Context, model_store: Store = None, as_json: AsJson = False) -> None:
+    """Domains and their versions. Called bare, it lists them."""
+    if context.invoked_subcommand is None:
+        list_domains(model_store, as_json)
+        return
+    # What stands before the subcommand holds for it, too.
+    given = {name: value for name, value in (("model_store", model_store), ("as_json", as_json)) if value}
+    context.default_map = {context.invoked_subcommand: given}
+
+
+@app.command("list", epilog=EPILOG)
+def list_domains(model_store: Store = None, as_json: AsJson = False) -> None:
+    """All versions, and which of them answer."""
+    store = DomainStore(stored(model_store=model_store).model_store)
+    rows = [row for name in store.domains() for row in rows_of(store, name)]
+    if as_json:
+        print_json(rows)
+        return
+    columns = ("domain", "version", "alias", "method", "encoder", "sentences", "created")
+    show(columns, [list(row.values()) for row in rows])
+
+
+def rows_of(store: DomainStore, name: str) -> list[dict[str, Any]]:
+    """A domain's versions, each with what it is for its encoder."""
+    rows = []
+    for version in store.versions(name):
+        manifest = store.manifest(name, version)
+        rows.append(
+            {
+                "domain": name,
+                "version": version,
+                "alias": alias_of(version, store.aliases(name, manifest["encoder"]["digest"])),
+                "method": manifest["method"],
+                "encoder": manifest["encoder"]["id"],
+                "sentences": manifest.get("sentences"),
+                "created": manifest["created"],
+            }
+        )
+    return rows
+
+
+def alias_of(version: int, aliases: Aliases) -> str:
+    return "champion" if version == aliases.champion else "previous" if version == aliases.previous else ""
+
+
+@app.command("show", epilog=EPILOG)
+def show_version(
+    domain: Annotated[str, typer.Argument(help="name, name@3 or name@previous", autocompletion=versions)],
+    model_store: Store = None,
+    encoder: EncoderId = None,
+    as_json: AsJson = False,
+) -> None:
+    """What a version is, why it is that, and what was looked at."""
+    settings = stored(model_store=model_store, encoder=encoder)
+    ref, version, manifest = named(settings, domain)
+    store = DomainStore(settings.model_store)
+    report = store.report(ref.name, version)
+    alias = alias_of(version, store.aliases(ref.name, manifest["encoder"]["digest"]))
+    if as_json:
+        facts = {key: manifest.get(key) for key in ("method", "encoder", "created", "sentences", "seed", "files")}
+        print_json({"domain": ref.name, "version": version, "alias": alias or None, **facts, "report": report})
+        return
+    print(f"{ref.name}@{version}{f' ({alias})' if alias else ''}: {manifest['method']}")
+    for name, value in facts_of(manifest, report):
+        print(f"  {name:<12} {value}")
+    candidates = report.get("candidates") or []
+    if candidates:
+        columns = [c for c in CANDIDATE_COLUMNS if any(one["evidence"].get(c) is not None for one in candidates)]
+        print()
+        show(
+            ("candidate", *(column.replace("_", " ") for column in columns)),
+            [(one["method"], *(figure(one["evidence"].get(column)) for column in columns)) for one in candidates],
+            head=True,
+        )
+
+
+def named(settings: Settings, domain: str) -> tuple[DomainRef, int, dict[str, Any]]:
+    """As `stored_version`; a version that is named by its number may belong to any encoder."""
+    ref = known(settings, domain)
+    if isinstance(ref.version, int):
+        return ref, ref.version, DomainStore(settings.model_store).manifest(ref.name, ref.version)
+    return stored_version(settings, domain)
+
+
+def facts_of(manifest: dict[str, Any], report: dict[str, Any]) -> list[tuple[str, str]]:
+    """What a report says to people; what it does not hold is left out."""
+    encoder, reference, labels = manifest["encoder"], report.get("reference"), report.get("labels")
+    facts = [
+        ("why", report.get("reason")),
+        ("promotion", report.get("promotion")),
+        ("encoder", f"{encoder['id']} ({encoder['digest'][:12]})"),
+        ("sentences", f"{report['sentences']:,} distinct of {report['posted']:,}" if "posted" in report else None),
+        ("created", manifest["created"]),
+    ]
+    if reference is not None:
+        low, high = reference["interval_at_1_percent"]
+        at = f"similarity ≥ {reference['threshold_at_1_percent']:.4f} (95 % interval {low:.4f} to {high:.4f})"
+        facts.append(("1 % false", f"{at}, from {reference['pairs']:,} random pairs"))
+    else:
+        facts.append(("1 % false", "no reference: give the domain text"))
+    facts.append(("labels", None if not labels else f"{labels.get('posted', 0):,} pairs; scores carry a probability"))
+    facts.append(("flags", "texts foreign to the domain" if report.get("domain_test") else None))
+    return [(name, value) for name, value in facts if value is not None]
+
+
+def figure(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+@app.command(epilog=EPILOG)
+def promote(
+    domain: Name,
+    version: Number,
+    yes: Yes = False,
+    model_store: Store = None,
+    encoder: EncoderId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a version the champion; it is loaded and verified first."""
+    settings = stored(model_store=model_store, encoder=encoder)
+    store, artifact, name = change(settings, domain)
+    expected = store.aliases(name, artifact.digest)
+    servable(store, artifact, name, version)
+    confirmed(f"Let {name}@{version} answer instead of {called(name, expected.champion)}?", yes=yes)
+    say(name, store.promote(name, artifact.digest, version, expected=expected), as_json=as_json)
+
+
+@app.command(epilog=EPILOG)
+def rollback(
+    domain: Name,
+    yes: Yes = False,
+    model_store: Store = None,
+    encoder: EncoderId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Swap champion and previous."""
+    settings = stored(model_store=model_store, encoder=encoder)
+    store, artifact, name = change(settings, domain)
+    expected = store.aliases(name, artifact.digest)
+    if expected.previous is not None:
+        servable(store, artifact, name, expected.previous)
+        confirmed(f"Let {name}@{expected.previous} answer instead of {called(name, expected.champion)}?", yes=yes)
+    say(name, store.rollback(name, artifact.digest, expected=expected), as_json=as_json)
+
+
+@app.command(epilog=EPILOG)
+def delete(domain: Name, version: Number, yes: Yes = False, model_store: Store = None, as_json: AsJson = False) -> None:
+    """Delete a version for good; its number is not given again."""
+    settings = stored(model_store=model_store)
+    name = alone(settings, domain)
+    store = DomainStore(settings.model_store)
+    store.manifest(name, version)
+    confirmed(f"Delete {name}@{version} for good?", yes=yes)
+    store.delete(name, version)
+    if as_json:
+        print_json({"domain": name, "deleted": version, "versions": store.versions(name)})
+    else:
+        print(f"{name}@{version} is deleted")
+
+
+def change(settings: Settings, domain: str) -> tuple[DomainStore, EncoderArtifact, str]:
+    artifact = EncoderStore(settings.model_store).find(settings.encoder)
+    return DomainStore(settings.model_store), artifact, alone(settings, domain)
+
+
+def alone(settings: Settings, domain: str) -> str:
+    """Raises InvalidInput where a version stands behind the name; NotFound where the store has no such domain."""
+    ref = known(settings, domain)
+    if domain != ref.name:
+        raise InvalidInput(f"domain {domain!r}: name the domain alone, its version is an argument of its own")
+    if not DomainStore(settings.model_store).versions(ref.name):
+        raise NotFound(f"domain {ref.name!r} has no version yet")
+    return ref.name
+
+
+def servable(store: DomainStore, artifact: EncoderArtifact, name: str, version: int) -> None:
+    """Raises NotFound, EncoderMismatch or CorruptArtifact, as the API does before a change."""
+    from service.adapters.calibration_source import StoredCalibrations  # noqa: PLC0415 - ONNX Runtime; a list needs none
+    from service.adapters.onnx_engine import OnnxCalibrator  # noqa: PLC0415
+
+    calibrator = OnnxCalibrator(artifact.calibrator, ["CPUExecutionProvider"])
+    StoredCalibrations(store, calibrator, artifact.digest).load(name, version)
+
+
+def called(name: str, version: int | None) -> str:
+    return "nothing" if version is None else f"{name}@{version}"
+
+
+def say(name: str, aliases: Aliases, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"domain": name, "champion": aliases.champion, "previous": aliases.previous})
+        return
+    print(f"{name}: {called(name, aliases.champion)} answers, {called(name, aliases.previous)} before")

@@ -1,0 +1,95 @@
+"""`isosim export` and `isosim bundle`: graphs into the store, and out of it."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from service.adapters.domain_store import DomainStore
+from service.adapters.encoder_store import EncoderStore
+from service.commands.completion import versions
+from service.commands.console import print_json, remark
+from service.commands.progress import bar
+from service.commands.shared import AsJson, EncoderId, Store, need_training, settings_with, stored
+from service.commands.versions import stored_version
+
+Precision = Literal["fp32", "int8", "fp16", "auto"]
+
+
+def encoder_id(source: str, layers: int | None, pooling: str | None) -> str:
+    """A readable default: minilm, minilm-layers3, minilm-layers3-cls."""
+    name = Path(source).name.lower() if Path(source).is_dir() else source.rsplit("/", 1)[-1].lower()
+    return name + (f"-layers{layers}" if layers is not None else "") + (f"-{pooling}" if pooling else "")
+
+
+def export(
+    encoder: Annotated[str, typer.Option(help="a folder, a hub id or a known name")] = "minilm",
+    revision: Annotated[str | None, typer.Option(help="of a hub id")] = None,
+    pooling: Annotated[str | None, typer.Option(help="cls, mean, max, first-last-avg or last2avg")] = None,
+    layers: Annotated[int | None, typer.Option(help="keep the first N transformer layers")] = None,
+    max_length: Annotated[int | None, typer.Option(help="tokens, special ones included")] = None,
+    prompt: Annotated[str, typer.Option(help="put before every text")] = "",
+    precision: Annotated[
+        Precision, typer.Option(help="fp32, and beside it int8 (CPU), fp16 (GPU), or what passes its trial: auto")
+    ] = "fp32",
+    text: Annotated[
+        Path | None, typer.Option(help="sentences int8 takes its ranges from; else Python's manual", dir_okay=False)
+    ] = None,
+    sts: Annotated[Path | None, typer.Option(help="labelled sets to measure the loss on", file_okay=False)] = None,
+    name: Annotated[str | None, typer.Option("--id", help="its name in the store")] = None,
+    model_store: Store = None,
+    as_json: AsJson = False,
+) -> None:
+    """Export an encoder, its pooling and the calibrator into the model store."""
+    need_training()
+    settings = settings_with(model_store=model_store)
+    with bar("reading the checkpoint") as progress:
+        from service.modelling import checkpoints, store  # noqa: PLC0415 - torch takes seconds; the bar says so
+        from service.modelling import encoder as encoders  # noqa: PLC0415
+
+        checkpoint = checkpoints.resolve(encoder, revision)
+        spec = encoders.describe(checkpoint, pooling=pooling, layers=layers, max_length=max_length, prompt=prompt)
+
+        def say(text: str) -> None:
+            progress(text, None)
+            remark(f"  {text}")
+
+        artifact = store.export(
+            settings.model_store, name or encoder_id(encoder, layers, pooling), checkpoint, spec, say
+        )
+        if precision != "fp32":
+            from service.modelling.reduced import Evidence, export_reduced  # noqa: PLC0415
+
+            reduced = export_reduced(settings.model_store, artifact, precision, Evidence(text, sts), say)
+            artifact = reduced or artifact
+    if as_json:
+        place = {"id": artifact.id, "digest": artifact.digest, "folder": str(artifact.folder)}
+        print_json({**place, **vars(artifact.spec)})
+        return
+    print(artifact.id)
+
+
+def bundle(
+    domain: Annotated[str, typer.Argument(help="name, name@3 or name@previous", autocompletion=versions)],
+    output: Annotated[Path, typer.Option("--output", "-o", help="the ONNX file to write")],
+    model_store: Store = None,
+    encoder: EncoderId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write one ONNX file with a domain's weights baked in."""
+    need_training()
+    settings = stored(model_store=model_store, encoder=encoder)
+    ref, version, manifest = stored_version(settings, domain)
+    if not output.parent.is_dir():  # found out now, not after the work
+        raise FileNotFoundError(2, "No such folder", str(output.parent))
+    with bar("reading the graph") as progress:
+        from service.modelling.bundle import bundle as write  # noqa: PLC0415 - torch takes seconds; the bar says so
+
+        progress("writing the graph", None)
+        artifact = EncoderStore(settings.model_store).find(settings.encoder)
+        write(artifact, DomainStore(settings.model_store).load(ref.name, version), output)
+    if as_json:
+        facts = {"output": str(output), "domain": ref.name, "version": version, "method": manifest["method"]}
+        print_json({**facts, "encoder": artifact.digest, "bytes": output.stat().st_size})
+        return
+    print(f"{output}: {ref.name}@{version}")

@@ -1,0 +1,139 @@
+"""`isosim similarity`: what a server would answer for pairs in files and pipes."""
+
+import heapq
+import itertools
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from service.adapters.text_lines import STDIN, TextLines, opened
+from service.commands.completion import versions
+from service.commands.console import remark
+from service.commands.in_process import CHUNK, InProcess
+from service.commands.pairs import Pair, against, aligned, chunked, tabbed
+from service.commands.progress import bar
+from service.commands.scores import ColumnWriter, JsonWriter, Layout, Row, TabWriter, Writer, ranked, scored
+from service.commands.shared import AsJson, EncoderId, Store, stored
+from service.core.advice import NO_REFERENCE, SMALLEST_FMR
+from service.core.calibration import Calibration
+from service.core.errors import Conflict, EmptyInput
+from service.core.similarity import notices_of
+
+Files = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        help="two texts, line i against line i; or one with sentence, tab, sentence a line. None or -: standard input",
+        show_default=False,
+    ),
+]
+
+
+def similarity(
+    files: Files = None,
+    one: Annotated[
+        str | None, typer.Option("--against", help="compare each line of one text with this sentence")
+    ] = None,
+    domain: Annotated[str, typer.Option(help="name, name@3 or name@previous", autocompletion=versions)] = "default",
+    sort: Annotated[bool, typer.Option("--sort", help="the most similar first; holds all rows in memory")] = False,
+    top: Annotated[int | None, typer.Option(min=1, help="only the most similar, sorted")] = None,
+    threshold: Annotated[
+        float | None, typer.Option(min=-1, max=1, help="only pairs with at least this similarity")
+    ] = None,
+    fmr: Annotated[
+        float | None,
+        typer.Option(min=SMALLEST_FMR, max=1, help="only pairs that so few random pairs of the domain reach"),
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="print the other pairs too, and mark those that match")] = False,
+    model_store: Store = None,
+    encoder: EncoderId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Score sentence pairs, here and now, without a server.
+
+    On a terminal in columns; into a file or a pipe a line a pair: similarity, percentile, probability (empty where
+    there is none), and the sentences, by tabs. With --json an object a line. Input of any length, in order.
+
+    The exit code is 0 also where no pair matches: 1 says that something went wrong. Count the lines instead.
+    """
+    if threshold is not None and fmr is not None:
+        raise typer.BadParameter("give one of them", param_hint="--threshold or --fmr")
+    limited = threshold is not None or fmr is not None
+    if every and not limited:
+        raise typer.BadParameter("it marks what --threshold or --fmr let through", param_hint="--all")
+    settings = stored(model_store=model_store, encoder=encoder)
+    with ExitStack() as stack:
+        texts = [stack.enter_context(opened(path, settings.max_characters)) for path in chosen(files, one)]
+        parts = stack.enter_context(InProcess(settings))
+        calibration = parts.calibration(domain)
+        if fmr is not None and calibration.model.reference is None:
+            raise Conflict(NO_REFERENCE.format(calibration.domain))
+        for notice in notices_of(calibration):
+            remark(f"isosim: {calibration.domain}@{calibration.version}: {notice}")
+        layout = Layout(one is None, every, calibration.model.probability is not None)
+        out = writer(calibration, layout, as_json=as_json)
+        streams = not sort and top is None
+
+        def rows() -> Iterator[list[Row]]:
+            empty = True
+            with bar("scoring", wanted=not (streams and sys.stdout.isatty())) as progress:
+                for pairs in chunked(pairs_of(texts, one), CHUNK):
+                    found = scored(parts, calibration, pairs)
+                    empty = empty and not found
+                    progress(f"{texts[0].number:,} lines", texts[0].share)
+                    if limited:
+                        found = [row | {"match": matches(row, threshold, fmr)} for row in found]
+                    yield [row for row in found if every or row.get("match", True)]
+            if empty:
+                raise EmptyInput(f"{texts[0].name} is empty")
+
+        emit(rows(), out, sort=sort, top=top)
+
+
+def chosen(files: list[Path] | None, one: str | None) -> list[Path]:
+    """Which texts are read; says so where a person's keyboard is one of them."""
+    paths = files or [STDIN]
+    most = 1 if one is not None else 2
+    if len(paths) > most:
+        raise typer.BadParameter(f"{len(paths)} texts, at most {most} here", param_hint="FILES")
+    if paths.count(STDIN) > 1:
+        raise typer.BadParameter("standard input can be read once", param_hint="FILES")
+    if one is not None and not one.strip():
+        raise typer.BadParameter("the sentence is empty", param_hint="--against")
+    if STDIN in paths and sys.stdin.isatty():
+        what = "sentences, one a line" if one is not None or len(paths) == 2 else "sentence, tab, sentence in each line"
+        remark(f"isosim: reading {what}; Ctrl-D ends")
+    return paths
+
+
+def pairs_of(texts: list[TextLines], one: str | None) -> Iterator[list[Pair]]:
+    if one is not None:
+        return against(texts[0], one)
+    return aligned(*texts) if len(texts) == 2 else tabbed(texts[0])
+
+
+def matches(row: Row, threshold: float | None, fmr: float | None) -> bool:
+    if threshold is not None:
+        return bool(row["similarity"] >= threshold)
+    assert fmr is not None  # noqa: S101 - one of the two is given
+    return bool(1.0 - row["percentile"] <= fmr)
+
+
+def writer(calibration: Calibration, layout: Layout, *, as_json: bool) -> Writer:
+    if as_json:
+        return JsonWriter(calibration)
+    return ColumnWriter(layout) if sys.stdout.isatty() else TabWriter(layout)
+
+
+def emit(blocks: Iterable[list[Row]], out: Writer, *, sort: bool, top: int | None) -> None:
+    """Prints each block as it comes, or all of them in order of similarity."""
+    if top is not None:
+        out.write(heapq.nsmallest(top, itertools.chain.from_iterable(blocks), key=ranked))
+    elif sort:
+        out.write(sorted(itertools.chain.from_iterable(blocks), key=ranked))
+    else:
+        for block in blocks:
+            out.write(block)

@@ -1,0 +1,64 @@
+"""Commands as a shell runs them: in a process of their own, with a store that has a domain."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.adapters.domain_store import DomainStore
+from service.adapters.encoder_store import EncoderArtifact, EncoderStore
+from service.core.jobs import JobRequest
+from service.modelling.job import Posted, calibrate_job
+from tests.conftest import environment
+from tests.text import sentences
+
+Finished = subprocess.CompletedProcess[str]
+Run = Callable[..., Finished]
+
+
+def calibrate(store: Path, artifact: EncoderArtifact, domain: str, method: str) -> int:
+    """A version of a domain, promoted."""
+    domains = DomainStore(store)
+    texts = sentences(400)
+    asked = JobRequest(domain, artifact.digest, artifact.id, method, "always", sentences=len(texts))
+    made = calibrate_job(asked, Posted(texts, []), artifact, domains, lambda _, __: None, threads=1)
+    return made.publish(domains)[0]
+
+
+@pytest.fixture(scope="session")
+def calibrated_store(tiny_store: Path, tiny: EncoderArtifact, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny encoder; `default@1` identity, `tickets@1` centring, `tickets@2` (champion) soft whitening."""
+    store = tmp_path_factory.mktemp("calibrated") / "store"
+    shutil.copytree(tiny_store / "encoders", store / "encoders")
+    artifact = EncoderStore(store).find(tiny.id)
+    for domain, method in (("default", "identity"), ("tickets", "centring"), ("tickets", "soft")):
+        calibrate(store, artifact, domain, method)
+    return store
+
+
+@pytest.fixture
+def own_store(calibrated_store: Path, tmp_path: Path) -> Path:
+    """A copy that a test may change."""
+    shutil.copytree(calibrated_store, tmp_path / "own")
+    return tmp_path / "own"
+
+
+def command(*words: str, stdin: str | bytes = "", **settings: Any) -> Finished:
+    """`isosim …` in a process of its own; what it was given on stdin is bytes or text."""
+    given = stdin if isinstance(stdin, bytes) else stdin.encode()
+    done = subprocess.run(
+        [sys.executable, "-m", "service.cli", *words],
+        input=given, env=environment(**settings), capture_output=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert b"Traceback" not in done.stderr, done.stderr.decode()
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+@pytest.fixture
+def run(calibrated_store: Path) -> Run:
+    """A command on the calibrated store, unless a setting names another."""
+    return lambda *words, **given: command(*words, **{"model_store": calibrated_store, "encoder": "tiny"} | given)

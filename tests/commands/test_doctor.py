@@ -1,0 +1,158 @@
+"""`isosim doctor` through the real entry point: each fault is found, and a remedy given."""
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.commands.diagnosis import machine, packages, redis_server
+from tests.commands.conftest import Run
+from tests.conftest import RedisServer, Serve, free_port
+
+
+def examined(run: Run, *words: str, code: int = 0, **settings: Any) -> dict[str, list[dict[str, Any]]]:
+    """Findings by check."""
+    done = run("doctor", "--json", *words, **{"port": free_port()} | settings)
+    report = json.loads(done.stdout)
+    assert done.returncode == code, report
+    assert report["ok"] is (code == 0)
+    found: dict[str, list[dict[str, Any]]] = {}
+    for finding in report["checks"]:
+        found.setdefault(finding["check"], []).append(finding)
+        assert (finding["state"] == "ok") == (finding["remedy"] is None), finding
+    return found
+
+
+def one(found: dict[str, list[dict[str, Any]]], check: str) -> dict[str, Any]:
+    (finding,) = found[check]
+    return finding
+
+
+def test_a_sound_set_up_has_no_fault(run: Run) -> None:
+    found = examined(run)
+    assert {"python", "packages", "onnxruntime", "training", "store", "disk", "encoder", "providers", "parity",
+            "default", "port", "cores", "redis", "exposure"} <= found.keys()  # fmt: skip
+    assert one(found, "parity")["state"] == "ok"
+    assert one(found, "default")["found"] == "default@1"
+    for line in run("doctor", port=free_port()).stdout.splitlines():
+        assert line.split("\t")[0] in {"ok", "WARNING"}
+
+
+def test_a_changed_encoder_file_is_found_by_its_hash(run: Run, own_store: Path) -> None:
+    (graph,) = own_store.glob("encoders/tiny/*/model.onnx")  # serving reads it never, a bundle does
+    graph.write_bytes(graph.read_bytes() + b"x")
+    finding = one(examined(run, code=1, model_store=own_store), "encoder")
+    assert finding["state"] == "fault"
+    assert "model.onnx does not match" in finding["found"]
+
+
+def test_a_missing_encoder_or_store_says_how_to_make_it(run: Run, tmp_path: Path) -> None:
+    found = examined(run, code=1, model_store=tmp_path / "nowhere")
+    assert "isosim export" in one(found, "encoder")["remedy"]
+    assert "ISOSIM_MODEL_STORE" in one(found, "store")["remedy"]
+
+
+def test_a_missing_default_calibration_is_a_warning(run: Run, store: Path) -> None:
+    finding = one(examined(run, model_store=store), "default")
+    assert finding["state"] == "warning"
+    assert "isosim calibrate" in finding["remedy"]
+
+
+def test_a_broken_champion_is_named(run: Run, own_store: Path) -> None:
+    broken = own_store / "domains" / "tickets" / "2" / "weights.safetensors"
+    broken.write_bytes(b"")
+    finding = one(examined(run, code=1, model_store=own_store), "domain")
+    assert "weights.safetensors" in finding["found"]
+    assert "rollback tickets" in finding["remedy"]
+
+
+def test_a_misspelt_setting_names_the_nearest(run: Run) -> None:
+    found = examined(run, code=1, api_key_file="/keys", colour_of_the_door="red")
+    states = {finding["found"].split()[0]: finding for finding in found["variables"]}
+    assert states["ISOSIM_API_KEY_FILE"]["state"] == "fault"
+    assert "ISOSIM_API_KEYS_FILE" in states["ISOSIM_API_KEY_FILE"]["remedy"]
+    assert states["ISOSIM_COLOUR_OF_THE_DOOR"]["state"] == "warning"
+
+
+def test_a_setting_out_of_range_is_a_fault(run: Run) -> None:
+    assert "ISOSIM_PORT" in one(examined(run, code=1, port=70_000), "settings")["found"]
+    linked = one(examined(run, code=1, port="tcp://10.0.0.1:8000"), "settings")
+    assert "enableServiceLinks" in linked["remedy"]
+
+
+def test_a_taken_port_is_a_fault_unless_it_is_ours(run: Run, serve: Serve, own_store: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        finding = one(examined(run, code=1, port=taken.getsockname()[1]), "port")
+        assert "ISOSIM_PORT" in finding["remedy"]
+    server = serve(model_store=own_store, encoder="tiny")
+    assert "isosim is serving" in one(examined(run, port=server.url.rsplit(":", 1)[1]), "port")["found"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "mode", "state", "said"),
+    [
+        ("a" * 64 + " read,admin me\n", 0o600, "ok", "1 keys"),
+        ("a" * 64 + " read\n", 0o644, "warning", "chmod 600"),
+        ("a" * 64 + " read\n", 0o666, "fault", "could give themselves a key"),
+        ("# one\n" + "z" * 64 + " read\n", 0o600, "fault", "line 2"),
+        ("a" * 64 + " everything\n", 0o600, "fault", "line 1"),
+    ],
+)
+def test_the_keys_file_is_looked_at(run: Run, tmp_path: Path, lines: str, mode: int, state: str, said: str) -> None:
+    file = tmp_path / "keys"
+    file.write_text(lines)
+    file.chmod(mode)
+    finding = one(examined(run, code=int(state == "fault"), api_keys_file=file), "keys")
+    assert finding["state"] == state
+    assert said in f"{finding['found']} {finding['remedy']}"
+
+
+def test_a_provider_that_is_not_installed_is_a_fault(run: Run) -> None:
+    finding = one(examined(run, code=1, providers='["NoSuchProvider"]'), "providers")
+    assert "NoSuchProvider" in finding["found"]
+
+
+def test_an_open_address_without_keys_is_a_fault(run: Run) -> None:
+    assert one(examined(run, code=1, host="0.0.0.0"), "exposure")["state"] == "fault"  # noqa: S104
+
+
+def test_redis_is_asked_what_it_is(run: Run, redis_server: RedisServer) -> None:
+    found = examined(run, redis_url=redis_server.url)
+    assert one(found, "redis")["found"].startswith("version ")
+    assert one(found, "redis latency")["found"].startswith("ping ")
+    assert one(found, "redis eviction")["state"] == "warning"  # as installed: no bound
+    assert "isosim worker" in one(found, "workers")["remedy"]
+
+
+def test_a_redis_that_is_away_is_a_fault(run: Run) -> None:
+    assert one(examined(run, code=1, redis_url=f"redis://127.0.0.1:{free_port()}/0"), "redis")["state"] == "fault"
+    assert one(examined(run, code=1, redis_url="http://somewhere"), "redis")["state"] == "fault"
+
+
+def test_what_redis_evicts_must_not_be_jobs() -> None:
+    gib = 2**30
+    assert redis_server.eviction("allkeys-lru", gib).state == "fault"
+    assert redis_server.eviction("noeviction", gib).state == "warning"
+    assert redis_server.eviction("volatile-lru", gib).state == "ok"
+    assert redis_server.version("4.0.9").state == "fault"
+    assert redis_server.latency([0.06] * 20, 0.05).state == "fault"
+    assert redis_server.latency([0.001] * 19 + [0.04], 0.05).state == "warning"
+
+
+def test_a_containers_limits_are_read(tmp_path: Path) -> None:
+    (tmp_path / "cpu.max").write_text("50000 100000")
+    (tmp_path / "memory.max").write_text(str(256 * 2**20))
+    assert machine.cores(tmp_path).state == "warning"
+    assert machine.memory(tmp_path).state == "warning"
+    (tmp_path / "cpu.max").write_text("max 100000")
+    (tmp_path / "memory.max").write_text("max")
+    assert machine.cores(tmp_path).state == machine.memory(tmp_path).state == "ok"
+
+
+def test_packages_that_are_there_are_well() -> None:
+    states = {finding.check: finding.state for finding in packages.look()}
+    assert states["packages"] == states["onnxruntime"] == states["training"] == "ok"

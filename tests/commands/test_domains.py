@@ -1,0 +1,85 @@
+"""`isosim domains` through the real entry point: what the API does, by the same rules."""
+
+import json
+from pathlib import Path
+
+from service.adapters.domain_store import DomainStore
+from service.adapters.encoder_store import EncoderArtifact
+from tests.commands.conftest import Run
+
+
+def test_bare_it_lists(run: Run) -> None:
+    bare, listed = run("domains"), run("domains", "list")
+    assert bare.stdout == listed.stdout
+    assert [line.split("\t")[:5] for line in bare.stdout.splitlines()] == [
+        ["default", "1", "champion", "identity", "tiny"],
+        ["tickets", "1", "previous", "centring", "tiny"],
+        ["tickets", "2", "champion", "soft", "tiny"],
+    ]
+    assert json.loads(run("domains", "--json").stdout) == json.loads(run("domains", "list", "--json").stdout)
+
+
+def test_show_is_a_report_for_people(run: Run, calibrated_store: Path) -> None:
+    done = run("domains", "show", "tickets")
+    assert done.stdout.startswith("tickets@2 (champion): soft\n")
+    report = DomainStore(calibrated_store).report("tickets", 2)
+    assert report["reason"] in done.stdout
+    assert f"similarity ≥ {report['reference']['threshold_at_1_percent']:.4f}" in done.stdout
+    earlier = json.loads(run("domains", "show", "tickets@1", "--json").stdout)
+    assert (earlier["version"], earlier["alias"], earlier["method"]) == (1, "previous", "centring")
+    assert earlier["report"] == DomainStore(calibrated_store).report("tickets", 1)
+
+
+def test_show_has_the_gates_candidates_as_a_table(run: Run, own_store: Path) -> None:
+    report = own_store / "domains" / "tickets" / "2" / "report.json"
+    facts = json.loads(report.read_text())
+    evidence = {"agreement": 0.99, "effective_rank": 30.0, "copies_z": None}
+    facts["candidates"] = [{"method": "identity", "evidence": evidence}]
+    report.write_text(json.dumps(facts))
+    lines = run("domains", "show", "tickets", model_store=own_store).stdout.splitlines()
+    assert lines[-2:] == ["candidate\tagreement\teffective rank", "identity\t0.99\t30"]
+
+
+def test_promote_and_rollback_change_who_answers(run: Run, own_store: Path, tiny: EncoderArtifact) -> None:
+    store = DomainStore(own_store)
+    done = run("domains", "promote", "tickets", "1", "--yes", "--json", model_store=own_store)
+    assert json.loads(done.stdout) == {"domain": "tickets", "champion": 1, "previous": 2}
+    assert store.aliases("tickets", tiny.digest).champion == 1
+    back = run("domains", "rollback", "tickets", "--yes", model_store=own_store)
+    assert back.stdout == "tickets: tickets@2 answers, tickets@1 before\n"
+    assert store.aliases("tickets", tiny.digest).champion == 2
+
+
+def test_nothing_changes_where_nobody_can_be_asked(run: Run, own_store: Path) -> None:
+    before = run("domains", model_store=own_store).stdout
+    for words in (("promote", "tickets", "1"), ("rollback", "tickets"), ("delete", "tickets", "1")):
+        done = run("domains", *words, model_store=own_store)
+        assert done.returncode == 1
+        assert "--yes" in done.stderr
+    assert run("domains", model_store=own_store).stdout == before
+
+
+def test_what_the_api_refuses_is_refused(run: Run, own_store: Path) -> None:
+    def refused(*words: str) -> str:
+        done = run("domains", *words, "--yes", model_store=own_store)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.count("\n") == 1
+        return done.stderr
+
+    assert "is champion or previous and cannot be deleted" in refused("delete", "tickets", "1")
+    assert "has no previous version to roll back to" in refused("rollback", "default")
+    assert "has no version 9" in refused("promote", "tickets", "9")
+    assert "no domain 'nowhere'" in refused("rollback", "nowhere")
+    assert "default, tickets" in refused("delete", "nowhere", "1")
+    broken = own_store / "domains" / "tickets" / "1" / "reference.npz"
+    broken.write_bytes(broken.read_bytes() + b"x")
+    assert "does not match the SHA-256" in refused("promote", "tickets", "1")
+    assert "does not match the SHA-256" in refused("rollback", "tickets")
+
+
+def test_a_version_that_nothing_names_can_be_deleted(run: Run, own_store: Path, tiny: EncoderArtifact) -> None:
+    store = DomainStore(own_store)
+    stored = store.load("tickets", 1)
+    extra = store.publish("tickets", stored.manifest, {}, stored.weights, stored.model)
+    done = run("domains", "delete", "tickets", str(extra), "--yes", "--json", model_store=own_store)
+    assert json.loads(done.stdout) == {"domain": "tickets", "deleted": extra, "versions": [1, 2]}

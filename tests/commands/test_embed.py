@@ -1,0 +1,57 @@
+"""`isosim embed` through the real entry point."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.commands.conftest import Run
+from tests.conftest import Serve
+from tests.text import sentences
+
+TEXTS = sentences(20)
+STDIN = "\n".join(TEXTS) + "\n"
+
+
+@pytest.mark.parametrize("options", [{}, {"space": "raw"}, {"normalize": False}, {"domain": "tickets@1"}])
+def test_vectors_are_the_servers(run: Run, serve: Serve, own_store: Path, options: dict[str, object]) -> None:
+    server = serve(model_store=own_store, encoder="tiny")
+    asked = {"domain": "tickets"} | options
+    words = ["--domain", str(asked["domain"]), "--space", str(asked.get("space", "calibrated"))]
+    words.append("--normalize" if asked.get("normalize", True) else "--no-normalize")
+    expected = server.client.post("/embed", json={"inputs": TEXTS[:1], **asked}).json()
+    done = run("embed", *words, stdin=TEXTS[0])
+    assert [json.loads(line) for line in done.stdout.splitlines()] == expected  # one text: bit for bit
+    every = server.client.post("/embed", json={"inputs": TEXTS, **asked}).json()
+    found = [json.loads(line) for line in run("embed", *words, stdin=STDIN).stdout.splitlines()]
+    np.testing.assert_allclose(found, every, atol=1e-5)
+
+
+def test_a_numpy_file_holds_a_row_a_line(run: Run, tmp_path: Path) -> None:
+    many = sentences(700)  # several chunks
+    (tmp_path / "texts.txt").write_text("\n".join(many))
+    done = run("embed", str(tmp_path / "texts.txt"), "-o", str(tmp_path / "x.npy"), "--json")
+    found = np.load(tmp_path / "x.npy", allow_pickle=False)
+    assert found.shape == (700, 32)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)
+    facts = json.loads(done.stdout)
+    assert (facts["rows"], facts["dim"], facts["domain"], facts["version"]) == (700, 32, "default", 1)
+    run("embed", str(tmp_path / "texts.txt"), "--output", str(tmp_path / "x.jsonl"))
+    lines = [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().splitlines()]
+    np.testing.assert_array_equal(np.array(lines, np.float32), found)
+
+
+def test_a_failure_leaves_the_earlier_file_and_no_part(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "x.npy").write_bytes(b"earlier")
+    done = run("embed", "-o", str(tmp_path / "x.npy"), stdin="\n".join([*TEXTS, "", "after"]))
+    assert done.returncode == 1
+    assert "line 21: empty" in done.stderr
+    assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [("x.npy", b"earlier")]
+
+
+def test_an_unknown_suffix_is_a_wrong_command_line(run: Run, tmp_path: Path) -> None:
+    done = run("embed", "-o", str(tmp_path / "x.csv"), stdin=STDIN)
+    assert done.returncode == 2
+    assert ".npy or .jsonl" in done.stderr

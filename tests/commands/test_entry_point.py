@@ -1,0 +1,155 @@
+"""What all commands share: exit codes, errors in one line, help, completion."""
+
+import json
+import shutil
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import typer
+
+from service.cli import COMMANDS, load
+from tests.commands.conftest import Run
+from tests.conftest import environment
+from tests.text import sentences
+
+
+def test_every_command_in_the_list_can_be_loaded_and_helps() -> None:
+    for name, (place, _) in COMMANDS.items():
+        module, _, attribute = place.partition(":")
+        found = getattr(import_module(f"service.commands.{module}"), attribute)
+        command = load(name)
+        assert command.name == name
+        assert isinstance(found, typer.Typer) or found.__doc__, name
+        assert "Exit codes: 0 done" in command.epilog
+
+
+def test_help_and_version_import_no_package_but_typer() -> None:
+    heavy = ("numpy", "onnxruntime", "pydantic_settings", "fastapi", "torch", "rich", "orjson")
+    code = (
+        "import sys; from service.cli import app\n"
+        f"try: app([sys.argv[1]])\nexcept SystemExit: print([n for n in {heavy} if n in sys.modules], file=sys.stderr)"
+    )
+    for asked, said in (("--help", "doctor"), ("--version", "isosim 0.")):
+        done = subprocess.run([sys.executable, "-c", code, asked], capture_output=True, text=True, check=True)
+        assert said in done.stdout
+        assert done.stderr.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("thresold",), "Did you mean 'threshold'?"),
+        (("threshold", "default"), "--fmr or --precision"),
+        (("threshold", "default", "--fmr", "2"), "--fmr"),
+        (("similarity", "--nope"), "--nope"),
+        (("similarity", "a", "b", "c"), "at most 2"),
+        (("similarity", "-", "-"), "read once"),
+        (("similarity", "--all"), "--all"),
+        (("calibrate", "-", "--domain", "d", "--method", "magic"), "magic"),
+        (("domains", "promote", "tickets", "one"), "version"),
+    ],
+)
+def test_a_wrong_command_line_is_said_in_one_line_with_code_2(run: Run, words: tuple[str, ...], said: str) -> None:
+    done = run(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert done.stderr.startswith("isosim: ")
+    assert "--help)" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("similarity", "/nowhere.tsv"), "/nowhere.tsv: No such file or directory"),
+        (("similarity", "/"), "/: Is a directory"),
+        (("embed", "/nowhere.txt"), "/nowhere.txt: No such file or directory"),
+        (("calibrate", "/nowhere.txt", "--domain", "d"), "/nowhere.txt: No such file or directory"),
+        (("label", "/nowhere.tsv", "--domain", "tickets"), "/nowhere.tsv: No such file or directory"),
+        (("similarity", "--domain", "nope"), "no domain 'nope'"),
+        (("similarity", "--domain", "NOT A NAME"), "domain 'NOT A NAME'"),
+        (("threshold", "nope", "--fmr", "0.01"), "there are: default, tickets"),
+        (("bundle", "nope", "-o", "/nowhere.onnx"), "no domain 'nope'"),
+        (("similarity", "--encoder", "nope"), "no encoder 'nope'"),
+        (("domains", "--model-store", "/nowhere"), "no model store at /nowhere"),
+        (("worker",), "a worker needs Redis"),
+        (("serve", "--encoder", "nope", "--port", "0"), "no encoder 'nope'"),
+        (("evaluate", "--sts", "/dev"), "/dev has no sts12"),
+    ],
+)
+def test_a_users_mistake_is_said_with_code_1(run: Run, words: tuple[str, ...], said: str) -> None:
+    done = run(*words, stdin="a\tb\n")
+    assert (done.returncode, done.stdout) == (1, "")
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("isosim: ")
+    assert said in last
+
+
+def test_a_setting_that_is_none_is_code_2(run: Run) -> None:
+    done = run("domains", port="none")
+    assert done.returncode == 2
+    assert done.stderr.startswith("isosim: ISOSIM_PORT: ")
+
+
+def test_a_misspelt_setting_is_said_at_a_start(run: Run) -> None:
+    done = run("serve", "--port", "0", encoder="nope", hots="0.0.0.0")  # noqa: S104
+    assert "ISOSIM_HOTS is no setting and changes nothing; is ISOSIM_HOST meant?" in done.stderr
+
+
+def test_calibrate_reads_a_pipe_and_names_a_bad_line(run: Run, own_store: Path) -> None:
+    text = "\n".join(sentences(300)).encode()
+    words = ("calibrate", "-", "--domain", "piped", "--method", "identity", "--json")
+    done = run(*words, stdin=text, model_store=own_store)
+    facts = json.loads(done.stdout)
+    assert (facts["domain"], facts["version"], facts["report"]["sentences"]) == ("piped", 1, 300)
+    bad = run(*words, stdin=text + b"\nsch\xf6n\n", model_store=own_store)
+    assert bad.returncode == 1
+    assert bad.stderr == "isosim: standard input, line 301: not UTF-8 (byte 4)\n"
+    empty = run(*words, stdin=b"\n\n", model_store=own_store)
+    assert empty.stderr == "isosim: standard input is empty\n"
+
+
+def test_bundle_and_threshold_speak_json(run: Run, tmp_path: Path) -> None:
+    made = json.loads(run("bundle", "tickets", "-o", str(tmp_path / "x.onnx"), "--json").stdout)
+    assert (made["domain"], made["version"], made["method"]) == ("tickets", 2, "soft")
+    assert made["bytes"] == (tmp_path / "x.onnx").stat().st_size
+    advice = json.loads(run("threshold", "tickets", "--fmr", "0.01", "--json").stdout)
+    assert advice["target"] == {"fmr": 0.01}
+
+
+def completed(store: Path, words: str, position: int) -> list[str]:
+    """What bash would be offered."""
+    given = {"_ISOSIM_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(position)}
+    done = subprocess.run(
+        [sys.executable, "-m", "service.cli"], env=environment(model_store=store) | given, capture_output=True,
+        text=True, check=True,
+    )  # fmt: skip
+    return done.stdout.split()
+
+
+def test_the_shell_completes_commands_domains_versions_and_encoders(calibrated_store: Path, own_store: Path) -> None:
+    assert completed(calibrated_store, "isosim d", 1) == ["domains", "doctor"]
+    assert completed(calibrated_store, "isosim domains ro", 2) == ["rollback"]
+    assert completed(calibrated_store, "isosim domains rollback ", 3) == ["default", "tickets"]
+    assert completed(calibrated_store, "isosim domains delete tickets ", 4) == ["1", "2"]
+    assert completed(calibrated_store, "isosim threshold t", 2) == ["tickets"]
+    assert completed(calibrated_store, "isosim similarity --domain tickets@", 3) == [
+        "tickets@1", "tickets@2", "tickets@previous",
+    ]  # fmt: skip
+    assert completed(calibrated_store, "isosim serve --encoder ", 3) == ["tiny"]
+    shutil.rmtree(own_store / "domains" / "tickets")
+    assert completed(calibrated_store, f"isosim threshold --model-store {own_store} ", 4) == ["default"]
+    assert completed(own_store / "nowhere", "isosim threshold ", 2) == []
+
+
+def test_completion_can_be_installed(tmp_path: Path) -> None:
+    # The shell is the process above: bash, which must not step aside for its only command.
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m service.cli --install-completion; true"],
+        env=environment() | {"HOME": str(tmp_path)}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    installed = [file for file in tmp_path.rglob("*") if file.is_file() and "_ISOSIM_COMPLETE" in file.read_text()]
+    assert installed, done.stdout + done.stderr

@@ -1,0 +1,243 @@
+"""`isosim similarity` through the real entry point."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.commands.conftest import Run
+from tests.conftest import Serve, environment
+from tests.text import sentences
+
+PAIRS = [(a, b) for a, b in zip(sentences(40)[::2], sentences(40)[1::2], strict=True)]
+TABBED = "".join(f"{a}\t{b}\n" for a, b in PAIRS)
+
+
+def objects(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("domain", ["default", "tickets", "tickets@1"])
+def test_scores_are_the_servers_bit_for_bit(run: Run, serve: Serve, own_store: Path, domain: str) -> None:
+    """The same parts compute them; a pair a request, as what shares a batch may move the last bit."""
+    server = serve(model_store=own_store, encoder="tiny")
+    for a, b in PAIRS[:3]:
+        answer = server.client.post("/similarity", json={"pairs": [[a, b]], "domain": domain}).json()
+        (row,) = objects(run("similarity", "--json", "--domain", domain, stdin=f"{a}\t{b}\n").stdout)
+        for column in ("cosine", "similarity", "percentile"):
+            assert row[column] == answer[column][0], column
+        assert row["flags"] == answer["flags"][0]
+        assert {k: row[k] for k in ("domain", "version", "method", "encoder")} == {
+            k: answer[k] for k in ("domain", "version", "method", "encoder")
+        }
+
+
+def test_many_pairs_score_as_the_server_scores_them(run: Run, serve: Serve, own_store: Path) -> None:
+    server = serve(model_store=own_store, encoder="tiny")
+    answer = server.client.post("/similarity", json={"pairs": PAIRS, "domain": "tickets"}).json()
+    rows = objects(run("similarity", "--json", "--domain", "tickets", stdin=TABBED).stdout)
+    assert [(row["a"], row["b"]) for row in rows] == PAIRS
+    assert [row["similarity"] for row in rows] == pytest.approx(answer["similarity"], abs=1e-6)
+
+
+def test_a_pipe_gets_a_line_a_pair_in_order(run: Run) -> None:
+    done = run("similarity", stdin=TABBED)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = [line.split("\t") for line in done.stdout.splitlines()]
+    assert [(a, b) for _, _, _, a, b in lines] == PAIRS
+    assert all(-1 <= float(similarity) <= 1 and 0 <= float(percentile) <= 1 for similarity, percentile, *_ in lines)
+    assert {probability for _, _, probability, _, _ in lines} == {""}
+
+
+def test_two_files_are_read_line_against_line(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("".join(a + "\r\n" for a, _ in PAIRS))
+    (tmp_path / "b.txt").write_text("\n".join(b for _, b in PAIRS))  # no line's end at the end
+    files = run("similarity", str(tmp_path / "a.txt"), str(tmp_path / "b.txt"))
+    assert files.stdout == run("similarity", stdin=TABBED).stdout
+    (tmp_path / "b.txt").write_text("\n".join(b for _, b in PAIRS[:-1]))
+    uneven = run("similarity", str(tmp_path / "a.txt"), str(tmp_path / "b.txt"))
+    assert uneven.returncode == 1
+    assert f"a.txt has more lines than {tmp_path}/b.txt, which ends after line {len(PAIRS) - 1}" in uneven.stderr
+
+
+def test_one_sentence_against_many_finds_the_nearest(run: Run) -> None:
+    texts = sentences(30)
+    done = run("similarity", "--against", texts[7], "--top", "3", stdin="\n".join(texts))
+    lines = [line.split("\t") for line in done.stdout.splitlines()]
+    assert len(lines) == 3
+    assert (lines[0][0], lines[0][-1]) == ("1.0", texts[7])
+    scores = [float(line[0]) for line in lines]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_sort_puts_the_most_similar_first(run: Run) -> None:
+    every = [float(row["similarity"]) for row in objects(run("similarity", "--json", stdin=TABBED).stdout)]
+    ordered = objects(run("similarity", "--json", "--sort", stdin=TABBED).stdout)
+    assert [row["similarity"] for row in ordered] == sorted(every, reverse=True)
+    assert sorted(row["line"] for row in ordered) == list(range(1, len(PAIRS) + 1))
+
+
+def test_a_false_match_rate_lets_through_what_the_threshold_for_it_does(run: Run) -> None:
+    stdin = TABBED + f"{PAIRS[0][0]}\t{PAIRS[0][0]}\n"
+    advice = json.loads(run("threshold", "tickets", "--fmr", "0.2", "--json").stdout)
+    by_rate = run("similarity", "--domain", "tickets", "--fmr", "0.2", stdin=stdin)
+    by_score = run("similarity", "--domain", "tickets", "--threshold", str(advice["similarity"]), stdin=stdin)
+    assert by_rate.stdout == by_score.stdout
+    assert 0 < len(by_rate.stdout.splitlines()) < len(PAIRS)
+    marked = [line.split("\t")[3] for line in run(
+        "similarity", "--domain", "tickets", "--fmr", "0.2", "--all", stdin=stdin
+    ).stdout.splitlines()]  # fmt: skip
+    assert len(marked) == len(PAIRS) + 1
+    assert marked.count("1") == len(by_rate.stdout.splitlines())
+
+
+def test_no_match_is_no_error(run: Run) -> None:
+    done = run("similarity", "--threshold", "1", stdin=TABBED)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("stdin", "said"),
+    [
+        ("", "standard input is empty"),
+        ("\n \n", "standard input is empty"),
+        ("one\tother\nonly one\n", "standard input, line 2: 0 tabs"),
+        ("a\tb\tc\n", "standard input, line 1: 2 tabs"),
+        ("one\tother\n\none\t \n", "standard input, line 3: one sentence of the pair is empty"),
+        (b"one\tother\nsch\xf6n\tnice\n", "standard input, line 2: not UTF-8 (byte 4)"),
+        ("x" * 20_000 + "\ty\n", "standard input, line 1: 20002 characters, at most 10000 are taken"),
+    ],
+)
+def test_bad_input_is_named_in_one_line(run: Run, stdin: str | bytes, said: str) -> None:
+    done = run("similarity", stdin=stdin)
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_byte_order_mark_is_no_part_of_the_text(run: Run) -> None:
+    with_mark = run("similarity", stdin=b"\xef\xbb\xbf" + TABBED.encode())
+    assert with_mark.stdout == run("similarity", stdin=TABBED).stdout
+
+
+def test_an_answer_comes_while_the_pipe_stays_open(calibrated_store: Path) -> None:
+    """Whoever writes slowly does not wait for a block to fill."""
+    with started(calibrated_store, "similarity") as process:
+        assert process.stdin is not None and process.stdout is not None
+        for a, b in PAIRS[:3]:
+            process.stdin.write(f"{a}\t{b}\n".encode())
+            process.stdin.flush()
+            assert process.stdout.readline().decode().endswith(f"\t{a}\t{b}\n")
+        process.stdin.close()
+        assert process.wait(10) == 0
+
+
+def started(store: Path, *words: str, **pipes: Any) -> "subprocess.Popen[bytes]":
+    streams: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE) | pipes
+    return subprocess.Popen(
+        [sys.executable, "-m", "service.cli", *words], env=environment(model_store=store, encoder="tiny"), **streams
+    )
+
+
+def test_memory_does_not_grow_with_the_input(calibrated_store: Path) -> None:
+    """Beyond the caches, which are switched off here."""
+    code = (
+        "import resource, sys; from service.cli import app\n"
+        "try: app(['similarity'])\n"
+        "except SystemExit: print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)"
+    )
+
+    def peak(times: int) -> int:  # kB
+        text = "".join(f"{a} {n}\t{b}{' and so on' * 80}\n" for n in range(times) for a, b in PAIRS)
+        settings = environment(model_store=calibrated_store, encoder="tiny", memory_cache_bytes=0)
+        done = subprocess.run(
+            [sys.executable, "-c", code], input=text.encode(), env=settings, capture_output=True, check=True
+        )
+        assert done.stdout.count(b"\n") == times * len(PAIRS)
+        return int(done.stderr)
+
+    assert peak(300) - peak(20) < 6_000  # 5 MB of text, and 10 MB of rows, would have to stay
+
+
+def test_ctrl_c_ends_a_read_with_one_line_and_130(calibrated_store: Path) -> None:
+    with started(calibrated_store, "similarity") as process:
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        process.stdin.write(f"{PAIRS[0][0]}\t{PAIRS[0][1]}\n".encode())
+        process.stdin.flush()
+        process.stdout.readline()  # it is up, and reads on
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+        assert process.stderr.read() == b"isosim: interrupted\n"
+
+
+def test_a_reader_that_has_enough_is_no_error(calibrated_store: Path, tmp_path: Path) -> None:
+    (tmp_path / "pairs.tsv").write_text(TABBED * 500)
+    with started(calibrated_store, "similarity", str(tmp_path / "pairs.tsv")) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(30) == 0
+        assert process.stderr.read() == b""
+
+
+def test_a_terminal_gets_columns_that_fit(calibrated_store: Path, tmp_path: Path) -> None:
+    (tmp_path / "pairs.tsv").write_text(TABBED + "esc\x1b[31mape and 日本語の文\t" + "long " * 60 + "\n")
+    shown = on_a_terminal(calibrated_store, "similarity", "--fmr", "0.2", "--all", str(tmp_path / "pairs.tsv"))
+    lines = shown.replace("\r\n", "\n").splitlines()
+    assert lines[0].split() == ["similarity", "percentile", "a", "b"]
+    assert len(lines) == len(PAIRS) + 2
+    assert "\x1b[31m" not in shown
+    assert all(len(line) <= 80 for line in lines)
+    assert "…" in lines[-1]
+
+
+def on_a_terminal(store: Path, *words: str) -> str:
+    """What a command shows on a terminal of 80 columns."""
+    ours, theirs = pty.openpty()
+    settings = environment(model_store=store, encoder="tiny") | {"COLUMNS": "80", "TERM": "xterm"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "service.cli", *words], env=settings, stdin=theirs, stdout=theirs, stderr=theirs
+    )
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            part = os.read(ours, 65536)
+        except OSError:  # the other end is closed
+            break
+        shown += part
+    os.close(ours)
+    assert process.wait(30) == 0, shown.decode()
+    return shown.decode()
+
+
+def test_it_imports_neither_torch_nor_the_web_framework(calibrated_store: Path) -> None:
+    heavy = ("torch", "transformers", "sklearn", "scipy", "onnx", "fastapi", "uvicorn", "redis", "rich")
+    code = (
+        "import sys; from service.cli import app\n"
+        "try: app(['similarity'])\n"
+        f"except SystemExit: print([name for name in {heavy} if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=TABBED.encode(), capture_output=True, check=True,
+        env=environment(model_store=calibrated_store, encoder="tiny"),
+    )  # fmt: skip
+    assert done.stdout.count(b"\n") == len(PAIRS)
+    assert done.stderr.strip() == b"[]"
+
+
+def test_a_domain_without_reference_says_so(run: Run, store: Path) -> None:
+    done = run("similarity", model_store=store, stdin=TABBED)
+    assert done.returncode == 0
+    assert done.stderr == "isosim: default@0: no_reference\n"
+    refused = run("similarity", "--fmr", "0.01", model_store=store, stdin=TABBED)
+    assert refused.returncode == 1
+    assert "has no reference" in refused.stderr
