@@ -38,7 +38,7 @@ def console(request: Request) -> Response:
     return PAGE.answer(request, "index.html")
 
 
-@router.get("/server.json", responses=documented())
+@router.get("/server.json", responses={503: documented()[503]})
 def console_facts(service: ServiceDep) -> ConsoleFacts:
     """What the page must know to explain itself: limits, methods, whether a key is needed. Itself it needs none."""
     settings, spec = service.settings, service.encoder.spec

@@ -67,9 +67,9 @@ export function report(title, error, retry) {
   region.scrollIntoView({ block: "nearest" });
 }
 
-/** Notes that something has worked. */
-export function say(text) {
-  document.getElementById("status").replaceChildren(h("p", { class: "note" }, text));
+/** Notes what has happened; kind "good" where it is what was wanted. */
+export function say(text, kind = "good") {
+  document.getElementById("status").replaceChildren(h("p", { class: `note ${kind}` }, text));
 }
 
 export function clearAlerts() {

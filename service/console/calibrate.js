@@ -26,6 +26,7 @@ export async function openCalibrate([wanted = ""], context) {
   const file = h("input", { type: "file", accept: ".txt,.text,text/plain", onchange: () => take(file.files[0] ?? null) });
   const paste = h("textarea", { rows: "6", spellcheck: "false", oninput: () => {
     file.value = "";
+    Object.assign(state, { source: null, understood: null });
     clearTimeout(state.timer);
     state.timer = setTimeout(() => take(paste.value.trim() ? new Blob([paste.value]) : null), WAIT);
   } });

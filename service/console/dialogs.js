@@ -27,7 +27,7 @@ export async function confirm({ title, text, label, danger = false }) {
   return (await ask(title, [...paragraphs, h("div", { class: "buttons" }, yes, no)])) === "yes";
 }
 
-/** Asks for a key, tries it, and keeps it for this tab's session. Resolves to whether the key has changed. */
+/** Asks for a key, tries it, and keeps it for this tab's session. Resolves to "changed", "forgotten" or "". */
 export async function askKey(reason = "") {
   const input = h("input", { type: "password", autocomplete: "off", required: true, autofocus: true, spellcheck: "false" });
   const wrong = h("p", { class: "fault", role: "alert" }, reason);
@@ -54,13 +54,13 @@ export async function askKey(reason = "") {
   }
   const forget = button("Forget the key", (event) => {
     key.forget();
-    event.target.closest("dialog").close("changed");
+    event.target.closest("dialog").close("forgotten");
   });
   const form = h("form", { onsubmit: submit, novalidate: true },
-    h("p", {}, "This server needs an API key. It stays in this tab until the tab is closed, and is sent to this server only."),
+    h("p", {}, "It stays in this tab until the tab is closed, and is sent to this server only."),
     field("API key", input, key.get() ? "A key is in use; a new one replaces it." : ""),
     wrong,
     h("div", { class: "buttons" }, use, key.get() && forget, button("Cancel", (event) => event.target.closest("dialog").close(""))),
   );
-  return (await ask("API key", form)) === "changed";
+  return ask(key.get() ? "Another key" : "This server needs a key", form);
 }

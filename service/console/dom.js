@@ -57,6 +57,14 @@ export function fault(control, text) {
   control.setAttribute("aria-describedby", described.join(" "));
 }
 
+// A box that scrolls must be reachable by keyboard, one that does not should not stand in the way.
+const scrolling = new ResizeObserver((boxes) => {
+  for (const { target } of boxes) {
+    if (target.scrollWidth > target.clientWidth) target.setAttribute("tabindex", "0");
+    else target.removeAttribute("tabindex");
+  }
+});
+
 /** A table with a caption for readers who do not see it; wide ones scroll in a box of their own. */
 export function table(caption, heads, rows, attributes = {}) {
   const head = h("tr", {}, heads.map((cell) => (cell instanceof Node ? cell : h("th", { scope: "col" }, cell))));
@@ -65,7 +73,9 @@ export function table(caption, heads, rows, attributes = {}) {
     return index ? h("td", {}, cell ?? "–") : h("th", { scope: "row" }, cell ?? "–");
   })));
   const content = h("table", attributes, h("caption", { class: "unseen" }, caption), h("thead", {}, head), h("tbody", {}, body));
-  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, content);
+  const box = h("div", { class: "scroll", role: "group", "aria-label": caption }, content);
+  scrolling.observe(box);
+  return box;
 }
 
 /** Names and values; null leaves a row out. */

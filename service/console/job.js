@@ -54,7 +54,7 @@ export async function openJob([id], context) {
       if (!live.element.isConnected) place.replaceChildren(live.element);
     } else {
       place.replaceChildren(...ended(job, context));
-      if (live.element) say(spokenEnd(job));
+      if (live.element) say(spokenEnd(job), job.status === "succeeded" ? "good" : "");
     }
   }
 

@@ -1,6 +1,6 @@
 /** Starts the page: what the server is, which view the address asks for, and the key where one is needed. */
 
-import { alertBox, clearAlerts, clearStatus } from "./alerts.js";
+import { alertBox, clearAlerts, clearStatus, say } from "./alerts.js";
 import { call, key, Refused } from "./api.js";
 import { openCalibrate } from "./calibrate.js";
 import { openCompare } from "./compare.js";
@@ -12,6 +12,7 @@ import { openReport } from "./report.js";
 
 // A view gets the address's parts and { server, signal, reload, refused }, and returns its content, a heading first.
 const VIEWS = { domains: openDomains, report: openReport, calibrate: openCalibrate, job: openJob, compare: openCompare };
+const KEPT = new Set(["calibrate", "compare"]); // what was entered there outlives a change of key
 const TABS = { report: "domains", job: "calibrate" };
 
 const main = document.getElementById("main");
@@ -36,7 +37,14 @@ function markTab(name) {
 }
 
 async function changeKey(reason) {
-  if (await askKey(reason)) show({ focus: true });
+  const answer = await askKey(reason);
+  const shown = main.querySelector(".view")?.dataset.name;
+  if (answer === "changed" && KEPT.has(shown)) {
+    clearAlerts();
+    say("The key is changed.");
+  } else if (answer) {
+    show({ focus: true });
+  }
 }
 
 function keyMissing(error) {
@@ -78,6 +86,7 @@ async function show({ focus = false } = {}) {
   }
   if (leave.signal.aborted) return;
   place.replaceChildren(...[content].flat());
+  place.dataset.name = unauthorized ? "" : name;
   place.removeAttribute("aria-busy");
   const heading = place.querySelector("h1");
   heading?.setAttribute("tabindex", "-1");

@@ -88,7 +88,7 @@ def test_a_report_shows_why_and_its_pictures_tell_their_numbers_in_words(visit: 
         assert canvas.evaluate("e => e.getContext('2d').getImageData(0, 0, e.width, e.height).data.some((v) => v > 0)")
     for box in analyst.page.get_by_text("Numbers", exact=True).all():
         box.click()
-    assert analyst.page.get_by_role("region", name="Threshold for a false-match rate").get_by_role("row").count() == 7
+    assert analyst.page.get_by_role("table", name="Threshold for a false-match rate").get_by_role("row").count() == 7
 
 
 def test_the_advisors_line_moves_with_the_wanted_rate(visit: Visit, shown: Server) -> None:
@@ -119,7 +119,7 @@ def test_labels_and_candidates_have_their_pictures(visit: Visit, shown: Server) 
     analyst.sees("The candidates and their evidence")
     analyst.chooses("Evidence shown", "hubness")
     analyst.sees(re.compile("Hubness. 0: no sentence"))
-    table = analyst.page.get_by_role("region", name="Candidates and their evidence")
+    table = analyst.page.get_by_role("table", name="Candidates and their evidence")
     analyst.page.locator("figure", has_text="The candidates").get_by_text("Numbers").click()
     assert table.get_by_role("row").count() == len(report["candidates"]) + 1
     assert table.get_by_role("rowheader", name=re.compile("chosen")).count() == 1
@@ -159,7 +159,7 @@ def test_two_versions_score_side_by_side(visit: Visit, shown: Server) -> None:
     analyst.fills("With", "\n".join(some[1:]))
     analyst.chooses("Beside it", "letters@1")
     analyst.presses("Score")
-    table = analyst.page.get_by_role("region", name="Scores").last
+    table = analyst.page.get_by_role("table", name="Scores")
     table.wait_for()
     pairs = [[some[0], other] for other in some[1:]]
     both = [
