@@ -29,6 +29,8 @@ from service.adapters.rq_jobs import RqJobs
 from service.adapters.tokenizer import FastTokenizer
 from service.api import (
     calibrate,
+    console,
+    docs_page,
     documentation,
     domains,
     embed,
@@ -248,13 +250,14 @@ def create_app(settings: Settings) -> FastAPI:
         version=__version__,
         summary="Calibrated sentence similarity: one threshold that means the same in every domain.",
         lifespan=lifespan,
+        docs_url=None,  # api/docs_page.py serves it without the internet
         redoc_url=None,
     )
     errors.install(app)
     documentation.install(app)
     scoring = (similarity.router, embed.router, rerank.router, openai.scoring, tei.tokens)
     rest = (calibrate.router, domains.router, openai.router, inference_protocol.router, tei.router, operations.router)
-    for router in (*scoring, *rest):
+    for router in (*scoring, *rest, console.router, docs_page.router):
         app.include_router(router)
     app.add_middleware(Envelope)
     return app
