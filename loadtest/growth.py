@@ -9,6 +9,8 @@ from loadtest.setup import UNCACHED, Line, Result, Setup, drive
 
 TOKENS = (8, 16, 32, 64, 128, 256)
 PAIRS = (1, 4, 16, 64, 256, 512)
+WORK = 40_000  # tokens for one point of a curve: a fixed amount, as the largest requests take seconds each
+LONGEST = 300.0  # s for it
 CACHED = (100, 1_000, 10_000, 30_000)  # texts
 
 
@@ -18,18 +20,20 @@ def batches(pairs: list[texts.Pair], size: int) -> list[bytes]:
 
 def measure(setup: Setup) -> Result:
     found: Result = {"tokens": {}, "pairs": {}, "cached": {}}
-    seconds = 2 * setup.seconds  # a window must hold many requests, the largest take seconds
     for name, encoder in setup.encoders.items():
         with ExitStack() as stack:
             store = stack.enter_context(servers.own_store(setup.store, encoder))
             server = stack.enter_context(servers.isosim(store, encoder, **UNCACHED))
             for tokens in TOKENS:
-                cut = texts.mixed_lengths(setup.data, itertools.repeat(tokens), 512)
+                count = max(128, min(2048, WORK // tokens // 16 * 16))
+                cut = texts.mixed_lengths(setup.data, itertools.repeat(tokens), count)
                 pairs = list(zip(cut[::2], cut[1::2], strict=True))
-                load = drive(server.port, itertools.cycle(batches(pairs, 8)), 4, seconds, warm=0.5)
+                load = drive(server.port, iter(batches(pairs, 8)), 4, LONGEST, warm=0.0)
                 found["tokens"].setdefault(name, {})[tokens] = 16 * load.rate
-            for size in PAIRS:
-                load = drive(server.port, itertools.cycle(batches(setup.pairs, size)), 4, seconds, warm=0.5)
+            for number, size in enumerate(PAIRS):
+                some = setup.pairs[number * 1024 : (number + 1) * 1024]  # of its own: nothing is in a cache
+                connections = max(1, 64 // size)  # as many texts on the way as keep both cores busy, no more
+                load = drive(server.port, iter(batches(some, size)), min(connections, 16), LONGEST, warm=0.0)
                 found["pairs"].setdefault(name, {})[size] = size * load.rate
     with ExitStack() as stack:
         store = stack.enter_context(servers.own_store(setup.store, setup.fp32))
@@ -39,9 +43,9 @@ def measure(setup: Setup) -> Result:
         filled = 0
         for size in CACHED:
             fill = batches(pairs[filled : size // 2], 50)
-            drive(server.port, iter(fill), 2, 300.0, warm=0.0)
+            drive(server.port, iter(fill), 2, LONGEST, warm=0.0)
             filled = size // 2
-            load = drive(server.port, itertools.cycle(texts.single_pairs(pairs[:filled])), 16, seconds, warm=0.5)
+            load = drive(server.port, itertools.cycle(texts.single_pairs(pairs[:filled])), 16, setup.seconds)
             found["cached"][size] = {"requests_per_second": load.rate, "resident": server.resident()}
     return found
 
