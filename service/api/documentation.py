@@ -19,6 +19,7 @@ named in `x-isosim-ignored`. Errors under `/v1` have OpenAI's shape. Keys are ne
 """.strip()
 
 REF = "#/components/schemas/{model}"
+KEYLESS = OPEN | {"/", "/ping", "/console/server.json"}
 READ_BY_ROUTES = (CalibrateRequest, LabelsRequest, InferRequest)  # bodies that FastAPI does not see
 
 
@@ -41,11 +42,11 @@ def document(app: FastAPI) -> dict[str, Any]:
         schemas.pop(name, None)
     found["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     for path, operations in found["paths"].items():
-        for operation in operations.values():
+        for method, operation in operations.items():
             # FastAPI adds a 422 of its own shape wherever there are parameters; ours stand in the routes.
             if "HTTPValidationError" in str(operation["responses"].get("422")):
                 del operation["responses"]["422"]
-            if path not in OPEN:
+            if path not in KEYLESS or (path == "/" and method == "post"):
                 operation["security"] = [{"key": []}, {}]
     return found
 

@@ -1,12 +1,14 @@
 """POST /embed: vectors, calibrated or raw, in text-embeddings-inference's shape."""
 
+import asyncio
+
 from fastapi import APIRouter
 from fastapi.responses import Response
 
 from service.api.requests import TraceDep, documented, json_response, name_ignored
 from service.api.route import ScoringRoute
 from service.api.schemas import EmbedRequest
-from service.api.scoring import check_dimensions, check_prompt, listed, side_of, vectors
+from service.api.scoring import INLINE_ROWS, check_dimensions, check_prompt, listed, side_of, vectors
 from service.api.scoring import embed as embed_texts
 from service.api.state import ServiceDep
 from service.core.calibration import DomainRef
@@ -18,6 +20,7 @@ ANSWERS = documented(400, 404, 409, 413, 415, 422, 424, 429)
 
 @router.post("/embed", response_model=list[list[float]], responses=ANSWERS)
 @router.post("/", response_model=list[list[float]], responses=ANSWERS, summary="Embed, for clients that know one URL")
+@router.post("/invocations", response_model=list[list[float]], responses=ANSWERS, summary="Embed, for SageMaker")
 async def embed(body: EmbedRequest, service: ServiceDep, trace: TraceDep) -> Response:
     """One vector a text, always as a list of lists."""
     contents = listed(body.inputs, "inputs", service)
@@ -30,4 +33,5 @@ async def embed(body: EmbedRequest, service: ServiceDep, trace: TraceDep) -> Res
     found = await vectors(
         service, trace, calibration, body.space, embedded, normalize=body.normalize, dimensions=body.dimensions
     )
-    return json_response(found)
+    few = len(found) <= INLINE_ROWS
+    return json_response(found) if few else await asyncio.to_thread(json_response, found)

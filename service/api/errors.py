@@ -1,6 +1,7 @@
 """Every error's status and wire name, in one table."""
 
 import logging
+from collections.abc import Iterator, Sequence
 
 import orjson
 from fastapi import FastAPI, Request
@@ -8,7 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.routing import Match
+from starlette.routing import BaseRoute, Match
 
 from service.api.state import service_of
 from service.core import errors as e
@@ -36,7 +37,7 @@ ERROR_TYPES = sorted({name for _, name in TABLE.values()} | {"Internal"})
 HTTP: dict[int, type[e.IsosimError]] = {404: e.NotFound, 405: e.MethodNotAllowed}
 HEALS = {429, 503}  # a client may try these again
 BODY_TAGS = {"pairs", "tei"}  # pydantic's names for the bodies of one route; they are no fields
-FIELD_TAGS = {"text", "texts", "ids", "id_lists"}  # and for the forms of one field
+FIELD_TAGS = {"text", "texts", "ids", "id_lists", "str", "list[str]"}  # and for the forms of one field
 
 
 # OpenAI's words for a status under /v1, where 422 becomes its 400.
@@ -98,7 +99,8 @@ def unexpected(request: Request, error: Exception) -> Response:
 
 def describe(error: RequestValidationError) -> e.IsosimError:
     """One sentence naming the first field at fault."""
-    first = error.errors()[0]
+    every = error.errors()
+    first = every[0]
     if first["type"] == "json_invalid":
         why = first["ctx"]["error"]
         if "hex escape" in why:
@@ -112,7 +114,7 @@ def describe(error: RequestValidationError) -> e.IsosimError:
         parts.pop(1)
     index = first.get("ctx", {}).get("index")
     field = ".".join(str(part) for part in [*parts, *([] if index is None else [index])]) or str(where)
-    more = len(error.errors()) - 1
+    more = len(every) - 1
     why = "unknown field" if first["type"] == "extra_forbidden" else first["msg"] + (f" (and {more} more)" * (more > 0))
     found = e.InvalidInput(f"{field}: {why}")
     found.field = field
@@ -121,8 +123,15 @@ def describe(error: RequestValidationError) -> e.IsosimError:
 
 def methods_of(request: Request) -> set[str]:
     """Of all routes with this path; the router itself names only the first one's."""
-    fitting = (route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE)
+    fitting = (route for route in flat(request.app.routes) if route.matches(request.scope)[0] is not Match.NONE)
     return {method for route in fitting for method in getattr(route, "methods", None) or ()}
+
+
+def flat(routes: Sequence[BaseRoute]) -> Iterator[BaseRoute]:
+    """FastAPI keeps the routers that were included in an application as routes of their own kind."""
+    for route in routes:
+        inner = getattr(route, "original_router", None)
+        yield from flat(inner.routes) if inner is not None else (route,)
 
 
 def install(app: FastAPI) -> None:

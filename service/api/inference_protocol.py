@@ -1,5 +1,6 @@
 """The Open Inference Protocol V2 (KServe, Triton) over HTTP: texts give vectors, pairs of texts give scores."""
 
+import asyncio
 from typing import Annotated, Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from service import __version__
 from service.api import models, tensors
 from service.api.documentation import body_of
 from service.api.operations import check_alive, check_ready
-from service.api.requests import TraceDep, documented, needs
+from service.api.requests import TraceDep, check_encoding, documented, name_ignored, needs
 from service.api.schemas_compatible import ModelPath
 from service.api.scoring import embed, listed, scores, vectors
 from service.api.state import Service, ServiceDep
@@ -25,7 +26,7 @@ MODEL_STATUSES = (404, 409)
 INFER: dict[str, Any] = {
     "responses": {
         200: {"content": {"application/json": {}, "application/octet-stream": {}}},
-        **documented(400, 404, 409, 413, 422, 424, 429),
+        **documented(400, 404, 409, 413, 415, 422, 424, 429),
     },
     "openapi_extra": body_of(
         tensors.InferRequest, {"application/octet-stream": {"type": "string", "format": "binary"}}
@@ -86,14 +87,18 @@ async def infer_version(
     request: Request, found: VersionDep, service: ServiceDep, trace: TraceDep, header_length: HeaderLength = None
 ) -> Response:
     """Embeds or scores a tensor of texts with a version of a domain."""
-    asked, texts = tensors.read(await request.body(), header_length)
+    check_encoding(request)
+    settings = service.settings
+    # Off the event loop: a body of 2 MB may hold half a million elements.
+    asked, texts = await asyncio.to_thread(tensors.read, await request.body(), header_length, settings.max_texts)
     for name, entries in texts.items():
-        listed(entries, name, service)
+        listed(entries, name[: tensors.SHOWN], service, settings.max_texts if name == "text" else settings.max_pairs)
+    name_ignored(trace, asked)
     outputs = await compute(found, texts, service, trace)
     head: dict[str, Any] = {"model_name": found.name, "model_version": str(found.calibration.version)}
     if asked.id is not None:
         head["id"] = asked.id
-    content, headers = tensors.write(head, asked, outputs)
+    content, headers = await asyncio.to_thread(tensors.write, head, asked, outputs)
     return Response(content, headers=headers)
 
 
@@ -113,7 +118,7 @@ async def compute(
         embedded = await embed(service, trace, texts["text"])
         return {"embedding": ("FP32", await vectors(service, trace, model.calibration, model.space, embedded))}
     if texts.keys() != {"text_1", "text_2"}:
-        raise InvalidInput(f"inputs {', '.join(texts) or 'none'}: give text, or text_1 and text_2")
+        raise InvalidInput(f"inputs {', '.join(texts)[: tensors.SHOWN] or 'none'}: give text, or text_1 and text_2")
     left, right = texts["text_1"], texts["text_2"]
     if len(left) != len(right):
         raise InvalidInput(f"text_1 has {len(left)} texts, text_2 {len(right)}; a pair needs one of each")
@@ -134,17 +139,19 @@ async def version_metadata(found: VersionDep, service: ServiceDep) -> dict[str, 
     """The tensors of a version."""
     dim = service.encoder.spec.dim
     optional = {"parameters": {"optional": True}}
+    outputs: list[dict[str, Any]] = [
+        {"name": "embedding", "datatype": "FP32", "shape": [-1, dim]},
+        {"name": "similarity", "datatype": "FP32", "shape": [-1]},
+        {"name": "cosine", "datatype": "FP32", "shape": [-1]},
+    ]
+    if found.space == "calibrated" and found.calibration.model.reference is not None:
+        outputs.append({"name": "percentile", "datatype": "FP64", "shape": [-1]})
     return {
         "name": found.name,
         "versions": [str(found.calibration.version)],
         "platform": "onnxruntime_onnx",
         "inputs": [{"name": n, "datatype": "BYTES", "shape": [-1], **optional} for n in ("text", "text_1", "text_2")],
-        "outputs": [
-            {"name": "embedding", "datatype": "FP32", "shape": [-1, dim]},
-            {"name": "similarity", "datatype": "FP32", "shape": [-1]},
-            {"name": "cosine", "datatype": "FP32", "shape": [-1]},
-            {"name": "percentile", "datatype": "FP64", "shape": [-1]},
-        ],
+        "outputs": outputs,
     }
 
 

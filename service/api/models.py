@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from service.api.scoring import Space
 from service.api.state import Service
 from service.core.calibration import Calibration, DomainRef
-from service.core.errors import InvalidInput, NotFound, UnknownModel
+from service.core.errors import InvalidInput, IsosimError, NotFound, UnknownModel
 from service.core.registry import DEFAULT
 
 NAME = re.compile(r"isosim(?:/(?P<domain>[^:/]+))?(?P<raw>:raw)?")
@@ -41,6 +41,8 @@ async def resolve(service: Service, name: str, version: str | None = None) -> Mo
     try:
         ref, space = parse(name)
         if version is not None:
+            if ref.version != "champion" or not version.isascii() or not version.isdigit():
+                raise InvalidInput("a version in the name and another beside it, or one that is no number")
             ref = DomainRef.parse(f"{ref.name}@{version}")
         return Model(name, await service.registry.resolve(ref), space)
     except (InvalidInput, NotFound):
@@ -60,6 +62,13 @@ async def names(service: Service) -> list[str]:
 
 def servable(service: Service) -> list[str]:
     """Domains with a champion for this server's encoder; reads the store."""
-    digest = service.encoder.digest
     others = (name for name in service.domains.domains() if name != DEFAULT)
-    return [DEFAULT, *sorted(d for d in others if service.domains.aliases(d, digest).champion is not None)]
+    return [DEFAULT, *sorted(domain for domain in others if has_champion(service, domain))]
+
+
+def has_champion(service: Service, domain: str) -> bool:
+    """False also where its files cannot be read: one broken domain hides itself, not the others."""
+    try:
+        return service.domains.aliases(domain, service.encoder.digest).champion is not None
+    except (IsosimError, OSError):
+        return False

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 from datetime import datetime
+from typing import Any
 
 from fastapi import APIRouter
 from fastapi.responses import Response
@@ -18,7 +19,7 @@ from service.api.schemas_compatible import (
     ModelPath,
     id_rows,
 )
-from service.api.scoring import check_count, check_dimensions, embed, fault, listed, usage, vectors
+from service.api.scoring import INLINE_ROWS, check_count, check_dimensions, embed, fault, listed, usage, vectors
 from service.api.state import Service, ServiceDep
 from service.core.calibration import Matrix
 from service.core.errors import InvalidInput
@@ -39,9 +40,16 @@ async def embeddings(body: EmbeddingsRequest, service: ServiceDep, trace: TraceD
     check_dimensions(body.dimensions, model.space, service.encoder.spec.dim)
     embedded = await embed(service, trace, contents)
     found = await vectors(service, trace, model.calibration, model.space, embedded, dimensions=body.dimensions)
+    answer = {"object": "list", "data": [], "model": body.model, "usage": usage(embedded)}
+    few = len(found) <= INLINE_ROWS
+    return write(answer, found, body) if few else await asyncio.to_thread(write, answer, found, body)
+
+
+def write(answer: dict[str, Any], found: Matrix, body: EmbeddingsRequest) -> Response:
+    """The answer with its vectors in the form that was asked for."""
     written = as_base64(found) if body.encoding_format == "base64" else found
     data = [{"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(written)]
-    return json_response({"object": "list", "data": data, "model": body.model, "usage": usage(embedded)})
+    return json_response({**answer, "data": data})
 
 
 def as_base64(vectors: Matrix) -> list[str]:
@@ -60,7 +68,6 @@ def inputs(given: str | list[str] | list[int] | list[list[int]], service: Servic
     texts = [entry for entry in given if isinstance(entry, str)]
     if len(texts) == len(given):
         return [*listed(texts, "input", service)]
-    rows = id_rows([entry for entry in given if not isinstance(entry, str)])
     if not service.settings.allow_token_ids:
         raise fault(
             InvalidInput,
@@ -68,6 +75,7 @@ def inputs(given: str | list[str] | list[int] | list[list[int]], service: Servic
             "holds token ids, which mean something else to this encoder than to OpenAI's tokenizer; send texts "
             "(LangChain: check_embedding_ctx_length=False), or allow them (ISOSIM_ALLOW_TOKEN_IDS=true)",
         )
+    rows = id_rows([entry for entry in given if not isinstance(entry, str)])
     check_count(len(rows), "input", service.settings.max_texts)
     for number, row in enumerate(rows):
         check_count(len(row), f"input.{number}", service.settings.max_characters)

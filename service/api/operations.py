@@ -26,6 +26,7 @@ def check_ready(service: Service) -> None:
     check_alive(service)
 
 
+@router.head("/livez", include_in_schema=False)
 @router.get("/livez", responses={503: documented()[503]})
 async def livez(service: ServiceDep) -> dict[str, str]:
     """The process answers and its encoder thread lives; where it does not, only a restart helps."""
@@ -33,6 +34,7 @@ async def livez(service: ServiceDep) -> dict[str, str]:
     return {"status": "alive"}
 
 
+@router.head("/readyz", include_in_schema=False)
 @router.get("/readyz", responses={503: documented()[503]})
 async def readyz(service: ServiceDep) -> dict[str, str]:
     """The model is loaded and warmed, and the server is not draining."""

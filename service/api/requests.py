@@ -26,8 +26,16 @@ def needs(scope: Scope) -> Any:  # a dependency; FastAPI types it no closer
     return Depends(check)
 
 
+def check_encoding(request: Request) -> None:
+    """Raises UnsupportedMedia where the body is compressed."""
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding.strip().lower() not in ("", "identity"):
+        raise UnsupportedMedia(f"content-encoding {encoding[:80]!r}: bodies are read as they are")
+
+
 def check_json(request: Request) -> None:
     """Raises UnsupportedMedia where the body is declared as something else than JSON."""
+    check_encoding(request)
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
         raise UnsupportedMedia(f"content-type {kind!r}: this route reads application/json")

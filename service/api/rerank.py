@@ -70,8 +70,10 @@ def candidates(body: RerankRequest, service: Service) -> list[str]:
 
 async def model_of(body: RerankRequest, service: Service) -> models.Model:
     """What the body names: a model, as Cohere's clients do, or a domain."""
+    if body.domain is None:
+        return await models.resolve(service, body.model or "isosim")
     if body.model is not None:
-        return await models.resolve(service, body.model)
+        raise fault(InvalidInput, "domain", "and model are given; one of them says which calibration answers")
     calibration = await service.registry.resolve(DomainRef.parse(body.domain))
     return models.Model(f"isosim/{body.domain}", calibration, "calibrated")
 

@@ -53,8 +53,8 @@ class Compatible(BaseModel):
         names = list(self.model_extra or {})
         for name in type(self).model_fields:
             value = getattr(self, name)
-            if isinstance(value, Compatible):
-                names += [f"{name}.{inner}" for inner in value.ignored()]
+            parts = value[:1] if isinstance(value, list) else [value]  # the first stands for its like
+            names += [f"{name}.{inner}" for part in parts if isinstance(part, Compatible) for inner in part.ignored()]
         return names
 
 
@@ -101,7 +101,7 @@ class TeiSimilarityRequest(Compatible):
     )
 
     inputs: TeiInputs
-    parameters: TeiParameters = Field(default_factory=TeiParameters)
+    parameters: TeiParameters | None = None
 
 
 def which_similarity(body: Any) -> str:
@@ -176,7 +176,7 @@ class EmbedRequest(Compatible):
     truncate: bool | None = None
     truncation_direction: TruncationDirection = "Right"
     prompt_name: str | None = None
-    dimensions: int | None = Field(default=None, ge=1)
+    dimensions: int | None = Field(default=None, ge=1, le=65_536)
     domain: DomainField = "default"
     space: Literal["calibrated", "raw"] = "calibrated"
 

@@ -9,9 +9,16 @@ from pydantic import BaseModel, Discriminator, Field, Tag
 from service.api.schemas import Compatible, DomainField, TruncationDirection, all_texts, entries, example
 
 OneOrMore = Annotated[str | list[str], all_texts]
+
+
+def is_row(entry: Any) -> bool:
+    return isinstance(entry, list) and all(type(number) is int for number in entry)
+
+
 Texts = Annotated[list[str], all_texts]
 TokenIds = Annotated[list[int], entries(lambda entry: type(entry) is int, "a token id")]
-TokenRows = Annotated[list[TokenIds], entries(lambda entry: isinstance(entry, list), "a list of token ids")]
+# Rows are looked into here: pydantic would make an error of each wrong one.
+TokenRows = Annotated[list[TokenIds], entries(is_row, "a list of token ids")]
 MODEL_NAMES = "isosim, isosim/<domain>[@version], isosim/<domain>:raw"
 ModelField = Annotated[str, Field(description=MODEL_NAMES)]
 ModelPath = Annotated[str, Path(description=MODEL_NAMES, examples=["isosim/default"])]
@@ -49,8 +56,8 @@ class EmbeddingsRequest(Compatible):
 
     input: EmbeddingsInput
     model: ModelField = "isosim"
-    encoding_format: Literal["float", "base64"] = "float"
-    dimensions: int | None = Field(default=None, ge=1, description="of raw vectors: cut, then normalized")
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: int | None = Field(default=None, ge=1, le=65_536, description="of raw vectors: cut, then normalized")
     user: str | None = None
 
 
@@ -120,7 +127,7 @@ class RerankRequest(Compatible):
     texts: Texts | None = None
     documents: Documents | None = None
     model: ModelField | None = None
-    domain: DomainField = "default"
+    domain: DomainField | None = Field(default=None, description="where no model is named")
     raw_scores: bool = Field(default=False, description="similarity in place of the percentile")
     truncate: bool | None = None
     truncation_direction: TruncationDirection = "Right"
@@ -204,6 +211,10 @@ class SimpleToken(BaseModel):
     stop: int | None
 
 
+def which_ids(value: Any) -> str:
+    return "id_lists" if isinstance(value, list) and value and isinstance(value[0], list) else "ids"
+
+
 class DecodeRequest(Compatible):
     """TEI's body."""
 
@@ -211,7 +222,7 @@ class DecodeRequest(Compatible):
 
     ids: Annotated[
         Annotated[TokenIds, Tag("ids")] | Annotated[TokenRows, Tag("id_lists")],
-        Discriminator(lambda value: "id_lists" if value and isinstance(value[0], list) else "ids"),
+        Discriminator(which_ids),
     ]
     skip_special_tokens: bool = True
 

@@ -57,7 +57,7 @@ def listed(value: str | list[str], field: str, service: Service, limit: int | No
 
 def check_prompt(name: str | None) -> None:
     if name is not None:
-        raise fault(InvalidInput, "prompt_name", f": {name!r}, but this encoder has no named prompts")
+        raise fault(InvalidInput, "prompt_name", f": {name[:80]!r}, but this encoder has no named prompts")
 
 
 def check_dimensions(dimensions: int | None, space: Space, dim: int) -> None:

@@ -9,7 +9,7 @@ from fastapi.responses import Response
 from service.api.middleware import Trace
 from service.api.requests import TraceDep, documented, json_response, name_ignored
 from service.api.route import ScoringRoute
-from service.api.schemas import PairsRequest, SimilarityRequest, SimilarityResponse, TeiSimilarityRequest
+from service.api.schemas import PairsRequest, SimilarityRequest, SimilarityResponse, TeiParameters, TeiSimilarityRequest
 from service.api.scoring import check_count, check_prompt, check_text, embed, listed, scores, side_of
 from service.api.state import Service, ServiceDep
 from service.core.calibration import DomainRef
@@ -71,7 +71,7 @@ def detail_of(embedded: Embedded, scores: Scores) -> dict[str, Any]:
 
 
 async def tei_similarity(body: TeiSimilarityRequest, service: Service, trace: Trace) -> Response:
-    settings, parameters = service.settings, body.parameters
+    settings, parameters = service.settings, body.parameters or TeiParameters()
     sentences = body.inputs.sentences
     listed(sentences, "inputs.sentences", service, settings.max_texts - 1)
     check_text(body.inputs.source_sentence, "inputs.source_sentence", settings.max_characters)

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from fastapi import APIRouter
-from fastapi.responses import Response
+from fastapi import APIRouter, Request
+from fastapi.responses import RedirectResponse, Response
 
 from service import __version__
 from service.api.operations import check_ready
@@ -18,14 +18,17 @@ from service.api.schemas_compatible import (
     TokenizeRequest,
     id_rows,
 )
-from service.api.scoring import check_count, check_prompt, listed
-from service.api.state import ServiceDep
+from service.api.scoring import check_count, check_prompt, fault, listed
+from service.api.state import Service, ServiceDep
+from service.core.errors import InvalidInput
 
 tokens = APIRouter(tags=["scoring"], route_class=ScoringRoute)
 router = APIRouter(tags=["operations"])
 
 DTYPES = {"fp32": "float32", "fp16": "float16"}
 STATUSES = (400, 413, 415, 422)
+MOST_CHARACTERS = 200_000  # of a request: each becomes up to 60 bytes of the answer
+ONE_AT_A_TIME = asyncio.Semaphore(1)  # tokenizing for show must not take the threads that scoring needs
 
 
 @tokens.post("/tokenize", response_model=list[list[SimpleToken]], responses=documented(*STATUSES))
@@ -34,7 +37,14 @@ async def tokenize(body: TokenizeRequest, service: ServiceDep, trace: TraceDep) 
     texts = listed(body.inputs, "inputs", service)
     check_prompt(body.prompt_name)
     name_ignored(trace, body)
-    found = await asyncio.to_thread(service.tokenizer.pieces, texts, special=body.add_special_tokens)
+    if sum(map(len, texts)) > MOST_CHARACTERS:
+        raise fault(InvalidInput, "inputs", f"has more than {MOST_CHARACTERS} characters; send fewer at a time")
+    async with ONE_AT_A_TIME:
+        return await asyncio.to_thread(pieces_of, texts, service, special=body.add_special_tokens)
+
+
+def pieces_of(texts: list[str], service: Service, *, special: bool) -> Response:
+    found = service.tokenizer.pieces(texts, special=special)
     return json_response([[piece._asdict() for piece in pieces] for pieces in found])
 
 
@@ -70,8 +80,18 @@ async def info(service: ServiceDep) -> Info:
     )
 
 
+@router.head("/health", include_in_schema=False)
+@router.get("/ping", response_class=Response, responses={503: documented()[503]}, summary="Health, for SageMaker")
 @router.get("/health", response_class=Response, responses={503: documented()[503]})
 async def health(service: ServiceDep) -> Response:
     """200 and nothing else where /readyz is well."""
     check_ready(service)
     return Response()
+
+
+@router.get("/", response_class=Response, responses={307: {"description": "to /console"}, 503: documented()[503]})
+async def root(request: Request, service: ServiceDep) -> Response:
+    """Health, as text-embeddings-inference has it; a browser is led to the console."""
+    if "text/html" in request.headers.get("accept", ""):
+        return RedirectResponse("console")
+    return await health(service)

@@ -4,20 +4,25 @@ Binary: the body is JSON of as many bytes as the header `Inference-Header-Conten
 one after the other; a BYTES element is its length (4 bytes, little-endian) and its bytes.
 """
 
+import re
 import struct
 from collections.abc import Iterator
-from typing import Any, Literal
+from itertools import islice
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import orjson
-from pydantic import ValidationError
+from pydantic import FailFast, Field, ValidationError
 
 from service.api.schemas import Compatible, example
+from service.api.scoring import check_count
 from service.core.errors import InvalidInput
 
 LENGTH = struct.Struct("<I")
 Datatype = Literal["FP32", "FP64"]
+BYTE_COUNT = re.compile("[0-9]{1,9}")
+SHOWN = 80  # characters of what a caller sent, in a message
 DTYPES: dict[Datatype, str] = {"FP32": "<f4", "FP64": "<f8"}
 
 
@@ -29,15 +34,15 @@ class Parameters(Compatible):
 
 class InputTensor(Compatible):
     name: str
-    shape: list[int]
+    shape: Annotated[list[int], FailFast()]
     datatype: str
-    parameters: Parameters = Parameters()
+    parameters: Parameters | None = None
     data: list[Any] | None = None
 
 
 class WantedOutput(Compatible):
     name: str
-    parameters: Parameters = Parameters()
+    parameters: Parameters | None = None
 
 
 class InferRequest(Compatible):
@@ -48,21 +53,21 @@ class InferRequest(Compatible):
     )
 
     id: str | None = None
-    inputs: list[InputTensor]
-    outputs: list[WantedOutput] | None = None
-    parameters: Parameters = Parameters()
+    inputs: Annotated[list[InputTensor], FailFast()]
+    outputs: Annotated[list[WantedOutput], FailFast()] = Field(default=[], description="all, where none is named")
+    parameters: Parameters | None = None
 
 
-def read(body: bytes, header_length: str | None) -> tuple[InferRequest, dict[str, list[str]]]:
-    """The request and its inputs' texts by name.
+def read(body: bytes, header_length: str | None, most: int) -> tuple[InferRequest, dict[str, list[str]]]:
+    """The request and its inputs' texts by name; a tensor may hold `most` of them.
 
     Raises:
-        InvalidInput: what does not follow the protocol, naming the tensor.
+        EmptyInput, InvalidInput: what does not follow the protocol, naming the tensor.
     """
     split = len(body)
     if header_length is not None:
-        if not header_length.isdigit() or int(header_length) > len(body):
-            raise InvalidInput(f"inference-header-content-length {header_length!r}: the body has {len(body)} bytes")
+        if not BYTE_COUNT.fullmatch(header_length) or int(header_length) > len(body):
+            raise InvalidInput(f"inference-header-content-length {header_length[:SHOWN]!r}: the body has {split} bytes")
         split = int(header_length)
     try:
         request = InferRequest.model_validate_json(body[:split])
@@ -70,30 +75,40 @@ def read(body: bytes, header_length: str | None) -> tuple[InferRequest, dict[str
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         raise InvalidInput(f"{where or 'body'}: {first['msg']}") from None
+    for kind, named in (("input", request.inputs), ("output", request.outputs)):
+        if len({tensor.name for tensor in named}) < len(named):
+            raise InvalidInput(f"an {kind} is named twice")
     rest = memoryview(body)[split:]
     texts: dict[str, list[str]] = {}
     for tensor in request.inputs:
-        size = tensor.parameters.binary_data_size
-        if tensor.datatype != "BYTES":
-            raise InvalidInput(f"input {tensor.name!r} is {tensor.datatype}; texts are BYTES")
+        name = tensor.name[:SHOWN]
+        size = tensor.parameters.binary_data_size if tensor.parameters is not None else None
+        count = extent(tensor, most)
         if size is None:
-            texts[tensor.name] = list(flat(tensor.data or [], tensor.name))
+            texts[tensor.name] = list(flat(tensor.data or [], name))
         elif 0 <= size <= len(rest):
-            texts[tensor.name] = list(elements(rest[:size], tensor.name))
+            texts[tensor.name] = list(islice(elements(rest[:size], name), most + 1))
             rest = rest[size:]
         else:
-            raise InvalidInput(f"input {tensor.name!r} announces {size} bytes, {len(rest)} are left in the body")
-        count = 1
-        for extent in tensor.shape:
-            count *= extent
-        if count != len(texts[tensor.name]) or sum(extent != 1 for extent in tensor.shape) > 1:
-            found = len(texts[tensor.name])
-            raise InvalidInput(
-                f"input {tensor.name!r} has shape {tensor.shape} and {found} elements; give [n] or [n, 1]"
-            )
+            raise InvalidInput(f"input {name!r} announces {size} bytes, {len(rest)} are left in the body")
+        if count != len(texts[tensor.name]):
+            raise InvalidInput(f"input {name!r} has {len(texts[tensor.name])} elements, its shape {count}")
     if rest:
         raise InvalidInput(f"{len(rest)} bytes of the body belong to no input")
     return request, texts
+
+
+def extent(tensor: InputTensor, most: int) -> int:
+    """How many texts a tensor says it holds. Raises EmptyInput or InvalidInput."""
+    name = tensor.name[:SHOWN]
+    if tensor.datatype != "BYTES":
+        raise InvalidInput(f"input {name!r} is {tensor.datatype[:SHOWN]}; texts are BYTES")
+    if len(tensor.shape) not in (1, 2) or tensor.shape[1:] not in ([], [1]):
+        raise InvalidInput(f"input {name!r}: give a shape of [n] or [n, 1]")
+    check_count(tensor.shape[0], f"shape of {name}", most)
+    if tensor.shape[0] < 0:
+        raise InvalidInput(f"input {name!r}: a shape cannot be negative")
+    return tensor.shape[0]
 
 
 def flat(data: list[Any], name: str) -> Iterator[str]:
@@ -132,16 +147,17 @@ def write(
         InvalidInput: an output was asked for that there is none of.
     """
     wanted = request.outputs or [WantedOutput(name=name) for name in outputs]
+    binary_by_default = request.parameters is not None and bool(request.parameters.binary_data_output)
     tensors: list[dict[str, Any]] = []
     binary: list[bytes] = []
     for output in wanted:
         if output.name not in outputs:
-            raise InvalidInput(f"output {output.name!r}: these inputs give {', '.join(outputs)}")
+            raise InvalidInput(f"output {output.name[:SHOWN]!r}: these inputs give {', '.join(outputs)}")
         datatype, values = outputs[output.name]
         values = np.ascontiguousarray(values, DTYPES[datatype])
         tensor: dict[str, Any] = {"name": output.name, "datatype": datatype, "shape": list(values.shape)}
-        asked = output.parameters.binary_data
-        if asked if asked is not None else bool(request.parameters.binary_data_output):
+        asked = output.parameters.binary_data if output.parameters is not None else None
+        if binary_by_default if asked is None else asked:
             binary.append(values.tobytes())
             tensor["parameters"] = {"binary_data_size": len(binary[-1])}
         else:

@@ -110,6 +110,8 @@ class TestRerank:
         assert "one of them" in post(tiny_server, "/rerank", 422, query="a")["error"]
         assert "one of them" in post(tiny_server, "/rerank", 422, query="a", texts=["a"], documents=["a"])["error"]
         assert post(tiny_server, "/rerank", 400, query="a", texts=[])["error_type"] == "Empty"
+        both = {"domain": "no-such-domain", "model": "isosim"}
+        assert "domain" in post(tiny_server, "/rerank", 422, query="a", texts=["a"], **both)["error"]
         assert post(tiny_server, "/v1/rerank", 400, query="a", documents=["", "b"])["error"]["param"] == "documents.0"
 
     def test_the_score_is_the_percentile_and_raw_scores_are_similarities(self, serve: Serve, store: Any) -> None:
@@ -141,6 +143,7 @@ class TestScore:
     def test_unequal_numbers_are_refused(self, tiny_server: Server) -> None:
         assert "as many" in post(tiny_server, "/score", 422, text_1=TEXTS[:2], text_2=TEXTS)["error"]
         assert post(tiny_server, "/v1/score", 400, text_1=TEXTS[:2], text_2="a")["error"]["param"] == "text_1"
+        assert post(tiny_server, "/v1/score", 400, text_1=5, text_2="a")["error"]["param"] == "text_1"
 
 
 class TestTei:
@@ -164,9 +167,20 @@ class TestTei:
         assert post(tiny_server, "/decode", ids=rows[0]) == texts[:1]
 
     @pytest.mark.parametrize(
-        ("ids", "status"), [([], 400), ([[]], 200), ([-1], 422), ([1 << 40], 422), (["a"], 422), ([[1], 2], 422)]
+        ("ids", "status"),
+        [
+            ([], 400),
+            ([[]], 200),
+            ([-1], 422),
+            ([1 << 40], 422),
+            (["a"], 422),
+            ([[1], 2], 422),
+            ({"a": 1}, 422),
+            (5, 422),
+            (True, 422),
+        ],
     )
-    def test_ids_that_are_none_are_refused(self, tiny_server: Server, ids: list[Any], status: int) -> None:
+    def test_ids_that_are_none_are_refused(self, tiny_server: Server, ids: Any, status: int) -> None:
         post(tiny_server, "/decode", status, ids=ids)
 
     def test_info_names_the_encoder_and_its_limits(self, tiny_server: Server) -> None:
@@ -179,6 +193,20 @@ class TestTei:
     def test_health_says_nothing_when_well(self, tiny_server: Server) -> None:
         response = tiny_server.client.get("/health")
         assert (response.status_code, response.content) == (200, b"")
+
+    def test_a_text_to_tokenize_has_its_bounds(self, tiny_server: Server) -> None:
+        assert "characters" in post(tiny_server, "/tokenize", 422, inputs=["!" * 9_999] * 30)["error"]
+
+    def test_null_parameters_are_none(self, tiny_server: Server) -> None:
+        inputs = {"source_sentence": TEXTS[0], "sentences": TEXTS}
+        assert len(post(tiny_server, "/similarity", inputs=inputs, parameters=None)) == 4
+
+    def test_the_root_is_health_and_leads_browsers_to_the_console(self, tiny_server: Server) -> None:
+        for path in ("/", "/ping", "/health"):
+            assert tiny_server.client.get(path).content == b""
+        found = tiny_server.client.get("/", headers={"accept": "text/html,*/*"}, follow_redirects=True)
+        assert found.url.path == "/console"
+        assert tiny_server.client.head("/health").status_code == 200
 
     def test_the_root_embeds(self, tiny_server: Server) -> None:
         assert post(tiny_server, "/", inputs=TEXTS) == post(tiny_server, "/embed", inputs=TEXTS)
@@ -224,7 +252,12 @@ class TestInferenceProtocol:
         [
             ({"datatype": "FP32"}, "BYTES"),
             ({"shape": [2]}, "shape"),
-            ({"shape": [-1]}, "shape"),
+            ({"shape": [-1]}, "negative"),
+            ({"shape": [1, 2]}, "shape"),
+            ({"shape": []}, "shape"),
+            ({"shape": [9] * 100_000}, "[n] or [n, 1]"),
+            ({"shape": [4096]}, "at most 2048"),
+            ({"name": "x" * 100_000}, "text_1 and text_2"),
             ({"data": [1]}, "texts"),
             ({"data": None}, "shape"),
             ({"name": "prompt"}, "text_1 and text_2"),
@@ -246,10 +279,9 @@ class TestInferenceProtocol:
         assert response.status_code == 422, response.text
 
     def test_a_header_longer_than_the_body_is_refused(self, tiny_server: Server) -> None:
-        for length in ("999", "-1", "x"):
-            response = tiny_server.client.post(
-                self.URL, content=b"{}", headers={"inference-header-content-length": length}
-            )
+        for length in (b"999", b"-1", b"x", b"\xb2", b"1" * 5000):
+            headers = {b"inference-header-content-length": length}
+            response = tiny_server.client.post(self.URL, content=b"{}", headers=headers)
             assert response.status_code == 422
 
     def test_a_version_of_the_path_is_a_version_of_the_domain(self, tiny_server: Server) -> None:
@@ -258,4 +290,32 @@ class TestInferenceProtocol:
         unknown = tiny_server.client.get("/v2/models/isosim/default/versions/9/ready")
         assert unknown.status_code == 404
         assert "isosim/default" in unknown.json()["error"]
-        assert tiny_server.client.get("/v2/models/isosim/default/versions/x").status_code == 404
+        for path in ("isosim/default/versions/x", "isosim/default@0/versions/0", "isosim/default/versions/champion"):
+            assert tiny_server.client.get(f"/v2/models/{path}").status_code == 404
+
+    def test_a_tensor_named_twice_is_refused(self, tiny_server: Server) -> None:
+        tensor = {"name": "text", "shape": [1], "datatype": "BYTES", "data": ["a"]}
+        twice = [{"inputs": [tensor, tensor]}, {"inputs": [tensor], "outputs": [{"name": "embedding"}] * 300}]
+        for body in twice:
+            response = tiny_server.client.post(self.URL, json=body)
+            assert response.status_code == 422
+            assert "twice" in response.json()["error"]
+
+    def test_as_many_pairs_as_the_other_routes_take(self, tiny_server: Server) -> None:
+        texts = {"shape": [513], "datatype": "BYTES", "data": ["a"] * 513}
+        response = tiny_server.client.post(
+            self.URL, json={"inputs": [{"name": name, **texts} for name in ("text_1", "text_2")]}
+        )
+        assert response.status_code == 422
+        assert "at most 512" in response.json()["error"]
+
+    def test_what_is_ignored_is_named_and_what_is_compressed_refused(self, tiny_server: Server) -> None:
+        tensor = {"name": "text", "shape": [1], "datatype": "BYTES", "data": ["a"], "scale": 2}
+        response = tiny_server.client.post(self.URL, json={"inputs": [tensor], "whatever": 1})
+        assert response.headers["x-isosim-ignored"] == "whatever, inputs.scale"
+        packed = tiny_server.client.post(self.URL, content=b"{}", headers={"content-encoding": "gzip"})
+        assert packed.status_code == 415
+
+    def test_a_raw_model_promises_no_percentile(self, tiny_server: Server) -> None:
+        described = tiny_server.client.get("/v2/models/isosim/default:raw").json()
+        assert [output["name"] for output in described["outputs"]] == ["embedding", "similarity", "cosine"]

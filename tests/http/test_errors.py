@@ -115,7 +115,10 @@ def test_what_is_not_there_is_404(post: Post, tiny_server: Server) -> None:
 
 
 def test_a_wrong_method_is_405(tiny_server: Server) -> None:
-    check(tiny_server.client.get("/similarity"), 405, "MethodNotAllowed", "GET /similarity")
+    response = tiny_server.client.get("/similarity")
+    check(response, 405, "MethodNotAllowed", "GET /similarity")
+    assert response.headers["allow"] == "POST"
+    assert tiny_server.client.put("/calibrate").headers["allow"] == "GET, POST"
 
 
 def test_a_wrong_content_type_is_415(post: Post) -> None:
