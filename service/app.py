@@ -27,7 +27,7 @@ from service.adapters.onnx_engine import OnnxCalibrator, OnnxEncoder, choose_pro
 from service.adapters.redis_cache import RedisCache
 from service.adapters.rq_jobs import RqJobs
 from service.adapters.tokenizer import FastTokenizer
-from service.api import calibrate, domains, embed, errors, operations, similarity
+from service.api import calibrate, console, docs_page, domains, embed, errors, operations, similarity
 from service.api.auth import Keys
 from service.api.middleware import Envelope
 from service.api.state import Service
@@ -234,10 +234,11 @@ def create_app(settings: Settings) -> FastAPI:
         version=__version__,
         summary="Calibrated sentence similarity: one threshold that means the same in every domain.",
         lifespan=lifespan,
+        docs_url=None,  # api/docs_page.py serves it without the internet
         redoc_url=None,
     )
     errors.install(app)
-    for module in (similarity, embed, calibrate, domains, operations):
+    for module in (similarity, embed, calibrate, domains, operations, console, docs_page):
         app.include_router(module.router)
     app.add_middleware(Envelope)
     return app

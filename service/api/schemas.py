@@ -270,6 +270,35 @@ class ChampionRequest(Own):
     version: int = Field(ge=1)
 
 
+class ConsoleEncoder(BaseModel):
+    id: str
+    digest: str
+    dim: int
+
+
+class ConsoleLimits(BaseModel):
+    """Of what may be posted."""
+
+    characters: int = Field(description="of one text")
+    sentences: int = Field(description="of a calibration")
+    bytes: int = Field(description="of a calibration's body")
+    pairs: int = Field(description="of a scoring request")
+
+
+class ConsoleFacts(BaseModel):
+    """What the web page needs to know of this server."""
+
+    version: str
+    encoder: ConsoleEncoder
+    keys: bool = Field(description="whether the other routes need a key")
+    limits: ConsoleLimits
+    fewest: dict[str, int] = Field(description="distinct sentences that each method needs")
+    steady_flow: int = Field(description="distinct sentences below which a flow is unsteady")
+    promotions: list[str]
+    normalizations: list[str]
+    domain_pattern: str
+
+
 class ErrorBody(BaseModel):
     error: str
     error_type: str

@@ -1,0 +1,135 @@
+/** False-match rate against threshold, with the advisor's line: which similarity to ask for. */
+
+import { alertBox } from "./alerts.js";
+import { call, path } from "./api.js";
+import { rateAt, similarityAt } from "./distribution.js";
+import { button, fault, field, h, select, table } from "./dom.js";
+import { axis, figure } from "./figure.js";
+import { count, percent, score } from "./format.js";
+import { missing } from "./pictures.js";
+
+const TITLE = "Which threshold?";
+const FLOOR = 1e-6; // the curve's last rate
+const WAIT = 350; // ms after the last key stroke
+const PRESETS = [0.1, 0.01, 0.001, 0.0001];
+
+/** The picture for a version; asks GET /domains/{d}/threshold. */
+export function advisor(reference, report, signal) {
+  const [before, after] = [report.raw_reference?.curve, report.reference?.curve];
+  if (!after) return missing(TITLE, "This version has no distribution of random pairs, so no threshold can be advised.");
+  const reliable = report.labels && !report.labels.graded && report.normalization === "none";
+  const kind = select([["fmr", "false-match rate"], ["precision", "precision"]].slice(0, reliable ? 2 : 1), "fmr", { onchange: reset });
+  const input = h("input", { type: "number", step: "any", inputmode: "decimal", value: "1", oninput: () => later() });
+  const answer = h("div", { class: "answer", role: "status" });
+  const presets = h("div", { class: "buttons tight" }, PRESETS.map((rate) => button(percent(rate), () => {
+    input.value = String(Number((rate * 100).toPrecision(3)));
+    advise();
+  }, { "aria-label": `Ask for a false-match rate of ${percent(rate)}` })));
+  const controls = h("div", {},
+    h("div", { class: "row" }, reliable && field("Ask for a", kind, ""), field("Wanted rate in per cent", input, "The share of random pairs that may pass."), presets),
+    answer);
+  const rates = [0.1, 0.05, 0.01, 0.001, 0.0001, 0.00001];
+  const picture = figure({
+    title: TITLE,
+    lead: "The share of random pairs that pass a threshold. Ask for a rate, and the line shows the similarity to ask for.",
+    controls,
+    draw: drawWith(before, after, null),
+    summary: "",
+    numbers: table("Threshold for a false-match rate", ["False-match rate", "Similarity", "Raw cosine"],
+      rates.map((rate) => [percent(rate), score(similarityAt(after, rate)), before ? score(similarityAt(before, rate)) : "–"])),
+  }, signal);
+  picture.element.classList.add("whole");
+
+  let timer = 0;
+  let asked = 0;
+  function later() {
+    clearTimeout(timer);
+    timer = setTimeout(advise, WAIT);
+  }
+  function reset() {
+    const precise = kind.value === "precision";
+    input.value = precise ? "90" : "1";
+    presets.hidden = precise;
+    document.getElementById(`${input.id}-hint`).textContent = precise
+      ? "The share of true matches among the pairs that pass, for pairs like the labelled ones."
+      : "The share of random pairs that may pass.";
+    advise();
+  }
+
+  async function advise() {
+    const rate = Number(input.value) / 100;
+    if (!input.value || !(rate > 0 && rate < 1)) {
+      fault(input, "Give a number above 0 and below 100.");
+      return;
+    }
+    fault(input, "");
+    asked += 1;
+    const mine = asked;
+    try {
+      const found = await call("GET", `${path("domains", reference, "threshold")}?${kind.value}=${rate}`, { signal });
+      if (mine !== asked) return;
+      answer.replaceChildren(...sentences(found));
+      picture.redraw({ draw: drawWith(before, after, found), summary: spoken(found, before) });
+    } catch (error) {
+      if (error.name === "AbortError" || mine !== asked) return;
+      answer.replaceChildren(alertBox("No threshold.", error, advise));
+    }
+  }
+  advise();
+  return picture.element;
+}
+
+function sentences(found) {
+  const [low, high] = found.interval;
+  const [[kind, rate]] = Object.entries(found.target);
+  const what = kind === "fmr" ? `a false-match rate of ${percent(rate)}` : `a precision of ${percent(rate)}`;
+  return [
+    h("p", {}, `For ${what} take pairs with a similarity of at least `, h("strong", { class: "big" }, score(found.similarity, 4)), "."),
+    h("p", { class: "muted" }, `95 % interval ${score(low, 4)} to ${score(high, 4)}, from ${count(found.pairs)} ${kind === "fmr" ? "random" : "labelled"} pairs.`,
+      found.extrapolated ? " The sample is too small to count this rate; it is read off the fitted tail." : ""),
+  ];
+}
+
+function spoken(found, before) {
+  const cosine = before && found.target.fmr ? similarityAt(before, found.target.fmr) : null;
+  const raw = cosine === null ? "" : ` Without calibration it would take a cosine of ${score(cosine)}.`;
+  return `The line stands at a similarity of ${score(found.similarity)}.${raw}`;
+}
+
+const FAINT_DASH = [2, 3];
+
+function drawWith(before, after, found) {
+  return (palette) => {
+    const curve = (label, values, colour, extra = {}) => ({
+      label, data: values.similarity.map((x, index) => ({ x, y: values.rate[index] })),
+      borderColor: palette[colour], backgroundColor: palette[colour], pointRadius: 0, borderWidth: 2, ...extra,
+    });
+    const upright = (label, x, extra) => ({ label, data: [{ x, y: FLOOR }, { x, y: 1 }], borderColor: palette.mark, backgroundColor: palette.mark, pointRadius: 0, borderWidth: 2, ...extra });
+    const datasets = [curve("calibrated similarity", after, "after")];
+    if (before) datasets.push(curve("raw cosine", before, "before", { borderDash: [6, 4] }));
+    if (found) {
+      datasets.push(upright("advised threshold", found.similarity, {}));
+      found.interval.forEach((x, index) => datasets.push(upright(index ? "" : "95 % interval", x, { borderWidth: 1, borderDash: FAINT_DASH })));
+      datasets.push({
+        label: "", data: [{ x: found.similarity, y: found.target.fmr ?? rateAt(after, found.similarity) }],
+        borderColor: palette.mark, backgroundColor: palette.mark, pointRadius: 5, showLine: false,
+      });
+    }
+    const decade = (y) => Math.abs(Math.log10(y) - Math.round(Math.log10(y))) < 1e-9;
+    return {
+      type: "line",
+      data: { datasets },
+      options: {
+        interaction: { mode: "nearest", axis: "x", intersect: false },
+        plugins: {
+          legend: { labels: { color: palette.text, boxWidth: 16, boxHeight: 2, filter: (item) => item.text !== "" } },
+          tooltip: { filter: (one) => one.datasetIndex < 2, callbacks: { title: ([one]) => (one ? `threshold ${score(one.parsed.x)}` : ""), label: (one) => `${one.dataset.label}: ${percent(one.parsed.y)} pass` } },
+        },
+        scales: {
+          x: axis(palette, "threshold", { type: "linear", ticks: { callback: (x) => score(x, 1) } }),
+          y: axis(palette, "false-match rate", { type: "logarithmic", min: FLOOR, max: 1, ticks: { callback: (y) => (decade(y) ? percent(y) : "") } }),
+        },
+      },
+    };
+  };
+}

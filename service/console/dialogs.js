@@ -1,0 +1,66 @@
+/** Questions in native dialogs: is this meant, and which key. */
+
+import { call, key, Refused } from "./api.js";
+import { explain } from "./alerts.js";
+import { button, field, h, unique } from "./dom.js";
+
+/** Shows a modal dialog; resolves to what it was closed with, "" for Escape. */
+function ask(title, content, attributes = {}) {
+  const id = unique("dialog");
+  const dialog = h("dialog", { "aria-labelledby": id, ...attributes }, h("h2", { id }, title), content);
+  return new Promise((resolve) => {
+    dialog.addEventListener("close", () => {
+      dialog.remove();
+      resolve(dialog.returnValue);
+    });
+    document.body.append(dialog);
+    dialog.showModal();
+  });
+}
+
+/** Whether the reader means it. A dangerous action has to be chosen, the focus is on leaving it. */
+export async function confirm({ title, text, label, danger = false }) {
+  const close = (answer) => (event) => event.target.closest("dialog").close(answer);
+  const yes = button(label, close("yes"), { class: danger ? "danger" : "primary", autofocus: !danger });
+  const no = button("Cancel", close(""), { autofocus: danger });
+  const paragraphs = [text].flat().map((line) => h("p", {}, line));
+  return (await ask(title, [...paragraphs, h("div", { class: "buttons" }, yes, no)])) === "yes";
+}
+
+/** Asks for a key, tries it, and keeps it for this tab's session. Resolves to "changed", "forgotten" or "". */
+export async function askKey(reason = "") {
+  const input = h("input", { type: "password", autocomplete: "off", required: true, autofocus: true, spellcheck: "false" });
+  const wrong = h("p", { class: "fault", role: "alert" }, reason);
+  const use = h("button", { type: "submit", class: "primary" }, "Use this key");
+  async function submit(event) {
+    event.preventDefault();
+    const dialog = event.target.closest("dialog");
+    const candidate = input.value.trim();
+    if (!candidate) return;
+    use.disabled = true;
+    try {
+      await call("GET", "domains", { candidate });
+    } catch (error) {
+      if (!(error instanceof Refused && error.status === 403)) { // 403: a known key that may do other things
+        wrong.textContent = `${explain(error).text} ${explain(error).next}`;
+        input.select();
+        return;
+      }
+    } finally {
+      use.disabled = false;
+    }
+    key.set(candidate);
+    dialog.close("changed");
+  }
+  const forget = button("Forget the key", (event) => {
+    key.forget();
+    event.target.closest("dialog").close("forgotten");
+  });
+  const form = h("form", { onsubmit: submit, novalidate: true },
+    h("p", {}, "It stays in this tab until the tab is closed, and is sent to this server only."),
+    field("API key", input, key.get() ? "A key is in use; a new one replaces it." : ""),
+    wrong,
+    h("div", { class: "buttons" }, use, key.get() && forget, button("Cancel", (event) => event.target.closest("dialog").close(""))),
+  );
+  return ask(key.get() ? "Another key" : "This server needs a key", form);
+}

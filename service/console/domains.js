@@ -1,0 +1,99 @@
+/** All domains with their versions, who answers, and how far what is asked has drifted. */
+
+import { call } from "./api.js";
+import { action, badge, button, facts, h, table } from "./dom.js";
+import { ago, count, counted, methodName, percent, score } from "./format.js";
+import { promote, remove, rollBack } from "./versions.js";
+
+const MANY = 8; // domains from which on a filter is offered
+
+export async function openDomains(_, context) {
+  const { domains } = await call("GET", "domains", { signal: context.signal });
+  const cards = domains.map((domain) => domainCard(domain, context));
+  const heading = h("div", { class: "heading" }, h("h1", {}, "Domains"), action("New calibration", "#/calibrate", { class: "button primary" }));
+  const lead = h("p", { class: "lead" },
+    "A domain is a kind of text with a scale of its own. Its champion answers requests that name the domain; the other versions wait.");
+  return [heading, lead, domains.length >= MANY && filter(domains, cards), ...cards].filter(Boolean);
+}
+
+function filter(domains, cards) {
+  const input = h("input", {
+    type: "search", "aria-label": "Filter domains by name", placeholder: "Filter by name",
+    oninput: () => cards.forEach((card, index) => { card.hidden = !domains[index].domain.includes(input.value.trim().toLowerCase()); }),
+  });
+  return h("div", { class: "field" }, input);
+}
+
+function domainCard(state, context) {
+  const { domain, champion, previous, versions } = state;
+  const newest = [...versions].sort((a, b) => b.version - a.version);
+  const back = previous !== null && button(`Roll back to version ${previous}`, async () => {
+    if (await rollBack(context, domain, champion, previous)) context.reload();
+  });
+  const id = `domain-${domain}`;
+  return h("section", { class: "card", "aria-labelledby": id },
+    h("div", { class: "heading" },
+      h("h2", { id }, domain),
+      h("div", { class: "buttons" }, action("Try it", `#/compare/${encodeURIComponent(domain)}`), back || null)),
+    h("p", {}, ...championLine(state)),
+    driftLine(state.drift),
+    newest.length > 0 && table(`Versions of ${domain}`, ["Version", "Role", "Method", "Made", h("th", { scope: "col", class: "number" }, "Sentences"), "Actions"],
+      newest.map((version) => versionRow(version, state, context))),
+  );
+}
+
+function championLine({ champion, versions }) {
+  const version = versions.find((one) => one.version === champion);
+  if (champion === null) return ["No version answers yet: promote one."];
+  if (!version) return ["Raw cosines answer, without a scale: no percentiles. Calibrate this domain to give it one."];
+  return [
+    h("strong", {}, `Version ${champion}`), ` answers: ${methodName(version.method)}, `, ago(version.created),
+    version.sentences ? `, from ${counted(version.sentences, "sentence")}.` : ".",
+  ];
+}
+
+function versionRow(version, { domain, champion, previous }, context) {
+  const number = version.version;
+  const role = number === champion ? badge("champion", "good") : number === previous ? badge("previous") : "";
+  const named = number === champion || number === previous;
+  const buttons = h("div", { class: "buttons tight" },
+    action("Report", `#/report/${encodeURIComponent(domain)}/${number}`, { "aria-label": `Report of ${domain}, version ${number}` }),
+    number !== champion && version.servable && button("Promote", async () => {
+      if (await promote(context, domain, number, champion)) context.reload();
+    }, { "aria-label": `Promote ${domain}, version ${number}` }),
+    !named && button("Delete", async () => {
+      if (await remove(context, domain, number)) context.reload();
+    }, { class: "danger quiet", "aria-label": `Delete ${domain}, version ${number}` }),
+  );
+  return h("tr", {},
+    h("th", { scope: "row" }, String(number)),
+    h("td", {}, role, version.servable ? null : badge("another encoder", "warn", "Made for another encoder than this server's; it cannot answer here.")),
+    h("td", {}, methodName(version.method)),
+    h("td", {}, ago(version.created)),
+    h("td", { class: "number" }, version.sentences ? count(version.sentences) : "–"),
+    h("td", {}, buttons),
+  );
+}
+
+function driftLine(drift) {
+  if (!drift) return h("p", { class: "muted" }, "Drift: nothing was asked of this version since the server started.");
+  const psi = drift.stability_index;
+  const [word, kind] = psi === null ? ["", ""] : psi > 0.25 ? ["shifted", "warn"] : psi > 0.1 ? ["moving", "warn"] : ["stable", "good"];
+  const foreign = drift.out_of_domain;
+  const seen = `${counted(drift.texts, "text")} and ${counted(drift.pairs, "pair")}`;
+  if (foreign === null && psi === null) {
+    return h("p", { class: "muted" }, `Drift: ${seen} judged so far; from 100 texts on something can be said.`);
+  }
+  return h("details", { class: "drift" },
+    h("summary", {}, "Drift: ",
+      foreign === null ? "" : `${percent(foreign)} of the last ${counted(drift.texts, "text")} look foreign (1 % is usual) `,
+      word && badge(`scores ${word}`, kind)),
+    facts([
+      ["Looked at", seen],
+      ["Texts flagged as foreign", foreign === null ? null : `${percent(foreign)}; the domain's own text gives 1 %`],
+      ["Distance from the domain's text", drift.distance_mean === null ? null
+        : `${score(drift.distance_mean, 2)} standard deviations, spread ${score(drift.distance_spread, 2)} (0 and 1 are its own)`],
+      ["Stability of scores (PSI)", psi === null ? "needs 1,100 pairs" : `${score(psi)}; below 0.1 is stable, above 0.25 has shifted`],
+    ]),
+  );
+}

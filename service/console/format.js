@@ -1,0 +1,81 @@
+/** Numbers, times and names as an analyst reads them. */
+
+const whole = new Intl.NumberFormat("en");
+
+export function count(number) {
+  return whole.format(number);
+}
+
+export function counted(number, one, many = `${one}s`) {
+  return `${count(number)} ${number === 1 ? one : many}`;
+}
+
+export function score(number, digits = 3) {
+  return number === null || number === undefined ? "–" : number.toFixed(digits);
+}
+
+/** A share in per cent, with as many digits as it takes to tell it from 0 and from 100. */
+export function percent(share) {
+  if (share === null || share === undefined) return "–";
+  const away = Math.min(share, 1 - share);
+  const digits = away <= 0 ? 0 : Math.min(7, Math.max(0, 1 - Math.floor(Math.log10(away * 100))));
+  return `${Number((share * 100).toFixed(digits))} %`;
+}
+
+/** How rarely a random pair scores as high: "1 in 1,200". */
+export function oneIn(percentile) {
+  const rate = 1 - percentile;
+  if (rate <= 1e-9) return "fewer than 1 in a billion";
+  const times = 1 / rate;
+  if (times < 10) return `1 in ${Number(times.toPrecision(2))}`;
+  return `1 in ${count(Number(times.toPrecision(2)))}`;
+}
+
+const AGES = [[60, "second", 1], [3600, "minute", 60], [86400, "hour", 3600], [Infinity, "day", 86400]];
+const relative = new Intl.RelativeTimeFormat("en", { numeric: "auto" });
+
+/** How long ago an ISO 8601 time was; "just now" within a minute. */
+export function age(time) {
+  const seconds = (Date.now() - Date.parse(time)) / 1000;
+  if (!(seconds >= 60)) return "just now";
+  const [, unit, length] = AGES.find(([limit]) => seconds < limit);
+  return relative.format(-Math.round(seconds / length), unit);
+}
+
+/** The same as an element that tells the exact time. */
+export function ago(time) {
+  const element = document.createElement("time");
+  element.dateTime = time;
+  element.title = new Date(time).toLocaleString();
+  element.textContent = age(time);
+  return element;
+}
+
+export function seconds(duration) {
+  if (duration < 1) return "less than a second";
+  if (duration < 90) return counted(Math.round(duration), "second");
+  return counted(Math.round(duration / 60), "minute");
+}
+
+/** A method as the API names it, with what it does to scores. */
+export function methodName(method) {
+  const [name, argument] = method.split(":");
+  const known = METHOD_NAMES[name] ?? name;
+  return argument ? `${known} (${Number(argument)})` : known;
+}
+
+export const METHOD_NAMES = {
+  auto: "auto: decide by evidence (recommended)",
+  identity: "identity: keep raw cosines",
+  centring: "centring",
+  sn: "standard normalization",
+  nulling: "null the top directions",
+  tempered: "tempered whitening",
+  whitening: "whitening",
+  "whitening-k": "whitening, first directions only",
+  partial: "partial whitening",
+  soft: "soft whitening",
+  flow: "flow",
+  "flow-paper": "flow, as published",
+  "soft-flow": "flow after soft whitening",
+};

@@ -1,0 +1,165 @@
+/** One calibration: followed live while it runs, then what came of it. */
+
+import { alertBox, explain, report, say } from "./alerts.js";
+import { call, events, path, Refused } from "./api.js";
+import { confirm } from "./dialogs.js";
+import { action, badge, button, facts, h } from "./dom.js";
+import { ago, count, counted, methodName, seconds } from "./format.js";
+import { promote } from "./versions.js";
+
+const ACTIVE = new Set(["queued", "running"]);
+const STAGES = {
+  queued: "Waiting for a worker",
+  starting: "Starting",
+  embedding: "Reading the sentences with the encoder",
+  choosing: "Comparing candidates",
+  fitting: "Fitting the chosen map",
+  measuring: "Measuring the new scale",
+};
+const EMBEDDED = 0.7; // progress at which the embedding ends; what follows takes about a tenth of its time
+const FIRST_WAIT = 1000; // ms before a broken stream is taken up again, doubled each time
+const LONGEST_WAIT = 15000;
+
+export async function cancel(context, job) {
+  const meant = await confirm({ title: `Cancel the calibration of ${job.domain}?`, text: "Its text is deleted and no version appears.", label: "Cancel the calibration", danger: true });
+  return meant && act(context, "DELETE", path("calibrate", job.job), "The calibration was not cancelled.", "The calibration is cancelled.");
+}
+
+export async function retry(context, job) {
+  return act(context, "POST", path("calibrate", job.job, "retry"), "The calibration was not started again.", "The calibration starts again.");
+}
+
+async function act(context, method, where, failed, done) {
+  try {
+    await call(method, where);
+  } catch (error) {
+    if (!context.refused(error)) report(failed, error, null);
+    return false;
+  }
+  say(done);
+  return true;
+}
+
+export async function openJob([id], context) {
+  const first = await call("GET", path("calibrate", id), { signal: context.signal });
+  const place = h("div", {});
+  const lost = h("div", {});
+  const live = { element: null };
+
+  function show(job) {
+    lost.replaceChildren();
+    if (ACTIVE.has(job.status)) {
+      live.element ??= progress(job, context);
+      live.element.update(job);
+      if (!live.element.isConnected) place.replaceChildren(live.element);
+    } else {
+      place.replaceChildren(...ended(job, context));
+      if (live.element) say(spokenEnd(job), job.status === "succeeded" ? "good" : "");
+    }
+  }
+
+  show(first);
+  if (ACTIVE.has(first.status)) {
+    follow(id, show, (error, wait) => lost.replaceChildren(h("div", { class: "alert" },
+      h("p", {}, `${explain(error).text} The calibration goes on where it runs; asking again in ${seconds(wait / 1000)}.`))), context)
+      .catch((error) => { if (!context.signal.aborted && !context.refused(error)) lost.replaceChildren(alertBox("", error, context.reload)); });
+  }
+  return [
+    h("p", { class: "trail" }, h("a", { href: "#/calibrate" }, "Calibrations"), " / ", first.job.slice(0, 8)),
+    h("h1", {}, first.base ? `Labels for ${first.domain}, version ${first.base}` : `Calibration of ${first.domain}`),
+    h("section", { class: "card" }, place, lost),
+    h("section", { class: "card" }, h("h2", {}, "What was asked"), facts([
+      ["Sentences posted", first.base ? null : count(first.sentences)],
+      ["Labelled pairs", first.labels ? count(first.labels) : null],
+      ["Method", methodName(first.method)],
+      ["Let it answer", first.promote.replaceAll("_", " ")],
+      ["Seed", String(first.seed)],
+      ["Item normalization", first.normalization === "none" ? null : first.normalization],
+      ["Posted", ago(first.created)],
+    ])),
+  ];
+}
+
+/** Shows every state until the job ends; takes a broken stream up again. */
+async function follow(id, show, lost, { signal }) {
+  let wait = FIRST_WAIT;
+  while (!signal.aborted) {
+    try {
+      for await (const job of events(`${path("calibrate", id)}/events`, signal)) {
+        if (signal.aborted) return;
+        show(job);
+        wait = FIRST_WAIT;
+        if (!ACTIVE.has(job.status)) return;
+      }
+    } catch (error) {
+      if (signal.aborted) return;
+      if (error instanceof Refused && error.status < 500 && error.status !== 429) throw error;
+      lost(error, wait);
+    }
+    await new Promise((resolve) => { setTimeout(resolve, wait); });
+    wait = Math.min(2 * wait, LONGEST_WAIT);
+  }
+}
+
+function progress(job, context) {
+  const bar = h("progress", { max: "1", "aria-label": "Progress" });
+  const stage = h("p", { role: "status" });
+  const left = h("p", { class: "muted" });
+  const element = h("div", { class: "progress" }, stage, bar, left, h("div", { class: "buttons" },
+    button("Cancel", async () => { if (await cancel(context, job)) context.reload(); }, { class: "danger quiet" })));
+  let from = null;
+  element.update = (now) => {
+    const words = STAGES[now.stage] ?? now.stage;
+    if (stage.textContent !== words) stage.textContent = words; // announced once, not at every percent
+    bar.value = now.progress;
+    if (now.stage === "embedding") from ??= { time: performance.now(), progress: now.progress };
+    const made = from ? now.progress - from.progress : 0;
+    const done = `${Math.round(now.progress * 100)} %`;
+    if (now.stage === "embedding" && made > 0.02) {
+      const spent = (performance.now() - from.time) / 1000;
+      left.textContent = `${done}, about ${seconds(spent * ((1.1 * EMBEDDED - now.progress) / made))} left`;
+    } else {
+      left.textContent = now.status === "queued" ? "Other calibrations may be before it." : done;
+    }
+  };
+  return element;
+}
+
+function spokenEnd(job) {
+  if (job.status === "succeeded") return `Version ${job.version} of ${job.domain} is made${job.promoted ? " and promoted" : ", and not promoted"}.`;
+  return `The calibration ${job.status === "failed" ? "has failed" : `is ${job.status}`}.`;
+}
+
+function ended(job, context) {
+  const { domain, version } = job;
+  const again = action("New calibration", `#/calibrate/${encodeURIComponent(domain)}`);
+  if (job.status === "succeeded") {
+    const look = action("Open the report", `#/report/${encodeURIComponent(domain)}/${version}`, { class: "button primary" });
+    return [
+      h("p", { class: "outcome" }, badge(job.promoted ? "promoted" : "not promoted", job.promoted ? "good" : "warn"), " ",
+        h("strong", {}, `Version ${version} of ${domain}`), job.promoted ? " answers now." : " is made, and does not answer."),
+      h("p", {}, h("strong", {}, "Why: "), `${job.report?.promotion ?? "no reason is on record"}.`),
+      job.report?.reason && h("p", { class: "muted" }, `${methodName(job.report.method)}: ${job.report.reason}`),
+      ...job.notices.map((notice) => h("p", { class: "verdict warn" }, notice)),
+      h("div", { class: "buttons" }, look, action("Try it", `#/compare/${encodeURIComponent(`${domain}@${version}`)}`),
+        !job.promoted && button("Promote all the same", async () => {
+          if (await promote(context, domain, version, null)) location.hash = `#/report/${encodeURIComponent(domain)}/${version}`;
+        })),
+    ].filter(Boolean);
+  }
+  if (job.status === "interrupted") {
+    return [
+      h("p", { class: "outcome" }, badge("interrupted", "warn"), ` ${job.error ?? ""}`),
+      h("p", {}, `The worker went away; the text is still there. It was attempt ${job.attempt}.`),
+      h("div", { class: "buttons" }, button("Retry", async () => { if (await retry(context, job)) context.reload(); }, { class: "primary" }),
+        button("Cancel", async () => { if (await cancel(context, job)) context.reload(); }, { class: "danger quiet" })),
+    ];
+  }
+  if (job.status === "failed") {
+    return [
+      h("div", { class: "alert" }, h("p", {}, h("strong", {}, "It has failed. "), job.error), h("p", {}, "Nothing has changed for callers. Mend the cause and post the text again.")),
+      h("div", { class: "buttons" }, again),
+    ];
+  }
+  return [h("p", { class: "outcome" }, badge(job.status), ` ${counted(job.sentences, "sentence")} posted; the text is deleted and nothing has changed for callers.`), h("div", { class: "buttons" }, again)];
+}

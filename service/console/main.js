@@ -1,0 +1,117 @@
+/** Starts the page: what the server is, which view the address asks for, and the key where one is needed. */
+
+import { alertBox, clearAlerts, clearStatus, say } from "./alerts.js";
+import { call, key, Refused } from "./api.js";
+import { openCalibrate } from "./calibrate.js";
+import { openCompare } from "./compare.js";
+import { askKey } from "./dialogs.js";
+import { button, h } from "./dom.js";
+import { openDomains } from "./domains.js";
+import { openJob } from "./job.js";
+import { openReport } from "./report.js";
+
+// A view gets the address's parts and { server, signal, reload, refused }, and returns its content, a heading first.
+const VIEWS = { domains: openDomains, report: openReport, calibrate: openCalibrate, job: openJob, compare: openCompare };
+const KEPT = new Set(["calibrate", "compare"]); // what was entered there outlives a change of key
+const TABS = { report: "domains", job: "calibrate" };
+
+const main = document.getElementById("main");
+const keyButton = document.getElementById("key");
+let leaving = new AbortController();
+let server = null;
+
+function address() {
+  if (!location.hash.startsWith("#/")) return ["domains"];
+  try {
+    return location.hash.slice(2).split("/").map(decodeURIComponent);
+  } catch {
+    return ["domains"]; // a malformed address
+  }
+}
+
+function markTab(name) {
+  for (const link of document.querySelectorAll("nav a")) {
+    if (link.getAttribute("href") === `#/${TABS[name] ?? name}`) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+}
+
+async function changeKey(reason) {
+  const answer = await askKey(reason);
+  const shown = main.querySelector(".view")?.dataset.name;
+  if (answer === "changed" && KEPT.has(shown)) {
+    clearAlerts();
+    say("The key is changed.");
+  } else if (answer) {
+    show({ focus: true });
+  }
+}
+
+function keyMissing(error) {
+  return h("section", { class: "card" },
+    h("h1", {}, "A key is needed"),
+    h("p", {}, error.message),
+    h("div", { class: "buttons" }, button("Enter a key", () => changeKey(), { class: "primary" })),
+  );
+}
+
+/** For errors of actions: true where the key was the trouble and the reader was asked for another. */
+function refused(error) {
+  const unauthorized = error instanceof Refused && error.status === 401;
+  if (unauthorized) changeKey(error.message);
+  return unauthorized;
+}
+
+async function show({ focus = false } = {}) {
+  leaving.abort();
+  const leave = new AbortController();
+  leaving = leave;
+  clearAlerts();
+  const [asked, ...parts] = address();
+  const name = asked in VIEWS ? asked : "domains";
+  markTab(name);
+  const place = h("div", { class: "view", "aria-busy": "true" }, h("p", { class: "muted loading" }, "Loading…"));
+  main.replaceChildren(place);
+  let content;
+  let unauthorized = null;
+  try {
+    server ??= await describeServer();
+    content = await VIEWS[name](parts, { server, signal: leave.signal, reload: () => show({ focus: true }), refused });
+  } catch (error) {
+    if (leave.signal.aborted) return;
+    unauthorized = error instanceof Refused && error.status === 401 ? error : null;
+    content = unauthorized
+      ? keyMissing(error)
+      : [h("h1", {}, "This could not be shown"), alertBox("", error, () => show({ focus: true }))];
+  }
+  if (leave.signal.aborted) return;
+  place.replaceChildren(...[content].flat());
+  place.dataset.name = unauthorized ? "" : name;
+  place.removeAttribute("aria-busy");
+  const heading = place.querySelector("h1");
+  heading?.setAttribute("tabindex", "-1");
+  document.title = `${heading?.textContent ?? "isosim"} · isosim console`;
+  if (focus) heading?.focus();
+  if (unauthorized) changeKey(key.get() ? unauthorized.message : "");
+}
+
+async function describeServer() {
+  const found = await call("GET", "console/server.json");
+  keyButton.hidden = !found.keys;
+  const label = document.getElementById("encoder");
+  label.textContent = found.encoder.id;
+  label.title = `encoder ${found.encoder.id}, digest ${found.encoder.digest}, ${found.encoder.dim} dimensions; isosim ${found.version}`;
+  return found;
+}
+
+keyButton.addEventListener("click", () => changeKey());
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault(); // the address belongs to the views
+  (main.querySelector("h1") ?? main).focus();
+});
+window.addEventListener("hashchange", () => {
+  clearStatus();
+  show({ focus: true });
+  window.scrollTo(0, 0);
+});
+show();

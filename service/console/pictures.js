@@ -1,0 +1,172 @@
+/** A report's pictures: random pairs before and after, singular spectrum, reliability, the candidates. */
+
+import { histogram, same, sharedEdges, similarityAt } from "./distribution.js";
+import { field, h, select, table } from "./dom.js";
+import { axis, faint, figure } from "./figure.js";
+import { count, percent, score } from "./format.js";
+
+const BINS = 60;
+const BEFORE = "before: raw cosine";
+const AFTER = "after: calibrated similarity";
+
+/** A card that says why there is no picture. */
+export function missing(title, why) {
+  return h("section", { class: "card" }, h("h3", {}, title), h("p", { class: "muted" }, why));
+}
+
+export function randomPairs(report, signal) {
+  const title = "Random pairs, before and after";
+  const [before, after] = [report.raw_reference?.curve, report.reference?.curve];
+  if (!before || !after) return missing(title, "This version's report has no distribution of random pairs; a new calibration writes one.");
+  const unchanged = same(before, after);
+  const edges = sharedEdges([before, after], BINS);
+  const series = [[BEFORE, before, "before"], [AFTER, after, "after"]].slice(unchanged ? 1 : 0);
+  const middle = edges.slice(1).map((edge, index) => (edge + edges[index]) / 2);
+  const median = (curve) => score(similarityAt(curve, 0.5), 2);
+  const draw = (palette) => ({
+    type: "bar",
+    data: {
+      datasets: series.map(([label, curve, colour]) => ({
+        label: unchanged ? "before and after" : label,
+        data: histogram(curve, edges).map((y, index) => ({ x: middle[index], y })),
+        backgroundColor: faint(palette[colour], 0.55), borderColor: palette[colour], borderWidth: 1,
+        grouped: false, barPercentage: 1, categoryPercentage: 1,
+      })),
+    },
+    options: {
+      scales: {
+        x: axis(palette, "similarity of a random pair", { type: "linear", min: edges[0], max: edges.at(-1), ticks: { callback: (x) => score(x, 1) } }),
+        y: axis(palette, "share of random pairs", { ticks: { callback: (y) => percent(y) } }),
+      },
+      plugins: {
+        legend: { display: !unchanged },
+        tooltip: { callbacks: { title: ([one]) => `about ${score(one.parsed.x, 2)}`, label: (one) => `${one.dataset.label}: ${percent(one.parsed.y)}` } },
+      },
+    },
+  });
+  const levels = [0.9, 0.5, 0.1, 0.01, 0.001, 0.0001];
+  return figure({
+    title,
+    lead: "Two sentences picked at random should look unlike. The further left and the narrower, the more room is left for real matches.",
+    draw,
+    summary: unchanged
+      ? `This version leaves raw cosines as they are; half of the random pairs reach ${median(after)}.`
+      : `Half of the random pairs reach ${median(before)} before and ${median(after)} after calibration.`,
+    numbers: table("Similarity that a share of random pairs reaches", ["Share of random pairs", "Before", "After"],
+      levels.map((level) => [percent(level), score(similarityAt(before, level)), score(similarityAt(after, level))])),
+  }, signal).element;
+}
+
+export function spectrum(report, signal) {
+  const title = "Singular spectrum";
+  const [before, after] = [report.before?.singular_spectrum, report.after?.singular_spectrum];
+  if (!before || !after) return missing(title, "This version's report has no spectrum; a new calibration writes one.");
+  const points = (values) => values.map((y, index) => ({ x: index + 1, y }));
+  const line = (label, values, colour, palette) => ({ label, data: points(values), borderColor: palette[colour], backgroundColor: palette[colour], pointRadius: 0, borderWidth: 2 });
+  const rank = (space) => score(space.effective_rank, 0);
+  return figure({
+    title,
+    lead: "How much each direction of the space is used. A steep fall means that a few directions are in every sentence; flat means that all of them tell sentences apart.",
+    draw: (palette) => ({
+      type: "line",
+      data: { datasets: [line("before", before, "before", palette), line("after", after, "after", palette)] },
+      options: {
+        scales: {
+          x: axis(palette, "direction, the strongest first", { type: "linear", min: 1, max: before.length }),
+          y: axis(palette, "singular value, relative to the largest", { min: 0, max: 1 }),
+        },
+      },
+    }),
+    summary: `Effective rank ${rank(report.before)} before, ${rank(report.after)} after; mean cosine of random pairs ${score(report.before.mean_random_cosine)} before, ${score(report.after.mean_random_cosine)} after.`,
+    numbers: table("Singular values relative to the largest", ["Direction", "Before", "After"],
+      [1, 2, 3, 5, 10, 20, 40, 64].filter((n) => n <= before.length).map((n) => [count(n), score(before[n - 1]), score(after[n - 1])])),
+  }, signal).element;
+}
+
+export function reliability(labels, signal) {
+  const bins = labels.reliability;
+  const dots = bins.map((bin) => ({ x: bin.predicted, y: bin.observed }));
+  const bars = bins.flatMap((bin) => [{ x: bin.predicted, y: bin.low }, { x: bin.predicted, y: bin.high }, { x: NaN, y: NaN }]);
+  const what = labels.graded ? "mean grade" : "share of matches";
+  return figure({
+    title: "Reliability of probabilities",
+    lead: "Labelled pairs the map had not seen, in groups of like probability. On the diagonal, what was promised is what happened.",
+    draw: (palette) => ({
+      type: "line",
+      data: {
+        datasets: [
+          { label: "observed", data: dots, borderColor: palette.after, backgroundColor: palette.after, pointRadius: 4, borderWidth: 1 },
+          { label: "95 % interval", data: bars, borderColor: palette.after, pointRadius: 0, borderWidth: 1, spanGaps: false },
+          { label: "perfect", data: [{ x: 0, y: 0 }, { x: 1, y: 1 }], borderColor: palette.before, borderDash: [5, 4], pointRadius: 0, borderWidth: 1 },
+        ],
+      },
+      options: {
+        scales: {
+          x: axis(palette, "predicted", { type: "linear", min: 0, max: 1 }),
+          y: axis(palette, `observed ${what}`, { min: 0, max: 1 }),
+        },
+      },
+    }),
+    summary: `Expected calibration error ${score(labels.ece)} (95 %: ${score(labels.ece_low)} to ${score(labels.ece_high)}) on ${count(labels.pairs)} labelled pairs; a perfect map would show ${score(labels.ece_of_a_perfect_map)}.`,
+    numbers: table("Reliability", ["Predicted", "Observed", "95 % interval", "Pairs"],
+      bins.map((bin) => [score(bin.predicted), score(bin.observed), `${score(bin.low)} to ${score(bin.high)}`, count(bin.pairs)])),
+  }, signal).element;
+}
+
+const MEASURES = {
+  mean_random_cosine: ["Mean cosine of random pairs", "0 is a space in which random sentences look unlike."],
+  effective_rank: ["Effective rank", "Directions in use; more tell more sentences apart."],
+  hubness: ["Hubness", "0: no sentence is a near neighbour of everybody."],
+  uniformity: ["Uniformity", "Lower is spread more evenly."],
+  agreement: ["Agreement with raw cosines", "1 keeps the order of raw cosines."],
+  alignment: ["Distance of noised copies", "Lower keeps slightly altered sentences together."],
+  info_nce: ["Loss of finding noised copies", "Lower finds the altered copy of a sentence among all others more surely."],
+  copies_z: ["Noised copies, paired z", "Above 0 they are easier to find than by raw cosines; below −2 the map is vetoed."],
+  bits_per_dimension: ["Bits a dimension", "Lower fits unseen text better; only maps with a density have it."],
+  labelled_score: ["Score on labelled pairs", "AUROC for labels 0 and 1, Spearman for grades."],
+  labelled_gain: ["Gain on labelled pairs over identity", "Above 0 is better than raw cosines."],
+};
+
+export function candidates(report, signal) {
+  const title = "The candidates and their evidence";
+  const found = report.candidates ?? [];
+  if (!found.length) return missing(title, report.asked === "auto" ? "No candidates were measured: there was too little text." : "No candidates were measured, because the method was chosen by hand.");
+  const measured = Object.keys(MEASURES).filter((name) => found.some(({ evidence }) => Number.isFinite(evidence[name])));
+  const digits = (name) => (name === "effective_rank" ? 0 : name === "info_nce" ? 5 : 3);
+  const chosen = (method) => method === report.method;
+  const described = (name) => {
+    const [label, reading] = MEASURES[name];
+    const mine = found.find(({ method }) => chosen(method))?.evidence[name];
+    return `${label}. ${reading}${Number.isFinite(mine) ? ` The chosen ${report.method} has ${score(mine, digits(name))}.` : ""}`;
+  };
+  const draw = (name) => (palette) => ({
+    type: "bar",
+    data: {
+      labels: found.map(({ method }) => method),
+      datasets: [{
+        label: MEASURES[name][0], data: found.map(({ evidence }) => evidence[name]),
+        backgroundColor: found.map(({ method }) => (chosen(method) ? palette.after : palette.before)),
+      }],
+    },
+    options: {
+      indexAxis: "y",
+      plugins: { legend: { display: false } },
+      scales: { x: axis(palette, MEASURES[name][0]), y: axis(palette, "", { title: { display: false }, grid: { display: false }, ticks: { autoSkip: false, color: palette.text } }) },
+    },
+  });
+  const first = measured.includes("labelled_gain") ? "labelled_gain" : "effective_rank";
+  const choice = select(measured.map((name) => [name, MEASURES[name][0]]), first, {
+    onchange: () => picture.redraw({ draw: draw(choice.value), summary: described(choice.value) }),
+  });
+  const picture = figure({
+    title,
+    lead: "Every map that was fitted for comparison, measured on sentences it had not seen. The chosen one stands out.",
+    controls: field("Evidence shown", choice, ""),
+    draw: draw(first),
+    summary: described(first),
+    numbers: table("Candidates and their evidence", ["Method", ...measured.map((name) => MEASURES[name][0])],
+      found.map(({ method, evidence }) => [chosen(method) ? `${method} (chosen)` : method, ...measured.map((name) => score(evidence[name], digits(name)))])),
+  }, signal);
+  picture.element.classList.add("whole");
+  return picture.element;
+}

@@ -1,0 +1,61 @@
+/** What can be done to a domain's versions, each after a confirmation that says what will follow. */
+
+import { report, say } from "./alerts.js";
+import { call, path } from "./api.js";
+import { confirm } from "./dialogs.js";
+
+/** Asks, does it, says so. Resolves to whether it was done. */
+async function change(context, { question, failed, done, doing }) {
+  if (!(await confirm(question))) return false;
+  try {
+    await doing();
+  } catch (error) {
+    if (!context.refused(error)) report(failed, error, null);
+    return false;
+  }
+  say(done);
+  return true;
+}
+
+export function promote(context, domain, version, champion) {
+  return change(context, {
+    question: {
+      title: `Promote version ${version} of ${domain}?`,
+      text: [
+        `From now on requests for “${domain}” are answered by version ${version}.`,
+        champion ? `Version ${champion} becomes the previous one; rolling back returns to it.` : "",
+      ],
+      label: "Promote",
+    },
+    failed: `Version ${version} was not promoted.`,
+    done: `${domain} is now answered by version ${version}.`,
+    doing: () => call("PUT", path("domains", domain, "champion"), { json: { version } }),
+  });
+}
+
+export function rollBack(context, domain, champion, previous) {
+  return change(context, {
+    question: {
+      title: `Roll ${domain} back?`,
+      text: `Version ${previous} answers again, and version ${champion} becomes the previous one.`,
+      label: `Roll back to version ${previous}`,
+    },
+    failed: `${domain} was not rolled back.`,
+    done: `${domain} is again answered by version ${previous}.`,
+    doing: () => call("POST", path("domains", domain, "rollback")),
+  });
+}
+
+export function remove(context, domain, version) {
+  return change(context, {
+    question: {
+      title: `Delete version ${version} of ${domain}?`,
+      text: "It is gone for good, and its number is not given again. Requests that pin it will fail.",
+      label: "Delete",
+      danger: true,
+    },
+    failed: `Version ${version} was not deleted.`,
+    done: `Version ${version} of ${domain} is deleted.`,
+    doing: () => call("DELETE", path("domains", domain, "versions", version)),
+  });
+}

@@ -1,0 +1,113 @@
+"""Somebody who uses the console as people do: by what is written on it."""
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from tests.conftest import Server
+
+REPORT_VIOLATIONS = """
+document.addEventListener("securitypolicyviolation", (event) => {
+  console.error(`policy violated: ${event.violatedDirective} ${event.blockedURI}`);
+});
+"""
+ANSWERED = "Failed to load resource: the server responded with"  # an error that the API stated; the page shows it
+
+
+@dataclass
+class Analyst:
+    """A page of a browser, and what it did that it should not."""
+
+    page: Any
+    server: Server
+    elsewhere: list[str] = field(default_factory=list)  # requests to other hosts
+    errors: list[str] = field(default_factory=list)  # on the browser's console
+    expected: list[str] = field(default_factory=list)  # parts of errors that the test causes
+
+    @classmethod
+    def at(cls, context: Any, server: Server) -> Self:
+        context.add_init_script(REPORT_VIOLATIONS)
+        analyst = cls(context.new_page(), server)
+        page = analyst.page
+        page.set_default_timeout(15_000)
+        page.on("request", lambda request: analyst.asked(request.url))
+        page.on("console", lambda message: message.type in {"error", "warning"} and analyst.errors.append(message.text))
+        page.on("pageerror", lambda error: analyst.errors.append(f"uncaught: {error}"))
+        return analyst
+
+    def asked(self, url: str) -> None:
+        if not url.startswith((self.server.url + "/", "blob:")):
+            self.elsewhere.append(url)
+
+    def complaints(self) -> list[str]:
+        return self.elsewhere + [e for e in self.errors if not any(known in e for known in [ANSWERED, *self.expected])]
+
+    def go(self, place: str = "") -> None:
+        """To a view, by its address, as from a bookmark."""
+        self.page.goto("about:blank")
+        self.page.goto(f"{self.server.url}/console{place}")
+        self.page.wait_for_selector(".view:not([aria-busy]) h1")
+
+    def heading(self) -> str:
+        text: str = self.page.locator("h1").inner_text()
+        return text
+
+    def sees(self, text: str | re.Pattern[str], seconds: float = 15) -> None:
+        self.page.get_by_text(text).first.wait_for(timeout=seconds * 1000)
+
+    def presses(self, name: str | re.Pattern[str], role: str = "button") -> None:
+        self.page.get_by_role(role, name=name).first.click()
+
+    def fills(self, label: str, text: str) -> None:
+        self.page.get_by_label(label, exact=True).fill(text)
+
+    def chooses(self, label: str, value: str) -> None:
+        self.page.get_by_label(label, exact=True).select_option(value)
+
+    def answers(self, name: str) -> None:
+        """Presses a button of the open dialog."""
+        self.page.get_by_role("dialog").get_by_role("button", name=name).click()
+        self.page.get_by_role("dialog").wait_for(state="detached")
+
+    def alert(self) -> str:
+        box = self.page.locator("#alerts .alert")
+        box.wait_for()
+        text: str = box.inner_text()
+        return text
+
+    def drops(self, name: str, content: str) -> None:
+        """A file onto the page."""
+        dropped = self.page.evaluate_handle(
+            """([name, content]) => {
+                const transfer = new DataTransfer();
+                transfer.items.add(new File([content], name, { type: "text/plain" }));
+                return transfer;
+            }""",
+            [name, content],
+        )
+        self.page.dispatch_event("fieldset.drop", "dragover", {"dataTransfer": dropped})
+        self.page.dispatch_event("fieldset.drop", "drop", {"dataTransfer": dropped})
+
+    def understood(self) -> dict[str, str]:
+        """What the page says it read, by name."""
+        tiles = self.page.locator(".understood dl > div")
+        tiles.first.wait_for()
+        return dict(tile.inner_text().split("\n", 1) for tile in tiles.all())
+
+    def tabs_to(self, name: str, most: int = 80) -> None:
+        """Presses Tab until the control with this name has the focus."""
+        for _ in range(most):
+            self.page.keyboard.press("Tab")
+            if self.focused() == name:
+                return
+        raise AssertionError(f"no way to {name!r} by Tab")
+
+    def focused(self) -> str:
+        """The label or the text of what has the focus."""
+        found: str = self.page.evaluate(
+            """() => {
+                const e = document.activeElement;
+                return (e.getAttribute("aria-label") ?? e.labels?.[0]?.textContent ?? e.textContent ?? "").trim();
+            }"""
+        )
+        return found

@@ -1,0 +1,124 @@
+"""The page by keyboard alone, and for readers of all kinds."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Serve, Server
+from tests.console.analyst import Analyst
+from tests.console.conftest import Visit
+from tests.text import sentences
+
+PLACES = ["#/domains", "#/report/tickets/1", "#/report/letters/2", "#/calibrate", "#/compare"]
+
+
+def faults(analyst: Analyst) -> list[str]:
+    """What axe-core finds that is serious or worse."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    found: list[dict[str, Any]] = axe.run(analyst.page).response["violations"]
+    return [
+        f"{one['id']}: {one['help']}: {[node['html'][:200] for node in one['nodes']]}"
+        for one in found
+        if one["impact"] in {"serious", "critical"}
+    ]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("place", PLACES)
+def test_axe_finds_no_serious_fault(visit: Visit, shown: Server, scheme: str, place: str) -> None:
+    analyst = visit(shown, place, color_scheme=scheme)
+    if "report" in place:
+        analyst.sees(re.compile("The line stands at"))
+        for box in analyst.page.get_by_text("Numbers", exact=True).all():
+            box.click()
+    if place == "#/calibrate":
+        analyst.fills("Or paste", "\n".join(sentences(20)))
+        analyst.understood()
+        analyst.page.get_by_text("Labelled pairs (optional)").click()
+        analyst.page.get_by_text("More options").click()
+        analyst.fills("Domain", "Wrong Name")
+        analyst.presses("Start the calibration")
+    if place == "#/compare":
+        analyst.presses("Fill in an example")
+        analyst.sees("How to read this")
+    assert faults(analyst) == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_serious_fault_in_dialogs_alerts_and_outcomes(visit: Visit, shown: Server, scheme: str) -> None:
+    analyst = visit(shown, "#/domains", color_scheme=scheme)
+    analyst.presses("Roll back to version 1")
+    assert faults(analyst) == []
+    analyst.page.keyboard.press("Escape")
+    job = next(job for job in shown.client.get("/calibrate").json()["jobs"] if job["domain"] == "letters")
+    analyst.go(f"#/job/{job['job']}")
+    analyst.sees("Open the report")
+    assert faults(analyst) == []
+    analyst.go("#/calibrate/few")
+    analyst.fills("Or paste", "\n".join(sentences(20)))
+    analyst.understood()
+    analyst.presses("Start the calibration")
+    analyst.alert()
+    assert faults(analyst) == []
+
+
+@pytest.mark.parametrize("width", [360, 700])
+@pytest.mark.parametrize("place", PLACES)
+def test_a_narrow_window_needs_no_sideways_scrolling(visit: Visit, shown: Server, place: str, width: int) -> None:
+    analyst = visit(shown, place)
+    analyst.page.set_viewport_size({"width": width, "height": 800})
+    if "report" in place:
+        analyst.sees(re.compile("The line stands at"))
+    assert analyst.page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_the_whole_way_goes_by_keyboard_alone(visit: Visit, serve: Serve, store: Path) -> None:
+    server = serve(model_store=store, encoder="tiny")
+    server.calibrate("letters", sentences(300), method="identity")
+    analyst = visit(server)
+    keyboard = analyst.page.keyboard
+    keyboard.press("Tab")
+    assert analyst.focused() == "Skip to the content"
+    keyboard.press("Enter")
+    assert analyst.focused() == "Domains"
+    analyst.tabs_to("New calibration")
+    keyboard.press("Enter")
+    analyst.sees("1. Text of the domain")
+    assert analyst.focused() == "New calibration"  # the new view's heading
+    analyst.tabs_to("Or paste")
+    keyboard.insert_text("\n".join(sentences(400)))
+    analyst.tabs_to("Domain")
+    keyboard.type("letters")
+    keyboard.press("Escape")  # the list of known names
+    analyst.tabs_to("Method")
+    keyboard.type("cent")
+    analyst.tabs_to("Let it answer")
+    keyboard.type("always")
+    analyst.tabs_to("Start the calibration")
+    keyboard.press("Enter")
+    analyst.sees("Version 2 of letters", 120)
+    analyst.tabs_to("Open the report")
+    keyboard.press("Enter")
+    analyst.sees("Which threshold?")
+    assert analyst.focused() == "letters, version 2"
+    analyst.tabs_to("Wanted rate in per cent")
+    keyboard.press("Control+a")
+    keyboard.type("10")
+    analyst.sees(re.compile("For a false-match rate of 10 %"))
+    analyst.page.go_back()
+    analyst.sees("Open the report")
+    analyst.go("#/domains")
+    analyst.sees("Version 2")
+    analyst.tabs_to("Roll back to version 1")
+    keyboard.press("Enter")
+    analyst.sees("Roll letters back?")
+    assert analyst.focused() == "Roll back to version 1"
+    keyboard.press("Escape")
+    assert analyst.focused() == "Roll back to version 1"  # back where it was
+    assert server.client.get("/domains/letters").json()["champion"] == 2
+    keyboard.press("Enter")
+    keyboard.press("Enter")
+    analyst.sees("letters is again answered by version 1.")
+    assert server.client.get("/domains/letters").json()["champion"] == 1

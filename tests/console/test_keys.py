@@ -1,0 +1,76 @@
+"""The page on a server with keys."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Serve, Server
+from tests.console.conftest import Visit
+from tests.text import sentences
+
+
+@pytest.fixture
+def locked(serve: Serve, store: Path, tmp_path: Path) -> Server:
+    """A server whose keys are `reader` and `owner`."""
+    keys = tmp_path / "keys"
+    granted = {"reader": "read", "owner": "read,calibrate,admin"}
+    keys.write_text("".join(f"{hashlib.sha256(k.encode()).hexdigest()} {scopes}\n" for k, scopes in granted.items()))
+    return serve(model_store=store, encoder="tiny", api_keys_file=keys)
+
+
+def test_it_asks_for_a_key_refuses_a_wrong_one_and_keeps_a_right_one_for_the_session(
+    visit: Visit, locked: Server
+) -> None:
+    analyst = visit(locked)
+    analyst.page.get_by_role("dialog").wait_for()
+    assert analyst.focused() == "API key"
+    analyst.fills("API key", "guess")
+    analyst.page.keyboard.press("Enter")
+    analyst.sees("the API key is not known Enter a key the server knows.")
+    analyst.fills("API key", "owner")
+    analyst.answers("Use this key")
+    analyst.sees("default")
+    assert analyst.heading() == "Domains"
+    analyst.page.reload()
+    analyst.sees("Raw cosines answer")
+    assert "owner" not in analyst.page.content()
+    assert analyst.page.evaluate("localStorage.length") == 0
+    assert analyst.page.context.cookies() == []
+    analyst.go("#/calibrate")
+    analyst.fills("Or paste", "\n".join(sentences(300)))
+    analyst.fills("Domain", "letters")
+    analyst.chooses("Method", "sn")
+    analyst.presses("Start the calibration")
+    analyst.sees("Version 1 of letters", 120)  # followed by an event stream that carries the key
+    analyst.page.get_by_role("button", name="Key", exact=True).click()
+    analyst.answers("Forget the key")
+    analyst.sees("A key is needed")
+    assert analyst.page.evaluate("sessionStorage.length") == 0
+
+
+def test_a_read_only_key_is_told_what_it_lacks(visit: Visit, locked: Server) -> None:
+    analyst = visit(locked)
+    analyst.fills("API key", "reader")
+    analyst.answers("Use this key")
+    analyst.go("#/calibrate")
+    analyst.fills("Or paste", "\n".join(sentences(300)))
+    analyst.fills("Domain", "letters")
+    analyst.presses("Start the calibration")
+    said = analyst.alert()
+    assert "The calibration was not started. the API key lacks the scope 'calibrate'" in said
+    assert "Ask whoever runs the server for a key with that scope, or enter another key." in said
+    analyst.page.get_by_role("button", name="Key", exact=True).click()
+    analyst.fills("API key", "owner")
+    analyst.answers("Use this key")
+
+
+def test_whoever_declines_to_give_a_key_is_told_why_nothing_is_shown(visit: Visit, locked: Server) -> None:
+    analyst = visit(locked)
+    analyst.answers("Cancel")
+    assert analyst.heading() == "A key is needed"
+    analyst.presses("Enter a key")
+    analyst.fills("API key", "reader")
+    analyst.answers("Use this key")
+    analyst.sees("Raw cosines answer")
+    assert analyst.heading() == "Domains"

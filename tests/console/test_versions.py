@@ -1,0 +1,187 @@
+"""Domains, versions and reports, as the page shows and changes them."""
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+import pytest
+
+from service.adapters.artifacts import read_json, sha256
+from tests.conftest import Process, Serve, Server, serve_with
+from tests.console.conftest import Visit
+from tests.text import sentences
+
+
+@pytest.fixture(scope="module")
+def changing(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with three versions of letters, the third champion."""
+    folder = tmp_path_factory.mktemp("changing")
+    shutil.copytree(tiny_store / "encoders", folder / "store" / "encoders")
+    running: list[Process] = []
+    server = serve_with(folder, running, model_store=folder / "store", encoder="tiny")
+    for method in ("identity", "sn", "centring"):
+        server.calibrate("letters", sentences(300), method=method, promote="always")
+    yield server
+    for process in running:
+        process.kill()
+
+
+def champion(server: Server) -> int:
+    found: int = server.client.get("/domains/letters").json()["champion"]
+    return found
+
+
+def test_promotion_rollback_and_deletion_happen_after_a_confirmation_and_not_before(
+    visit: Visit, changing: Server
+) -> None:
+    analyst = visit(changing, "#/domains")
+    analyst.sees("Version 3")
+    analyst.presses("Promote letters, version 1")
+    analyst.sees("Version 3 becomes the previous one; rolling back returns to it.")
+    analyst.answers("Cancel")
+    assert champion(changing) == 3
+    analyst.presses("Promote letters, version 1")
+    analyst.answers("Promote")
+    analyst.sees("letters is now answered by version 1.")
+    assert champion(changing) == 1
+    analyst.presses("Roll back to version 3")
+    analyst.answers("Roll back to version 3")
+    analyst.sees("letters is again answered by version 3.")
+    assert champion(changing) == 3
+    assert analyst.page.get_by_role("button", name="Delete letters, version 3").count() == 0
+    analyst.presses("Delete letters, version 2")
+    assert analyst.focused() == "Cancel"  # what cannot be undone is not one key away
+    analyst.page.keyboard.press("Escape")
+    assert len(changing.client.get("/domains/letters").json()["versions"]) == 3
+    analyst.presses("Delete letters, version 2")
+    analyst.answers("Delete")
+    analyst.sees("Version 2 of letters is deleted.")
+    assert [v["version"] for v in changing.client.get("/domains/letters").json()["versions"]] == [1, 3]
+
+
+def test_what_somebody_else_did_meanwhile_is_said(visit: Visit, changing: Server) -> None:
+    changing.calibrate("notes", sentences(300), method="sn")
+    changing.calibrate("notes", sentences(300), method="sn", promote="never")
+    analyst = visit(changing, "#/domains")
+    changing.client.delete("/domains/notes/versions/2")
+    analyst.presses("Promote notes, version 2")
+    analyst.answers("Promote")
+    said = analyst.alert()
+    assert "Version 2 was not promoted." in said
+    assert "Look at the list again." in said
+    analyst.presses("Dismiss")
+    analyst.page.locator("#alerts .alert").wait_for(state="detached")
+
+
+def test_a_report_shows_why_and_its_pictures_tell_their_numbers_in_words(visit: Visit, shown: Server) -> None:
+    analyst = visit(shown, "#/report/letters/2")
+    assert analyst.heading() == "letters, version 2"
+    analyst.sees("method whitening was asked for")
+    advised = shown.client.get("/domains/letters@2/threshold?fmr=0.01").json()["similarity"]
+    analyst.sees(f"{advised:.4f}")
+    figures = analyst.page.locator("canvas")
+    assert figures.count() == 3  # no labels, and no candidates where the method was given
+    for canvas in figures.all():
+        assert len(canvas.get_attribute("aria-label") or "") > 60
+        assert canvas.evaluate("e => e.getContext('2d').getImageData(0, 0, e.width, e.height).data.some((v) => v > 0)")
+    for box in analyst.page.get_by_text("Numbers", exact=True).all():
+        box.click()
+    assert analyst.page.get_by_role("table", name="Threshold for a false-match rate").get_by_role("row").count() == 7
+
+
+def test_the_advisors_line_moves_with_the_wanted_rate(visit: Visit, shown: Server) -> None:
+    analyst = visit(shown, "#/report/tickets/1")
+    image = "e => e.toDataURL()"
+    canvas = analyst.page.locator("figure", has_text="Which threshold?").locator("canvas")
+    at_1 = shown.client.get("/domains/tickets@1/threshold?fmr=0.01").json()["similarity"]
+    analyst.sees(f"The line stands at a similarity of {at_1:.3f}.")
+    before = canvas.evaluate(image)
+    analyst.fills("Wanted rate in per cent", "5")
+    at_5 = shown.client.get("/domains/tickets@1/threshold?fmr=0.05").json()["similarity"]
+    analyst.sees(f"The line stands at a similarity of {at_5:.3f}.")
+    assert canvas.evaluate(image) != before
+    analyst.presses("Ask for a false-match rate of 0.01 %")
+    analyst.sees(re.compile("For a false-match rate of 0.01 %"))
+    analyst.fills("Wanted rate in per cent", "0")
+    analyst.sees("Give a number above 0 and below 100.")
+    analyst.fills("Wanted rate in per cent", "0.000001")
+    analyst.sees(re.compile("a false-match rate is at least|greater than or equal"))
+    analyst.chooses("Ask for a", "precision")
+    analyst.sees(re.compile("For a precision of 90 %|No threshold"))
+
+
+def test_labels_and_candidates_have_their_pictures(visit: Visit, shown: Server) -> None:
+    analyst = visit(shown, "#/report/tickets/1")
+    report = shown.client.get("/domains/tickets/versions/1").json()["report"]
+    analyst.sees(re.compile(f"Expected calibration error {report['labels']['ece']:.3f}"))
+    analyst.sees("The candidates and their evidence")
+    analyst.chooses("Evidence shown", "hubness")
+    analyst.sees(re.compile("Hubness. 0: no sentence"))
+    table = analyst.page.get_by_role("table", name="Candidates and their evidence")
+    analyst.page.locator("figure", has_text="The candidates").get_by_text("Numbers").click()
+    assert table.get_by_role("row").count() == len(report["candidates"]) + 1
+    assert table.get_by_role("rowheader", name=re.compile("chosen")).count() == 1
+
+
+def test_a_version_from_before_the_numbers_says_so(visit: Visit, serve: Serve, store: Path) -> None:
+    server = serve(model_store=store, encoder="tiny")
+    server.calibrate("old", sentences(300), method="sn")
+    server.kill()
+    folder = store / "domains" / "old" / "1"
+    report = orjson.loads((folder / "report.json").read_bytes())
+    for name in ("before", "after", "reference", "raw_reference", "candidates", "labels", "domain_test"):
+        del report[name]
+    (folder / "report.json").write_bytes(orjson.dumps(report))
+    manifest = read_json(folder / "manifest.json")
+    manifest["files"]["report.json"] = sha256(folder / "report.json")
+    (folder / "manifest.json").write_bytes(orjson.dumps(manifest))
+    analyst = visit(serve(model_store=store, encoder="tiny"), "#/report/old/1")
+    analyst.sees("This version's report has no distribution of random pairs; a new calibration writes one.")
+    analyst.sees("This version's report has no spectrum; a new calibration writes one.")
+    analyst.sees(re.compile("so no threshold can be advised"))
+
+
+def test_a_report_that_is_not_there_leads_back(visit: Visit, shown: Server) -> None:
+    analyst = visit(shown, "#/report/letters/99")
+    analyst.sees(re.compile("It may have been deleted meanwhile"))
+    analyst.presses("Domains", "link")
+    analyst.sees("Version 2")
+    assert analyst.heading() == "Domains"
+
+
+def test_two_versions_score_side_by_side(visit: Visit, shown: Server) -> None:
+    analyst = visit(shown, "#/compare/letters")
+    analyst.page.get_by_label("One against many").check()
+    some = sentences(4)
+    analyst.fills("Sentence", some[0])
+    analyst.fills("With", "\n".join(some[1:]))
+    analyst.chooses("Beside it", "letters@1")
+    analyst.presses("Score")
+    table = analyst.page.get_by_role("table", name="Scores")
+    table.wait_for()
+    pairs = [[some[0], other] for other in some[1:]]
+    both = [
+        shown.client.post("/similarity", json={"pairs": pairs, "domain": d}).json() for d in ("letters", "letters@1")
+    ]
+    best = max(range(3), key=lambda row: both[0]["similarity"][row])
+    row = table.locator("tbody tr").first.inner_text()
+    assert row.startswith(some[1 + best])
+    for answer in both:
+        assert f"{answer['similarity'][best]:.4f}" in row
+    assert "letters@2 whitening" in table.inner_text()
+    analyst.chooses("Scored by", "tickets")
+    analyst.chooses("Beside it", "default")
+    analyst.presses("Score")
+    analyst.sees("Probability")
+    analyst.sees("default has no scale yet, so there is no percentile: calibrate it with its own text.")
+
+
+def test_an_empty_sentence_is_said_at_its_field(visit: Visit, shown: Server) -> None:
+    analyst = visit(shown, "#/compare")
+    analyst.presses("Score")
+    analyst.sees("Write a sentence.")
+    assert analyst.focused() == "Sentence"
+    analyst.presses("Fill in an example")
+    analyst.sees("How to read this")
