@@ -17,7 +17,7 @@ from service.core.requirements import STEADY_FLOW, fewest_sentences
 router = APIRouter(prefix="/console", tags=["operations"])
 
 MODULES = (
-    "main", "api", "dom", "format", "alerts", "dialogs", "domains", "report", "pictures", "chart", "advisor",
+    "main", "api", "dom", "format", "alerts", "dialogs", "domains", "report", "pictures", "figure", "advisor",
     "distribution", "calibrate", "intake", "labels", "job", "jobs", "compare", "versions",
 )  # fmt: skip
 PAGE = Page(

@@ -2,7 +2,7 @@
 
 import { alertBox } from "./alerts.js";
 import { call, path } from "./api.js";
-import { rateAt, similarityAt } from "./distribution.js";
+import { rateAt, same, similarityAt } from "./distribution.js";
 import { button, fault, field, h, select, table } from "./dom.js";
 import { axis, figure } from "./figure.js";
 import { count, percent, score } from "./format.js";
@@ -92,7 +92,7 @@ function sentences(found) {
 
 function spoken(found, before) {
   const cosine = before && found.target.fmr ? similarityAt(before, found.target.fmr) : null;
-  const raw = cosine === null ? "" : ` Without calibration it would take a cosine of ${score(cosine)}.`;
+  const raw = cosine === null ? "" : ` For raw cosines it would be ${score(cosine)}.`;
   return `The line stands at a similarity of ${score(found.similarity)}.${raw}`;
 }
 
@@ -102,11 +102,11 @@ function drawWith(before, after, found) {
   return (palette) => {
     const curve = (label, values, colour, extra = {}) => ({
       label, data: values.similarity.map((x, index) => ({ x, y: values.rate[index] })),
-      borderColor: palette[colour], backgroundColor: palette[colour], pointRadius: 0, borderWidth: 2, ...extra,
+      borderColor: palette[colour], backgroundColor: palette[colour], pointRadius: 0, borderWidth: 2, curve: true, ...extra,
     });
     const upright = (label, x, extra) => ({ label, data: [{ x, y: FLOOR }, { x, y: 1 }], borderColor: palette.mark, backgroundColor: palette.mark, pointRadius: 0, borderWidth: 2, ...extra });
     const datasets = [curve("calibrated similarity", after, "after")];
-    if (before) datasets.push(curve("raw cosine", before, "before", { borderDash: [6, 4] }));
+    if (before && !same(before, after)) datasets.push(curve("raw cosine", before, "before", { borderDash: [6, 4] }));
     if (found) {
       datasets.push(upright("advised threshold", found.similarity, {}));
       found.interval.forEach((x, index) => datasets.push(upright(index ? "" : "95 % interval", x, { borderWidth: 1, borderDash: FAINT_DASH })));
@@ -123,7 +123,7 @@ function drawWith(before, after, found) {
         interaction: { mode: "nearest", axis: "x", intersect: false },
         plugins: {
           legend: { labels: { color: palette.text, boxWidth: 16, boxHeight: 2, filter: (item) => item.text !== "" } },
-          tooltip: { filter: (one) => one.datasetIndex < 2, callbacks: { title: ([one]) => (one ? `threshold ${score(one.parsed.x)}` : ""), label: (one) => `${one.dataset.label}: ${percent(one.parsed.y)} pass` } },
+          tooltip: { filter: (one) => one.dataset.curve === true, callbacks: { title: ([one]) => (one ? `threshold ${score(one.parsed.x)}` : ""), label: (one) => `${one.dataset.label}: ${percent(one.parsed.y)} pass` } },
         },
         scales: {
           x: axis(palette, "threshold", { type: "linear", ticks: { callback: (x) => score(x, 1) } }),

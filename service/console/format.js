@@ -64,9 +64,16 @@ export function methodName(method) {
   return argument ? `${known} (${Number(argument)})` : known;
 }
 
+/** Why a version was promoted or not, where the record only says what was asked for. */
+export function promotionReason(reason) {
+  if (reason === "promote: always") return "It was to be promoted in any case.";
+  if (reason === "promote: never") return "It was not to be promoted; that is left to you.";
+  return `${reason[0].toUpperCase()}${reason.slice(1)}.`;
+}
+
 export const METHOD_NAMES = {
-  auto: "auto: decide by evidence (recommended)",
-  identity: "identity: keep raw cosines",
+  auto: "auto (decide by evidence)",
+  identity: "identity (raw cosines)",
   centring: "centring",
   sn: "standard normalization",
   nulling: "null the top directions",

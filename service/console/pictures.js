@@ -35,7 +35,7 @@ export function randomPairs(report, signal) {
     },
     options: {
       scales: {
-        x: axis(palette, "similarity of a random pair", { type: "linear", min: edges[0], max: edges.at(-1), ticks: { callback: (x) => score(x, 1) } }),
+        x: axis(palette, "similarity of a random pair", { type: "linear", min: edges[0], max: edges.at(-1), ticks: { stepSize: 0.2, callback: (x) => score(x, 1) } }),
         y: axis(palette, "share of random pairs", { ticks: { callback: (y) => percent(y) } }),
       },
       plugins: {
