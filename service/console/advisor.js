@@ -16,7 +16,7 @@ const PRESETS = [0.1, 0.01, 0.001, 0.0001];
 /** The picture for a version; asks GET /domains/{d}/threshold. */
 export function advisor(reference, report, signal) {
   const [before, after] = [report.raw_reference?.curve, report.reference?.curve];
-  if (!after) return missing(TITLE, "This version has no distribution of random pairs, so no threshold can be advised.");
+  if (!after) return missing(TITLE, "This version has no distribution of random pairs, so no threshold can be advised.", "whole");
   const reliable = report.labels && !report.labels.graded && report.normalization === "none";
   const kind = select([["fmr", "false-match rate"], ["precision", "precision"]].slice(0, reliable ? 2 : 1), "fmr", { onchange: reset });
   const input = h("input", { type: "number", step: "any", inputmode: "decimal", value: "1", oninput: () => later() });

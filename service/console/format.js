@@ -11,7 +11,8 @@ export function counted(number, one, many = `${one}s`) {
 }
 
 export function score(number, digits = 3) {
-  return number === null || number === undefined ? "–" : number.toFixed(digits);
+  if (number === null || number === undefined) return "–";
+  return number.toFixed(digits).replace(/^-(0\.?0*)$/, "$1"); // no minus before a zero
 }
 
 /** A share in per cent, with as many digits as it takes to tell it from 0 and from 100. */
@@ -68,7 +69,12 @@ export function methodName(method) {
 export function promotionReason(reason) {
   if (reason === "promote: always") return "It was to be promoted in any case.";
   if (reason === "promote: never") return "It was not to be promoted; that is left to you.";
-  return `${reason[0].toUpperCase()}${reason.slice(1)}.`;
+  return sentence(reason);
+}
+
+/** With a capital and a full stop, which the service's reasons may lack. */
+export function sentence(text) {
+  return `${text[0].toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? "" : "."}`;
 }
 
 export const METHOD_NAMES = {

@@ -4,7 +4,7 @@ import { alertBox, explain, report, say } from "./alerts.js";
 import { call, events, path, Refused } from "./api.js";
 import { confirm } from "./dialogs.js";
 import { action, badge, button, facts, h } from "./dom.js";
-import { ago, count, counted, methodName, promotionReason, seconds } from "./format.js";
+import { ago, count, counted, methodName, promotionReason, seconds, sentence } from "./format.js";
 import { promote } from "./versions.js";
 
 const ACTIVE = new Set(["queued", "running"]);
@@ -139,7 +139,7 @@ function ended(job, context) {
       h("p", { class: "outcome" }, badge(job.promoted ? "promoted" : "not promoted", job.promoted ? "good" : "warn"), " ",
         h("strong", {}, `Version ${version} of ${domain}`), job.promoted ? " answers now." : " is made, and does not answer."),
       h("p", {}, h("strong", {}, "Why: "), promotionReason(job.report?.promotion ?? "no reason is on record")),
-      job.report?.reason && h("p", { class: "muted" }, `${methodName(job.report.method)}: ${job.report.reason}`),
+      job.report?.reason && h("p", { class: "muted" }, `${sentence(methodName(job.report.method))} ${sentence(job.report.reason)}`),
       ...job.notices.map((notice) => h("p", { class: "verdict warn" }, notice)),
       h("div", { class: "buttons" }, look, action("Try it", `#/compare/${encodeURIComponent(`${domain}@${version}`)}`),
         !job.promoted && button("Promote all the same", async () => {

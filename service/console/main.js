@@ -43,7 +43,7 @@ async function changeKey(reason) {
     clearAlerts();
     say("The key is changed.");
   } else if (answer) {
-    show({ focus: true });
+    show({ focus: true, ask: answer === "changed" }); // whoever forgets a key need not be asked for one at once
   }
 }
 
@@ -58,11 +58,12 @@ function keyMissing(error) {
 /** For errors of actions: true where the key was the trouble and the reader was asked for another. */
 function refused(error) {
   const unauthorized = error instanceof Refused && error.status === 401;
-  if (unauthorized) changeKey(error.message);
+  if (unauthorized && ask) changeKey(error.message);
   return unauthorized;
 }
 
-async function show({ focus = false } = {}) {
+/** Shows what the address asks for. `ask`: where a key is missing, ask for it at once. */
+async function show({ focus = false, ask = true } = {}) {
   leaving.abort();
   const leave = new AbortController();
   leaving = leave;
@@ -92,7 +93,7 @@ async function show({ focus = false } = {}) {
   heading?.setAttribute("tabindex", "-1");
   document.title = `${heading?.textContent ?? "isosim"} · isosim console`;
   if (focus) heading?.focus();
-  if (unauthorized) changeKey(key.get() ? unauthorized.message : "");
+  if (unauthorized && ask) changeKey(key.get() ? unauthorized.message : "");
 }
 
 async function describeServer() {

@@ -10,8 +10,8 @@ const BEFORE = "before: raw cosine";
 const AFTER = "after: calibrated similarity";
 
 /** A card that says why there is no picture. */
-export function missing(title, why) {
-  return h("section", { class: "card" }, h("h3", {}, title), h("p", { class: "muted" }, why));
+export function missing(title, why, width = "") {
+  return h("section", { class: `card ${width}` }, h("h3", {}, title), h("p", { class: "muted" }, why));
 }
 
 export function randomPairs(report, signal) {
@@ -130,7 +130,7 @@ const MEASURES = {
 export function candidates(report, signal) {
   const title = "The candidates and their evidence";
   const found = report.candidates ?? [];
-  if (!found.length) return missing(title, report.asked === "auto" ? "No candidates were measured: there was too little text." : "No candidates were measured, because the method was chosen by hand.");
+  if (!found.length) return missing(title, report.asked === "auto" ? "No candidates were measured: there was too little text." : "No candidates were measured, because the method was chosen by hand.", "whole");
   const measured = Object.keys(MEASURES).filter((name) => found.some(({ evidence }) => Number.isFinite(evidence[name])));
   const digits = (name) => (name === "effective_rank" ? 0 : name === "info_nce" ? 5 : 3);
   const chosen = (method) => method === report.method;

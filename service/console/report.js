@@ -3,7 +3,7 @@
 import { advisor } from "./advisor.js";
 import { call, path } from "./api.js";
 import { action, badge, button, facts, h } from "./dom.js";
-import { ago, count, methodName, percent, promotionReason, score, seconds } from "./format.js";
+import { ago, count, methodName, percent, promotionReason, score, seconds, sentence } from "./format.js";
 import { candidates, randomPairs, reliability, spectrum } from "./pictures.js";
 import { promote, remove } from "./versions.js";
 
@@ -23,7 +23,7 @@ export async function openReport([domain, number], context) {
     h("p", {}, role ? badge(role, role === "champion" ? "good" : "") : "", version.servable ? null : badge("another encoder", "warn")),
     h("section", { class: "card" },
       h("h2", {}, "What was chosen, and why"),
-      h("p", {}, h("strong", {}, methodName(report.method)), report.reason ? `: ${report.reason}` : ""),
+      h("p", {}, h("strong", {}, `${sentence(methodName(report.method))} `), report.reason ? sentence(report.reason) : ""),
       report.promotion && h("p", {}, h("strong", {}, "Promotion: "), promotionReason(report.promotion)),
       report.normalization && report.normalization !== "none" && h("p", {},
         `Percentiles of this version rest on item normalization (${report.normalization}); the pictures show the cosine.`),
