@@ -10,9 +10,9 @@ import { parsePairs } from "./labels.js";
 
 const STEADY = 2000; // distinct sentences that give a steady threshold (docs/quality.md)
 const PROMOTIONS = {
-  if_better: "if it is surely better than the champion; a first version always",
+  if_better: "if surely better than the champion",
   always: "always",
-  never: "never: I will look at the report first",
+  never: "never, I look at the report first",
 };
 const NORMALIZATIONS = { none: "none", "as-norm": "AS-norm", csls: "CSLS" };
 const WAIT = 400; // ms after the last key stroke in the text
@@ -55,7 +55,7 @@ export async function openCalibrate([wanted = ""], context) {
     h("div", { class: "row" },
       field("Domain", domain, ""),
       field("Method", method, "")),
-    field("Let it answer", promotion, "Whatever happens, the new version can be promoted or rolled back later."),
+    field("Let it answer", promotion, "A first version has no champion to beat. Whatever you choose, versions can be promoted and rolled back later."),
     h("details", {}, h("summary", {}, "Labelled pairs (optional)"),
       h("p", { class: "muted" }, "From 20 pairs on, scores carry a probability, and thresholds can be asked for by precision."),
       field("File of labelled pairs", labelFile, ""),
@@ -195,7 +195,7 @@ function describe(found, source, method, server) {
       ["Duplicates", count(found.duplicates)],
       ["Empty lines", count(found.empty)],
       ["Too long", count(found.tooLong)],
-      ["Longest", found.longest ? `${counted(found.longest, "character")}, line ${count(found.longestLine)}` : "–"],
+      ["Longest (characters)", h("span", { title: `line ${found.longestLine}` }, count(found.longest))],
     ], { class: "facts tiles" }),
     ...verdicts.map(([kind, words]) => h("p", { class: `verdict ${kind}` }, words)),
     found.examples.length ? h("details", {}, h("summary", {}, "First sentences"), h("ol", {}, found.examples.map((line) => h("li", { class: "sample" }, line.slice(0, 200))))) : "",

@@ -90,10 +90,9 @@ function scores(pairs, asked, answers, sorted) {
   if (sorted) order.sort((i, j) => answers[0].similarity[j] - answers[0].similarity[i]);
   const columns = answers.map((answer) => [
     ["Similarity", (row) => score(answer.similarity[row], 4)],
-    answer.percentile && ["Percentile", (row) => percent(answer.percentile[row])],
-    answer.percentile && ["Random pairs as high", (row) => oneIn(answer.percentile[row])],
+    answer.percentile && ["Percentile", (row) => h("span", {}, percent(answer.percentile[row]), h("span", { class: "muted small under" }, `${oneIn(answer.percentile[row])} as high`))],
     answer.probability && [answer.notices.some((n) => n.startsWith("probability_is_mean_grade")) ? "Mean grade (0–1)" : "Probability", (row) => percent(answer.probability[row])],
-    ["Flags", (row) => flags(answer.flags[row])],
+    answer.flags.some(({ a, b }) => a.length || b.length) && ["Flags", (row) => flags(answer.flags[row])],
   ].filter(Boolean));
   const upper = h("tr", {}, h("td", {}), h("td", {}),
     answers.map((answer, index) => h("th", { scope: "colgroup", colspan: String(columns[index].length), class: "group" }, `${answer.domain}@${answer.version}`, h("span", { class: "muted" }, ` ${answer.method}`))));
@@ -109,7 +108,7 @@ function scores(pairs, asked, answers, sorted) {
     h("details", {}, h("summary", {}, "How to read this"), h("ul", {},
       h("li", {}, "Raw cosine: the encoder alone, not comparable between domains."),
       h("li", {}, "Similarity: after the domain's calibration."),
-      h("li", {}, "Percentile: the share of random pairs of the domain that score lower; it means the same in every domain."),
+      h("li", {}, "Percentile: the share of random pairs of the domain that score lower; it means the same in every domain. Below it, how rare so high a score is among random pairs."),
       h("li", {}, "Probability: of a match, where the domain was given labelled pairs."))))];
 }
 

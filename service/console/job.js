@@ -42,8 +42,8 @@ async function act(context, method, where, failed, done) {
 
 export async function openJob([id], context) {
   const first = await call("GET", path("calibrate", id), { signal: context.signal });
-  const place = h("div", {});
-  const lost = h("div", {});
+  const place = h("div", { class: "stack" });
+  const lost = h("div", { class: "stack" });
   const live = { element: null };
 
   function show(job) {
@@ -54,7 +54,7 @@ export async function openJob([id], context) {
       if (!live.element.isConnected) place.replaceChildren(live.element);
     } else {
       place.replaceChildren(...ended(job, context));
-      if (live.element) say(spokenEnd(job), job.status === "succeeded" ? "good" : "");
+      if (live.element) say(spokenEnd(job), job.promoted ? "good" : "");
     }
   }
 
@@ -105,8 +105,8 @@ function progress(job, context) {
   const bar = h("progress", { max: "1", "aria-label": "Progress" });
   const stage = h("p", { role: "status" });
   const left = h("p", { class: "muted" });
-  const element = h("div", { class: "progress" }, stage, bar, left, h("div", { class: "buttons" },
-    button("Cancel", async () => { if (await cancel(context, job)) context.reload(); }, { class: "danger quiet" })));
+  const element = h("div", { class: "stack" }, stage, bar, left, h("div", { class: "buttons" },
+    button("Cancel", async () => { if (await cancel(context, job)) context.reload(); }, { class: "danger" })));
   let from = null;
   element.update = (now) => {
     const words = STAGES[now.stage] ?? now.stage;

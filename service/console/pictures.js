@@ -88,7 +88,7 @@ export function reliability(labels, signal) {
   const dots = bins.map((bin) => ({ x: bin.predicted, y: bin.observed }));
   const bars = bins.flatMap((bin) => [{ x: bin.predicted, y: bin.low }, { x: bin.predicted, y: bin.high }, { x: NaN, y: NaN }]);
   const what = labels.graded ? "mean grade" : "share of matches";
-  return figure({
+  const { element } = figure({
     title: "Reliability of probabilities",
     lead: "Labelled pairs the map had not seen, in groups of like probability. On the diagonal, what was promised is what happened.",
     draw: (palette) => ({
@@ -110,7 +110,9 @@ export function reliability(labels, signal) {
     summary: `Expected calibration error ${score(labels.ece)} (95 %: ${score(labels.ece_low)} to ${score(labels.ece_high)}) on ${count(labels.pairs)} labelled pairs; a perfect map would show ${score(labels.ece_of_a_perfect_map)}.`,
     numbers: table("Reliability", ["Predicted", "Observed", "95 % interval", "Pairs"],
       bins.map((bin) => [score(bin.predicted), score(bin.observed), `${score(bin.low)} to ${score(bin.high)}`, count(bin.pairs)])),
-  }, signal).element;
+  }, signal);
+  element.classList.add("whole");
+  return element;
 }
 
 const MEASURES = {
