@@ -3,7 +3,7 @@
 from importlib.resources import files
 
 from fastapi import APIRouter, Request
-from fastapi.responses import Response
+from fastapi.responses import RedirectResponse, Response
 
 from service import __version__
 from service.api.pages import CSS, HTML, SCRIPT, SVG, Page
@@ -36,6 +36,12 @@ PAGE = Page(
 def console(request: Request) -> Response:
     """The page itself."""
     return PAGE.answer(request, "index.html")
+
+
+@router.get("/", include_in_schema=False)
+def console_with_slash() -> Response:
+    """The page's own addresses are relative to the one without a slash."""
+    return RedirectResponse("../console", 308)
 
 
 @router.get("/server.json", responses={503: documented()[503]})

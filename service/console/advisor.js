@@ -72,7 +72,7 @@ export function advisor(reference, report, signal) {
       picture.redraw({ draw: drawWith(before, after, found), summary: spoken(found, before) });
     } catch (error) {
       if (error.name === "AbortError" || mine !== asked) return;
-      answer.replaceChildren(alertBox("No threshold.", error, advise));
+      answer.replaceChildren(alertBox("No threshold", error, advise));
     }
   }
   advise();

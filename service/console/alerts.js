@@ -2,11 +2,11 @@
 
 import { Refused, Unreachable } from "./api.js";
 import { button, h } from "./dom.js";
-import { counted } from "./format.js";
+import { counted, sentence } from "./format.js";
 
 const NEXT = {
   Unauthorized: "Enter a key the server knows.",
-  Forbidden: "Ask whoever runs the server for a key with that scope, or enter another key.",
+  Forbidden: "Ask whoever runs the server for a key with that scope, or enter another one (“Key”, at the top).",
   NotFound: "It may have been deleted meanwhile. Look at the list again.",
   Conflict: "Look at the current state before trying again.",
   TooLarge: "Post less text: a random sample of 20,000 sentences is plenty.",
@@ -23,9 +23,9 @@ const REPEATABLE = new Set(["Overloaded", "Unhealthy", "Unavailable", "Internal"
 export function explain(error) {
   if (error instanceof Unreachable) {
     const next = "Is the server running? What you entered is still here; try again when it is back.";
-    return { text: `There is ${error.message}.`, next, wait: null, repeatable: true };
+    return { text: error.message, next, wait: null, repeatable: true };
   }
-  if (!(error instanceof Refused)) return { text: `This page failed: ${error.message}`, next: "Load it again.", repeatable: false };
+  if (!(error instanceof Refused)) return { text: `this page failed: ${error.message}`, next: "Load it again.", repeatable: false };
   const wait = error.retryAfter;
   const next = NEXT[error.type] ?? "";
   return {
@@ -50,7 +50,7 @@ function retryButton(retry, wait) {
 export function alertBox(title, error, retry) {
   const { text, next, wait, repeatable, requestId } = explain(error);
   const box = h("div", { class: "alert" },
-    h("p", {}, h("strong", {}, title), " ", text),
+    title ? h("p", {}, h("strong", {}, `${title}: `), text) : h("p", {}, sentence(text)),
     next && h("p", {}, next),
     requestId && h("p", { class: "muted small" }, `request ${requestId}`),
   );

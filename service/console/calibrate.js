@@ -160,7 +160,7 @@ export async function openCalibrate([wanted = ""], context) {
       location.hash = `#/job/${job}`;
     } catch (error) {
       if (signal.aborted || context.refused(error)) return;
-      report("The calibration was not started.", error, submit);
+      report("The calibration was not started", error, submit);
     } finally {
       start.disabled = false;
       start.textContent = "Start the calibration";

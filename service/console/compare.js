@@ -63,7 +63,7 @@ export async function openCompare([left = "default", right = ""], context) {
     } catch (error) {
       if (signal.aborted || context.refused(error)) return;
       results.replaceChildren();
-      report("Nothing was scored.", error, submit);
+      report("Nothing was scored", error, submit);
     } finally {
       score_.disabled = false;
     }

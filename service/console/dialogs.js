@@ -3,6 +3,7 @@
 import { call, key, Refused } from "./api.js";
 import { explain } from "./alerts.js";
 import { button, field, h, unique } from "./dom.js";
+import { sentence } from "./format.js";
 
 /** Shows a modal dialog; resolves to what it was closed with, "" for Escape. */
 function ask(title, content, attributes = {}) {
@@ -42,7 +43,7 @@ export async function askKey(reason = "") {
       await call("GET", "domains", { candidate });
     } catch (error) {
       if (!(error instanceof Refused && error.status === 403)) { // 403: a known key that may do other things
-        wrong.textContent = `${explain(error).text} ${explain(error).next}`;
+        wrong.textContent = `${sentence(explain(error).text)} ${explain(error).next}`;
         input.select();
         return;
       }

@@ -29,7 +29,7 @@ export function axis(palette, title, options = {}) {
 
 function complete(config, palette) {
   const options = config.options ?? {};
-  const legend = { labels: { color: palette.text, boxWidth: 16, boxHeight: 10 }, ...options.plugins?.legend };
+  const legend = { labels: { color: palette.text, boxWidth: 16, boxHeight: config.type === "line" ? 2 : 10 }, ...options.plugins?.legend };
   return {
     ...config,
     options: {

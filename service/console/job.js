@@ -22,11 +22,11 @@ const LONGEST_WAIT = 15000;
 
 export async function cancel(context, job) {
   const meant = await confirm({ title: `Cancel the calibration of ${job.domain}?`, text: "Its text is deleted and no version appears.", label: "Cancel the calibration", danger: true });
-  return meant && act(context, "DELETE", path("calibrate", job.job), "The calibration was not cancelled.", "The calibration is cancelled.");
+  return meant && act(context, "DELETE", path("calibrate", job.job), "The calibration was not cancelled", "The calibration is cancelled.");
 }
 
 export async function retry(context, job) {
-  return act(context, "POST", path("calibrate", job.job, "retry"), "The calibration was not started again.", "The calibration starts again.");
+  return act(context, "POST", path("calibrate", job.job, "retry"), "The calibration was not started again", "The calibration starts again.");
 }
 
 async function act(context, method, where, failed, done) {
@@ -61,7 +61,7 @@ export async function openJob([id], context) {
   show(first);
   if (ACTIVE.has(first.status)) {
     follow(id, show, (error, wait) => lost.replaceChildren(h("div", { class: "alert" },
-      h("p", {}, `${explain(error).text} The calibration goes on where it runs; asking again in ${seconds(wait / 1000)}.`))), context)
+      h("p", {}, `${sentence(explain(error).text)} The calibration goes on where it runs; asking again in ${seconds(wait / 1000)}.`))), context)
       .catch((error) => { if (!context.signal.aborted && !context.refused(error)) lost.replaceChildren(alertBox("", error, context.reload)); });
   }
   return [

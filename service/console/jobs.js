@@ -22,7 +22,7 @@ export function jobList(context) {
       if (focus) [...place.querySelectorAll("[aria-label]")].find((one) => one.getAttribute("aria-label") === focus)?.focus();
       if (jobs.some(({ status }) => status === "queued" || status === "running")) setTimeout(refresh, EVERY);
     } catch (error) {
-      if (!context.signal.aborted) place.replaceChildren(alertBox("The list could not be loaded.", error, refresh));
+      if (!context.signal.aborted) place.replaceChildren(alertBox("The list could not be loaded", error, refresh));
     }
   }
 

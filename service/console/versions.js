@@ -27,7 +27,7 @@ export function promote(context, domain, version, champion) {
       ],
       label: "Promote",
     },
-    failed: `Version ${version} was not promoted.`,
+    failed: `Version ${version} was not promoted`,
     done: `${domain} is now answered by version ${version}.`,
     doing: () => call("PUT", path("domains", domain, "champion"), { json: { version } }),
   });
@@ -40,7 +40,7 @@ export function rollBack(context, domain, champion, previous) {
       text: `Version ${previous} answers again, and version ${champion} becomes the previous one.`,
       label: `Roll back to version ${previous}`,
     },
-    failed: `${domain} was not rolled back.`,
+    failed: `${domain} was not rolled back`,
     done: `${domain} is again answered by version ${previous}.`,
     doing: () => call("POST", path("domains", domain, "rollback")),
   });
@@ -54,7 +54,7 @@ export function remove(context, domain, version) {
       label: "Delete",
       danger: true,
     },
-    failed: `Version ${version} was not deleted.`,
+    failed: `Version ${version} was not deleted`,
     done: `Version ${version} of ${domain} is deleted.`,
     doing: () => call("DELETE", path("domains", domain, "versions", version)),
   });

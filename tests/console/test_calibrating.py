@@ -185,7 +185,7 @@ def test_a_server_that_is_gone_loses_nothing_of_what_was_entered(visit: Visit, s
         server.kill()
         analyst.presses("Start the calibration")
         said = analyst.alert()
-        assert "The calibration was not started. There is no answer from 127.0.0.1" in said
+        assert "The calibration was not started: no answer from 127.0.0.1" in said
         assert "What you entered is still here" in said
         log = tmp_path / "again.log"
         port = int(server.url.rsplit(":", 1)[1])

@@ -51,6 +51,11 @@ def test_nothing_else_is_served(tiny_server: Server, name: str) -> None:
     assert (response.status_code, response.json()["error_type"]) == (404, "NotFound")
 
 
+def test_a_slash_too_many_leads_to_the_page(tiny_server: Server) -> None:
+    response = tiny_server.client.get("/console/", follow_redirects=True)
+    assert (response.status_code, str(response.url)) == (200, f"{tiny_server.url}/console")
+
+
 def test_chart_js_is_the_file_whose_hash_is_written_down() -> None:
     line = next(li for li in (FOLDER / "vendor" / "README.md").read_text().splitlines() if "chart.umd.min.js" in li)
     written = re.search(r"\b[0-9a-f]{64}\b", line)

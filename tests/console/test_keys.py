@@ -27,7 +27,7 @@ def test_it_asks_for_a_key_refuses_a_wrong_one_and_keeps_a_right_one_for_the_ses
     assert analyst.focused() == "API key"
     analyst.fills("API key", "guess")
     analyst.page.keyboard.press("Enter")
-    analyst.sees("the API key is not known Enter a key the server knows.")
+    analyst.sees("The API key is not known. Enter a key the server knows.")
     analyst.fills("API key", "owner")
     analyst.answers("Use this key")
     analyst.sees("default")
@@ -58,8 +58,8 @@ def test_a_read_only_key_is_told_what_it_lacks(visit: Visit, locked: Server) -> 
     analyst.fills("Domain", "letters")
     analyst.presses("Start the calibration")
     said = analyst.alert()
-    assert "The calibration was not started. the API key lacks the scope 'calibrate'" in said
-    assert "Ask whoever runs the server for a key with that scope, or enter another key." in said
+    assert "The calibration was not started: the API key lacks the scope 'calibrate'" in said
+    assert "Ask whoever runs the server for a key with that scope, or enter another one" in said
     analyst.page.get_by_role("button", name="Key", exact=True).click()
     analyst.fills("API key", "owner")
     analyst.answers("Use this key")

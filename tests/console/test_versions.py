@@ -69,7 +69,7 @@ def test_what_somebody_else_did_meanwhile_is_said(visit: Visit, changing: Server
     analyst.presses("Promote notes, version 2")
     analyst.answers("Promote")
     said = analyst.alert()
-    assert "Version 2 was not promoted." in said
+    assert "Version 2 was not promoted: " in said
     assert "Look at the list again." in said
     analyst.presses("Dismiss")
     analyst.page.locator("#alerts .alert").wait_for(state="detached")
