@@ -29,10 +29,10 @@ export function histogram(curve, edges) {
   return rates.slice(1).map((rate, index) => rates[index] - rate);
 }
 
-/** Edges of bins of equal width over all but a millionth of the curves, from one tenth to another. */
+/** Edges of bins of equal width over all but a millionth of the curves, from one fifth to another. */
 export function sharedEdges(curves, bins) {
-  const low = Math.floor(Math.min(...curves.map((curve) => curve.similarity[0])) * 10) / 10;
-  const high = Math.ceil(Math.max(...curves.map((curve) => curve.similarity.at(-1))) * 10) / 10;
+  const low = Math.floor(Math.min(...curves.map((curve) => curve.similarity[0])) * 5) / 5;
+  const high = Math.ceil(Math.max(...curves.map((curve) => curve.similarity.at(-1))) * 5) / 5;
   return Array.from({ length: bins + 1 }, (_, index) => low + ((high - low) * index) / bins);
 }
 

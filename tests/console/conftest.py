@@ -12,12 +12,11 @@ from tests.conftest import Process, Server, serve_with
 from tests.console.analyst import Analyst
 from tests.text import sentences
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is missing; make test installs it")
-
 
 @pytest.fixture(scope="package")  # not the session: Playwright's loop would stop other tests from running one
 def browser() -> Iterator[Any]:
     """Headless Chromium: the system's, or the one in ISOSIM_CHROMIUM."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is missing; make test installs it")
     binary = os.environ.get("ISOSIM_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
     if not binary:
         pytest.skip("no chromium (Debian: apt-get install chromium), nor ISOSIM_CHROMIUM")

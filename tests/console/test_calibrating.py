@@ -178,10 +178,10 @@ def test_a_server_that_is_gone_loses_nothing_of_what_was_entered(visit: Visit, s
         server = serve_with(tmp_path, running, model_store=store, encoder="tiny")
         analyst = visit(server, "#/calibrate")
         analyst.expected += ["net::ERR_CONNECTION_REFUSED", "net::ERR_INCOMPLETE_CHUNKED_ENCODING"]
-        analyst.fills("Or paste", "\n".join(sentences(300)))
+        analyst.drops("much.txt", "\n".join(sentences(2500)))
         analyst.understood()
         analyst.fills("Domain", "letters")
-        analyst.chooses("Method", "sn")
+        analyst.chooses("Method", "flow")  # long enough to be interrupted
         server.kill()
         analyst.presses("Start the calibration")
         said = analyst.alert()
@@ -192,9 +192,22 @@ def test_a_server_that_is_gone_loses_nothing_of_what_was_entered(visit: Visit, s
         running.append(Process(start(["serve"], log, port=port, model_store=store, encoder="tiny"), log))
         wait_until(lambda: server.client.get("/readyz").status_code == 200)
         analyst.presses("Try again")
-        analyst.sees(re.compile("Starting|Reading|Version 1 of letters"), 60)
+        analyst.sees(re.compile("Starting|Reading|Fitting"), 60)
         running[-1].kill()
         analyst.sees(re.compile("The calibration goes on where it runs; asking again in"), 30)
+
+
+def test_a_large_paste_does_not_freeze_the_page(visit: Visit, tiny_server: Server) -> None:
+    analyst = visit(tiny_server, "#/calibrate", permissions=["clipboard-read", "clipboard-write"])
+    text = "\n".join(f"{text} {n}" for n in range(10) for text in sentences(2000))
+    analyst.page.evaluate("(text) => navigator.clipboard.writeText(text)", text)
+    box = analyst.page.get_by_label("Or paste", exact=True)
+    box.focus()
+    began = time.monotonic()
+    analyst.page.keyboard.press("Control+v")
+    assert analyst.understood()["Lines"] == "20,000"
+    assert time.monotonic() - began < 4  # into the box it took six seconds, and the page stood still
+    assert box.input_value() == ""
 
 
 def test_a_full_queue_is_said_with_the_time_to_wait(visit: Visit, serve: Serve, store: Path) -> None:
