@@ -142,8 +142,16 @@ def test_an_answer_comes_while_the_pipe_stays_open(calibrated_store: Path) -> No
 def started(store: Path, *words: str, **pipes: Any) -> "subprocess.Popen[bytes]":
     streams: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE) | pipes
     return subprocess.Popen(
-        [sys.executable, "-m", "service.cli", *words], env=environment(model_store=store, encoder="tiny"), **streams
+        [sys.executable, "-m", "service.cli", *words],
+        env=environment(model_store=store, encoder="tiny"),
+        preexec_fn=listen_to_ctrl_c,
+        **streams,
     )
+
+
+def listen_to_ctrl_c() -> None:
+    """A test run in the background of a shell ignores SIGINT, and its children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def test_memory_does_not_grow_with_the_input(calibrated_store: Path) -> None:
