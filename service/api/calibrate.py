@@ -130,10 +130,10 @@ def take_json(body: bytes, intake: Intake) -> CalibrateRequest:
     return options
 
 
-@router.get("", dependencies=READ, responses=documented())
-def list_jobs(service: ServiceDep) -> Jobs:
-    """All jobs on record, the newest first."""
-    return Jobs(jobs=[state(job) for job in service.jobs.all()])
+@router.get("", dependencies=READ, responses=documented(422))
+def list_jobs(service: ServiceDep, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Jobs:
+    """Jobs on record, the newest first; each with its report, some 20 kB."""
+    return Jobs(jobs=[state(job) for job in service.jobs.all()[:limit]])
 
 
 @router.get("/{job_id}", dependencies=READ, responses=documented(404))

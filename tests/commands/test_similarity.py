@@ -144,7 +144,7 @@ def started(store: Path, *words: str, **pipes: Any) -> "subprocess.Popen[bytes]"
     return subprocess.Popen(
         [sys.executable, "-m", "service.cli", *words],
         env=environment(model_store=store, encoder="tiny"),
-        preexec_fn=listen_to_ctrl_c,
+        preexec_fn=listen_to_ctrl_c,  # noqa: PLW1509 - no thread runs here, and it sets a signal, nothing else
         **streams,
     )
 

@@ -178,6 +178,8 @@ def test_jobs_are_listed_newest_first(posting: Server) -> None:
     jobs = posting.client.get("/calibrate").json()["jobs"]
     created = [job["created"] for job in jobs]
     assert created == sorted(created, reverse=True)
+    few = posting.client.get("/calibrate", params={"limit": 2}).json()["jobs"]
+    assert few == jobs[:2]
 
 
 def test_the_advised_threshold_gives_the_rate_that_was_asked_for(posting: Server) -> None:
