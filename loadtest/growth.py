@@ -23,7 +23,8 @@ def measure(setup: Setup) -> Result:
     for name, encoder in setup.encoders.items():
         with ExitStack() as stack:
             store = stack.enter_context(servers.own_store(setup.store, encoder))
-            server = stack.enter_context(servers.isosim(store, encoder, **UNCACHED))
+            # Nobody is refused: a refused request would come again at once, and cost what is measured.
+            server = stack.enter_context(servers.isosim(store, encoder, **UNCACHED, max_wait=600))
             for tokens in TOKENS:
                 count = max(128, min(2048, WORK // tokens // 16 * 16))
                 cut = texts.mixed_lengths(setup.data, itertools.repeat(tokens), count)
