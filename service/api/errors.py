@@ -9,7 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.routing import BaseRoute, Match
+from starlette.routing import BaseRoute, Match, Route
 
 from service.api.state import service_of
 from service.core import errors as e
@@ -122,9 +122,17 @@ def describe(error: RequestValidationError) -> e.IsosimError:
 
 
 def methods_of(request: Request) -> set[str]:
-    """Of all routes with this path; the router itself names only the first one's."""
-    fitting = (route for route in flat(request.app.routes) if route.matches(request.scope)[0] is not Match.NONE)
-    return {method for route in fitting for method in getattr(route, "methods", None) or ()}
+    """Of all routes with this path; the router itself names only the first one's.
+
+    `/v2/models/{model}` fits `/v2/models/isosim/infer` too: the longest template is the one that is meant.
+    """
+    fitting = [
+        route
+        for route in flat(request.app.routes)
+        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE
+    ]
+    longest = max((route.path for route in fitting), key=len, default="")
+    return {method for route in fitting if route.path == longest for method in route.methods or ()}
 
 
 def flat(routes: Sequence[BaseRoute]) -> Iterator[BaseRoute]:
