@@ -9,7 +9,7 @@ export ISOSIM_PORT ?= $(PORT)
 .DEFAULT_GOAL := help
 DATA ?= ../shared/data
 
-.PHONY: help run test check reference format redis browser shipped bench bench-peers clean
+.PHONY: help run test check reference format redis browser balancer shipped bench bench-peers clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -17,7 +17,7 @@ help:  ## this list
 run: .venv/run model_store/encoders/minilm  ## environment, default encoder, server on http://127.0.0.1:8000 (PORT=)
 	@exec $(BIN)/isosim serve
 
-test: check redis browser .venv-clients/ready  ## everything the tests need (a real Redis included), all checks, all tests
+test: check redis browser balancer .venv-clients/ready  ## everything the tests need (a real Redis included), all checks, all tests
 	$(BIN)/python -m pytest
 
 check: .venv/dev  ## ruff, mypy (strict), import-linter
@@ -47,6 +47,9 @@ redis:
 
 browser:
 	$(call installed,chromium,chromium)
+
+balancer:
+	$(call installed,haproxy,haproxy)
 
 model_store/encoders/minilm: | .venv/run
 	@echo "exporting the default encoder, once (about a minute)"

@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, SecretStr
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -62,7 +62,10 @@ class Settings(BaseSettings):
     poll_seconds: PositiveFloat = 0.5  # how often the store is looked at for new champions
 
     # Process
-    drain_seconds: PositiveFloat = 10.0  # how long a stopping server finishes what is in flight
+    drain_delay: NonNegativeFloat = (
+        0.0  # s after SIGTERM, no longer ready but serving: as long as a balancer takes to see
+    )
+    drain_seconds: PositiveFloat = 10.0  # then: how long what is in flight may take to finish
     log_level: Literal["debug", "info", "warning", "error"] = "info"  # no level logs texts or keys
 
 

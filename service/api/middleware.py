@@ -100,7 +100,9 @@ class Envelope:
             nonlocal status, started
             if message["type"] == "http.response.start":
                 status, started = message["status"], True
-                message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode()), *trace.as_headers()]
+                leaving = [(b"connection", b"close")] if service.leaving else []
+                own = (b"x-request-id", request_id.encode()), *trace.as_headers(), *leaving
+                message["headers"] = [*message["headers"], *own]
             await send(message)
 
         service.metrics.in_flight.inc()
@@ -109,7 +111,7 @@ class Envelope:
             if declared.isdigit() and int(declared) > limit:
                 raise TooLarge(f"the body has {int(declared)} bytes, at most {limit} are taken")
             check_origin(scope, keyless=service.settings.api_keys_file is None)
-            if not service.ready and scope["path"] not in OPEN:
+            if not service.taking_work and scope["path"] not in OPEN:
                 raise NotReady("the server is starting or stopping")
             await self.app(scope, limited_receive, send_with_headers)
         except (TooLarge, NotReady, Forbidden) as error:

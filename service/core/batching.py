@@ -27,6 +27,7 @@ from service.core.texts import Pooled, Tokenize, VectorCodec
 log = logging.getLogger(__name__)
 
 NICENESS = 5  # of the running threads: the event loop, which has little to do, need not wait for them
+JOIN_SECONDS = 5.0
 HANDLING = 16  # characters' worth of encoding that any text costs beside its own
 
 
@@ -114,7 +115,7 @@ class MicroBatcher:
             with condition:
                 condition.notify_all()
         for thread in self._threads:
-            thread.join()
+            thread.join(JOIN_SECONDS)  # a device that hangs must not keep the process from ending
 
     @property
     def alive(self) -> bool:
