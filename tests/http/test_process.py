@@ -1,6 +1,7 @@
 """The process as an operator sees it: what it loads, what it refuses, what it measures."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -49,6 +50,30 @@ def test_the_api_process_never_loads_torch(tiny_server: Server) -> None:
     maps = Path(f"/proc/{tiny_server.popen.pid}/maps").read_text()
     assert "onnxruntime" in maps
     assert "libtorch" not in maps
+
+
+def processor_seconds(server: Server) -> tuple[float, float]:
+    """What the server's main thread has used, and all others together."""
+    ticks = {}
+    for task in Path(f"/proc/{server.popen.pid}/task").iterdir():
+        fields = (task / "stat").read_text().rpartition(")")[2].split()
+        ticks[int(task.name)] = int(fields[11]) + int(fields[12])
+    own = ticks.pop(server.popen.pid)
+    return own / os.sysconf("SC_CLK_TCK"), sum(ticks.values()) / os.sysconf("SC_CLK_TCK")
+
+
+def test_cached_pairs_use_the_event_loops_thread_alone(serve: Serve, minilm_store: Path, tmp_path: Path) -> None:
+    """BLAS has threads that wake for products this large, and then spin on the cores that the encoder needs."""
+    shutil.copytree(minilm_store, tmp_path / "own")
+    server = serve(model_store=tmp_path / "own")
+    texts = sentences(16)
+    body = {"pairs": list(zip(texts[::2], texts[1::2], strict=True))}
+    server.client.post("/similarity", json=body)
+    before = processor_seconds(server)
+    for _ in range(500):
+        assert server.client.post("/similarity", json=body).status_code == 200
+    own, others = (after - start for after, start in zip(processor_seconds(server), before, strict=True))
+    assert others < own / 10
 
 
 def test_importing_the_app_imports_no_torch() -> None:
