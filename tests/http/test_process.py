@@ -15,7 +15,8 @@ METRICS = {
     "isosim_calibration_load_failures_total", "isosim_domain_champion_info", "isosim_domain_distance_mean",
     "isosim_domain_distance_spread", "isosim_domain_out_of_domain_ratio", "isosim_domain_score_stability_index",
     "isosim_encoder_info",
-    "isosim_errors_total", "isosim_jobs", "isosim_memory_cache_bytes", "isosim_padding_tokens_total",
+    "isosim_errors_total", "isosim_event_loop_tasks", "isosim_jobs", "isosim_memory_cache_bytes",
+    "isosim_padding_tokens_total",
     "isosim_queued_texts", "isosim_ready", "isosim_request_duration_seconds", "isosim_requests_in_flight",
     "isosim_shared_computations_total", "isosim_stage_duration_seconds", "isosim_truncated_texts_total",
 }  # fmt: skip
