@@ -16,7 +16,7 @@ router = APIRouter(tags=["operations"])
 def check_alive(service: Service) -> None:
     """Raises NotReady where only a restart helps."""
     if not service.embedder.batcher.alive:
-        raise NotReady("the encoder's thread has stopped")
+        raise NotReady("the encoder's thread has died or hangs")
 
 
 def check_ready(service: Service) -> None:

@@ -188,7 +188,7 @@ def test_a_server_does_not_outlive_its_encoder(store: Path, tmp_path: Path) -> N
         popen.send_signal(signal.SIGUSR1)
         assert httpx.post(url + "/similarity", json=PAIRS).status_code == 503  # the threads meet their end in a batch
         assert popen.wait(timeout=30) == 1
-        assert "encoder's thread has died" in log.read_text()
+        assert "encoder's thread has died or hangs" in log.read_text()
     finally:
         process.kill()
 
