@@ -7,24 +7,26 @@ import logging
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from fastapi import FastAPI
 
-from service import __version__
+from service import __version__, announcements
 from service.adapters.artifacts import try_lock
 from service.adapters.calibration_source import StoredCalibrations
 from service.adapters.device import plan_execution, usable_cores
 from service.adapters.domain_store import DomainStore
 from service.adapters.encoder_store import EncoderStore
+from service.adapters.job_census import JobCensus
 from service.adapters.job_store import JobStore
 from service.adapters.local_jobs import LocalJobs
 from service.adapters.onnx_engine import OnnxCalibrator, OnnxEncoder, choose_providers, on_gpu
 from service.adapters.redis_cache import RedisCache
+from service.adapters.redis_pulse import beat
 from service.adapters.rq_jobs import RqJobs
 from service.adapters.tokenizer import FastTokenizer
 from service.api import (
@@ -44,6 +46,8 @@ from service.api import (
 )
 from service.api.auth import Keys
 from service.api.middleware import Envelope
+from service.api.observation import Observer
+from service.api.request_log import AccessLog
 from service.api.state import Service
 from service.core.drift import DriftMonitor
 from service.core.embedding import Embedder
@@ -52,12 +56,18 @@ from service.core.jobs import JobRunner
 from service.core.memory_cache import MemoryCache
 from service.core.registry import Registry
 from service.core.texts import VectorCodec
+from service.logs import setup as logs
 from service.metrics import Metrics
 from service.settings import Settings
+from service.tracing import tracing
+
+if TYPE_CHECKING:
+    from service.otlp import Tracing  # only where tracing is on
 
 log = logging.getLogger("isosim")
 
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+LAST_SPANS = 0.5  # s to send them where requests have taken all the time there was
 COUNT_SECONDS = 10.0  # between counts of the jobs on record; each reads all of them
 SWITCH_SECONDS = 0.0005  # until a busy event loop hands over: a device that waits for it computes nothing meanwhile
 GPU_WARM_LENGTHS = (16, 32, 64, 128, 256, 512)
@@ -93,6 +103,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             max_wait=settings.max_wait,
             alone=settings.alone,
         )
+        announcements.starting(settings, artifact, providers, execution)
         # One after the other: loaded side by side the two peaks of memory add up.
         encoder = await asyncio.to_thread(
             OnnxEncoder,
@@ -105,8 +116,10 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         )
         calibrator = await asyncio.to_thread(OnnxCalibrator, artifact.calibrator, providers)
         jobs, domain_store = JobStore(store), DomainStore(store)
+        census = JobCensus(jobs)
         domain_store.prepare()
         await asyncio.to_thread(jobs.sweep)
+        await asyncio.to_thread(census.take)  # what has ended by now is no news
         url = None if settings.redis_url is None else settings.redis_url.get_secret_value()
         shared: RedisCache | None = None
         if url is None:
@@ -115,6 +128,8 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             shared = await stack.enter_async_context(
                 RedisCache(url, ttl=settings.redis_ttl, timeout=settings.redis_timeout, on_event=metrics.observe_redis)
             )
+            metrics.redis_up.read = lambda: shared.up
+            stack.push_async_callback(end, asyncio.create_task(beat(shared), name="redis-pulse"))
         registry = Registry(
             StoredCalibrations(domain_store, calibrator, artifact.digest),
             artifact.digest,
@@ -157,6 +172,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             jobs=jobs,
             runner=runner,
             drift=DriftMonitor(),
+            observer=observe(settings, metrics, stack),
         )
         metrics.encoder.info({"id": artifact.id, "digest": artifact.digest, "precision": artifact.spec.precision})
         lengths = GPU_WARM_LENGTHS if on_gpu(providers) else WARM_LENGTHS
@@ -164,7 +180,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             some = encoder.prepare([[artifact.spec.pad_token_id] * min(length, artifact.spec.max_length)] * 2)
             for alone in (False, True):
                 await asyncio.to_thread(encoder.run, some, alone=alone)
-        watcher = asyncio.create_task(watch(service), name="store-watch")
+        watcher = asyncio.create_task(watch(service, census), name="store-watch")
         stack.push_async_callback(end, watcher)
         # What is there now stays: the collector need not look at it again and again, least of all in a request.
         gc.collect()
@@ -184,14 +200,37 @@ def only_process(settings: Settings) -> Any:
         yield
 
 
-async def watch(service: Service) -> None:
+def observe(settings: Settings, metrics: Metrics, stack: AsyncExitStack) -> Observer:
+    """The access log and the traces that the settings ask for; what was traced is sent before the stack has ended."""
+    access, output = None, logs.output()
+    if output is not None:
+        metrics.log_dropped.read = lambda: output.sink.dropped
+        if settings.access_log != "off" and logging.getLogger("isosim").isEnabledFor(logging.INFO):
+            access = AccessLog(output.line, settings.access_log, settings.slow_seconds)
+    traces = tracing(settings, "isosim")
+    observer = Observer(access, traces)
+    if traces is not None:
+        stack.push_async_callback(send_last, traces, observer)
+    return observer
+
+
+async def send_last(traces: "Tracing", observer: Observer) -> None:
+    """The spans not sent yet, in what is left of the time to drain."""
+    left = 0.0 if observer.drained_by is None else observer.drained_by - time.perf_counter()
+    await asyncio.to_thread(traces.close, max(LAST_SPANS, left))
+
+
+async def watch(service: Service, census: JobCensus) -> None:
     """Sees new champions, and counts jobs for the metrics."""
     counted = -COUNT_SECONDS
     while True:
         try:
             await service.registry.refresh()
             if time.monotonic() - counted > COUNT_SECONDS:
-                service.metrics.observe_jobs(await asyncio.to_thread(service.jobs.counts))
+                found = await asyncio.to_thread(census.take)
+                service.metrics.observe_jobs(found.counts)
+                for job in found.ended:
+                    service.metrics.observe_job_end(job)
                 counted = time.monotonic()
         except Exception:  # the loop's boundary: the volume is away, a file is odd; what is loaded keeps serving
             log.exception("the model store could not be read")
@@ -208,13 +247,15 @@ class Server(uvicorn.Server):
     """Says so when it is ready, and stops taking requests the moment it is told to end."""
 
     def __init__(self, settings: Settings) -> None:
-        self.app = create_app(settings)
+        self.app, self.settings = create_app(settings), settings
         config = uvicorn.Config(
             self.app,
             host=settings.host,
             port=settings.port,
             log_level=settings.log_level,
+            log_config=None,
             access_log=False,
+            ws="none",  # there is none; and the library would log headers, keys among them, at level debug
             server_header=False,
             timeout_graceful_shutdown=int(settings.drain_seconds),
         )
@@ -225,9 +266,24 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             address = f"http://{self.config.host}:{self.config.port}"
+            announcements.ready(address)
+            output = logs.output()
+            if output is not None and output.structured:
+                return  # what follows is for a person
             body = '{"pairs": [["A man is playing a guitar.", "Someone plays an instrument."]]}'
             print(f"ready on {address}; try:\n")
             print(f"curl -s {address}/similarity -H 'content-type: application/json' -d '{body}'\n", flush=True)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        service: Service | None = getattr(self.app.state, "service", None)
+        with announcements.stopping(None if service is None else service.observer, self.settings.drain_seconds):
+            await super().shutdown(sockets)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        with super().capture_signals():
+            yield
+            logs.flush()  # leaving this block ends the process by the signal that stopped the server
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         service: Service | None = getattr(self.app.state, "service", None)
@@ -252,6 +308,8 @@ def create_app(settings: Settings) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,  # api/docs_page.py serves it without the internet
         redoc_url=None,
+        # FastAPI would export paths, queries and exceptions' words: service/otlp.py traces, and says less.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     errors.install(app)
     documentation.install(app)

@@ -1,5 +1,6 @@
 """All settings, read once by the composition roots from `ISOSIM_*`; no other module looks at the environment."""
 
+import os
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
@@ -63,7 +64,22 @@ class Settings(BaseSettings):
 
     # Process
     drain_seconds: PositiveFloat = 10.0  # how long a stopping server finishes what is in flight
+
+    # Observation
     log_level: Literal["debug", "info", "warning", "error"] = "info"  # no level logs texts or keys
+    log_format: Literal["auto", "json", "text"] = "auto"  # auto: text on a terminal, else JSON, a line an event
+    access_log: Literal["all", "slow", "off"] = "all"  # a line a request, or for the slow and the failed (5xx) ones
+    slow_seconds: PositiveFloat = 1.0  # s from which on a request is slow
+    otlp_endpoint: str | None = (
+        None  # http://collector:4318 gets traces by OTLP over HTTP; needs isosim[tracing]; OTEL_* variables hold too
+    )
+
+
+def otel_endpoint() -> bool:
+    """Whether OpenTelemetry's own variables, which its SDK reads by itself, say where traces go."""
+    off = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or os.environ.get("OTEL_TRACES_EXPORTER") == "none"
+    names = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+    return not off and any(os.environ.get(name) for name in names)
 
 
 def unread(names: Iterable[str]) -> dict[str, str | None]:
