@@ -70,9 +70,7 @@ class Settings(BaseSettings):
     log_format: Literal["auto", "json", "text"] = "auto"  # auto: text on a terminal, else JSON, a line an event
     access_log: Literal["all", "slow", "off"] = "all"  # a line a request, or for the slow and the failed (5xx) ones
     slow_seconds: PositiveFloat = 1.0  # s from which on a request is slow
-    otlp_endpoint: str | None = (
-        None  # http://collector:4318 gets traces by OTLP over HTTP; needs isosim[tracing]; OTEL_* variables hold too
-    )
+    otlp_endpoint: str | None = None  # of a collector, http://host:4318; needs isosim[tracing]; OTEL_* hold too
 
 
 def otel_endpoint() -> bool:

@@ -13,14 +13,16 @@ from tests.http.test_faults import metric
 from tests.text import sentences
 
 METRICS = {
-    "isosim_batch_texts", "isosim_batch_tokens", "isosim_build_info", "isosim_cache_dropped_total", "isosim_cache_lookups_total",
+    "isosim_batch_texts", "isosim_batch_tokens", "isosim_build_info", "isosim_cache_dropped_total",
+    "isosim_cache_lookups_total",
     "isosim_calibration_load_failures_total", "isosim_domain_champion_info", "isosim_domain_distance_mean",
     "isosim_domain_distance_spread", "isosim_domain_out_of_domain_ratio", "isosim_domain_score_stability_index",
     "isosim_encoder_info",
     "isosim_errors_total", "isosim_job_duration_seconds", "isosim_job_ends_total", "isosim_jobs",
     "isosim_log_lines_dropped_total", "isosim_memory_cache_bytes", "isosim_padding_tokens_total",
-    "isosim_queued_texts", "isosim_ready", "isosim_redis_up", "isosim_request_duration_seconds", "isosim_requests_in_flight",
-    "isosim_shared_computations_total", "isosim_stage_duration_seconds", "isosim_truncated_texts_total",
+    "isosim_queued_texts", "isosim_ready", "isosim_redis_up", "isosim_request_duration_seconds",
+    "isosim_requests_in_flight", "isosim_shared_computations_total", "isosim_stage_duration_seconds",
+    "isosim_truncated_texts_total",
 }  # fmt: skip
 
 
