@@ -84,14 +84,13 @@ def test_no_text_and_no_key_is_logged_however_a_request_ends(
 
 @pytest.fixture
 def quoting_job(store: Path) -> tuple[JobStore, str]:
-    """A queued job that fails in the words of its text."""
+    """A queued job that fails in the words of what it was given."""
     from service.adapters.encoder_store import EncoderStore
 
     artifact, jobs = EncoderStore(store).find("tiny"), JobStore(store)
     with jobs.spool() as spool:
         spool.extend(sentences(300))
-        spool.extend_labels([(TEXT, "another", TEXT)] * 300)  # type: ignore[list-item]
-        wanted = JobRequest("d", artifact.digest, artifact.id, "sn", sentences=300, labels=300)
+        wanted = JobRequest("d", artifact.digest, artifact.id, "sn", sentences=300, normalization=TEXT)
         return jobs, jobs.create(wanted, spool, [], None).id
 
 
