@@ -7,22 +7,24 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
 from threadpoolctl import threadpool_limits
 
-from service import __version__
+from service import __version__, announcements
 from service.adapters import probe
 from service.adapters.artifacts import try_lock
 from service.adapters.calibration_source import StoredCalibrations
 from service.adapters.device import plan_execution, usable_cores
 from service.adapters.domain_store import DomainStore
 from service.adapters.encoder_store import EncoderStore
+from service.adapters.job_census import JobCensus
 from service.adapters.job_store import JobStore
 from service.adapters.local_jobs import LocalJobs
 from service.adapters.onnx_engine import OnnxCalibrator, OnnxEncoder, choose_providers, on_gpu
 from service.adapters.redis_cache import RedisCache
+from service.adapters.redis_pulse import beat
 from service.adapters.rq_jobs import RqJobs
 from service.adapters.tokenizer import FastTokenizer
 from service.api import (
@@ -42,6 +44,8 @@ from service.api import (
 )
 from service.api.auth import Keys
 from service.api.middleware import Envelope
+from service.api.observation import Observer
+from service.api.request_log import AccessLog
 from service.api.state import Phase, Service
 from service.core.drift import DriftMonitor
 from service.core.embedding import Embedder
@@ -50,12 +54,18 @@ from service.core.jobs import JobRunner
 from service.core.memory_cache import MemoryCache
 from service.core.registry import Registry
 from service.core.texts import VectorCodec
+from service.logs import setup as logs
 from service.metrics import Metrics
 from service.settings import Settings
+from service.tracing import tracing
+
+if TYPE_CHECKING:
+    from service.otlp import Tracing  # only where tracing is on
 
 log = logging.getLogger("isosim")
 
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+LAST_SPANS = 0.5  # s to send them where requests have taken all the time there was
 COUNT_SECONDS = 10.0  # between counts of the jobs on record; each reads all of them
 GPU_WARM_LENGTHS = (16, 32, 64, 128, 256, 512)
 WARM_LENGTHS = (4, 16, 64)  # tokens; a first run at a new size allocates
@@ -93,6 +103,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             max_wait=settings.max_wait,
             alone=settings.alone,
         )
+        announcements.starting(settings, artifact, providers, execution)
         # One after the other: loaded side by side the two peaks of memory add up.
         encoder = await asyncio.to_thread(
             OnnxEncoder,
@@ -105,8 +116,10 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         )
         calibrator = await asyncio.to_thread(OnnxCalibrator, artifact.calibrator, providers)
         jobs, domain_store = JobStore(store), DomainStore(store)
+        census = JobCensus(jobs)
         domain_store.prepare()
         await asyncio.to_thread(jobs.sweep)
+        await asyncio.to_thread(census.take)  # what has ended by now is no news
         url = None if settings.redis_url is None else settings.redis_url.get_secret_value()
         shared: RedisCache | None = None
         if url is None:
@@ -115,6 +128,8 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             shared = await stack.enter_async_context(
                 RedisCache(url, ttl=settings.redis_ttl, timeout=settings.redis_timeout, on_event=metrics.observe_redis)
             )
+            metrics.redis_up.read = lambda: shared.up
+            stack.push_async_callback(end, asyncio.create_task(beat(shared), name="redis-pulse"))
         registry = Registry(
             StoredCalibrations(domain_store, calibrator, artifact.digest),
             artifact.digest,
@@ -157,6 +172,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             jobs=jobs,
             runner=runner,
             drift=DriftMonitor(),
+            observer=observe(settings, metrics, stack),
         )
         metrics.encoder.info({"id": artifact.id, "digest": artifact.digest, "precision": artifact.spec.precision})
         lengths = GPU_WARM_LENGTHS if on_gpu(providers) else WARM_LENGTHS
@@ -169,7 +185,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             log.warning(
                 "encoder %s was exported without a known vector; export it again to have one checked", artifact.id
             )
-        watcher = asyncio.create_task(watch(service), name="store-watch")
+        watcher = asyncio.create_task(watch(service, census), name="store-watch")
         stack.push_async_callback(end, watcher)
         # What is there now stays: the collector need not look at it again and again, least of all in a request.
         gc.collect()
@@ -189,14 +205,37 @@ def only_process(settings: Settings) -> Any:
         yield
 
 
-async def watch(service: Service) -> None:
+def observe(settings: Settings, metrics: Metrics, stack: AsyncExitStack) -> Observer:
+    """The access log and the traces that the settings ask for; what was traced is sent before the stack has ended."""
+    access, output = None, logs.output()
+    if output is not None:
+        metrics.log_dropped.read = lambda: output.sink.dropped
+        if settings.access_log != "off" and logging.getLogger("isosim").isEnabledFor(logging.INFO):
+            access = AccessLog(output.line, settings.access_log, settings.slow_seconds)
+    traces = tracing(settings, "isosim")
+    observer = Observer(access, traces)
+    if traces is not None:
+        stack.push_async_callback(send_last, traces, observer)
+    return observer
+
+
+async def send_last(traces: "Tracing", observer: Observer) -> None:
+    """The spans not sent yet, in what is left of the time to drain."""
+    left = 0.0 if observer.drained_by is None else observer.drained_by - time.perf_counter()
+    await asyncio.to_thread(traces.close, max(LAST_SPANS, left))
+
+
+async def watch(service: Service, census: JobCensus) -> None:
     """Sees new champions, and counts jobs for the metrics."""
     counted = -COUNT_SECONDS
     while True:
         try:
             await service.registry.refresh()
             if time.monotonic() - counted > COUNT_SECONDS:
-                service.metrics.observe_jobs(await asyncio.to_thread(service.jobs.counts))
+                found = await asyncio.to_thread(census.take)
+                service.metrics.observe_jobs(found.counts)
+                for job in found.ended:
+                    service.metrics.observe_job_end(job)
                 counted = time.monotonic()
         except Exception:  # the loop's boundary: the volume is away, a file is odd; what is loaded keeps serving
             log.exception("the model store could not be read")
@@ -225,6 +264,8 @@ def create_app(settings: Settings) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,  # api/docs_page.py serves it without the internet
         redoc_url=None,
+        # FastAPI would export paths, queries and exceptions' words: service/otlp.py traces, and says less.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     errors.install(app)
     documentation.install(app)

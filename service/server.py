@@ -5,12 +5,16 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 import uvicorn
 
+from service import announcements
 from service.api.state import Phase, Service
 from service.app import create_app
+from service.logs import setup as logs
 from service.settings import Settings
 
 log = logging.getLogger("isosim")
@@ -34,7 +38,9 @@ class Server(uvicorn.Server):
             host=settings.host,
             port=settings.port,
             log_level=settings.log_level,
+            log_config=None,
             access_log=False,
+            ws="none",  # there is none; and the library would log headers, keys among them, at level debug
             server_header=False,
             timeout_graceful_shutdown=int(settings.drain_seconds),
         )
@@ -53,9 +59,24 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             address = f"http://{self.config.host}:{self.config.port}"
+            announcements.ready(address)
+            output = logs.output()
+            if output is not None and output.structured:
+                return  # what follows is for a person
             body = '{"pairs": [["A man is playing a guitar.", "Someone plays an instrument."]]}'
             print(f"ready on {address}; try:\n")
             print(f"curl -s {address}/similarity -H 'content-type: application/json' -d '{body}'\n", flush=True)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        observer = None if self.service is None else self.service.observer
+        with announcements.stopping(observer, self.settings.drain_seconds):
+            await super().shutdown(sockets)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        with super().capture_signals():
+            yield
+            logs.flush()  # leaving this block ends the process by the signal that stopped the server
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         serving = self.service is not None and self.service.phase is Phase.SERVING

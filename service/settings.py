@@ -1,5 +1,6 @@
 """All settings, read once by the composition roots from `ISOSIM_*`; no other module looks at the environment."""
 
+import os
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
@@ -62,11 +63,22 @@ class Settings(BaseSettings):
     poll_seconds: PositiveFloat = 0.5  # how often the store is looked at for new champions
 
     # Process
-    drain_delay: NonNegativeFloat = (
-        0.0  # s after SIGTERM, no longer ready but serving: as long as a balancer takes to see
-    )
+    drain_delay: NonNegativeFloat = 0.0  # s after SIGTERM, not ready but serving: until a balancer has seen it
     drain_seconds: PositiveFloat = 10.0  # then: how long what is in flight may take to finish
+
+    # Observation
     log_level: Literal["debug", "info", "warning", "error"] = "info"  # no level logs texts or keys
+    log_format: Literal["auto", "json", "text"] = "auto"  # auto: text on a terminal, else JSON, a line an event
+    access_log: Literal["all", "slow", "off"] = "all"  # a line a request, or for the slow and the failed (5xx) ones
+    slow_seconds: PositiveFloat = 1.0  # s from which on a request is slow
+    otlp_endpoint: str | None = None  # of a collector, http://host:4318; needs isosim[tracing]; OTEL_* hold too
+
+
+def otel_endpoint() -> bool:
+    """Whether OpenTelemetry's own variables, which its SDK reads by itself, say where traces go."""
+    off = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or os.environ.get("OTEL_TRACES_EXPORTER") == "none"
+    names = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+    return not off and any(os.environ.get(name) for name in names)
 
 
 def unread(names: Iterable[str]) -> dict[str, str | None]:

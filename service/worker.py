@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -15,6 +15,8 @@ from service.adapters.encoder_store import EncoderStore
 from service.adapters.job_store import JobStore
 from service.core.errors import Conflict, IsosimError, JobCancelled
 from service.core.jobs import Job, Status
+from service.job_log import observed
+from service.logs import setup as logs
 from service.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -26,8 +28,8 @@ NICENESS = 19
 class Reporter:
     """Writes a running job's progress and heartbeat; notices that the job was cancelled."""
 
-    def __init__(self, jobs: JobStore, job: Job) -> None:
-        self.jobs, self.job = jobs, job
+    def __init__(self, jobs: JobStore, job: Job, on_stage: Callable[[str], None] = lambda _: None) -> None:
+        self.jobs, self.job, self.on_stage = jobs, job, on_stage
         self._lock = threading.Lock()
         self._written = 0.0
         self._cancelled = False
@@ -38,6 +40,8 @@ class Reporter:
             raise JobCancelled(self.job.id)
         fresh = stage != self.job.stage
         self.job = replace(self.job, stage=stage, progress=progress)
+        if fresh:
+            self.on_stage(stage)
         if fresh or time.monotonic() - self._written > 0.25:
             self.beat()
 
@@ -88,12 +92,18 @@ def run_job(settings: Settings, job_id: str) -> Job:
         JobCancelled: the job had ended, or was cancelled meanwhile.
         Conflict: another worker is at it.
     """
+    jobs = JobStore(settings.model_store)
+    with observed(settings, jobs, job_id) as watched:
+        watched.job = calibrate(settings, jobs, job_id, watched.stage)
+        return watched.job
+
+
+def calibrate(settings: Settings, jobs: JobStore, job_id: str, on_stage: Callable[[str], None]) -> Job:
     # Here and not above: the RQ parent and the settings stay light, torch loads in the child alone.
     from service.modelling.job import Posted, calibrate_job  # noqa: PLC0415
 
-    jobs = JobStore(settings.model_store)
     domains = DomainStore(settings.model_store)
-    reporter = Reporter(jobs, jobs.begin(job_id))
+    reporter = Reporter(jobs, jobs.begin(job_id), on_stage)
     try:
         with reporter.beating():
             encoder = EncoderStore(settings.model_store).find(
@@ -180,10 +190,11 @@ def main() -> None:
     """A child of the API: `python -m service.worker JOB`."""
     with contextlib.suppress(PermissionError):  # a session's leader leads its group already
         os.setpgid(0, 0)  # to be stopped with all that it starts
-    logging.basicConfig(level="INFO", format="%(levelname)s %(name)s: %(message)s")
+    settings = Settings()
+    logs.configure(settings.log_level, settings.log_format)
     step_back()
     try:
-        run_job(Settings(), sys.argv[1])
+        run_job(settings, sys.argv[1])
     except (JobCancelled, Conflict) as error:
         log.warning("%s", error)
 

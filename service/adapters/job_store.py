@@ -60,13 +60,22 @@ class JobStore:
         """A file outside any job for text that is still arriving."""
         return Spool(self.root)
 
-    def create(self, request: JobRequest, spool: "Spool", notices: list[str], idempotency_key: str | None) -> Job:
+    def create(
+        self,
+        request: JobRequest,
+        spool: "Spool",
+        notices: list[str],
+        idempotency_key: str | None,
+        traceparent: str | None = None,
+    ) -> Job:
         """Makes the spooled text a queued job; the same key and the same content give the job made before.
 
         Raises:
             Conflict: the key was used for something else.
         """
-        job = Job(id=uuid.uuid4().hex, request=request, created=now(), heartbeat=time.time(), notices=notices)
+        job = Job(
+            uuid.uuid4().hex, request, created=now(), heartbeat=time.time(), notices=notices, traceparent=traceparent
+        )
         fingerprint = hashlib.sha256(orjson.dumps(posted(request)) + spool.digest()).hexdigest()
         with building(self.root) as folder:
             write_json(folder / RECORD, asdict(job))
@@ -108,10 +117,14 @@ class JobStore:
             return interrupted(job)
         return job
 
+    def names(self) -> list[str]:
+        """The ids of the jobs on record, in no order."""
+        return [record.parent.name for record in self.root.glob(f"*/{RECORD}") if JOB_ID.fullmatch(record.parent.name)]
+
     def all(self) -> list[Job]:
         """Newest first."""
         jobs = []
-        for name in [f.parent.name for f in self.root.glob(f"*/{RECORD}") if JOB_ID.fullmatch(f.parent.name)]:
+        for name in self.names():
             try:
                 jobs.append(self.read(name))
             except (NotFound, FileNotFoundError):

@@ -25,6 +25,11 @@ class CircuitBreaker:
         self.limit, self.pause, self.clock = failures, pause, clock
         self.failures = 0
         self.closed_at = 0.0
+        self.met = False  # it has answered once
+
+    @property
+    def closed(self) -> bool:
+        return self.met and self.failures < self.limit
 
     def allows(self) -> bool:
         if self.failures < self.limit:
@@ -36,6 +41,7 @@ class CircuitBreaker:
 
     def succeeded(self) -> None:
         self.failures = 0
+        self.met = True
 
     def failed(self) -> None:
         self.failures += 1
@@ -82,6 +88,23 @@ class RedisCache:
             return [None] * len(keys)
         self.breaker.succeeded()
         return [entry if isinstance(entry, bytes) else None for entry in entries]
+
+    @property
+    def up(self) -> bool:
+        """Whether Redis is in use: it has answered, and the last attempts did not all fail."""
+        return self.breaker.closed
+
+    async def ping(self) -> None:
+        """An attempt that costs no request anything; it counts as any other."""
+        if not self.breaker.allows():
+            return
+        try:
+            async with asyncio.timeout(self.timeout):
+                await self.redis.ping()
+        except Exception:  # noqa: BLE001 - redis-py meets garbage with whatever int() raises
+            self.breaker.failed()
+        else:
+            self.breaker.succeeded()
 
     def put(self, entries: Sequence[tuple[bytes, bytes]]) -> None:
         for entry in entries:

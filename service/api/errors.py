@@ -63,6 +63,7 @@ def answer(
     request: Request, status: int, error_type: str, message: str, headers: dict[str, str], field: str | None = None
 ) -> Response:
     service_of(request).metrics.errors.labels(error_type).inc()
+    request.scope["state"]["trace"].error_type = error_type
     body: dict[str, object]
     if request.scope["path"].startswith("/v1/"):
         status = 400 if status == 422 else status

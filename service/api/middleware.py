@@ -9,6 +9,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.errors import domain_error, unexpected
+from service.api.spans import Scored
 from service.core.embedding import Timings
 from service.core.errors import CallerLeft, Forbidden, NotReady, TooLarge
 
@@ -49,6 +50,8 @@ class Trace:
     receive: Receive
     timings: Timings = field(default_factory=Timings)
     headers: dict[str, str] = field(default_factory=dict)
+    scored: Scored | None = None
+    error_type: str | None = None  # of the answer, where it is an error
 
     async def caller_left(self) -> None:
         """Returns when the connection is closed; to be awaited after the body was read."""
@@ -106,6 +109,7 @@ class Envelope:
             await send(message)
 
         service.metrics.in_flight.inc()
+        span = service.observer.begin(scope, trace)
         try:
             declared = next((v for k, v in scope["headers"] if k == b"content-length"), b"0")
             if declared.isdigit() and int(declared) > limit:
@@ -124,5 +128,7 @@ class Envelope:
             await unexpected(Request(scope), error)(scope, receive, send_with_headers)
         finally:
             route = getattr(scope.get("route"), "path", "unmatched")
+            seconds = time.perf_counter() - trace.started
             service.metrics.in_flight.dec()
-            service.metrics.observe_request(route, status, time.perf_counter() - trace.started)
+            service.metrics.observe_request(route, status, seconds)
+            service.observer.end(scope, trace, span, route, status, seconds)

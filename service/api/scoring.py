@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from service.api.middleware import Trace
+from service.api.spans import Scored
 from service.api.state import Service
 from service.core.calibration import Calibration, Matrix
 from service.core.embedding import Embedded
@@ -137,6 +138,7 @@ def note(service: Service, trace: Trace, calibration: Calibration, embedded: Emb
     trace.headers["x-isosim-version"] = str(calibration.version)
     trace.headers["x-isosim-encoder"] = calibration.encoder
     trace.timings = embedded.timings
+    trace.scored = Scored(calibration, embedded, spent, time.perf_counter())
     service.metrics.truncated.inc(sum(text.truncated for text in embedded.texts))
     service.metrics.observe_timings(embedded.timings, spent)
 

@@ -11,6 +11,7 @@ from service.adapters.encoder_store import EncoderArtifact
 from service.adapters.job_store import JobStore
 from service.adapters.tokenizer import FastTokenizer
 from service.api.auth import Keys
+from service.api.observation import Observer
 from service.core.drift import DriftMonitor
 from service.core.embedding import Embedder
 from service.core.jobs import JobRunner
@@ -43,6 +44,7 @@ class Service:
     jobs: JobStore
     runner: JobRunner
     drift: DriftMonitor
+    observer: Observer
     phase: Phase = Phase.STARTING
 
     @property

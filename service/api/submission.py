@@ -12,6 +12,7 @@ from service.api.state import Service
 from service.core.calibration import DomainRef
 from service.core.errors import InvalidInput, Overloaded, TooLarge, Unavailable
 from service.core.jobs import Job, JobRequest, Status
+from service.tracing import posting
 
 MAX_JSON_BYTES = 16_000_000  # a JSON body is held in memory whole; text and NDJSON are streamed
 
@@ -58,7 +59,7 @@ async def accept(
     Raises:
         Conflict: the key was used for something else. Unavailable: no runner takes the job.
     """
-    job = await asyncio.to_thread(service.jobs.create, wanted, spool, notices, idempotency_key)
+    job = await asyncio.to_thread(service.jobs.create, wanted, spool, notices, idempotency_key, posting.get())
     if job.status is Status.QUEUED:
         await hand_over(service, job)
     accepted = {"job": job.id, "domain": job.request.domain, "status": job.status.value}

@@ -64,6 +64,7 @@ class Job:
     report: dict[str, Any] | None = None
     error: str | None = None
     notices: list[str] = field(default_factory=list)
+    traceparent: str | None = None  # of the request that posted it (W3C), where that was traced
 
 
 class JobRunner(Protocol):
