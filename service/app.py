@@ -14,6 +14,7 @@ from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
+from fastapi.middleware.cors import CORSMiddleware
 
 from service import __version__
 from service.adapters.artifacts import try_lock
@@ -21,10 +22,12 @@ from service.adapters.calibration_source import StoredCalibrations
 from service.adapters.device import plan_execution, usable_cores
 from service.adapters.domain_store import DomainStore
 from service.adapters.encoder_store import EncoderStore
+from service.adapters.http_protocol import ConnectionLimits, guarded
 from service.adapters.job_store import JobStore
 from service.adapters.local_jobs import LocalJobs
 from service.adapters.onnx_engine import OnnxCalibrator, OnnxEncoder, choose_providers, on_gpu
 from service.adapters.redis_cache import RedisCache
+from service.adapters.redis_limits import RedisLimits
 from service.adapters.rq_jobs import RqJobs
 from service.adapters.tokenizer import FastTokenizer
 from service.api import (
@@ -44,12 +47,14 @@ from service.api import (
 )
 from service.api.auth import Keys
 from service.api.middleware import Envelope
+from service.api.origin import cors
 from service.api.state import Service
 from service.core.drift import DriftMonitor
 from service.core.embedding import Embedder
 from service.core.errors import Unavailable
 from service.core.jobs import JobRunner
 from service.core.memory_cache import MemoryCache
+from service.core.rate_limit import Limits, LocalLimits
 from service.core.registry import Registry
 from service.core.texts import VectorCodec
 from service.metrics import Metrics
@@ -58,6 +63,7 @@ from service.settings import Settings
 log = logging.getLogger("isosim")
 
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+LEASE_MARGIN = 10.0  # s a request counts as under way beyond the time it may take
 COUNT_SECONDS = 10.0  # between counts of the jobs on record; each reads all of them
 SWITCH_SECONDS = 0.0005  # until a busy event loop hands over: a device that waits for it computes nothing meanwhile
 GPU_WARM_LENGTHS = (16, 32, 64, 128, 256, 512)
@@ -107,7 +113,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         jobs, domain_store = JobStore(store), DomainStore(store)
         domain_store.prepare()
         await asyncio.to_thread(jobs.sweep)
-        url = None if settings.redis_url is None else settings.redis_url.get_secret_value()
+        url = settings.redis_address
         shared: RedisCache | None = None
         if url is None:
             stack.enter_context(only_process(settings))
@@ -115,6 +121,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             shared = await stack.enter_async_context(
                 RedisCache(url, ttl=settings.redis_ttl, timeout=settings.redis_timeout, on_event=metrics.observe_redis)
             )
+        limits = await stack.enter_async_context(shared_limits(settings, url, metrics))
         registry = Registry(
             StoredCalibrations(domain_store, calibrator, artifact.digest),
             artifact.digest,
@@ -148,7 +155,8 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         service = Service(
             settings=settings,
             metrics=metrics,
-            keys=Keys(settings.api_keys_file),
+            keys=stack.enter_context(Keys(settings.api_keys_file).watched()),
+            limits=limits,
             encoder=artifact,
             tokenizer=tokenizer,
             embedder=embedder,
@@ -172,6 +180,23 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         service.ready = True
         yield service
         service.ready = False
+
+
+@asynccontextmanager
+async def shared_limits(settings: Settings, url: str | None, metrics: Metrics) -> AsyncIterator[Limits]:
+    """The keys' limits, of all processes where there is a Redis."""
+    if url is None or settings.api_keys_file is None:
+        yield LocalLimits(on_refused=metrics.observe_limit)
+        return
+    lease = settings.request_timeout + LEASE_MARGIN
+    async with RedisLimits(
+        url,
+        timeout=settings.redis_timeout,
+        lease=lease,
+        on_refused=metrics.observe_limit,
+        on_fallback=metrics.limits_fallback.inc,
+    ) as limits:
+        yield limits
 
 
 @contextlib.contextmanager
@@ -216,10 +241,28 @@ class Server(uvicorn.Server):
             log_level=settings.log_level,
             access_log=False,
             server_header=False,
+            http=guarded(self.connection_limits(settings)),
+            ws="none",  # no route speaks it
+            timeout_keep_alive=settings.keep_alive,
             timeout_graceful_shutdown=int(settings.drain_seconds),
         )
         super().__init__(config)
         sys.setswitchinterval(SWITCH_SECONDS)
+
+    def connection_limits(self, settings: Settings) -> ConnectionLimits:
+        def closed(reason: str) -> None:
+            service: Service | None = getattr(self.app.state, "service", None)
+            if service is not None:
+                service.metrics.observe_closed(reason)
+
+        return ConnectionLimits(
+            header_timeout=settings.header_timeout,
+            body_timeout=settings.body_timeout,
+            min_transfer_rate=settings.min_transfer_rate,
+            keep_alive=settings.keep_alive,
+            max_connections=settings.max_connections,
+            on_closed=closed,
+        )
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -260,4 +303,6 @@ def create_app(settings: Settings) -> FastAPI:
     for router in (*scoring, *rest, console.router, docs_page.router):
         app.include_router(router)
     app.add_middleware(Envelope)
+    if settings.cors_origins:
+        app.add_middleware(CORSMiddleware, **cors(settings.cors_origins))
     return app

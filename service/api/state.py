@@ -13,6 +13,7 @@ from service.api.auth import Keys
 from service.core.drift import DriftMonitor
 from service.core.embedding import Embedder
 from service.core.jobs import JobRunner
+from service.core.rate_limit import Limits
 from service.core.registry import Registry
 from service.metrics import Metrics
 from service.settings import Settings
@@ -25,6 +26,7 @@ class Service:
     settings: Settings
     metrics: Metrics
     keys: Keys
+    limits: Limits
     encoder: EncoderArtifact
     tokenizer: FastTokenizer
     embedder: Embedder
