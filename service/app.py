@@ -267,6 +267,7 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
+            self.app.state.service.metrics.connections.set_function(lambda: len(self.server_state.connections))
             address = f"http://{self.config.host}:{self.config.port}"
             body = '{"pairs": [["A man is playing a guitar.", "Someone plays an instrument."]]}'
             print(f"ready on {address}; try:\n")

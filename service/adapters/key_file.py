@@ -60,6 +60,11 @@ class KeyFile:
         return len(self._grants)
 
     @property
+    def grants(self) -> list[Grant]:
+        """In the order of the file."""
+        return list(self._grants.values())
+
+    @property
     def valid(self) -> bool:
         """False while the file is broken or gone, and the keys read before stay in force."""
         return not self._trouble

@@ -21,7 +21,7 @@ from service.api.requests import TraceDep, documented, needs
 from service.api.schemas import CalibrateOptions, CalibrateRequest, JobAccepted, Jobs, JobState
 from service.api.state import Service, ServiceDep
 from service.api.submission import accept, check_domain, check_room, intake_limits, read_json_body
-from service.core.errors import Conflict, UnsupportedMedia
+from service.core.errors import Conflict, Overloaded, UnsupportedMedia
 from service.core.jobs import Job, JobRequest, Status
 
 router = APIRouter(prefix="/calibrate", tags=["calibration"])
@@ -30,6 +30,7 @@ READ, CALIBRATE = [needs("read")], [needs("calibrate")]
 FORMATS: dict[str, Format] = {"text/plain": "text", "application/x-ndjson": "ndjson"}
 CHUNK = 256 * 1024  # bytes handed to a thread at once
 EVENT_SECONDS = 0.25
+MAX_EVENT_STREAMS = 256  # of a process; each reads its job's record four times a second
 KEEP_ALIVE_SECONDS = 15.0  # proxies close connections that stay silent for a minute, some for half of one
 
 BODY_DOC = body_of(
@@ -154,12 +155,23 @@ async def get_job(job: JobDep) -> JobState:
 )
 async def job_events(job: JobDep, service: ServiceDep) -> StreamingResponse:
     """Server-sent events: the job's state whenever it changes, until it ends; a comment every 15 s in between."""
+    if service.event_streams >= MAX_EVENT_STREAMS:
+        raise Overloaded(f"{MAX_EVENT_STREAMS} event streams are open; ask for the job itself instead", retry_after=5)
     return StreamingResponse(
         events(service, job.id), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
     )
 
 
 async def events(service: Service, job_id: str) -> AsyncIterator[bytes]:
+    service.event_streams += 1
+    try:
+        async for event in changes(service, job_id):
+            yield event
+    finally:
+        service.event_streams -= 1
+
+
+async def changes(service: Service, job_id: str) -> AsyncIterator[bytes]:
     last, sent = None, time.monotonic()
     while True:
         now = state(await asyncio.to_thread(service.jobs.read, job_id))

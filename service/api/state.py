@@ -21,7 +21,7 @@ from service.settings import Settings
 
 @dataclass
 class Service:
-    """Built by the composition root. `ready` is the only field that changes."""
+    """Built by the composition root. `ready` and the count of streams are all that changes."""
 
     settings: Settings
     metrics: Metrics
@@ -36,6 +36,7 @@ class Service:
     runner: JobRunner
     drift: DriftMonitor
     ready: bool = False
+    event_streams: int = 0  # open now
 
 
 def service_of(request: Request) -> Service:

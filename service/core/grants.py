@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import translate
+from functools import cached_property
 from typing import Literal, get_args
 
 from service.core.errors import Forbidden, Unauthorized
@@ -15,6 +16,7 @@ PATTERNS = re.compile(r"[a-z0-9._*?-]+(,[a-z0-9._*?-]+)*")  # globs over the cha
 RATE = re.compile(r"(?P<texts>[1-9][0-9]{0,8})/(?P<period>[smh])")
 COUNT = re.compile(r"[1-9][0-9]{0,5}")
 SECONDS = {"s": 1, "m": 60, "h": 3600}
+PERIODS = {1: "a second", 60: "a minute", 3600: "an hour"}
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Rate:
         return self.texts / self.seconds
 
     def __str__(self) -> str:
-        return f"{self.texts} texts a {'second' if self.seconds == 1 else 'minute' if self.seconds == 60 else 'hour'}"
+        return f"{self.texts} texts {PERIODS[self.seconds]}"
 
 
 @dataclass(frozen=True)
@@ -38,17 +40,21 @@ class Grant:
 
     id: str
     scopes: frozenset[str]
-    domains: re.Pattern[str] | None = None  # None: all
+    patterns: tuple[str, ...] | None = None  # globs of domains; None: all
     rate: Rate | None = None
     concurrent: int | None = None  # requests under way
     name: str = ""
+
+    @cached_property
+    def _domains(self) -> re.Pattern[str]:
+        return re.compile("|".join(translate(pattern) for pattern in self.patterns or ()))
 
     @property
     def limited(self) -> bool:
         return self.rate is not None or self.concurrent is not None
 
     def may_use(self, domain: str) -> bool:
-        return self.domains is None or self.domains.match(domain) is not None
+        return self.patterns is None or self._domains.match(domain) is not None
 
     def check_scope(self, scope: Scope) -> None:
         """Raises Forbidden."""
@@ -91,11 +97,10 @@ def parse_grant(key_id: str, words: Sequence[str]) -> Grant:
         else:
             options[option] = value
     rate = RATE.fullmatch(options.get("rate", ""))
-    patterns = options["domains"].split(",") if "domains" in options else None
     return Grant(
         id=key_id,
         scopes=scopes,
-        domains=None if patterns is None else re.compile("|".join(translate(pattern) for pattern in patterns)),
+        patterns=tuple(options["domains"].split(",")) if "domains" in options else None,
         rate=None if rate is None else Rate(int(rate["texts"]), SECONDS[rate["period"]]),
         concurrent=int(options["concurrent"]) if "concurrent" in options else None,
         name=" ".join(name),
