@@ -65,6 +65,7 @@ log = logging.getLogger("isosim")
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 LEASE_MARGIN = 10.0  # s a request counts as under way beyond the time it may take
 COUNT_SECONDS = 10.0  # between counts of the jobs on record; each reads all of them
+EXPIRE_SECONDS = 60.0  # between looks for jobs that were interrupted long ago, and for text of dead processes
 SWITCH_SECONDS = 0.0005  # until a busy event loop hands over: a device that waits for it computes nothing meanwhile
 GPU_WARM_LENGTHS = (16, 32, 64, 128, 256, 512)
 WARM_LENGTHS = (4, 16, 64)  # tokens; a first run at a new size allocates
@@ -210,14 +211,17 @@ def only_process(settings: Settings) -> Any:
 
 
 async def watch(service: Service) -> None:
-    """Sees new champions, and counts jobs for the metrics."""
-    counted = -COUNT_SECONDS
+    """Sees new champions, counts jobs for the metrics, and ends those whose text nobody will want any more."""
+    counted = expired = -EXPIRE_SECONDS
     while True:
         try:
             await service.registry.refresh()
             if time.monotonic() - counted > COUNT_SECONDS:
                 service.metrics.observe_jobs(await asyncio.to_thread(service.jobs.counts))
                 counted = time.monotonic()
+            if time.monotonic() - expired > EXPIRE_SECONDS:
+                await asyncio.to_thread(service.jobs.expire, service.settings.keep_interrupted)
+                expired = time.monotonic()
         except Exception:  # the loop's boundary: the volume is away, a file is odd; what is loaded keeps serving
             log.exception("the model store could not be read")
         await asyncio.sleep(service.settings.poll_seconds)

@@ -9,6 +9,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 from pydantic import (
     Field,
+    FilePath,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
@@ -37,7 +38,7 @@ class Settings(BaseSettings):
     encoder: str = "minilm"  # an id in the store, or id@digest to pin one export
     redis_url: SecretStr | None = None  # redis://user:password@host:6379/0, rediss:// with TLS; without it: one process
     redis_password: SecretStr | None = None  # where a secret holds it alone, as it is; percent-encoded in redis_url
-    redis_ca_file: Path | None = None  # PEM; authority of the server's certificate (rediss://); unset: the system's
+    redis_ca_file: FilePath | None = None  # PEM; authority of the server's certificate (rediss://); unset: the system's
 
     # Who
     api_keys_file: Path | None = None  # lines that `isosim keys new` prints (SECURITY.md); re-read when it changes
@@ -78,6 +79,7 @@ class Settings(BaseSettings):
 
     # Calibration
     keep_versions: PositiveInt = 10  # a domain; champion and previous are always kept
+    keep_interrupted: PositiveInt = 24 * 3600  # s an interrupted job keeps its text, to be retried; then it fails
     keep_jobs: PositiveInt = 1000  # records of ended jobs
     max_queued_jobs: PositiveInt = 100  # each holds its text on disk until it runs
     job_timeout: PositiveInt = 4 * 3600  # s; a job that takes longer is ended
