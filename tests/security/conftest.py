@@ -10,10 +10,14 @@ from typing import Any
 import httpx
 import pytest
 
+from service.adapters.domain_store import DomainStore
+from service.adapters.encoder_store import EncoderArtifact
+from service.adapters.job_store import JobStore
 from service.app import create_app
+from service.core.domain_model import DomainModel
+from service.core.jobs import JobRequest, Status
 from service.settings import Settings
 from tests.conftest import Process, Server, serve_with
-from tests.text import sentences
 
 SCOPES = ("read", "calibrate", "admin")
 
@@ -49,8 +53,21 @@ SUBSETS = ["read", "calibrate", "admin", "read,calibrate", "read,admin", "calibr
 RESTRICTED = "restricted"
 
 
+def furnish(store: Path, encoder: EncoderArtifact, domain: str) -> str:
+    """A domain with two versions that change nothing, both promoted in turn, and the job that could have made them."""
+    domains, jobs = DomainStore(store), JobStore(store)
+    facts = {"encoder": {"id": encoder.id, "digest": encoder.digest}, "method": "identity", "sentences": 300}
+    for _ in range(2):
+        version = domains.publish(domain, facts, {}, None, DomainModel())
+        domains.promote(domain, encoder.digest, version, expected=domains.aliases(domain, encoder.digest))
+    with jobs.spool() as spool:
+        job = jobs.create(JobRequest(domain, encoder.digest, encoder.id), spool, [], None)
+    jobs.end(jobs.begin(job.id), Status.SUCCEEDED, version=2, promoted=True, report={})
+    return job.id
+
+
 @pytest.fixture(scope="session")
-def keyed(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keyed]:
+def keyed(tiny_store: Path, tiny: EncoderArtifact, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keyed]:
     folder = tmp_path_factory.mktemp("keyed")
     shutil.copytree(tiny_store / "encoders", folder / "store" / "encoders")
     keys = folder / "keys"
@@ -58,15 +75,6 @@ def keyed(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     keys.write_text("".join(lines) + key_line(RESTRICTED, "read,calibrate,admin domains=mine,mine-*"))
     running: list[Process] = []
     server = serve_with(folder, running, model_store=folder / "store", encoder="tiny", api_keys_file=keys)
-    all_scopes = SUBSETS[-1]
-    server.client.headers.update(bearer(all_scopes))
-    jobs = {}
-    for domain in ("mine", "theirs"):
-        for _ in range(2):  # so that there is a previous version
-            done = server.calibrate(domain, sentences(300), method="identity", promote="always")
-            assert done["promoted"], done
-        jobs[domain] = done["job"]
-    del server.client.headers["authorization"]
-    yield Keyed(server, keys, jobs)
+    yield Keyed(server, keys, {domain: furnish(folder / "store", tiny, domain) for domain in ("mine", "theirs")})
     for process in running:
         process.kill()

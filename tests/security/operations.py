@@ -62,7 +62,8 @@ def naming(document: dict[str, Any], domain: str, job: str) -> Iterator[Asked]:
             for body in bodies(document, operation):
                 for name in NAMES:
                     if f"{{{name}}}" in template:
-                        for value in {"domain": [domain], "model": models, "job_id": [job]}[name]:
+                        bare = models[:2] if "{version}" in template else models  # one version is enough
+                        for value in {"domain": [domain], "model": bare, "job_id": [job]}[name]:
                             path = template.format(**VALUES | {name: value})
                             yield Asked(method.upper(), path, template, {}, body, f"path {name}")
                 query = [p["name"] for p in operation.get("parameters", []) if p["in"] == "query"]

@@ -53,6 +53,8 @@ def test_the_same_requests_for_its_own_domain_are_let_through(keyed: Keyed, docu
     for asked in naming(document, MINE, keyed.jobs[MINE]):
         if asked.method in ("DELETE", "PUT") or asked.path.endswith("/rollback"):
             continue  # these would change what other tests look at
+        if asked.where == "query domain":
+            asked.body = {**asked.body, "domain": MINE}
         response = keyed.ask(RESTRICTED, asked.method, asked.path, **asked.arguments())
         assert response.status_code != 403, (asked, response.text[:300])
 

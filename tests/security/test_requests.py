@@ -16,8 +16,8 @@ from tests.text import sentences
 
 JSON = {"content-type": "application/json"}
 BODIES = [
-    "/similarity", "/embed", "/rerank", "/score", "/v1/embeddings", "/calibrate", "/tokenize", "/v2/models/isosim/infer",
-    "/domains/default/champion", "/domains/default/labels",
+    "/similarity", "/embed", "/rerank", "/score", "/v1/embeddings", "/calibrate", "/tokenize",
+    "/v2/models/isosim/infer", "/domains/default/champion", "/domains/default/labels",
 ]  # fmt: skip
 
 
