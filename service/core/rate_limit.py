@@ -34,7 +34,8 @@ def too_fast(rate: Rate, wait: float) -> Overloaded:
 
 
 def too_many(concurrent: int) -> Overloaded:
-    return Overloaded(f"the API key has {concurrent} requests under way, as many as it may have")
+    requests = f"{concurrent} request{'s' * (concurrent > 1)}"
+    return Overloaded(f"the API key has {requests} under way, as many as it may have")
 
 
 class TokenBucket:

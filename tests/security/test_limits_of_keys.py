@@ -79,10 +79,11 @@ def test_a_key_has_no_more_requests_under_way_than_it_may(limited: list[Server],
     with jobs.spool() as spool:
         job = jobs.create(JobRequest("d", "digest", "tiny"), spool, [], None)  # queued, and nobody runs it
     with first.client.stream("GET", f"/calibrate/{job.id}/events", headers=bearer("narrow")) as stream:
-        next(stream.iter_lines())
+        lines = stream.iter_lines()  # kept: an iterator that is thrown away closes the stream
+        next(lines)
         refused = ask(second, "narrow")
         assert (refused.status_code, refused.json()["error_type"]) == (429, "Overloaded")
-        assert "1 requests under way" in refused.json()["error"]
+        assert "1 request under way" in refused.json()["error"]
         assert refused.headers["retry-after"] == "1"
         assert ask(second, "free").status_code == 200
     wait_until(lambda: ask(second, "narrow").status_code == 200)

@@ -35,6 +35,7 @@ def test_a_request_that_takes_too_long_is_answered_503_and_its_work_is_dropped(s
     assert "longer than 0.3 s" in body["error"]
     assert body["request_id"] == response.headers["x-request-id"]
     assert int(response.headers["retry-after"]) >= 1
+    wait_until(lambda: "isosim_queued_texts 0.0" in server.client.get("/metrics").text)
     v1 = server.client.post("/v1/embeddings", json={"model": "isosim", "input": texts[:4000:2]})
     assert (v1.status_code, v1.json()["error"]["type"]) == (503, "service_unavailable_error")
     assert time.monotonic() - begun < 30
@@ -66,7 +67,7 @@ def test_json_that_is_nested_too_deep_is_refused(tiny_server: Server, path: str,
     method = "PUT" if path.endswith("champion") else "POST"
     for depth in (300, 1500):
         response = tiny_server.client.request(method, path, content=opening * depth, headers=JSON)
-        assert response.status_code in (400, 422), response.text
+        assert response.status_code in (400, 413, 422), response.text
         assert len(response.content) < 2000  # nothing of it is sent back
     assert tiny_server.client.get("/readyz").status_code == 200
 
@@ -90,7 +91,10 @@ def test_any_unicode_is_a_text(tiny_server: Server, text: str) -> None:
         ("/score", {"model": "isosim", "text_1": text, "text_2": "b"}),
         ("/tokenize", {"inputs": text}), ("/v1/embeddings", {"model": "isosim", "input": text}),
     ):  # fmt: skip
-        assert client.post(path, json=body).status_code == 200, path
+        response = client.post(path, json=body)
+        nothing_left = response.status_code == 422 and response.json()["error_type"] == "Tokenizer"  # of control signs
+        nothing_left |= response.status_code == 400 and path.startswith("/v1") and "token" in response.text
+        assert response.status_code == 200 or nothing_left, (path, response.text)
 
 
 def test_half_a_surrogate_pair_is_no_text_on_any_route(tiny_server: Server) -> None:
@@ -145,7 +149,8 @@ def test_event_streams_have_a_most(serve: Serve, store: Path, redis_server: Redi
         with httpx.stream("GET", f"{server.url}/calibrate/{job.id}/events", timeout=60) as stream:
             statuses.append(stream.status_code)
             if stream.status_code == 200:
-                next(stream.iter_lines())
+                lines = stream.iter_lines()  # kept: an iterator that is thrown away closes the stream
+                next(lines)
                 stop.wait(60)
 
     followers = [threading.Thread(target=follow) for _ in range(MAX_EVENT_STREAMS + 20)]
