@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
+from fastapi.middleware.cors import CORSMiddleware
 from threadpoolctl import threadpool_limits
 
 from service import __version__, announcements
@@ -24,6 +25,7 @@ from service.adapters.job_store import JobStore
 from service.adapters.local_jobs import LocalJobs
 from service.adapters.onnx_engine import OnnxCalibrator, OnnxEncoder, choose_providers, on_gpu
 from service.adapters.redis_cache import RedisCache
+from service.adapters.redis_limits import RedisLimits
 from service.adapters.redis_pulse import beat
 from service.adapters.rq_jobs import RqJobs
 from service.adapters.tokenizer import FastTokenizer
@@ -45,6 +47,7 @@ from service.api import (
 from service.api.auth import Keys
 from service.api.middleware import Envelope
 from service.api.observation import Observer
+from service.api.origin import cors
 from service.api.request_log import AccessLog
 from service.api.state import Phase, Service
 from service.core.drift import DriftMonitor
@@ -52,6 +55,7 @@ from service.core.embedding import Embedder
 from service.core.errors import Unavailable
 from service.core.jobs import JobRunner
 from service.core.memory_cache import MemoryCache
+from service.core.rate_limit import Limits, LocalLimits
 from service.core.registry import Registry
 from service.core.texts import VectorCodec
 from service.logs import setup as logs
@@ -66,7 +70,9 @@ log = logging.getLogger("isosim")
 
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 LAST_SPANS = 0.5  # s to send them where requests have taken all the time there was
+LEASE_MARGIN = 10.0  # s a request counts as under way beyond the time it may take
 COUNT_SECONDS = 10.0  # between counts of the jobs on record; each reads all of them
+EXPIRE_SECONDS = 60.0  # between looks for jobs that were interrupted long ago, and for text of dead processes
 GPU_WARM_LENGTHS = (16, 32, 64, 128, 256, 512)
 WARM_LENGTHS = (4, 16, 64)  # tokens; a first run at a new size allocates
 
@@ -120,7 +126,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         domain_store.prepare()
         await asyncio.to_thread(jobs.sweep)
         await asyncio.to_thread(census.take)  # what has ended by now is no news
-        url = None if settings.redis_url is None else settings.redis_url.get_secret_value()
+        url = settings.redis_address
         shared: RedisCache | None = None
         if url is None:
             stack.enter_context(only_process(settings))
@@ -130,6 +136,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             )
             metrics.redis_up.read = lambda: shared.up
             stack.push_async_callback(end, asyncio.create_task(beat(shared), name="redis-pulse"))
+        limits = await stack.enter_async_context(shared_limits(settings, url, metrics))
         registry = Registry(
             StoredCalibrations(domain_store, calibrator, artifact.digest),
             artifact.digest,
@@ -163,7 +170,8 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         service = Service(
             settings=settings,
             metrics=metrics,
-            keys=Keys(settings.api_keys_file),
+            keys=stack.enter_context(Keys(settings.api_keys_file).watched()),
+            limits=limits,
             encoder=artifact,
             tokenizer=tokenizer,
             embedder=embedder,
@@ -193,6 +201,23 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         service.phase = Phase.SERVING
         yield service
         service.phase = Phase.STOPPING
+
+
+@asynccontextmanager
+async def shared_limits(settings: Settings, url: str | None, metrics: Metrics) -> AsyncIterator[Limits]:
+    """The keys' limits, of all processes where there is a Redis."""
+    if url is None or settings.api_keys_file is None:
+        yield LocalLimits(on_refused=metrics.observe_limit)
+        return
+    lease = settings.request_timeout + LEASE_MARGIN
+    async with RedisLimits(
+        url,
+        timeout=settings.redis_timeout,
+        lease=lease,
+        on_refused=metrics.observe_limit,
+        on_fallback=metrics.limits_fallback.inc,
+    ) as limits:
+        yield limits
 
 
 @contextlib.contextmanager
@@ -226,8 +251,8 @@ async def send_last(traces: "Tracing", observer: Observer) -> None:
 
 
 async def watch(service: Service, census: JobCensus) -> None:
-    """Sees new champions, and counts jobs for the metrics."""
-    counted = -COUNT_SECONDS
+    """Sees new champions, counts jobs for the metrics, and ends those whose text nobody will want any more."""
+    counted = expired = -EXPIRE_SECONDS
     while True:
         try:
             await service.registry.refresh()
@@ -237,6 +262,9 @@ async def watch(service: Service, census: JobCensus) -> None:
                 for job in found.ended:
                     service.metrics.observe_job_end(job)
                 counted = time.monotonic()
+            if time.monotonic() - expired > EXPIRE_SECONDS:
+                await asyncio.to_thread(service.jobs.expire, service.settings.keep_interrupted)
+                expired = time.monotonic()
         except Exception:  # the loop's boundary: the volume is away, a file is odd; what is loaded keeps serving
             log.exception("the model store could not be read")
         await asyncio.sleep(service.settings.poll_seconds)
@@ -274,4 +302,6 @@ def create_app(settings: Settings) -> FastAPI:
     for router in (*scoring, *rest, console.router, docs_page.router):
         app.include_router(router)
     app.add_middleware(Envelope)
+    if settings.cors_origins:
+        app.add_middleware(CORSMiddleware, **cors(settings.cors_origins))
     return app

@@ -32,6 +32,8 @@ DRIFT = {
     "distance_spread": "Standard deviation of log ||z||^2 over them; 1 for the domain's own text",
     "score_stability_index": "PSI of the similarities last served against the first of the version; 0.25 is a shift",
 }
+LIMITS = ("rate", "concurrent")
+CLOSED = ("headers", "body", "reading", "room", "full")  # too slow or too large; too slow; too slow; see http_protocol
 MAX_DOMAINS = 500  # champion series; domains beyond it are served all the same, but have none
 
 
@@ -101,6 +103,22 @@ class Metrics:
         self.load_failures = Counter(
             "isosim_calibration_load_failures_total", "Champions that could not be loaded", registry=r
         )
+        self.keys = Gauge("isosim_api_keys", "API keys in force", registry=r)
+        self.keys_valid = Gauge(
+            "isosim_api_keys_file_valid",
+            "0 while the keys' file is broken and the keys before stay in force",
+            registry=r,
+        )
+        self.limited = Counter(
+            "isosim_key_limit_refusals_total", "Requests refused with 429 for their key's limits", ["limit"], registry=r
+        )
+        self.limits_fallback = Counter(
+            "isosim_key_limit_fallbacks_total", "Limits counted by this process alone: Redis did not answer", registry=r
+        )
+        self.connections = Gauge("isosim_connections", "Open connections", registry=r)
+        self.connections_closed = Counter(
+            "isosim_connections_closed_total", "Connections closed to protect the server", ["reason"], registry=r
+        )
         self.ready = Gauge("isosim_ready", "1 while the server takes requests", registry=r)
         self.tasks = Gauge("isosim_event_loop_tasks", "Tasks on the event loop, waiting ones included", registry=r)
         self.encoder = Info("isosim_encoder", "The encoder this process runs", registry=r)
@@ -131,6 +149,10 @@ class Metrics:
             self.jobs.labels(status.value)
         for status in ENDS:
             self.job_ends.labels(status.value)
+        for limit in LIMITS:
+            self.limited.labels(limit)
+        for reason in CLOSED:
+            self.connections_closed.labels(reason)
 
     def observe_batch(self, batch: BatchStats) -> None:
         self.batch_texts.observe(batch.texts)
@@ -166,6 +188,12 @@ class Metrics:
             self._stages["queue"].observe(timings.queue)
             self._stages["inference"].observe(timings.inference)
         self._stages["calibration"].observe(calibration)
+
+    def observe_limit(self, limit: str) -> None:
+        self.limited.labels(limit).inc()
+
+    def observe_closed(self, reason: str) -> None:
+        self.connections_closed.labels(reason).inc()
 
     def observe_jobs(self, counts: Mapping[Status, int]) -> None:
         for status in Status:

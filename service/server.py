@@ -12,6 +12,7 @@ from types import FrameType
 import uvicorn
 
 from service import announcements
+from service.adapters.http_protocol import ConnectionLimits, guarded
 from service.api.state import Phase, Service
 from service.app import create_app
 from service.logs import setup as logs
@@ -40,14 +41,30 @@ class Server(uvicorn.Server):
             log_level=settings.log_level,
             log_config=None,
             access_log=False,
-            ws="none",  # there is none; and the library would log headers, keys among them, at level debug
             server_header=False,
+            http=guarded(self.connection_limits(settings)),
+            ws="none",  # there is none; and the library would log headers, keys among them, at level debug
+            timeout_keep_alive=settings.keep_alive,
             timeout_graceful_shutdown=int(settings.drain_seconds),
         )
         super().__init__(config)
         self.failed = False  # ended because only a restart helps
         self._drained_at: float | None = None  # s, monotonic
         sys.setswitchinterval(SWITCH_SECONDS)
+
+    def connection_limits(self, settings: Settings) -> ConnectionLimits:
+        def closed(reason: str) -> None:
+            if self.service is not None:
+                self.service.metrics.observe_closed(reason)
+
+        return ConnectionLimits(
+            header_timeout=settings.header_timeout,
+            body_timeout=settings.body_timeout,
+            min_transfer_rate=settings.min_transfer_rate,
+            keep_alive=settings.keep_alive,
+            max_connections=settings.max_connections,
+            on_closed=closed,
+        )
 
     @property
     def service(self) -> Service | None:
@@ -57,7 +74,8 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        if self.started:
+        if self.started and self.service is not None:
+            self.service.metrics.connections.set_function(lambda: len(self.server_state.connections))
             address = f"http://{self.config.host}:{self.config.port}"
             announcements.ready(address)
             output = logs.output()

@@ -178,8 +178,8 @@ def serve_queue(settings: Settings, *, burst: bool = False) -> None:
 
     from service.adapters.rq_jobs import QUEUE  # noqa: PLC0415
 
-    assert settings.redis_url is not None  # noqa: S101 - the command line has checked
-    connection = Redis.from_url(settings.redis_url.get_secret_value())
+    assert settings.redis_address is not None  # noqa: S101 - the command line has checked
+    connection = Redis.from_url(settings.redis_address)
     step_back()
     Worker([Queue(QUEUE, connection=connection)], connection=connection).work(
         burst=burst, with_scheduler=False, logging_level=settings.log_level.upper()

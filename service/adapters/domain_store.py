@@ -5,6 +5,7 @@ Aliases are kept by encoder digest, so that fleets on different encoders share a
 
 import contextlib
 import os
+import re
 import shutil
 import zipfile
 from collections.abc import Mapping
@@ -19,12 +20,14 @@ import safetensors.numpy
 from safetensors import SafetensorError
 
 from service.adapters.artifacts import building, locked, read_json, seal, verified, write_json
+from service.core.calibration import DOMAIN_NAME
 from service.core.domain_model import DomainModel
-from service.core.errors import Conflict, CorruptArtifact, NotFound
+from service.core.errors import Conflict, CorruptArtifact, InvalidInput, NotFound
 
 ALIASES, WEIGHTS, REPORT = "aliases.json", "weights.safetensors", "report.json"
 PART = ".npz"  # a file for each part of the domain model
 TOMBSTONE = "deleted"  # keeps a deleted version's number from being given again
+NAME = re.compile(DOMAIN_NAME)
 Weights = dict[str, npt.NDArray[Any]]
 
 
@@ -74,9 +77,20 @@ class DomainStore:
         self.root.mkdir(parents=True, exist_ok=True)
         self._prepared = True
 
+    def place(self, domain: str) -> Path:
+        """The folder of a domain; no path is ever made of a name that was not checked.
+
+        Raises:
+            InvalidInput: this is no name.
+        """
+        if not NAME.fullmatch(domain):
+            raise InvalidInput(f"domain {domain[:80]!r} is no name")
+        return self.root / domain
+
     def domains(self) -> list[str]:
         """Names of all domains that have a version."""
-        return sorted({f.parent.parent.name for f in self.root.glob("*/[0-9]*/manifest.json")})
+        found = {f.parent.parent.name for f in self.root.glob("*/[0-9]*/manifest.json")}
+        return sorted(name for name in found if NAME.fullmatch(name))
 
     def changes(self) -> dict[str, int]:
         """A stamp for each domain that differs after its aliases changed; cheap enough to poll.
@@ -86,7 +100,7 @@ class DomainStore:
         """
         try:
             with os.scandir(self.root) as entries:
-                files = [Path(entry.path) / ALIASES for entry in entries]
+                files = [Path(entry.path) / ALIASES for entry in entries if NAME.fullmatch(entry.name)]
         except FileNotFoundError:
             if self._prepared:
                 raise
@@ -96,11 +110,11 @@ class DomainStore:
 
     def versions(self, domain: str) -> list[int]:
         """Existing versions, rising."""
-        folders = (self.root / domain).glob("[0-9]*/manifest.json")
+        folders = self.place(domain).glob("[0-9]*/manifest.json")
         return sorted(int(f.parent.name) for f in folders if f.parent.name.isdigit())
 
     def manifest(self, domain: str, version: int) -> dict[str, Any]:
-        path = self.root / domain / str(version) / "manifest.json"
+        path = self.place(domain) / str(version) / "manifest.json"
         try:
             manifest = read_json(path)
         except FileNotFoundError:
@@ -113,7 +127,7 @@ class DomainStore:
     def report(self, domain: str, version: int) -> dict[str, Any]:
         self.manifest(domain, version)
         try:
-            return read_json(self.root / domain / str(version) / REPORT)
+            return read_json(self.place(domain) / str(version) / REPORT)
         except FileNotFoundError:  # deleted meanwhile
             raise NotFound(f"domain {domain!r} has no version {version}") from None
 
@@ -121,7 +135,7 @@ class DomainStore:
         """Raises NotFound, or CorruptArtifact with the name of the file that does not match."""
         self.manifest(domain, version)
         try:
-            return read_version(self.root / domain / str(version))
+            return read_version(self.place(domain) / str(version))
         except FileNotFoundError:  # deleted meanwhile
             raise NotFound(f"domain {domain!r} has no version {version}") from None
 
@@ -134,7 +148,7 @@ class DomainStore:
         model: DomainModel,
     ) -> int:
         """Writes a new version and returns its number; nothing half-written is ever visible."""
-        place = self.root / domain
+        place = self.place(domain)
         with building(place) as folder:
             if weights is not None:
                 safetensors.numpy.save_file(weights, folder / WEIGHTS)
@@ -154,11 +168,11 @@ class DomainStore:
 
     def _aliases(self, domain: str) -> dict[str, Any]:
         try:
-            stored = read_json(self.root / domain / ALIASES)
+            stored = read_json(self.place(domain) / ALIASES)
         except FileNotFoundError:
             return {"revision": 0, "encoders": {}}
         if not isinstance(stored.get("revision"), int) or not isinstance(stored.get("encoders"), dict):
-            raise CorruptArtifact(f"{self.root / domain / ALIASES} is not understood")
+            raise CorruptArtifact(f"{self.place(domain) / ALIASES} is not understood")
         return stored
 
     def aliases(self, domain: str, encoder: str) -> Aliases:
@@ -187,7 +201,7 @@ class DomainStore:
         return self._set(domain, encoder, swapped)
 
     def _set(self, domain: str, encoder: str, wanted: Aliases) -> Aliases:
-        with locked(self.root / domain / ".lock"):
+        with locked(self.place(domain) / ".lock"):
             stored = self._aliases(domain)
             if stored["revision"] != wanted.revision:
                 raise Conflict(f"the aliases of {domain!r} changed meanwhile; look and try again")
@@ -195,7 +209,7 @@ class DomainStore:
                 self.manifest(domain, wanted.champion)
             stored["revision"] += 1
             stored["encoders"][encoder] = {"champion": wanted.champion, "previous": wanted.previous}
-            write_json(self.root / domain / ALIASES, stored)
+            write_json(self.place(domain) / ALIASES, stored)
         return replace(wanted, revision=stored["revision"])
 
     def _named(self, domain: str) -> set[int]:
@@ -204,14 +218,14 @@ class DomainStore:
     def delete(self, domain: str, version: int) -> None:
         """Raises NotFound; Conflict for a version that an alias names."""
         self.manifest(domain, version)
-        with locked(self.root / domain / ".lock"):
+        with locked(self.place(domain) / ".lock"):
             self.manifest(domain, version)
             if version in self._named(domain):
                 raise Conflict(f"version {version} of {domain!r} is champion or previous and cannot be deleted")
             self._bury(domain, version)
 
     def _bury(self, domain: str, version: int) -> None:
-        folder = self.root / domain / str(version)
+        folder = self.place(domain) / str(version)
         (folder / "manifest.json").unlink()  # first: from here on the version is not there
         (folder / TOMBSTONE).touch()
         for file in folder.iterdir():
@@ -220,12 +234,12 @@ class DomainStore:
 
     def prune(self, domain: str, keep: int) -> list[int]:
         """Deletes all but the newest `keep` versions, never a champion or previous."""
-        with locked(self.root / domain / ".lock"):
+        with locked(self.place(domain) / ".lock"):
             named = self._named(domain)
             old = [v for v in self.versions(domain)[:-keep] if v not in named]
             for version in old:
                 self._bury(domain, version)
-            for leftover in (self.root / domain).glob(".building-*"):  # of a killed worker
+            for leftover in self.place(domain).glob(".building-*"):  # of a killed worker
                 with contextlib.suppress(FileNotFoundError):
                     age = datetime.now(UTC).timestamp() - leftover.stat().st_mtime
                     if age > 24 * 3600:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import fcntl
 import hashlib
 import logging
 import os
@@ -23,7 +24,7 @@ from service.core.errors import Conflict, CorruptArtifact, JobCancelled, NotFoun
 from service.core.jobs import Job, JobRequest, LabelledPair, Status
 
 RECORD, INPUT, DECIDED, CLAIM = "job.json", "input", "decided", "claim"
-LEFTOVER = 24 * 3600.0  # s after which half-made folders and spooled text belong to nobody
+LEFTOVER = 3600.0  # s after which a half-made folder, which takes moments to make, belongs to nobody
 SILENCE = 30.0  # s without a heartbeat before a running job counts as interrupted; workers beat every 2 s
 JOB_ID = re.compile(r"[0-9a-f]{32}")
 
@@ -196,11 +197,30 @@ class JobStore:
         self._drop_claims({job_id})
 
     def sweep(self) -> None:
-        """Removes what a process that died has left half-made; for the start of a server."""
-        for leftover in (*self.root.glob(".spool-*"), *self.root.glob(".building-*")):
+        """Removes what a process that died has left half-made, posted text among it."""
+        for leftover in (*self.root.glob(".building-*"), *self.root.glob(".new.*")):
             with contextlib.suppress(FileNotFoundError):
                 if time.time() - leftover.stat().st_mtime > LEFTOVER:
                     shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+        for leftover in self.root.glob(".spool-*"):
+            with contextlib.suppress(FileNotFoundError), leftover.open("rb") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    continue  # text that is arriving
+                leftover.unlink()
+
+    def expire(self, age: float) -> None:
+        """Ends interrupted jobs that nobody has retried for `age` seconds: their text is deleted. Sweeps, too."""
+        for job in self.all():
+            if job.status is not Status.INTERRUPTED or time.time() - job.heartbeat <= age:
+                continue
+            with contextlib.suppress(NotFound), locked(self.folder(job.id) / ".lock"):
+                found = self.read(job.id)
+                if found.status is Status.INTERRUPTED:  # and not retried meanwhile
+                    self.decide(job.id)
+                    self.end(found, Status.FAILED, error=f"{job.error}; nobody did for {age:g} s: its text is deleted")
+        self.sweep()
 
     def interrupt(self, job_id: str) -> Job:
         """Marks a job whose worker is known to be dead."""
@@ -244,8 +264,12 @@ class Spool:
 
     def __init__(self, root: Path) -> None:
         root.mkdir(parents=True, exist_ok=True)
+        # Under a name that nobody sweeps until it is locked: the lock ends with the process, and the text is swept.
         self._path = root / f".spool-{uuid.uuid4().hex}"
-        self._file = self._path.open("wb")
+        new = root / f".new{self._path.name}"
+        self._file = new.open("wb")
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        new.rename(self._path)
         self._hash = hashlib.sha256()
 
     def __enter__(self) -> "Spool":

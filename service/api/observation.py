@@ -61,7 +61,7 @@ class Observer:
             status=status,
             seconds=seconds,
             client=client[0] if client else None,
-            caller=scope["state"].get("caller"),
+            caller=trace.grant.name or None,
         )
         if self.access is not None:
             self.access(trace, ended)

@@ -50,5 +50,7 @@ async def metrics(service: ServiceDep) -> Response:
     m.cache_bytes.set(service.embedder.memory.size)
     m.ready.set(service.ready)
     m.tasks.set(len(asyncio.all_tasks()))
+    m.keys.set(service.keys.count)
+    m.keys_valid.set(service.keys.valid)
     m.observe_drift(await asyncio.to_thread(service.drift.all))  # 0.3 ms a domain: too long for the event loop
     return Response(m.exposition(), media_type=CONTENT_TYPE_LATEST)

@@ -85,6 +85,7 @@ async def embed(
     Raises:
         InvalidInput, TokenizerFailure, Overloaded, BackendFailure; CallerLeft where nobody waits any more.
     """
+    trace.release = await service.limits.admit(trace.grant, len(contents))
     prompt = service.encoder.spec.prompt
     texts = [Text(prompt + content if isinstance(content, str) else content, side) for content in contents]
     embedded = await service.embedder.embed(texts, trace.caller_left)

@@ -15,6 +15,7 @@ from service.api.observation import Observer
 from service.core.drift import DriftMonitor
 from service.core.embedding import Embedder
 from service.core.jobs import JobRunner
+from service.core.rate_limit import Limits
 from service.core.registry import Registry
 from service.metrics import Metrics
 from service.settings import Settings
@@ -31,11 +32,12 @@ class Phase(Enum):
 
 @dataclass
 class Service:
-    """Built by the composition root. `phase` is the only field that changes."""
+    """Built by the composition root. `phase` and the count of streams are all that changes."""
 
     settings: Settings
     metrics: Metrics
     keys: Keys
+    limits: Limits
     encoder: EncoderArtifact
     tokenizer: FastTokenizer
     embedder: Embedder
@@ -46,6 +48,7 @@ class Service:
     drift: DriftMonitor
     observer: Observer
     phase: Phase = Phase.STARTING
+    event_streams: int = 0  # open now
 
     @property
     def ready(self) -> bool:

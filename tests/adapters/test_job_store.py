@@ -233,20 +233,41 @@ def test_a_discarded_job_is_gone_and_its_key_can_be_used_again(jobs: JobStore) -
 
 
 @pytest.mark.parametrize("how", ["sweep", "forget"])
-def test_what_a_killed_process_left_is_no_job_and_is_swept_away_after_a_day(jobs: JobStore, how: str) -> None:
+def test_what_a_killed_process_left_is_no_job_and_is_swept_away(jobs: JobStore, how: str) -> None:
+    """Half-made folders after an hour; text that was arriving at once, since no process holds its lock."""
     job = post(jobs)
-    left = [jobs.root / f"{kind}-{age}" for kind in (".spool", ".building") for age in ("old", "fresh")]
+    left = [jobs.root / f"{kind}-{age}" for kind in (".building", ".new.spool") for age in ("old", "fresh")]
     for path in left:
         if path.name.startswith(".building"):
             path.mkdir()
         else:
-            path.write_text('"secret words"')
+            path.touch()
         if path.name.endswith("old"):
-            yesterday = time.time() - 25 * 3600
-            os.utime(path, (yesterday, yesterday))
-    if how == "sweep":
-        jobs.sweep()
-    else:
-        jobs.forget(keep=10)
-    assert [path.exists() for path in left] == [False, True, False, True]
-    assert jobs.all() == [job]
+            earlier = time.time() - 2 * 3600
+            os.utime(path, (earlier, earlier))
+    (jobs.root / ".spool-dead").write_text('"secret words"')
+    with jobs.spool() as arriving:
+        arriving.extend(TEXTS)
+        if how == "sweep":
+            jobs.sweep()
+        else:
+            jobs.forget(keep=10)
+        assert [path.exists() for path in left] == [False, True, False, True]
+        assert len(list(jobs.root.glob(".spool-*"))) == 1
+        second = jobs.create(REQUEST, arriving, [], None)
+    assert list(jobs.texts(second.id)) == TEXTS
+    assert {found.id for found in jobs.all()} == {job.id, second.id}
+
+
+def test_an_interrupted_job_that_nobody_retries_fails_and_its_text_goes(jobs: JobStore) -> None:
+    old, fresh, queued = post(jobs), post(jobs), post(jobs)
+    silent(jobs, jobs.begin(old.id))
+    jobs.interrupt(jobs.begin(fresh.id).id)
+    jobs.expire(age=SILENCE)
+    assert [jobs.read(job.id).status for job in (old, fresh, queued)] == [
+        Status.FAILED, Status.INTERRUPTED, Status.QUEUED,
+    ]  # fmt: skip
+    assert [(jobs.root / job.id / "input").exists() for job in (old, fresh, queued)] == [False, True, True]
+    with pytest.raises(Conflict):
+        jobs.requeue(old.id)
+    assert jobs.requeue(fresh.id).status is Status.QUEUED
