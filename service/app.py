@@ -7,6 +7,7 @@ import logging
 import socket
 import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from types import FrameType
@@ -48,7 +49,7 @@ from service.api.state import Service
 from service.core.drift import DriftMonitor
 from service.core.embedding import Embedder
 from service.core.errors import Unavailable
-from service.core.jobs import JobRunner
+from service.core.jobs import JobRunner, Status
 from service.core.memory_cache import MemoryCache
 from service.core.registry import Registry
 from service.core.texts import VectorCodec
@@ -185,13 +186,15 @@ def only_process(settings: Settings) -> Any:
 
 
 async def watch(service: Service) -> None:
-    """Sees new champions, and counts jobs for the metrics."""
+    """Sees new champions, counts jobs for the metrics, and hands queued ones over again that Redis has lost."""
     counted = -COUNT_SECONDS
     while True:
         try:
             await service.registry.refresh()
             if time.monotonic() - counted > COUNT_SECONDS:
-                service.metrics.observe_jobs(await asyncio.to_thread(service.jobs.counts))
+                jobs = await asyncio.to_thread(service.jobs.all)
+                service.metrics.observe_jobs(Counter(job.status for job in jobs))
+                await service.runner.recover([job for job in jobs if job.status is Status.QUEUED])
                 counted = time.monotonic()
         except Exception:  # the loop's boundary: the volume is away, a file is odd; what is loaded keeps serving
             log.exception("the model store could not be read")

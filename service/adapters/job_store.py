@@ -10,7 +10,7 @@ import shutil
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,13 +18,12 @@ from typing import Any
 
 import orjson
 
-from service.adapters.artifacts import building, fsync, locked, read_json, write_json
+from service.adapters.artifacts import building, claim, fsync, locked, read_json, sweep, write_json
 from service.core.errors import Conflict, CorruptArtifact, JobCancelled, NotFound
 from service.core.jobs import Job, JobRequest, LabelledPair, Status
 
 RECORD, INPUT, DECIDED, CLAIM = "job.json", "input", "decided", "claim"
-LEFTOVER = 24 * 3600.0  # s after which half-made folders and spooled text belong to nobody
-SILENCE = 30.0  # s without a heartbeat before a running job counts as interrupted; workers beat every 2 s
+SILENCE = 30.0  # s without a new heartbeat before a running job counts as interrupted; workers beat every 2 s
 JOB_ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -46,10 +45,14 @@ def now() -> str:
 
 class JobStore:
     """How a job ends is decided once, by whoever creates the file `decided` first: the worker that is about to
-    publish, the worker that failed, or the caller who cancels. The losers stop."""
+    publish, the worker that failed, or the caller who cancels. The losers stop.
 
-    def __init__(self, root: Path) -> None:
-        self.root = root / "jobs"
+    Whether a worker still beats is judged by this process's own clock, from one look to a later one: the clocks of
+    two machines differ, and each may jump."""
+
+    def __init__(self, root: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self.root, self.clock = root / "jobs", clock
+        self._seen: dict[str, tuple[float, float]] = {}  # of running jobs: the last heartbeat, and when it was new
 
     def folder(self, job_id: str) -> Path:
         if not JOB_ID.fullmatch(job_id) or not (self.root / job_id / RECORD).is_file():
@@ -81,8 +84,10 @@ class JobStore:
             self._publish(folder, job.id)
             try:
                 os.link(self.root / job.id / CLAIM, place)
-            except FileExistsError:
+            except OSError as error:
                 shutil.rmtree(self.root / job.id)
+                if not isinstance(error, FileExistsError):
+                    raise
                 earlier = read_json(place)
                 if earlier["fingerprint"] != fingerprint:
                     raise Conflict("Idempotency-Key was used for another calibration") from None
@@ -104,9 +109,18 @@ class JobStore:
             job = Job(request=JobRequest(**raw["request"]), status=Status(raw["status"]), **facts)
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptArtifact(f"{self.root / job_id / RECORD} is not understood: {error}") from error
-        if job.status is Status.RUNNING and time.time() - job.heartbeat > SILENCE:
-            return interrupted(job)
-        return job
+        return interrupted(job) if self._silent(job) else job
+
+    def _silent(self, job: Job) -> bool:
+        if job.status is not Status.RUNNING:
+            self._seen.pop(job.id, None)
+            return False
+        now = self.clock()
+        beat, since = self._seen.setdefault(job.id, (job.heartbeat, now))
+        if beat != job.heartbeat:
+            self._seen[job.id] = job.heartbeat, now
+            return False
+        return now - since > SILENCE
 
     def all(self) -> list[Job]:
         """Newest first."""
@@ -184,14 +198,14 @@ class JobStore:
 
     def sweep(self) -> None:
         """Removes what a process that died has left half-made; for the start of a server."""
-        for leftover in (*self.root.glob(".spool-*"), *self.root.glob(".building-*")):
-            with contextlib.suppress(FileNotFoundError):
-                if time.time() - leftover.stat().st_mtime > LEFTOVER:
-                    shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+        sweep(*self.root.glob(".spool-*"), *self.root.glob(".building-*"))
 
-    def interrupt(self, job_id: str) -> Job:
-        """Marks a job whose worker is known to be dead."""
-        return self.write(interrupted(self.read(job_id)))
+    def interrupt(self, job_id: str, why: str | None = None) -> Job:
+        """Marks a job whose worker is known to be dead, or could not go on. Its text stays, for another attempt."""
+        return self.write(interrupted(self.read(job_id), why))
+
+    def has_text(self, job_id: str) -> bool:
+        return (self.folder(job_id) / INPUT).exists()
 
     def texts(self, job_id: str) -> Iterator[str]:
         """The posted sentences, in order."""
@@ -215,14 +229,14 @@ class JobStore:
         self.sweep()
 
     def _drop_claims(self, jobs: set[str]) -> None:
-        for claim in (self.root / "idempotency").glob("*") if jobs else ():
+        for key in (self.root / "idempotency").glob("*") if jobs else ():
             with contextlib.suppress(FileNotFoundError, CorruptArtifact):
-                if read_json(claim).get("job") in jobs:
-                    claim.unlink()
+                if read_json(key).get("job") in jobs:
+                    key.unlink()
 
 
-def interrupted(job: Job) -> Job:
-    message = f"the worker ended while {job.stage}; retry with POST /calibrate/{job.id}/retry"
+def interrupted(job: Job, why: str | None = None) -> Job:
+    message = f"{why or f'the worker ended while {job.stage}'}; retry with POST /calibrate/{job.id}/retry"
     return replace(job, status=Status.INTERRUPTED, error=message)
 
 
@@ -234,13 +248,17 @@ class Spool:
         self._path = root / f".spool-{uuid.uuid4().hex}"
         self._file = self._path.open("wb")
         self._hash = hashlib.sha256()
+        claim(self._file.fileno())
 
     def __enter__(self) -> "Spool":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
-        self._path.unlink(missing_ok=True)
+        try:
+            self._path.unlink(missing_ok=True)
+        finally:
+            with contextlib.suppress(OSError):  # a full disk: what was not written yet is not wanted any more
+                self._file.close()
 
     def extend(self, texts: Iterable[str]) -> None:
         self._write(texts)

@@ -1,7 +1,9 @@
 """`isosim serve` and `isosim worker`."""
 
+import contextlib
 import logging
 import os
+import resource
 from typing import Annotated
 
 import typer
@@ -32,6 +34,7 @@ def serve(
         Keys(settings.api_keys_file)
     except ValueError as error:
         raise Unavailable(str(error)) from None
+    allow_connections()
     server = Server(settings)
     refusal = Refusal()
     logging.getLogger("uvicorn.error").addFilter(refusal)
@@ -44,6 +47,13 @@ def serve(
         raise Unavailable(refusal.reason)
     if not server.started:
         raise typer.Exit(1)
+
+
+def allow_connections() -> None:
+    """Takes as many file descriptors as the system allows: each connection is one, and 1,024 are soon used up."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # some systems give less than they say
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 class Refusal(logging.Filter):
