@@ -41,8 +41,9 @@ class Reporter:
         """Raises JobCancelled once somebody has decided the job's end."""
         if self._cancelled:
             raise JobCancelled(self.job.id)
-        fresh = stage != self.job.stage
-        self.job = replace(self.job, stage=stage, progress=progress)
+        with self._lock:  # the heartbeat's thread replaces it too
+            fresh = stage != self.job.stage
+            self.job = replace(self.job, stage=stage, progress=progress)
         if fresh or time.monotonic() - self._written > 0.25:
             self.try_to_beat()
 
@@ -55,13 +56,11 @@ class Reporter:
     def beat(self) -> None:
         with self._lock:
             # The record is this attempt's only while it says so: an orphan must not write over its successor.
-            record = self.jobs.read(self.job.id)
-            mine = record.attempt == self.job.attempt and record.status is Status.RUNNING
-            if not mine or self.jobs.decided(self.job.id):
+            job = replace(self.job, heartbeat=time.time())
+            if not self.jobs.beat(job):
                 self._cancelled = True
                 return
-            self.job = replace(self.job, heartbeat=time.time())
-            self.jobs.write(self.job)
+            self.job = job
             self._written = time.monotonic()
 
     def still_mine(self) -> bool:

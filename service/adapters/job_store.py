@@ -10,7 +10,8 @@ import shutil
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +19,8 @@ from typing import Any
 
 import orjson
 
-from service.adapters.artifacts import building, claim, fsync, locked, read_json, sweep, write_json
+from service.adapters.artifacts import building, fsync, locked, read_json, sweep, write_json
+from service.adapters.spool import Spool
 from service.core.errors import Conflict, CorruptArtifact, JobCancelled, NotFound
 from service.core.jobs import Job, JobRequest, LabelledPair, Status
 
@@ -59,11 +61,15 @@ class JobStore:
             raise NotFound(f"no calibration job {job_id[:64]!r}")
         return self.root / job_id
 
-    def spool(self) -> "Spool":
+    def _locked(self, job_id: str) -> AbstractContextManager[None]:
+        """Whoever reads a record to change it does so alone."""
+        return locked(self.folder(job_id) / ".lock")
+
+    def spool(self) -> Spool:
         """A file outside any job for text that is still arriving."""
         return Spool(self.root)
 
-    def create(self, request: JobRequest, spool: "Spool", notices: list[str], idempotency_key: str | None) -> Job:
+    def create(self, request: JobRequest, spool: Spool, notices: list[str], idempotency_key: str | None) -> Job:
         """Makes the spooled text a queued job; the same key and the same content give the job made before.
 
         Raises:
@@ -102,14 +108,17 @@ class JobStore:
 
     def read(self, job_id: str) -> Job:
         """The record as it stands; a running job whose worker fell silent reads `interrupted`."""
+        job = self._record(job_id)
+        return interrupted(job) if self._silent(job) else job
+
+    def _record(self, job_id: str) -> Job:
         raw = read_json(self.folder(job_id) / RECORD)
         try:
             known = {f.name for f in dataclasses.fields(Job)}  # a newer release may have written more
             facts = {name: value for name, value in raw.items() if name in known - {"request", "status"}}
-            job = Job(request=JobRequest(**raw["request"]), status=Status(raw["status"]), **facts)
+            return Job(request=JobRequest(**raw["request"]), status=Status(raw["status"]), **facts)
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptArtifact(f"{self.root / job_id / RECORD} is not understood: {error}") from error
-        return interrupted(job) if self._silent(job) else job
 
     def _silent(self, job: Job) -> bool:
         if job.status is not Status.RUNNING:
@@ -148,7 +157,7 @@ class JobStore:
             JobCancelled: it has ended.
             Conflict: another worker is at it.
         """
-        with locked(self.folder(job_id) / ".lock"):
+        with self._locked(job_id):
             job = self.read(job_id)
             if job.status.ended:
                 raise JobCancelled(f"job {job_id} is {job.status}")
@@ -158,6 +167,15 @@ class JobStore:
                 raise JobCancelled(f"job {job_id} is being cancelled")
             started = replace(job, status=Status.RUNNING, stage="starting", progress=0.0, attempt=job.attempt + 1)
             return self.write(replace(started, started=now(), heartbeat=time.time(), error=None))
+
+    def beat(self, job: Job) -> bool:
+        """Records how far an attempt is; False where it is another one's turn, or somebody has decided the end."""
+        with self._locked(job.id):
+            record = self._record(job.id)
+            if record.attempt != job.attempt or record.status is not Status.RUNNING or self.decided(job.id):
+                return False
+            self.write(job)
+            return True
 
     def decide(self, job_id: str) -> bool:
         """True for the first to decide how the job ends."""
@@ -172,9 +190,11 @@ class JobStore:
 
     def end(self, job: Job, status: Status, **facts: Any) -> Job:
         """Records the end; the caller has won `decide`. The posted text is deleted before the record says so."""
-        (self.folder(job.id) / INPUT).unlink(missing_ok=True)
         progress = 1.0 if status is Status.SUCCEEDED else job.progress
-        return self.write(replace(job, status=status, stage=status.value, progress=progress, finished=now(), **facts))
+        ended = replace(job, status=status, stage=status.value, progress=progress, finished=now(), **facts)
+        with self._locked(job.id):
+            (self.folder(job.id) / INPUT).unlink(missing_ok=True)
+            return self.write(ended)
 
     def requeue(self, job_id: str) -> Job:
         """An interrupted job becomes queued again; one that is queued stays so, for a queue that lost it.
@@ -182,7 +202,7 @@ class JobStore:
         Raises:
             Conflict: it runs or has ended.
         """
-        with locked(self.folder(job_id) / ".lock"):
+        with self._locked(job_id):
             job = self.read(job_id)
             if job.status is Status.QUEUED:
                 return job
@@ -202,7 +222,9 @@ class JobStore:
 
     def interrupt(self, job_id: str, why: str | None = None) -> Job:
         """Marks a job whose worker is known to be dead, or could not go on. Its text stays, for another attempt."""
-        return self.write(interrupted(self.read(job_id), why))
+        with self._locked(job_id):
+            job = self._record(job_id)
+            return job if job.status.ended else self.write(interrupted(job, why))
 
     def has_text(self, job_id: str) -> bool:
         return (self.folder(job_id) / INPUT).exists()
@@ -238,44 +260,3 @@ class JobStore:
 def interrupted(job: Job, why: str | None = None) -> Job:
     message = f"{why or f'the worker ended while {job.stage}'}; retry with POST /calibrate/{job.id}/retry"
     return replace(job, status=Status.INTERRUPTED, error=message)
-
-
-class Spool:
-    """Input on its way to disk, hashed as it passes: a line is a JSON string, or [text, text, label]."""
-
-    def __init__(self, root: Path) -> None:
-        root.mkdir(parents=True, exist_ok=True)
-        self._path = root / f".spool-{uuid.uuid4().hex}"
-        self._file = self._path.open("wb")
-        self._hash = hashlib.sha256()
-        claim(self._file.fileno())
-
-    def __enter__(self) -> "Spool":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            self._path.unlink(missing_ok=True)
-        finally:
-            with contextlib.suppress(OSError):  # a full disk: what was not written yet is not wanted any more
-                self._file.close()
-
-    def extend(self, texts: Iterable[str]) -> None:
-        self._write(texts)
-
-    def extend_labels(self, pairs: Iterable[LabelledPair]) -> None:
-        self._write(pairs)
-
-    def _write(self, entries: Iterable[str | LabelledPair]) -> None:
-        lines = b"".join(orjson.dumps(entry) + b"\n" for entry in entries)
-        self._hash.update(lines)
-        self._file.write(lines)
-
-    def digest(self) -> bytes:
-        return self._hash.digest()
-
-    def move_to(self, place: Path) -> None:
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._path.rename(place)
-        fsync(place.parent)

@@ -35,6 +35,7 @@ class LocalJobs:
         self._taken: set[str] = set()  # jobs that wait in the queue or run
         self._task: asyncio.Task[None] | None = None
         self._current: tuple[str, asyncio.subprocess.Process] | None = None
+        self._stopped: str | None = None  # the job whose end its canceller records
 
     async def __aenter__(self) -> Self:
         """Takes up what an earlier process left: queued jobs run, running ones are marked interrupted."""
@@ -74,6 +75,7 @@ class LocalJobs:
 
     async def stop(self, job_id: str) -> None:
         if self._current is not None and self._current[0] == job_id:
+            self._stopped = job_id
             await kill(self._current[1])
 
     async def _run(self) -> None:
@@ -113,8 +115,7 @@ class LocalJobs:
             self.on_busy(False)
             # Whatever ended the child, a job that still says running does not run.
             job = await asyncio.to_thread(self.jobs.read, job_id)
-            unfinished = job.status in (Status.RUNNING, Status.QUEUED)
-            if unfinished and not await asyncio.to_thread(self.jobs.decided, job_id):
+            if job.status in (Status.RUNNING, Status.QUEUED) and self._stopped != job_id:
                 await asyncio.to_thread(self.jobs.interrupt, job_id)
 
     def _time_out(self, job_id: str) -> None:
