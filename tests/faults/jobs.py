@@ -1,0 +1,86 @@
+"""Calibrations that take a while, and the processes that run them."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from tests.conftest import Process, Server, wait_until
+from tests.text import sentences
+
+LONG = [f"{text} {n}" for n in range(30) for text in sentences(500)]  # some seconds of fitting
+
+
+def post(server: Server, domain: str, texts: list[str], **options: Any) -> str:
+    response = server.client.post("/calibrate", json={"domain": domain, "texts": texts, "method": "sn", **options})
+    assert response.status_code == 202, response.text
+    return str(response.json()["job"])
+
+
+def running_job(server: Server, domain: str) -> str:
+    """A job that goes on for some seconds."""
+    job = post(server, domain, LONG, method="flow")
+    wait_until(lambda: state(server, job)["stage"] in ("embedding", "fitting"))
+    return job
+
+
+def state(server: Server, job: str) -> dict[str, Any]:
+    found: dict[str, Any] = server.client.get(f"/calibrate/{job}").json()
+    return found
+
+
+def becomes(server: Server, job: str, status: str, seconds: float = 120.0) -> dict[str, Any]:
+    found: dict[str, Any] = wait_until(lambda: s if (s := state(server, job))["status"] == status else None, seconds)
+    return found
+
+
+def retry(server: Server, job: str) -> None:
+    response = server.client.post(f"/calibrate/{job}/retry")
+    assert response.status_code == 202, response.text
+
+
+def children(pid: int) -> list[int]:
+    """Process ids of the children of a process."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid and fields[0] != "Z":
+            found.append(int(entry.name))
+    return found
+
+
+def at_work(process: Process) -> int:
+    """The child in which a job runs: of the server, or of the RQ worker."""
+    found: int = wait_until(lambda: next(iter(children(process.popen.pid)), None), every=0.002)
+    return found
+
+
+def record(store: Path, job: str) -> dict[str, Any]:
+    """A job's record as it is stored."""
+    found: dict[str, Any] = orjson.loads((store / "jobs" / job / "job.json").read_bytes())
+    return found
+
+
+def whole_versions(store: Path, domain: str) -> list[int]:
+    """A domain's versions, each read back and compared with its hashes."""
+    from service.adapters.domain_store import DomainStore
+
+    domains = DomainStore(store)
+    for version in domains.versions(domain):
+        domains.load(domain, version)
+    return domains.versions(domain)
+
+
+def holds(store: Path, text: str) -> bool:
+    """Is the text anywhere among the jobs?"""
+    files = [path for path in (store / "jobs").rglob("*") if path.is_file()]
+    return any(text.encode() in path.read_bytes() for path in files)
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
