@@ -45,7 +45,7 @@ class Cached:
             assert scores(self.server.client, KNOWN, "default").status_code == 200
             return metric(self.server, HITS) >= before + 8
 
-        wait_until(found, 15)
+        wait_until(found, 30)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,13 @@ def cached(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     server = RedisServer(folder)
     server.start()
     with Line(server.port) as line:
-        settings = {"model_store": folder / "store", "encoder": "tiny", "redis_url": line.url, "memory_cache_bytes": 0}
+        settings = {
+            "model_store": folder / "store",
+            "encoder": "tiny",
+            "redis_url": line.url,
+            "memory_cache_bytes": 0,
+            "redis_timeout": 0.2,
+        }
         yield Cached(serve_with(folder, running, **settings), server, line)
         for process in running:
             process.kill()
@@ -96,10 +102,10 @@ def emptied(cached: Cached) -> Iterator[None]:
 
 @contextmanager
 def damaged(cached: Cached) -> Iterator[None]:
-    """A bit of every entry is another one."""
+    """A number of every vector has another exponent."""
     with cached.client() as client:
         for key in client.keys(PREFIX + b"*"):
-            client.setrange(key, 40, bytes([client.getrange(key, 40, 40)[0] ^ 0x40]))
+            client.setrange(key, 43, bytes([client.getrange(key, 43, 43)[0] ^ 0x02]))
         yield
 
 
@@ -169,8 +175,8 @@ def test_whatever_redis_answers_requests_go_on_with_equal_scores_and_it_is_used_
 def test_what_a_full_redis_holds_is_still_found(cached: Cached) -> None:
     cached.is_used_again()
     with full(cached):
-        for number in range(20):  # each is to be stored and is refused
-            assert scores(cached.server.client, [[f"new text {number}", "another"]], "default").status_code == 200
+        new = [f"{text} {number}" for number, text in enumerate(sentences(1500))]  # each is to be stored and refused
+        assert cached.server.client.post("/embed", json={"inputs": new}).status_code == 200
         before = metric(cached.server, HITS)
         assert scores(cached.server.client, KNOWN, "default").status_code == 200
         assert metric(cached.server, HITS) == before + 8
