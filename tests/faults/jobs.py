@@ -2,6 +2,7 @@
 
 import os
 import signal
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import orjson
 from tests.conftest import Process, Server, wait_until
 from tests.text import sentences
 
-LONG = [f"{text} {n}" for n in range(30) for text in sentences(500)]  # some seconds of fitting
+TEXTS = sentences(300)
 
 
 def post(server: Server, domain: str, texts: list[str], **options: Any) -> str:
@@ -19,11 +20,27 @@ def post(server: Server, domain: str, texts: list[str], **options: Any) -> str:
     return str(response.json()["job"])
 
 
-def running_job(server: Server, domain: str) -> str:
-    """A job that goes on for some seconds."""
-    job = post(server, domain, LONG, method="flow")
-    wait_until(lambda: state(server, job)["stage"] in ("embedding", "fitting"))
-    return job
+@dataclass
+class Held:
+    """A job that has begun and goes no further until it is let go: its process is stopped."""
+
+    job: str
+    child: int
+
+    def let_go(self) -> None:
+        os.kill(self.child, signal.SIGCONT)
+
+
+def held_job(
+    server: Server, process: Process, store: Path, domain: str, stage: str = "embedding", **options: Any
+) -> Held:
+    """`process` runs the job in a child of its own: the server, or an RQ worker."""
+    job = post(server, domain, TEXTS, **options)
+    wait_until(lambda: record(store, job)["stage"] == stage, 60, every=0.0)
+    child = at_work(process)
+    os.kill(child, signal.SIGSTOP)
+    assert record(store, job)["status"] == "running"
+    return Held(job, child)
 
 
 def state(server: Server, job: str) -> dict[str, Any]:

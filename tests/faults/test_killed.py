@@ -11,14 +11,15 @@ import pytest
 from tests.conftest import Process, Serve, Server, wait_until
 from tests.faults.conftest import StartQueue
 from tests.faults.jobs import (
+    TEXTS,
     at_work,
     becomes,
+    held_job,
     holds,
     kill,
     post,
     record,
     retry,
-    running_job,
     state,
     whole_versions,
 )
@@ -26,7 +27,6 @@ from tests.http.test_calibrate import score
 from tests.text import sentences
 
 STAGES = ("starting", "embedding", "choosing", "fitting", "measuring")  # as a job reports them
-TEXTS = sentences(300)
 
 
 def killed_when(process: Process, condition: Callable[[], object]) -> None:
@@ -104,8 +104,10 @@ def test_a_child_killed_while_it_publishes_leaves_one_whole_version_after_a_retr
 
 def test_a_server_killed_in_mid_job_says_so_when_it_is_back(serve: Serve, store: Path) -> None:
     server = serve(model_store=store, encoder="tiny")
-    job = running_job(server, "torn")
+    held = held_job(server, server, store, "torn")
+    job = held.job
     server.kill()
+    held.let_go()  # and finds out that nobody waits for it
     back = serve(model_store=store, encoder="tiny")
     assert state(back, job)["status"] == "interrupted"
     assert back.client.get("/domains/torn").status_code == 404
@@ -116,7 +118,7 @@ def test_a_server_killed_in_mid_job_says_so_when_it_is_back(serve: Serve, store:
 
 def test_a_server_killed_with_jobs_that_wait_runs_them_when_it_is_back(serve: Serve, store: Path) -> None:
     server = serve(model_store=store, encoder="tiny")
-    running_job(server, "first")
+    held_job(server, server, store, "first").let_go()
     job = post(server, "second", TEXTS)
     server.kill()
     back = serve(model_store=store, encoder="tiny")
