@@ -46,8 +46,8 @@ def news_store(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 @pytest.fixture
 def news(news_store: Path, tmp_path: Path) -> Path:
     """A copy of the test's own."""
-    shutil.copytree(news_store, tmp_path / "store")
-    return tmp_path / "store"
+    shutil.copytree(news_store, tmp_path / "news")
+    return tmp_path / "news"
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Calibrations that take a while, and the processes that run them."""
 
+import contextlib
 import os
 import signal
 from dataclasses import dataclass
@@ -36,8 +37,8 @@ def held_job(
 ) -> Held:
     """`process` runs the job in a child of its own: the server, or an RQ worker."""
     job = post(server, domain, TEXTS, **options)
-    wait_until(lambda: record(store, job)["stage"] == stage, 60, every=0.0)
-    child = at_work(process)
+    wait_until(lambda: record(store, job)["stage"] == stage, 60, every=0.0005)
+    child = at_work(process, job)
     os.kill(child, signal.SIGSTOP)
     assert record(store, job)["status"] == "running"
     return Held(job, child)
@@ -51,6 +52,11 @@ def state(server: Server, job: str) -> dict[str, Any]:
 def becomes(server: Server, job: str, status: str, seconds: float = 120.0) -> dict[str, Any]:
     found: dict[str, Any] = wait_until(lambda: s if (s := state(server, job))["status"] == status else None, seconds)
     return found
+
+
+def ended(server: Server, job: str) -> dict[str, Any]:
+    """The job, once it neither waits nor runs."""
+    return server.wait_for(job, 120)
 
 
 def retry(server: Server, job: str) -> None:
@@ -71,9 +77,18 @@ def children(pid: int) -> list[int]:
     return found
 
 
-def at_work(process: Process) -> int:
-    """The child in which a job runs: of the server, or of the RQ worker."""
-    found: int = wait_until(lambda: next(iter(children(process.popen.pid)), None), every=0.002)
+def at_work(process: Process, job: str) -> int:
+    """The child in which a job runs: of the server, whose command names it, or of an RQ worker, which has but one."""
+
+    def find() -> int | None:
+        for child in children(process.popen.pid):
+            with contextlib.suppress(OSError):
+                command = Path(f"/proc/{child}/cmdline").read_bytes()
+                if job.encode() in command or b"\0worker" in command:
+                    return child
+        return None
+
+    found: int = wait_until(find, every=0.002)
     return found
 
 
