@@ -251,7 +251,8 @@ async def send_last(traces: "Tracing", observer: Observer) -> None:
 
 
 async def watch(service: Service, census: JobCensus) -> None:
-    """Sees new champions, counts jobs for the metrics, and ends those whose text nobody will want any more."""
+    """Sees new champions, counts jobs for the metrics, hands those over again that Redis has lost, and ends
+    those whose text nobody will want any more."""
     counted = expired = -EXPIRE_SECONDS
     while True:
         try:
@@ -261,6 +262,7 @@ async def watch(service: Service, census: JobCensus) -> None:
                 service.metrics.observe_jobs(found.counts)
                 for job in found.ended:
                     service.metrics.observe_job_end(job)
+                await service.runner.recover(found.queued)
                 counted = time.monotonic()
             if time.monotonic() - expired > EXPIRE_SECONDS:
                 await asyncio.to_thread(service.jobs.expire, service.settings.keep_interrupted)

@@ -11,6 +11,7 @@ from service.core.jobs import Job, Status
 class Census(NamedTuple):
     counts: Counter[Status]
     ended: list[Job]  # since the census before; an interruption is the end of an attempt
+    queued: list[Job]
 
 
 class JobCensus:
@@ -28,7 +29,7 @@ class JobCensus:
         self._ended = {name: status for name, status in self._ended.items() if name in present}
         self._interrupted = {name: attempt for name, attempt in self._interrupted.items() if name in present}
         counts: Counter[Status] = Counter(self._ended.values())
-        ended = []
+        ended, queued = [], []
         for name in names:
             if name in self._ended:
                 continue
@@ -37,10 +38,12 @@ class JobCensus:
             except (NotFound, FileNotFoundError, CorruptArtifact):
                 continue  # forgotten meanwhile; or an odd record, of which listing the jobs tells
             counts[job.status] += 1
+            if job.status is Status.QUEUED:
+                queued.append(job)
             if self._is_news(job):
                 ended.append(job)
         begun, self._begun = self._begun, True
-        return Census(counts, ended if begun else [])
+        return Census(counts, ended if begun else [], queued)
 
     def _is_news(self, job: Job) -> bool:
         if job.status.ended:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Literal, Self
 
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import ResponseError
 
 Event = Literal["error", "open", "dropped"]
 
-PREFIX = b"isosim:v1:"
+PREFIX = b"isosim:v2:"
 FAILURES = 3  # in a row before the circuit opens
 PAUSE = 2.0  # s of an open circuit before one request tries again
 BACKLOG = 8192  # entries waiting to be stored; more are dropped and counted
@@ -81,8 +81,10 @@ class RedisCache:
             return [None] * len(keys)
         try:
             async with asyncio.timeout(self.timeout):
-                entries = await self.redis.mget([PREFIX + key for key in keys])
-        except (RedisError, OSError, TimeoutError):
+                entries: object = await self.redis.mget([PREFIX + key for key in keys])
+            if not isinstance(entries, list) or len(entries) != len(keys):
+                raise ConnectionError("no answer to what was asked")
+        except Exception:  # noqa: BLE001 - a cache fails no request, and redis-py meets garbage with whatever int() raises
             self.breaker.failed()
             self.on_event("error", len(keys))
             return [None] * len(keys)
@@ -126,7 +128,10 @@ class RedisCache:
                     for key, entry in entries:
                         pipeline.set(PREFIX + key, entry, ex=self.ttl)
                     await pipeline.execute()
-            except (RedisError, OSError, TimeoutError):
+            except ResponseError:  # it answers, and is full or read-only: what it holds can still be read
+                self.breaker.succeeded()
+                self.on_event("dropped", len(entries))
+            except Exception:  # noqa: BLE001 - as above; and the writer must outlive it
                 self.breaker.failed()
                 self.on_event("dropped", len(entries))
             else:

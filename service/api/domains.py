@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Header, Path, Query, Request
 from fastapi.responses import Response
 
+from service.adapters.domain_store import Aliases
 from service.api.access import DomainName, calibration_of
 from service.api.documentation import body_of
 from service.api.intake import Intake, parse_json
@@ -25,7 +26,7 @@ from service.api.state import Service, ServiceDep
 from service.api.submission import accept, check_room, intake_limits, read_json_body
 from service.core.advice import NO_REFERENCE, SMALLEST_FMR, advise
 from service.core.calibration import DomainRef
-from service.core.errors import Conflict, InvalidInput, NotFound
+from service.core.errors import Conflict, CorruptArtifact, InvalidInput, NotFound, Unavailable
 from service.core.jobs import JobRequest
 from service.core.registry import DEFAULT
 
@@ -48,17 +49,33 @@ def summary(service: Service, domain: str, version: int) -> VersionSummary:
 
 
 def state(service: Service, domain: str) -> DomainState:
+    """What cannot be read is named and hides nothing else."""
     versions = service.domains.versions(domain)
     if not versions and domain != DEFAULT:
         raise NotFound(f"no domain {domain!r}; GET /domains lists what there is")
-    aliases = service.domains.aliases(domain, service.encoder.digest)
-    champion = 0 if domain == DEFAULT and aliases.champion is None else aliases.champion
+    unreadable: list[str] = []
+    aliases = Aliases()
+    builtin = 0 if domain == DEFAULT else None
+    try:
+        aliases = service.domains.aliases(domain, service.encoder.digest)
+    except CorruptArtifact as error:
+        builtin = None
+        unreadable.append(str(error))
+    summaries: list[VersionSummary] = []
+    for version in versions:
+        try:
+            summaries.append(summary(service, domain, version))
+        except NotFound:
+            continue  # deleted meanwhile
+        except Unavailable as error:
+            unreadable.append(str(error))
     drift = service.drift.measure(domain)
     return DomainState(
         domain=domain,
-        champion=champion,
+        champion=builtin if aliases.champion is None else aliases.champion,
         previous=aliases.previous,
-        versions=[summary(service, domain, version) for version in versions],
+        versions=summaries,
+        unreadable=unreadable,
         drift=None if drift is None else DriftState(**vars(drift)),
     )
 

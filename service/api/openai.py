@@ -22,7 +22,7 @@ from service.api.schemas_compatible import (
 from service.api.scoring import INLINE_ROWS, check_count, check_dimensions, embed, fault, listed, usage, vectors
 from service.api.state import Service, ServiceDep
 from service.core.calibration import Matrix
-from service.core.errors import InvalidInput
+from service.core.errors import InvalidInput, IsosimError
 from service.core.grants import Grant
 from service.core.registry import DEFAULT
 from service.core.texts import Content
@@ -99,10 +99,16 @@ def cards(service: Service, grant: Grant) -> list[ModelCard]:
 
 
 def card(service: Service, name: str, domain: str) -> ModelCard:
-    champion = service.domains.aliases(domain, service.encoder.digest).champion
-    return ModelCard(
-        id=name, created=created(service, domain, champion or 0), max_model_len=service.encoder.spec.max_length
-    )
+    return ModelCard(id=name, created=since(service, domain), max_model_len=service.encoder.spec.max_length)
+
+
+def since(service: Service, domain: str) -> int:
+    """When the champion was made; 0 also where that cannot be read: one broken domain does not hide the others."""
+    try:
+        champion = service.domains.aliases(domain, service.encoder.digest).champion
+        return created(service, domain, champion or 0)
+    except (IsosimError, OSError):
+        return 0
 
 
 def created(service: Service, domain: str, version: int) -> int:

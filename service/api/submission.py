@@ -5,7 +5,7 @@ import asyncio
 from fastapi import Request
 from fastapi.responses import Response
 
-from service.adapters.job_store import Spool
+from service.adapters.spool import Spool
 from service.api.intake import Limits
 from service.api.middleware import Trace
 from service.api.requests import json_response

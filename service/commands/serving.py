@@ -2,6 +2,7 @@
 
 import logging
 import os
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated
@@ -39,6 +40,7 @@ def serve(
             Keys(settings.api_keys_file)
         except ValueError as error:
             raise Unavailable(str(error)) from None
+        allow_connections()
         server = Server(settings)
         refusal = Refusal(server)
         logging.getLogger("uvicorn.error").addFilter(refusal)
@@ -64,6 +66,13 @@ def logged(settings: Settings, *, queued: bool = False) -> Iterator[None]:
         raise typer.Exit(1) from None
     finally:
         output.sink.close()
+
+
+def allow_connections() -> None:
+    """Takes as many file descriptors as the system allows: each connection is one, and 1,024 are soon used up."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):  # some systems give less than they say
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 class Refusal(logging.Filter):

@@ -132,7 +132,7 @@ class Embedder:
             return found, lookup
         shared_hits = 0
         for key, entry in zip(missing, await self.shared.get(missing), strict=True):
-            pooled = self.codec.decode(entry) if entry is not None else None
+            pooled = self.codec.decode(key, entry) if entry is not None else None
             if pooled is not None:
                 shared_hits += 1
                 self.memory.put(key, pooled)
@@ -186,7 +186,7 @@ class Embedder:
         if work.result is not None:
             self.memory.put(work.key, work.result)
             if self.shared is not None:
-                self.shared.put([(work.key, self.codec.encode(work.result))])
+                self.shared.put([(work.key, self.codec.encode(work.key, work.result))])
         for ticket in list(work.waiters):
             ticket.works.discard(work)
             if ticket.future.done():
