@@ -34,19 +34,19 @@ def news(census: JobCensus) -> list[tuple[str, Status]]:
 def test_an_end_is_told_once(jobs: JobStore) -> None:
     first, second = post(jobs), post(jobs)
     census = JobCensus(jobs)
-    assert census.take() == (Counter({Status.QUEUED: 2}), [])
+    assert census.take()[:2] == (Counter({Status.QUEUED: 2}), [])
     end(jobs, first)
     assert news(census) == [(first.id, Status.SUCCEEDED)]
     end(jobs, second, Status.CANCELLED)
     assert news(census) == [(second.id, Status.CANCELLED)]
-    assert census.take() == (Counter({Status.SUCCEEDED: 1, Status.CANCELLED: 1}), [])
+    assert census.take()[:2] == (Counter({Status.SUCCEEDED: 1, Status.CANCELLED: 1}), [])
 
 
 def test_what_ended_before_the_first_census_is_no_news(jobs: JobStore) -> None:
     """A restart counts nothing again."""
     end(jobs, post(jobs))
     census = JobCensus(jobs)
-    assert census.take() == (Counter({Status.SUCCEEDED: 1}), [])
+    assert census.take()[:2] == (Counter({Status.SUCCEEDED: 1}), [])
     assert news(census) == []
 
 
@@ -74,14 +74,14 @@ def test_every_interruption_of_a_job_is_an_end_and_so_is_its_last(jobs: JobStore
     assert news(census) == [(job.id, Status.SUCCEEDED)]
 
 
-def test_a_worker_that_fell_silent_is_an_interruption_once(jobs: JobStore) -> None:
+def test_a_worker_that_fell_silent_is_an_interruption_once(tmp_path: Path) -> None:
+    time = 0.0
+    jobs = JobStore(tmp_path, clock=lambda: time)
     job = post(jobs)
     census = JobCensus(jobs)
-    census.take()
-    from dataclasses import replace
-
-    running = jobs.begin(job.id)
-    jobs.write(replace(running, heartbeat=running.heartbeat - SILENCE - 1))
+    jobs.begin(job.id)
+    assert news(census) == []
+    time += SILENCE + 1
     assert news(census) == [(job.id, Status.INTERRUPTED)]
     jobs.interrupt(job.id)  # by whoever finds out
     assert news(census) == []
@@ -105,4 +105,4 @@ def test_each_record_of_an_ended_job_is_read_once_and_forgotten_ones_are_not_cou
     assert Counter(reading.read_names) == {ended.id: 1, waiting.id: 3}
     (jobs.root / waiting.id / "job.json").write_text("{")  # an odd record is passed over
     jobs.discard(ended.id)
-    assert census.take() == (Counter(), [])
+    assert census.take()[:2] == (Counter(), [])

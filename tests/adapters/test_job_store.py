@@ -275,12 +275,12 @@ def test_a_discarded_job_is_gone_and_its_key_can_be_used_again(jobs: JobStore) -
 @pytest.mark.parametrize("how", ["sweep", "forget"])
 def test_what_a_killed_process_left_is_no_job_and_is_swept_away(jobs: JobStore, how: str) -> None:
     job = post(jobs)
-    left = [jobs.root / f"{kind}-{age}" for kind in (".building", ".new.spool") for age in ("old", "fresh")]
+    left = [jobs.root / f"{kind}-{age}" for kind in (".building", ".spool") for age in ("old", "fresh")]
     for path in left:
         if path.name.startswith(".building"):
             path.mkdir()
         else:
-            path.touch()
+            path.write_text('"secret words"')
         if path.name.endswith("old"):
             a_while_ago = time.time() - 2 * FRESH
             os.utime(path, (a_while_ago, a_while_ago))
@@ -303,9 +303,10 @@ def test_text_that_is_still_arriving_stays_however_old_it_looks(jobs: JobStore) 
 
 def test_an_interrupted_job_that_nobody_retries_fails_and_its_text_goes(jobs: JobStore) -> None:
     old, fresh, queued = post(jobs), post(jobs), post(jobs)
-    silent(jobs, jobs.begin(old.id))
     jobs.interrupt(jobs.begin(fresh.id).id)
-    jobs.expire(age=SILENCE)
+    stale = jobs.interrupt(jobs.begin(old.id).id)
+    jobs.write(replace(stale, heartbeat=stale.heartbeat - 100))
+    jobs.expire(age=50)
     assert [jobs.read(job.id).status for job in (old, fresh, queued)] == [
         Status.FAILED, Status.INTERRUPTED, Status.QUEUED,
     ]  # fmt: skip
