@@ -157,7 +157,7 @@ def test_the_sdk_is_not_loaded_where_nothing_is_traced(store: Path) -> None:
         "import sys, service.app, service.worker, service.job_log\n"
         "from service.settings import Settings\nfrom service.tracing import tracing\n"
         "assert tracing(Settings(), 'isosim') is None\n"
-        "loaded = ('opentelemetry.sdk.trace', 'opentelemetry.exporter')\n"  # redis-py looks for the SDK's metrics itself
+        "loaded = ('opentelemetry.sdk.trace', 'opentelemetry.exporter')\n"  # redis-py itself loads the SDK's metrics
         "print([name for name in sys.modules if name.startswith(loaded)])"
     )
     done = subprocess.check_output([sys.executable, "-c", code], text=True, env=environment(model_store=store))
