@@ -81,7 +81,7 @@ def test_a_wrong_command_line_is_said_in_one_line_with_code_2(run: Run, words: t
     ],
 )
 def test_a_users_mistake_is_said_with_code_1(run: Run, words: tuple[str, ...], said: str) -> None:
-    done = run(*words, stdin="a\tb\n")
+    done = run(*words, stdin="a\tb\n", log_format="text")  # as on a terminal
     assert (done.returncode, done.stdout) == (1, "")
     last = done.stderr.splitlines()[-1]
     assert last.startswith("isosim: ")
