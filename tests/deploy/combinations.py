@@ -63,7 +63,7 @@ COMBINATIONS: dict[str, Values] = {
     "keys": merged(IMAGE, KEYS, OWN_REDIS),
     "anybody": merged(IMAGE, ANYBODY, OWN_REDIS),
     "alone": merged(IMAGE, KEYS, ALONE),
-    "external-redis": merged(IMAGE, KEYS, EXTERNAL_REDIS, {"modelStore": {"existingClaim": "models", "seedFrom": ""}}),
+    "external-redis": merged(IMAGE, KEYS, EXTERNAL_REDIS, {"modelStore": {"existingClaim": "models"}}),
     "cpu": merged(values_file("values-cpu.yaml"), IMAGE, KEYS, OWN_REDIS),
     "gpu": merged(values_file("values-gpu.yaml"), IMAGE, KEYS, OWN_REDIS),
     "mig": merged(values_file("values-mig.yaml"), IMAGE, KEYS, OWN_REDIS, {"autoscaling": {"kind": "keda"}}),
