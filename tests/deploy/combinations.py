@@ -22,7 +22,10 @@ EXTERNAL_REDIS: Values = {
 }
 EVERYTHING: Values = {
     "fullnameOverride": "similarity",
-    "image": {"digests": {"cpu": "sha256:" + "0" * 64}, "pullSecrets": ["registry"], "pullPolicy": "Always"},
+    "image": {
+        "digests": dict.fromkeys(("cpu", "worker"), "sha256:" + "0" * 64), "pullSecrets": ["registry"],
+        "pullPolicy": "Always",
+    },
     "encoder": "minilm@9f5731ee66d8",
     "settings": {"max_wait": 0.3, "memory_cache_bytes": 67108864, "log_level": "warning", "allow_token_ids": True},
     "api": {

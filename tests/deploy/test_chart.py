@@ -55,32 +55,46 @@ def test_every_template_is_rendered_by_some_combination() -> None:
 
 @pytest.mark.parametrize("version", ["1.27.0", "1.37.0"])  # the chart's oldest, and the newest there is a schema for
 def test_kubernetes_knows_every_field(rendered: dict[str, list[Manifest]], version: str, tmp_path: Path) -> None:
-    files = []
-    for name, found in rendered.items():
-        files.append(tmp_path / f"{name}.yaml")
-        files[-1].write_text(yaml.safe_dump_all([m for m in found if m["kind"] not in CUSTOM]))
-    command = [TOOLS / "kubernetes-validate", "--strict", "--kubernetes-version", version, *files]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    files[0].write_text(files[0].read_text().replace("enableServiceLinks", "enableServiceLink"))
-    assert subprocess.run(command, capture_output=True, timeout=120, check=False).returncode != 0
+    texts = {yaml.safe_dump(m) for found in rendered.values() for m in found if m["kind"] not in CUSTOM}
+
+    def judged(manifest: str) -> subprocess.CompletedProcess[str]:
+        file = tmp_path / "rendered.yaml"
+        file.write_text(manifest)
+        command = [TOOLS / "kubernetes-validate", "--strict", "--kubernetes-version", version, file]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+    every = judged("---\n".join(sorted(texts)))
+    assert every.returncode == 0, every.stdout + every.stderr
+    deployment = next(text for text in texts if "enableServiceLinks" in text)
+    assert judged(deployment.replace("enableServiceLinks", "enableServiceLink")).returncode != 0
+
+
+ARGUED = {  # checkov's check: the pods it may find something about, and why it stays
+    "CKV_K8S_8": ({"test", "worker"}, "liveness: the worker's process ends by itself, and asking through Redis would "
+        "restart all workers with their work when Redis is away; the test runs once"),
+    "CKV_K8S_9": ({"test", "worker"}, "readiness: neither serves anything"),
+    "CKV_K8S_11": ({"redis"}, "processor limit: it has one thread; throttled, it would answer lookups after the 50 ms "
+        "that they may take"),
+    "CKV_K8S_15": ({"api", "worker", "test", "redis"}, "pull policy Always makes the registry a condition of every "
+        "restart; tags are versions, and digests can be given"),
+    "CKV_K8S_35": ({"api", "worker", "redis"}, "secrets as files: the service takes the address of Redis from its "
+        "environment, redis-server its password from its arguments; keys are a file"),
+    "CKV_K8S_43": ({"api", "worker", "test", "redis"}, "digests: of images that the operator builds; image.digests"),
+}  # fmt: skip
 
 
 def test_checkov_finds_nothing_that_is_not_argued(rendered: dict[str, list[Manifest]], tmp_path: Path) -> None:
-    """What is skipped stands in checkov.yaml, with reasons."""
     for name, found in rendered.items():
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump_all(found))
-    command = [
-        TOOLS / "checkov", "--config-file", Path(__file__).with_name("checkov.yaml"), "--directory", tmp_path,
-        "--framework", "kubernetes", "--output", "json", "--quiet", "--compact",
-    ]  # fmt: skip
+    where = ["--directory", tmp_path, "--framework", "kubernetes", "--skip-download"]
+    command = [TOOLS / "checkov", *where, "--output", "json", "--compact"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     report = json.loads(done.stdout)
-    failed = {
-        (check["check_id"], check["check_name"], check["resource"]) for check in report["results"]["failed_checks"]
-    }
-    assert failed == set()
-    assert report["summary"]["passed"] > 500, report["summary"]
+    assert report["summary"]["passed"] > 2000, report["summary"]
+    assert report["summary"]["parsing_errors"] == 0
+    failed = {(check["check_id"], check["resource"].rsplit("-", 1)[1]) for check in report["results"]["failed_checks"]}
+    argued = {(check, component) for check, (components, _) in ARGUED.items() for component in components}
+    assert failed == argued  # an exception that is no longer needed goes
 
 
 REFUSALS: dict[str, tuple[Values, str]] = {
