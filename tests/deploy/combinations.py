@@ -20,6 +20,7 @@ EXTERNAL_REDIS: Values = {
     "redis": {"mode": "external", "external": {"urlSecret": {"name": "redis"}}},
     "networkPolicy": {"redis": {"peers": [{"ipBlock": {"cidr": "10.0.3.7/32"}}]}},
 }
+TLS: Values = {"redis": {"external": {"passwordSecret": {"name": "redis"}, "caSecret": {"name": "redis-ca"}}}}
 EVERYTHING: Values = {
     "fullnameOverride": "similarity",
     "image": {
@@ -66,7 +67,7 @@ COMBINATIONS: dict[str, Values] = {
     "keys": merged(IMAGE, KEYS, OWN_REDIS),
     "anybody": merged(IMAGE, ANYBODY, OWN_REDIS),
     "alone": merged(IMAGE, KEYS, ALONE),
-    "external-redis": merged(IMAGE, KEYS, EXTERNAL_REDIS, {"modelStore": {"existingClaim": "models"}}),
+    "external-redis": merged(IMAGE, KEYS, EXTERNAL_REDIS, TLS, {"modelStore": {"existingClaim": "models"}}),
     "cpu": merged(values_file("values-cpu.yaml"), IMAGE, KEYS, OWN_REDIS),
     "gpu": merged(values_file("values-gpu.yaml"), IMAGE, KEYS, OWN_REDIS),
     "mig": merged(values_file("values-mig.yaml"), IMAGE, KEYS, OWN_REDIS, {"autoscaling": {"kind": "keda"}}),

@@ -56,6 +56,15 @@ def exposed() -> Mapping[str, set[str] | None]:
     return found
 
 
+def families() -> Iterator[tuple[str, set[str]]]:
+    """Metrics of ours, each with the names of its samples."""
+    registry = Metrics().registry
+    for collector in list(registry._collector_to_names):
+        for family in collector.collect():
+            if family.name.startswith("isosim_"):
+                yield family.name, {family.name + ending for ending in ENDINGS[family.type]}
+
+
 def values() -> Mapping[tuple[str, str], set[str]]:
     """By sample and label: the values that are there from the start, before anything has happened."""
     found: dict[tuple[str, str], set[str]] = {}

@@ -32,18 +32,31 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
-{{/* ISOSIM_REDIS_URL from a Secret; of the own Redis the password alone, which the kubelet puts into the URL. */}}
+{{/* Where Redis is, and its password apart from that: any sign may be in it. */}}
 {{- define "isosim.redisEnv" -}}
 {{- if eq .Values.redis.mode "own" -}}
-- name: REDIS_PASSWORD
+- name: ISOSIM_REDIS_URL
+  value: redis://{{ include "isosim.fullname" . }}-redis:6379/0
+- name: ISOSIM_REDIS_PASSWORD
   valueFrom:
     secretKeyRef: {{ .Values.redis.own.passwordSecret | toJson }}
-- name: ISOSIM_REDIS_URL
-  value: redis://:$(REDIS_PASSWORD)@{{ include "isosim.fullname" . }}-redis:6379/0
 {{- else if eq .Values.redis.mode "external" -}}
 - name: ISOSIM_REDIS_URL
   valueFrom:
     secretKeyRef: {{ .Values.redis.external.urlSecret | toJson }}
+{{- with .Values.redis.external.passwordSecret }}
+{{- if .name }}
+- name: ISOSIM_REDIS_PASSWORD
+  valueFrom:
+    secretKeyRef: {{ toJson . }}
+{{- end }}
+{{- end }}
+{{- with .Values.redis.external.caSecret }}
+{{- if .name }}
+- name: ISOSIM_REDIS_CA_FILE
+  value: /etc/isosim/redis/{{ .key }}
+{{- end }}
+{{- end }}
 {{- end -}}
 {{- end }}
 
@@ -56,12 +69,19 @@ imagePullSecrets:
   {{- end }}
 - name: tmp
   emptyDir: {}
+{{- with .Values.redis.external.caSecret.name }}
+- name: redis-ca
+  secret: {secretName: {{ . }}, optional: false}
+{{- end }}
 {{- end }}
 
 {{- define "isosim.volumeMounts" -}}
 - {name: model-store, mountPath: /model_store}
 # The only other place that can be written: uploads on their way, caches of libraries (HOME is there).
 - {name: tmp, mountPath: /tmp}
+{{- if .Values.redis.external.caSecret.name }}
+- {name: redis-ca, mountPath: /etc/isosim/redis, readOnly: true}
+{{- end }}
 {{- end }}
 
 {{/* A number of a dict as the service reads it: 67108864, where a template would print 6.7108864e+07. */}}
