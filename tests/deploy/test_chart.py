@@ -104,7 +104,7 @@ REFUSALS: dict[str, tuple[Values, str]] = {
     "a Redis without a password": (merged(IMAGE, KEYS), "redis.own.passwordSecret.name is required"),
     "external without an address": (merged(IMAGE, KEYS, {"redis": {"mode": "external"}}), "urlSecret.name is required"),
     "an authority for nobody": (
-        merged(IMAGE, KEYS, OWN_REDIS, {"redis": {"external": {"caSecret": {"name": "ca"}}}}), "for redis.mode=external",
+        merged(IMAGE, KEYS, OWN_REDIS, {"redis": {"external": {"caSecret": {"name": "ca"}}}}), "redis.mode=external",
     ),
     "external behind a closed door": (
         merged(IMAGE, KEYS, EXTERNAL_REDIS, {"networkPolicy": {"redis": {"peers": []}}}), "networkPolicy.redis.peers",
