@@ -29,6 +29,7 @@ PARTS = (
     "overload",
     "memory",
     "growth",
+    "logs",
 )
 HERE = Path(__file__).parent
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,13 +86,15 @@ def serving(command: list[str], port: int, path: str, environment: dict[str, str
 
 
 @contextmanager
-def isosim(store: Path, encoder: str, **settings: object) -> Iterator[Server]:
-    """The service as `isosim serve` runs it, at its default settings but those given."""
+def isosim(
+    store: Path, encoder: str, *, environment: Mapping[str, str] | None = None, **settings: object
+) -> Iterator[Server]:
+    """The service as `isosim serve` runs it, at its default settings but those given, and other variables."""
     port = free_port()
     given = {"model_store": store, "encoder": encoder, "port": port, "log_level": "warning"} | settings
     clean = {name: value for name, value in os.environ.items() if not name.startswith("ISOSIM_")}
-    environment = clean | {f"ISOSIM_{name.upper()}": str(value) for name, value in given.items()}
-    with serving([sys.executable, "-m", "service.cli", "serve"], port, "/readyz", environment) as server:
+    variables = clean | {f"ISOSIM_{name.upper()}": str(value) for name, value in given.items()} | (environment or {})
+    with serving([sys.executable, "-m", "service.cli", "serve"], port, "/readyz", variables) as server:
         yield server
 
 

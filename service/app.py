@@ -1,30 +1,32 @@
-"""The API process: builds its parts, warms up, serves, drains."""
+"""The API: its parts built and warmed up, and the ASGI application around them."""
 
 import asyncio
 import contextlib
 import gc
 import logging
-import socket
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
-from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import uvicorn
 from fastapi import FastAPI
+from fastapi.middleware.cors import CORSMiddleware
+from threadpoolctl import threadpool_limits
 
-from service import __version__
+from service import __version__, announcements
+from service.adapters import probe
 from service.adapters.artifacts import try_lock
 from service.adapters.calibration_source import StoredCalibrations
 from service.adapters.device import plan_execution, usable_cores
 from service.adapters.domain_store import DomainStore
 from service.adapters.encoder_store import EncoderStore
+from service.adapters.job_census import JobCensus
 from service.adapters.job_store import JobStore
 from service.adapters.local_jobs import LocalJobs
 from service.adapters.onnx_engine import OnnxCalibrator, OnnxEncoder, choose_providers, on_gpu
 from service.adapters.redis_cache import RedisCache
+from service.adapters.redis_limits import RedisLimits
+from service.adapters.redis_pulse import beat
 from service.adapters.rq_jobs import RqJobs
 from service.adapters.tokenizer import FastTokenizer
 from service.api import (
@@ -44,22 +46,33 @@ from service.api import (
 )
 from service.api.auth import Keys
 from service.api.middleware import Envelope
-from service.api.state import Service
+from service.api.observation import Observer
+from service.api.origin import cors
+from service.api.request_log import AccessLog
+from service.api.state import Phase, Service
 from service.core.drift import DriftMonitor
 from service.core.embedding import Embedder
 from service.core.errors import Unavailable
 from service.core.jobs import JobRunner
 from service.core.memory_cache import MemoryCache
+from service.core.rate_limit import Limits, LocalLimits
 from service.core.registry import Registry
 from service.core.texts import VectorCodec
+from service.logs import setup as logs
 from service.metrics import Metrics
 from service.settings import Settings
+from service.tracing import tracing
+
+if TYPE_CHECKING:
+    from service.otlp import Tracing  # only where tracing is on
 
 log = logging.getLogger("isosim")
 
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+LAST_SPANS = 0.5  # s to send them where requests have taken all the time there was
+LEASE_MARGIN = 10.0  # s a request counts as under way beyond the time it may take
 COUNT_SECONDS = 10.0  # between counts of the jobs on record; each reads all of them
-SWITCH_SECONDS = 0.0005  # until a busy event loop hands over: a device that waits for it computes nothing meanwhile
+EXPIRE_SECONDS = 60.0  # between looks for jobs that were interrupted long ago, and for text of dead processes
 GPU_WARM_LENGTHS = (16, 32, 64, 128, 256, 512)
 WARM_LENGTHS = (4, 16, 64)  # tokens; a first run at a new size allocates
 
@@ -78,6 +91,9 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
     """All parts of a server, started, and stopped in the opposite order."""
     check_exposure(settings)
     async with AsyncExitStack() as stack:
+        # A request of three pairs makes products that BLAS wakes its threads for, and then they spin for 30 ms on the
+        # cores that the encoder needs: requests of 4 pairs got half of the throughput.
+        stack.enter_context(threadpool_limits(1, "blas"))
         metrics = Metrics()
         store = settings.model_store
         artifact = await asyncio.to_thread(EncoderStore(store).find, settings.encoder)
@@ -93,6 +109,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             max_wait=settings.max_wait,
             alone=settings.alone,
         )
+        announcements.starting(settings, artifact, providers, execution)
         # One after the other: loaded side by side the two peaks of memory add up.
         encoder = await asyncio.to_thread(
             OnnxEncoder,
@@ -105,9 +122,11 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         )
         calibrator = await asyncio.to_thread(OnnxCalibrator, artifact.calibrator, providers)
         jobs, domain_store = JobStore(store), DomainStore(store)
+        census = JobCensus(jobs)
         domain_store.prepare()
         await asyncio.to_thread(jobs.sweep)
-        url = None if settings.redis_url is None else settings.redis_url.get_secret_value()
+        await asyncio.to_thread(census.take)  # what has ended by now is no news
+        url = settings.redis_address
         shared: RedisCache | None = None
         if url is None:
             stack.enter_context(only_process(settings))
@@ -115,6 +134,9 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             shared = await stack.enter_async_context(
                 RedisCache(url, ttl=settings.redis_ttl, timeout=settings.redis_timeout, on_event=metrics.observe_redis)
             )
+            metrics.redis_up.read = lambda: shared.up
+            stack.push_async_callback(end, asyncio.create_task(beat(shared), name="redis-pulse"))
+        limits = await stack.enter_async_context(shared_limits(settings, url, metrics))
         registry = Registry(
             StoredCalibrations(domain_store, calibrator, artifact.digest),
             artifact.digest,
@@ -148,7 +170,8 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         service = Service(
             settings=settings,
             metrics=metrics,
-            keys=Keys(settings.api_keys_file),
+            keys=stack.enter_context(Keys(settings.api_keys_file).watched()),
+            limits=limits,
             encoder=artifact,
             tokenizer=tokenizer,
             embedder=embedder,
@@ -157,6 +180,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             jobs=jobs,
             runner=runner,
             drift=DriftMonitor(),
+            observer=observe(settings, metrics, stack),
         )
         metrics.encoder.info({"id": artifact.id, "digest": artifact.digest, "precision": artifact.spec.precision})
         lengths = GPU_WARM_LENGTHS if on_gpu(providers) else WARM_LENGTHS
@@ -164,14 +188,36 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             some = encoder.prepare([[artifact.spec.pad_token_id] * min(length, artifact.spec.max_length)] * 2)
             for alone in (False, True):
                 await asyncio.to_thread(encoder.run, some, alone=alone)
-        watcher = asyncio.create_task(watch(service), name="store-watch")
+        off = await asyncio.to_thread(probe.check, artifact, tokenizer, encoder)
+        if off is None:
+            log.warning(
+                "encoder %s was exported without a known vector; export it again to have one checked", artifact.id
+            )
+        watcher = asyncio.create_task(watch(service, census), name="store-watch")
         stack.push_async_callback(end, watcher)
         # What is there now stays: the collector need not look at it again and again, least of all in a request.
         gc.collect()
         gc.freeze()
-        service.ready = True
+        service.phase = Phase.SERVING
         yield service
-        service.ready = False
+        service.phase = Phase.STOPPING
+
+
+@asynccontextmanager
+async def shared_limits(settings: Settings, url: str | None, metrics: Metrics) -> AsyncIterator[Limits]:
+    """The keys' limits, of all processes where there is a Redis."""
+    if url is None or settings.api_keys_file is None:
+        yield LocalLimits(on_refused=metrics.observe_limit)
+        return
+    lease = settings.request_timeout + LEASE_MARGIN
+    async with RedisLimits(
+        url,
+        timeout=settings.redis_timeout,
+        lease=lease,
+        on_refused=metrics.observe_limit,
+        on_fallback=metrics.limits_fallback.inc,
+    ) as limits:
+        yield limits
 
 
 @contextlib.contextmanager
@@ -184,15 +230,43 @@ def only_process(settings: Settings) -> Any:
         yield
 
 
-async def watch(service: Service) -> None:
-    """Sees new champions, and counts jobs for the metrics."""
-    counted = -COUNT_SECONDS
+def observe(settings: Settings, metrics: Metrics, stack: AsyncExitStack) -> Observer:
+    """The access log and the traces that the settings ask for; what was traced is sent before the stack has ended."""
+    access, output = None, logs.output()
+    if output is not None:
+        metrics.log_dropped.read = lambda: output.sink.dropped
+        if settings.access_log != "off" and logging.getLogger("isosim").isEnabledFor(logging.INFO):
+            access = AccessLog(output.line, settings.access_log, settings.slow_seconds)
+    traces = tracing(settings, "isosim")
+    observer = Observer(access, traces)
+    if traces is not None:
+        stack.push_async_callback(send_last, traces, observer)
+    return observer
+
+
+async def send_last(traces: "Tracing", observer: Observer) -> None:
+    """The spans not sent yet, in what is left of the time to drain."""
+    left = 0.0 if observer.drained_by is None else observer.drained_by - time.perf_counter()
+    await asyncio.to_thread(traces.close, max(LAST_SPANS, left))
+
+
+async def watch(service: Service, census: JobCensus) -> None:
+    """Sees new champions, counts jobs for the metrics, hands those over again that Redis has lost, and ends
+    those whose text nobody will want any more."""
+    counted = expired = -EXPIRE_SECONDS
     while True:
         try:
             await service.registry.refresh()
             if time.monotonic() - counted > COUNT_SECONDS:
-                service.metrics.observe_jobs(await asyncio.to_thread(service.jobs.counts))
+                found = await asyncio.to_thread(census.take)
+                service.metrics.observe_jobs(found.counts)
+                for job in found.ended:
+                    service.metrics.observe_job_end(job)
+                await service.runner.recover(found.queued)
                 counted = time.monotonic()
+            if time.monotonic() - expired > EXPIRE_SECONDS:
+                await asyncio.to_thread(service.jobs.expire, service.settings.keep_interrupted)
+                expired = time.monotonic()
         except Exception:  # the loop's boundary: the volume is away, a file is odd; what is loaded keeps serving
             log.exception("the model store could not be read")
         await asyncio.sleep(service.settings.poll_seconds)
@@ -202,38 +276,6 @@ async def end(task: "asyncio.Task[None]") -> None:
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
-
-
-class Server(uvicorn.Server):
-    """Says so when it is ready, and stops taking requests the moment it is told to end."""
-
-    def __init__(self, settings: Settings) -> None:
-        self.app = create_app(settings)
-        config = uvicorn.Config(
-            self.app,
-            host=settings.host,
-            port=settings.port,
-            log_level=settings.log_level,
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=int(settings.drain_seconds),
-        )
-        super().__init__(config)
-        sys.setswitchinterval(SWITCH_SECONDS)
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if self.started:
-            address = f"http://{self.config.host}:{self.config.port}"
-            body = '{"pairs": [["A man is playing a guitar.", "Someone plays an instrument."]]}'
-            print(f"ready on {address}; try:\n")
-            print(f"curl -s {address}/similarity -H 'content-type: application/json' -d '{body}'\n", flush=True)
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        service: Service | None = getattr(self.app.state, "service", None)
-        if service is not None:
-            service.ready = False
-        super().handle_exit(sig, frame)
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -252,6 +294,8 @@ def create_app(settings: Settings) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,  # api/docs_page.py serves it without the internet
         redoc_url=None,
+        # FastAPI would export paths, queries and exceptions' words: service/otlp.py traces, and says less.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     errors.install(app)
     documentation.install(app)
@@ -260,4 +304,6 @@ def create_app(settings: Settings) -> FastAPI:
     for router in (*scoring, *rest, console.router, docs_page.router):
         app.include_router(router)
     app.add_middleware(Envelope)
+    if settings.cors_origins:
+        app.add_middleware(CORSMiddleware, **cors(settings.cors_origins))
     return app

@@ -1,31 +1,53 @@
 """Every Prometheus series of the service, in base units, with bounded labels, there from the start."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client import generate_latest as _generate
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.gc_collector import GCCollector
+from prometheus_client.metrics_core import Metric
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
 
+from service import __version__
 from service.core.batching import BatchStats
 from service.core.calibration import Calibration
 from service.core.drift import Drift
 from service.core.embedding import CacheLookup, Timings
-from service.core.jobs import Status
+from service.core.jobs import Job, Status
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.035, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 TEXTS = (1, 2, 4, 8, 16, 32, 64, 128)
 TOKENS = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
-STAGES = ("tokenization", "queue", "inference", "calibration")
+JOB_SECONDS = (1, 5, 15, 60, 300, 900, 3600, 14400)  # the last is the default job_timeout
+STAGES = ("cache", "tokenization", "queue", "inference", "calibration")
+ENDS = (Status.SUCCEEDED, Status.FAILED, Status.CANCELLED, Status.INTERRUPTED)
 DRIFT = {
     "out_of_domain_ratio": "Share of the texts last asked about that are flagged; 0.01 is what the domain's own gives",
     "distance_mean": "Mean of log ||z||^2 over them, in standard deviations of the domain's own text",
     "distance_spread": "Standard deviation of log ||z||^2 over them; 1 for the domain's own text",
     "score_stability_index": "PSI of the similarities last served against the first of the version; 0.25 is a shift",
 }
+LIMITS = ("rate", "concurrent")
+CLOSED = ("headers", "body", "reading", "room", "full")  # too slow or too large; too slow; too slow; see http_protocol
 MAX_DOMAINS = 500  # champion series; domains beyond it are served all the same, but have none
+
+
+class Reading(Collector):
+    """A number somebody else keeps, read when it is asked for; no series where there is nothing to read."""
+
+    def __init__(self, family: Callable[..., Metric], name: str, text: str, registry: CollectorRegistry) -> None:
+        self.family, self.name, self.text = family, name, text
+        self.read: Callable[[], float | None] = lambda: None
+        registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        found = self.read()
+        yield self.family(self.name, self.text, **({} if found is None else {"value": found}))
 
 
 class Metrics:
@@ -62,6 +84,15 @@ class Metrics:
         self.truncated = Counter("isosim_truncated_texts_total", "Texts cut at the maximal length", registry=r)
         self.errors = Counter("isosim_errors_total", "Error answers by type", ["error_type"], registry=r)
         self.jobs = Gauge("isosim_jobs", "Calibration jobs on record, by status", ["status"], registry=r)
+        self.job_ends = Counter(
+            "isosim_job_ends_total",
+            "Jobs that ended since this process started, wherever they ran: every replica counts each, so max, not sum",
+            ["status"], registry=r,
+        )  # fmt: skip
+        self.job_seconds = Histogram(
+            "isosim_job_duration_seconds", "From start to end of the jobs that succeeded, counted in the same way",
+            buckets=JOB_SECONDS, registry=r,
+        )  # fmt: skip
         self.champion = Gauge(
             "isosim_domain_champion_info", "1 for the version that answers for a domain",
             ["domain", "version", "method"], registry=r,
@@ -72,8 +103,35 @@ class Metrics:
         self.load_failures = Counter(
             "isosim_calibration_load_failures_total", "Champions that could not be loaded", registry=r
         )
+        self.keys = Gauge("isosim_api_keys", "API keys in force", registry=r)
+        self.keys_valid = Gauge(
+            "isosim_api_keys_file_valid",
+            "0 while the keys' file is broken and the keys before stay in force",
+            registry=r,
+        )
+        self.limited = Counter(
+            "isosim_key_limit_refusals_total", "Requests refused with 429 for their key's limits", ["limit"], registry=r
+        )
+        self.limits_fallback = Counter(
+            "isosim_key_limit_fallbacks_total", "Limits counted by this process alone: Redis did not answer", registry=r
+        )
+        self.connections = Gauge("isosim_connections", "Open connections", registry=r)
+        self.connections_closed = Counter(
+            "isosim_connections_closed_total", "Connections closed to protect the server", ["reason"], registry=r
+        )
         self.ready = Gauge("isosim_ready", "1 while the server takes requests", registry=r)
+        self.tasks = Gauge("isosim_event_loop_tasks", "Tasks on the event loop, waiting ones included", registry=r)
         self.encoder = Info("isosim_encoder", "The encoder this process runs", registry=r)
+        self.build = Info("isosim_build", "The release this process is of", registry=r)
+        self.build.info({"version": __version__})
+        self.redis_up = Reading(
+            GaugeMetricFamily, "isosim_redis_up", "1 while Redis answers, 0 while it is done without; absent without", r
+        )
+        self.log_dropped = Reading(
+            CounterMetricFamily, "isosim_log_lines_dropped_total",
+            "Lines of the log that nobody read in time: stderr's reader is slow or has stopped", r,
+        )  # fmt: skip
+        self.log_dropped.read = lambda: 0
         # A labelled series is looked up under a lock; those of every request are kept.
         self._stages = {stage: self.stages.labels(stage) for stage in STAGES}
         results = [(cache, result) for cache in ("memory", "redis") for result in ("hit", "miss")]
@@ -89,6 +147,12 @@ class Metrics:
                 self.cache.labels(cache, result)
         for status in Status:
             self.jobs.labels(status.value)
+        for status in ENDS:
+            self.job_ends.labels(status.value)
+        for limit in LIMITS:
+            self.limited.labels(limit)
+        for reason in CLOSED:
+            self.connections_closed.labels(reason)
 
     def observe_batch(self, batch: BatchStats) -> None:
         self.batch_texts.observe(batch.texts)
@@ -117,15 +181,29 @@ class Metrics:
             self.cache.labels("redis", "error").inc(count)
 
     def observe_timings(self, timings: Timings, calibration: float) -> None:
+        if self.redis_up.read() is not None:
+            self._stages["cache"].observe(timings.cache)
         if timings.tokens:
             self._stages["tokenization"].observe(timings.tokenization)
             self._stages["queue"].observe(timings.queue)
             self._stages["inference"].observe(timings.inference)
         self._stages["calibration"].observe(calibration)
 
+    def observe_limit(self, limit: str) -> None:
+        self.limited.labels(limit).inc()
+
+    def observe_closed(self, reason: str) -> None:
+        self.connections_closed.labels(reason).inc()
+
     def observe_jobs(self, counts: Mapping[Status, int]) -> None:
         for status in Status:
             self.jobs.labels(status.value).set(counts.get(status, 0))
+
+    def observe_job_end(self, job: Job) -> None:
+        self.job_ends.labels(job.status.value).inc()
+        if job.status is Status.SUCCEEDED and job.started and job.finished:
+            spent = datetime.fromisoformat(job.finished) - datetime.fromisoformat(job.started)
+            self.job_seconds.observe(spent.total_seconds())
 
     def observe_champion(self, calibration: Calibration) -> None:
         labels = (calibration.domain, str(calibration.version), calibration.method)

@@ -6,16 +6,23 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
 
 from service.adapters.domain_store import DomainStore
 from service.adapters.encoder_store import EncoderStore
 from service.adapters.job_store import JobStore
-from service.core.errors import Conflict, IsosimError, JobCancelled
+from service.core.errors import Conflict, IsosimError, JobCancelled, NotFound, Unavailable
 from service.core.jobs import Job, Status
+from service.job_log import observed
+from service.logs import setup as logs
 from service.settings import Settings
+
+if TYPE_CHECKING:
+    from service.modelling.publication import Result
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +33,8 @@ NICENESS = 19
 class Reporter:
     """Writes a running job's progress and heartbeat; notices that the job was cancelled."""
 
-    def __init__(self, jobs: JobStore, job: Job) -> None:
-        self.jobs, self.job = jobs, job
+    def __init__(self, jobs: JobStore, job: Job, on_stage: Callable[[str], None] = lambda _: None) -> None:
+        self.jobs, self.job, self.on_stage = jobs, job, on_stage
         self._lock = threading.Lock()
         self._written = 0.0
         self._cancelled = False
@@ -36,21 +43,28 @@ class Reporter:
         """Raises JobCancelled once somebody has decided the job's end."""
         if self._cancelled:
             raise JobCancelled(self.job.id)
-        fresh = stage != self.job.stage
-        self.job = replace(self.job, stage=stage, progress=progress)
+        with self._lock:  # the heartbeat's thread replaces it too
+            fresh = stage != self.job.stage
+            self.job = replace(self.job, stage=stage, progress=progress)
+        if fresh:
+            self.on_stage(stage)
         if fresh or time.monotonic() - self._written > 0.25:
+            self.try_to_beat()
+
+    def try_to_beat(self) -> None:
+        try:
             self.beat()
+        except (OSError, IsosimError):  # a store that is full or away for a moment must end neither heartbeat nor fit
+            log.exception("no heartbeat for job %s", self.job.id)
 
     def beat(self) -> None:
         with self._lock:
             # The record is this attempt's only while it says so: an orphan must not write over its successor.
-            record = self.jobs.read(self.job.id)
-            mine = record.attempt == self.job.attempt and record.status is Status.RUNNING
-            if not mine or self.jobs.decided(self.job.id):
+            job = replace(self.job, heartbeat=time.time())
+            if not self.jobs.beat(job):
                 self._cancelled = True
                 return
-            self.job = replace(self.job, heartbeat=time.time())
-            self.jobs.write(self.job)
+            self.job = job
             self._written = time.monotonic()
 
     def still_mine(self) -> bool:
@@ -67,10 +81,7 @@ class Reporter:
             while not ended.wait(HEARTBEAT):
                 if os.getppid() != parent:
                     os._exit(1)  # orphaned: nobody would stop or count this job any more
-                try:
-                    self.beat()
-                except (OSError, IsosimError):  # a store that is away for a moment must not end the heartbeat
-                    log.exception("no heartbeat for job %s", self.job.id)
+                self.try_to_beat()
 
         thread = threading.Thread(target=run, name="heartbeat", daemon=True)
         thread.start()
@@ -88,40 +99,90 @@ def run_job(settings: Settings, job_id: str) -> Job:
         JobCancelled: the job had ended, or was cancelled meanwhile.
         Conflict: another worker is at it.
     """
-    # Here and not above: the RQ parent and the settings stay light, torch loads in the child alone.
-    from service.modelling.job import Posted, calibrate_job  # noqa: PLC0415
-
     jobs = JobStore(settings.model_store)
+    with observed(settings, jobs, job_id) as watched:
+        watched.job = calibrate(settings, jobs, job_id, watched.stage)
+        return watched.job
+
+
+def calibrate(settings: Settings, jobs: JobStore, job_id: str, on_stage: Callable[[str], None]) -> Job:
     domains = DomainStore(settings.model_store)
-    reporter = Reporter(jobs, jobs.begin(job_id))
+    reporter = Reporter(jobs, jobs.begin(job_id), on_stage)
     try:
-        with reporter.beating():
-            encoder = EncoderStore(settings.model_store).find(
-                f"{reporter.job.request.encoder_id}@{reporter.job.request.encoder}"
-            )
-            posted = Posted(jobs.texts(job_id), jobs.labels(job_id))
-            result = calibrate_job(
-                reporter.job.request, posted, encoder, domains, reporter, threads=settings.worker_threads
-            )
+        done = published_before(jobs, domains, reporter.job)
+        if done is not None:
+            return done
+        result = calibrated(settings, jobs, domains, reporter)
     except JobCancelled:
         raise
     except IsosimError as error:
         return fail(jobs, reporter.job, str(error))
+    except OSError as error:
+        if jobs.decided(job_id):
+            raise JobCancelled(f"job {job_id} was cancelled") from error
+        return put_off(jobs, job_id, error)
     except Exception as error:  # the boundary: whatever ends a fit is the job's end, and the caller reads why
         log.exception("job %s failed", job_id)
         return fail(jobs, reporter.job, f"{type(error).__name__}: {error}")
     # From here on a cancel comes too late; before it, nothing has been published.
     if not reporter.still_mine() or not jobs.decide(job_id):
         raise JobCancelled(f"job {job_id} was cancelled")
-    try:
-        version, promoted, why = result.publish(domains)
-    except (IsosimError, OSError) as error:
-        log.exception("job %s could not publish", job_id)
-        return jobs.end(reporter.job, Status.FAILED, error=str(error))
-    report = {**result.report, "promotion": why}
-    done = jobs.end(reporter.job, Status.SUCCEEDED, version=version, promoted=promoted, report=report)
-    tidy(settings, jobs, domains, done.request.domain)
+    done = publish(jobs, domains, reporter.job, result)
+    if done.status is Status.SUCCEEDED:
+        tidy(settings, jobs, domains, done.request.domain)
     return done
+
+
+def calibrated(settings: Settings, jobs: JobStore, domains: DomainStore, reporter: Reporter) -> "Result":
+    """What the job's text makes of the domain. Nothing is published."""
+    # Here and not above: the RQ parent and the settings stay light, torch loads in the child alone.
+    from service.modelling.job import Posted, calibrate_job  # noqa: PLC0415
+
+    job = reporter.job
+    if not jobs.has_text(job.id):
+        raise Unavailable("the posted text is gone; post it again")
+    with reporter.beating():
+        encoder = EncoderStore(settings.model_store).find(f"{job.request.encoder_id}@{job.request.encoder}")
+        posted = Posted(jobs.texts(job.id), jobs.labels(job.id))
+        return calibrate_job(job.request, posted, encoder, domains, reporter, threads=settings.worker_threads)
+
+
+def publish(jobs: JobStore, domains: DomainStore, job: Job, result: "Result") -> Job:
+    """The job's end: its version, or why there is none."""
+    try:
+        version, promoted, why = result.publish(domains, job.id)
+    except IsosimError as error:
+        log.exception("job %s could not publish", job.id)
+        return jobs.end(job, Status.FAILED, error=str(error))
+    except OSError as error:
+        return put_off(jobs, job.id, error)
+    report = {**result.report, "promotion": why}
+    return jobs.end(job, Status.SUCCEEDED, version=version, promoted=promoted, report=report)
+
+
+def published_before(jobs: JobStore, domains: DomainStore, job: Job) -> Job | None:
+    """The job's end, where an earlier attempt came as far as to publish and died before it could say so.
+
+    A version that it had not promoted, and still could, is made again.
+    """
+    domain = job.request.domain
+    version = domains.made_by(domain, job.id)
+    if version is None:
+        return None
+    promoted = version in domains.named(domain)
+    if not promoted and jobs.has_text(job.id):
+        domains.delete(domain, version)
+        return None
+    if not jobs.decide(job.id):
+        raise JobCancelled(f"job {job.id} was cancelled")
+    report = domains.report(domain, version)
+    return jobs.end(job, Status.SUCCEEDED, version=version, promoted=promoted, report=report)
+
+
+def put_off(jobs: JobStore, job_id: str, error: OSError) -> Job:
+    """A store that is full, read-only or away is nobody's fault and passes: the text stays for another attempt."""
+    log.error("job %s is interrupted, storage failed: %s", job_id, error)
+    return jobs.interrupt(job_id, f"storage failed ({error.strerror or error})")
 
 
 def tidy(settings: Settings, jobs: JobStore, domains: DomainStore, domain: str) -> None:
@@ -150,13 +211,13 @@ def run_queued(job_id: str) -> str:
     """RQ's entry: a job that ended or failed by itself is done for RQ; a killed one is retried."""
     settings = Settings()
     jobs = JobStore(settings.model_store)
-    if jobs.read(job_id).status in (Status.RUNNING, Status.INTERRUPTED):
-        # RQ hands a job out again only after its worker has died.
-        jobs.interrupt(job_id)
-        jobs.requeue(job_id)
     try:
+        if jobs.read(job_id).status in (Status.RUNNING, Status.INTERRUPTED):
+            # RQ hands a job out again only after its worker has died.
+            jobs.interrupt(job_id)
+            jobs.requeue(job_id)
         return run_job(settings, job_id).status.value
-    except (JobCancelled, Conflict) as error:
+    except (JobCancelled, Conflict, NotFound) as error:
         log.warning("job %s not run: %s", job_id, error)
         return Status.CANCELLED.value
 
@@ -164,26 +225,30 @@ def run_queued(job_id: str) -> str:
 def serve_queue(settings: Settings, *, burst: bool = False) -> None:
     """An RQ worker that runs until it is told to stop."""
     from redis import Redis  # noqa: PLC0415 - local children need neither
-    from rq import Queue, Worker  # noqa: PLC0415
 
-    from service.adapters.rq_jobs import QUEUE  # noqa: PLC0415
+    from service.adapters.rq_worker import work  # noqa: PLC0415
 
-    assert settings.redis_url is not None  # noqa: S101 - the command line has checked
-    connection = Redis.from_url(settings.redis_url.get_secret_value())
+    assert settings.redis_address is not None  # noqa: S101 - the command line has checked
+    connection = Redis.from_url(settings.redis_address, socket_connect_timeout=5.0)
     step_back()
-    Worker([Queue(QUEUE, connection=connection)], connection=connection).work(
-        burst=burst, with_scheduler=False, logging_level=settings.log_level.upper()
-    )
+    work(connection, partial(lost, JobStore(settings.model_store)), settings.log_level.upper(), burst=burst)
+
+
+def lost(jobs: JobStore, job_id: str) -> None:
+    """A job's child was killed, and RQ does not run it again by itself."""
+    if jobs.read(job_id).status in (Status.RUNNING, Status.QUEUED):
+        jobs.interrupt(job_id)
 
 
 def main() -> None:
     """A child of the API: `python -m service.worker JOB`."""
     with contextlib.suppress(PermissionError):  # a session's leader leads its group already
         os.setpgid(0, 0)  # to be stopped with all that it starts
-    logging.basicConfig(level="INFO", format="%(levelname)s %(name)s: %(message)s")
+    settings = Settings()
+    logs.configure(settings.log_level, settings.log_format)
     step_back()
     try:
-        run_job(Settings(), sys.argv[1])
+        run_job(settings, sys.argv[1])
     except (JobCancelled, Conflict) as error:
         log.warning("%s", error)
 

@@ -165,8 +165,8 @@ def start(command: list[str], log: Path, **settings: Any) -> subprocess.Popen[by
         )  # fmt: skip
 
 
-def serve_with(folder: Path, running: list[Process], **settings: Any) -> Server:
-    port = free_port()
+def serve_with(folder: Path, running: list[Process], *, port: int | None = None, **settings: Any) -> Server:
+    port = port or free_port()
     log = folder / f"serve-{port}.log"
     url = f"http://127.0.0.1:{port}"
     server = Server(start(["serve"], log, port=port, **settings), log, url, httpx.Client(base_url=url, timeout=60))
@@ -207,22 +207,25 @@ class RedisServer:
     folder: Path
     port: int = field(default_factory=free_port)
     popen: subprocess.Popen[bytes] | None = None
+    address: str = "127.0.0.1"
+    inside: tuple[str, ...] = ()  # the beginning of a command that runs it elsewhere: in a network namespace
 
     @property
     def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}/0"
+        return f"redis://{self.address}:{self.port}/0"
 
     def start(self) -> None:
         binary = shutil.which("redis-server")
         assert binary, "redis-server is missing; make test installs it"
         self.popen = subprocess.Popen(
-            [binary, "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir", str(self.folder)],
+            [*self.inside, binary, "--port", str(self.port), "--bind", self.address, "--protected-mode", "no",
+             "--save", "", "--dir", str(self.folder)],
             stdout=subprocess.DEVNULL,
-        )
+        )  # fmt: skip
         wait_until(self.answers)
 
     def answers(self) -> bool:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 0.2) as s:
+        with contextlib.suppress(OSError), socket.create_connection((self.address, self.port), 0.2) as s:
             s.sendall(b"PING\r\n")
             return s.recv(16).startswith(b"+PONG")
         return False

@@ -1,9 +1,11 @@
 """Folders of files that appear whole or not at all, and never change: every file's SHA-256 in the manifest."""
 
+import contextlib
 import fcntl
 import hashlib
 import os
 import shutil
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +17,9 @@ import orjson
 from service.core.errors import CorruptArtifact
 
 MANIFEST = "manifest.json"
+SEAL = "seal"  # of the manifest: SHA-256 of all else in it; those of the first release have none
+FRESH = 60.0  # s in which whoever makes a file or folder has surely locked it
+LEFTOVER = 24 * 3600.0  # s after which an unfinished folder belongs to nobody where locks do not tell
 
 
 def fsync(path: Path) -> None:
@@ -65,10 +70,44 @@ def building(parent: Path) -> Iterator[Path]:
     parent.mkdir(parents=True, exist_ok=True)
     folder = parent / f".building-{uuid.uuid4().hex}"
     folder.mkdir()
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
+        claim(descriptor)
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
+
+
+def claim(descriptor: int) -> None:
+    """Marks an unfinished file or folder as somebody's, until it is closed or the process has ended."""
+    with contextlib.suppress(OSError):  # a volume that cannot lock it: there its age must tell
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def sweep(*leftovers: Path) -> None:
+    """Removes unfinished files and folders whose makers have died.
+
+    Whoever lives holds a lock, so that no clock has to be trusted; a clock that jumps may only keep something longer.
+    """
+    for path in leftovers:
+        with contextlib.suppress(OSError):  # somebody else was faster, or the volume is read-only
+            age = time.time() - path.stat().st_mtime
+            if age > FRESH and abandoned(path, age):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def abandoned(path: Path, age: float) -> bool:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return age > LEFTOVER
+    finally:
+        os.close(descriptor)
+    return True
 
 
 def seal(folder: Path, place: Path, manifest: Mapping[str, object]) -> None:
@@ -78,7 +117,8 @@ def seal(folder: Path, place: Path, manifest: Mapping[str, object]) -> None:
         FileExistsError: the place is taken.
     """
     files = {file.name: sha256(file) for file in sorted(folder.iterdir())}
-    write_json(folder / MANIFEST, {**manifest, "files": files})
+    facts = {**manifest, "files": files}
+    write_json(folder / MANIFEST, {**facts, SEAL: sealed_by(facts)})
     for file in folder.iterdir():
         fsync(file)
     fsync(folder)
@@ -91,6 +131,20 @@ def seal(folder: Path, place: Path, manifest: Mapping[str, object]) -> None:
     fsync(place.parent)
 
 
+def sealed_by(facts: Mapping[str, object]) -> str:
+    """SHA-256 (hex) of a manifest's facts."""
+    return hashlib.sha256(orjson.dumps(facts, option=orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY)).hexdigest()
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Raises FileNotFoundError where there is no such artifact; CorruptArtifact where its manifest was changed."""
+    manifest = read_json(folder / MANIFEST)
+    seal = manifest.pop(SEAL, None)
+    if seal is not None and seal != sealed_by(manifest):
+        raise CorruptArtifact(f"{folder / MANIFEST} was changed after it was written")
+    return manifest
+
+
 def verified(folder: Path, *names: str) -> dict[str, Any]:
     """The manifest, after the named files (all of them if none is named) were compared with it.
 
@@ -98,7 +152,7 @@ def verified(folder: Path, *names: str) -> dict[str, Any]:
         FileNotFoundError: there is no such artifact.
         CorruptArtifact: a file is missing or has another hash; the message names it.
     """
-    manifest = read_json(folder / MANIFEST)
+    manifest = read_manifest(folder)
     files = manifest.get("files")
     if not isinstance(files, dict):
         raise CorruptArtifact(f"{folder / MANIFEST} lists no files")

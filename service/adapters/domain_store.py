@@ -5,7 +5,7 @@ Aliases are kept by encoder digest, so that fleets on different encoders share a
 
 import contextlib
 import os
-import shutil
+import re
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -18,13 +18,16 @@ import numpy.typing as npt
 import safetensors.numpy
 from safetensors import SafetensorError
 
-from service.adapters.artifacts import building, locked, read_json, seal, verified, write_json
+from service.adapters.artifacts import building, locked, read_json, read_manifest, seal, sweep, verified, write_json
+from service.core.calibration import DOMAIN_NAME
 from service.core.domain_model import DomainModel
-from service.core.errors import Conflict, CorruptArtifact, NotFound
+from service.core.errors import Conflict, CorruptArtifact, InvalidInput, NotFound, Unavailable
 
 ALIASES, WEIGHTS, REPORT = "aliases.json", "weights.safetensors", "report.json"
 PART = ".npz"  # a file for each part of the domain model
+FORMAT = 1  # of a version's files; raise it when an older release would read them wrongly
 TOMBSTONE = "deleted"  # keeps a deleted version's number from being given again
+NAME = re.compile(DOMAIN_NAME)
 Weights = dict[str, npt.NDArray[Any]]
 
 
@@ -64,6 +67,12 @@ def read_version(folder: Path) -> StoredVersion:
     return StoredVersion(manifest, weights, model)
 
 
+def understood(named: object) -> bool:
+    """Are these one encoder's aliases?"""
+    known = ("champion", "previous")
+    return isinstance(named, dict) and all(named.get(n) is None or type(named[n]) is int for n in known)
+
+
 class DomainStore:
     def __init__(self, root: Path) -> None:
         self.root = root / "domains"
@@ -74,9 +83,20 @@ class DomainStore:
         self.root.mkdir(parents=True, exist_ok=True)
         self._prepared = True
 
+    def place(self, domain: str) -> Path:
+        """The folder of a domain; no path is ever made of a name that was not checked.
+
+        Raises:
+            InvalidInput: this is no name.
+        """
+        if not NAME.fullmatch(domain):
+            raise InvalidInput(f"domain {domain[:80]!r} is no name")
+        return self.root / domain
+
     def domains(self) -> list[str]:
         """Names of all domains that have a version."""
-        return sorted({f.parent.parent.name for f in self.root.glob("*/[0-9]*/manifest.json")})
+        found = {f.parent.parent.name for f in self.root.glob("*/[0-9]*/manifest.json")}
+        return sorted(name for name in found if NAME.fullmatch(name))
 
     def changes(self) -> dict[str, int]:
         """A stamp for each domain that differs after its aliases changed; cheap enough to poll.
@@ -86,7 +106,7 @@ class DomainStore:
         """
         try:
             with os.scandir(self.root) as entries:
-                files = [Path(entry.path) / ALIASES for entry in entries]
+                files = [Path(entry.path) / ALIASES for entry in entries if NAME.fullmatch(entry.name)]
         except FileNotFoundError:
             if self._prepared:
                 raise
@@ -96,24 +116,48 @@ class DomainStore:
 
     def versions(self, domain: str) -> list[int]:
         """Existing versions, rising."""
-        folders = (self.root / domain).glob("[0-9]*/manifest.json")
+        folders = self.place(domain).glob("[0-9]*/manifest.json")
         return sorted(int(f.parent.name) for f in folders if f.parent.name.isdigit())
 
     def manifest(self, domain: str, version: int) -> dict[str, Any]:
-        path = self.root / domain / str(version) / "manifest.json"
+        """A version's facts.
+
+        Raises:
+            NotFound: there is no such version.
+            CorruptArtifact: what is there is another version's, or not understood.
+            Unavailable: a newer release wrote it.
+        """
+        folder = self.place(domain) / str(version)
         try:
-            manifest = read_json(path)
+            manifest = read_manifest(folder)
         except FileNotFoundError:
             raise NotFound(f"domain {domain!r} has no version {version}; it has {self.versions(domain)}") from None
         encoder = manifest.get("encoder")
-        if not isinstance(encoder, dict) or not {"id", "digest"} <= encoder.keys() or "method" not in manifest:
-            raise CorruptArtifact(f"{path} names no encoder or method")
+        if not isinstance(encoder, dict) or not {"id", "digest"} <= encoder.keys():
+            raise CorruptArtifact(f"manifest.json of {folder} names no encoder")
+        if not {"method", "created", "files"} <= manifest.keys():
+            raise CorruptArtifact(f"manifest.json of {folder} names no method, date or files")
+        if (manifest.get("domain"), manifest.get("version")) != (domain, version):
+            raise CorruptArtifact(f"{folder} holds version {manifest.get('version')} of {manifest.get('domain')!r}")
+        if manifest.get("format", FORMAT) not in range(1, FORMAT + 1):
+            raise Unavailable(
+                f"{folder} was written by a newer release (format {manifest['format']}, this one reads {FORMAT}); "
+                "run that release, or promote an older version"
+            )
         return manifest
+
+    def made_by(self, domain: str, job: str) -> int | None:
+        """The version that a calibration job has written, if it has."""
+        for version in reversed(self.versions(domain)):
+            with contextlib.suppress(NotFound, Unavailable):  # deleted meanwhile, or nobody can say
+                if self.manifest(domain, version).get("job") == job:
+                    return version
+        return None
 
     def report(self, domain: str, version: int) -> dict[str, Any]:
         self.manifest(domain, version)
         try:
-            return read_json(self.root / domain / str(version) / REPORT)
+            return read_json(self.place(domain) / str(version) / REPORT)
         except FileNotFoundError:  # deleted meanwhile
             raise NotFound(f"domain {domain!r} has no version {version}") from None
 
@@ -121,9 +165,10 @@ class DomainStore:
         """Raises NotFound, or CorruptArtifact with the name of the file that does not match."""
         self.manifest(domain, version)
         try:
-            return read_version(self.root / domain / str(version))
-        except FileNotFoundError:  # deleted meanwhile
-            raise NotFound(f"domain {domain!r} has no version {version}") from None
+            return read_version(self.place(domain) / str(version))
+        except (FileNotFoundError, CorruptArtifact):
+            self.manifest(domain, version)  # NotFound where it was deleted meanwhile
+            raise
 
     def publish(
         self,
@@ -134,17 +179,18 @@ class DomainStore:
         model: DomainModel,
     ) -> int:
         """Writes a new version and returns its number; nothing half-written is ever visible."""
-        place = self.root / domain
+        place = self.place(domain)
         with building(place) as folder:
             if weights is not None:
-                safetensors.numpy.save_file(weights, folder / WEIGHTS)
+                (folder / WEIGHTS).write_bytes(safetensors.numpy.save(weights))  # its own writer raises no OSError
             for name, arrays in model.arrays().items():
                 np.savez(folder / (name + PART), allow_pickle=False, **arrays)
             write_json(folder / REPORT, report)
             while True:
                 taken = [int(f.name) for f in place.iterdir() if f.name.isdigit()]
                 version = max(taken, default=0) + 1
-                facts = {**manifest, "domain": domain, "version": version, "created": datetime.now(UTC).isoformat()}
+                created = datetime.now(UTC).isoformat()
+                facts = {**manifest, "format": FORMAT, "domain": domain, "version": version, "created": created}
                 try:
                     seal(folder, place / str(version), facts)
                 except FileExistsError:  # another worker took the number
@@ -154,11 +200,13 @@ class DomainStore:
 
     def _aliases(self, domain: str) -> dict[str, Any]:
         try:
-            stored = read_json(self.root / domain / ALIASES)
+            stored = read_json(self.place(domain) / ALIASES)
         except FileNotFoundError:
             return {"revision": 0, "encoders": {}}
-        if not isinstance(stored.get("revision"), int) or not isinstance(stored.get("encoders"), dict):
-            raise CorruptArtifact(f"{self.root / domain / ALIASES} is not understood")
+        encoders = stored.get("encoders")
+        named = encoders.values() if isinstance(encoders, dict) else [None]
+        if not isinstance(stored.get("revision"), int) or not all(map(understood, named)):
+            raise CorruptArtifact(f"{self.place(domain) / ALIASES} is not understood; delete it and promote a version")
         return stored
 
     def aliases(self, domain: str, encoder: str) -> Aliases:
@@ -187,7 +235,7 @@ class DomainStore:
         return self._set(domain, encoder, swapped)
 
     def _set(self, domain: str, encoder: str, wanted: Aliases) -> Aliases:
-        with locked(self.root / domain / ".lock"):
+        with locked(self.place(domain) / ".lock"):
             stored = self._aliases(domain)
             if stored["revision"] != wanted.revision:
                 raise Conflict(f"the aliases of {domain!r} changed meanwhile; look and try again")
@@ -195,23 +243,24 @@ class DomainStore:
                 self.manifest(domain, wanted.champion)
             stored["revision"] += 1
             stored["encoders"][encoder] = {"champion": wanted.champion, "previous": wanted.previous}
-            write_json(self.root / domain / ALIASES, stored)
+            write_json(self.place(domain) / ALIASES, stored)
         return replace(wanted, revision=stored["revision"])
 
-    def _named(self, domain: str) -> set[int]:
+    def named(self, domain: str) -> set[int]:
+        """Versions that are champion or previous for any encoder."""
         return {v for mine in self._aliases(domain)["encoders"].values() for v in mine.values() if v is not None}
 
     def delete(self, domain: str, version: int) -> None:
         """Raises NotFound; Conflict for a version that an alias names."""
         self.manifest(domain, version)
-        with locked(self.root / domain / ".lock"):
+        with locked(self.place(domain) / ".lock"):
             self.manifest(domain, version)
-            if version in self._named(domain):
+            if version in self.named(domain):
                 raise Conflict(f"version {version} of {domain!r} is champion or previous and cannot be deleted")
             self._bury(domain, version)
 
     def _bury(self, domain: str, version: int) -> None:
-        folder = self.root / domain / str(version)
+        folder = self.place(domain) / str(version)
         (folder / "manifest.json").unlink()  # first: from here on the version is not there
         (folder / TOMBSTONE).touch()
         for file in folder.iterdir():
@@ -219,15 +268,11 @@ class DomainStore:
                 file.unlink()
 
     def prune(self, domain: str, keep: int) -> list[int]:
-        """Deletes all but the newest `keep` versions, never a champion or previous."""
-        with locked(self.root / domain / ".lock"):
-            named = self._named(domain)
+        """Deletes all but the newest `keep` versions, never a champion or previous, and what killed workers left."""
+        sweep(*(self.place(domain)).glob(".building-*"))
+        with locked(self.place(domain) / ".lock"):
+            named = self.named(domain)
             old = [v for v in self.versions(domain)[:-keep] if v not in named]
             for version in old:
                 self._bury(domain, version)
-            for leftover in (self.root / domain).glob(".building-*"):  # of a killed worker
-                with contextlib.suppress(FileNotFoundError):
-                    age = datetime.now(UTC).timestamp() - leftover.stat().st_mtime
-                    if age > 24 * 3600:
-                        shutil.rmtree(leftover, ignore_errors=True)
         return old

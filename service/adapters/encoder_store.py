@@ -6,11 +6,19 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from service.adapters.artifacts import building, read_json, seal, verified
+from service.adapters.artifacts import building, read_manifest, seal, verified
 from service.core.encoders import EncoderSpec
 from service.core.errors import CorruptArtifact, InvalidInput, Unavailable
 
 JOINED, ENCODER, CALIBRATOR, TOKENIZER = "model.onnx", "encoder.onnx", "calibrator.onnx", "tokenizer.json"
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A sentence and its vector at export."""
+
+    text: str
+    pooled: list[float]
 
 
 @dataclass(frozen=True)
@@ -20,6 +28,7 @@ class EncoderArtifact:
     id: str
     spec: EncoderSpec
     folder: Path
+    probe: Probe | None = None  # exports of earlier versions have none
 
     @property
     def digest(self) -> str:
@@ -50,7 +59,7 @@ class EncoderStore:
         """The encoder `id` (its newest export) or `id@<digest's beginning>`; files verified.
 
         Raises:
-            Unavailable: there is none; the message says how to make one.
+            Unavailable: there is none, or it is another release's; the message says how to make one.
             CorruptArtifact: a file does not match its manifest.
         """
         artifact_id, _, digest = name.partition("@")
@@ -58,15 +67,21 @@ class EncoderStore:
         folders = [f.parent for f in found if not f.parent.name.startswith(".")]
         if not folders:
             raise Unavailable(f"no encoder {name!r} in {self.root}; make it with: isosim export --encoder minilm")
-        folder = max(folders, key=lambda f: str(read_json(f / "manifest.json").get("created")))
+        folder = max(folders, key=lambda f: str(read_manifest(f).get("created")))
         manifest = verified(folder, ENCODER, CALIBRATOR, TOKENIZER)
         try:
             spec = EncoderSpec(**manifest["encoder"])
+            probe = Probe(**manifest["probe"]) if "probe" in manifest else None
         except (KeyError, TypeError) as error:
             raise CorruptArtifact(f"{folder / 'manifest.json'} does not describe an encoder: {error}") from error
+        if spec.digest != folder.name == manifest.get("digest"):
+            raise Unavailable(
+                f"encoder {name!r} was exported by a release that computes other vectors; export it again "
+                f"(isosim export --encoder {spec.source}) and calibrate its domains anew"
+            )
         if spec.digest != folder.name:
             raise CorruptArtifact(f"{folder / 'manifest.json'} describes another encoder ({spec.digest})")
-        return EncoderArtifact(artifact_id, spec, folder)
+        return EncoderArtifact(artifact_id, spec, folder, probe)
 
     def ids(self) -> list[str]:
         """Names of all encoders that have an export."""

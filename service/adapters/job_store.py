@@ -10,7 +10,8 @@ import shutil
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,13 +19,13 @@ from typing import Any
 
 import orjson
 
-from service.adapters.artifacts import building, fsync, locked, read_json, write_json
+from service.adapters.artifacts import building, fsync, locked, read_json, sweep, write_json
+from service.adapters.spool import Spool
 from service.core.errors import Conflict, CorruptArtifact, JobCancelled, NotFound
 from service.core.jobs import Job, JobRequest, LabelledPair, Status
 
 RECORD, INPUT, DECIDED, CLAIM = "job.json", "input", "decided", "claim"
-LEFTOVER = 24 * 3600.0  # s after which half-made folders and spooled text belong to nobody
-SILENCE = 30.0  # s without a heartbeat before a running job counts as interrupted; workers beat every 2 s
+SILENCE = 30.0  # s without a new heartbeat before a running job counts as interrupted; workers beat every 2 s
 JOB_ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -46,27 +47,44 @@ def now() -> str:
 
 class JobStore:
     """How a job ends is decided once, by whoever creates the file `decided` first: the worker that is about to
-    publish, the worker that failed, or the caller who cancels. The losers stop."""
+    publish, the worker that failed, or the caller who cancels. The losers stop.
 
-    def __init__(self, root: Path) -> None:
-        self.root = root / "jobs"
+    Whether a worker still beats is judged by this process's own clock, from one look to a later one: the clocks of
+    two machines differ, and each may jump."""
+
+    def __init__(self, root: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self.root, self.clock = root / "jobs", clock
+        self._seen: dict[str, tuple[float, float]] = {}  # of running jobs: the last heartbeat, and when it was new
 
     def folder(self, job_id: str) -> Path:
         if not JOB_ID.fullmatch(job_id) or not (self.root / job_id / RECORD).is_file():
             raise NotFound(f"no calibration job {job_id[:64]!r}")
         return self.root / job_id
 
-    def spool(self) -> "Spool":
+    def _locked(self, job_id: str) -> AbstractContextManager[None]:
+        """Whoever reads a record to change it does so alone."""
+        return locked(self.folder(job_id) / ".lock")
+
+    def spool(self) -> Spool:
         """A file outside any job for text that is still arriving."""
         return Spool(self.root)
 
-    def create(self, request: JobRequest, spool: "Spool", notices: list[str], idempotency_key: str | None) -> Job:
+    def create(
+        self,
+        request: JobRequest,
+        spool: Spool,
+        notices: list[str],
+        idempotency_key: str | None,
+        traceparent: str | None = None,
+    ) -> Job:
         """Makes the spooled text a queued job; the same key and the same content give the job made before.
 
         Raises:
             Conflict: the key was used for something else.
         """
-        job = Job(id=uuid.uuid4().hex, request=request, created=now(), heartbeat=time.time(), notices=notices)
+        job = Job(
+            uuid.uuid4().hex, request, created=now(), heartbeat=time.time(), notices=notices, traceparent=traceparent
+        )
         fingerprint = hashlib.sha256(orjson.dumps(posted(request)) + spool.digest()).hexdigest()
         with building(self.root) as folder:
             write_json(folder / RECORD, asdict(job))
@@ -81,8 +99,10 @@ class JobStore:
             self._publish(folder, job.id)
             try:
                 os.link(self.root / job.id / CLAIM, place)
-            except FileExistsError:
+            except OSError as error:
                 shutil.rmtree(self.root / job.id)
+                if not isinstance(error, FileExistsError):
+                    raise
                 earlier = read_json(place)
                 if earlier["fingerprint"] != fingerprint:
                     raise Conflict("Idempotency-Key was used for another calibration") from None
@@ -97,21 +117,37 @@ class JobStore:
 
     def read(self, job_id: str) -> Job:
         """The record as it stands; a running job whose worker fell silent reads `interrupted`."""
+        job = self._record(job_id)
+        return interrupted(job) if self._silent(job) else job
+
+    def _record(self, job_id: str) -> Job:
         raw = read_json(self.folder(job_id) / RECORD)
         try:
             known = {f.name for f in dataclasses.fields(Job)}  # a newer release may have written more
             facts = {name: value for name, value in raw.items() if name in known - {"request", "status"}}
-            job = Job(request=JobRequest(**raw["request"]), status=Status(raw["status"]), **facts)
+            return Job(request=JobRequest(**raw["request"]), status=Status(raw["status"]), **facts)
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptArtifact(f"{self.root / job_id / RECORD} is not understood: {error}") from error
-        if job.status is Status.RUNNING and time.time() - job.heartbeat > SILENCE:
-            return interrupted(job)
-        return job
+
+    def _silent(self, job: Job) -> bool:
+        if job.status is not Status.RUNNING:
+            self._seen.pop(job.id, None)
+            return False
+        now = self.clock()
+        beat, since = self._seen.setdefault(job.id, (job.heartbeat, now))
+        if beat != job.heartbeat:
+            self._seen[job.id] = job.heartbeat, now
+            return False
+        return now - since > SILENCE
+
+    def names(self) -> list[str]:
+        """The ids of the jobs on record, in no order."""
+        return [record.parent.name for record in self.root.glob(f"*/{RECORD}") if JOB_ID.fullmatch(record.parent.name)]
 
     def all(self) -> list[Job]:
         """Newest first."""
         jobs = []
-        for name in [f.parent.name for f in self.root.glob(f"*/{RECORD}") if JOB_ID.fullmatch(f.parent.name)]:
+        for name in self.names():
             try:
                 jobs.append(self.read(name))
             except (NotFound, FileNotFoundError):
@@ -134,7 +170,7 @@ class JobStore:
             JobCancelled: it has ended.
             Conflict: another worker is at it.
         """
-        with locked(self.folder(job_id) / ".lock"):
+        with self._locked(job_id):
             job = self.read(job_id)
             if job.status.ended:
                 raise JobCancelled(f"job {job_id} is {job.status}")
@@ -144,6 +180,15 @@ class JobStore:
                 raise JobCancelled(f"job {job_id} is being cancelled")
             started = replace(job, status=Status.RUNNING, stage="starting", progress=0.0, attempt=job.attempt + 1)
             return self.write(replace(started, started=now(), heartbeat=time.time(), error=None))
+
+    def beat(self, job: Job) -> bool:
+        """Records how far an attempt is; False where it is another one's turn, or somebody has decided the end."""
+        with self._locked(job.id):
+            record = self._record(job.id)
+            if record.attempt != job.attempt or record.status is not Status.RUNNING or self.decided(job.id):
+                return False
+            self.write(job)
+            return True
 
     def decide(self, job_id: str) -> bool:
         """True for the first to decide how the job ends."""
@@ -158,8 +203,12 @@ class JobStore:
 
     def end(self, job: Job, status: Status, **facts: Any) -> Job:
         """Records the end; the caller has won `decide`. The posted text is deleted before the record says so."""
-        (self.folder(job.id) / INPUT).unlink(missing_ok=True)
+        with self._locked(job.id):
+            return self._end(job, status, **facts)
+
+    def _end(self, job: Job, status: Status, **facts: Any) -> Job:
         progress = 1.0 if status is Status.SUCCEEDED else job.progress
+        (self.folder(job.id) / INPUT).unlink(missing_ok=True)
         return self.write(replace(job, status=status, stage=status.value, progress=progress, finished=now(), **facts))
 
     def requeue(self, job_id: str) -> Job:
@@ -168,7 +217,7 @@ class JobStore:
         Raises:
             Conflict: it runs or has ended.
         """
-        with locked(self.folder(job_id) / ".lock"):
+        with self._locked(job_id):
             job = self.read(job_id)
             if job.status is Status.QUEUED:
                 return job
@@ -183,15 +232,29 @@ class JobStore:
         self._drop_claims({job_id})
 
     def sweep(self) -> None:
-        """Removes what a process that died has left half-made; for the start of a server."""
-        for leftover in (*self.root.glob(".spool-*"), *self.root.glob(".building-*")):
-            with contextlib.suppress(FileNotFoundError):
-                if time.time() - leftover.stat().st_mtime > LEFTOVER:
-                    shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+        """Removes what a process that died has left half-made, posted text among it."""
+        sweep(*self.root.glob(".spool-*"), *self.root.glob(".building-*"))
 
-    def interrupt(self, job_id: str) -> Job:
-        """Marks a job whose worker is known to be dead."""
-        return self.write(interrupted(self.read(job_id)))
+    def expire(self, age: float) -> None:
+        """Ends interrupted jobs that nobody has retried for `age` seconds: their text is deleted. Sweeps, too."""
+        for job in self.all():
+            if job.status is not Status.INTERRUPTED or time.time() - job.heartbeat <= age:
+                continue
+            with contextlib.suppress(NotFound), self._locked(job.id):
+                found = self.read(job.id)
+                if found.status is Status.INTERRUPTED:  # and not retried meanwhile
+                    self.decide(job.id)
+                    self._end(found, Status.FAILED, error=f"{job.error}; nobody did for {age:g} s: its text is deleted")
+        self.sweep()
+
+    def interrupt(self, job_id: str, why: str | None = None) -> Job:
+        """Marks a job whose worker is known to be dead, or could not go on. Its text stays, for another attempt."""
+        with self._locked(job_id):
+            job = self._record(job_id)
+            return job if job.status.ended else self.write(interrupted(job, why))
+
+    def has_text(self, job_id: str) -> bool:
+        return (self.folder(job_id) / INPUT).exists()
 
     def texts(self, job_id: str) -> Iterator[str]:
         """The posted sentences, in order."""
@@ -215,49 +278,12 @@ class JobStore:
         self.sweep()
 
     def _drop_claims(self, jobs: set[str]) -> None:
-        for claim in (self.root / "idempotency").glob("*") if jobs else ():
+        for key in (self.root / "idempotency").glob("*") if jobs else ():
             with contextlib.suppress(FileNotFoundError, CorruptArtifact):
-                if read_json(claim).get("job") in jobs:
-                    claim.unlink()
+                if read_json(key).get("job") in jobs:
+                    key.unlink()
 
 
-def interrupted(job: Job) -> Job:
-    message = f"the worker ended while {job.stage}; retry with POST /calibrate/{job.id}/retry"
+def interrupted(job: Job, why: str | None = None) -> Job:
+    message = f"{why or f'the worker ended while {job.stage}'}; retry with POST /calibrate/{job.id}/retry"
     return replace(job, status=Status.INTERRUPTED, error=message)
-
-
-class Spool:
-    """Input on its way to disk, hashed as it passes: a line is a JSON string, or [text, text, label]."""
-
-    def __init__(self, root: Path) -> None:
-        root.mkdir(parents=True, exist_ok=True)
-        self._path = root / f".spool-{uuid.uuid4().hex}"
-        self._file = self._path.open("wb")
-        self._hash = hashlib.sha256()
-
-    def __enter__(self) -> "Spool":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-        self._path.unlink(missing_ok=True)
-
-    def extend(self, texts: Iterable[str]) -> None:
-        self._write(texts)
-
-    def extend_labels(self, pairs: Iterable[LabelledPair]) -> None:
-        self._write(pairs)
-
-    def _write(self, entries: Iterable[str | LabelledPair]) -> None:
-        lines = b"".join(orjson.dumps(entry) + b"\n" for entry in entries)
-        self._hash.update(lines)
-        self._file.write(lines)
-
-    def digest(self) -> bytes:
-        return self._hash.digest()
-
-    def move_to(self, place: Path) -> None:
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._path.rename(place)
-        fsync(place.parent)

@@ -7,13 +7,13 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
 from service.adapters.job_store import JobStore
 from service.core.errors import NotFound, Unavailable
-from service.core.jobs import Status
+from service.core.jobs import Job, Status
 
 log = logging.getLogger(__name__)
 
@@ -32,8 +32,10 @@ class LocalJobs:
         self.jobs, self.model_store, self.threads, self.timeout = jobs, model_store, threads, timeout
         self.on_busy = on_busy  # told when a calibration starts and ends to use this machine
         self._queue: asyncio.Queue[str] = asyncio.Queue()
+        self._taken: set[str] = set()  # jobs that wait in the queue or run
         self._task: asyncio.Task[None] | None = None
         self._current: tuple[str, asyncio.subprocess.Process] | None = None
+        self._stopped: str | None = None  # the job whose end its canceller records
 
     async def __aenter__(self) -> Self:
         """Takes up what an earlier process left: queued jobs run, running ones are marked interrupted."""
@@ -41,7 +43,7 @@ class LocalJobs:
             if job.status is Status.QUEUED and self.jobs.decided(job.id):
                 await asyncio.to_thread(self.jobs.end, job, Status.CANCELLED)  # the process died while cancelling
             elif job.status is Status.QUEUED:
-                self._queue.put_nowait(job.id)
+                await self.submit(job.id, job.attempt)
             elif job.status is Status.RUNNING:
                 await asyncio.to_thread(self.jobs.interrupt, job.id)
         self._task = asyncio.create_task(self._run(), name="local-jobs")
@@ -63,10 +65,17 @@ class LocalJobs:
             )
 
     async def submit(self, job_id: str, attempt: int) -> None:
-        self._queue.put_nowait(job_id)
+        if job_id not in self._taken:
+            self._taken.add(job_id)
+            self._queue.put_nowait(job_id)
+
+    async def recover(self, waiting: Sequence[Job]) -> None:
+        for job in waiting:
+            await self.submit(job.id, job.attempt)
 
     async def stop(self, job_id: str) -> None:
         if self._current is not None and self._current[0] == job_id:
+            self._stopped = job_id
             await kill(self._current[1])
 
     async def _run(self) -> None:
@@ -78,6 +87,8 @@ class LocalJobs:
                 continue  # cancelled while it waited, and its record is gone
             except Exception:  # the loop's boundary: one odd job must not stop all others
                 log.exception("job %s could not be run", job_id)
+            finally:
+                self._taken.discard(job_id)
 
     async def _run_one(self, job_id: str) -> None:
         if await asyncio.to_thread(self.jobs.decided, job_id):
@@ -104,8 +115,7 @@ class LocalJobs:
             self.on_busy(False)
             # Whatever ended the child, a job that still says running does not run.
             job = await asyncio.to_thread(self.jobs.read, job_id)
-            unfinished = job.status in (Status.RUNNING, Status.QUEUED)
-            if unfinished and not await asyncio.to_thread(self.jobs.decided, job_id):
+            if job.status in (Status.RUNNING, Status.QUEUED) and self._stopped != job_id:
                 await asyncio.to_thread(self.jobs.interrupt, job_id)
 
     def _time_out(self, job_id: str) -> None:

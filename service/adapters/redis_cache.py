@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Literal, Self
 
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import ResponseError
 
 Event = Literal["error", "open", "dropped"]
 
-PREFIX = b"isosim:v1:"
+PREFIX = b"isosim:v2:"
 FAILURES = 3  # in a row before the circuit opens
 PAUSE = 2.0  # s of an open circuit before one request tries again
 BACKLOG = 8192  # entries waiting to be stored; more are dropped and counted
@@ -25,6 +25,11 @@ class CircuitBreaker:
         self.limit, self.pause, self.clock = failures, pause, clock
         self.failures = 0
         self.closed_at = 0.0
+        self.met = False  # it has answered once
+
+    @property
+    def closed(self) -> bool:
+        return self.met and self.failures < self.limit
 
     def allows(self) -> bool:
         if self.failures < self.limit:
@@ -36,6 +41,7 @@ class CircuitBreaker:
 
     def succeeded(self) -> None:
         self.failures = 0
+        self.met = True
 
     def failed(self) -> None:
         self.failures += 1
@@ -75,13 +81,32 @@ class RedisCache:
             return [None] * len(keys)
         try:
             async with asyncio.timeout(self.timeout):
-                entries = await self.redis.mget([PREFIX + key for key in keys])
-        except (RedisError, OSError, TimeoutError):
+                entries: object = await self.redis.mget([PREFIX + key for key in keys])
+            if not isinstance(entries, list) or len(entries) != len(keys):
+                raise ConnectionError("no answer to what was asked")
+        except Exception:  # noqa: BLE001 - a cache fails no request, and redis-py meets garbage with whatever int() raises
             self.breaker.failed()
             self.on_event("error", len(keys))
             return [None] * len(keys)
         self.breaker.succeeded()
         return [entry if isinstance(entry, bytes) else None for entry in entries]
+
+    @property
+    def up(self) -> bool:
+        """Whether Redis is in use: it has answered, and the last attempts did not all fail."""
+        return self.breaker.closed
+
+    async def ping(self) -> None:
+        """An attempt that costs no request anything; it counts as any other."""
+        if not self.breaker.allows():
+            return
+        try:
+            async with asyncio.timeout(self.timeout):
+                await self.redis.ping()
+        except Exception:  # noqa: BLE001 - redis-py meets garbage with whatever int() raises
+            self.breaker.failed()
+        else:
+            self.breaker.succeeded()
 
     def put(self, entries: Sequence[tuple[bytes, bytes]]) -> None:
         for entry in entries:
@@ -103,7 +128,10 @@ class RedisCache:
                     for key, entry in entries:
                         pipeline.set(PREFIX + key, entry, ex=self.ttl)
                     await pipeline.execute()
-            except (RedisError, OSError, TimeoutError):
+            except ResponseError:  # it answers, and is full or read-only: what it holds can still be read
+                self.breaker.succeeded()
+                self.on_event("dropped", len(entries))
+            except Exception:  # noqa: BLE001 - as above; and the writer must outlive it
                 self.breaker.failed()
                 self.on_event("dropped", len(entries))
             else:

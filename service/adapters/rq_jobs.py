@@ -3,6 +3,9 @@
 import asyncio
 import contextlib
 import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 from redis import Redis
 from redis.exceptions import RedisError
@@ -13,47 +16,78 @@ from rq.job import Job as RqJob
 from rq.job import JobStatus
 
 from service.core.errors import Unavailable
+from service.core.jobs import Job
 
 QUEUE = "isosim"
 TASK = "service.worker.run_queued"
 REMEDY = "start one with: isosim worker"
 STOP_SECONDS = 10.0  # how long a cancel waits for the worker to end its child
+TIMEOUT = 2.0  # s for Redis to connect, and to answer
+THREADS = 4  # of their own: a Redis that hangs must not take those that scoring needs
+ENDED = {JobStatus.FINISHED, JobStatus.FAILED, JobStatus.STOPPED, JobStatus.CANCELED}
+
+T = TypeVar("T")
 
 
 class RqJobs:
     """Hands jobs to RQ. Redis holds nothing but the id."""
 
     def __init__(self, url: str, timeout: int) -> None:
-        self.redis = Redis.from_url(url, socket_timeout=2.0, socket_connect_timeout=2.0)
+        # Without redis-py's retries: who asks is told within seconds, and may try again.
+        self.redis = Redis.from_url(url, socket_timeout=TIMEOUT, socket_connect_timeout=TIMEOUT, retry=None)
         self.queue = Queue(QUEUE, connection=self.redis)
         self.timeout = timeout
+        self._threads = ThreadPoolExecutor(THREADS, "rq")
+
+    async def _call(self, function: Callable[..., T], *args: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
 
     async def available(self) -> None:
         try:
-            workers = await asyncio.to_thread(Worker.count, queue=self.queue)
+            workers = await self._call(self._workers)
         except (RedisError, OSError) as error:
             raise Unavailable(f"the job queue cannot be reached ({type(error).__name__}); is Redis running?") from error
         if not workers:
             raise Unavailable(f"no calibration worker is running; {REMEDY}")
 
+    def _workers(self) -> int:
+        """Those that still beat: a killed worker stays in RQ's list until another one looks at it."""
+        keys = Worker.all_keys(queue=self.queue)
+        return int(self.redis.exists(*keys)) if keys else 0
+
     async def submit(self, job_id: str, attempt: int) -> None:
         try:
-            await asyncio.to_thread(self._enqueue, job_id, attempt)
+            await self._call(self._enqueue, job_id, attempt)
         except (RedisError, OSError) as error:
             raise Unavailable(f"the job queue cannot be reached ({type(error).__name__}); retry the job") from error
 
+    async def recover(self, waiting: Sequence[Job]) -> None:
+        with contextlib.suppress(RedisError, OSError):  # the next look may find Redis again
+            for job in waiting:
+                await self._call(self._enqueue, job.id, job.attempt)
+
     def _enqueue(self, job_id: str, attempt: int) -> None:
-        # One retry: a killed worker's job runs again on another; a job that fails by itself does not raise.
         # One id an attempt: a request that is sent twice does not queue the job twice.
+        name = f"{job_id}-{attempt}"
         with contextlib.suppress(DuplicateJobError):
-            self.queue.enqueue(
-                TASK, job_id, job_id=f"{job_id}-{attempt}", job_timeout=self.timeout, retry=Retry(max=1),
-                result_ttl=60, failure_ttl=24 * 3600, unique=True,
-            )  # fmt: skip
+            self._put(name, job_id)
+            return
+        with contextlib.suppress(DuplicateJobError, NoSuchJobError):
+            before = RqJob.fetch(name, connection=self.redis)
+            if before.get_status() in ENDED:  # no worker could even begin it
+                before.delete()
+                self._put(name, job_id)
+
+    def _put(self, name: str, job_id: str) -> None:
+        # One retry: a killed worker's job runs again on another; a job that fails by itself does not raise.
+        self.queue.enqueue(
+            TASK, job_id, job_id=name, job_timeout=self.timeout, retry=Retry(max=1),
+            result_ttl=60, failure_ttl=24 * 3600, unique=True,
+        )  # fmt: skip
 
     async def stop(self, job_id: str) -> None:
         try:
-            await asyncio.to_thread(self._stop, job_id)
+            await self._call(self._stop, job_id)
         except (RedisError, OSError):
             return  # the worker finds the decision in the store at its next heartbeat
 

@@ -4,21 +4,24 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
+from itertools import islice
 from typing import Annotated, Any
 
 import orjson
-from fastapi import APIRouter, Header, Path, Query, Request
+from fastapi import APIRouter, Header, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response, StreamingResponse
 from pydantic import ValidationError
 
+from service.api.access import JobDep
 from service.api.documentation import body_of
 from service.api.intake import Format, Intake, parse_json
-from service.api.requests import documented, needs
+from service.api.middleware import Trace
+from service.api.requests import TraceDep, documented, needs
 from service.api.schemas import CalibrateOptions, CalibrateRequest, JobAccepted, Jobs, JobState
 from service.api.state import Service, ServiceDep
 from service.api.submission import accept, check_domain, check_room, intake_limits, read_json_body
-from service.core.errors import Conflict, UnsupportedMedia
+from service.core.errors import Conflict, Overloaded, UnsupportedMedia
 from service.core.jobs import Job, JobRequest, Status
 
 router = APIRouter(prefix="/calibrate", tags=["calibration"])
@@ -27,8 +30,8 @@ READ, CALIBRATE = [needs("read")], [needs("calibrate")]
 FORMATS: dict[str, Format] = {"text/plain": "text", "application/x-ndjson": "ndjson"}
 CHUNK = 256 * 1024  # bytes handed to a thread at once
 EVENT_SECONDS = 0.25
+MAX_EVENT_STREAMS = 256  # of a process; each reads its job's record four times a second
 KEEP_ALIVE_SECONDS = 15.0  # proxies close connections that stay silent for a minute, some for half of one
-JobId = Annotated[str, Path(examples=["2f1c0f5e8a9b4c7d9e0f1a2b3c4d5e6f"])]
 
 BODY_DOC = body_of(
     CalibrateRequest,
@@ -60,6 +63,7 @@ def state(job: Job) -> JobState:
 async def calibrate(
     request: Request,
     service: ServiceDep,
+    trace: TraceDep,
     domain: Annotated[str | None, Query(description="for text and NDJSON bodies")] = None,
     method: Annotated[str, Query()] = "auto",
     promote: Annotated[str, Query()] = "if_better",
@@ -79,11 +83,11 @@ async def calibrate(
             given = {
                 "domain": domain, "method": method, "promote": promote, "seed": seed, "normalization": normalization,
             }  # fmt: skip
-            options = checked_options(given)
+            options = checked_options(given, trace)
             await stream(request, intake.feed)
             await asyncio.to_thread(intake.close)
         else:
-            options = await asyncio.to_thread(take_json, await read_json_body(request), intake)
+            options = await asyncio.to_thread(take_json, await read_json_body(request), intake, trace)
         notices = intake.check_enough(options.method)
         wanted = JobRequest(
             domain=options.domain,
@@ -96,16 +100,16 @@ async def calibrate(
             sentences=intake.sentences,
             labels=intake.labels,
         )
-        return await accept(service, wanted, spool, notices, idempotency_key)
+        return await accept(service, trace, wanted, spool, notices, idempotency_key)
 
 
-def checked_options(given: dict[str, Any]) -> CalibrateOptions:
+def checked_options(given: dict[str, Any], trace: Trace) -> CalibrateOptions:
     """The query's options, by the same rules as the JSON body's."""
     try:
         options = CalibrateOptions.model_validate({k: v for k, v in given.items() if v is not None})
     except ValidationError as error:
         raise RequestValidationError([{**found, "loc": ("query", *found["loc"])} for found in error.errors()]) from None
-    check_domain(options.domain)
+    check_domain(options.domain, trace)
     return options
 
 
@@ -120,9 +124,9 @@ async def stream(request: Request, feed: Callable[[bytes], None]) -> None:
         await asyncio.to_thread(feed, bytes(held))
 
 
-def take_json(body: bytes, intake: Intake) -> CalibrateRequest:
+def take_json(body: bytes, intake: Intake, trace: Trace) -> CalibrateRequest:
     options = parse_json(CalibrateRequest, body)
-    check_domain(options.domain)
+    check_domain(options.domain, trace)
     intake.add(options.texts, lambda index: f"texts.{index}")
     if options.labels:
         intake.add_labels(options.labels, lambda index: f"labels.{index}")
@@ -131,15 +135,16 @@ def take_json(body: bytes, intake: Intake) -> CalibrateRequest:
 
 
 @router.get("", dependencies=READ, responses=documented(422))
-def list_jobs(service: ServiceDep, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Jobs:
-    """Jobs on record, the newest first; each with its report, some 20 kB."""
-    return Jobs(jobs=[state(job) for job in service.jobs.all()[:limit]])
+def list_jobs(service: ServiceDep, trace: TraceDep, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Jobs:
+    """Jobs on record of the key's domains, the newest first; each with its report, some 20 kB."""
+    mine = (job for job in service.jobs.all() if trace.grant.may_use(job.request.domain))
+    return Jobs(jobs=[state(job) for job in islice(mine, limit)])
 
 
 @router.get("/{job_id}", dependencies=READ, responses=documented(404))
-def get_job(job_id: JobId, service: ServiceDep) -> JobState:
+async def get_job(job: JobDep) -> JobState:
     """How far a job is; its report when it has succeeded, its error when it has failed."""
-    return state(service.jobs.read(job_id))
+    return state(job)
 
 
 @router.get(
@@ -148,15 +153,25 @@ def get_job(job_id: JobId, service: ServiceDep) -> JobState:
     response_class=StreamingResponse,
     responses={200: {"content": {"text/event-stream": {}}}, **documented(404)},
 )
-async def job_events(job_id: JobId, service: ServiceDep) -> StreamingResponse:
+async def job_events(job: JobDep, service: ServiceDep) -> StreamingResponse:
     """Server-sent events: the job's state whenever it changes, until it ends; a comment every 15 s in between."""
-    await asyncio.to_thread(service.jobs.read, job_id)
+    if service.event_streams >= MAX_EVENT_STREAMS:
+        raise Overloaded(f"{MAX_EVENT_STREAMS} event streams are open; ask for the job itself instead", retry_after=5)
     return StreamingResponse(
-        events(service, job_id), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
+        events(service, job.id), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
     )
 
 
 async def events(service: Service, job_id: str) -> AsyncIterator[bytes]:
+    service.event_streams += 1
+    try:
+        async for event in changes(service, job_id):
+            yield event
+    finally:
+        service.event_streams -= 1
+
+
+async def changes(service: Service, job_id: str) -> AsyncIterator[bytes]:
     last, sent = None, time.monotonic()
     while True:
         now = state(await asyncio.to_thread(service.jobs.read, job_id))
@@ -172,9 +187,9 @@ async def events(service: Service, job_id: str) -> AsyncIterator[bytes]:
 
 
 @router.delete("/{job_id}", dependencies=CALIBRATE, responses=documented(404, 409))
-async def cancel_job(job_id: JobId, service: ServiceDep) -> JobState:
+async def cancel_job(job: JobDep, service: ServiceDep) -> JobState:
     """Stops a job. Its text is deleted and no version appears."""
-    job = await asyncio.to_thread(service.jobs.read, job_id)
+    job_id = job.id
     if job.status.ended:
         raise Conflict(f"job {job_id} is {job.status} already")
     if not await asyncio.to_thread(service.jobs.decide, job_id) and job.status is Status.RUNNING:
@@ -185,9 +200,9 @@ async def cancel_job(job_id: JobId, service: ServiceDep) -> JobState:
 
 
 @router.post("/{job_id}/retry", status_code=202, dependencies=CALIBRATE, responses=documented(404, 409))
-async def retry_job(job_id: JobId, service: ServiceDep) -> JobAccepted:
+async def retry_job(job: JobDep, service: ServiceDep) -> JobAccepted:
     """Runs an interrupted job again on the text it still has."""
     await service.runner.available()
-    job = await asyncio.to_thread(service.jobs.requeue, job_id)
-    await service.runner.submit(job_id, job.attempt)
+    job = await asyncio.to_thread(service.jobs.requeue, job.id)
+    await service.runner.submit(job.id, job.attempt)
     return JobAccepted(job=job.id, domain=job.request.domain, status=job.status.value)

@@ -6,9 +6,11 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Header, Path, Query, Request
 from fastapi.responses import Response
 
+from service.adapters.domain_store import Aliases
+from service.api.access import DomainName, calibration_of
 from service.api.documentation import body_of
 from service.api.intake import Intake, parse_json
-from service.api.requests import JsonBody, documented, needs
+from service.api.requests import JsonBody, TraceDep, documented, needs
 from service.api.schemas import (
     ChampionRequest,
     Domains,
@@ -23,14 +25,13 @@ from service.api.schemas import (
 from service.api.state import Service, ServiceDep
 from service.api.submission import accept, check_room, intake_limits, read_json_body
 from service.core.advice import NO_REFERENCE, SMALLEST_FMR, advise
-from service.core.calibration import DOMAIN_NAME, DomainRef
-from service.core.errors import Conflict, InvalidInput, NotFound
+from service.core.calibration import DomainRef
+from service.core.errors import Conflict, CorruptArtifact, InvalidInput, NotFound, Unavailable
 from service.core.jobs import JobRequest
 from service.core.registry import DEFAULT
 
 router = APIRouter(prefix="/domains", tags=["domains"])
 
-DomainName = Annotated[str, Path(pattern=f"^{DOMAIN_NAME}$", examples=["default"])]
 VersionNumber = Annotated[int, Path(ge=1, le=999_999_999, examples=[1])]
 READ, ADMIN = [needs("read")], [needs("admin")]
 
@@ -48,26 +49,42 @@ def summary(service: Service, domain: str, version: int) -> VersionSummary:
 
 
 def state(service: Service, domain: str) -> DomainState:
+    """What cannot be read is named and hides nothing else."""
     versions = service.domains.versions(domain)
     if not versions and domain != DEFAULT:
         raise NotFound(f"no domain {domain!r}; GET /domains lists what there is")
-    aliases = service.domains.aliases(domain, service.encoder.digest)
-    champion = 0 if domain == DEFAULT and aliases.champion is None else aliases.champion
+    unreadable: list[str] = []
+    aliases = Aliases()
+    builtin = 0 if domain == DEFAULT else None
+    try:
+        aliases = service.domains.aliases(domain, service.encoder.digest)
+    except CorruptArtifact as error:
+        builtin = None
+        unreadable.append(str(error))
+    summaries: list[VersionSummary] = []
+    for version in versions:
+        try:
+            summaries.append(summary(service, domain, version))
+        except NotFound:
+            continue  # deleted meanwhile
+        except Unavailable as error:
+            unreadable.append(str(error))
     drift = service.drift.measure(domain)
     return DomainState(
         domain=domain,
-        champion=champion,
+        champion=builtin if aliases.champion is None else aliases.champion,
         previous=aliases.previous,
-        versions=[summary(service, domain, version) for version in versions],
+        versions=summaries,
+        unreadable=unreadable,
         drift=None if drift is None else DriftState(**vars(drift)),
     )
 
 
 @router.get("", dependencies=READ, responses=documented())
-def list_domains(service: ServiceDep) -> Domains:
-    """All domains, with their versions."""
+def list_domains(service: ServiceDep, trace: TraceDep) -> Domains:
+    """All domains that the key may use, with their versions."""
     names = sorted({DEFAULT, *service.domains.domains()})
-    return Domains(domains=[state(service, name) for name in names])
+    return Domains(domains=[state(service, name) for name in names if trace.grant.may_use(name)])
 
 
 @router.get("/{domain}", dependencies=READ, responses=documented(404, 422))
@@ -89,6 +106,7 @@ def get_version(domain: DomainName, version: VersionNumber, service: ServiceDep)
 async def get_threshold(
     domain: Annotated[str, Path(description="name, name@3 or name@previous", examples=["default"])],
     service: ServiceDep,
+    trace: TraceDep,
     fmr: Annotated[
         float | None, Query(ge=SMALLEST_FMR, lt=1, description="false-match rate among random pairs")
     ] = None,
@@ -102,7 +120,7 @@ async def get_threshold(
     """Which similarity to ask for: for a false-match rate, or, where labels were given, for a precision."""
     if (fmr is None) == (precision is None):
         raise InvalidInput("fmr or precision: give one of them")
-    calibration = await service.registry.resolve(DomainRef.parse(domain))
+    calibration = await calibration_of(service, trace, domain)
     advice = advise(calibration.model, calibration.domain, fmr=fmr, precision=precision, raw=space == "raw")
     return Threshold(domain=calibration.domain, version=calibration.version, space=space, **vars(advice))
 
@@ -119,12 +137,13 @@ async def post_labels(
     domain: DomainName,
     request: Request,
     service: ServiceDep,
+    trace: TraceDep,
     idempotency_key: Annotated[str | None, Header(max_length=256)] = None,
 ) -> Response:
     """Learns probabilities from labelled pairs; makes a new version with the same map and scale."""
     await check_room(service)
     body = await asyncio.to_thread(parse_json, LabelsRequest, await read_json_body(request))
-    base = await service.registry.resolve(DomainRef(domain, body.version or "champion"))
+    base = await calibration_of(service, trace, DomainRef(domain, body.version or "champion"))
     if base.model.reference is None:
         raise Conflict(NO_REFERENCE.format(domain))
     limits = intake_limits(service)
@@ -146,14 +165,14 @@ async def post_labels(
             normalization="none" if normalization is None else normalization.kind,
             champion=aliases.champion,
         )
-        return await accept(service, wanted, spool, [], idempotency_key)
+        return await accept(service, trace, wanted, spool, [], idempotency_key)
 
 
 @router.put("/{domain}/champion", dependencies=[*ADMIN, JsonBody], responses=documented(404, 409, 413, 415, 422))
-async def put_champion(domain: DomainName, body: ChampionRequest, service: ServiceDep) -> DomainState:
+async def put_champion(domain: DomainName, body: ChampionRequest, service: ServiceDep, trace: TraceDep) -> DomainState:
     """Makes a version the champion; it is loaded and verified first."""
     expected = await asyncio.to_thread(service.domains.aliases, domain, service.encoder.digest)
-    await service.registry.resolve(DomainRef(domain, body.version))
+    await calibration_of(service, trace, DomainRef(domain, body.version))
     digest = service.encoder.digest
     await asyncio.to_thread(service.domains.promote, domain, digest, body.version, expected=expected)
     await service.registry.refresh()
@@ -161,13 +180,13 @@ async def put_champion(domain: DomainName, body: ChampionRequest, service: Servi
 
 
 @router.post("/{domain}/rollback", dependencies=ADMIN, responses=documented(404, 409, 422))
-async def rollback(domain: DomainName, service: ServiceDep) -> DomainState:
+async def rollback(domain: DomainName, service: ServiceDep, trace: TraceDep) -> DomainState:
     """Swaps champion and previous."""
     await asyncio.to_thread(state, service, domain)
     digest = service.encoder.digest
     expected = await asyncio.to_thread(service.domains.aliases, domain, digest)
     if expected.previous is not None:
-        await service.registry.resolve(DomainRef(domain, expected.previous))
+        await calibration_of(service, trace, DomainRef(domain, expected.previous))
     await asyncio.to_thread(service.domains.rollback, domain, digest, expected=expected)
     await service.registry.refresh()
     return await asyncio.to_thread(state, service, domain)

@@ -5,13 +5,13 @@ import asyncio
 from fastapi import APIRouter
 from fastapi.responses import Response
 
+from service.api.access import calibration_of
 from service.api.requests import TraceDep, documented, json_response, name_ignored
 from service.api.route import ScoringRoute
 from service.api.schemas import EmbedRequest
 from service.api.scoring import INLINE_ROWS, check_dimensions, check_prompt, listed, side_of, vectors
 from service.api.scoring import embed as embed_texts
 from service.api.state import ServiceDep
-from service.core.calibration import DomainRef
 
 router = APIRouter(tags=["scoring"], route_class=ScoringRoute)
 
@@ -27,7 +27,7 @@ async def embed(body: EmbedRequest, service: ServiceDep, trace: TraceDep) -> Res
     check_prompt(body.prompt_name)
     check_dimensions(body.dimensions, body.space, service.encoder.spec.dim)
     name_ignored(trace, body)
-    calibration = await service.registry.resolve(DomainRef.parse(body.domain))
+    calibration = await calibration_of(service, trace, body.domain)
     side = side_of(body.truncation_direction)
     embedded = await embed_texts(service, trace, contents, side=side, truncate=body.truncate)
     found = await vectors(

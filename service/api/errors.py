@@ -63,6 +63,7 @@ def answer(
     request: Request, status: int, error_type: str, message: str, headers: dict[str, str], field: str | None = None
 ) -> Response:
     service_of(request).metrics.errors.labels(error_type).inc()
+    request.scope["state"]["trace"].error_type = error_type
     body: dict[str, object]
     if request.scope["path"].startswith("/v1/"):
         status = 400 if status == 422 else status
@@ -89,7 +90,9 @@ def domain_error(request: Request, error: e.IsosimError) -> Response:
 
 
 def unexpected(request: Request, error: Exception) -> Response:
-    """A fault of ours: the log gets everything, the caller only the id to ask for."""
+    """What no route has answered. A fault of ours: the log gets everything, the caller only the id to ask for."""
+    if isinstance(error, e.IsosimError):  # raised around the routes, by the layer that bounds a request
+        return domain_error(request, error)
     if isinstance(error, OSError):
         log.error("storage failed, request %s", request.scope["state"]["request_id"], exc_info=error)
         return domain_error(request, e.Unavailable(f"storage failed: {error.strerror or type(error).__name__}"))

@@ -31,17 +31,17 @@ INFER: dict[str, Any] = {
     "openapi_extra": body_of(
         tensors.InferRequest, {"application/octet-stream": {"type": "string", "format": "binary"}}
     ),
-    "dependencies": READ,
+    "dependencies": [needs("read", texts=0)],  # `embed` counts them
     "response_class": Response,
 }
 
 
-async def named(model: ModelPath, service: ServiceDep) -> models.Model:
-    return await models.resolve(service, model)
+async def named(model: ModelPath, service: ServiceDep, trace: TraceDep) -> models.Model:
+    return await models.resolve(service, trace, model)
 
 
-async def versioned(model: ModelPath, version: VersionPath, service: ServiceDep) -> models.Model:
-    return await models.resolve(service, model, version)
+async def versioned(model: ModelPath, version: VersionPath, service: ServiceDep, trace: TraceDep) -> models.Model:
+    return await models.resolve(service, trace, model, version)
 
 
 ModelDep = Annotated[models.Model, Depends(named)]

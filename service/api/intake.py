@@ -8,7 +8,7 @@ import orjson
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from service.adapters.job_store import Spool
+from service.adapters.spool import Spool
 from service.api.schemas import Label
 from service.core.errors import EmptyInput, InvalidInput
 from service.core.jobs import LabelledPair

@@ -8,9 +8,15 @@ from dataclasses import dataclass, field
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api.errors import domain_error, unexpected
+from service.api.errors import unexpected
+from service.api.limits import body_limit, guards, time_limit, within
+from service.api.origin import check_origin
+from service.api.spans import Scored
+from service.api.state import Service
 from service.core.embedding import Timings
-from service.core.errors import CallerLeft, Forbidden, NotReady, TooLarge
+from service.core.errors import CallerLeft, NotReady, TooLarge
+from service.core.grants import NOBODY, Grant
+from service.core.rate_limit import Release, nothing
 
 REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 OPEN = {
@@ -22,22 +28,7 @@ OPEN = {
     "/v2/health/ready",
 }  # answered before the server is ready
 
-
-def check_origin(scope: Scope, *, keyless: bool) -> None:
-    """A page of another site must not use a keyless server on the reader's own machine.
-
-    Raises:
-        Forbidden: a browser says that another site sent this.
-    """
-    crossing = dict(scope["headers"]).get(b"sec-fetch-site") == b"cross-site"
-    if keyless and crossing and scope["method"] not in {"GET", "HEAD", "OPTIONS"}:
-        raise Forbidden("requests from other sites need an API key")
-
-
-def is_calibration(scope: Scope) -> bool:
-    """Text or labels, which routes stream or bound themselves."""
-    path: str = scope["path"]
-    return path == "/calibrate" or (path.startswith("/domains/") and path.endswith("/labels"))
+CLOSING = ((b"connection", b"close"),)
 
 
 @dataclass
@@ -49,6 +40,10 @@ class Trace:
     receive: Receive
     timings: Timings = field(default_factory=Timings)
     headers: dict[str, str] = field(default_factory=dict)
+    scored: Scored | None = None
+    error_type: str | None = None  # of the answer, where it is an error
+    grant: Grant = NOBODY  # until its key was checked
+    release: Release = nothing  # of what it holds of its key's limits
 
     async def caller_left(self) -> None:
         """Returns when the connection is closed; to be awaited after the body was read."""
@@ -68,6 +63,18 @@ class Trace:
         ]
 
 
+def admit(scope: Scope, service: Service, limit: int) -> None:
+    """Raises TooLarge, Forbidden or NotReady for what is refused unread."""
+    settings = service.settings
+    declared = next((v for k, v in scope["headers"] if k == b"content-length"), b"0")
+    if declared.isdigit() and int(declared) > limit:
+        raise TooLarge(f"the body has {int(declared)} bytes, at most {limit} are taken")
+    if settings.api_keys_file is None:
+        check_origin(scope, anonymous=settings.allow_anonymous, allowed=settings.cors_origins)
+    if not service.taking_work and scope["path"] not in OPEN:
+        raise NotReady("the server is starting or stopping")
+
+
 class Envelope:
     """The outermost layer below the server. Plain ASGI: BaseHTTPMiddleware would cost a task a request."""
 
@@ -84,7 +91,8 @@ class Envelope:
         trace = Trace(request_id, time.perf_counter(), receive)
         scope["state"] = {**scope["state"], "request_id": request_id, "trace": trace}
         status, started = 500, False
-        limit = service.settings.max_calibration_bytes if is_calibration(scope) else service.settings.max_body_bytes
+        settings = service.settings
+        limit = body_limit(scope, settings)
         taken = 0
 
         async def limited_receive() -> Message:
@@ -100,20 +108,16 @@ class Envelope:
             nonlocal status, started
             if message["type"] == "http.response.start":
                 status, started = message["status"], True
-                message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode()), *trace.as_headers()]
+                given = message["headers"]
+                own = (b"x-request-id", request_id.encode()), *trace.as_headers()
+                message["headers"] = [*given, *guards(given), *own, *(CLOSING if service.leaving else ())]
             await send(message)
 
         service.metrics.in_flight.inc()
+        span = service.observer.begin(scope, trace)
         try:
-            declared = next((v for k, v in scope["headers"] if k == b"content-length"), b"0")
-            if declared.isdigit() and int(declared) > limit:
-                raise TooLarge(f"the body has {int(declared)} bytes, at most {limit} are taken")
-            check_origin(scope, keyless=service.settings.api_keys_file is None)
-            if not service.ready and scope["path"] not in OPEN:
-                raise NotReady("the server is starting or stopping")
-            await self.app(scope, limited_receive, send_with_headers)
-        except (TooLarge, NotReady, Forbidden) as error:
-            await domain_error(Request(scope), error)(scope, receive, send_with_headers)
+            admit(scope, service, limit)
+            await within(time_limit(scope, settings), self.app(scope, limited_receive, send_with_headers))
         except (ClientDisconnect, CallerLeft):
             status = 499  # the caller hung up; there is nobody to answer
         except Exception as error:
@@ -121,6 +125,9 @@ class Envelope:
                 raise
             await unexpected(Request(scope), error)(scope, receive, send_with_headers)
         finally:
+            trace.release()
             route = getattr(scope.get("route"), "path", "unmatched")
+            seconds = time.perf_counter() - trace.started
             service.metrics.in_flight.dec()
-            service.metrics.observe_request(route, status, time.perf_counter() - trace.started)
+            service.metrics.observe_request(route, status, seconds)
+            service.observer.end(scope, trace, span, route, status, seconds)

@@ -4,10 +4,13 @@ import asyncio
 import re
 from dataclasses import dataclass
 
+from service.api.access import calibration_of
+from service.api.middleware import Trace
 from service.api.scoring import Space
 from service.api.state import Service
 from service.core.calibration import Calibration, DomainRef
 from service.core.errors import InvalidInput, IsosimError, NotFound, UnknownModel
+from service.core.grants import Grant
 from service.core.registry import DEFAULT
 
 NAME = re.compile(r"isosim(?:/(?P<domain>[^:/]+))?(?P<raw>:raw)?")
@@ -31,11 +34,12 @@ def parse(name: str) -> tuple[DomainRef, Space]:
     return DomainRef.parse(match["domain"] or DEFAULT), "raw" if match["raw"] else "calibrated"
 
 
-async def resolve(service: Service, name: str, version: str | None = None) -> Model:
+async def resolve(service: Service, trace: Trace, name: str, version: str | None = None) -> Model:
     """The model of that name; `version` for protocols that keep it apart from the name.
 
     Raises:
-        UnknownModel: there is none; the message lists what there is.
+        UnknownModel: there is none; the message lists what there is for this key.
+        Forbidden: the key may not use its domain.
         EncoderMismatch: its domain belongs to another encoder.
     """
     try:
@@ -44,26 +48,28 @@ async def resolve(service: Service, name: str, version: str | None = None) -> Mo
             if ref.version != "champion" or not version.isascii() or not version.isdigit():
                 raise InvalidInput("a version in the name and another beside it, or one that is no number")
             ref = DomainRef.parse(f"{ref.name}@{version}")
-        return Model(name, await service.registry.resolve(ref), space)
+        return Model(name, await calibration_of(service, trace, ref), space)
     except (InvalidInput, NotFound):
-        known = await names(service)
+        known = await names(service, trace.grant)
         more = f" and {len(known) - LISTED} more (GET /v1/models)" if len(known) > LISTED else ""
         asked = name[:80] if version is None else f"{name[:80]} version {version[:20]}"
-        unknown = UnknownModel(f"no model {asked!r}; there is {', '.join(known[:LISTED])}{more}")
+        unknown = UnknownModel(f"no model {asked!r}; there is {', '.join(known[:LISTED]) or 'none for this key'}{more}")
         unknown.field = "model"
         raise unknown from None
 
 
-async def names(service: Service) -> list[str]:
-    """All models this server can answer for, the default first."""
-    found = await asyncio.to_thread(servable, service)
-    return ["isosim", *(f"isosim/{domain}{raw}" for domain in found for raw in ("", ":raw"))]
+async def names(service: Service, grant: Grant) -> list[str]:
+    """All models this server can answer the key for, the default first."""
+    found = await asyncio.to_thread(servable, service, grant)
+    bare = ["isosim"] if grant.may_use(DEFAULT) else []
+    return [*bare, *(f"isosim/{domain}{raw}" for domain in found for raw in ("", ":raw"))]
 
 
-def servable(service: Service) -> list[str]:
-    """Domains with a champion for this server's encoder; reads the store."""
-    others = (name for name in service.domains.domains() if name != DEFAULT)
-    return [DEFAULT, *sorted(domain for domain in others if has_champion(service, domain))]
+def servable(service: Service, grant: Grant) -> list[str]:
+    """The key's domains with a champion for this server's encoder; reads the store."""
+    others = (name for name in service.domains.domains() if name != DEFAULT and grant.may_use(name))
+    default = [DEFAULT] if grant.may_use(DEFAULT) else []
+    return [*default, *sorted(domain for domain in others if has_champion(service, domain))]
 
 
 def has_champion(service: Service, domain: str) -> bool:

@@ -22,7 +22,9 @@ from service.api.schemas_compatible import (
 from service.api.scoring import INLINE_ROWS, check_count, check_dimensions, embed, fault, listed, usage, vectors
 from service.api.state import Service, ServiceDep
 from service.core.calibration import Matrix
-from service.core.errors import InvalidInput
+from service.core.errors import InvalidInput, IsosimError
+from service.core.grants import Grant
+from service.core.registry import DEFAULT
 from service.core.texts import Content
 
 scoring = APIRouter(tags=["OpenAI"], route_class=ScoringRoute)
@@ -36,7 +38,7 @@ async def embeddings(body: EmbeddingsRequest, service: ServiceDep, trace: TraceD
     """Unit vectors: calibrated ones of `isosim/<domain>`, the frozen encoder's of `isosim/<domain>:raw`."""
     contents = inputs(body.input, service)
     name_ignored(trace, body)
-    model = await models.resolve(service, body.model)
+    model = await models.resolve(service, trace, body.model)
     check_dimensions(body.dimensions, model.space, service.encoder.spec.dim)
     embedded = await embed(service, trace, contents)
     found = await vectors(service, trace, model.calibration, model.space, embedded, dimensions=body.dimensions)
@@ -84,23 +86,29 @@ def inputs(given: str | list[str] | list[int] | list[list[int]], service: Servic
 
 
 @router.get("", responses=documented_v1())
-async def list_models(service: ServiceDep) -> ModelList:
+async def list_models(service: ServiceDep, trace: TraceDep) -> ModelList:
     """`isosim`, and each domain calibrated and raw."""
-    return ModelList(data=await asyncio.to_thread(cards, service))
+    return ModelList(data=await asyncio.to_thread(cards, service, trace.grant))
 
 
-def cards(service: Service) -> list[ModelCard]:
-    found = [card(service, "isosim", service.registry.builtin.domain)]
-    for domain in models.servable(service):
+def cards(service: Service, grant: Grant) -> list[ModelCard]:
+    found = [card(service, "isosim", DEFAULT)] if grant.may_use(DEFAULT) else []
+    for domain in models.servable(service, grant):
         found += [card(service, f"isosim/{domain}{raw}", domain) for raw in ("", ":raw")]
     return found
 
 
 def card(service: Service, name: str, domain: str) -> ModelCard:
-    champion = service.domains.aliases(domain, service.encoder.digest).champion
-    return ModelCard(
-        id=name, created=created(service, domain, champion or 0), max_model_len=service.encoder.spec.max_length
-    )
+    return ModelCard(id=name, created=since(service, domain), max_model_len=service.encoder.spec.max_length)
+
+
+def since(service: Service, domain: str) -> int:
+    """When the champion was made; 0 also where that cannot be read: one broken domain does not hide the others."""
+    try:
+        champion = service.domains.aliases(domain, service.encoder.digest).champion
+        return created(service, domain, champion or 0)
+    except (IsosimError, OSError):
+        return 0
 
 
 def created(service: Service, domain: str, version: int) -> int:
@@ -111,9 +119,9 @@ def created(service: Service, domain: str, version: int) -> int:
 
 
 @router.get("/{model:path}", responses=documented_v1(404, 409))
-async def get_model(model: ModelPath, service: ServiceDep) -> ModelCard:
+async def get_model(model: ModelPath, service: ServiceDep, trace: TraceDep) -> ModelCard:
     """One model; unknown names are told what there is."""
-    found = await models.resolve(service, model)
+    found = await models.resolve(service, trace, model)
     calibration = found.calibration
     since = await asyncio.to_thread(created, service, calibration.domain, calibration.version)
     return ModelCard(id=model, created=since, max_model_len=service.encoder.spec.max_length)

@@ -8,20 +8,23 @@ import orjson
 from fastapi import Depends, Request
 from fastapi.responses import Response
 
-from service.api.auth import Scope
 from service.api.errors import TABLE
 from service.api.middleware import Trace
 from service.api.schemas import Compatible, ErrorBody
 from service.api.schemas_compatible import OpenAIErrorBody
 from service.api.state import ServiceDep
 from service.core.errors import UnsupportedMedia
+from service.core.grants import Scope
 
 
-def needs(scope: Scope) -> Any:  # a dependency; FastAPI types it no closer
-    """Lets a request pass whose key has the scope."""
+def needs(scope: Scope, *, texts: int = 1) -> Any:  # a dependency; FastAPI types it no closer
+    """Lets a request pass whose key has the scope, and room in its limits; 0 texts: the route counts them itself."""
 
     async def check(request: Request, service: ServiceDep) -> None:  # async: a plain function costs a thread
-        service.keys.check(request.headers.get("authorization"), scope)
+        trace: Trace = request.scope["state"]["trace"]
+        trace.grant = service.keys.check(request.headers.get("authorization"), scope)
+        if texts:
+            trace.release = await service.limits.admit(trace.grant, texts)
 
     return Depends(check)
 

@@ -9,6 +9,8 @@ from fastapi import APIRouter, Body
 from fastapi.responses import Response
 
 from service.api import models
+from service.api.access import calibration_of
+from service.api.middleware import Trace
 from service.api.requests import TraceDep, documented, documented_v1, json_response, name_ignored
 from service.api.route import ScoringRoute
 from service.api.schemas_compatible import (
@@ -21,7 +23,6 @@ from service.api.schemas_compatible import (
 )
 from service.api.scoring import check_text, embed, fault, listed, scores, side_of, usage
 from service.api.state import Service, ServiceDep
-from service.core.calibration import DomainRef
 from service.core.errors import InvalidInput
 from service.core.similarity import Scores
 
@@ -39,7 +40,7 @@ async def rerank(body: Annotated[RerankRequest, Body()], service: ServiceDep, tr
     texts = candidates(body, service)
     check_text(body.query, "query", service.settings.max_characters)
     name_ignored(trace, body)
-    model = await model_of(body, service)
+    model = await model_of(body, service, trace)
     side = side_of(body.truncation_direction)
     embedded = await embed(service, trace, [body.query, *texts], side=side, truncate=body.truncate)
     found = await scores(service, trace, model.calibration, embedded, 0, slice(1, None))
@@ -68,13 +69,13 @@ def candidates(body: RerankRequest, service: Service) -> list[str]:
     return listed([d.text if isinstance(d, Document) else d for d in documents], "documents", service, limit)
 
 
-async def model_of(body: RerankRequest, service: Service) -> models.Model:
+async def model_of(body: RerankRequest, service: Service, trace: Trace) -> models.Model:
     """What the body names: a model, as Cohere's clients do, or a domain."""
     if body.domain is None:
-        return await models.resolve(service, body.model or "isosim")
+        return await models.resolve(service, trace, body.model or "isosim")
     if body.model is not None:
         raise fault(InvalidInput, "domain", "and model are given; one of them says which calibration answers")
-    calibration = await service.registry.resolve(DomainRef.parse(body.domain))
+    calibration = await calibration_of(service, trace, body.domain)
     return models.Model(f"isosim/{body.domain}", calibration, "calibrated")
 
 
@@ -94,7 +95,7 @@ async def score(body: ScoreRequest, service: ServiceDep, trace: TraceDep) -> Res
     name_ignored(trace, body)
     if len(left) not in (1, len(right)):
         raise fault(InvalidInput, "text_1", f"has {len(left)} texts and text_2 {len(right)}: give one, or as many")
-    model = await models.resolve(service, body.model)
+    model = await models.resolve(service, trace, body.model)
     embedded = await embed(service, trace, [*left, *right])
     these = 0 if len(left) == 1 else slice(0, len(left))
     found = await scores(service, trace, model.calibration, embedded, these, slice(len(left), None))

@@ -28,7 +28,8 @@ class ScoringRoute(APIRoute):
 
         async def handle(request: Request) -> Response:
             service = service_of(request)
-            service.keys.check(request.headers.get("authorization"), "read")
+            trace = request.scope["state"]["trace"]
+            trace.grant = service.keys.check(request.headers.get("authorization"), "read")
             check_json(request)
             content = await request.body()
             try:
@@ -37,7 +38,7 @@ class ScoringRoute(APIRoute):
                 found = error.errors(include_url=False, include_input=False)
                 raise RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in found]) from None
             try:
-                response: Response = await endpoint(body, service, request.scope["state"]["trace"])
+                response: Response = await endpoint(body, service, trace)
             except Overloaded as error:  # refusing must cost little, most of all when there is much to refuse
                 return domain_error(request, error)
             return response

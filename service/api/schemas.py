@@ -287,6 +287,7 @@ class DomainState(BaseModel):
     champion: int | None
     previous: int | None
     versions: list[VersionSummary]
+    unreadable: list[str] = Field(description="what of the domain cannot be read, and why; empty where all is well")
     drift: DriftState | None = Field(description="null until the domain was asked about")
 
 

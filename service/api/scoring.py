@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from service.api.middleware import Trace
+from service.api.spans import Scored
 from service.api.state import Service
 from service.core.calibration import Calibration, Matrix
 from service.core.embedding import Embedded
@@ -84,6 +85,7 @@ async def embed(
     Raises:
         InvalidInput, TokenizerFailure, Overloaded, BackendFailure; CallerLeft where nobody waits any more.
     """
+    trace.release = await service.limits.admit(trace.grant, len(contents))
     prompt = service.encoder.spec.prompt
     texts = [Text(prompt + content if isinstance(content, str) else content, side) for content in contents]
     embedded = await service.embedder.embed(texts, trace.caller_left)
@@ -137,6 +139,7 @@ def note(service: Service, trace: Trace, calibration: Calibration, embedded: Emb
     trace.headers["x-isosim-version"] = str(calibration.version)
     trace.headers["x-isosim-encoder"] = calibration.encoder
     trace.timings = embedded.timings
+    trace.scored = Scored(calibration, embedded, spent, time.perf_counter())
     service.metrics.truncated.inc(sum(text.truncated for text in embedded.texts))
     service.metrics.observe_timings(embedded.timings, spent)
 

@@ -6,13 +6,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body
 from fastapi.responses import Response
 
+from service.api.access import calibration_of
 from service.api.middleware import Trace
 from service.api.requests import TraceDep, documented, json_response, name_ignored
 from service.api.route import ScoringRoute
 from service.api.schemas import PairsRequest, SimilarityRequest, SimilarityResponse, TeiParameters, TeiSimilarityRequest
 from service.api.scoring import check_count, check_prompt, check_text, embed, listed, scores, side_of
 from service.api.state import Service, ServiceDep
-from service.core.calibration import DomainRef
 from service.core.embedding import Embedded
 from service.core.similarity import Scores, flags_of, notices_of
 
@@ -38,7 +38,7 @@ async def pairs_similarity(body: PairsRequest, service: Service, trace: Trace) -
         for side, text in enumerate(pair):
             check_text(text, f"pairs.{number}.{side}", settings.max_characters)
     flat = [text for pair in body.pairs for text in pair]
-    calibration = await service.registry.resolve(DomainRef.parse(body.domain))
+    calibration = await calibration_of(service, trace, body.domain)
     embedded = await embed(service, trace, flat)
     found = await scores(service, trace, calibration, embedded, slice(0, None, 2), slice(1, None, 2))
     answer: dict[str, Any] = {
@@ -77,7 +77,7 @@ async def tei_similarity(body: TeiSimilarityRequest, service: Service, trace: Tr
     check_text(body.inputs.source_sentence, "inputs.source_sentence", settings.max_characters)
     check_prompt(parameters.prompt_name)
     name_ignored(trace, body)
-    calibration = await service.registry.resolve(DomainRef.parse(parameters.domain))
+    calibration = await calibration_of(service, trace, parameters.domain)
     side = side_of(parameters.truncation_direction)
     contents = [body.inputs.source_sentence, *sentences]
     embedded = await embed(service, trace, contents, side=side, truncate=parameters.truncate)

@@ -1,6 +1,7 @@
 """What lives as long as the server does, and how a route reaches it."""
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Annotated
 
 from fastapi import Depends, Request
@@ -10,21 +11,33 @@ from service.adapters.encoder_store import EncoderArtifact
 from service.adapters.job_store import JobStore
 from service.adapters.tokenizer import FastTokenizer
 from service.api.auth import Keys
+from service.api.observation import Observer
 from service.core.drift import DriftMonitor
 from service.core.embedding import Embedder
 from service.core.jobs import JobRunner
+from service.core.rate_limit import Limits
 from service.core.registry import Registry
 from service.metrics import Metrics
 from service.settings import Settings
 
 
+class Phase(Enum):
+    """Of a server's life, in this order."""
+
+    STARTING = "starting"  # nothing is answered but probes and metrics
+    SERVING = "serving"
+    DRAINING = "draining"  # no longer ready, so that callers are led elsewhere; who comes all the same is served
+    STOPPING = "stopping"  # new work is refused, what is in flight is finished
+
+
 @dataclass
 class Service:
-    """Built by the composition root. `ready` is the only field that changes."""
+    """Built by the composition root. `phase` and the count of streams are all that changes."""
 
     settings: Settings
     metrics: Metrics
     keys: Keys
+    limits: Limits
     encoder: EncoderArtifact
     tokenizer: FastTokenizer
     embedder: Embedder
@@ -33,7 +46,23 @@ class Service:
     jobs: JobStore
     runner: JobRunner
     drift: DriftMonitor
-    ready: bool = False
+    observer: Observer
+    phase: Phase = Phase.STARTING
+    event_streams: int = 0  # open now
+
+    @property
+    def ready(self) -> bool:
+        """Whether callers should be sent here."""
+        return self.phase is Phase.SERVING
+
+    @property
+    def taking_work(self) -> bool:
+        return self.phase in (Phase.SERVING, Phase.DRAINING)
+
+    @property
+    def leaving(self) -> bool:
+        """Whether an answer should be a connection's last."""
+        return self.phase in (Phase.DRAINING, Phase.STOPPING)
 
 
 def service_of(request: Request) -> Service:

@@ -5,13 +5,15 @@ import asyncio
 from fastapi import Request
 from fastapi.responses import Response
 
-from service.adapters.job_store import Spool
+from service.adapters.spool import Spool
 from service.api.intake import Limits
+from service.api.middleware import Trace
 from service.api.requests import json_response
 from service.api.state import Service
 from service.core.calibration import DomainRef
 from service.core.errors import InvalidInput, Overloaded, TooLarge, Unavailable
 from service.core.jobs import Job, JobRequest, Status
+from service.tracing import posting
 
 MAX_JSON_BYTES = 16_000_000  # a JSON body is held in memory whole; text and NDJSON are streamed
 
@@ -29,9 +31,11 @@ def check_backlog(service: Service) -> None:
         raise Overloaded(f"{waiting} calibrations are queued, at most {most} may be", retry_after=60)
 
 
-def check_domain(domain: str) -> None:
+def check_domain(domain: str, trace: Trace) -> None:
+    """Raises InvalidInput where a version is named, Forbidden where the key may not use the domain."""
     if DomainRef.parse(domain) != DomainRef(domain):
         raise InvalidInput(f"domain {domain!r}: a calibration makes a new version; name the domain alone")
+    trace.grant.check_domain(domain)
 
 
 def intake_limits(service: Service) -> Limits:
@@ -51,14 +55,18 @@ async def read_json_body(request: Request) -> bytes:
 
 
 async def accept(
-    service: Service, wanted: JobRequest, spool: Spool, notices: list[str], idempotency_key: str | None
+    service: Service, trace: Trace, wanted: JobRequest, spool: Spool, notices: list[str], idempotency_key: str | None
 ) -> Response:
     """Makes the spooled input a job, hands it over and answers 202; an idempotency key answers with its first job.
+
+    An idempotency key is its API key's own: nobody can take another's, or learn that it was used.
 
     Raises:
         Conflict: the key was used for something else. Unavailable: no runner takes the job.
     """
-    job = await asyncio.to_thread(service.jobs.create, wanted, spool, notices, idempotency_key)
+    if idempotency_key is not None:
+        idempotency_key = f"{trace.grant.id} {idempotency_key}"
+    job = await asyncio.to_thread(service.jobs.create, wanted, spool, notices, idempotency_key, posting.get())
     if job.status is Status.QUEUED:
         await hand_over(service, job)
     accepted = {"job": job.id, "domain": job.request.domain, "status": job.status.value}

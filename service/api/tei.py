@@ -39,6 +39,7 @@ async def tokenize(body: TokenizeRequest, service: ServiceDep, trace: TraceDep) 
     name_ignored(trace, body)
     if sum(map(len, texts)) > MOST_CHARACTERS:
         raise fault(InvalidInput, "inputs", f"has more than {MOST_CHARACTERS} characters; send fewer at a time")
+    trace.release = await service.limits.admit(trace.grant, len(texts))
     async with ONE_AT_A_TIME:
         return await asyncio.to_thread(pieces_of, texts, service, special=body.add_special_tokens)
 
@@ -54,6 +55,7 @@ async def decode(body: DecodeRequest, service: ServiceDep, trace: TraceDep) -> R
     check_count(len(body.ids), "ids", service.settings.max_characters)
     rows = id_rows(body.ids)
     name_ignored(trace, body)
+    trace.release = await service.limits.admit(trace.grant, len(rows))
     return json_response(await asyncio.to_thread(service.tokenizer.decode, rows, skip_special=body.skip_special_tokens))
 
 

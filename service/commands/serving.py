@@ -2,14 +2,23 @@
 
 import logging
 import os
-from typing import Annotated
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.commands.exits import complain
 from service.commands.shared import EncoderId, Store, need_training, settings_with
-from service.core.errors import Unavailable
-from service.settings import unread
+from service.core.errors import IsosimError, Unavailable
+from service.logs import setup as logs
+from service.settings import Settings, unread
+from service.tracing import tracing_class
+
+if TYPE_CHECKING:
+    from service.server import Server  # the help is there sooner without
+
+log = logging.getLogger("isosim")
 
 RedisUrl = Annotated[str | None, typer.Option(help="Redis for cache and jobs (ISOSIM_REDIS_URL)")]
 
@@ -23,42 +32,67 @@ def serve(
 ) -> None:
     """Run the API."""
     from service.api.auth import Keys  # noqa: PLC0415 - its help is there sooner without
-    from service.app import Server  # noqa: PLC0415
+    from service.server import Server  # noqa: PLC0415
 
     settings = settings_with(host=host, port=port, model_store=model_store, encoder=encoder, redis_url=redis_url)
-    logging.getLogger().setLevel(settings.log_level.upper())
+    with logged(settings, queued=True):
+        try:
+            Keys(settings.api_keys_file)
+        except ValueError as error:
+            raise Unavailable(str(error)) from None
+        allow_connections()
+        server = Server(settings)
+        refusal = Refusal(server)
+        logging.getLogger("uvicorn.error").addFilter(refusal)
+        with suppress(SystemExit):  # uvicorn's own code for a start that failed
+            server.run()
+        if refusal.reason is not None:
+            raise Unavailable(refusal.reason)
+        if server.failed or not server.started:
+            raise typer.Exit(1)
+
+
+@contextmanager
+def logged(settings: Settings, *, queued: bool = False) -> Iterator[None]:
+    """A process that serves speaks in lines of one form to its end: a refusal too, where programs read them."""
+    output = logs.configure(settings.log_level, settings.log_format, queued=queued)
     say_unread()
     try:
-        Keys(settings.api_keys_file)
-    except ValueError as error:
-        raise Unavailable(str(error)) from None
-    server = Server(settings)
-    refusal = Refusal()
-    logging.getLogger("uvicorn.error").addFilter(refusal)
-    try:
-        server.run()
-    except SystemExit:  # uvicorn's own code for a start that failed
-        if refusal.reason is None:
-            raise typer.Exit(1) from None
-    if refusal.reason is not None:
-        raise Unavailable(refusal.reason)
-    if not server.started:
-        raise typer.Exit(1)
+        yield
+    except (IsosimError, OSError) as error:
+        if not output.structured:
+            raise
+        log.critical("%s", error)
+        raise typer.Exit(1) from None
+    finally:
+        output.sink.close()
+
+
+def allow_connections() -> None:
+    """Takes as many file descriptors as the system allows: each connection is one, and 1,024 are soon used up."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):  # some systems give less than they say
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 class Refusal(logging.Filter):
     """Why the server would not start: uvicorn logs the traceback, and its last line alone is for who started it."""
 
-    reason: str | None = None
+    def __init__(self, server: "Server") -> None:
+        super().__init__()
+        self.server = server
+        self.reason: str | None = None
 
     def filter(self, record: logging.LogRecord) -> bool:
         text = record.getMessage()
-        if not text.startswith("Traceback"):
+        if self.server.started or not text.startswith("Traceback"):
             return True
         kind, _, message = text.rstrip().rsplit("\n", 1)[-1].partition(": ")
         if kind.startswith("service.core.errors.") or kind in {"PermissionError", "FileNotFoundError", "OSError"}:
             self.reason = message
             return False
+        # The traceback is logged without these words, as any is; before the first request they quote nobody.
+        self.reason = f"{kind}: {message}"
         return True
 
 
@@ -68,20 +102,24 @@ def worker(
     burst: Annotated[bool, typer.Option(help="stop when the queue is empty")] = False,
 ) -> None:
     """Run calibrations that the API puts into Redis."""
+    from service import announcements  # noqa: PLC0415
+
     need_training()
     settings = settings_with(model_store=model_store, redis_url=redis_url)
-    if settings.redis_url is None:
-        raise Unavailable("a worker needs Redis (ISOSIM_REDIS_URL); without it the API runs calibrations by itself")
-    say_unread()
-    # RQ's children read their settings anew.
-    os.environ["ISOSIM_MODEL_STORE"] = str(settings.model_store.resolve())
-    from service.worker import serve_queue  # noqa: PLC0415
+    with logged(settings):
+        if settings.redis_url is None:
+            raise Unavailable("a worker needs Redis (ISOSIM_REDIS_URL); without it the API runs calibrations by itself")
+        tracing_class(settings)  # missing packages are said now, not in a job's end
+        announcements.worker_starting(settings)
+        # RQ's children read their settings anew.
+        os.environ["ISOSIM_MODEL_STORE"] = str(settings.model_store.resolve())
+        from service.worker import serve_queue  # noqa: PLC0415
 
-    serve_queue(settings, burst=burst)
+        serve_queue(settings, burst=burst)
 
 
 def say_unread() -> None:
     """A misspelt setting would be passed over in silence, and what was meant would stay at its default."""
     for name, nearest in unread(os.environ).items():
         if nearest is not None:
-            complain(f"{name} is no setting and changes nothing; is {nearest} meant?")
+            log.warning("%s is no setting and changes nothing; is %s meant?", name, nearest)

@@ -1,6 +1,7 @@
 """Texts to pooled vectors: what is cached is taken, what is under way is shared, the rest is computed once."""
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -26,16 +27,7 @@ class Timings:
     queue: float = 0.0
     inference: float = 0.0
     tokens: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Embedded:
-    """Distinct texts and their vectors (N, D), and for each text asked for its row."""
-
-    texts: list[Pooled]
-    vectors: Matrix
-    rows: "np.ndarray[tuple[int], np.dtype[np.intp]]"
-    timings: Timings
+    cache: float = 0.0  # in the caches, mostly Redis
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +39,17 @@ class CacheLookup:
     shared_misses: int = 0
     joined: int = 0  # being computed for somebody else
     computed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """Distinct texts and their vectors (N, D), and for each text asked for its row."""
+
+    texts: list[Pooled]
+    vectors: Matrix
+    rows: "np.ndarray[tuple[int], np.dtype[np.intp]]"
+    timings: Timings
+    lookup: CacheLookup = CacheLookup()
 
 
 class Embedder:
@@ -106,18 +109,19 @@ class Embedder:
         row_of: dict[Text, int] = {}
         rows = np.fromiter((row_of.setdefault(text, len(row_of)) for text in texts), np.intp, len(texts))
         wanted = {self.key(text): text for text in row_of}
+        started = time.perf_counter()
         found, lookup = await self._look_up(list(wanted))
+        timings = Timings(cache=time.perf_counter() - started)
         missing = [key for key in wanted if key not in found]
-        timings = Timings()
         if missing:
             works, new = self._join(missing, wanted)
             lookup = replace(lookup, joined=len(works) - len(new), computed=len(new))
-            timings = await self._compute(works, new, caller_left)
+            timings = replace(await self._compute(works, new, caller_left), cache=timings.cache)
             found.update((work.key, work.result) for work in works if work.result is not None)
         self.on_lookup(lookup)
         results = [found[key] for key in wanted]
         vectors = np.stack([pooled.vector for pooled in results])
-        return Embedded(results, vectors, rows, timings)
+        return Embedded(results, vectors, rows, timings, lookup)
 
     async def _look_up(self, keys: list[bytes]) -> tuple[dict[bytes, Pooled], CacheLookup]:
         """What the caches hold: this process's own first, then the shared one in one round trip."""
@@ -128,7 +132,7 @@ class Embedder:
             return found, lookup
         shared_hits = 0
         for key, entry in zip(missing, await self.shared.get(missing), strict=True):
-            pooled = self.codec.decode(entry) if entry is not None else None
+            pooled = self.codec.decode(key, entry) if entry is not None else None
             if pooled is not None:
                 shared_hits += 1
                 self.memory.put(key, pooled)
@@ -182,7 +186,7 @@ class Embedder:
         if work.result is not None:
             self.memory.put(work.key, work.result)
             if self.shared is not None:
-                self.shared.put([(work.key, self.codec.encode(work.result))])
+                self.shared.put([(work.key, self.codec.encode(work.key, work.result))])
         for ticket in list(work.waiters):
             ticket.works.discard(work)
             if ticket.future.done():

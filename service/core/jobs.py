@@ -1,5 +1,6 @@
 """Calibration jobs: what is asked, and how far it is."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
@@ -64,6 +65,7 @@ class Job:
     report: dict[str, Any] | None = None
     error: str | None = None
     notices: list[str] = field(default_factory=list)
+    traceparent: str | None = None  # of the request that posted it (W3C), where that was traced
 
 
 class JobRunner(Protocol):
@@ -78,6 +80,9 @@ class JobRunner(Protocol):
         Raises:
             Unavailable: it could not be handed over.
         """
+
+    async def recover(self, waiting: Sequence[Job]) -> None:
+        """Hands queued jobs over that got lost on their way; those that did not are left alone."""
 
     async def stop(self, job_id: str) -> None:
         """Ends the job's process if it runs; after a return, none is running or about to."""

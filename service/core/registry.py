@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from service.core.calibration import Calibration, DomainRef
-from service.core.errors import EncoderMismatch, IsosimError, NotFound
+from service.core.errors import CorruptArtifact, EncoderMismatch, IsosimError, NotFound
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +87,10 @@ class Registry:
                     f"name a version ({domain}@1) or promote one"
                 )
             raise NotFound(f"no domain {domain!r}; GET /domains lists what there is")
-        calibration = await asyncio.to_thread(self.source.load, domain, named.champion)
+        try:
+            calibration = await asyncio.to_thread(self.source.load, domain, named.champion)
+        except NotFound as error:  # nobody asked for that version: the domain is broken, not the request
+            raise CorruptArtifact(f"the champion of {domain!r} is missing, promote another: {error}") from error
         # Somebody may have been faster. If the champion changed meanwhile, the next refresh sees it: a domain gets
         # its stamp only once it is resident.
         if domain not in self.champions:

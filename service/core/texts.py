@@ -62,35 +62,43 @@ class KeyMaker:
 
 
 HEADER = struct.Struct("<BBH")
+CHECK = 8  # bytes
 
 
 class VectorCodec:
-    """Cache entries: a version byte that names the precision, a flag byte, the token count, the vector.
+    """Cache entries: a version byte that names the precision, a flag byte, the token count, the vector, a checksum.
 
+    The checksum is of the entry and of its key: what was changed on its way, or belongs to another text, is no entry.
     Every vector passes through `round` before it is used, so that a hit and a miss give the same bits.
     """
 
     def __init__(self, precision: Literal["float32", "float16"], dim: int) -> None:
-        self.version = {"float32": 1, "float16": 2}[precision]
+        self.exact = precision == "float32"
+        self.version = {"float32": 3, "float16": 4}[precision]  # 1 and 2 had no checksum
         self.dtype: np.dtype[np.floating] = np.dtype({"float32": "<f4", "float16": "<f2"}[precision])
         self.dim = dim
 
     def round(self, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:  # (N, D) -> (N, D)
-        return vectors if self.version == 1 else vectors.astype(self.dtype).astype(np.float32)
+        return vectors if self.exact else vectors.astype(self.dtype).astype(np.float32)
 
-    def encode(self, pooled: Pooled) -> bytes:
+    def encode(self, key: bytes, pooled: Pooled) -> bytes:
         header = HEADER.pack(self.version, pooled.truncated, min(pooled.tokens, 0xFFFF))
-        return header + pooled.vector.astype(self.dtype).tobytes()
+        entry = header + pooled.vector.astype(self.dtype).tobytes()
+        return entry + checksum(key, entry)
 
-    def decode(self, entry: bytes) -> Pooled | None:
-        """None where the entry is not one of ours: another version, another size."""
-        if len(entry) != HEADER.size + self.dim * self.dtype.itemsize:
+    def decode(self, key: bytes, entry: bytes) -> Pooled | None:
+        """None where the entry is not what was stored under the key by one of us: another version, size or content."""
+        if len(entry) != HEADER.size + self.dim * self.dtype.itemsize + CHECK:
             return None
         version, flags, tokens = HEADER.unpack_from(entry)
-        if version != self.version:
+        if version != self.version or entry[-CHECK:] != checksum(key, entry[:-CHECK]):
             return None
-        vector = np.frombuffer(entry, self.dtype, offset=HEADER.size).astype(np.float32)
+        vector = np.frombuffer(entry, self.dtype, self.dim, offset=HEADER.size).astype(np.float32)
         return Pooled(vector, tokens, bool(flags))
+
+
+def checksum(key: bytes, entry: bytes) -> bytes:  # CHECK bytes
+    return hashlib.blake2b(entry, digest_size=CHECK, key=key).digest()
 
 
 class SharedCache(Protocol):

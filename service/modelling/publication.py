@@ -32,8 +32,12 @@ class Result:
     held_out: Vectors
     report: dict[str, Any]
 
-    def publish(self, domains: DomainStore) -> tuple[int, bool, str]:
-        """Writes the version and promotes it if the request says so. -> version, promoted, why."""
+    def publish(self, domains: DomainStore, job: str | None = None) -> tuple[int, bool, str]:
+        """Writes the version and promotes it if the request says so. -> version, promoted, why.
+
+        Raises:
+            OSError: the version could not be written. One that could not be promoted is there and says so.
+        """
         request = self.request
         manifest = {
             "method": self.fitted.method,
@@ -41,6 +45,7 @@ class Result:
             "sentences": self.report["sentences"],
             "seed": request.seed,
             "levels": group_sizes(self.encoder.spec.dim) if is_flow(self.fitted.method) else [],
+            "job": job,
         }
         expected = domains.aliases(request.domain, self.encoder.digest)
         promote, why = self._wanted(domains, expected.champion)
@@ -54,6 +59,8 @@ class Result:
             except Conflict:  # promotion is compare-and-set: whoever loses compares with the new champion
                 expected = domains.aliases(request.domain, self.encoder.digest)
                 promote, why = self._wanted(domains, expected.champion)
+            except OSError as error:
+                return version, False, f"it could not be promoted ({error}): PUT /domains/{request.domain}/champion"
             else:
                 return version, True, why
         return version, False, "other promotions kept winning"

@@ -16,6 +16,7 @@ from service.adapters.artifacts import (
     locked,
     read_json,
     seal,
+    sweep,
     try_lock,
     verified,
     write_atomically,
@@ -89,6 +90,21 @@ def test_one_flipped_bit_is_noticed_and_its_file_named(sealed: Path, name: str) 
     verified(sealed, {"weights": "report", "report": "weights"}[name])
 
 
+@pytest.mark.parametrize("old,new", [(b"flow", b"flaw"), (b"method", b"metHod")])
+def test_a_manifest_that_was_changed_is_noticed_and_named(sealed: Path, old: bytes, new: bytes) -> None:
+    manifest = sealed / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes().replace(old, new))
+    with pytest.raises(CorruptArtifact, match=r"manifest\.json"):
+        verified(sealed, "weights")
+
+
+def test_a_manifest_of_the_first_release_has_no_seal_and_is_read(sealed: Path) -> None:
+    manifest = read_json(sealed / "manifest.json")
+    del manifest["seal"]
+    write_json(sealed / "manifest.json", manifest)
+    assert verified(sealed) == manifest
+
+
 def test_a_missing_file_is_noticed_and_named(sealed: Path) -> None:
     (sealed / "weights").unlink()
     with pytest.raises(CorruptArtifact, match="weights"):
@@ -112,6 +128,20 @@ def test_a_place_that_is_taken_is_not_overwritten(sealed: Path) -> None:
         seal(folder, sealed, {})
     assert (sealed / "weights").read_bytes() == b"12345678"
     assert list(sealed.parent.iterdir()) == [sealed]
+
+
+def test_what_is_being_built_stays_however_old_it_looks_and_goes_when_its_maker_has_died(tmp_path: Path) -> None:
+    with building(tmp_path) as folder:
+        os.utime(folder, (0, 0))
+        sweep(folder)
+        assert folder.is_dir()
+    left = tmp_path / ".building-left"
+    left.mkdir()
+    sweep(left)
+    assert left.is_dir()  # perhaps somebody is about to claim it
+    os.utime(left, (0, 0))
+    sweep(left, tmp_path / "gone")
+    assert not left.exists()
 
 
 @pytest.mark.parametrize("fails", [KeyboardInterrupt, ValueError, OSError])

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from service.adapters.artifacts import FRESH
 from service.adapters.domain_store import Aliases, DomainStore
 from service.core.domain_model import DomainModel
 from service.core.errors import Conflict, IsosimError
@@ -26,6 +27,7 @@ PUBLISH = """
 import sys
 from pathlib import Path
 import numpy as np
+from service.adapters.artifacts import FRESH
 from service.adapters.domain_store import DomainStore
 from service.core.domain_model import DomainModel
 domains = DomainStore(Path(sys.argv[1]))
@@ -115,14 +117,14 @@ def test_a_writer_killed_at_any_moment_leaves_whole_versions_and_no_others(domai
     assert domains.publish("news", MANIFEST, {}, None, DomainModel()) == seen + 1
 
 
-def test_what_a_killed_writer_left_is_swept_away_after_a_day(domains: DomainStore) -> None:
+def test_what_a_killed_writer_left_is_swept_away(domains: DomainStore) -> None:
     domains.publish("news", MANIFEST, {}, None, DomainModel())
     old, fresh = (domains.root / "news" / f".building-{name}" for name in ("old", "fresh"))
     for folder in (old, fresh):
         folder.mkdir()
         (folder / "weights.safetensors").write_bytes(b"half")
-    yesterday = time.time() - 25 * 3600
-    os.utime(old, (yesterday, yesterday))
+    a_while_ago = time.time() - 2 * FRESH
+    os.utime(old, (a_while_ago, a_while_ago))
     domains.prune("news", keep=5)
     assert not old.exists()
     assert fresh.exists()  # perhaps somebody is at it

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from service.adapters.artifacts import read_manifest, sealed_by, write_json
 from service.adapters.encoder_store import EncoderArtifact, EncoderStore
 from service.core.encoders import EncoderSpec
 from service.core.errors import CorruptArtifact, InvalidInput, Unavailable
@@ -70,6 +71,18 @@ def test_an_encoder_in_another_ones_place_is_refused(encoders: EncoderStore) -> 
     artifact = add(encoders)
     artifact.folder.rename(artifact.folder.with_name("0" * 64))
     with pytest.raises(CorruptArtifact, match="another encoder"):
+        encoders.find("bert")
+
+
+def test_an_export_of_a_release_that_computes_other_vectors_is_refused_and_the_remedy_named(
+    encoders: EncoderStore,
+) -> None:
+    """As after a raise of GRAPH_FORMAT: the digest it was stored under is no longer what its recipe gives."""
+    artifact = add(encoders)
+    before = artifact.folder.rename(artifact.folder.with_name("0" * 64))
+    manifest = {**read_manifest(before), "digest": before.name}
+    write_json(before / "manifest.json", {**manifest, "seal": sealed_by(manifest)})
+    with pytest.raises(Unavailable, match=r"isosim export --encoder .*calibrate"):
         encoders.find("bert")
 
 

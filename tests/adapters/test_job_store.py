@@ -6,12 +6,13 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Barrier
 
 import pytest
 
+from service.adapters.artifacts import FRESH
 from service.adapters.job_store import SILENCE, JobStore
 from service.core.errors import Conflict, CorruptArtifact, IsosimError, JobCancelled, NotFound
 from service.core.jobs import Job, JobRequest, Status
@@ -20,9 +21,24 @@ REQUEST = JobRequest("news", "d" * 64, "tiny")
 TEXTS = ["A boat.", 'with "quotes"\nand lines', "лодка \u2028", ""]
 
 
+@dataclass
+class Clock:
+    """This process's own; seconds."""
+
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 @pytest.fixture
-def jobs(tmp_path: Path) -> JobStore:
-    return JobStore(tmp_path)
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def jobs(tmp_path: Path, clock: Clock) -> JobStore:
+    return JobStore(tmp_path, clock)
 
 
 def post(jobs: JobStore, texts: list[str] = TEXTS, key: str | None = None, request: JobRequest = REQUEST) -> Job:
@@ -31,9 +47,11 @@ def post(jobs: JobStore, texts: list[str] = TEXTS, key: str | None = None, reque
         return jobs.create(request, spool, ["a notice"], key)
 
 
-def silent(jobs: JobStore, job: Job) -> Job:
-    """The job's worker has not been heard of for too long."""
-    return jobs.write(replace(job, heartbeat=time.time() - SILENCE - 1))
+def silent(jobs: JobStore, clock: Clock, job: Job) -> Job:
+    """The job's worker has not been heard of for too long since the last look."""
+    jobs.read(job.id)
+    clock.now += SILENCE + 1
+    return job
 
 
 def at_once(count: int, call: Callable[[int], object]) -> list[object]:
@@ -154,8 +172,8 @@ def test_a_running_job_does_not_begin_twice(jobs: JobStore) -> None:
         jobs.requeue(job.id)
 
 
-def test_a_job_whose_worker_fell_silent_reads_interrupted_and_keeps_its_text(jobs: JobStore) -> None:
-    job = silent(jobs, jobs.begin(post(jobs).id))
+def test_a_job_whose_worker_fell_silent_reads_interrupted_and_keeps_its_text(jobs: JobStore, clock: Clock) -> None:
+    job = silent(jobs, clock, jobs.begin(post(jobs).id))
     found = jobs.read(job.id)
     assert found.status is Status.INTERRUPTED
     assert f"/calibrate/{job.id}/retry" in str(found.error)
@@ -163,8 +181,30 @@ def test_a_job_whose_worker_fell_silent_reads_interrupted_and_keeps_its_text(job
     assert jobs.counts() == {Status.INTERRUPTED: 1}
 
 
-def test_an_interrupted_job_can_be_queued_and_begun_again(jobs: JobStore) -> None:
-    job = silent(jobs, jobs.begin(post(jobs).id))
+@pytest.mark.parametrize("worker_clock", [0.0, -3600.0, 3600.0], ids=["right", "an hour behind", "an hour ahead"])
+def test_a_worker_that_beats_is_alive_whatever_its_clock_says(
+    jobs: JobStore, clock: Clock, worker_clock: float
+) -> None:
+    job = jobs.begin(post(jobs).id)
+    for _ in range(3):
+        jobs.write(replace(job, heartbeat=time.time() + worker_clock))
+        assert jobs.read(job.id).status is Status.RUNNING
+        clock.now += SILENCE - 1
+        assert jobs.read(job.id).status is Status.RUNNING
+    clock.now += 2
+    assert jobs.read(job.id).status is Status.INTERRUPTED
+    jobs.write(replace(job, heartbeat=time.time() + worker_clock))  # it was only slow
+    assert jobs.read(job.id).status is Status.RUNNING
+
+
+def test_a_worker_is_not_taken_for_dead_at_the_first_look(jobs: JobStore) -> None:
+    job = jobs.begin(post(jobs).id)
+    jobs.write(replace(job, heartbeat=0.0))
+    assert jobs.read(job.id).status is Status.RUNNING
+
+
+def test_an_interrupted_job_can_be_queued_and_begun_again(jobs: JobStore, clock: Clock) -> None:
+    job = silent(jobs, clock, jobs.begin(post(jobs).id))
     jobs.decide(job.id)  # it died between deciding and recording its end
     queued = jobs.requeue(job.id)
     assert (queued.status, queued.error) == (Status.QUEUED, None)
@@ -233,20 +273,43 @@ def test_a_discarded_job_is_gone_and_its_key_can_be_used_again(jobs: JobStore) -
 
 
 @pytest.mark.parametrize("how", ["sweep", "forget"])
-def test_what_a_killed_process_left_is_no_job_and_is_swept_away_after_a_day(jobs: JobStore, how: str) -> None:
+def test_what_a_killed_process_left_is_no_job_and_is_swept_away(jobs: JobStore, how: str) -> None:
     job = post(jobs)
-    left = [jobs.root / f"{kind}-{age}" for kind in (".spool", ".building") for age in ("old", "fresh")]
+    left = [jobs.root / f"{kind}-{age}" for kind in (".building", ".new.spool") for age in ("old", "fresh")]
     for path in left:
         if path.name.startswith(".building"):
             path.mkdir()
         else:
-            path.write_text('"secret words"')
+            path.touch()
         if path.name.endswith("old"):
-            yesterday = time.time() - 25 * 3600
-            os.utime(path, (yesterday, yesterday))
+            a_while_ago = time.time() - 2 * FRESH
+            os.utime(path, (a_while_ago, a_while_ago))
     if how == "sweep":
         jobs.sweep()
     else:
         jobs.forget(keep=10)
     assert [path.exists() for path in left] == [False, True, False, True]
     assert jobs.all() == [job]
+
+
+def test_text_that_is_still_arriving_stays_however_old_it_looks(jobs: JobStore) -> None:
+    with jobs.spool() as spool:
+        spool.extend(TEXTS)
+        (arriving,) = jobs.root.glob(".spool-*")
+        os.utime(arriving, (0, 0))  # the clock has jumped
+        jobs.sweep()
+        assert list(jobs.texts(jobs.create(REQUEST, spool, [], None).id)) == TEXTS
+
+
+def test_an_interrupted_job_that_nobody_retries_fails_and_its_text_goes(jobs: JobStore) -> None:
+    old, fresh, queued = post(jobs), post(jobs), post(jobs)
+    silent(jobs, jobs.begin(old.id))
+    jobs.interrupt(jobs.begin(fresh.id).id)
+    jobs.expire(age=SILENCE)
+    assert [jobs.read(job.id).status for job in (old, fresh, queued)] == [
+        Status.FAILED, Status.INTERRUPTED, Status.QUEUED,
+    ]  # fmt: skip
+    assert [(jobs.root / job.id / "input").exists() for job in (old, fresh, queued)] == [False, True, True]
+    with pytest.raises(Conflict):
+        jobs.requeue(old.id)
+    assert jobs.requeue(fresh.id).status is Status.QUEUED

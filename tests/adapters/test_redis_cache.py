@@ -175,6 +175,35 @@ async def test_entries_put_while_redis_is_away_are_dropped_and_counted(
     await eventually(dropped)
 
 
+@pytest.mark.anyio
+async def test_a_quiet_service_notices_that_redis_went_and_came_back(
+    cache: RedisCache, redis_server: RedisServer, events: Counter[str]
+) -> None:
+    assert not cache.up  # it has not been met
+    await cache.ping()
+    assert cache.up
+    redis_server.kill()
+    for _ in range(FAILURES):
+        await cache.ping()
+    assert not cache.up
+    assert await cache.get([b"a"]) == [None]
+    assert events == {"open": 1}  # the first request after it does not have to find out
+    redis_server.start()
+
+    async def back() -> bool:
+        await cache.ping()
+        return cache.up
+
+    await eventually(back)
+
+
+@pytest.mark.anyio
+async def test_one_late_answer_does_not_take_redis_for_gone(cache: RedisCache) -> None:
+    await cache.ping()
+    cache.breaker.failed()
+    assert cache.up
+
+
 def test_the_circuit_opens_after_failures_in_a_row_and_lets_one_attempt_through_a_pause() -> None:
     now = 0.0
     breaker = CircuitBreaker(failures=3, pause=2.0, clock=lambda: now)

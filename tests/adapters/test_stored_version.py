@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from service.adapters.artifacts import building, seal
+from service.adapters.artifacts import building, read_json, read_manifest, seal, sealed_by, write_json
 from service.adapters.domain_store import WEIGHTS, DomainStore, read_version
 from service.core.domain_model import DomainModel
-from service.core.errors import CorruptArtifact
+from service.core.errors import CorruptArtifact, Unavailable
 from tests.core.references import REFERENCE as DISTRIBUTION
 
 
@@ -65,11 +65,53 @@ def test_a_damaged_manifest_is_corrupt_and_named(domains: DomainStore, content: 
         domains.load("news", 1)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"{}", b'{"revision": 1}', b'{"revision": 1, "encoders": []}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"{}",
+        b'{"revision": 1}',
+        b'{"revision": 1, "encoders": []}',
+        b'{"revision": "1", "encoders": {}}',
+        b'{"revision": 1, "encoders": {"d": "x"}}',
+        b'{"revision": 1, "encoders": {"d": {"champion": "1"}}}',
+        b'{"revision": 1, "encoders": {"d": {"champion": 1, "previous": [2]}}}',
+    ],
+)
 def test_damaged_aliases_are_corrupt_and_named(domains: DomainStore, content: bytes) -> None:
     (domains.root / "news" / "aliases.json").write_bytes(content)
     with pytest.raises(CorruptArtifact, match=r"aliases\.json"):
         domains.aliases("news", "d")
+
+
+def rewritten(domains: DomainStore, **facts: object) -> None:
+    """The manifest says something else, with its seal right."""
+    folder = domains.root / "news" / "1"
+    manifest = {**read_manifest(folder), **facts}
+    write_json(folder / "manifest.json", {**manifest, "seal": sealed_by(manifest)})
+
+
+@pytest.mark.parametrize("facts", [{"version": 2}, {"domain": "films"}])
+def test_a_version_in_the_place_of_another_is_refused(domains: DomainStore, facts: dict[str, object]) -> None:
+    rewritten(domains, **facts)
+    with pytest.raises(CorruptArtifact, match="holds version"):
+        domains.load("news", 1)
+
+
+@pytest.mark.parametrize("form", [2, 99, "1", None, [1]])
+def test_a_version_of_a_newer_release_is_refused_and_the_remedy_named(domains: DomainStore, form: object) -> None:
+    rewritten(domains, format=form)
+    with pytest.raises(Unavailable, match=r"newer release.*promote an older version"):
+        domains.load("news", 1)
+
+
+def test_a_version_of_the_first_release_names_no_format_and_is_read(domains: DomainStore) -> None:
+    folder = domains.root / "news" / "1"
+    manifest = read_json(folder / "manifest.json")
+    del manifest["format"], manifest["seal"]
+    write_json(folder / "manifest.json", manifest)
+    assert domains.load("news", 1).weights is not None
 
 
 class Loaded:

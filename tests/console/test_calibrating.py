@@ -151,7 +151,8 @@ def test_an_interrupted_calibration_can_be_retried(visit: Visit, server: Server,
         spool.extend(sentences(300))
         wanted = JobRequest("letters", encoder.digest, encoder.id, method="sn", sentences=300)
         job = jobs.create(wanted, spool, [], None)
-    jobs.write(replace(jobs.begin(job.id), stage="embedding", heartbeat=time.time() - 60))  # its worker was killed
+    jobs.write(replace(jobs.begin(job.id), stage="embedding"))
+    jobs.interrupt(job.id)  # its worker was killed
     analyst = visit(server, f"#/job/{job.id}")
     analyst.sees("The worker went away; the text is still there. It was attempt 1.")
     analyst.presses("Retry")

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from service.adapters.job_store import Spool
+from service.adapters.spool import Spool
 from service.api.intake import Intake, Limits
 from service.modelling.reference import build, sample_pairs
 from tests.conftest import Server

@@ -168,6 +168,17 @@ async def test_a_champion_that_could_not_be_loaded_is_tried_again(source: FakeSo
     assert await version(registry, "news") == 2
 
 
+async def test_a_champion_that_is_not_there_is_the_domains_fault_and_not_the_callers(
+    source: FakeSource, registry: Registry
+) -> None:
+    source.promote("news", 1)
+    source.versions.clear()
+    with pytest.raises(CorruptArtifact, match="champion of 'news' is missing"):
+        await version(registry, "news")
+    with pytest.raises(NotFound):
+        await version(registry, "news@1")
+
+
 async def test_a_promotion_while_the_first_champion_is_being_loaded_is_not_missed(
     source: FakeSource, registry: Registry
 ) -> None:

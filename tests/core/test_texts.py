@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from service.core.texts import HEADER, KeyMaker, Pooled, Text, VectorCodec
+from service.core.texts import CHECK, HEADER, KeyMaker, Pooled, Text, VectorCodec
 
 DIM = 7
+KEY = b"of the text"
 precisions = pytest.mark.parametrize("precision", ["float32", "float16"])
 vectors = arrays(np.float32, DIM, elements=st.floats(-60000, 60000, width=32))
 
@@ -23,7 +24,7 @@ def test_a_rounded_vector_comes_back_from_the_cache_bit_by_bit(
 ) -> None:
     codec = VectorCodec(precision, DIM)  # type: ignore[arg-type]
     rounded = codec.round(vector[None])[0]
-    found = codec.decode(codec.encode(Pooled(rounded, tokens, truncated)))
+    found = codec.decode(KEY, codec.encode(KEY, Pooled(rounded, tokens, truncated)))
     assert found is not None
     assert (found.vector.tobytes(), found.vector.dtype) == (rounded.tobytes(), np.dtype(np.float32))
     assert (found.tokens, found.truncated) == (tokens, truncated)
@@ -45,36 +46,45 @@ def test_full_precision_rounds_nothing_and_half_precision_to_11_bits(vector: npt
 
 def test_an_entry_in_half_precision_takes_half_the_room() -> None:
     pooled = Pooled(np.zeros(384, np.float32), 5, False)
-    full, half = (len(VectorCodec(p, 384).encode(pooled)) - HEADER.size for p in ("float32", "float16"))
+    full, half = (len(VectorCodec(p, 384).encode(KEY, pooled)) - HEADER.size - CHECK for p in ("float32", "float16"))
     assert (full, half) == (384 * 4, 384 * 2)
 
 
 @precisions
-@given(entry=st.binary(max_size=40))
+@given(entry=st.binary(max_size=48))
 def test_what_is_no_entry_of_ours_is_a_miss_and_never_an_error(precision: str, entry: bytes) -> None:
     codec = VectorCodec(precision, DIM)  # type: ignore[arg-type]
-    found = codec.decode(entry)
-    if len(entry) != HEADER.size + DIM * codec.dtype.itemsize or entry[0] != codec.version:
-        assert found is None
+    assert codec.decode(KEY, entry) is None
 
 
 def test_entries_of_another_precision_version_or_size_are_misses() -> None:
     pooled = Pooled(np.ones(DIM, np.float32), 5, True)
     full, half = VectorCodec("float32", DIM), VectorCodec("float16", DIM)
-    entry = full.encode(pooled)
-    assert full.decode(entry) is not None
-    assert half.decode(entry) is None
-    assert VectorCodec("float16", 2 * DIM).decode(entry) is None  # as long, of another version
-    assert VectorCodec("float32", DIM + 1).decode(entry) is None
-    assert full.decode(entry[:-1]) is None
-    assert full.decode(entry + b"\0") is None
-    assert full.decode(bytes([9]) + entry[1:]) is None
-    assert full.decode(b"") is None
+    entry = full.encode(KEY, pooled)
+    assert full.decode(KEY, entry) is not None
+    assert half.decode(KEY, entry) is None
+    assert VectorCodec("float16", 2 * DIM).decode(KEY, entry) is None  # as long, of another version
+    assert VectorCodec("float32", DIM + 1).decode(KEY, entry) is None
+    assert full.decode(KEY, entry[:-1]) is None
+    assert full.decode(KEY, entry + b"\0") is None
+    assert full.decode(KEY, bytes([9]) + entry[1:]) is None
+    assert full.decode(KEY, b"") is None
+
+
+@precisions
+def test_an_entry_with_one_flipped_bit_or_of_another_text_is_a_miss(precision: str) -> None:
+    codec = VectorCodec(precision, DIM)  # type: ignore[arg-type]
+    entry = codec.encode(KEY, Pooled(np.ones(DIM, np.float32), 5, True))
+    for place in range(8 * len(entry)):
+        flipped = bytearray(entry)
+        flipped[place // 8] ^= 1 << place % 8
+        assert codec.decode(KEY, bytes(flipped)) is None
+    assert codec.decode(b"of another", entry) is None
 
 
 def test_more_tokens_than_an_entry_can_say_are_capped() -> None:
     codec = VectorCodec("float32", DIM)
-    entry = codec.encode(Pooled(np.ones(DIM, np.float32), 70_000, False))
+    entry = codec.encode(KEY, Pooled(np.ones(DIM, np.float32), 70_000, False))
     assert struct.unpack_from("<BBH", entry)[2] == 0xFFFF
 
 

@@ -1,22 +1,29 @@
 """The process as an operator sees it: what it loads, what it refuses, what it measures."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
-from tests.conftest import Serve, Server, environment
+from tests.conftest import Process, RedisServer, Serve, Server, environment, wait_until
+from tests.http.test_calibrate import accepts_jobs
+from tests.http.test_faults import metric
 from tests.text import sentences
 
 METRICS = {
-    "isosim_batch_texts", "isosim_batch_tokens", "isosim_cache_dropped_total", "isosim_cache_lookups_total",
+    "isosim_batch_texts", "isosim_batch_tokens", "isosim_build_info", "isosim_cache_dropped_total",
+    "isosim_cache_lookups_total",
     "isosim_calibration_load_failures_total", "isosim_domain_champion_info", "isosim_domain_distance_mean",
     "isosim_domain_distance_spread", "isosim_domain_out_of_domain_ratio", "isosim_domain_score_stability_index",
     "isosim_encoder_info",
-    "isosim_errors_total", "isosim_jobs", "isosim_memory_cache_bytes", "isosim_padding_tokens_total",
-    "isosim_queued_texts", "isosim_ready", "isosim_request_duration_seconds", "isosim_requests_in_flight",
-    "isosim_shared_computations_total", "isosim_stage_duration_seconds", "isosim_truncated_texts_total",
+    "isosim_errors_total", "isosim_event_loop_tasks", "isosim_job_duration_seconds", "isosim_job_ends_total",
+    "isosim_jobs", "isosim_log_lines_dropped_total", "isosim_memory_cache_bytes", "isosim_padding_tokens_total",
+    "isosim_queued_texts", "isosim_ready", "isosim_redis_up", "isosim_request_duration_seconds",
+    "isosim_requests_in_flight", "isosim_shared_computations_total", "isosim_stage_duration_seconds",
+    "isosim_truncated_texts_total",
 }  # fmt: skip
 
 
@@ -33,8 +40,43 @@ def test_every_metric_is_there(tiny_server: Server) -> None:
         'isosim_cache_lookups_total{cache="redis",result="error"} 0.0',
         'isosim_jobs{status="failed"} 0.0',
         "isosim_ready 1.0",
+        'isosim_job_ends_total{status="failed"} 0.0',
+        "isosim_log_lines_dropped_total 0.0",
     ):
         assert line in text
+    assert "\nisosim_redis_up" not in text  # there is none
+
+
+def test_every_end_of_a_job_is_counted_once_by_each_server(
+    serve: Serve, store: Path, redis_server: RedisServer, worker: Callable[..., Process]
+) -> None:
+    worker(model_store=store, redis_url=redis_server.url)
+    settings = {"model_store": store, "encoder": "tiny", "redis_url": redis_server.url}
+    first, second = serve(**settings), serve(**settings)
+    wait_until(lambda: accepts_jobs(first))
+    first.calibrate("d", sentences(300), method="sn")
+    second.calibrate("d", sentences(300), method="centring")
+    ends, wanted = 'isosim_job_ends_total{status="succeeded"}', 2
+    for server in (first, second):
+        wait_until(lambda server=server: metric(server, ends) == wanted, seconds=60)
+        assert metric(server, "isosim_job_duration_seconds_count") == wanted
+    assert first.stop()
+    third = serve(**settings)
+    wait_until(lambda: metric(third, 'isosim_jobs{status="succeeded"}') == wanted)
+    assert metric(third, ends) == 0
+
+
+def test_a_quiet_server_says_that_redis_went_and_came_back(
+    serve: Serve, store: Path, redis_server: RedisServer
+) -> None:
+    server = serve(model_store=store, encoder="tiny", redis_url=redis_server.url)
+    wait_until(lambda: metric(server, "isosim_redis_up") == 1)
+    redis_server.kill()
+    wait_until(lambda: metric(server, "isosim_redis_up") == 0)
+    redis_server.start()
+    wait_until(lambda: metric(server, "isosim_redis_up") == 1)
+    said = server.log.read_text()
+    assert said.count("Redis does not answer") == said.count("Redis answers again") == 1
 
 
 def test_no_text_reaches_metrics_or_log(tiny_server: Server) -> None:
@@ -49,6 +91,30 @@ def test_the_api_process_never_loads_torch(tiny_server: Server) -> None:
     maps = Path(f"/proc/{tiny_server.popen.pid}/maps").read_text()
     assert "onnxruntime" in maps
     assert "libtorch" not in maps
+
+
+def processor_seconds(server: Server) -> tuple[float, float]:
+    """What the server's main thread has used, and all others together."""
+    ticks = {}
+    for task in Path(f"/proc/{server.popen.pid}/task").iterdir():
+        fields = (task / "stat").read_text().rpartition(")")[2].split()
+        ticks[int(task.name)] = int(fields[11]) + int(fields[12])
+    own = ticks.pop(server.popen.pid)
+    return own / os.sysconf("SC_CLK_TCK"), sum(ticks.values()) / os.sysconf("SC_CLK_TCK")
+
+
+def test_cached_pairs_use_the_event_loops_thread_alone(serve: Serve, minilm_store: Path, tmp_path: Path) -> None:
+    """BLAS has threads that wake for products this large, and then spin on the cores that the encoder needs."""
+    shutil.copytree(minilm_store, tmp_path / "own")
+    server = serve(model_store=tmp_path / "own")
+    texts = sentences(16)
+    body = {"pairs": list(zip(texts[::2], texts[1::2], strict=True))}
+    server.client.post("/similarity", json=body)
+    before = processor_seconds(server)
+    for _ in range(500):
+        assert server.client.post("/similarity", json=body).status_code == 200
+    own, others = (after - start for after, start in zip(processor_seconds(server), before, strict=True))
+    assert others < own / 10
 
 
 def test_importing_the_app_imports_no_torch() -> None:

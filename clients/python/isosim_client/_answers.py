@@ -146,6 +146,7 @@ class Domain:
     champion: int | None = None
     previous: int | None = None
     versions: tuple[VersionSummary, ...] = ()
+    unreadable: tuple[str, ...] = ()  # what of the domain the server cannot read, and why
     drift: Drift | None = None  # None until the domain was asked about
 
 

@@ -16,11 +16,11 @@ OLDEST = (5, 0)  # RQ's own need
 
 
 def look(settings: Settings) -> Iterator[Finding]:
-    if settings.redis_url is None:
+    if settings.redis_address is None:
         yield ok("redis", "not set: cache in memory, calibrations in a child process, one API process")
         return
     try:
-        redis: Redis = Redis.from_url(settings.redis_url.get_secret_value(), socket_timeout=2, socket_connect_timeout=2)
+        redis: Redis = Redis.from_url(settings.redis_address, socket_timeout=2, socket_connect_timeout=2)
     except ValueError as error:
         yield fault("redis", f"ISOSIM_REDIS_URL: {error}", "redis://host:6379/0")
         return

@@ -1,0 +1,177 @@
+"""Connections that cannot be held for nothing: uvicorn's protocol, with an end to everything a client can draw out.
+
+uvicorn limits how long an idle connection is kept, and nothing else: a client that sends a byte a second, headers
+without end, or never reads its answer holds the connection and its memory for ever.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import orjson
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+Reason = Literal["headers", "body", "reading", "room", "full"]
+
+MAX_HEADER_BYTES = 64 * 1024  # of a request line with its headers; also of what stands around a body in chunks
+MAX_UNREAD_BYTES = 20_000_000  # of a body that nobody wants any more, since the request was answered
+NEVER = float("inf")
+
+
+@dataclass(frozen=True)
+class ConnectionLimits:
+    """Seconds and bytes a second. `on_closed` hears why a connection was closed."""
+
+    header_timeout: float
+    body_timeout: float
+    min_transfer_rate: int
+    keep_alive: float
+    max_connections: int
+    on_closed: Callable[[Reason], None] = lambda _: None
+
+
+class GuardedProtocol(HttpToolsProtocol):
+    """One connection. It waits for headers, then for a body, then for us; a deadline goes with the first two.
+
+    The deadline is looked at by one timer a connection that comes round a few times within it, and not by a timer a
+    request: a request only writes down when it has to be there.
+    """
+
+    limits: ClassVar[ConnectionLimits]
+    waiting: ClassVar[dict["GuardedProtocol", None]]  # connections without a request under way, the longest first
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._begun = self.loop.time()  # of what the client sends now
+        self._deadline = self._begun + self.limits.header_timeout
+        self._in_body = False
+        self._taken = 0  # bytes of this body
+        self._around = 0  # bytes since the last that belonged to a body
+        self._unread: tuple[float, int] | None = None  # since when, and how much of an answer waited then
+        self.waiting[self] = None
+        self._round = min(self.limits.header_timeout, self.limits.body_timeout) / 4
+        self._timer = self.loop.call_later(self._round, self._look)
+        if len(self.connections) > self.limits.max_connections:
+            self._make_room()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._timer.cancel()
+        self.waiting.pop(self, None)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._around += len(data)
+        super().data_received(data)
+        if self._around > MAX_HEADER_BYTES and self.parser is not None:
+            self._refuse("headers", 431, f"a request's headers may have {MAX_HEADER_BYTES} bytes")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._begun = self.loop.time()
+        self._deadline = self._begun + self.limits.header_timeout
+
+    def on_headers_complete(self) -> None:
+        self.waiting.pop(self, None)
+        self._begun = self.loop.time()
+        self._deadline = self._begun + self.limits.body_timeout
+        self._in_body, self._taken, self._around = True, 0, 0
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._taken += len(body)
+        self._around = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._in_body, self._around, self._deadline = False, 0, NEVER
+        super().on_message_complete()
+        self._rest()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._rest()
+
+    def _owes_an_answer(self) -> bool:
+        return bool(self.pipeline) or (self.cycle is not None and not self.cycle.response_complete)
+
+    def _rest(self) -> None:
+        """Between two requests. uvicorn's own timer forgets a client whose body ends after its answer."""
+        if not self._in_body and not self._owes_an_answer():
+            self.waiting[self] = None
+            self._deadline = self.loop.time() + self.limits.keep_alive
+
+    def _look(self) -> None:
+        self._timer = self.loop.call_later(self._round, self._look)
+        now = self.loop.time()
+        if self._is_left_unread(now):
+            self._close("reading")
+            self.transport.abort()  # close() would wait for the client to read
+        elif self.transport.is_closing():
+            return
+        elif self.flow.read_paused or (self._owes_an_answer() and not self._in_body):
+            self._deadline += self._round  # it is we who do not read, or the client asks ahead of our answer
+        elif self._in_body:
+            if now > self._deadline + self._taken / self.limits.min_transfer_rate:
+                self._refuse("body", 408, "the body did not arrive in time")
+            elif self.cycle.response_complete and self._taken > MAX_UNREAD_BYTES:
+                self._close("body")
+                self.transport.abort()
+        elif now > self._deadline:
+            self._refuse("headers", 408, "the request did not arrive in time")
+
+    def _is_left_unread(self, now: float) -> bool:
+        """Whether the client reads its answer too slowly to wait for it."""
+        waits = self.transport.get_write_buffer_size()
+        if not waits:
+            self._unread = None
+            return False
+        if self._unread is None:
+            self._unread = now, waits
+        since, waited = self._unread
+        spent = now - since
+        return spent > self.limits.body_timeout and waited - waits < self.limits.min_transfer_rate * spent
+
+    def _make_room(self) -> None:
+        """Closes the connection that has been without a request for longest, or this one."""
+        oldest = next(iter(self.waiting))
+        if oldest is not self:
+            oldest._close("room")
+            oldest.transport.close()
+        else:
+            self._refuse("full", 503, f"{self.limits.max_connections} connections are open and busy")
+
+    def _close(self, reason: Reason) -> None:
+        """Ends what the connection was doing."""
+        self.limits.on_closed(reason)
+        self.waiting.pop(self, None)
+        self._deadline = NEVER
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+
+    def _refuse(self, reason: Reason, status: int, why: str) -> None:
+        """Says why where nothing was answered yet; a client that has sent nothing at all is left without a word."""
+        idle = self._around == 0 and not self._in_body
+        answered = self.cycle is not None and self.cycle.response_started and (self._in_body or self._owes_an_answer())
+        self._close(reason)
+        if not answered and not (idle and status == 408):
+            self._answer(status, why)
+        self.transport.close()
+
+    def send_400_response(self, msg: str) -> None:
+        self._answer(400, msg)
+        self.transport.close()
+
+    def _answer(self, status: int, why: str) -> None:
+        kind = {503: "Unavailable", 431: "TooLarge"}.get(status, "Validation")
+        body = orjson.dumps({"error": why, "error_type": kind, "request_id": ""})
+        head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n" % len(body)
+        again = b"retry-after: 5\r\n" if status == 503 else b""
+        self.transport.write(STATUS_LINE[status] + head + again + b"\r\n" + body)
+
+
+def guarded(limits: ConnectionLimits) -> type[GuardedProtocol]:
+    """A server's own protocol class, for `uvicorn.Config(http=…)`."""
+    members: dict[str, Any] = {"limits": limits, "waiting": {}}
+    return type("GuardedProtocol", (GuardedProtocol,), members)

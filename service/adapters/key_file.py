@@ -1,0 +1,140 @@
+"""The file of API keys, re-read when it changes: by a thread of its own, so that no request ever waits for a disk."""
+
+import hashlib
+import hmac
+import logging
+import os
+import re
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self
+
+from service.core.grants import Grant, parse_grant
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.5  # between looks at the file; a removed key is refused that long at most, and the time of reading
+UNSETTLED = 2.0  # s: a file changed so lately may change again within its clock's tick; it is read once more
+SHA256 = re.compile(r"[0-9a-fA-F]{64}")
+SHAPE = "expected `<sha256 of the key> <scope,scope> [domains=…] [rate=…] [concurrent=…] [name]`"
+
+Stamp = tuple[int, int, int, int, int]
+
+
+class KeyFile:
+    """The grants by key. What breaks the file changes nothing until it is mended; `valid` says so.
+
+    A Kubernetes secret is replaced by a symbolic link to another folder, whose files may be older than the ones
+    before: any difference counts, of device, inode, size or times.
+
+    Raises:
+        OSError: the file cannot be read at the start.
+        ValueError: it is not understood at the start; the message names the line.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._index_key = secrets.token_bytes(32)
+        self._stamp: Stamp | None = None
+        self._grants: dict[bytes, Grant] = {}
+        self._trouble = ""
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._read()
+
+    def __enter__(self) -> Self:
+        self._thread = threading.Thread(target=self._watch, name="api-keys", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join(LOOK_SECONDS)  # it is a daemon: a disk that hangs does not hold the process
+
+    @property
+    def count(self) -> int:
+        return len(self._grants)
+
+    @property
+    def grants(self) -> list[Grant]:
+        """In the order of the file."""
+        return list(self._grants.values())
+
+    @property
+    def valid(self) -> bool:
+        """False while the file is broken or gone, and the keys read before stay in force."""
+        return not self._trouble
+
+    def find(self, key: str) -> Grant | None:
+        """The key's grant. The time it takes tells nothing about the known keys: they are looked up by a keyed hash."""
+        return self._grants.get(self._place(hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()))
+
+    def _place(self, digest: bytes) -> bytes:
+        return hmac.digest(self._index_key, digest, "sha256")
+
+    def _watch(self) -> None:
+        while not self._ended.wait(LOOK_SECONDS):
+            self.look()
+
+    def look(self) -> None:
+        """Takes over a changed file."""
+        try:
+            self._read()
+        except (OSError, ValueError) as error:  # UnicodeDecodeError is a ValueError, and would show the bytes
+            trouble = describe(error, self.path)
+            if trouble != self._trouble:
+                log.error("the API keys read before stay in force: %s", trouble)
+            self._trouble = trouble
+        else:
+            if self._trouble:
+                log.warning("the file of API keys is in order again: %d keys", self.count)
+            self._trouble = ""
+
+    def _read(self) -> None:
+        stamp = stamp_of(self.path)
+        if stamp == self._stamp:
+            return
+        text = self.path.read_bytes().decode()
+        grants = parse(text, self.path, self._place)
+        if self._stamp is not None and grants.keys() != self._grants.keys():
+            log.info("API keys read anew: %d keys", len(grants))
+        settled = time.time() - max(stamp[3], stamp[4]) / 1e9 > UNSETTLED
+        self._grants = grants
+        self._stamp = stamp if settled and stamp_of(self.path) == stamp else None
+
+
+def stamp_of(path: Path) -> Stamp:
+    found = os.stat(path)  # noqa: PTH116 - the fields, of what the links lead to
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def describe(error: Exception, path: Path) -> str:
+    """What is wrong, without a word of the file."""
+    if isinstance(error, UnicodeDecodeError):
+        return f"{path} is not UTF-8"
+    return f"{path}: {error.strerror or type(error).__name__}" if isinstance(error, OSError) else str(error)
+
+
+def parse(text: str, path: Path, place: Callable[[bytes], bytes]) -> dict[bytes, Grant]:
+    """Raises ValueError, naming the line and nothing of what it holds."""
+    grants: dict[bytes, Grant] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.split("#")[0].split()
+        if not words:
+            continue
+        if not SHA256.fullmatch(words[0]):
+            raise ValueError(f"{path}, line {number}: {SHAPE}")
+        digest = bytes.fromhex(words[0])
+        try:
+            # Sixteen digits tell keys apart, in Redis as well; the rest is not needed there.
+            grant = parse_grant(hashlib.sha256(digest).hexdigest()[:16], words[1:])
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: {error}") from None
+        if place(digest) in grants:
+            raise ValueError(f"{path}, line {number}: this key stands in the file twice")
+        grants[place(digest)] = grant
+    return grants

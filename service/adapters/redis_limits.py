@@ -1,0 +1,126 @@
+"""The keys' limits for all processes together: one script in Redis, one round trip a request."""
+
+import asyncio
+import contextlib
+import math
+import os
+from collections.abc import Callable
+from typing import Self
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from service.adapters.redis_cache import CircuitBreaker
+from service.core.grants import Grant
+from service.core.rate_limit import Limit, LocalLimits, Release, nothing, too_fast, too_many
+
+PREFIX = "isosim:limit:"
+BACKLOG = 4096  # releases waiting to be told; those dropped end with their lease
+CHUNK = 256
+
+# The clock is Redis's own, so that the processes' clocks need not agree. Numbers go back as text: Redis cuts them
+# to integers otherwise. A request that is never released (its process was killed) counts until its lease ends.
+SCRIPT = """
+local time = redis.call('TIME')
+local now = time[1] + time[2] / 1e6
+local rate, capacity, texts = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local concurrent, lease = tonumber(ARGV[4]), tonumber(ARGV[5])
+if concurrent > 0 then
+  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now)
+  if redis.call('ZCARD', KEYS[2]) >= concurrent then return {'concurrent', '1'} end
+end
+if rate > 0 then
+  local held = redis.call('HMGET', KEYS[1], 'tokens', 'at')
+  local tokens, at = tonumber(held[1]) or capacity, tonumber(held[2]) or now
+  tokens = math.min(capacity, tokens + math.max(0, now - at) * rate)
+  local missing = math.min(texts, capacity) - tokens
+  if missing > 1e-9 then return {'rate', tostring(missing / rate)} end
+  redis.call('HSET', KEYS[1], 'tokens', string.format('%.9f', tokens - texts), 'at', string.format('%.6f', now))
+  redis.call('EXPIRE', KEYS[1], math.ceil((capacity - tokens + texts) / rate) + 1)
+end
+if concurrent > 0 then
+  redis.call('ZADD', KEYS[2], now + lease, ARGV[6])
+  redis.call('EXPIRE', KEYS[2], math.ceil(lease) + 1)
+end
+return {}
+"""
+
+
+class RedisLimits:
+    """Shared limits; where Redis does not answer in time, this process's own. An async context manager.
+
+    `lease` is the time (s) a request may take: after it, it no longer counts as under way.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout: float,
+        lease: float,
+        on_refused: Callable[[Limit], None] = lambda _: None,
+        on_fallback: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.redis = Redis.from_url(url, socket_timeout=timeout, socket_connect_timeout=timeout, retry=None)
+        self.timeout, self.lease = timeout, lease
+        self.on_refused, self.on_fallback = on_refused, on_fallback
+        self.breaker = CircuitBreaker()
+        self.local = LocalLimits(on_refused=on_refused)
+        self._script = self.redis.register_script(SCRIPT)
+        self._released: asyncio.Queue[tuple[str, str]] = asyncio.Queue(BACKLOG)
+        self._releasing: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._releasing = asyncio.create_task(self._release(), name="redis-limits-releases")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._releasing is not None:
+            self._releasing.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._releasing
+        await self.redis.aclose()
+
+    async def admit(self, grant: Grant, texts: int) -> Release:
+        if not grant.limited:
+            return nothing
+        rate, capacity = (0.0, 0) if grant.rate is None else (grant.rate.per_second, grant.rate.texts)
+        request = os.urandom(8).hex()
+        # The braces keep a key's two entries on one node of a cluster.
+        bucket, under_way = (f"{PREFIX}{{{grant.id}}}:{name}" for name in ("texts", "requests"))
+        if not self.breaker.allows():
+            self.on_fallback()
+            return self.local.take(grant, texts)
+        try:
+            async with asyncio.timeout(self.timeout):
+                answer = await self._script(
+                    keys=[bucket, under_way],
+                    args=[f"{rate:.9f}", capacity, texts, grant.concurrent or 0, math.ceil(self.lease), request],
+                )
+        except (RedisError, OSError, TimeoutError):
+            self.breaker.failed()
+            self.on_fallback()
+            return self.local.take(grant, texts)
+        self.breaker.succeeded()
+        if answer and answer[0] == b"rate" and grant.rate is not None:
+            self.on_refused("rate")
+            raise too_fast(grant.rate, float(answer[1]))
+        if answer:
+            self.on_refused("concurrent")
+            raise too_many(grant.concurrent or 0)
+        return nothing if grant.concurrent is None else lambda: self._tell(under_way, request)
+
+    def _tell(self, under_way: str, request: str) -> None:
+        with contextlib.suppress(asyncio.QueueFull):  # its lease ends it
+            self._released.put_nowait((under_way, request))
+
+    async def _release(self) -> None:
+        while True:
+            ended = [await self._released.get()]
+            while len(ended) < CHUNK and not self._released.empty():
+                ended.append(self._released.get_nowait())
+            with contextlib.suppress(RedisError, OSError, TimeoutError):  # their leases end them
+                async with asyncio.timeout(1.0), self.redis.pipeline(transaction=False) as pipeline:
+                    for under_way, request in ended:
+                        pipeline.zrem(under_way, request)
+                    await pipeline.execute()

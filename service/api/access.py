@@ -1,0 +1,49 @@
+"""From a request to what its key lets it reach: the one place where a domain, a job or a budget is asked for."""
+
+import asyncio
+from typing import Annotated
+
+from fastapi import Depends, Path
+
+from service.api.middleware import Trace
+from service.api.requests import TraceDep
+from service.api.state import Service, ServiceDep
+from service.core.calibration import DOMAIN_NAME, Calibration, DomainRef
+from service.core.errors import NotFound
+from service.core.jobs import Job
+
+
+async def calibration_of(service: Service, trace: Trace, ref: DomainRef | str) -> Calibration:
+    """What answers for a domain, if the request's key may use it. No route resolves a domain in another way.
+
+    Raises:
+        InvalidInput: the text names no domain.
+        Forbidden: the key may not use it, whether it exists or not.
+        NotFound, EncoderMismatch, CorruptArtifact: as the registry says.
+    """
+    ref = DomainRef.parse(ref) if isinstance(ref, str) else ref
+    trace.grant.check_domain(ref.name)
+    return await service.registry.resolve(ref)
+
+
+async def permitted_domain(
+    domain: Annotated[str, Path(pattern=f"^{DOMAIN_NAME}$", examples=["default"])], trace: TraceDep
+) -> str:
+    trace.grant.check_domain(domain)
+    return domain
+
+
+DomainName = Annotated[str, Depends(permitted_domain)]  # of a path
+
+
+async def permitted_job(
+    job_id: Annotated[str, Path(examples=["2f1c0f5e8a9b4c7d9e0f1a2b3c4d5e6f"])], service: ServiceDep, trace: TraceDep
+) -> Job:
+    """The job of a path. Another key's job is not there: its number names no domain that could be forbidden."""
+    job = await asyncio.to_thread(service.jobs.read, job_id)
+    if not trace.grant.may_use(job.request.domain):
+        raise NotFound(f"no calibration job {job_id[:64]!r}")
+    return job
+
+
+JobDep = Annotated[Job, Depends(permitted_job)]

@@ -1,0 +1,112 @@
+"""`isosim keys`: makes API keys, and looks at a file of them. A key itself is shown once and kept nowhere."""
+
+import hashlib
+import os
+import secrets
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from service.adapters.artifacts import locked, write_atomically
+from service.adapters.key_file import KeyFile
+from service.commands.console import print_json, show
+from service.commands.exits import EPILOG
+from service.commands.shared import AsJson
+from service.core.errors import InvalidInput, Unavailable
+from service.core.grants import SCOPES, Grant, parse_grant
+from service.settings import Settings
+
+PREFIX = "isk_"  # tells people and secret scanners what this is
+KEY_BYTES = 32  # 256 bits: nobody finds a key from its hash
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, rich_markup_mode=None, help="Make API keys; list a file of them."
+)
+
+
+@app.callback()
+def keys() -> None:
+    """Make API keys; list a file of them."""
+
+
+@app.command(epilog=EPILOG)
+def new(
+    scopes: Annotated[str, typer.Option(help=f"some of {', '.join(SCOPES)}, with commas between them")] = "read",
+    name: Annotated[str, typer.Option(help="whose it is; for those who read the file")] = "",
+    domains: Annotated[str | None, typer.Option(help="domains it may use, like reuters,sts-*; else all")] = None,
+    rate: Annotated[str | None, typer.Option(help="texts it may ask about: 100/s, 6000/m, 100000/h")] = None,
+    concurrent: Annotated[int | None, typer.Option(help="requests it may have under way", min=1)] = None,
+    add: Annotated[Path | None, typer.Option(help="append the line to this file, made where it is missing")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a key: it is printed once, and the line for the server's file with it."""
+    key = PREFIX + secrets.token_urlsafe(KEY_BYTES)
+    options = {"domains": domains, "rate": rate, "concurrent": concurrent}
+    given = [f"{option}={value}" for option, value in options.items() if value is not None]
+    words = [scopes, *given, *name.split()]
+    check(words)
+    line = " ".join([hashlib.sha256(key.encode()).hexdigest(), *words])
+    if add is not None:
+        append(add, line)
+    if as_json:
+        print_json({"key": key, "line": line})
+    else:
+        print(f"key: {key}")
+        print(f"line: {line}" if add is None else f"added to {add}")
+
+
+def check(words: list[str]) -> None:
+    """Raises InvalidInput where the server would not understand the line."""
+    if any("#" in word for word in words):
+        raise InvalidInput("'#' begins a comment in the file; leave it out")
+    try:
+        parse_grant("", words)
+    except ValueError as error:
+        raise InvalidInput(str(error)) from None
+
+
+def append(path: Path, line: str) -> None:
+    """The file appears whole, readable for its owner alone; a server sees the old keys or the new."""
+    path = path.resolve()
+    with locked(path.with_name(f".{path.name}.lock")):
+        before = path.read_bytes() if path.exists() else b""
+        mode = path.stat().st_mode & 0o777 if path.exists() else 0o600
+        separator = b"" if before.endswith(b"\n") or not before else b"\n"
+        mask = os.umask(0o077)
+        try:
+            write_atomically(path, before + separator + line.encode() + b"\n")
+        finally:
+            os.umask(mask)
+        path.chmod(mode)
+
+
+@app.command("list", epilog=EPILOG)
+def list_keys(
+    file: Annotated[Path | None, typer.Argument(help="the file; else the server's (ISOSIM_API_KEYS_FILE)")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """What each key of a file may do, as the server understands it; no key and no hash is shown."""
+    path = file or Settings().api_keys_file
+    if path is None:
+        raise Unavailable("no file of keys is set (ISOSIM_API_KEYS_FILE); name one")
+    try:
+        grants = KeyFile(path).grants
+    except ValueError as error:
+        raise InvalidInput(str(error)) from None
+    rows = [described(grant) for grant in grants]
+    if as_json:
+        print_json(rows)
+    else:
+        show(("id", "scopes", "domains", "rate", "concurrent", "name"), [list(row.values()) for row in rows])
+
+
+def described(grant: Grant) -> dict[str, object]:
+    return {
+        "id": grant.id,
+        "scopes": ",".join(scope for scope in SCOPES if scope in grant.scopes),
+        "domains": "all" if grant.patterns is None else ",".join(grant.patterns),
+        "rate": None if grant.rate is None else str(grant.rate),
+        "concurrent": grant.concurrent,
+        "name": grant.name,
+    }

@@ -1,0 +1,110 @@
+"""Lines on their way to a file descriptor: a reader that is slow or has stopped never holds up who logs."""
+
+import contextlib
+import os
+import select
+import threading
+import time
+from collections import deque
+
+CAPACITY = 4 * 2**20  # bytes that wait; some 10,000 lines
+PIECE = select.PIPE_BUF  # bytes a pipe takes whole, so that another process's lines do not tear ours
+PAUSE = 0.02  # s from a line to its writing: a busy server wakes the writer 50 times a second, not with every line
+
+
+class DirectSink:
+    """Writes at once: for a process that may wait for whoever reads its log."""
+
+    dropped = 0
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def write(self, line: bytes) -> None:
+        with contextlib.suppress(OSError):  # nobody is left to tell
+            os.write(self.fd, line)
+
+    def close(self, seconds: float = 0.0) -> None:
+        pass
+
+
+class QueuedSink:
+    """A thread writes; what does not fit into the queue is dropped and counted."""
+
+    def __init__(self, fd: int, capacity: int = CAPACITY) -> None:
+        self.fd, self.capacity = fd, capacity
+        self.dropped = 0  # lines
+        self._lines: deque[bytes] = deque()
+        self._held = 0  # bytes queued or being written
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
+        self._thread.start()
+
+    def write(self, line: bytes) -> None:
+        if self._closing and not self._thread.is_alive():
+            self._write_late(line)
+            return
+        with self._lock:
+            if self._held + len(line) > self.capacity:
+                self.dropped += 1
+                return
+            self._held += len(line)
+            self._lines.append(line)
+        if not self._wake.is_set():
+            self._wake.set()
+
+    def close(self, seconds: float = 1.0) -> None:
+        """Writes what is left, within the time; what is logged later goes out at once or is dropped."""
+        self._closing = True
+        self._wake.set()
+        self._thread.join(seconds)
+
+    def _write_late(self, line: bytes) -> None:
+        writable = select.select([], [self.fd], [], 0.0)[1]
+        if not writable or not written(self.fd, line):
+            self.dropped += 1
+
+    def _run(self) -> None:
+        closing = False
+        while not closing:
+            self._wake.wait()
+            closing = self._closing
+            if not closing:
+                time.sleep(PAUSE)
+            self._wake.clear()
+            self._drain()
+
+    def _drain(self) -> None:
+        while True:
+            piece, count = self._next()
+            if not piece:
+                return
+            if not written(self.fd, piece):
+                self.dropped += count
+            with self._lock:
+                self._held -= len(piece)
+
+    def _next(self) -> tuple[bytes, int]:
+        """As many whole lines as go out in one piece, and how many they are."""
+        lines: list[bytes] = []
+        size = 0
+        with self._lock:
+            while self._lines and (not lines or size + len(self._lines[0]) <= PIECE):
+                lines.append(self._lines.popleft())
+                size += len(lines[-1])
+        return b"".join(lines), len(lines)
+
+
+def written(fd: int, data: bytes) -> bool:
+    """False where nobody can read it any more."""
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(fd, view) :]
+        except BlockingIOError:  # somebody made the other end non-blocking
+            select.select([], [fd], [])
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,116 @@
+"""The file of keys while it is swapped, broken, torn and mended, as operators and Kubernetes do it."""
+
+import hashlib
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from service.adapters.key_file import LOOK_SECONDS, KeyFile
+from tests.conftest import wait_until
+
+
+def line(key: str, rest: str = "read") -> str:
+    return f"{hashlib.sha256(key.encode()).hexdigest()} {rest}\n"
+
+
+def same_times(path: Path, like: os.stat_result) -> None:
+    os.utime(path, ns=(like.st_atime_ns, like.st_mtime_ns))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    (tmp_path / "keys").write_text(line("old"))
+    return tmp_path / "keys"
+
+
+def test_a_key_is_found_by_itself_and_not_by_its_hash(path: Path) -> None:
+    keys = KeyFile(path)
+    assert keys.find("old") is not None
+    for other in ("", "olD", "old ", "\ud800", "é", hashlib.sha256(b"old").hexdigest()):
+        assert keys.find(other) is None
+
+
+def test_the_same_size_and_time_are_another_file_all_the_same(path: Path) -> None:
+    """As a copy that keeps times makes it."""
+    keys = KeyFile(path)
+    before = path.stat()
+    path.write_text(line("new"))
+    same_times(path, before)
+    assert path.stat().st_size == before.st_size
+    keys.look()
+    assert keys.find("new") is not None
+    assert keys.find("old") is None
+
+
+def test_a_kubernetes_secret_is_swapped_by_links_even_to_an_older_file(tmp_path: Path) -> None:
+    for name, key in (("..2024_01", "new"), ("..2024_02", "old")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "keys").write_text(line(key))
+    os.utime(tmp_path / "..2024_01" / "keys", (1, 1))
+    (tmp_path / "..data").symlink_to("..2024_02")
+    (tmp_path / "keys").symlink_to("..data/keys")
+    keys = KeyFile(tmp_path / "keys")
+    (tmp_path / "..data_tmp").symlink_to("..2024_01")
+    (tmp_path / "..data_tmp").replace(tmp_path / "..data")
+    keys.look()
+    assert keys.find("new") is not None
+    assert keys.find("old") is None
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [b"isk_secret read\n", b"\xff\xfe", b"\0" * 10, line("new", "").encode(), line("new", "write").encode(),
+     line("new", "read domain=a").encode(), line("new").encode() * 2],
+)  # fmt: skip
+def test_a_file_that_is_broken_keeps_the_old_keys_and_says_so_without_a_word_of_it(
+    path: Path, broken: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = KeyFile(path)
+    path.write_bytes(broken)
+    caplog.set_level(logging.DEBUG)
+    for _ in range(3):
+        keys.look()
+    assert not keys.valid
+    assert keys.find("old") is not None
+    assert keys.find("new") is None
+    assert len(caplog.records) == 1  # not at every look
+    assert "stay in force" in caplog.text
+    assert "secret" not in caplog.text
+    assert hashlib.sha256(b"new").hexdigest()[:8] not in caplog.text
+    path.write_text(line("new"))
+    keys.look()
+    assert keys.valid
+    assert keys.find("new") is not None
+    assert "in order again" in caplog.text
+
+
+def test_a_file_that_is_gone_keeps_the_old_keys(path: Path) -> None:
+    keys = KeyFile(path)
+    path.unlink()
+    keys.look()
+    assert not keys.valid
+    assert keys.find("old") is not None
+
+
+def test_an_empty_file_lets_nobody_in(path: Path) -> None:
+    keys = KeyFile(path)
+    path.write_text("# nobody\n")
+    keys.look()
+    assert keys.valid
+    assert keys.find("old") is None
+
+
+def test_a_broken_file_at_the_start_is_refused_naming_the_line(path: Path) -> None:
+    path.write_text(line("old") + "\n# note\nnonsense\n")
+    with pytest.raises(ValueError, match="line 4: expected"):
+        KeyFile(path)
+
+
+def test_the_thread_takes_a_removed_key_back(path: Path) -> None:
+    with KeyFile(path) as keys:
+        path.write_text(line("new"))
+        wait_until(lambda: keys.find("new"), seconds=2, every=0.01)
+        assert keys.find("old") is None
+    assert LOOK_SECONDS <= 1

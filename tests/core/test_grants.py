@@ -1,0 +1,63 @@
+"""What a line of the keys file grants, and what is no such line."""
+
+import pytest
+
+from service.core.errors import Forbidden, Unauthorized
+from service.core.grants import ANYBODY, NOBODY, Rate, parse_grant
+
+
+def test_a_line_grants_what_it_says_and_the_rest_of_it_is_a_name() -> None:
+    words = ["read,calibrate", "domains=reuters,sts-*", "rate=100/s", "concurrent=8", "the", "search", "team"]
+    grant = parse_grant("id", words)
+    assert grant.scopes == {"read", "calibrate"}
+    assert (grant.rate, grant.concurrent, grant.name) == (Rate(100, 1), 8, "the search team")
+    assert [grant.may_use(name) for name in ("reuters", "sts-b", "reuters2", "sts", "default")] == [
+        True, True, False, False, False,
+    ]  # fmt: skip
+    bare = parse_grant("id", ["read"])
+    assert bare.may_use("anything")
+    assert not bare.limited
+
+
+@pytest.mark.parametrize(("given", "rate"), [("100/s", 100), ("6000/m", 100), ("360000/h", 100)])
+def test_a_rate_has_its_period(given: str, rate: float) -> None:
+    found = parse_grant("id", ["read", f"rate={given}"]).rate
+    assert found is not None
+    assert found.per_second == rate
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [], [""], ["write"], ["read,"], ["read,write"], ["READ"],
+        ["read", "domain=reuters"],  # a misspelt option would leave all domains open
+        ["read", "domains="], ["read", "domains=Reuters"], ["read", "domains=a,,b"], ["read", "domains=a/b"],
+        ["read", "domains=[a]"], ["read", "domains=a", "domains=b"],
+        ["read", "rate=0/s"], ["read", "rate=10"], ["read", "rate=-1/s"], ["read", "rate=1/d"], ["read", "rate=1e9/s"],
+        ["read", "concurrent=0"], ["read", "concurrent=many"], ["read", "name", "of=team"],
+    ],
+)  # fmt: skip
+def test_what_is_not_understood_is_refused_and_not_passed_over(words: list[str]) -> None:
+    with pytest.raises(ValueError):
+        parse_grant("id", words)
+
+
+def test_no_key_in_a_wrong_place_is_repeated() -> None:
+    with pytest.raises(ValueError) as refused:
+        parse_grant("id", ["read", "isk_secret=1"])
+    assert "isk_secret" not in str(refused.value)
+
+
+def test_nobody_gets_in_before_its_key_was_checked() -> None:
+    with pytest.raises(Unauthorized):
+        NOBODY.check_domain("default")
+    with pytest.raises(Forbidden):
+        NOBODY.check_scope("read")
+    ANYBODY.check_scope("admin")
+    ANYBODY.check_domain("default")
+
+
+def test_a_domain_that_is_not_granted_is_forbidden_in_the_same_words_whether_it_exists() -> None:
+    grant = parse_grant("id", ["read", "domains=a"])
+    with pytest.raises(Forbidden, match="may not use the domain 'b'"):
+        grant.check_domain("b")

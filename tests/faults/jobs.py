@@ -1,0 +1,118 @@
+"""Calibrations that take a while, and the processes that run them."""
+
+import contextlib
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from tests.conftest import Process, Server, wait_until
+from tests.text import sentences
+
+TEXTS = sentences(300)
+
+
+def post(server: Server, domain: str, texts: list[str], **options: Any) -> str:
+    response = server.client.post("/calibrate", json={"domain": domain, "texts": texts, "method": "sn", **options})
+    assert response.status_code == 202, response.text
+    return str(response.json()["job"])
+
+
+@dataclass
+class Held:
+    """A job that has begun and goes no further until it is let go: its process is stopped."""
+
+    job: str
+    child: int
+
+    def let_go(self) -> None:
+        os.kill(self.child, signal.SIGCONT)
+
+
+def held_job(
+    server: Server, process: Process, store: Path, domain: str, stage: str = "embedding", **options: Any
+) -> Held:
+    """`process` runs the job in a child of its own: the server, or an RQ worker."""
+    job = post(server, domain, TEXTS, **options)
+    wait_until(lambda: record(store, job)["stage"] == stage, 60, every=0.0005)
+    child = at_work(process, job)
+    os.kill(child, signal.SIGSTOP)
+    assert record(store, job)["status"] == "running"
+    return Held(job, child)
+
+
+def state(server: Server, job: str) -> dict[str, Any]:
+    found: dict[str, Any] = server.client.get(f"/calibrate/{job}").json()
+    return found
+
+
+def becomes(server: Server, job: str, status: str, seconds: float = 120.0) -> dict[str, Any]:
+    found: dict[str, Any] = wait_until(lambda: s if (s := state(server, job))["status"] == status else None, seconds)
+    return found
+
+
+def ended(server: Server, job: str) -> dict[str, Any]:
+    """The job, once it neither waits nor runs."""
+    return server.wait_for(job, 120)
+
+
+def retry(server: Server, job: str) -> None:
+    response = server.client.post(f"/calibrate/{job}/retry")
+    assert response.status_code == 202, response.text
+
+
+def children(pid: int) -> list[int]:
+    """Process ids of the children of a process."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid and fields[0] != "Z":
+            found.append(int(entry.name))
+    return found
+
+
+def at_work(process: Process, job: str) -> int:
+    """The child in which a job runs: of the server, whose command names it, or of an RQ worker, which has but one."""
+
+    def find() -> int | None:
+        for child in children(process.popen.pid):
+            with contextlib.suppress(OSError):
+                command = Path(f"/proc/{child}/cmdline").read_bytes()
+                if job.encode() in command or b"\0worker" in command:
+                    return child
+        return None
+
+    found: int = wait_until(find, every=0.002)
+    return found
+
+
+def record(store: Path, job: str) -> dict[str, Any]:
+    """A job's record as it is stored."""
+    found: dict[str, Any] = orjson.loads((store / "jobs" / job / "job.json").read_bytes())
+    return found
+
+
+def whole_versions(store: Path, domain: str) -> list[int]:
+    """A domain's versions, each read back and compared with its hashes."""
+    from service.adapters.domain_store import DomainStore
+
+    domains = DomainStore(store)
+    for version in domains.versions(domain):
+        domains.load(domain, version)
+    return domains.versions(domain)
+
+
+def holds(store: Path, text: str) -> bool:
+    """Is the text anywhere among the jobs?"""
+    files = [path for path in (store / "jobs").rglob("*") if path.is_file()]
+    return any(text.encode() in path.read_bytes() for path in files)
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)

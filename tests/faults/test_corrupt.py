@@ -1,0 +1,210 @@
+"""Files of the model store are damaged, swapped or gone: what is loaded serves on, what cannot be read says so."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from service.adapters.domain_store import Aliases, DomainStore
+from service.adapters.encoder_store import EncoderStore
+from tests.commands.conftest import command
+from tests.conftest import Serve, Server, export, wait_until
+from tests.faults.load import metric
+from tests.http.test_calibrate import score
+from tests.text import sentences
+
+FILES = ("manifest.json", "weights.safetensors", "reference.npz", "raw_reference.npz", "report.json")
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-5])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def swap(path: Path) -> None:
+    """The same file of the version before."""
+    shutil.copy(path.parents[1] / "1" / path.name, path)
+
+
+DAMAGE: dict[str, Callable[[Path], None]] = {"flipped": flip, "cut": cut, "empty": empty, "swapped": swap}
+
+
+def refused(response: httpx.Response, word: str) -> None:
+    assert (response.status_code, response.json()["error_type"]) == (503, "Unavailable"), response.text
+    assert word in response.json()["error"]
+
+
+def copied(store: Path, domain: str) -> None:
+    """A domain with the versions of `news`, as if calibrated under this name."""
+    domains = DomainStore(store)
+    for version in (1, 2):
+        stored = domains.load("news", version)
+        facts = {name: value for name, value in stored.manifest.items() if name not in ("domain", "version", "files")}
+        report = domains.report("news", version)
+        made = domains.publish(domain, facts, report, stored.weights, stored.model)
+        digest = stored.manifest["encoder"]["digest"]
+        domains.promote(domain, digest, made, expected=domains.aliases(domain, digest))
+
+
+def test_a_damaged_champion_serves_on_where_it_is_loaded_and_at_a_start_fails_its_domain_alone(
+    serve: Serve, news: Path
+) -> None:
+    cases = {f"{damage}-{name.partition('.')[0]}": (damage, name) for damage in DAMAGE for name in FILES}
+    for domain in cases:
+        copied(news, domain)
+    server = serve(model_store=news, encoder="tiny")
+    before = {domain: score(server, domain).json()["similarity"] for domain in (*cases, "films")}
+    for domain, (damage, name) in cases.items():
+        DAMAGE[damage](news / "domains" / domain / "2" / name)
+    for domain in (*cases, "films"):
+        assert score(server, domain).json()["similarity"] == before[domain]
+    server.stop()
+
+    back = serve(model_store=news, encoder="tiny")
+    assert score(back, "films").json()["similarity"] == before["films"]
+    listed = {found["domain"]: found for found in back.client.get("/domains").json()["domains"]}
+    for domain, (_, name) in cases.items():
+        word = "2 holds version 1" if domain == "swapped-manifest" else name
+        refused(ask(back, domain), word)
+        assert score(back, f"{domain}@1").json()["version"] == 1  # a rollback would do
+        assert bool(listed[domain]["unreadable"]) == (name == "manifest.json")
+    assert len(back.client.get("/v1/models").json()["data"]) == 2 * (len(cases) + 3) + 1
+    domain = "flipped-weights"
+    assert back.client.post(f"/domains/{domain}/rollback").json()["champion"] == 1
+    assert score(back, domain).json()["version"] == 1
+
+
+def ask(server: Server, domain: str) -> httpx.Response:
+    return server.client.post("/similarity", json={"pairs": [sentences(2)], "domain": domain})
+
+
+def test_a_default_domain_that_cannot_be_read_is_no_identity_in_disguise(serve: Serve, news: Path) -> None:
+    copied(news, "default")
+    flip(news / "domains" / "default" / "2" / "weights.safetensors")
+    server = serve(model_store=news, encoder="tiny")
+    refused(ask(server, "default"), "weights.safetensors")
+    assert score(server, "news").json()["version"] == 2
+    assert server.client.get("/readyz").status_code == 200
+
+
+GARBAGE = (
+    "",
+    "{",
+    "[]",
+    '{"revision": 3, "encoders": {"DIGEST": 5}}',
+    '{"revision": 3, "encoders": {"DIGEST": {"champion": "2"}}}',
+)
+
+
+def test_garbage_for_aliases_stops_neither_the_champion_nor_other_domains_and_can_be_set_right(
+    serve: Serve, news: Path
+) -> None:
+    domains = DomainStore(news)
+    digest = EncoderStore(news).find("tiny").digest
+    hurt = [f"hurt-{number}" for number in range(len(GARBAGE))]
+    for domain in hurt:
+        copied(news, domain)
+    server = serve(model_store=news, encoder="tiny")
+    before = {domain: score(server, domain).json()["similarity"] for domain in (*hurt, "news")}
+    assert server.client.put("/domains/news/champion", json={"version": 1}).status_code == 200
+    for domain, garbage in zip(hurt, GARBAGE, strict=True):
+        (news / "domains" / domain / "aliases.json").write_text(garbage.replace("DIGEST", digest))
+    wait_until(lambda: metric(server, "isosim_calibration_load_failures_total") >= len(hurt))
+    domains.promote("news", digest, 2, expected=domains.aliases("news", digest))
+    wait_until(lambda: score(server, "news").json()["version"] == 2)
+    for domain in (*hurt, "news"):
+        assert score(server, domain).json()["similarity"] == before[domain]
+    for domain in hurt:
+        refused(
+            server.client.put(f"/domains/{domain}/champion", json={"version": 1}), "delete it and promote a version"
+        )
+        assert "aliases.json" in server.client.get(f"/domains/{domain}").json()["unreadable"][0]
+    server.stop()
+
+    back = serve(model_store=news, encoder="tiny")
+    assert score(back, "news").json()["similarity"] == before["news"]
+    for domain in hurt:
+        refused(ask(back, domain), "aliases.json")
+        (news / "domains" / domain / "aliases.json").unlink()
+        assert back.client.put(f"/domains/{domain}/champion", json={"version": 2}).json()["champion"] == 2
+        assert score(back, domain).json()["similarity"] == before[domain]
+
+
+def test_a_champion_that_is_not_there_serves_on_where_it_is_loaded_and_is_a_503_at_a_start(
+    serve: Serve, news: Path
+) -> None:
+    domains = DomainStore(news)
+    digest = EncoderStore(news).find("tiny").digest
+    server = serve(model_store=news, encoder="tiny")
+    before = score(server, "news").content
+    shutil.rmtree(news / "domains" / "news" / "2")
+    assert domains.aliases("news", digest) == Aliases(2, 1, 2)
+    assert score(server, "news").content == before
+    server.stop()
+    back = serve(model_store=news, encoder="tiny")
+    refused(ask(back, "news"), "promote another")
+    assert back.client.put("/domains/news/champion", json={"version": 1}).status_code == 200
+    assert score(back, "news").json()["version"] == 1
+
+
+def test_a_corrupt_version_is_refused_by_name_and_the_old_one_serves_on(serve: Serve, news: Path) -> None:
+    server = serve(model_store=news, encoder="tiny")
+    assert server.client.put("/domains/news/champion", json={"version": 1}).status_code == 200
+    before = score(server, "news").content
+    flip(news / "domains" / "news" / "2" / "weights.safetensors")
+    refused(server.client.put("/domains/news/champion", json={"version": 2}), "weights.safetensors")
+    # Another process promotes it all the same: the watcher refuses it too.
+    domains = DomainStore(news)
+    digest = domains.manifest("news", 2)["encoder"]["digest"]
+    domains.promote("news", digest, 2, expected=domains.aliases("news", digest))
+    wait_until(lambda: metric(server, "isosim_calibration_load_failures_total") == 1)
+    assert score(server, "news").content == before
+    assert "weights.safetensors" in server.log.read_text()
+
+
+@pytest.mark.parametrize("name", ["encoder.onnx", "calibrator.onnx", "tokenizer.json", "manifest.json"])
+def test_a_server_refuses_a_corrupt_encoder_in_one_sentence(store: Path, name: str) -> None:
+    flip(next((store / "encoders" / "tiny").iterdir()) / name)
+    refused = command("serve", model_store=store, encoder="tiny", port=0)
+    assert refused.returncode == 1
+    assert name in refused.stderr
+    assert len(refused.stderr.strip().splitlines()) == 1, refused.stderr
+
+
+def test_a_server_refuses_another_encoder_in_the_place_of_its_own(store: Path, tiny_checkpoint: Path) -> None:
+    (own,) = (store / "encoders" / "tiny").iterdir()
+    export(store, "other", str(tiny_checkpoint), max_length=32, layers=2)
+    (other,) = (store / "encoders" / "other").iterdir()
+    for whole in (False, True):  # its weights alone, and then all of it
+        for file in other.iterdir():
+            if whole or file.name == "encoder.onnx":
+                shutil.copy(file, own / file.name)
+        refused = command("serve", model_store=store, encoder=f"tiny@{own.name}", port=0)
+        assert refused.returncode == 1
+        assert ("another encoder" if whole else "encoder.onnx") in refused.stderr
+
+
+def test_a_server_that_runs_is_not_touched_by_what_happens_to_its_encoders_files(serve: Serve, news: Path) -> None:
+    """And a calibration, which has to read them, fails by name and leaves nothing."""
+    server = serve(model_store=news, encoder="tiny")
+    before = server.client.post("/embed", json={"inputs": sentences(3)}).json()
+    for file in next((news / "encoders" / "tiny").iterdir()).iterdir():
+        flip(file)
+    again = server.client.post("/embed", json={"inputs": [text.upper() for text in sentences(3)]}).json()
+    np.testing.assert_allclose(again, before, atol=1e-5)  # computed anew: the tokenizer makes small letters of them
+    failed = server.calibrate("news", sentences(300), method="sn")
+    assert failed["status"] == "failed"
+    assert "manifest.json" in failed["error"]
+    assert server.client.get("/domains/news").json()["champion"] == 2

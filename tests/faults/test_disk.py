@@ -1,0 +1,141 @@
+"""The volume of the model store is full or read-only: scoring goes on, answers are clear, nothing half-made stays."""
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.conftest import Process, RedisServer, Serve, wait_until
+from tests.faults.conftest import root
+from tests.faults.jobs import TEXTS, becomes, holds, post, record, retry, whole_versions
+from tests.faults.load import Load
+from tests.faults.volume import PAGE, Volume
+from tests.http.test_calibrate import accepts_jobs, score
+from tests.text import sentences
+
+pytestmark = root
+
+
+def unavailable(response: httpx.Response, why: str) -> None:
+    assert (response.status_code, response.json()["error_type"]) == (503, "Unavailable"), response.text
+    assert why in response.json()["error"]
+    assert response.headers["retry-after"]
+
+
+def half_made(store: Path) -> list[Path]:
+    return [path for path in store.rglob(".*") if path.name != ".lock"]
+
+
+@pytest.fixture
+def with_news(volume: Volume, news_store: Path) -> Volume:
+    shutil.copytree(news_store / "domains", volume.store / "domains")
+    return volume
+
+
+def test_an_upload_that_does_not_fit_is_refused_and_leaves_nothing(volume: Volume, serve: Serve) -> None:
+    server = serve(model_store=volume.store, encoder="tiny")
+    large = "\n".join(f"{text} {n}" for n in range(40) for text in sentences(2500))
+    before = volume.free
+    with Load(server) as load:
+        with volume.full(leaving=1_000_000):
+            for _ in range(3):
+                answer = server.client.post(
+                    "/calibrate?domain=large", content=large, headers={"content-type": "text/plain"}
+                )
+                unavailable(answer, "No space left")
+                assert half_made(volume.store) == []
+        load.answered(10)
+    load.nothing_was_lost(10)
+    assert volume.free == before
+    assert server.client.get("/calibrate").json()["jobs"] == []
+    assert server.client.post("/calibrate", json={"domain": "d", "texts": TEXTS}).status_code == 202
+
+
+def test_an_upload_with_no_room_at_all_is_refused_and_a_key_can_be_used_again(volume: Volume, serve: Serve) -> None:
+    server = serve(model_store=volume.store, encoder="tiny")
+    body = {"domain": "keyed", "texts": TEXTS, "method": "sn"}
+    headers = {"idempotency-key": "k"}
+    with volume.full():
+        unavailable(server.client.post("/calibrate", json=body, headers=headers), "No space left")
+    assert half_made(volume.store) == []
+    assert server.client.get("/calibrate").json()["jobs"] == []
+    assert server.client.post("/calibrate", json=body, headers=headers).status_code == 202
+
+
+def test_a_disk_that_is_full_during_a_fit_interrupts_the_job_and_a_retry_ends_it(
+    with_news: Volume, serve: Serve
+) -> None:
+    volume = with_news
+    server = serve(model_store=volume.store, encoder="tiny")
+    with Load(server, "news") as load:
+        job = post(server, "news", sentences(2000), promote="always")
+        wait_until(lambda: record(volume.store, job)["stage"] == "embedding", every=0.001)
+        with volume.full(leaving=4 * PAGE):  # for the record, but not for a version
+            assert "No space left" in becomes(server, job, "interrupted")["error"]
+            assert whole_versions(volume.store, "news") == [1, 2]
+            load.answered(10)
+        assert holds(volume.store, TEXTS[7])
+        load.nothing_was_lost(10)
+        load.may_change = True
+        retry(server, job)
+        assert becomes(server, job, "succeeded")["version"] == 3
+    assert whole_versions(volume.store, "news") == [1, 2, 3]
+    assert half_made(volume.store / "domains") == []
+    assert not holds(volume.store, TEXTS[7])
+
+
+def test_a_promotion_that_finds_no_room_is_refused_and_the_champion_stays(with_news: Volume, serve: Serve) -> None:
+    volume = with_news
+    server = serve(model_store=volume.store, encoder="tiny")
+    before = score(server, "news")
+    assert before.json()["version"] == 2
+    with volume.full():
+        unavailable(server.client.put("/domains/news/champion", json={"version": 1}), "No space left")
+        unavailable(server.client.post("/domains/news/rollback"), "No space left")
+        assert score(server, "news").content == before.content
+    assert half_made(volume.store / "domains") == []
+    assert server.client.put("/domains/news/champion", json={"version": 1}).json()["champion"] == 1
+
+
+def test_a_job_whose_version_cannot_be_promoted_says_so_and_the_version_is_there(
+    with_news: Volume, serve: Serve
+) -> None:
+    """The file system refuses to replace aliases.json: something is mounted upon it."""
+    server = serve(model_store=with_news.store, encoder="tiny")
+    aliases = with_news.store / "domains" / "news" / "aliases.json"
+    subprocess.run(["mount", "--bind", str(aliases), str(aliases)], check=True)
+    try:
+        done = server.calibrate("news", TEXTS, method="sn", promote="always")
+    finally:
+        subprocess.run(["umount", "--lazy", str(aliases)], check=True)
+    assert (done["status"], done["version"], done["promoted"]) == ("succeeded", 3, False)
+    assert "could not be promoted" in done["report"]["promotion"]
+    assert score(server, "news").json()["version"] == 2
+    assert server.client.put("/domains/news/champion", json={"version": 3}).json()["champion"] == 3
+
+
+def test_a_read_only_store_is_scored_from_and_refuses_changes_clearly(
+    with_news: Volume, serve: Serve, worker: Callable[..., Process], redis_server: RedisServer
+) -> None:
+    """Behind Redis: without it a server holds its lock, and a file that is open for writing forbids the remount."""
+    (with_news.store / "jobs").mkdir()
+    worker(model_store=with_news.store, redis_url=redis_server.url)
+    server = serve(encoder="tiny", model_store=with_news.store, redis_url=redis_server.url)
+    wait_until(lambda: accepts_jobs(server))
+    body = {"domain": "news", "texts": TEXTS, "method": "sn", "promote": "always"}
+    with Load(server, "news") as load:
+        with with_news.read_only():
+            unavailable(server.client.post("/calibrate", json=body), "Read-only file system")
+            unavailable(server.client.put("/domains/news/champion", json={"version": 1}), "Read-only file system")
+            unavailable(server.client.delete("/domains/news/versions/1"), "Read-only file system")
+            assert server.client.get("/domains/news").json()["champion"] == 2
+            assert server.client.get("/readyz").status_code == 200
+            again = serve(encoder="tiny", model_store=with_news.store, redis_url=redis_server.url)
+            assert score(again, "news").content == score(server, "news").content
+            load.answered(20)
+        load.answered(10)
+    load.nothing_was_lost(10)
+    assert server.wait_for(server.client.post("/calibrate", json=body).json()["job"])["version"] == 3

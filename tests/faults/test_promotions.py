@@ -1,0 +1,96 @@
+"""Promotions, rollbacks and deletions at the same time: one wins, the others are told, and scoring never notices."""
+
+import random
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+
+from service.adapters.domain_store import DomainStore
+from tests.conftest import Serve, Server, wait_until
+from tests.faults.load import Load
+from tests.http.test_calibrate import score
+from tests.text import sentences
+
+VERSIONS = 6
+CALLERS = 6
+
+
+def more_versions(store: Path) -> str:
+    """`news` gets versions up to VERSIONS; the encoder's digest."""
+    domains = DomainStore(store)
+    stored = domains.load("news", 2)
+    facts = {name: value for name, value in stored.manifest.items() if name not in ("domain", "version", "files")}
+    while len(domains.versions("news")) < VERSIONS:
+        domains.publish("news", facts, {}, stored.weights, stored.model)
+    return str(stored.manifest["encoder"]["digest"])
+
+
+def test_of_promotions_at_the_same_moment_one_wins_and_the_others_are_409(serve: Serve, news: Path) -> None:
+    digest = more_versions(news)
+    server = serve(model_store=news, encoder="tiny")
+    for _ in range(5):
+        start = threading.Barrier(CALLERS)
+        before = DomainStore(news).aliases("news", digest)
+
+        def promote(number: int) -> int:
+            with httpx.Client(base_url=server.url, timeout=30) as client:
+                start.wait()  # noqa: B023 - used up within the round
+                return client.put("/domains/news/champion", json={"version": number + 1}).status_code
+
+        with ThreadPoolExecutor(CALLERS) as pool:
+            found = Counter(pool.map(promote, range(CALLERS)))
+        assert found.keys() <= {200, 409}
+        after = DomainStore(news).aliases("news", digest)
+        assert 1 <= after.revision - before.revision <= found[200]  # to promote the champion changes nothing
+        assert score(server, "news").json()["version"] == after.champion
+
+
+def test_promoting_rolling_back_deleting_and_scoring_at_once_ends_in_whole_versions(serve: Serve, news: Path) -> None:
+    digest = more_versions(news)
+    server = serve(model_store=news, encoder="tiny")
+
+    def meddle(seed: int) -> Counter[int]:
+        rng = random.Random(seed)
+        statuses: Counter[int] = Counter()
+        with httpx.Client(base_url=server.url, timeout=30) as client:
+            for _ in range(25):
+                version = rng.randint(1, VERSIONS)
+                match rng.randint(0, 4):
+                    case 0 | 1:
+                        answer = client.put("/domains/news/champion", json={"version": version})
+                    case 2:
+                        answer = client.post("/domains/news/rollback")
+                    case 3:
+                        answer = client.delete(f"/domains/news/versions/{version}")
+                    case _:
+                        answer = client.get("/domains")
+                        assert answer.status_code == 200, answer.text
+                statuses[answer.status_code] += 1
+        return statuses
+
+    with Load(server, "news") as load, ThreadPoolExecutor(CALLERS) as pool:
+        load.may_change = True
+        statuses = sum(pool.map(meddle, range(CALLERS)), Counter())
+    assert set(load.statuses) == {200}
+    assert statuses.keys() <= {200, 204, 404, 409}, statuses
+    domains = DomainStore(news)
+    left = domains.versions("news")
+    assert domains.named("news") <= set(left)
+    for version in left:
+        domains.load("news", version)
+    assert score(server, "news").json()["version"] == domains.aliases("news", digest).champion
+
+
+def test_a_swap_under_load_fails_no_request(serve: Serve, store: Path) -> None:
+    server: Server = serve(model_store=store, encoder="tiny")
+    server.calibrate("busy", sentences(300), method="whitening")
+    with Load(server, "busy") as load:
+        load.answered(20)
+        load.may_change = True
+        assert server.calibrate("busy", sentences(350), method="sn", promote="always")["promoted"]
+        wait_until(lambda: score(server, "busy").json()["version"] == 2, seconds=5)
+        load.answered(20)
+    assert set(load.statuses) == {200}

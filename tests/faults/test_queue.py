@@ -1,0 +1,82 @@
+"""Calibrations behind Redis while Redis, the way to it or a worker goes away: none is lost, none runs twice."""
+
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Process, RedisServer, wait_until
+from tests.faults.conftest import StartQueue
+from tests.faults.jobs import TEXTS, becomes, held_job, holds, kill, post, retry, state, whole_versions
+from tests.faults.line import Line
+from tests.http.test_calibrate import accepts_jobs
+
+
+@pytest.mark.parametrize("fault", ["Redis comes back empty", "the worker's line is cut"])
+def test_calibrations_that_run_and_wait_outlive_a_redis_that_goes(
+    queue: StartQueue, store: Path, redis_server: RedisServer, line: Line, fault: str
+) -> None:
+    server, worker = queue()
+    running = held_job(server, worker, store, "running")
+    waiting = post(server, "waiting", TEXTS)
+    with line.cut() if "cut" in fault else nullcontext():
+        if "empty" in fault:
+            redis_server.kill()
+        time.sleep(12)  # the worker's parent wants to say every 10 s that a job runs
+        if "empty" in fault:
+            redis_server.start()
+    running.let_go()
+    for job in (running.job, waiting):
+        assert becomes(server, job, "succeeded")["attempt"] == 1
+    assert whole_versions(store, "running") == whole_versions(store, "waiting") == [1]
+    wait_until(lambda: accepts_jobs(server))  # the worker is known again
+    assert worker.popen.poll() is None
+
+
+def test_a_worker_waits_for_a_redis_that_is_not_there_yet(
+    queue: StartQueue, redis_server: RedisServer, worker: Callable[..., Process], line: Line, store: Path
+) -> None:
+    redis_server.kill()
+    waiting = worker(model_store=store, redis_url=redis_server.url)
+    wait_until(lambda: "cannot be reached" in waiting.log.read_text())
+    redis_server.start()
+    with line.cut():  # the fixture's own worker stays out of it; the server finds the one that waited
+        server, _ = queue()
+        assert accepts_jobs(server)
+    assert waiting.popen.poll() is None
+
+
+def test_a_worker_that_is_killed_with_its_job_is_noticed_and_the_job_can_be_retried_on_another(
+    queue: StartQueue, worker: Callable[..., Process], redis_server: RedisServer, store: Path
+) -> None:
+    server, first = queue()
+    held = held_job(server, first, store, "torn")
+    first.kill()
+    kill(held.child)
+    assert state(server, held.job)["status"] == "running"  # nobody knows yet
+    worker(model_store=store, redis_url=redis_server.url)
+    found = becomes(server, held.job, "interrupted", 60)
+    assert "retry" in found["error"]
+    assert server.client.get("/domains/torn").status_code == 404
+    retry(server, held.job)
+    assert becomes(server, held.job, "succeeded")["attempt"] == 2
+    assert whole_versions(store, "torn") == [1]
+    assert not holds(store, TEXTS[7])
+
+
+def test_two_workers_that_publish_at_once_leave_whole_versions_and_a_clear_record(
+    queue: StartQueue, worker: Callable[..., Process], redis_server: RedisServer, store: Path
+) -> None:
+    server, first = queue()
+    one = held_job(server, first, store, "both", stage="measuring", promote="always")
+    second = worker(model_store=store, redis_url=redis_server.url)
+    other = held_job(server, second, store, "both", stage="measuring", promote="always")
+    for held in (one, other):
+        held.let_go()
+    ended = [becomes(server, held.job, "succeeded") for held in (one, other)]
+    assert sorted(found["version"] for found in ended) == whole_versions(store, "both") == [1, 2]
+    assert all(found["promoted"] and found["report"]["promotion"] for found in ended)
+    domain = server.client.get("/domains/both").json()
+    assert {domain["champion"], domain["previous"]} == {1, 2}

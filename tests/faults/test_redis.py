@@ -1,0 +1,217 @@
+"""Redis is killed, hung, full, slow, cut off or talks nonsense: requests go on, and their scores are the same."""
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+from redis import Redis
+
+from service.adapters.redis_cache import PREFIX
+from tests.conftest import Process, RedisServer, Serve, Server, serve_with, wait_until
+from tests.faults.conftest import root
+from tests.faults.line import Line
+from tests.faults.load import KNOWN, Load, metric, scores
+from tests.faults.network import OtherMachine
+from tests.text import sentences
+
+HITS = 'isosim_cache_lookups_total{cache="redis",result="hit"}'
+SLOWEST = 5.0  # s; without timeouts a request would wait for as long as Redis does
+
+
+@dataclass
+class Cached:
+    """A server that keeps vectors in Redis alone, and its way there."""
+
+    server: Server
+    redis: RedisServer
+    line: Line
+
+    def client(self) -> Redis:
+        return Redis.from_url(self.redis.url)
+
+    def is_used_again(self) -> None:
+        """Entries are stored and found."""
+        before = metric(self.server, HITS)
+
+        def found() -> bool:
+            assert scores(self.server.client, KNOWN, "default").status_code == 200
+            return metric(self.server, HITS) >= before + 8
+
+        wait_until(found, 30)
+
+
+@pytest.fixture(scope="module")
+def cached(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cached]:
+    folder = tmp_path_factory.mktemp("cached")
+    shutil.copytree(tiny_store / "encoders", folder / "store" / "encoders")
+    running: list[Process] = []
+    server = RedisServer(folder)
+    server.start()
+    with Line(server.port) as line:
+        settings = {
+            "model_store": folder / "store",
+            "encoder": "tiny",
+            "redis_url": line.url,
+            "memory_cache_bytes": 0,
+            "redis_timeout": 0.2,
+        }
+        yield Cached(serve_with(folder, running, **settings), server, line)
+        for process in running:
+            process.kill()
+        server.kill()
+
+
+@contextmanager
+def killed(cached: Cached) -> Iterator[None]:
+    cached.redis.kill()
+    yield
+    cached.redis.start()  # empty
+
+
+@contextmanager
+def hung(cached: Cached) -> Iterator[None]:
+    assert cached.redis.popen is not None
+    os.kill(cached.redis.popen.pid, signal.SIGSTOP)
+    yield
+    os.kill(cached.redis.popen.pid, signal.SIGCONT)
+
+
+@contextmanager
+def full(cached: Cached) -> Iterator[None]:
+    with cached.client() as client:
+        client.config_set("maxmemory-policy", "noeviction")
+        client.config_set("maxmemory", 1)
+        yield
+        client.config_set("maxmemory", 0)
+
+
+@contextmanager
+def emptied(cached: Cached) -> Iterator[None]:
+    with cached.client() as client:
+        client.flushall()
+    yield
+
+
+@contextmanager
+def damaged(cached: Cached) -> Iterator[None]:
+    """A number of every vector has another exponent."""
+    with cached.client() as client:
+        for key in client.keys(PREFIX + b"*"):
+            client.setrange(key, 43, bytes([client.getrange(key, 43, 43)[0] ^ 0x02]))
+        yield
+
+
+@contextmanager
+def swapped(cached: Cached) -> Iterator[None]:
+    """Every key has another one's entry."""
+    with cached.client() as client:
+        keys = client.keys(PREFIX + b"*")
+        entries = client.mget(keys)
+        for key, entry in zip(keys, [*entries[1:], entries[0]], strict=True):
+            client.set(key, entry)
+        yield
+
+
+def flipped(answer: bytes) -> bytes:
+    middle = len(answer) // 2
+    return answer[:middle] + bytes([answer[middle] ^ 1]) + answer[middle + 1 :]
+
+
+GARBAGE: dict[str, Callable[[bytes], bytes]] = {
+    "no protocol": lambda answer: b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    "no number": lambda answer: b"*x\r\n$y\r\n",
+    "another kind": lambda answer: b":1\r\n",
+    "too few": lambda answer: b"*1\r\n$3\r\nabc\r\n",
+    "nested without end": lambda answer: b"*1\r\n" * 5000,
+    "an error": lambda answer: b"-ERR \xff no\r\n",
+    "the first half": lambda answer: answer[: len(answer) // 2],
+    "twice": lambda answer: answer * 2,
+    "a flipped bit": flipped,
+}
+FAULTS: dict[str, Callable[[Cached], AbstractContextManager[None]]] = {
+    "killed, and back empty": killed,
+    "hung": hung,
+    "full": full,
+    "emptied": emptied,
+    "slow": lambda cached: cached.line.slowness(0.3),
+    "silent": lambda cached: cached.line.silence(),
+    "cut": lambda cached: cached.line.cut(),
+    "entries damaged": damaged,
+    "entries swapped": swapped,
+}
+
+
+def goes_on(cached: Cached, fault: AbstractContextManager[None], answers: int) -> None:
+    cached.is_used_again()
+    with Load(cached.server) as load:
+        load.answered(20)
+        with fault:
+            load.answered(answers)
+        cached.is_used_again()
+        load.answered(20)
+    load.nothing_was_lost(SLOWEST)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_whatever_redis_does_requests_go_on_with_equal_scores_and_it_is_used_again(cached: Cached, fault: str) -> None:
+    goes_on(cached, FAULTS[fault](cached), 60)
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_whatever_redis_answers_requests_go_on_with_equal_scores_and_it_is_used_again(
+    cached: Cached, garbage: str
+) -> None:
+    goes_on(cached, cached.line.garbled(GARBAGE[garbage]), 30)
+
+
+def test_what_a_full_redis_holds_is_still_found(cached: Cached) -> None:
+    cached.is_used_again()
+    with full(cached):
+        new = [f"{text} {number}" for number, text in enumerate(sentences(1500))]  # each is to be stored and refused
+        assert cached.server.client.post("/embed", json={"inputs": new}).status_code == 200
+        before = metric(cached.server, HITS)
+        assert scores(cached.server.client, KNOWN, "default").status_code == 200
+        assert metric(cached.server, HITS) == before + 8
+
+
+def test_calibrations_that_wait_for_a_hung_redis_are_refused_in_seconds_and_hold_nobody_up(cached: Cached) -> None:
+    """They wait in threads of their own: a large request needs one too, for its scores."""
+    large = [[f"{n} {text}", text] for n, text in enumerate(sentences(100))]
+    body = {"domain": "d", "texts": sentences(300)}
+
+    def calibrate(_: int) -> tuple[int, float]:
+        with httpx.Client(base_url=cached.server.url, timeout=60) as client:
+            started = time.monotonic()
+            return client.post("/calibrate", json=body).status_code, time.monotonic() - started
+
+    with hung(cached), ThreadPoolExecutor(8) as pool:
+        waiting = [pool.submit(calibrate, n) for n in range(8)]
+        spent = []
+        while not all(future.done() for future in waiting):
+            started = time.monotonic()
+            assert scores(cached.server.client, large, "default").status_code == 200
+            spent.append(time.monotonic() - started)
+        refused = [future.result() for future in waiting]
+    assert {status for status, _ in refused} == {503}
+    assert max(seconds for _, seconds in refused) < 15
+    assert max(spent) < 1.5
+    cached.is_used_again()
+
+
+@root
+def test_a_network_that_drops_everything_between_server_and_redis_costs_no_request(
+    serve: Serve, store: Path, tmp_path: Path
+) -> None:
+    """Not even a refusal comes back: neither from connections that were open nor for new ones."""
+    with OtherMachine(tmp_path) as machine:
+        server = serve(model_store=store, encoder="tiny", redis_url=machine.redis.url, memory_cache_bytes=0)
+        cached = Cached(server, machine.redis, Line(0))
+        goes_on(cached, machine.unreachable(), 60)

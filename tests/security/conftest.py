@@ -1,0 +1,80 @@
+"""Servers with keys, and requests made of the OpenAPI document."""
+
+import hashlib
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from service.adapters.domain_store import DomainStore
+from service.adapters.encoder_store import EncoderArtifact
+from service.adapters.job_store import JobStore
+from service.app import create_app
+from service.core.domain_model import DomainModel
+from service.core.jobs import JobRequest, Status
+from service.settings import Settings
+from tests.conftest import Process, Server, serve_with
+
+SCOPES = ("read", "calibrate", "admin")
+
+
+def key_line(key: str, rest: str) -> str:
+    return f"{hashlib.sha256(key.encode()).hexdigest()} {rest}\n"
+
+
+def bearer(key: str | None) -> dict[str, str]:
+    return {} if key is None else {"authorization": f"Bearer {key}"}
+
+
+@pytest.fixture(scope="session")
+def document() -> dict[str, Any]:
+    found: dict[str, Any] = create_app(Settings()).openapi()
+    return found
+
+
+@dataclass
+class Keyed:
+    """A server with the domains `mine` and `theirs`, a job of each, and keys named after what they grant."""
+
+    server: Server
+    keys: Path
+    jobs: dict[str, str]
+
+    def ask(self, key: str | None, method: str, path: str, **given: Any) -> httpx.Response:
+        headers = bearer(key) | given.pop("headers", {})
+        return self.server.client.request(method, path, headers=headers, **given)
+
+
+SUBSETS = ["read", "calibrate", "admin", "read,calibrate", "read,admin", "calibrate,admin", "read,calibrate,admin"]
+RESTRICTED = "restricted"
+
+
+def furnish(store: Path, encoder: EncoderArtifact, domain: str) -> str:
+    """A domain with two versions that change nothing, both promoted in turn, and the job that could have made them."""
+    domains, jobs = DomainStore(store), JobStore(store)
+    facts = {"encoder": {"id": encoder.id, "digest": encoder.digest}, "method": "identity", "sentences": 300}
+    for _ in range(2):
+        version = domains.publish(domain, facts, {}, None, DomainModel())
+        domains.promote(domain, encoder.digest, version, expected=domains.aliases(domain, encoder.digest))
+    with jobs.spool() as spool:
+        job = jobs.create(JobRequest(domain, encoder.digest, encoder.id), spool, [], None)
+    jobs.end(jobs.begin(job.id), Status.SUCCEEDED, version=2, promoted=True, report={})
+    return job.id
+
+
+@pytest.fixture(scope="session")
+def keyed(tiny_store: Path, tiny: EncoderArtifact, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keyed]:
+    folder = tmp_path_factory.mktemp("keyed")
+    shutil.copytree(tiny_store / "encoders", folder / "store" / "encoders")
+    keys = folder / "keys"
+    lines = [key_line(scopes, scopes) for scopes in SUBSETS]
+    keys.write_text("".join(lines) + key_line(RESTRICTED, "read,calibrate,admin domains=mine,mine-*"))
+    running: list[Process] = []
+    server = serve_with(folder, running, model_store=folder / "store", encoder="tiny", api_keys_file=keys)
+    yield Keyed(server, keys, {domain: furnish(folder / "store", tiny, domain) for domain in ("mine", "theirs")})
+    for process in running:
+        process.kill()

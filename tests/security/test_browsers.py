@@ -1,0 +1,135 @@
+"""What browsers are told, and what they may send: headers on every answer, origins, other sites, rebound names."""
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from service.app import check_exposure
+from service.core.errors import Unavailable
+from service.settings import Settings
+from tests.conftest import Serve, Server
+from tests.security.conftest import bearer, key_line
+from tests.security.operations import requests
+
+BODY = {"pairs": [["a boat", "a gate"]]}
+ORIGIN = "https://app.example.com"
+
+
+def guarded(response: httpx.Response) -> None:
+    headers = response.headers
+    assert headers.get_list("x-content-type-options") == ["nosniff"], response.request.url
+    assert headers.get_list("referrer-policy") == ["no-referrer"]
+    (policy,) = headers.get_list("content-security-policy")
+    assert policy.startswith("default-src 'none'")
+    assert "frame-ancestors 'none'" in policy
+    assert "server" not in headers
+    assert "x-powered-by" not in headers
+    assert headers["x-request-id"]
+
+
+def test_every_answer_is_guarded_good_or_bad(tiny_server: Server, document: dict[str, Any]) -> None:
+    client = tiny_server.client
+    for asked in requests(document):
+        guarded(client.request(asked.method, asked.path, **asked.arguments()))
+    for path in ("/console", "/console/main.js", "/docs", "/docs/start.js", "/openapi.json", "/nowhere"):
+        guarded(client.get(path))
+    guarded(client.post("/similarity", content=b"x" * 2_000_001, headers={"content-type": "application/json"}))
+
+
+def test_no_cache_keeps_an_answer(tiny_server: Server) -> None:
+    client = tiny_server.client
+    for response in (
+        client.post("/similarity", json=BODY), client.get("/domains"), client.get("/metrics"), client.get("/calibrate"),
+        client.get("/nowhere"), client.post("/embed", json={"inputs": "a"}), client.get("/console/server.json"),
+    ):  # fmt: skip
+        assert response.headers.get_list("cache-control") == ["no-store"], response.request.url
+    assert client.get("/console").headers.get_list("cache-control") == ["no-cache"]  # asked for again, by its tag
+
+
+def test_other_origins_may_not_read_unless_they_are_named(serve: Serve, store: Path) -> None:
+    closed = serve(model_store=store, encoder="tiny")
+    asked = {
+        "origin": ORIGIN,
+        "access-control-request-method": "POST",
+        "access-control-request-headers": "authorization",
+    }
+    assert "access-control-allow-origin" not in closed.client.options("/similarity", headers=asked).headers
+    assert "access-control-allow-origin" not in closed.client.get("/domains", headers={"origin": ORIGIN}).headers
+    closed.stop()
+    keys = store.parent / "keys"
+    keys.write_text(key_line("k", "read"))
+    opened = serve(model_store=store, encoder="tiny", api_keys_file=keys, cors_origins=f'["{ORIGIN}"]').client
+    preflight = opened.options("/similarity", headers=asked)
+    assert preflight.status_code == 200
+    assert preflight.headers["access-control-allow-origin"] == ORIGIN
+    assert "authorization" in preflight.headers["access-control-allow-headers"].lower()
+    assert "access-control-allow-credentials" not in preflight.headers
+    answers = [
+        opened.post("/similarity", json=BODY, headers=bearer("k") | {"origin": ORIGIN}),
+        opened.post("/similarity", json=BODY, headers={"origin": ORIGIN}),  # 401: the page can read why
+        opened.post("/similarity", content=b"x" * 2_000_001, headers={"origin": ORIGIN}),  # 413, of the outer layer
+    ]
+    assert [answer.status_code for answer in answers] == [200, 401, 413]
+    for answer in answers:
+        assert answer.headers["access-control-allow-origin"] == ORIGIN
+        assert "x-request-id" in answer.headers["access-control-expose-headers"]
+    for other in ("https://app.example.com.evil.example", "http://app.example.com", "null", "https://evil.example"):
+        assert "access-control-allow-origin" not in opened.get("/livez", headers={"origin": other}).headers
+        assert opened.options("/similarity", headers=asked | {"origin": other}).status_code == 400
+
+
+@pytest.mark.parametrize("origin", ["*", "https://*.example.com", "app.example.com", "https://a.example/", "null", ""])
+def test_only_exact_origins_can_be_named(origin: str) -> None:
+    with pytest.raises(ValueError, match="no origin"):
+        Settings(cors_origins=(origin,))
+
+
+def test_a_page_of_another_site_cannot_use_a_server_without_keys(tiny_server: Server) -> None:
+    crossing = {"sec-fetch-site": "cross-site", "origin": "https://evil.example"}
+    for path, body in (("/similarity", BODY), ("/calibrate", {"domain": "d", "texts": ["a"]})):
+        response = tiny_server.client.post(path, json=body, headers=crossing)
+        assert (response.status_code, response.json()["error_type"]) == (403, "Forbidden")
+    assert tiny_server.client.get("/domains", headers=crossing).status_code == 200  # which it cannot read
+    assert (
+        tiny_server.client.post("/similarity", json=BODY, headers={"sec-fetch-site": "same-origin"}).status_code == 200
+    )
+
+
+def test_a_page_that_is_allowed_can(serve: Serve, store: Path) -> None:
+    server = serve(model_store=store, encoder="tiny", cors_origins=f'["{ORIGIN}"]')
+    for origin, status in ((ORIGIN, 200), ("https://evil.example", 403)):
+        headers = {"sec-fetch-site": "cross-site", "origin": origin}
+        assert server.client.post("/similarity", json=BODY, headers=headers).status_code == status
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:8000", 200), ("localhost", 200), ("LOCALHOST:80", 200), ("[::1]:8000", 200), ("10.0.0.7", 200),
+        ("isosim", 200), ("isosim:8000", 200), ("tools.localhost:8000", 200), ("", 200),
+        ("evil.example", 403), ("evil.example:8000", 403), ("127.0.0.1.evil.example", 403), ("evil.example.", 403),
+        ("localhost.evil.example:8000", 403), ("1.2.3.4.5", 403),
+    ],
+)  # fmt: skip
+def test_a_name_that_was_pointed_at_this_machine_is_not_answered(tiny_server: Server, host: str, status: int) -> None:
+    """DNS rebinding: for the browser the page and this server are one site, for us it is a stranger's name."""
+    for method, path in (("GET", "/domains"), ("POST", "/similarity")):
+        response = tiny_server.client.request(method, path, json=BODY, headers={"host": host})
+        assert response.status_code == status, response.text
+
+
+def test_behind_a_proxy_that_asks_any_name_is_answered_once_that_is_said(serve: Serve, store: Path) -> None:
+    server = serve(model_store=store, encoder="tiny", allow_anonymous=True)
+    assert server.client.get("/domains", headers={"host": "isosim.example.com"}).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "isosim.internal", ""])  # noqa: S104
+def test_without_keys_only_loopback_is_served(host: str, tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="API keys"):
+        check_exposure(Settings(host=host))
+    check_exposure(Settings(host=host, allow_anonymous=True))
+    check_exposure(Settings(host=host, api_keys_file=tmp_path / "keys"))
+    for loopback in ("127.0.0.1", "localhost", "::1"):
+        check_exposure(Settings(host=loopback))

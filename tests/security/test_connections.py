@@ -1,0 +1,244 @@
+"""Clients that are slow, silent or without end: none of them holds a connection or memory for ever."""
+
+import contextlib
+import json
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.conftest import Serve, Server, wait_until
+from tests.http.test_faults import metric
+
+HEAD = b"POST /similarity HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+BODY = json.dumps({"pairs": [["a boat", "a gate"]]}).encode()
+GET = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"
+PATIENCE = 20.0  # s until a connection must have been closed, on a machine that is busy
+
+
+@pytest.fixture
+def strict(serve: Serve, store: Path) -> Server:
+    return serve(
+        model_store=store, encoder="tiny", header_timeout=1, body_timeout=1, min_transfer_rate=1000, keep_alive=2,
+        max_connections=8,
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def connected(server: Server) -> Iterator[socket.socket]:
+    with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), PATIENCE) as made:
+        yield made
+
+
+def until_closed(connection: socket.socket) -> bytes:
+    """All that comes until the server closes."""
+    received = b""
+    with contextlib.suppress(ConnectionResetError):
+        while more := connection.recv(65536):
+            received += more
+    return received
+
+
+def drip(connection: socket.socket, data: bytes, every: float) -> bytes:
+    """Sends byte after byte until the server has closed, and gives what it said."""
+    connection.settimeout(every)
+    received = b""
+    deadline = time.monotonic() + PATIENCE
+    sent = 0
+    while time.monotonic() < deadline:
+        try:
+            if sent < len(data):
+                connection.sendall(data[sent : sent + 1])
+                sent += 1
+            if not (more := connection.recv(65536)):
+                return received
+            received += more
+        except TimeoutError:
+            continue
+        except OSError:
+            return received
+    raise AssertionError(f"the connection is still open after {sent} bytes; received {received!r}")
+
+
+def answered(connection: socket.socket) -> bytes:
+    """One whole answer of a few bytes."""
+    received = b""
+    while b"}" not in received:
+        more = connection.recv(65536)
+        assert more, received
+        received += more
+    return received
+
+
+def status_of(answer: bytes) -> int:
+    return int(answer.split(b" ", 2)[1])
+
+
+def test_a_connection_that_says_nothing_is_closed(strict: Server) -> None:
+    with connected(strict) as connection:
+        assert until_closed(connection) == b""
+    assert metric(strict, 'isosim_connections_closed_total{reason="headers"}') == 1
+
+
+def test_headers_a_byte_at_a_time_are_given_up(strict: Server) -> None:
+    with connected(strict) as connection:
+        answer = drip(connection, HEAD + b"x: " + b"y" * 1000, 0.1)
+    assert status_of(answer) == 408
+    assert json.loads(answer.rpartition(b"\r\n\r\n")[2])["error_type"] == "Validation"
+
+
+def test_a_body_a_byte_at_a_time_is_given_up(strict: Server) -> None:
+    with connected(strict) as connection:
+        connection.sendall(HEAD + b"content-length: 100000\r\n\r\n")
+        assert status_of(drip(connection, b"x" * 1000, 0.1)) == 408
+    assert metric(strict, 'isosim_connections_closed_total{reason="body"}') == 1
+    left = 'isosim_request_duration_seconds_count{route="/similarity",status="499"} 1.0'
+    wait_until(lambda: left in strict.client.get("/metrics").text)
+
+
+def test_a_body_in_chunks_a_byte_at_a_time_is_given_up(strict: Server) -> None:
+    with connected(strict) as connection:
+        connection.sendall(HEAD + b"transfer-encoding: chunked\r\n\r\n")
+        assert status_of(drip(connection, b"1\r\nx\r\n" * 1000, 0.1)) == 408
+
+
+def test_a_slow_upload_that_keeps_the_least_rate_is_let_through(strict: Server) -> None:
+    """Longer than the time a body has at first: each thousand bytes earn a second."""
+    lines = b"".join(b"a sentence about number %d\n" % number for number in range(600))
+
+    def slowly() -> Iterator[bytes]:
+        for start in range(0, len(lines), 2000):
+            yield lines[start : start + 2000]
+            time.sleep(0.3)
+
+    headers = {"content-type": "text/plain"}
+    answer = httpx.post(
+        f"{strict.url}/calibrate?domain=d&method=identity", content=slowly(), headers=headers, timeout=60
+    )
+    assert answer.status_code == 202, answer.text
+
+
+@pytest.mark.parametrize(
+    "endless",
+    [b"GET /" + b"a" * 200_000, b"GET / HTTP/1.1\r\nx: " + b"y" * 200_000, b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 40_000,
+     HEAD + b"transfer-encoding: chunked\r\n\r\n1;" + b"e" * 200_000,
+     HEAD + b"transfer-encoding: chunked\r\n\r\n0\r\nt: " + b"e" * 200_000],
+    ids=["request line", "header", "headers", "chunk extension", "trailer"],
+)  # fmt: skip
+def test_what_stands_before_and_around_a_body_has_an_end(strict: Server, endless: bytes) -> None:
+    with connected(strict) as connection:
+        with contextlib.suppress(OSError):
+            connection.sendall(endless)
+        answer = until_closed(connection)
+    if answer:  # it is lost where the kernel resets what was still being sent
+        assert status_of(answer) in (400, 431)
+    assert metric(strict, 'isosim_connections_closed_total{reason="headers"}') <= 1
+
+
+def test_an_idle_connection_is_closed_and_a_used_one_is_kept(strict: Server) -> None:
+    with connected(strict) as connection:
+        for _ in range(3):
+            connection.sendall(GET)
+            assert status_of(answered(connection)) == 200
+            time.sleep(0.7)  # together longer than any limit of one request
+        begun = time.monotonic()
+        assert until_closed(connection) == b""
+        assert time.monotonic() - begun < PATIENCE
+
+
+def test_a_body_that_ends_after_its_answer_does_not_leave_the_connection_open_for_ever(strict: Server) -> None:
+    with connected(strict) as connection:
+        connection.sendall(HEAD.replace(b"/similarity", b"/nope") + b"content-length: 10\r\n\r\n12345")
+        assert status_of(answered(connection)) == 404
+        time.sleep(0.3)
+        connection.sendall(b"67890")
+        assert until_closed(connection) == b""
+
+
+def test_an_answer_that_nobody_reads_is_thrown_away(serve: Serve, store: Path) -> None:
+    server = serve(model_store=store, encoder="tiny", body_timeout=1, header_timeout=1, min_transfer_rate=10_000)
+    body = json.dumps({"inputs": [f"number {number}" for number in range(2000)], "space": "raw"}).encode()
+    head = HEAD.replace(b"/similarity", b"/embed") + b"content-length: %d\r\n\r\n" % len(body)
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(("127.0.0.1", int(server.url.rpartition(":")[2])))
+        for _ in range(8):  # half a megabyte and more each, beyond what the kernel holds
+            connection.sendall(head + body)
+        wait_until(lambda: metric(server, 'isosim_connections_closed_total{reason="reading"}') == 1, 60)
+    assert server.client.get("/readyz").status_code == 200
+
+
+def test_the_longest_idle_connection_makes_room_and_the_server_stays_reachable(strict: Server) -> None:
+    """Two hundred connections that say nothing, eight permitted: whoever asks is answered all the same."""
+    with contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(connected(strict)) for _ in range(200)]
+        for _ in range(20):
+            assert httpx.get(strict.url + "/readyz", timeout=PATIENCE).status_code == 200
+        assert until_closed(silent[0]) == b""
+        assert metric(strict, "isosim_connections ") <= 9
+    assert metric(strict, 'isosim_connections_closed_total{reason="room"}') >= 192
+
+
+def test_where_all_connections_are_busy_a_new_one_is_told_to_come_back(strict: Server) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(8):
+            busy = stack.enter_context(connected(strict))
+            busy.sendall(HEAD + b"content-length: %d\r\n\r\n" % len(BODY) + BODY[:1])  # within its second
+        wait_until(lambda: full(strict), seconds=5, every=0.01)
+
+
+def full(server: Server) -> bool:
+    with connected(server) as connection:
+        connection.sendall(GET)
+        answer = until_closed(connection) if (first := connection.recv(65536)).startswith(b"HTTP/1.1 503") else first
+        return first.startswith(b"HTTP/1.1 503") and b"retry-after" in first and answer == b""
+
+
+def test_requests_sent_ahead_are_answered_in_order(strict: Server) -> None:
+    request = HEAD + b"content-length: %d\r\n\r\n" % len(BODY) + BODY
+    with connected(strict) as connection:
+        connection.sendall((GET + request) * 20 + GET.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"))
+        answers = until_closed(connection)
+    assert answers.count(b"HTTP/1.1 200") == 41
+
+
+@pytest.mark.parametrize(
+    "smuggled",
+    [HEAD + b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+     HEAD + b"content-length: 5\r\ncontent-length: 6\r\n\r\n12345",
+     HEAD + b"transfer-encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+     HEAD + b"transfer-encoding : chunked\r\n\r\n0\r\n\r\n",
+     HEAD + b"content-length: +5\r\n\r\n12345", HEAD + b"content-length: -1\r\n\r\n",
+     b"GET / HTTP/1.1\r\nhost: x\r\nx\0y: 1\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\x16\x03\x01 a TLS hello\r\n\r\n"],
+)  # fmt: skip
+def test_what_two_servers_might_read_differently_is_refused(strict: Server, smuggled: bytes) -> None:
+    with connected(strict) as connection:
+        connection.sendall(smuggled)
+        answer = until_closed(connection)
+    assert status_of(answer) == 400
+    assert answer.count(b"HTTP/1.1") == 1
+
+
+def test_a_memory_of_slow_senders_is_bounded(serve: Serve, store: Path) -> None:
+    """Three hundred bodies that stop short of their end, from clients without a key, hold little each."""
+    from tests.security.conftest import key_line
+
+    keys = store.parent / "keys"
+    keys.write_text(key_line("k", "read"))
+    server = serve(model_store=store, encoder="tiny", api_keys_file=keys, body_timeout=30)
+    server.client.get("/readyz")
+    before = server.resident_bytes()
+    with contextlib.ExitStack() as stack:
+        connections: list[Any] = []
+        for _ in range(300):
+            connection = stack.enter_context(connected(server))
+            connection.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                connection.send(HEAD + b"content-length: 1900000\r\n\r\n" + b"x" * 1_000_000)
+            connections.append(connection)
+        wait_until(lambda: metric(server, "isosim_connections ") >= 300)
+        assert server.resident_bytes() - before < 300 * 400_000

@@ -1,0 +1,121 @@
+"""A key with `domains=` reaches no other domain: on no route, by no name, in no list, and in no error."""
+
+from typing import Any
+
+from tests.security.conftest import RESTRICTED, Keyed
+from tests.security.operations import Asked, naming, requests
+
+MINE, THEIRS = "mine", "theirs"
+# Routes that name no domain: nothing of one is in their answers.
+WITHOUT = {"/tokenize", "/decode", "/info", "/v2"}
+
+
+def test_every_place_of_every_route_that_names_a_domain_refuses_another_keys(
+    keyed: Keyed, document: dict[str, Any]
+) -> None:
+    """Made of the OpenAPI document: a route that is added and forgets the check fails here."""
+    seen: dict[str, set[str]] = {}
+    for asked in naming(document, THEIRS, keyed.jobs[THEIRS]):
+        response = keyed.ask(RESTRICTED, asked.method, asked.path, **asked.arguments())
+        told = (asked, response.status_code, response.text[:300])
+        if asked.where == "path job_id":  # a number names no domain; the job is simply not there
+            assert response.status_code == 404, told
+        elif asked.where == "path domain" and asked.template.endswith("/threshold"):
+            response = keyed.ask(RESTRICTED, "GET", asked.path, params={"fmr": "0.1"})
+            assert response.status_code == 403, told
+        elif asked.where == "query domain":
+            kind = {"content-type": "text/plain"}
+            response = keyed.ask(RESTRICTED, asked.method, asked.path, params=asked.query, content=b"a", headers=kind)
+            assert response.status_code == 403, told
+        elif asked.template == "/calibrate":  # `@1` is no name to calibrate
+            assert response.status_code in (403, 422), told
+            assert "theirs@1" in response.text or response.status_code == 403, told
+        else:
+            assert response.status_code == 403, told
+        assert "mine" not in response.text.replace("mine-", ""), told
+        seen.setdefault(asked.template, set()).add(asked.where)
+    assert set(seen) == {
+        "/", "/invocations", "/similarity", "/embed", "/rerank", "/v1/rerank", "/v2/rerank", "/score", "/v1/score",
+        "/v1/embeddings", "/v1/models/{model}", "/calibrate", "/calibrate/{job_id}", "/calibrate/{job_id}/events",
+        "/calibrate/{job_id}/retry", "/domains/{domain}", "/domains/{domain}/versions/{version}",
+        "/domains/{domain}/threshold", "/domains/{domain}/labels", "/domains/{domain}/champion",
+        "/domains/{domain}/rollback", "/v2/models/{model}", "/v2/models/{model}/ready", "/v2/models/{model}/infer",
+        "/v2/models/{model}/versions/{version}", "/v2/models/{model}/versions/{version}/ready",
+        "/v2/models/{model}/versions/{version}/infer",
+    }  # fmt: skip
+    assert {"body domain", "body parameters.domain"} <= seen["/similarity"]
+    assert {"body domain", "body model"} <= seen["/rerank"]
+    assert {"body domain", "query domain"} <= seen["/calibrate"]
+    assert keyed.ask("read", "GET", "/domains/theirs").json()["champion"] == 2  # and nothing has changed
+
+
+def test_the_same_requests_for_its_own_domain_are_let_through(keyed: Keyed, document: dict[str, Any]) -> None:
+    for asked in naming(document, MINE, keyed.jobs[MINE]):
+        if asked.method in ("DELETE", "PUT") or asked.path.endswith("/rollback"):
+            continue  # these would change what other tests look at
+        if asked.where == "query domain":
+            asked.body = {**asked.body, "domain": MINE}
+        response = keyed.ask(RESTRICTED, asked.method, asked.path, **asked.arguments())
+        assert response.status_code != 403, (asked, response.text[:300])
+
+
+def test_the_default_domain_is_no_exception(keyed: Keyed, document: dict[str, Any]) -> None:
+    """Where no domain is named, default answers: a key that may not use it must name one it may."""
+    for asked in requests(document):
+        names_one = asked.template.startswith(("/calibrate", "/domains", "/v1/models")) or asked.template in WITHOUT
+        if asked.method == "POST" and not names_one and asked.body is not None:
+            response = keyed.ask(RESTRICTED, asked.method, asked.path, json=without_names(asked))
+            assert response.status_code == 403, (asked, response.text[:300])
+
+
+def without_names(asked: Asked) -> Any:
+    body = {name: value for name, value in asked.body.items() if name not in ("domain", "model")}
+    return {**body, "model": "isosim"} if asked.template in ("/score", "/v1/score", "/v1/embeddings") else body
+
+
+def test_lists_hold_only_the_keys_own(keyed: Keyed) -> None:
+    def names(key: str) -> dict[str, set[str]]:
+        def got(path: str) -> Any:
+            return keyed.ask(key, "GET", path).json()
+
+        return {
+            "domains": {one["domain"] for one in got("/domains")["domains"]},
+            "models": {one["id"] for one in got("/v1/models")["data"]},
+            "jobs": {one["domain"] for one in got("/calibrate")["jobs"]},
+        }
+
+    assert names(RESTRICTED) == {"domains": {MINE}, "models": {"isosim/mine", "isosim/mine:raw"}, "jobs": {MINE}}
+    everything = names("read")
+    assert everything["domains"] == {"default", MINE, THEIRS}
+    assert everything["jobs"] == {MINE, THEIRS}
+
+
+def test_an_error_that_lists_models_lists_only_the_keys_own(keyed: Keyed) -> None:
+    response = keyed.ask(RESTRICTED, "POST", "/v1/embeddings", json={"model": "isosim/mine-none", "input": "a"})
+    assert response.status_code == 404
+    assert "isosim/mine:raw" in response.text
+    assert THEIRS not in response.text
+    assert "default" not in response.text
+
+
+def test_a_domain_that_is_not_there_looks_like_one_that_is(keyed: Keyed) -> None:
+    texts = set()
+    for name in (THEIRS, "nowhere"):
+        response = keyed.ask(RESTRICTED, "GET", f"/domains/{name}")
+        assert response.status_code == 403
+        texts.add(response.json()["error"].replace(name, "…"))
+    assert len(texts) == 1
+
+
+def test_an_idempotency_key_belongs_to_its_api_key(keyed: Keyed) -> None:
+    from tests.text import sentences
+
+    body = {"domain": "mine", "texts": sentences(250), "promote": "never", "method": "identity"}
+    header = {"idempotency-key": "shared"}
+    jobs = [
+        keyed.ask(key, "POST", "/calibrate", json=body, headers=header).json()["job"]
+        for key in (RESTRICTED, "read,calibrate,admin", RESTRICTED)
+    ]
+    assert jobs[0] == jobs[2] != jobs[1]
+    other = keyed.ask("calibrate", "POST", "/calibrate", json={**body, "domain": "theirs"}, headers=header)
+    assert other.status_code == 202  # and not a conflict that tells of the others

@@ -1,0 +1,90 @@
+"""Rates and concurrency of keys through HTTP, with and without Redis."""
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from service.adapters.job_store import JobStore
+from service.core.jobs import JobRequest
+from tests.conftest import RedisServer, Serve, Server, wait_until
+from tests.http.test_faults import metric
+from tests.security.conftest import bearer, key_line
+from tests.text import sentences
+
+PAIR = {"pairs": [["a boat", "a gate"]]}
+LINES = {
+    "slow": "read rate=10/h",
+    "free": "read",
+    "narrow": "read,calibrate concurrent=1",
+}
+
+
+@pytest.fixture
+def limited(serve: Serve, store: Path, tmp_path: Path, redis_server: RedisServer, request: Any) -> list[Server]:
+    """Two processes with one Redis; or one process alone."""
+    keys = tmp_path / "keys"
+    keys.write_text("".join(key_line(key, rest) for key, rest in LINES.items()))
+    settings: dict[str, Any] = {"model_store": store, "encoder": "tiny", "api_keys_file": keys, "redis_timeout": 0.5}
+    if request.param == "alone":
+        return [serve(**settings)] * 2
+    return [serve(**settings, redis_url=redis_server.url) for _ in range(2)]
+
+
+def ask(server: Server, key: str, path: str = "/similarity", json: Any = PAIR) -> httpx.Response:
+    return server.client.post(path, json=json, headers=bearer(key))
+
+
+@pytest.mark.parametrize("limited", ["alone", "together"], indirect=True)
+def test_a_rate_counts_texts_of_every_route_and_tells_when_to_come_back(limited: list[Server]) -> None:
+    first, second = limited
+    assert ask(first, "slow").status_code == 200  # 2 of 10
+    assert ask(second, "slow", "/embed", {"inputs": sentences(3)}).status_code == 200  # 5
+    assert ask(first, "slow", "/tokenize", {"inputs": sentences(2)}).status_code == 200  # 7
+    assert ask(second, "slow", "/v1/embeddings", {"model": "isosim", "input": "a"}).status_code == 200  # 8
+    assert first.client.get("/domains", headers=bearer("slow")).status_code == 200  # 9
+    refused = ask(second, "slow")
+    assert (refused.status_code, refused.json()["error_type"]) == (429, "Overloaded")
+    assert "10 texts an hour" in refused.json()["error"]
+    assert 300 < int(refused.headers["retry-after"]) <= 360
+    assert ask(first, "slow", json={"pairs": []}).status_code == 400  # what is refused costs nothing
+    assert second.client.get("/domains", headers=bearer("slow")).status_code == 200  # 10
+    refused = first.client.get("/domains", headers=bearer("slow"))
+    assert (refused.status_code, refused.json()["error_type"]) == (429, "Overloaded")
+    v1 = ask(first, "slow", "/v1/embeddings", {"model": "isosim", "input": "a"})
+    assert v1.json()["error"]["type"] == "rate_limit_error"
+    for _ in range(20):
+        assert ask(first, "free").status_code == 200
+    by_url = {server.url: metric(server, 'isosim_key_limit_refusals_total{limit="rate"}') for server in limited}
+    assert sum(by_url.values()) == 3
+
+
+@pytest.mark.parametrize("limited", ["together"], indirect=True)
+def test_without_redis_the_limits_hold_in_each_process_and_no_request_fails(
+    limited: list[Server], redis_server: RedisServer
+) -> None:
+    redis_server.kill()
+    for server in limited:
+        statuses = [ask(server, "slow").status_code for _ in range(7)]
+        assert statuses == [200] * 5 + [429] * 2
+        assert metric(server, "isosim_key_limit_fallbacks_total") == 7
+
+
+@pytest.mark.parametrize("limited", ["alone", "together"], indirect=True)
+def test_a_key_has_no_more_requests_under_way_than_it_may(limited: list[Server], store: Path) -> None:
+    """An open stream of events is one; when its reader leaves, the place is free."""
+    first, second = limited
+    jobs = JobStore(store)
+    with jobs.spool() as spool:
+        job = jobs.create(JobRequest("d", "digest", "tiny"), spool, [], None)  # queued, and nobody runs it
+    with first.client.stream("GET", f"/calibrate/{job.id}/events", headers=bearer("narrow")) as stream:
+        lines = stream.iter_lines()  # kept: an iterator that is thrown away closes the stream
+        next(lines)
+        refused = ask(second, "narrow")
+        assert (refused.status_code, refused.json()["error_type"]) == (429, "Overloaded")
+        assert "1 request under way" in refused.json()["error"]
+        assert refused.headers["retry-after"] == "1"
+        assert ask(second, "free").status_code == 200
+    wait_until(lambda: ask(second, "narrow").status_code == 200)
+    assert [ask(first, "narrow").status_code for _ in range(1)] == [200]

@@ -1,0 +1,233 @@
+"""Posted text is nobody's after its calibration: no byte of it is left in the store, in Redis, in /tmp or in a log."""
+
+import os
+import pickle
+import signal
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from service.adapters.job_store import JobStore
+from tests.conftest import Process, RedisServer, Serve, Server, wait_until
+from tests.http.test_calibrate import accepts_jobs
+from tests.http.test_faults import child_of
+from tests.text import sentences
+
+MARK = "quetzalcoatlus"  # in every sentence, in no other text
+TEXTS = [f"{MARK} {text} {number}" for number, text in enumerate(sentences(600))]
+LONG = [f"{text} {number}" for number in range(25) for text in TEXTS]
+
+
+class Traces:
+    """Everything a server and a worker could have written to."""
+
+    def __init__(self, folder: Path, redis_url: str | None) -> None:
+        self.folder, self.redis_url = folder, redis_url
+        (folder / "tmp").mkdir()
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        given: dict[str, Any] = {"model_store": self.folder / "store", "log_level": "debug"}
+        return given | ({} if self.redis_url is None else {"redis_url": self.redis_url})
+
+    def found(self) -> list[str]:
+        """Files and Redis keys that hold the mark."""
+        files = [path for path in self.folder.rglob("*") if path.is_file()]
+        assert any(path.name == "manifest.json" for path in files)
+        held = [str(path.relative_to(self.folder)) for path in files if MARK.encode() in contents(path)]
+        return held + [name for name, value in self.entries() if MARK.encode() in value]
+
+    def entries(self) -> Iterator[tuple[str, bytes]]:
+        if self.redis_url is None:
+            return
+        with redis.Redis.from_url(self.redis_url) as client:
+            for name in client.scan_iter():
+                kind = client.type(name)
+                value: Any = {
+                    b"string": lambda n=name: client.get(n),
+                    b"hash": lambda n=name: client.hgetall(n),
+                    b"list": lambda n=name: client.lrange(n, 0, -1),
+                    b"set": lambda n=name: client.smembers(n),
+                    b"zset": lambda n=name: client.zrange(n, 0, -1),
+                }[kind]()  # type: ignore[index]
+                yield name.decode(), flat(value)
+
+
+def contents(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
+def flat(value: Any) -> bytes:
+    """The bytes of a value, those that RQ has compressed unpacked."""
+    if isinstance(value, bytes):
+        try:
+            return value + zlib.decompress(value)
+        except zlib.error:
+            return value
+    if isinstance(value, dict):
+        return b" ".join(flat(part) for pair in value.items() for part in pair)
+    return b" ".join(flat(part) for part in value)
+
+
+def test_the_search_sees_what_redis_holds(redis_server: RedisServer, tmp_path: Path) -> None:
+    traces = Traces(tmp_path, redis_server.url)
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "manifest.json").write_text("{}")
+    with redis.Redis.from_url(redis_server.url) as client:
+        client.hset("h", "data", zlib.compress(pickle.dumps((MARK,))))  # type: ignore[arg-type]
+        client.rpush("l", MARK)
+        client.set("other", "x")
+    assert sorted(traces.found()) == ["h", "l"]
+
+
+@pytest.fixture(params=["child", "queue"])
+def traces(request: pytest.FixtureRequest, store: Path, redis_server: RedisServer) -> Traces:
+    return Traces(store.parent, redis_server.url if request.param == "queue" else None)
+
+
+@pytest.fixture
+def calibrating(
+    traces: Traces, serve: Serve, worker: Callable[..., Process], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[Server, Process]]:
+    """Starts a server, and a worker where there is a queue; gives both, or the server twice."""
+    monkeypatch.setenv("TMPDIR", str(traces.folder / "tmp"))
+
+    def begin(**more: Any) -> tuple[Server, Process]:
+        runner = worker(**traces.settings, **more) if traces.redis_url else None
+        server = serve(encoder="tiny", **traces.settings, **more)
+        wait_until(lambda: accepts_jobs(server))
+        return server, runner or server
+
+    return begin
+
+
+Begin = Callable[..., tuple[Server, Process]]
+
+
+def running(server: Server, domain: str = "secret", texts: list[str] = LONG) -> str:
+    job: str = server.client.post("/calibrate", json={"domain": domain, "texts": texts, "method": "flow"}).json()["job"]
+    wait_until(lambda: server.client.get(f"/calibrate/{job}").json()["stage"] in ("embedding", "fitting"))
+    return job
+
+
+def status(server: Server, job: str) -> str:
+    found: str = server.client.get(f"/calibrate/{job}").json()["status"]
+    return found
+
+
+def test_after_success(traces: Traces, calibrating: Begin) -> None:
+    server, _ = calibrating()
+    labels = [[TEXTS[n], TEXTS[n + 1], n % 2] for n in range(200)]
+    for method in ("identity", "whitening", "flow"):
+        done = server.calibrate(
+            "secret", TEXTS, method=method, labels=labels, normalization="as-norm", promote="always"
+        )
+        assert done["status"] == "succeeded", done
+    posted = server.client.post("/domains/secret/labels", json={"labels": labels})
+    assert server.wait_for(posted.json()["job"])["status"] == "succeeded"
+    pairs = [[TEXTS[0], TEXTS[1]]]
+    assert server.client.post("/similarity", json={"pairs": pairs, "domain": "secret"}).status_code == 200
+    assert (
+        server.client.post("/similarity", json={"pairs": pairs, "domain": "secret", "x": TEXTS[0]}).status_code == 422
+    )
+    assert traces.found() == []
+
+
+def test_while_it_runs_and_after_a_cancel(traces: Traces, calibrating: Begin) -> None:
+    server, _ = calibrating()
+    job = running(server)
+    assert traces.found() == [f"store/jobs/{job}/input"]  # where it has to be, and nowhere else
+    assert server.client.delete(f"/calibrate/{job}").json()["status"] == "cancelled"
+    wait_until(lambda: traces.found() == [])
+
+
+def test_after_a_failure(traces: Traces, calibrating: Begin) -> None:
+    server, _ = calibrating()
+    for tokenizer in (traces.folder / "store").rglob("tokenizer.json"):
+        tokenizer.write_text("{}")
+    done = server.calibrate("secret", TEXTS)
+    assert done["status"] == "failed"
+    assert MARK not in str(done)
+    assert traces.found() == []
+
+
+def test_after_a_request_that_was_refused(traces: Traces, calibrating: Begin) -> None:
+    server, _ = calibrating()
+    text = "\n".join(TEXTS[:150]).encode()
+    for url, content in (
+        ("/calibrate?domain=secret", text),
+        ("/calibrate?domain=secret", text + b"\n\xff"),
+        ("/calibrate?domain=secret", text + b"\n" + b"x" * 20_000),
+        ("/calibrate?domain=.", text),
+    ):
+        refused = server.client.post(url, content=content, headers={"content-type": "text/plain"})
+        assert refused.status_code == 422
+        assert MARK not in refused.text
+    assert traces.found() == []
+
+
+def test_after_its_worker_was_killed(traces: Traces, calibrating: Begin) -> None:
+    """The text stays as long as a retry may want it: the retry, a cancel or the time allowed ends that."""
+    server, runner = calibrating(keep_interrupted=3600)
+    jobs = JobStore(traces.folder / "store")
+    for end in ("cancel", "expiry"):
+        job = running(server, end)
+        kill_runner(traces, server, runner)
+        if traces.redis_url is not None:  # RQ runs it again by itself, once
+            wait_until(lambda job=job: server.client.get(f"/calibrate/{job}").json()["attempt"] == 2, 60)
+            server.client.delete(f"/calibrate/{job}")
+        else:
+            wait_until(lambda job=job: status(server, job) == "interrupted")
+            assert traces.found() == [f"store/jobs/{job}/input"]
+            if end == "cancel":
+                assert server.client.delete(f"/calibrate/{job}").json()["status"] == "cancelled"
+            else:
+                jobs.expire(0.0)
+                assert status(server, job) == "failed"
+                assert "text is deleted" in server.client.get(f"/calibrate/{job}").json()["error"]
+                assert server.client.post(f"/calibrate/{job}/retry").status_code == 409
+        wait_until(lambda: traces.found() == [])
+
+
+def kill_runner(traces: Traces, server: Server, runner: Process) -> None:
+    os.kill(child_of(runner, "service.worker" if traces.redis_url is None else "worker"), signal.SIGKILL)
+
+
+def test_after_a_time_out_and_a_restart(traces: Traces, calibrating: Begin) -> None:
+    server, _ = calibrating(job_timeout=2)
+    posted = server.client.post("/calibrate", json={"domain": "secret", "texts": LONG * 4, "method": "flow"})
+    job = posted.json()["job"]
+    wait_until(lambda: status(server, job) in ("failed", "interrupted"), 120)
+    server.kill()
+    server, _ = calibrating(job_timeout=2, keep_interrupted=1)
+    wait_until(lambda: status(server, job) == "failed", 150)
+    wait_until(lambda: traces.found() == [])
+
+
+def test_text_that_was_arriving_when_the_server_was_killed_is_swept_by_the_next(
+    traces: Traces, calibrating: Begin
+) -> None:
+    import httpx
+
+    server, _ = calibrating()
+
+    def endless() -> Iterator[bytes]:
+        for _ in range(200):
+            yield ("\n".join(TEXTS) + "\n").encode()
+            if list((traces.folder / "store" / "jobs").glob(".spool-*")) and traces.found():
+                server.kill()
+                time.sleep(0.05)
+
+    with pytest.raises(httpx.TransportError):
+        httpx.post(f"{server.url}/calibrate?domain=d", content=endless(), headers={"content-type": "text/plain"})
+    assert [place.split("/.spool-")[0] for place in traces.found()] == ["store/jobs"]
+    calibrating()
+    wait_until(lambda: traces.found() == [])

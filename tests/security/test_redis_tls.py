@@ -1,0 +1,129 @@
+"""Redis behind TLS, a user and a password: cache, limits and queue work with the rights of SECURITY.md alone."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from tests.commands.conftest import command
+from tests.conftest import Process, Serve, environment, wait_until
+from tests.http.test_calibrate import accepts_jobs
+from tests.http.test_faults import metric, running_job
+from tests.security.conftest import bearer, key_line
+from tests.security.redis_guarded import PASSWORD, USER, GuardedRedis, authority
+from tests.text import sentences
+
+BODY = {"pairs": [["a guarded boat", "a guarded gate"]]}
+HITS = 'isosim_cache_lookups_total{cache="redis",result="hit"}'
+ERRORS = 'isosim_cache_lookups_total{cache="redis",result="error"}'
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[GuardedRedis]:
+    server = GuardedRedis(tmp_path / "redis")
+    server.start()
+    yield server
+    server.kill()
+
+
+def settings(guarded: GuardedRedis, **more: Any) -> dict[str, Any]:
+    given = {"redis_url": guarded.url, "redis_password": PASSWORD, "redis_ca_file": guarded.ca, "redis_timeout": 1}
+    return given | more
+
+
+def test_cache_queue_and_limits_work_with_the_least_rights(
+    guarded: GuardedRedis, serve: Serve, store: Path, worker: Callable[..., Process]
+) -> None:
+    keys = store.parent / "keys"
+    keys.write_text(key_line("k", "read,calibrate,admin") + key_line("few", "read rate=4/h concurrent=2"))
+    given = settings(guarded, model_store=store, encoder="tiny", api_keys_file=keys)
+    worker(**settings(guarded, model_store=store))
+    first, second = serve(**given), serve(**given, memory_cache_bytes=0)
+    for server in (first, second):
+        server.client.headers.update(bearer("k"))
+    assert first.client.post("/similarity", json=BODY).status_code == 200
+    hits = wait_until(lambda: second.client.post("/similarity", json=BODY) and metric(second, HITS))
+    assert hits > 0
+    assert metric(first, ERRORS) == metric(second, ERRORS) == 0
+    statuses = [
+        s.client.post("/similarity", json=BODY, headers=bearer("few")).status_code for s in (first, second, first)
+    ]
+    assert statuses == [200, 200, 429]
+    assert metric(first, "isosim_key_limit_fallbacks_total") == 0
+    wait_until(lambda: accepts_jobs(first))
+    assert first.calibrate("letters", sentences(300), method="identity")["status"] == "succeeded"
+    job = running_job(first, "gone")
+    assert first.client.delete(f"/calibrate/{job}").json()["status"] == "cancelled"
+    assert first.calibrate("after", sentences(300), method="identity")["status"] == "succeeded"
+    doctor = command("doctor", **given)
+    assert "FAULT" not in doctor.stdout, doctor.stdout
+    assert guarded.denied() == []
+
+
+def test_the_user_may_do_nothing_else(guarded: GuardedRedis) -> None:
+    with redis.Redis(
+        host="localhost", port=guarded.port, ssl=True, ssl_ca_certs=str(guarded.ca), username=USER, password=PASSWORD
+    ) as client:
+        client.set("isosim:v1:k", b"1")
+        for forbidden in (
+            ("FLUSHALL",), ("FLUSHDB",), ("CONFIG", "GET", "*"), ("KEYS", "*"), ("SCAN", "0"), ("ACL", "LIST"),
+            ("SHUTDOWN",), ("DEBUG", "SLEEP", "0"), ("SET", "other", "1"), ("GET", "other"), ("MONITOR",),
+            ("EVAL", "return redis.call('GET','other')", "0"), ("SUBSCRIBE", "other"), ("REPLICAOF", "h", "1"),
+        ):  # fmt: skip
+            with pytest.raises(redis.RedisError):
+                client.execute_command(*forbidden)  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("wrong", ["authority", "name", "password", "plain"])
+def test_a_redis_that_is_not_the_right_one_is_not_used_and_no_request_fails(
+    guarded: GuardedRedis, serve: Serve, store: Path, tmp_path: Path, wrong: str
+) -> None:
+    given = settings(guarded, model_store=store, encoder="tiny")
+    if wrong == "authority":
+        given["redis_ca_file"] = authority(tmp_path / "other", "other")
+    elif wrong == "name":
+        given["redis_url"] = guarded.url.replace("localhost", "127.0.0.1")  # the certificate says localhost
+    elif wrong == "password":
+        given["redis_password"] = "guess"  # noqa: S105
+    else:
+        given["redis_url"] = guarded.url.replace("rediss", "redis")
+        del given["redis_ca_file"]
+    server = serve(**given)
+    assert server.client.post("/similarity", json=BODY).status_code == 200
+    assert metric(server, ERRORS) > 0
+    answer = server.client.post("/calibrate", json={"domain": "d", "texts": sentences(250)})
+    assert (answer.status_code, answer.json()["error_type"]) == (503, "Unavailable")
+    assert PASSWORD not in answer.text + server.log.read_text()
+    with guarded.as_admin() as admin:
+        assert admin.dbsize() == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ({"redis_url": "redis://:se/cret@host:6379/0"}, "ISOSIM_REDIS_URL"),
+        ({"redis_url": "redis://u:se#cret@host:6379/0"}, "ISOSIM_REDIS_URL"),
+        ({"redis_url": "redis://u:secret@host:port/0"}, "ISOSIM_REDIS_URL"),
+        ({"redis_url": "http://u:secret@host/0"}, "ISOSIM_REDIS_URL"),
+        ({"redis_url": "rediss://u:secret@host/0", "redis_ca_file": "/nowhere"}, "ISOSIM_REDIS_CA_FILE"),
+        ({"redis_url": "redis://u:secret@host/0", "redis_ca_file": __file__}, "ISOSIM_REDIS_CA_FILE"),
+    ],
+)
+@pytest.mark.parametrize("words", [["serve"], ["doctor"], ["worker"]], ids=lambda words: words[0])
+def test_an_address_that_is_wrong_is_named_and_not_shown(
+    tmp_path: Path, given: dict[str, str], names: str, words: list[str]
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "service.cli", *words],
+        env=environment(model_store=tmp_path, **given), capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    said = done.stdout + done.stderr
+    assert done.returncode != 0
+    assert names in said
+    assert "secret" not in said
+    assert "se/cret" not in said
+    assert "cret" not in said.replace("secret", "")

@@ -1,0 +1,173 @@
+"""Requests that are too large, too deep, too long or no text at all: refused early, in the one form of an error."""
+
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.conftest import RedisServer, Serve, Server, wait_until
+from tests.http.test_faults import metric
+from tests.security.conftest import key_line
+from tests.text import sentences
+
+JSON = {"content-type": "application/json"}
+BODIES = [
+    "/similarity", "/embed", "/rerank", "/score", "/v1/embeddings", "/calibrate", "/tokenize",
+    "/v2/models/isosim/infer", "/domains/default/champion", "/domains/default/labels",
+]  # fmt: skip
+
+
+def test_a_request_that_takes_too_long_is_answered_503_and_its_work_is_dropped(serve: Serve, store: Path) -> None:
+    """Four thousand texts, one a batch: seconds of work, of which a fraction is done."""
+    server = serve(
+        model_store=store, encoder="tiny", request_timeout=0.3, max_batch_texts=1, max_wait=600, memory_cache_bytes=0,
+        runs=1, max_texts=4096,
+    )  # fmt: skip
+    texts = [f"{text} {number}" for number in range(2) for text in sentences(2000)]
+    begun = time.monotonic()
+    response = server.client.post("/embed", json={"inputs": texts})
+    body = response.json()
+    assert (response.status_code, body["error_type"]) == (503, "Unavailable"), body
+    assert "longer than 0.3 s" in body["error"]
+    assert body["request_id"] == response.headers["x-request-id"]
+    assert int(response.headers["retry-after"]) >= 1
+    wait_until(lambda: "isosim_queued_texts 0.0" in server.client.get("/metrics").text)
+    v1 = server.client.post("/v1/embeddings", json={"model": "isosim", "input": texts[:4000:2]})
+    assert (v1.status_code, v1.json()["error"]["type"]) == (503, "service_unavailable_error")
+    assert time.monotonic() - begun < 30
+    wait_until(lambda: "isosim_queued_texts 0.0" in server.client.get("/metrics").text)
+    assert metric(server, "isosim_batch_texts_sum") < 6000
+    assert server.client.post("/embed", json={"inputs": "a"}).status_code == 200
+
+
+def test_calibrations_and_event_streams_are_not_cut_off(serve: Serve, store: Path) -> None:
+    server = serve(model_store=store, encoder="tiny", request_timeout=0.3)
+    lines = [f"{text}\n".encode() for text in sentences(300)]
+
+    def slowly() -> Any:
+        for line in lines[:10]:
+            yield line
+            time.sleep(0.1)
+        yield b"".join(lines[10:])
+
+    kind = {"content-type": "text/plain"}
+    job = server.client.post("/calibrate?domain=d&method=identity", content=slowly(), headers=kind).json()["job"]
+    with server.client.stream("GET", f"/calibrate/{job}/events") as events:
+        states = [json.loads(line[6:])["status"] for line in events.iter_lines() if line.startswith("data: ")]
+    assert states[-1] == "succeeded"
+
+
+@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize("opening", [b"[", b'{"a":', b'{"pairs":[', b'{"inputs":[', b'{"text_1":[', b'[{"a":'])
+def test_json_that_is_nested_too_deep_is_refused(tiny_server: Server, path: str, opening: bytes) -> None:
+    method = "PUT" if path.endswith("champion") else "POST"
+    for depth in (300, 1500):
+        response = tiny_server.client.request(method, path, content=opening * depth, headers=JSON)
+        assert response.status_code in (400, 413, 422), response.text
+        assert len(response.content) < 2000  # nothing of it is sent back
+    assert tiny_server.client.get("/readyz").status_code == 200
+
+
+def test_an_inference_tensor_that_is_nested_deep_is_refused(tiny_server: Server) -> None:
+    for depth in (100, 190, 900, 100_000):
+        data = "[" * depth + '"a"' + "]" * depth
+        body = f'{{"inputs":[{{"name":"text","shape":[1],"datatype":"BYTES","data":{data}}}]}}'
+        response = tiny_server.client.post("/v2/models/isosim/infer", content=body.encode(), headers=JSON)
+        assert response.status_code in (200, 422), response.text[:300]
+    assert tiny_server.client.get("/readyz").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "text", ["\0", "a\0b", "\0" * 1000, "\u202e\u2066", "\ufeff", "\uffff\U0010ffff", "a" * 10_000, "é" * 9_999]
+)
+def test_any_unicode_is_a_text(tiny_server: Server, text: str) -> None:
+    client = tiny_server.client
+    for path, body in (
+        ("/similarity", {"pairs": [[text, "b"]]}), ("/embed", {"inputs": text}),
+        ("/score", {"model": "isosim", "text_1": text, "text_2": "b"}),
+        ("/tokenize", {"inputs": text}), ("/v1/embeddings", {"model": "isosim", "input": text}),
+    ):  # fmt: skip
+        response = client.post(path, json=body)
+        nothing_left = response.status_code == 422 and response.json()["error_type"] == "Tokenizer"  # of control signs
+        nothing_left |= response.status_code == 400 and path.startswith("/v1") and "token" in response.text
+        assert response.status_code == 200 or nothing_left, (path, response.text)
+
+
+def test_half_a_surrogate_pair_is_no_text_on_any_route(tiny_server: Server) -> None:
+    half = '"\\ud800"'
+    for path, body in (
+        ("/similarity", f'{{"pairs": [[{half}, "b"]]}}'), ("/embed", f'{{"inputs": {half}}}'),
+        ("/calibrate", f'{{"domain": "d", "texts": [{half}]}}'), ("/tokenize", f'{{"inputs": {half}}}'),
+        ("/v1/embeddings", f'{{"model": "isosim", "input": {half}}}'),
+        ("/similarity", f'{{"pairs": [["a", "b"]], {half}: 1}}'),
+        ("/v2/models/isosim/infer", f'{{"inputs":[{{"name":"text","shape":[1],"datatype":"BYTES","data":[{half}]}}]}}'),
+        ("/rerank", f'{{"query": {half}, "texts": ["a"]}}'),
+        ("/domains/default/labels", f'{{"labels": [[{half}, "b", 1]]}}'),
+    ):  # fmt: skip
+        response = tiny_server.client.post(path, content=body.encode(), headers=JSON)
+        assert response.status_code in (400, 422), (path, response.text)
+    lines = tiny_server.client.post(
+        "/calibrate?domain=d", content=half.encode() + b"\n", headers={"content-type": "application/x-ndjson"}
+    )
+    assert lines.status_code == 422
+
+
+def test_a_body_that_needs_no_size_is_bounded_tightly_and_before_its_key(serve: Serve, store: Path) -> None:
+    keys = store.parent / "keys"
+    keys.write_text(key_line("k", "read,calibrate,admin"))
+    server = serve(model_store=store, encoder="tiny", api_keys_file=keys)
+    for path in ("/domains/default/champion", "/domains/default/rollback"):
+        method = "PUT" if path.endswith("champion") else "POST"
+        response = server.client.request(method, path, content=b" " * 20_000, headers=JSON)
+        assert response.status_code in (401, 413), response.text
+    many = server.client.put("/domains/default/champion", content=(b" " * 5_000 for _ in range(5)), headers=JSON)
+    assert many.status_code == 413
+
+
+def test_a_compressed_body_is_refused_and_not_unpacked(tiny_server: Server) -> None:
+    for encoding in ("gzip", "br", "deflate", "zstd", "gzip, identity"):
+        response = tiny_server.client.post("/similarity", content=b"x", headers=JSON | {"content-encoding": encoding})
+        assert response.status_code == 415
+
+
+def test_event_streams_have_a_most(serve: Serve, store: Path, redis_server: RedisServer) -> None:
+    from service.adapters.job_store import JobStore
+    from service.api.calibrate import MAX_EVENT_STREAMS
+    from service.core.jobs import JobRequest
+
+    server = serve(model_store=store, encoder="tiny", redis_url=redis_server.url)
+    jobs = JobStore(store)
+    with jobs.spool() as spool:
+        job = jobs.create(JobRequest("d", "digest", "tiny"), spool, [], None)
+    stop, statuses = threading.Event(), list[int]()
+
+    def follow() -> None:
+        with httpx.stream("GET", f"{server.url}/calibrate/{job.id}/events", timeout=60) as stream:
+            statuses.append(stream.status_code)
+            if stream.status_code == 200:
+                lines = stream.iter_lines()  # kept: an iterator that is thrown away closes the stream
+                next(lines)
+                stop.wait(60)
+
+    followers = [threading.Thread(target=follow) for _ in range(MAX_EVENT_STREAMS + 20)]
+    for follower in followers:
+        follower.start()
+    try:
+        wait_until(lambda: len(statuses) == len(followers), 60)
+        assert statuses.count(200) <= MAX_EVENT_STREAMS + 4  # as many as may be on their way at once
+        assert set(statuses) == {200, 429}
+        assert server.client.get("/readyz").status_code == 200
+    finally:
+        stop.set()
+        for follower in followers:
+            follower.join()
+    wait_until(lambda: httpx_status(server, job.id) == 200)
+
+
+def httpx_status(server: Server, job: str) -> int:
+    with server.client.stream("GET", f"/calibrate/{job}/events") as stream:
+        return stream.status_code

@@ -1,0 +1,105 @@
+"""Who gets in where: every route of the application against every kind of key."""
+
+from typing import Any
+
+import pytest
+from starlette.routing import Route
+
+from service.api.errors import flat
+from service.app import create_app
+from service.settings import Settings
+from tests.security.conftest import SUBSETS, Keyed
+from tests.security.operations import requests
+
+# What each operation needs. A new route has to be written down here.
+OPEN = {
+    "GET /", "GET /livez", "GET /readyz", "GET /metrics", "GET /health", "GET /ping", "GET /v2/health/live",
+    "GET /v2/health/ready", "GET /console/server.json",
+}  # fmt: skip
+READ = {
+    "POST /", "POST /invocations", "POST /similarity", "POST /embed", "POST /rerank", "POST /v1/rerank",
+    "POST /v2/rerank", "POST /score", "POST /v1/score", "POST /v1/embeddings", "GET /v1/models",
+    "GET /v1/models/{model}", "POST /tokenize", "POST /decode", "GET /info", "GET /calibrate",
+    "GET /calibrate/{job_id}", "GET /calibrate/{job_id}/events", "GET /domains", "GET /domains/{domain}",
+    "GET /domains/{domain}/versions/{version}", "GET /domains/{domain}/threshold", "GET /v2",
+    "GET /v2/models/{model}", "GET /v2/models/{model}/ready", "POST /v2/models/{model}/infer",
+    "GET /v2/models/{model}/versions/{version}", "GET /v2/models/{model}/versions/{version}/ready",
+    "POST /v2/models/{model}/versions/{version}/infer",
+}  # fmt: skip
+CALIBRATE = {
+    "POST /calibrate", "DELETE /calibrate/{job_id}", "POST /calibrate/{job_id}/retry", "POST /domains/{domain}/labels",
+}  # fmt: skip
+ADMIN = {
+    "PUT /domains/{domain}/champion", "POST /domains/{domain}/rollback", "DELETE /domains/{domain}/versions/{version}",
+}  # fmt: skip
+NEEDS = {
+    **dict.fromkeys(OPEN, None), **dict.fromkeys(READ, "read"), **dict.fromkeys(CALIBRATE, "calibrate"),
+    **dict.fromkeys(ADMIN, "admin"),
+}  # fmt: skip
+# Outside the document: pages whose files need no key, and the document itself.
+PAGES = {
+    "/openapi.json", "/docs", "/docs/start.js", "/docs/{name}", "/console", "/console/", "/console/{name:path}",
+}  # fmt: skip
+HEADS = {"/livez", "/readyz", "/health"}
+
+
+def test_every_route_is_in_the_table(document: dict[str, Any]) -> None:
+    assert {asked.name for asked in requests(document)} == set(NEEDS)
+    hidden = {
+        route.path for route in flat(create_app(Settings()).routes)
+        if isinstance(route, Route) and not getattr(route, "include_in_schema", False)
+    }  # fmt: skip
+    assert hidden - HEADS == PAGES
+
+
+def test_no_key_a_wrong_key_and_a_key_without_the_scope_stay_outside(keyed: Keyed, document: dict[str, Any]) -> None:
+    """Every operation × no key, wrong keys, and every set of scopes."""
+    checked = 0
+    for asked in requests(document):
+        scope = NEEDS[asked.name]
+        for key in (None, "wrong", *SUBSETS):
+            response = keyed.ask(key, asked.method, asked.path, **asked.arguments())
+            told = (asked.name, key, response.status_code, response.text[:200])
+            checked += 1
+            if scope is None:
+                assert response.status_code == 200, told
+            elif key in (None, "wrong"):
+                assert response.status_code == 401, told
+                assert response.headers["www-authenticate"] == "Bearer", told
+            elif scope not in key.split(","):
+                assert response.status_code == 403, told
+                assert scope in response.text, told
+            else:
+                assert response.status_code not in (401, 403), told
+            assert response.status_code < 500, told
+    assert checked >= 9 * len(NEEDS)
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["", "Bearer", "read", "Basic read", "Bearer read read", "Token read", "Bearer \xe9",
+     "Bearer " + "a" * 8000, "Bearer READ", "Bearer read\t,calibrate"],
+)  # fmt: skip
+def test_a_header_that_is_no_key_is_none(keyed: Keyed, header: str) -> None:
+    response = keyed.server.client.get("/domains", headers={"authorization": header.encode("latin-1")})
+    assert response.status_code == 401
+
+
+def test_a_key_is_taken_from_its_header_alone(keyed: Keyed) -> None:
+    client = keyed.server.client
+    elsewhere: list[dict[str, Any]] = [
+        {"params": {"key": "read", "api_key": "read", "access_token": "read"}},
+        {"headers": {"x-api-key": "read"}},
+        {"headers": {"cookie": "authorization=Bearer read"}},
+    ]
+    for given in elsewhere:
+        assert client.get("/domains", **given).status_code == 401
+    two = [("authorization", "Bearer wrong"), ("authorization", "Bearer read")]
+    assert client.get("/domains", headers=two).status_code == 401
+
+
+def test_a_body_is_not_read_before_the_key_was_seen(keyed: Keyed) -> None:
+    """Malformed bodies tell a stranger nothing but that a key is needed."""
+    for path in ("/similarity", "/embed", "/calibrate", "/v2/models/isosim/infer", "/domains/default/labels"):
+        response = keyed.server.client.post(path, content=b"{", headers={"content-type": "application/json"})
+        assert response.status_code == 401, path
