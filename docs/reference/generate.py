@@ -72,7 +72,32 @@ def openapi() -> Iterator[str]:
     yield json.dumps(create_app(Settings()).openapi(), indent=1, ensure_ascii=False) + "\n"
 
 
-PAGES = {"settings.md": settings, "metrics.md": metrics, "errors.md": errors_page, "../openapi.json": openapi}
+CHART = "../../k8s/isosim/values.schema.json"
+CHART_DECIDES = {  # by other values of its own
+    "host", "port", "encoder", "allow_anonymous", "providers", "worker_threads", "drain_delay", "drain_seconds",
+}  # fmt: skip
+CHECKS = ("type", "enum", "items", "minimum", "exclusiveMinimum", "maximum")
+
+
+def chart_schema() -> Iterator[str]:
+    """The chart's schema with `settings` as the fields are: helm refuses a misspelt one. The rest is kept as it is."""
+    schema = json.loads((HERE / CHART).read_text(encoding="utf-8"))
+    checks = {}
+    for name, field in Settings.model_json_schema()["properties"].items():
+        kind = next((option for option in field.get("anyOf", ()) if option.get("type") != "null"), field)
+        if name not in CHART_DECIDES and kind.get("format") not in {"path", "password"}:  # those are mounts and Secrets
+            checks[name] = {check: kind[check] for check in CHECKS if check in kind}
+    schema["properties"]["settings"]["properties"] = checks
+    yield json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
+
+
+PAGES = {
+    "settings.md": settings,
+    "metrics.md": metrics,
+    "errors.md": errors_page,
+    "../openapi.json": openapi,
+    CHART: chart_schema,
+}
 
 
 def pages() -> dict[str, str]:

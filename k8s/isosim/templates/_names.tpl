@@ -1,0 +1,46 @@
+{{- define "isosim.name" -}}
+{{ .Values.nameOverride | default .Chart.Name | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{/* Release and chart, once where one holds the other; leaves room for "-worker-" and a pod's ending. */}}
+{{- define "isosim.fullname" -}}
+{{- $name := include "isosim.name" . -}}
+{{- if .Values.fullnameOverride -}}
+{{ .Values.fullnameOverride | trunc 46 | trimSuffix "-" }}
+{{- else if contains $name .Release.Name -}}
+{{ .Release.Name | trunc 46 | trimSuffix "-" }}
+{{- else -}}
+{{ printf "%s-%s" .Release.Name $name | trunc 46 | trimSuffix "-" }}
+{{- end -}}
+{{- end }}
+
+{{/* What a selector may name: these never change in a release. */}}
+{{- define "isosim.selector" -}}
+app.kubernetes.io/name: {{ include "isosim.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "isosim.labels" -}}
+{{ include "isosim.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{- define "isosim.serviceAccount" -}}
+{{ .Values.serviceAccount.name | default (ternary (include "isosim.fullname" .) "default" .Values.serviceAccount.create) }}
+{{- end }}
+
+{{- define "isosim.claim" -}}
+{{ .Values.modelStore.existingClaim | default (printf "%s-model-store" (include "isosim.fullname" .)) }}
+{{- end }}
+
+{{/* A dict of root and target (cpu, gpu, worker). */}}
+{{- define "isosim.image" -}}
+{{- $image := .root.Values.image -}}
+{{- with index $image.digests .target -}}
+{{ $image.repository }}@{{ . }}
+{{- else -}}
+{{ $image.repository }}:{{ $image.tag | default .root.Chart.AppVersion }}-{{ .target }}
+{{- end -}}
+{{- end }}

@@ -1,0 +1,90 @@
+{{/* What API and worker pods share: the same volume, the same rights, the same ways to Redis. */}}
+
+{{- define "isosim.podSecurityContext" -}}
+runAsNonRoot: true
+runAsUser: {{ .Values.podSecurity.runAsUser }}
+runAsGroup: {{ .Values.podSecurity.runAsGroup }}
+fsGroup: {{ .Values.podSecurity.fsGroup }}
+# Walking over a large store at every start would take minutes.
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{- define "isosim.securityContext" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end }}
+
+{{/* The service has nothing to ask of the cluster; and a Service named isosim would set ISOSIM_PORT. */}}
+{{- define "isosim.isolation" -}}
+serviceAccountName: {{ include "isosim.serviceAccount" . }}
+automountServiceAccountToken: false
+enableServiceLinks: false
+{{- end }}
+
+{{- define "isosim.pullSecrets" -}}
+{{- with .Values.image.pullSecrets }}
+imagePullSecrets:
+{{- range . }}
+  - name: {{ . }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Where Redis is, and its password apart from that: any sign may be in it. */}}
+{{- define "isosim.redisEnv" -}}
+{{- if eq .Values.redis.mode "own" -}}
+- name: ISOSIM_REDIS_URL
+  value: redis://{{ include "isosim.fullname" . }}-redis:6379/0
+- name: ISOSIM_REDIS_PASSWORD
+  valueFrom:
+    secretKeyRef: {{ .Values.redis.own.passwordSecret | toJson }}
+{{- else if eq .Values.redis.mode "external" -}}
+- name: ISOSIM_REDIS_URL
+  valueFrom:
+    secretKeyRef: {{ .Values.redis.external.urlSecret | toJson }}
+{{- with .Values.redis.external.passwordSecret }}
+{{- if .name }}
+- name: ISOSIM_REDIS_PASSWORD
+  valueFrom:
+    secretKeyRef: {{ toJson . }}
+{{- end }}
+{{- end }}
+{{- with .Values.redis.external.caSecret }}
+{{- if .name }}
+- name: ISOSIM_REDIS_CA_FILE
+  value: /etc/isosim/redis/{{ .key }}
+{{- end }}
+{{- end }}
+{{- end -}}
+{{- end }}
+
+{{- define "isosim.volumes" -}}
+- name: model-store
+  {{- if .Values.modelStore.ephemeral }}
+  emptyDir: {}
+  {{- else }}
+  persistentVolumeClaim: {claimName: {{ include "isosim.claim" . }}}
+  {{- end }}
+- name: tmp
+  emptyDir: {}
+{{- with .Values.redis.external.caSecret.name }}
+- name: redis-ca
+  secret: {secretName: {{ . }}, optional: false}
+{{- end }}
+{{- end }}
+
+{{- define "isosim.volumeMounts" -}}
+- {name: model-store, mountPath: /model_store}
+# The only other place that can be written: uploads on their way, caches of libraries (HOME is there).
+- {name: tmp, mountPath: /tmp}
+{{- if .Values.redis.external.caSecret.name }}
+- {name: redis-ca, mountPath: /etc/isosim/redis, readOnly: true}
+{{- end }}
+{{- end }}
+
+{{/* A number of a dict as the service reads it: 67108864, where a template would print 6.7108864e+07. */}}
+{{- define "isosim.setting" -}}
+{{ kindIs "string" . | ternary . (toJson .) }}
+{{- end }}

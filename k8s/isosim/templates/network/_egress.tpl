@@ -1,0 +1,23 @@
+{{- define "isosim.dns" -}}
+- ports: [{port: 53, protocol: UDP}, {port: 53, protocol: TCP}]
+  to: {{- toYaml .Values.networkPolicy.dns | nindent 4 }}
+{{- end }}
+
+{{/* What API and workers may reach: names, Redis, and what the operator adds. */}}
+{{- define "isosim.egress" -}}
+{{ include "isosim.dns" . }}
+{{- if eq .Values.redis.mode "own" }}
+- ports: [{port: redis, protocol: TCP}]
+  to:
+    - podSelector:
+        matchLabels:
+          {{- include "isosim.selector" . | nindent 10 }}
+          app.kubernetes.io/component: redis
+{{- else if eq .Values.redis.mode "external" }}
+- ports: [{port: {{ .Values.networkPolicy.redis.port }}, protocol: TCP}]
+  to: {{- toYaml .Values.networkPolicy.redis.peers | nindent 4 }}
+{{- end }}
+{{- with .Values.networkPolicy.extraEgress }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}

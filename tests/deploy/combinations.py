@@ -1,0 +1,105 @@
+"""Values that together turn on every template, and a rendering of all of them."""
+
+from typing import Any
+
+from tests.deploy.chart import (
+    ALONE,
+    ANYBODY,
+    IMAGE,
+    KEYS,
+    OWN_REDIS,
+    Manifest,
+    Values,
+    ask_helm,
+    manifests,
+    merged,
+    values_file,
+)
+
+EXTERNAL_REDIS: Values = {
+    "redis": {"mode": "external", "external": {"urlSecret": {"name": "redis"}}},
+    "networkPolicy": {"redis": {"peers": [{"ipBlock": {"cidr": "10.0.3.7/32"}}]}},
+}
+TLS: Values = {"redis": {"external": {"passwordSecret": {"name": "redis"}, "caSecret": {"name": "redis-ca"}}}}
+EVERYTHING: Values = {
+    "fullnameOverride": "similarity",
+    "image": {
+        "digests": dict.fromkeys(("cpu", "worker"), "sha256:" + "0" * 64), "pullSecrets": ["registry"],
+        "pullPolicy": "Always",
+    },
+    "encoder": "minilm@9f5731ee66d8",
+    "settings": {"max_wait": 0.3, "memory_cache_bytes": 67108864, "log_level": "warning", "allow_token_ids": True},
+    "api": {
+        "antiAffinity": "hard", "runtimeClassName": "nvidia", "priorityClassName": "high",
+        "podAnnotations": {"a": "b"}, "podLabels": {"team": "search"}, "tolerations": [{"operator": "Exists"}],
+        "nodeSelector": {"pool": "scoring"}, "extraEnv": [{"name": "OTEL_SERVICE_NAME", "value": "similarity"}],
+        "providers": ["CPUExecutionProvider"],
+    },
+    "worker": {
+        "priorityClassName": "low", "podAnnotations": {"a": "b"}, "podLabels": {"team": "search"},
+        "tolerations": [{"operator": "Exists"}], "nodeSelector": {"pool": "batch"},
+        "extraEnv": [{"name": "TZ", "value": "UTC"}],
+    },
+    "redis": {
+        "own": {"priorityClassName": "high", "nodeSelector": {"pool": "cache"}, "tolerations": [{"operator": "Exists"}]}
+    },
+    "modelStore": {"storageClass": "nfs"},
+    "service": {"annotations": {"a": "b"}},
+    "ingress": {
+        "enabled": True, "className": "nginx", "annotations": {"a": "b"}, "hosts": ["similarity.example.com"],
+        "tls": [{"hosts": ["similarity.example.com"], "secretName": "tls"}],
+    },
+    "httpRoute": {"enabled": True, "parentRefs": [{"name": "public"}], "hostnames": ["similarity.example.com"]},
+    "networkPolicy": {
+        "clients": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress"}}}],
+        "extraEgress": [{"ports": [{"port": 4318, "protocol": "TCP"}], "to": [{"podSelector": {}}]}],
+    },
+    "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+    "prometheusRule": {
+        "enabled": True, "labels": {"release": "prometheus"}, "disabled": ["IsosimErrors"],
+        "overrides": {"IsosimSlow": {"for": "30m", "labels": {"severity": "info"}}},
+        "runbookBase": "https://example.com/runbooks/",
+    },
+    "dashboard": {"enabled": True},
+    "serviceAccount": {"annotations": {"a": "b"}},
+}  # fmt: skip
+COMBINATIONS: dict[str, Values] = {
+    "keys": merged(IMAGE, KEYS, OWN_REDIS),
+    "anybody": merged(IMAGE, ANYBODY, OWN_REDIS),
+    "alone": merged(IMAGE, KEYS, ALONE),
+    "external-redis": merged(IMAGE, KEYS, EXTERNAL_REDIS, TLS, {"modelStore": {"existingClaim": "models"}}),
+    "cpu": merged(values_file("values-cpu.yaml"), IMAGE, KEYS, OWN_REDIS),
+    "gpu": merged(values_file("values-gpu.yaml"), IMAGE, KEYS, OWN_REDIS),
+    "mig": merged(values_file("values-mig.yaml"), IMAGE, KEYS, OWN_REDIS, {"autoscaling": {"kind": "keda"}}),
+    "hpa": merged(IMAGE, KEYS, OWN_REDIS, EVERYTHING, {"autoscaling": {"kind": "hpa"}}),
+    "keda": merged(IMAGE, ANYBODY, OWN_REDIS, EVERYTHING, {"autoscaling": {"kind": "keda"}}),
+    "bare": merged(
+        IMAGE, ANYBODY, ALONE,
+        {
+            "modelStore": {"ephemeral": False, "accessMode": "ReadWriteOnce"}, "networkPolicy": {"enabled": False},
+            "api": {"podDisruptionBudget": False, "antiAffinity": "off", "zoneSpread": False},
+            "serviceAccount": {"create": False},
+        },
+    ),
+}  # fmt: skip
+
+
+def render_all() -> dict[str, list[Manifest]]:
+    found = ask_helm([{"render": values} for values in COMBINATIONS.values()])
+    for name, texts in zip(COMBINATIONS, found, strict=True):
+        assert "refused" not in texts, (name, texts)
+    return {name: list(manifests(texts)) for name, texts in zip(COMBINATIONS, found, strict=True)}
+
+
+def pods(found: list[Manifest]) -> dict[str, Any]:
+    """The pods' specs by the component they are."""
+    specs = {}
+    for manifest in found:
+        template = manifest if manifest["kind"] == "Pod" else manifest.get("spec", {}).get("template")
+        if template is not None:
+            specs[template["metadata"]["labels"]["app.kubernetes.io/component"]] = template["spec"]
+    return specs
+
+
+def environment(container: Any) -> dict[str, Any]:
+    return {variable["name"]: variable.get("value") for variable in container.get("env", ())}

@@ -1,0 +1,26 @@
+"""Helm itself, out of helm-python-sdk: reads a request on stdin, writes its answer on stdout. Runs in `.venv-deploy`.
+
+{"lint": values} gives the messages, {"render": values} the manifests by template, or {"refused": why}.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from helm_python import Chart, HelmError, lint
+
+CHART = Path(__file__).parents[2] / "k8s" / "isosim"
+
+
+def answer(request: dict[str, Any]) -> Any:
+    if "lint" in request:
+        return lint(CHART, request["lint"], strict=True)
+    with Chart.load(CHART) as chart:
+        try:
+            return chart.render(request["render"], name="similarity", namespace="scoring")
+        except HelmError as error:
+            return {"refused": str(error)}
+
+
+json.dump([answer(request) for request in json.load(sys.stdin)], sys.stdout)

@@ -1,0 +1,196 @@
+"""Alerts, dashboard, autoscaling speak of what the service exposes; every alert fires, keeps quiet, and has a page."""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.deploy.chart import CHART, IMAGE, KEYS, OWN_REDIS, ROOT, named, render
+from tests.deploy.promql import OF_THE_SCRAPE, exposed, families, grouped, metrics, selectors, values
+
+pytestmark = pytest.mark.deploy
+
+RULES = CHART / "files" / "alerts.yaml"
+CASES = Path(__file__).with_name("alerts")
+RUNBOOKS = ROOT / "docs" / "runbooks"
+SECTIONS = ["Likely causes", "What to look at", "What to do", "When it is harmless"]
+VARIABLES = {"$__rate_interval": "5m", "$namespace": ".*", "$service": ".*", "$route": "/.*", "$domain": ".*"}
+
+
+def alerts() -> dict[str, Any]:
+    groups = yaml.safe_load(RULES.read_text())["groups"]
+    return {rule["alert"]: rule for group in groups for rule in group["rules"]}
+
+
+def page_of(alert: str) -> str:
+    """IsosimRedisDown: isosim-redis-down.md"""
+    return re.sub(r"(?<!^)(?=[A-Z])", "-", alert).lower() + ".md"
+
+
+def plain(expression: str) -> str:
+    """A panel's expression as Grafana sends it."""
+    for variable, value in VARIABLES.items():
+        expression = expression.replace(variable, value)
+    assert "$" not in expression, expression
+    return expression
+
+
+def of_the_dashboard() -> Iterator[tuple[str, str]]:
+    """Panels' titles and their expressions; annotations, and the variables' own queries."""
+    board = json.loads((CHART / "files" / "dashboard.json").read_text())
+    for panel in board["panels"]:
+        for target in panel.get("targets", ()):
+            yield panel["title"], plain(target["expr"])
+    for annotation in board["annotations"]["list"]:
+        yield annotation["name"], plain(annotation["expr"])
+    for variable in board["templating"]["list"]:
+        if variable["type"] == "query":
+            found = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"]["query"])
+            assert found, variable
+            yield f"${variable['name']}", f"count by ({found[2]}) ({plain(found[1])})"
+
+
+def of_the_adapter() -> Iterator[tuple[str, str]]:
+    for rule in yaml.safe_load((CHART / "files" / "prometheus-adapter.yaml").read_text())["rules"]["custom"]:
+        yield "the adapter's series", rule["seriesQuery"]
+        name, labels = rule["seriesQuery"].rstrip("}").split("{")
+        yield (
+            "the adapter's query",
+            rule["metricsQuery"].replace("<<.Series>>", name).replace("<<.LabelMatchers>>", labels),
+        )
+
+
+def of_keda() -> Iterator[tuple[str, str]]:
+    found = named(render(IMAGE, KEYS, OWN_REDIS, {"autoscaling": {"kind": "keda"}}), "ScaledObject")
+    for trigger in found["spec"]["triggers"]:
+        yield "KEDA's query", trigger["metadata"]["query"]
+
+
+def of_the_runbooks() -> Iterator[tuple[str, str]]:
+    for page in RUNBOOKS.glob("*.md"):
+        for query in re.findall(r"^```promql\n(.+?)\n```$", page.read_text(encoding="utf-8"), re.M | re.S):
+            yield page.name, query
+
+
+def expressions() -> list[tuple[str, str]]:
+    of_the_alerts = ((name, rule["expr"]) for name, rule in alerts().items())
+    return [*of_the_alerts, *of_the_dashboard(), *of_the_adapter(), *of_keda(), *of_the_runbooks()]
+
+
+def promtool(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    command = shutil.which("promtool")
+    assert command, "promtool is missing; make test installs it"
+    return subprocess.run([command, *words], capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_promtool_takes_every_rule() -> None:
+    checked = promtool("check", "rules", "--lint=all", "--lint-fatal", RULES)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert f"{len(alerts())} rules found" in checked.stdout
+
+
+def test_every_expression_is_promql(tmp_path: Path) -> None:
+    """Of dashboard, autoscalers and runbooks as well: as recording rules, which promtool reads."""
+    rules = [
+        {"record": "test:expression", "expr": e, "labels": {"n": str(i)}} for i, (_, e) in enumerate(expressions())
+    ]
+    file = tmp_path / "rules.yaml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "all", "rules": rules}]}))
+    checked = promtool("check", "rules", file)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    rules[0]["expr"] += ")"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "all", "rules": rules}]}))
+    assert promtool("check", "rules", file).returncode != 0
+
+
+def test_every_metric_and_label_is_the_services() -> None:
+    known, from_the_start = exposed(), values()
+    seen = set()
+    for where, expression in expressions():
+        unknown = metrics(expression) - known.keys()
+        assert not unknown, (where, unknown)
+        seen |= metrics(expression)
+        for metric, matchers in selectors(expression):
+            labels = known[metric]
+            if labels is None:
+                continue
+            assert {label for label, _, _ in matchers} <= labels | OF_THE_SCRAPE, (where, metric, matchers)
+            for label, operator, value in matchers:
+                present = from_the_start.get((metric, label))
+                assert operator != "=" or present is None or value in present, (where, metric, label, value)
+        every = {name for metric in metrics(expression) for name in known[metric] or ()}
+        if not any(known[metric] is None for metric in metrics(expression)):
+            assert grouped(expression) <= every | OF_THE_SCRAPE, (where, expression)
+    assert [name for name, samples in families() if not samples & seen] == [], "measured, and nowhere to be seen"
+
+
+def test_every_alert_asks_for_the_job_that_the_monitors_set() -> None:
+    for name, rule in alerts().items():
+        for metric, matchers in selectors(rule["expr"]):
+            assert ("job", "=", "isosim") in matchers, (name, metric)
+
+
+def test_every_alert_fires_and_keeps_quiet() -> None:
+    """promtool plays the series of tests/deploy/alerts; each alert has some that set it off and some that do not."""
+    files = sorted(CASES.glob("*.yaml"))
+    played = promtool("test", "rules", *files)
+    assert played.returncode == 0, played.stdout + played.stderr
+    for alert in alerts():
+        cases = yaml.safe_load((CASES / page_of(alert)).with_suffix(".yaml").read_text())["tests"]
+        expected = [
+            rule["exp_alerts"] for case in cases for rule in case["alert_rule_test"] if rule["alertname"] == alert
+        ]
+        assert any(expected), alert
+        assert not all(expected), alert
+
+
+def test_every_alert_says_how_bad_it_is_and_what_to_do() -> None:
+    for name, rule in alerts().items():
+        assert rule["labels"].keys() == {"severity"}
+        assert rule["labels"]["severity"] in {"critical", "warning", "info"}, name
+        annotations = rule["annotations"]
+        assert annotations.keys() == {"summary", "description", "runbook_url"}, name
+        assert annotations["runbook_url"] == f"docs/runbooks/{page_of(name)}"
+        # A number that was exceeded is said; what is 0 or absent has none.
+        has_number = re.search(r"[<>]=? *[0-9(]", rule["expr"]) is not None
+        assert ("$value" in annotations["description"]) is has_number, name
+
+
+def test_every_alert_has_a_page_and_every_page_an_alert() -> None:
+    pages = {path.name for path in RUNBOOKS.glob("*.md")} - {"README.md"}
+    assert pages == {page_of(name) for name in alerts()}
+    index = (RUNBOOKS / "README.md").read_text(encoding="utf-8")
+    for name, rule in alerts().items():
+        text = (RUNBOOKS / page_of(name)).read_text(encoding="utf-8")
+        assert text.startswith(f"# {name}\n\n**{rule['labels']['severity']}.** "), name
+        assert re.findall(r"^## (.+)$", text, re.M) == SECTIONS, name
+        assert f"| [{name}]({page_of(name)}) | {rule['labels']['severity']} |" in index
+        for link in re.findall(r"\]\(([^)#:]+)\)", text):
+            assert (RUNBOOKS / link).is_file(), (name, link)
+
+
+def test_the_dashboard_is_one_that_grafana_imports() -> None:
+    board = json.loads((CHART / "files" / "dashboard.json").read_text())
+    assert board["uid"] == "isosim"
+    assert board.get("id") is None  # of some Grafana: an import would overwrite what has it there
+    panels = board["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert at["x"] + at["w"] <= 24
+        assert not cells & taken, panel["title"]
+        taken |= cells
+        if panel["type"] == "row":
+            continue
+        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+        assert panel["targets"]
+        assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"])
+    assert [v["name"] for v in board["templating"]["list"]] == ["datasource", "namespace", "service", "route", "domain"]

@@ -1,0 +1,187 @@
+"""The Helm chart renders, is valid, and refuses what would fail later. By Helm, Kubernetes' schemas and checkov."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.deploy.chart import (
+    ALONE,
+    ANYBODY,
+    CHART,
+    IMAGE,
+    KEYS,
+    OWN_REDIS,
+    TOOLS,
+    Manifest,
+    Values,
+    ask_helm,
+    merged,
+    values_file,
+)
+from tests.deploy.combinations import COMBINATIONS, EXTERNAL_REDIS, render_all
+
+pytestmark = pytest.mark.deploy
+
+CUSTOM = {"HTTPRoute", "PrometheusRule", "ScaledObject", "ServiceMonitor"}  # Kubernetes' own schemas do not know them
+
+
+@pytest.fixture(scope="module")
+def rendered() -> dict[str, list[Manifest]]:
+    return render_all()
+
+
+def test_lint_finds_nothing_however_strict() -> None:
+    for name, report in zip(COMBINATIONS, ask_helm([{"lint": v} for v in COMBINATIONS.values()]), strict=True):
+        found = [message for message in report["messages"] if message["severity"] > 1]  # 1: an icon is recommended
+        assert found == report["errors"] == [], name
+
+
+def test_every_template_is_rendered_by_some_combination() -> None:
+    texts = ask_helm([{"render": values} for values in COMBINATIONS.values()])
+    seen = {
+        template for found in texts for template, text in found.items() if yaml.safe_load_all(text) and text.strip()
+    }
+    templates = {
+        f"isosim/{path.relative_to(CHART)}"
+        for path in (CHART / "templates").rglob("*")
+        if path.suffix in {".yaml", ".txt"} and path.name != "refusals.yaml"
+    }
+    assert templates <= seen, templates - seen
+
+
+@pytest.mark.parametrize("version", ["1.27.0", "1.37.0"])  # the chart's oldest, and the newest there is a schema for
+def test_kubernetes_knows_every_field(rendered: dict[str, list[Manifest]], version: str, tmp_path: Path) -> None:
+    texts = {yaml.safe_dump(m) for found in rendered.values() for m in found if m["kind"] not in CUSTOM}
+
+    def judged(manifest: str) -> subprocess.CompletedProcess[str]:
+        file = tmp_path / "rendered.yaml"
+        file.write_text(manifest)
+        command = [TOOLS / "kubernetes-validate", "--strict", "--kubernetes-version", version, file]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+    every = judged("---\n".join(sorted(texts)))
+    assert every.returncode == 0, every.stdout + every.stderr
+    deployment = next(text for text in texts if "enableServiceLinks" in text)
+    assert judged(deployment.replace("enableServiceLinks", "enableServiceLink")).returncode != 0
+
+
+ARGUED = {  # checkov's check: the pods it may find something about, and why it stays
+    "CKV_K8S_8": ({"test", "worker"}, "liveness: the worker's process ends by itself, and asking through Redis would "
+        "restart all workers with their work when Redis is away; the test runs once"),
+    "CKV_K8S_9": ({"test", "worker"}, "readiness: neither serves anything"),
+    "CKV_K8S_11": ({"redis"}, "processor limit: it has one thread; throttled, it would answer lookups after the 50 ms "
+        "that they may take"),
+    "CKV_K8S_15": ({"api", "worker", "test", "redis"}, "pull policy Always makes the registry a condition of every "
+        "restart; tags are versions, and digests can be given"),
+    "CKV_K8S_35": ({"api", "worker", "redis"}, "secrets as files: the service takes the address of Redis from its "
+        "environment, redis-server its password from its arguments; keys are a file"),
+    "CKV_K8S_43": ({"api", "worker", "test", "redis"}, "digests: of images that the operator builds; image.digests"),
+}  # fmt: skip
+
+
+def test_checkov_finds_nothing_that_is_not_argued(rendered: dict[str, list[Manifest]], tmp_path: Path) -> None:
+    for name, found in rendered.items():
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump_all(found))
+    where = ["--directory", tmp_path, "--framework", "kubernetes", "--skip-download"]
+    command = [TOOLS / "checkov", *where, "--output", "json", "--compact"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    report = json.loads(done.stdout)
+    assert report["summary"]["passed"] > 2000, report["summary"]
+    assert report["summary"]["parsing_errors"] == 0
+    failed = {(check["check_id"], check["resource"].rsplit("-", 1)[1]) for check in report["results"]["failed_checks"]}
+    argued = {(check, component) for check, (components, _) in ARGUED.items() for component in components}
+    assert failed == argued  # an exception that is no longer needed goes
+
+
+REFUSALS: dict[str, tuple[Values, str]] = {
+    "no image": (merged(KEYS, OWN_REDIS), "image.repository is required"),
+    "nobody chosen": (merged(IMAGE, OWN_REDIS), "choose who may call"),
+    "keys and anybody": (merged(IMAGE, OWN_REDIS, KEYS, ANYBODY), "contradict"),
+    "a Redis without a password": (merged(IMAGE, KEYS), "redis.own.passwordSecret.name is required"),
+    "external without an address": (merged(IMAGE, KEYS, {"redis": {"mode": "external"}}), "urlSecret.name is required"),
+    "an authority for nobody": (
+        merged(IMAGE, KEYS, OWN_REDIS, {"redis": {"external": {"caSecret": {"name": "ca"}}}}), "redis.mode=external",
+    ),
+    "external behind a closed door": (
+        merged(IMAGE, KEYS, EXTERNAL_REDIS, {"networkPolicy": {"redis": {"peers": []}}}), "networkPolicy.redis.peers",
+    ),
+    "several without Redis": (merged(IMAGE, KEYS, ALONE, {"api": {"replicas": 2}}), "several API pods need Redis"),
+    "scaled without Redis": (merged(IMAGE, KEYS, ALONE, {"autoscaling": {"kind": "hpa"}}), "several API pods need"),
+    "a worker without Redis": (merged(IMAGE, KEYS, ALONE, {"worker": {"enabled": True}}), "worker.enabled=false"),
+    "several stores": (merged(IMAGE, KEYS, OWN_REDIS, {"modelStore": {"ephemeral": True}}), "a store of its own"),
+    "one node's volume": (
+        merged(IMAGE, KEYS, OWN_REDIS, {"modelStore": {"accessMode": "ReadWriteOnce"}}), "need ReadWriteMany",
+    ),
+    "two stores": (
+        merged(IMAGE, KEYS, ALONE, {"modelStore": {"existingClaim": "models"}}), "ephemeral and existingClaim",
+    ),
+    "least above most": (
+        merged(IMAGE, KEYS, OWN_REDIS, {"autoscaling": {"kind": "hpa", "minReplicas": 9}}), "minReplicas is larger",
+    ),
+    "an ingress without a host": (merged(IMAGE, KEYS, OWN_REDIS, {"ingress": {"enabled": True}}), "ingress.hosts"),
+    "a route without a gateway": (merged(IMAGE, KEYS, OWN_REDIS, {"httpRoute": {"enabled": True}}), "parentRefs"),
+    "an ingress behind a closed door": (
+        merged(IMAGE, KEYS, OWN_REDIS, {"ingress": {"enabled": True, "hosts": ["a.b.example"]}}), "clients is required",
+    ),
+    "an alert that is none": (
+        merged(IMAGE, KEYS, OWN_REDIS, {"prometheusRule": {"disabled": ["IsosimFast"]}}), "no alert IsosimFast",
+    ),
+    "an override of none": (
+        merged(IMAGE, KEYS, OWN_REDIS, {"prometheusRule": {"overrides": {"IsosimFast": {}}}}), "no alert IsosimFast",
+    ),
+    "a misspelt value": (merged(IMAGE, KEYS, OWN_REDIS, {"api": {"replica": 3}}), "replica"),
+    "a misspelt setting": (merged(IMAGE, KEYS, OWN_REDIS, {"settings": {"max_wiat": 0.3}}), "max_wiat"),
+    "a setting the chart decides": (merged(IMAGE, KEYS, OWN_REDIS, {"settings": {"port": 9000}}), "port"),
+    "a setting out of range": (merged(IMAGE, KEYS, OWN_REDIS, {"settings": {"max_wait": 0}}), "max_wait"),
+    "a setting of another type": (merged(IMAGE, KEYS, OWN_REDIS, {"settings": {"runs": "all"}}), "runs"),
+    "a setting past the schema": (
+        merged(IMAGE, KEYS, OWN_REDIS, {"api": {"extraEnv": [{"name": "ISOSIM_MAX_WIAT", "value": "1"}]}}), "extraEnv",
+    ),
+    "a tag in the name": (merged(KEYS, OWN_REDIS, {"image": {"repository": "example.com/isosim:1"}}), "repository"),
+    "no replica": (merged(IMAGE, KEYS, OWN_REDIS, {"api": {"replicas": 0}}), "replicas"),
+    "another device": (merged(IMAGE, KEYS, OWN_REDIS, {"device": "tpu"}), "device"),
+}  # fmt: skip
+
+
+def test_what_would_fail_later_is_refused_with_a_reason() -> None:
+    answers = ask_helm([{"render": values} for values, _ in REFUSALS.values()])
+    for (case, (_, reason)), found in zip(REFUSALS.items(), answers, strict=True):
+        assert reason in found.get("refused", "it was rendered"), (case, found.get("refused"))
+
+
+def test_the_schema_refuses_unknown_names_everywhere() -> None:
+    """An object without listed properties is Kubernetes' own, or a map of the operator's names."""
+    open_ends = []
+
+    def look(schema: Any, place: str) -> None:
+        if isinstance(schema, dict):
+            if (
+                schema.get("type") == "object"
+                and "properties" in schema
+                and schema.get("additionalProperties") is not False
+            ):
+                open_ends.append(place)
+            for name, part in schema.items():
+                look(part, f"{place}/{name}")
+
+    look(json.loads((CHART / "values.schema.json").read_text()), "")
+    assert open_ends == ["/$defs/env/items"]
+
+
+def test_the_default_values_fit_the_schema_and_name_all_of_it() -> None:
+    """What can be set is in values.yaml, with what it means."""
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    values = values_file("values.yaml")
+
+    def names(part: Any, known: Any, place: str) -> None:
+        listed = part.get("properties")
+        if listed and known is not None and place != "/settings":
+            assert set(known) == set(listed) - {"global"}, place
+            for name, below in listed.items():
+                names(below, known.get(name), f"{place}/{name}")
+
+    names(schema, values, "")

@@ -1,0 +1,218 @@
+"""What the rendered chart means in a cluster: settings, rights, network, scaling, alerts."""
+
+import json
+import re
+import tomllib
+from typing import Any
+
+import pytest
+import yaml
+
+from service.settings import Settings, unread
+from tests.deploy.chart import CHART, IMAGE, KEYS, OWN_REDIS, ROOT, Manifest, Values, named, render, values_file
+from tests.deploy.combinations import environment, pods, render_all
+
+pytestmark = pytest.mark.deploy
+
+
+@pytest.fixture(scope="module")
+def rendered() -> dict[str, list[Manifest]]:
+    return render_all()
+
+
+VARIABLE = re.compile(r"\bISOSIM_[A-Z][A-Z_]*[A-Z]\b")
+NO_SETTINGS = {"ISOSIM_DATA", "ISOSIM_URL", "ISOSIM_KEY"}  # of the tests and the clients
+
+
+def test_every_variable_of_the_chart_is_a_setting(rendered: dict[str, list[Manifest]]) -> None:
+    """pydantic-settings passes over a misspelt one in silence."""
+    names = set()
+    for found in rendered.values():
+        for spec in pods(found).values():
+            for container in (*spec["containers"], *spec.get("initContainers", ())):
+                names |= {name for name in environment(container) if name.startswith("ISOSIM_")}
+        for manifest in found:
+            if manifest["kind"] == "ConfigMap":
+                names |= {name for name in manifest["data"] if name.startswith("ISOSIM_")}
+    assert unread(names) == {}
+    assert {"ISOSIM_MAX_WAIT", "ISOSIM_REDIS_URL", "ISOSIM_API_KEYS_FILE"} <= names
+
+
+def test_every_variable_that_the_documents_name_is_a_setting() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *CHART.glob("*.yaml")]
+    images = [*ROOT.glob("*compose*.y*ml"), *(ROOT / "docker").rglob("*.y*ml"), *ROOT.glob("Dockerfile*")]
+    for page in (*pages, *images):
+        names = set(VARIABLE.findall(page.read_text(encoding="utf-8"))) - NO_SETTINGS
+        assert unread(names) == {}, page
+
+
+def test_settings_reach_the_pods_as_the_service_reads_them(rendered: dict[str, list[Manifest]]) -> None:
+    """67108864 and not 6.7108864e+07."""
+    data = named(rendered["hpa"], "ConfigMap", "similarity")["data"]
+    settings = Settings(**{name.removeprefix("ISOSIM_").lower(): value for name, value in data.items()})
+    assert (settings.memory_cache_bytes, settings.max_wait, settings.allow_token_ids) == (67108864, 0.3, True)
+    providers = environment(pods(rendered["gpu"])["api"]["containers"][0])["ISOSIM_PROVIDERS"]
+    assert json.loads(providers) == ["CUDAExecutionProvider"]
+
+
+def test_a_changed_setting_is_a_new_pod() -> None:
+    def stamp(settings: Values) -> str:
+        found = render(IMAGE, KEYS, OWN_REDIS, {"settings": settings})
+        annotations = named(found, "Deployment", "-api")["spec"]["template"]["metadata"]["annotations"]
+        return str(annotations["checksum/settings"])
+
+    assert stamp({"max_wait": 0.3}) != stamp({"max_wait": 0.4})
+
+
+def test_no_pod_has_more_rights_than_it_needs(rendered: dict[str, list[Manifest]]) -> None:
+    """The restricted Pod Security Standard, a read-only root, no token, no variables of Services."""
+    for name, found in rendered.items():
+        assert {"api", "test"} <= pods(found).keys()
+        for component, spec in pods(found).items():
+            assert spec["automountServiceAccountToken"] is spec["enableServiceLinks"] is False, (name, component)
+            assert spec["securityContext"]["runAsNonRoot"] is True
+            assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+            for container in (*spec["containers"], *spec.get("initContainers", ())):
+                context = container["securityContext"]
+                assert context["capabilities"] == {"drop": ["ALL"]}
+                assert context["readOnlyRootFilesystem"] is True
+                assert context["allowPrivilegeEscalation"] is False
+                assert container["resources"]["requests"].keys() >= {"cpu", "memory"}
+                assert "memory" in container["resources"]["limits"]
+
+
+def test_secrets_are_named_and_never_written(rendered: dict[str, list[Manifest]]) -> None:
+    assert not [m for found in rendered.values() for m in found if m["kind"] == "Secret"]
+    api = pods(rendered["keys"])["api"]
+    (keys,) = [volume for volume in api["volumes"] if volume["name"] == "keys"]
+    assert keys["secret"]["secretName"] == "similarity-keys"
+    (mount,) = [mount for mount in api["containers"][0]["volumeMounts"] if mount["name"] == "keys"]
+    assert "subPath" not in mount  # changes of the Secret would not arrive
+    assert environment(api["containers"][0])["ISOSIM_API_KEYS_FILE"] == f"{mount['mountPath']}/api-keys"
+
+
+def test_a_draining_pod_is_given_the_time_it_needs() -> None:
+    api = pods(render(IMAGE, KEYS, OWN_REDIS, {"api": {"drain": {"delay": 7.5, "seconds": 20}}}))["api"]
+    asked = environment(api["containers"][0])
+    assert (asked["ISOSIM_DRAIN_DELAY"], asked["ISOSIM_DRAIN_SECONDS"]) == ("7.5", "20")
+    assert api["terminationGracePeriodSeconds"] >= 7.5 + 20 + 10
+
+
+def test_one_process_is_replaced_and_several_overlap(rendered: dict[str, list[Manifest]]) -> None:
+    """Without Redis the second process would not start while the first one lives."""
+    strategies = {name: named(found, "Deployment", "-api")["spec"]["strategy"] for name, found in rendered.items()}
+    assert strategies["alone"] == strategies["bare"] == {"type": "Recreate"}
+    assert strategies["keys"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    assert strategies["gpu"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}  # there is no spare GPU
+
+
+def test_an_autoscaler_and_the_deployment_do_not_fight(rendered: dict[str, list[Manifest]]) -> None:
+    for name, kind in (("hpa", "HorizontalPodAutoscaler"), ("keda", "ScaledObject")):
+        deployment, scaler = named(rendered[name], "Deployment", "-api"), named(rendered[name], kind)
+        assert "replicas" not in deployment["spec"]
+        assert scaler["spec"]["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
+    assert named(rendered["keys"], "Deployment", "-api")["spec"]["replicas"] == 2
+
+
+def test_gpus_and_slices_are_asked_for(rendered: dict[str, list[Manifest]]) -> None:
+    for name, resource in (("gpu", "nvidia.com/gpu"), ("mig", "nvidia.com/mig-1g.10gb")):
+        api, worker = pods(rendered[name])["api"], pods(rendered[name])["worker"]
+        assert api["containers"][0]["resources"]["limits"][resource] == "1"
+        assert api["containers"][0]["image"].endswith("-gpu")
+        assert {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"} in api["tolerations"]
+        assert api["nodeSelector"]
+        assert resource not in worker["containers"][0]["resources"]["limits"]
+        assert worker["containers"][0]["image"].endswith("-worker")
+
+
+def selects(selector: Any, labels: dict[str, str]) -> bool:
+    wanted = selector.get("matchLabels", {}).items() <= labels.items()
+    listed = all(labels.get(e["key"]) in e["values"] for e in selector.get("matchExpressions", ()))
+    return bool(wanted and listed)
+
+
+def test_the_network_lets_through_what_is_needed_and_nothing_else(rendered: dict[str, list[Manifest]]) -> None:
+    found = rendered["hpa"]
+    labels = {
+        template["metadata"]["labels"]["app.kubernetes.io/component"]: template["metadata"]["labels"]
+        for manifest in found
+        if (template := manifest if manifest["kind"] == "Pod" else manifest.get("spec", {}).get("template"))
+    }
+    assert labels.keys() == {"api", "worker", "redis", "test"}
+    policies = [manifest["spec"] for manifest in found if manifest["kind"] == "NetworkPolicy"]
+    everything = [p for p in policies if all(selects(p["podSelector"], these) for these in labels.values())]
+    assert [p["policyTypes"] for p in everything] == [["Ingress", "Egress"]]
+    assert not everything[0].keys() & {"ingress", "egress"}  # deny
+
+    def way(source: str, target: str, port: str) -> bool:
+        out = [r for p in policies if selects(p["podSelector"], labels[source]) for r in p.get("egress", ())]
+        into = [r for p in policies if selects(p["podSelector"], labels[target]) for r in p.get("ingress", ())]
+
+        def names(peer: Any, other: dict[str, str]) -> bool:
+            return "namespaceSelector" not in peer and "podSelector" in peer and selects(peer["podSelector"], other)
+
+        def allows(rules: list[Any], side: str, other: dict[str, str]) -> bool:
+            open_ports = [rule for rule in rules if port in [p["port"] for p in rule["ports"]]]
+            return any(names(peer, other) for rule in open_ports for peer in rule[side])
+
+        return allows(out, "to", labels[target]) and allows(into, "from", labels[source])
+
+    pairs = {(a, b) for a in labels for b in labels for port in ("http", "redis") if way(a, b, port)}
+    assert pairs == {("api", "redis"), ("worker", "redis"), ("test", "api")}
+    for component in ("api", "worker", "test"):  # names
+        rules = [r for p in policies if selects(p["podSelector"], labels[component]) for r in p.get("egress", ())]
+        assert any({53} == {port["port"] for port in rule["ports"]} for rule in rules), component
+
+
+def test_the_monitor_finds_the_service_and_the_service_the_pods(rendered: dict[str, list[Manifest]]) -> None:
+    found = rendered["hpa"]
+    service, monitor = named(found, "Service", "similarity"), named(found, "ServiceMonitor")
+    deployment = named(found, "Deployment", "-api")
+    assert selects(monitor["spec"]["selector"], service["metadata"]["labels"])
+    assert not selects(monitor["spec"]["selector"], named(found, "Service", "-redis")["metadata"]["labels"])
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"].items() <= labels.items()
+    assert deployment["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    # The alerts ask for job="isosim", which is what this label says.
+    assert service["metadata"]["labels"][monitor["spec"]["jobLabel"]] == "isosim"
+
+
+def test_every_route_is_published_but_probes_and_metrics(rendered: dict[str, list[Manifest]]) -> None:
+    """/metrics needs no key, and names domains."""
+    paths = json.loads((ROOT / "docs" / "openapi.json").read_text())["paths"]
+    ingress = named(rendered["hpa"], "Ingress")["spec"]["rules"][0]["http"]["paths"]
+    route = [
+        match["path"] for rule in named(rendered["hpa"], "HTTPRoute")["spec"]["rules"] for match in rule["matches"]
+    ]
+    published = {(entry["path"], entry["pathType"]) for entry in ingress}
+    assert published == {(entry["value"], entry["type"].removeprefix("Path")) for entry in route}
+
+    def reached(path: str) -> bool:
+        return any(path == p or (kind == "Prefix" and path.startswith(f"{p}/")) for p, kind in published)
+
+    assert {path for path in paths if not reached(path)} == {"/livez", "/readyz", "/metrics"}
+    assert reached("/console/main.js") and reached("/docs/start.js") and reached("/openapi.json")
+
+
+def test_alerts_are_overridden_left_out_and_linked(rendered: dict[str, list[Manifest]]) -> None:
+    groups = named(rendered["hpa"], "PrometheusRule")["spec"]["groups"]
+    shipped = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())["groups"]
+    alerts = {rule["alert"]: rule for group in groups for rule in group["rules"]}
+    before = {rule["alert"]: rule for group in shipped for rule in group["rules"]}
+    assert before.keys() - alerts.keys() == {"IsosimErrors"}
+    slow = alerts["IsosimSlow"]
+    assert (slow["for"], slow["labels"]["severity"], slow["expr"]) == ("30m", "info", before["IsosimSlow"]["expr"])
+    assert slow["annotations"]["runbook_url"] == "https://example.com/runbooks/isosim-slow.md"
+    assert alerts["IsosimDown"]["annotations"]["description"] == before["IsosimDown"]["annotations"]["description"]
+
+
+def test_files_are_carried_as_they_are(rendered: dict[str, list[Manifest]]) -> None:
+    found = rendered["hpa"]
+    board = named(found, "ConfigMap", "-dashboard")["data"]["isosim.json"]
+    assert json.loads(board) == json.loads((CHART / "files" / "dashboard.json").read_text())
+    assert pods(found)["test"]["containers"][0]["args"][0].strip() == (CHART / "files" / "smoke.py").read_text().strip()
+
+
+def test_the_charts_version_is_the_services() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert values_file("Chart.yaml")["appVersion"] == project["version"]
