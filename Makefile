@@ -9,7 +9,7 @@ export ISOSIM_PORT ?= $(PORT)
 .DEFAULT_GOAL := help
 DATA ?= ../shared/data
 
-.PHONY: help run test check reference format redis browser shipped bench bench-peers clean
+.PHONY: help run test check reference format redis browser prometheus images wheels shipped bench bench-peers clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -17,7 +17,7 @@ help:  ## this list
 run: .venv/run model_store/encoders/minilm  ## environment, default encoder, server on http://127.0.0.1:8000 (PORT=)
 	@exec $(BIN)/isosim serve
 
-test: check redis browser .venv-clients/ready  ## everything the tests need (a real Redis included), all checks, all tests
+test: check redis browser prometheus .venv-clients/ready  ## everything the tests need (a real Redis included), all checks, all tests
 	$(BIN)/python -m pytest
 
 check: .venv/dev  ## ruff, mypy (strict), import-linter
@@ -44,6 +44,9 @@ endef
 
 redis:
 	$(call installed,redis-server,redis-server)
+
+prometheus:
+	$(call installed,promtool,prometheus)
 
 browser:
 	$(call installed,chromium,chromium)
@@ -73,6 +76,19 @@ model_store/encoders/minilm: | .venv/run
 	@$(PYTHON) -m venv .venv-clients
 	@.venv-clients/bin/python -m pip --disable-pip-version-check install --quiet --only-binary :all: -r $<
 	@touch $@
+
+# Where the registry is a site's own: IMAGE=registry/name. What pip is to ask while building: PIP_CONF=FILE, a pip.conf.
+IMAGE ?= isosim
+IMAGES ?= cpu worker
+REVISION ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
+images:  ## build the containers' images isosim:cpu and isosim:worker (IMAGES=gpu, PIP_CONF=, BUILD_ARGS="--build-arg …")
+	@for target in $(IMAGES); do \
+	  DOCKER_BUILDKIT=1 docker build --target $$target --tag $(IMAGE):$$target --build-arg REVISION=$(REVISION) \
+	    $(if $(PIP_CONF),--secret id=pip$(comma)src=$(PIP_CONF)) $(BUILD_ARGS) . || exit 1; done
+comma := ,
+
+wheels:  ## fetch what the images install into docker/wheels, for builds that reach no index (EXTRAS="cpu train gpu")
+	@$(PYTHON) docker/wheels.py $(EXTRAS)
 
 shipped: .venv/run model_store/encoders/minilm  ## make the shipped default calibration anew (DATA=folder with text/wikipedia-en.txt)
 	@store=$$(mktemp -d) && cp -r model_store/encoders $$store/ && \
