@@ -67,15 +67,21 @@ FROM ${ENGINE}-packages AS worker-packages
 # The +cpu build is asked for by its name, so that gigabytes of CUDA cannot come in by accident: where no index has it, the
 # build ends here. A worker on a GPU: ENGINE=gpu TORCH=torch==2.13.0 TORCH_INDEX= (README of PyTorch for other CUDAs).
 ARG TORCH=torch==2.13.0+cpu
+# Byte code is made by all cores, and of what runs: of tests and of other encoders' architectures none.
 # Asked for torch alone. Empty: what pip is configured to ask, and docker/wheels.
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+# The version stands in the argument.
+# hadolint ignore=DL3013
 RUN --mount=type=cache,target=/root/.cache/pip \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca \
     --mount=type=bind,source=docker/wheels,target=/wheels \
     --mount=type=bind,from=requirements,source=/requirements,target=/requirements \
-    pip install --no-deps --find-links /wheels ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "$TORCH" \
-    && pip install --find-links /wheels --constraint /requirements/constraints.txt --requirement /requirements/train.txt
+    pip install --no-compile --no-deps --find-links /wheels ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "$TORCH" \
+    && pip install --no-compile --find-links /wheels --constraint /requirements/constraints.txt \
+         --requirement /requirements/train.txt \
+    && python -m compileall -q -j 0 -x 'transformers/models|/tests?/|torch/(testing|_inductor)|sympy' \
+         "$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
 
 
 # The encoder: `baked` without, `baked-encoder` with one; ENCODER decides which of the two the images take.
@@ -93,7 +99,8 @@ COPY service/adapters /source/service/adapters
 COPY service/commands /source/service/commands
 COPY service/modelling /source/service/modelling
 WORKDIR /source
-# hadolint ignore=SC2086 -- the options are words
+# The options are words.
+# hadolint ignore=SC2086
 RUN --mount=type=cache,target=/root/.cache/pip \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca \
@@ -104,6 +111,8 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     && PIP_FIND_LINKS=/wheels HF_TOKEN_PATH=/run/secrets/hub_token \
        python -m service.cli export --encoder "$ENCODER" $EXPORT_OPTIONS --model-store /baked --json > /baked/exported.json
 
+# A stage, not an image.
+# hadolint ignore=DL3006
 FROM baked${ENCODER:+-encoder} AS carried
 
 
@@ -124,17 +133,18 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca \
     --mount=type=bind,source=docker/wheels,target=/wheels \
-    python -m venv /opt/sbom \
-    && /opt/sbom/bin/pip install --find-links /wheels --constraint /source/constraints.txt cyclonedx-bom
+    python -m venv --without-pip /opt/sbom \
+    && pip --python /opt/sbom/bin/python install --find-links /wheels --constraint /source/constraints.txt cyclonedx-bom
 
 
 # From here on what changes with the code: the package, its bill of materials, labels.
 FROM worker-packages AS worker
 RUN --mount=type=bind,from=wheel,source=/dist,target=/dist \
     --mount=type=bind,from=sbom,source=/opt/sbom,target=/opt/sbom \
-    pip install --no-index --no-deps /dist/*.whl \
+    pip install --no-cache-dir --no-index --no-deps /dist/*.whl \
     && install --directory /usr/share/isosim \
-    && /opt/sbom/bin/cyclonedx-py environment --output-file /usr/share/isosim/sbom.cdx.json "$(command -v python)"
+    && /opt/sbom/bin/cyclonedx-py environment --no-validate --output-file /usr/share/isosim/sbom.cdx.json \
+         "$(command -v python)"
 COPY docker/entrypoint.py /opt/isosim/bin/isosim
 ENV HOME=/tmp
 USER 10001:10001
@@ -151,9 +161,10 @@ FROM gpu-packages AS gpu
 COPY --from=carried /baked /opt/isosim/model_store
 RUN --mount=type=bind,from=wheel,source=/dist,target=/dist \
     --mount=type=bind,from=sbom,source=/opt/sbom,target=/opt/sbom \
-    pip install --no-index --no-deps /dist/*.whl \
+    pip install --no-cache-dir --no-index --no-deps /dist/*.whl \
     && install --directory /usr/share/isosim \
-    && /opt/sbom/bin/cyclonedx-py environment --output-file /usr/share/isosim/sbom.cdx.json "$(command -v python)"
+    && /opt/sbom/bin/cyclonedx-py environment --no-validate --output-file /usr/share/isosim/sbom.cdx.json \
+         "$(command -v python)"
 COPY docker/entrypoint.py /opt/isosim/bin/isosim
 COPY docker/healthcheck.py /opt/isosim/
 ENV HOME=/tmp
@@ -171,9 +182,10 @@ FROM cpu-packages AS cpu
 COPY --from=carried /baked /opt/isosim/model_store
 RUN --mount=type=bind,from=wheel,source=/dist,target=/dist \
     --mount=type=bind,from=sbom,source=/opt/sbom,target=/opt/sbom \
-    pip install --no-index --no-deps /dist/*.whl \
+    pip install --no-cache-dir --no-index --no-deps /dist/*.whl \
     && install --directory /usr/share/isosim \
-    && /opt/sbom/bin/cyclonedx-py environment --output-file /usr/share/isosim/sbom.cdx.json "$(command -v python)"
+    && /opt/sbom/bin/cyclonedx-py environment --no-validate --output-file /usr/share/isosim/sbom.cdx.json \
+         "$(command -v python)"
 COPY docker/entrypoint.py /opt/isosim/bin/isosim
 COPY docker/healthcheck.py /opt/isosim/
 ENV HOME=/tmp

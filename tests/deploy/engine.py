@@ -72,9 +72,9 @@ class Engine:
         finally:
             self.docker("rm", "--force", "--volumes", container.id)
 
-    def once(self, *words: str) -> str:
-        """`docker run --rm WORDS`: its output."""
-        return self.docker("run", "--rm", "--label", self.name, *words)
+    def once(self, *words: str, given: str = "") -> str:
+        """`docker run --rm WORDS`, given something to read: its output."""
+        return self.run("docker", "run", "--rm", "--interactive", "--label", self.name, *words, input=given)
 
     def clean(self) -> None:
         """Whatever a broken test may have left, and the images."""

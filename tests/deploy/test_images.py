@@ -105,9 +105,10 @@ def test_a_volume_keeps_what_the_image_brought_and_a_new_container_brings_nothin
     assert served.python(listing) == before
     volume = served.engine.inspect(served.id)["Mounts"]
     (store,) = [mount["Name"] for mount in volume if mount["Destination"] == "/model_store"]
-    words = ("similarity", "A man is playing a guitar.", "Someone plays an instrument.")
-    assert f"{COSINE:.4f}"[:5] in engine.once("-v", f"{store}:/model_store", bare, *words)
-    assert f"{COSINE:.4f}"[:5] in engine.once(cpu, *words)
+    for words in (("-v", f"{store}:/model_store", bare), (cpu,)):
+        assert "0.667" in engine.once(
+            *words, "similarity", given="A man is playing a guitar.\tSomeone plays an instrument.\n"
+        )
 
 
 def test_a_stop_ends_it_with_0_within_its_drain_time(engine: Engine, cpu: str) -> None:
@@ -144,13 +145,16 @@ def test_a_change_of_the_code_installs_and_exports_nothing_anew(
     text = code.read_text() + "\nCHANGED = True\n"
     code.unlink()  # the other name of the file keeps its content
     code.write_text(text)
-    layers = engine.inspect(cpu)["RootFS"]["Layers"]
-    other = engine.inspect(build(engine, changed, "cpu", "-changed") + ":cpu")["RootFS"]["Layers"]
-    assert layers != other
-    packaged = engine.docker("history", "--no-trunc", "--format", "{{.Size}} {{.CreatedBy}}", cpu).splitlines()
-    assert len(layers) == len(other)
-    shared = [a for a, b in zip(layers, other, strict=True) if a == b]
-    assert layers[: len(shared)] == shared
-    anew = [line for line in packaged if not line.startswith("0B")][: len(layers) - len(shared)]
+    other = build(engine, changed, "cpu", "-changed") + ":cpu"
+    before, after = layers(engine, cpu), layers(engine, other)
+    anew = [size for layer, size in after.items() if layer not in before]
     assert anew
-    assert not [line for line in anew if "requirement" in line or "/baked" in line], anew
+    assert sum(anew) < 10 * MB
+
+
+def layers(engine: Engine, image: str) -> dict[str, float]:
+    """Digest and bytes of each layer, the base's first."""
+    digests = engine.inspect(image)["RootFS"]["Layers"]
+    history = engine.docker("history", "--human=false", "--format", "{{.Size}}", image).split()
+    sizes = [int(size) for size in reversed(history) if size != "0"]
+    return dict(zip(digests, sizes, strict=True))
