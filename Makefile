@@ -9,7 +9,7 @@ export ISOSIM_PORT ?= $(PORT)
 .DEFAULT_GOAL := help
 DATA ?= ../shared/data
 
-.PHONY: help run test check reference format redis browser balancer monitoring pods shipped bench bench-peers soak clean
+.PHONY: help run test check reference format redis browser balancer monitoring pods images wheels shipped bench bench-peers soak clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -92,6 +92,18 @@ model_store/encoders/minilm: | .venv/run
 	@$(PYTHON) -m venv .venv-deploy
 	@.venv-deploy/bin/python -m pip --disable-pip-version-check install --quiet --only-binary :all: -r $<
 	@touch $@
+# Where the registry is a site's own: IMAGE=registry/name. What pip is to ask while building: PIP_CONF=FILE, a pip.conf.
+IMAGE ?= isosim
+IMAGES ?= cpu worker
+REVISION ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
+images:  ## build the containers' images isosim:cpu and isosim:worker (IMAGES=gpu, PIP_CONF=, BUILD_ARGS="--build-arg …")
+	@for target in $(IMAGES); do \
+	  DOCKER_BUILDKIT=1 docker build --target $$target --tag $(IMAGE):$$target --build-arg REVISION=$(REVISION) \
+	    $(if $(PIP_CONF),--secret id=pip$(comma)src=$(PIP_CONF)) $(BUILD_ARGS) . || exit 1; done
+comma := ,
+
+wheels:  ## fetch what the images install into docker/wheels, for builds that reach no index (EXTRAS="cpu train gpu")
+	@$(PYTHON) docker/wheels.py $(EXTRAS)
 
 shipped: .venv/run model_store/encoders/minilm  ## make the shipped default calibration anew (DATA=folder with text/wikipedia-en.txt)
 	@store=$$(mktemp -d) && cp -r model_store/encoders $$store/ && \

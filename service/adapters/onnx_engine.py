@@ -1,5 +1,8 @@
 """The encoder and calibrator graphs on ONNX Runtime."""
 
+import contextlib
+import functools
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +56,18 @@ def open_session(
     options.add_session_config_entry("session.force_spinning_stop", "1")
     # Shapes change with every batch: a remembered plan for each of them is memory that only grows.
     options.enable_mem_pattern = False
+    if "CUDAExecutionProvider" in providers:
+        load_cuda()
     if on_gpu(providers):
         return ort.InferenceSession(path, options, providers=providers, provider_options=gpu_options(providers, memory))
     return ort.InferenceSession(path, options, providers=providers, disabled_optimizers=SLOWER_FUSED)
+
+
+@functools.cache
+def load_cuda() -> None:
+    """CUDA's libraries out of the wheels that [gpu] brings; where there are none, the system's."""
+    with contextlib.redirect_stdout(sys.stderr):  # it prints what it misses; stdout is for results
+        ort.preload_dlls()
 
 
 def on_gpu(providers: list[str]) -> bool:

@@ -7,9 +7,9 @@ from pathlib import Path
 import onnx
 
 from service.adapters import probe
-from service.adapters.artifacts import read_json
-from service.adapters.domain_store import REPORT, DomainStore, read_version
+from service.adapters.domain_store import DomainStore
 from service.adapters.encoder_store import CALIBRATOR, ENCODER, JOINED, TOKENIZER, EncoderArtifact, EncoderStore
+from service.adapters.seeding import adopt_default
 from service.core.encoders import EncoderSpec
 from service.core.registry import DEFAULT
 from service.modelling.checkpoints import Checkpoint
@@ -55,19 +55,14 @@ def export(store: Path, artifact_id: str, checkpoint: Checkpoint, spec: EncoderS
 def install_default(store: Path, artifact: EncoderArtifact, say: Say) -> None:
     """The shipped `default` calibration of this encoder, if there is one and the domain has none yet."""
     domains = DomainStore(store)
-    aliases = domains.aliases(DEFAULT, artifact.digest)
     folder = SHIPPED / artifact.digest
-    if aliases.champion is not None:
-        return
     if not folder.is_dir():
-        say(
-            "no default calibration is shipped for this encoder; "
-            "percentiles come after: isosim calibrate FILE --domain default"
-        )
+        if domains.aliases(DEFAULT, artifact.digest).champion is None:
+            say(
+                "no default calibration is shipped for this encoder; "
+                "percentiles come after: isosim calibrate FILE --domain default"
+            )
         return
-    shipped = read_version(folder)
-    facts = {key: shipped.manifest[key] for key in ("method", "encoder", "sentences", "seed")}
-    report = read_json(folder / REPORT)
-    version = domains.publish(DEFAULT, facts, report, shipped.weights, shipped.model)
-    domains.promote(DEFAULT, artifact.digest, version, expected=aliases)
-    say(f"default calibration installed as default@{version}")
+    version = adopt_default(domains, folder, artifact.digest)
+    if version is not None:
+        say(f"default calibration installed as default@{version}")

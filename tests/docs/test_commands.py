@@ -1,6 +1,7 @@
 """Every command of the documents runs: shell and Python blocks in order, as a reader would copy them.
 
-A block under the line `<!-- not run: reason -->` is left out; what it says must be seen to elsewhere.
+A block under the line `<!-- not run: reason -->` is left out; what it says must be seen to elsewhere. A block under
+`<!-- run by tests/deploy -->` is run there, where there is an engine.
 """
 
 import os
@@ -27,6 +28,7 @@ PAGES = [
 ]
 FENCE = re.compile(r"(?P<before>[^\n]*)\n```(?P<kind>sh|python)\n(?P<code>.*?)\n```", re.S)
 NOT_RUN = re.compile(r"<!-- not run: .+ -->")
+DEPLOY = "<!-- run by tests/deploy -->"
 ADDRESS = "http://127.0.0.1:8000"
 
 
@@ -40,9 +42,10 @@ class Block(NamedTuple):
     fails: bool
 
 
-def blocks(page: str) -> Iterator[Block]:
+def blocks(page: str, *, deploy: bool = False) -> Iterator[Block]:
+    """In order: those that need the page's server alone, or those that need an engine for containers."""
     for match in FENCE.finditer((ROOT / page).read_text(encoding="utf-8")):
-        if not NOT_RUN.fullmatch(match["before"]):
+        if (match["before"] == DEPLOY) is deploy and not NOT_RUN.fullmatch(match["before"]):
             yield Block(match["kind"], match["code"], match["before"] == ON_PURPOSE)
 
 
@@ -58,7 +61,8 @@ def what_a_reader_has(folder: Path) -> None:
 
 def test_the_documents_have_commands_and_few_are_left_out() -> None:
     text = "".join((ROOT / page).read_text(encoding="utf-8") for page in PAGES)
-    assert sum(1 for page in PAGES for _ in blocks(page)) > 4 * len(NOT_RUN.findall(text))
+    run = [block for page in PAGES for deploy in (False, True) for block in blocks(page, deploy=deploy)]
+    assert len(run) > 4 * len(NOT_RUN.findall(text))
     assert not re.search(r"^```$\n(curl|isosim|make|\.venv)", text, re.M), "a command in a block that is not ```sh"
 
 

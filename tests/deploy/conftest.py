@@ -1,0 +1,63 @@
+"""An engine, and the images built on it as a site without a package index builds them; all is gone afterwards."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.engine import ROOT, Engine, start_engine, stop_engine
+
+REVISION = "0123456789abcdef"
+
+
+@pytest.fixture(scope="session")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    folder = tmp_path_factory.mktemp("engine")
+    try:
+        engine = start_engine(folder)
+        yield engine
+        engine.clean()
+    finally:
+        stop_engine(folder)
+
+
+@pytest.fixture(scope="session")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of this checkout in a place of their own, with the wheels that pip here can get."""
+    folder = tmp_path_factory.mktemp("tree")
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in names.split("\0"):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+    subprocess.run([sys.executable, "docker/wheels.py"], cwd=folder, check=True)
+    (folder / "pip.conf").write_text("[global]\nno-index = true\n")
+    return folder
+
+
+def build(engine: Engine, tree: Path, images: str, name: str = "", arguments: str = "") -> str:
+    """`make images` without a network: all comes out of docker/wheels. Gives the repository, without the tag."""
+    repository = f"{engine.name}{name}"
+    words = [f"IMAGES={images}", f"IMAGE={repository}", f"REVISION={REVISION}", f"PIP_CONF={tree / 'pip.conf'}"]
+    engine.run("make", "images", *words, f"BUILD_ARGS=--network none {arguments}", cwd=tree)
+    return repository
+
+
+@pytest.fixture(scope="session")
+def cpu(engine: Engine, tree: Path) -> str:
+    return build(engine, tree, "cpu") + ":cpu"
+
+
+@pytest.fixture(scope="session")
+def worker(engine: Engine, tree: Path) -> str:
+    return build(engine, tree, "worker") + ":worker"
+
+
+@pytest.fixture(scope="session")
+def bare(engine: Engine, tree: Path) -> str:
+    """`cpu` without an encoder."""
+    return build(engine, tree, "cpu", "-bare", "--build-arg ENCODER=") + ":cpu"

@@ -1,0 +1,56 @@
+"""Dockerfile, compose files and what lies beside them, without an engine."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from service.modelling.checkpoints import KNOWN
+from service.settings import unread
+from tests.deploy.engine import ROOT
+
+TOOLS = Path(sys.executable).parent
+DEPLOYED = ["Dockerfile", "docker-compose.yml", "docker-compose.gpu.yml", "docs/how-to/docker.md"]
+
+
+def succeeds(*command: str | Path, **environment: str) -> None:
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_hadolint_finds_nothing() -> None:
+    succeeds(TOOLS / "hadolint", "Dockerfile")
+
+
+def test_yamllint_finds_nothing() -> None:
+    succeeds(TOOLS / "yamllint", "--strict", "docker-compose.yml", "docker-compose.gpu.yml", "docker")
+
+
+def test_prometheus_takes_its_configuration() -> None:
+    assert shutil.which("promtool"), "promtool is missing; make test installs it"
+    succeeds("promtool", "check", "config", "docker/prometheus.yml")
+
+
+@pytest.mark.parametrize("file", DEPLOYED)
+def test_every_setting_that_is_named_is_one(file: str) -> None:
+    """A misspelt one would be passed over in silence."""
+    assert not unread(re.findall(r"\bISOSIM_[A-Z_]+", (ROOT / file).read_text(encoding="utf-8")))
+
+
+def test_the_labels_version_is_the_packages() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert set(re.findall(r"^ARG VERSION=(.*)", (ROOT / "Dockerfile").read_text(), re.M)) == {version}
+
+
+def test_the_wheels_for_a_build_without_an_index_are_those_that_it_asks_for() -> None:
+    known = KNOWN["minilm"]
+    torch = next(line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.startswith("torch=="))
+    assert f'"{known.package}=={known.version}"' in (ROOT / "docker" / "wheels.py").read_text()
+    assert f"ARG TORCH={torch}+cpu" in (ROOT / "Dockerfile").read_text()

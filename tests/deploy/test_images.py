@@ -1,0 +1,160 @@
+"""The images on a real engine: what is in them, how they start, answer and end."""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import wait_until
+from tests.deploy.conftest import REVISION, build
+from tests.deploy.engine import HARDENED, ROOT, Container, Engine, answers
+
+pytestmark = pytest.mark.deploy
+
+MB = 1_000_000
+COSINE = 0.6674459  # of the README's first pair
+BASE = re.search(r"^ARG BASE=(\S+)", (ROOT / "Dockerfile").read_text(), re.M)
+ANONYMOUS = ("-e", "ISOSIM_ALLOW_ANONYMOUS=true")
+
+
+@pytest.fixture(scope="module")
+def served(engine: Engine, cpu: str) -> Iterator[Container]:
+    """The image as a site runs it, on a volume that was empty."""
+    volume = f"{engine.volume('store')}:/model_store"
+    limits = ("--memory", "1g", "--cpus", "2")
+    with engine.container(*HARDENED, *limits, "-p", "127.0.0.1::8000", "-v", volume, *ANONYMOUS, cpu) as container:
+        container.healthy()
+        yield container
+
+
+def packages(engine: Engine, image: str) -> set[str]:
+    code = "import importlib.metadata as m; print(*[d.metadata['name'].lower() for d in m.distributions()])"
+    return set(engine.once("--entrypoint", "python", image, "-c", code).split())
+
+
+def test_cpu_takes_450_mb_over_its_base_at_most_without_an_encoder(
+    engine: Engine, cpu: str, bare: str, worker: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert BASE
+    base = engine.size(BASE[1])
+    with capsys.disabled():
+        print(f"\nbase {base / MB:.0f} MB; over it:", end="")
+        for name, image in {"cpu without an encoder": bare, "cpu": cpu, "worker": worker}.items():
+            print(f" {name} {(engine.size(image) - base) / MB:.0f} MB", end="")
+        print()
+    assert engine.size(bare) - base <= 450 * MB
+
+
+def test_torch_is_in_the_worker_alone_and_cuda_in_neither(engine: Engine, cpu: str, worker: str) -> None:
+    serving, training = packages(engine, cpu), packages(engine, worker)
+    assert {"onnxruntime", "isosim"} <= serving
+    assert {"torch", "onnxruntime", "isosim"} <= training
+    assert not serving & {"torch", "transformers", "onnx", "scikit-learn", "cyclonedx-bom"}
+    assert not [name for name in serving | training if name.startswith(("nvidia", "triton"))]
+    assert engine.once("--entrypoint", "python", worker, "-c", "import torch; print(torch.version.cuda)") == "None\n"
+
+
+def test_an_image_says_what_it_is_and_lists_what_is_in_it(engine: Engine, cpu: str, worker: str) -> None:
+    version = engine.once(cpu, "--version").split()[1]
+    for image, in_it, not_in_it in ((cpu, "onnxruntime", "torch"), (worker, "torch", "cyclonedx-bom")):
+        labels = engine.inspect(image)["Config"]["Labels"]
+        assert labels["org.opencontainers.image.version"] == version
+        assert labels["org.opencontainers.image.revision"] == REVISION
+        read = "print(open('/usr/share/isosim/sbom.cdx.json').read())"
+        bill = json.loads(engine.once("--entrypoint", "python", image, "-c", read))
+        assert bill["bomFormat"] == "CycloneDX"
+        listed = {part["name"].lower(): part["version"] for part in bill["components"]}
+        assert in_it in listed
+        assert listed["isosim"] == version
+        assert not_in_it not in listed
+        assert packages(engine, image) == set(listed)
+
+
+def test_it_needs_no_root_no_shell_and_writes_to_nothing_but_its_volume(
+    engine: Engine, cpu: str, worker: str, served: Container
+) -> None:
+    for image in (cpu, worker):
+        config = engine.inspect(image)["Config"]
+        assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", config["User"])
+        assert config["Entrypoint"] == ["isosim"]
+    answer = answers(served.url)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["cosine"] == [pytest.approx(COSINE, abs=1e-4)]
+    assert answer.json()["percentile"][0] > 0.99  # the encoder's default calibration came along
+    status = served.python("print(open('/proc/1/status').read())")
+    assert re.search(r"^Uid:\s+10001\s+10001\s+10001\s+10001$", status, re.M)
+    assert re.search(r"^CapEff:\s+0+$", status, re.M)
+    assert "torch" not in served.python("print(open('/proc/1/maps').read())")
+    assert engine.docker("diff", served.id).strip() == ""
+
+
+def test_a_volume_keeps_what_the_image_brought_and_a_new_container_brings_nothing_twice(
+    engine: Engine, bare: str, cpu: str, served: Container
+) -> None:
+    listing = "from pathlib import Path; print(*sorted(map(str, Path('/model_store').glob('*/*/*'))))"
+    before = served.python(listing)
+    assert len(re.findall(r"/encoders/minilm/[0-9a-f]{64}", before)) == 1
+    assert "/domains/default/1" in before
+    assert served.stop(15)[0] == 0
+    engine.docker("start", served.id)
+    served.healthy()
+    assert served.python(listing) == before
+    volume = served.engine.inspect(served.id)["Mounts"]
+    (store,) = [mount["Name"] for mount in volume if mount["Destination"] == "/model_store"]
+    for words in (("-v", f"{store}:/model_store", bare), (cpu,)):
+        assert "0.667" in engine.once(
+            *words, "similarity", given="A man is playing a guitar.\tSomeone plays an instrument.\n"
+        )
+
+
+def test_a_stop_ends_it_with_0_within_its_drain_time(engine: Engine, cpu: str) -> None:
+    volume = f"{engine.volume('stop')}:/model_store"
+    with engine.container("-p", "127.0.0.1::8000", "-v", volume, *ANONYMOUS, cpu) as container:
+        wait_until(lambda: answers(container.url).status_code == 200, seconds=60)
+        code, took = container.stop(20)
+        assert code == 0, container.log()
+        assert took < 10
+
+
+def test_a_stop_while_it_starts_is_heard(engine: Engine, cpu: str) -> None:
+    """The first process of a container ignores a signal that it has no handler for."""
+    with engine.container(*ANONYMOUS, cpu) as container:
+        wait_until(lambda: "put into the model store" in container.log())
+        code, took = container.stop(60)
+        assert code in (0, 143), container.log()
+        assert took < 30
+
+
+def test_without_keys_nobody_is_served(engine: Engine, cpu: str) -> None:
+    with engine.container(cpu) as container:
+        wait_until(lambda: not container.state["Running"], seconds=60)
+        assert container.state["ExitCode"] == 1
+        assert "ISOSIM_API_KEYS_FILE" in container.log()
+
+
+def test_a_change_of_the_code_installs_and_exports_nothing_anew(
+    engine: Engine, tree: Path, cpu: str, tmp_path: Path
+) -> None:
+    changed = tmp_path / "changed"
+    shutil.copytree(tree, changed, copy_function=os.link)
+    code = changed / "service" / "api" / "similarity.py"
+    text = code.read_text() + "\nCHANGED = True\n"
+    code.unlink()  # the other name of the file keeps its content
+    code.write_text(text)
+    other = build(engine, changed, "cpu", "-changed") + ":cpu"
+    before, after = layers(engine, cpu), layers(engine, other)
+    anew = [size for layer, size in after.items() if layer not in before]
+    assert anew
+    assert sum(anew) < 10 * MB
+
+
+def layers(engine: Engine, image: str) -> dict[str, float]:
+    """Digest and bytes of each layer, the base's first."""
+    digests = engine.inspect(image)["RootFS"]["Layers"]
+    history = engine.docker("history", "--human=false", "--format", "{{.Size}}", image).split()
+    sizes = [int(size) for size in reversed(history) if size != "0"]
+    return dict(zip(digests, sizes, strict=True))
