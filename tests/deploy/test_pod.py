@@ -6,6 +6,7 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ KEY, PASSWORD = "a-key-for-the-pods", "apasswordforredis"
 VALUES: Values = {
     "encoder": "tiny",
     "service": {"port": 8000},
-    "api": {"replicas": 1, "drain": {"delay": 1, "seconds": 5}},
+    "api": {"replicas": 1, "drain": {"delay": 4, "seconds": 5}},
 }
 API, REDIS, TEST = "similarity-isosim-api-pod-0-api", "similarity-isosim-redis-redis", "similarity-isosim-test-test"
 
@@ -176,10 +177,21 @@ def test_helm_test_passes_through_the_service(pods: Pods) -> None:
     assert "a request without a key is refused" in log
 
 
-def test_told_to_stop_it_ends_within_its_grace(pods: Pods) -> None:
-    """Last: the pod is gone afterwards."""
-    grace = pods.api["terminationGracePeriodSeconds"]
-    began = time.monotonic()
-    pods.podman.run("stop", "--time", str(grace), API)
-    assert time.monotonic() - began < grace
+def test_the_doctor_finds_no_fault_in_it(pods: Pods) -> None:
+    findings = json.loads(pods.podman.run("exec", API, "isosim", "doctor", "--json"))["checks"]
+    states = {finding["check"]: finding["state"] for finding in findings}
+    assert "fault" not in states.values(), findings
+    assert (states["redis eviction"], states["store"]) == ("ok", "ok"), findings
+
+
+def test_told_to_stop_it_serves_on_until_balancers_know_and_ends_within_its_grace(pods: Pods) -> None:
+    """Last: the pod is gone afterwards. What the deployment's comments promise of a stopping pod."""
+    body = {"pairs": [sentences(2)]}
+    grace, began = pods.api["terminationGracePeriodSeconds"], time.monotonic()
+    with ThreadPoolExecutor(1) as kubelet:
+        stopped = kubelet.submit(pods.podman.run, "stop", "--time", str(grace), API)
+        wait_until(lambda: pods.client.get("/readyz").status_code == 503, every=0.01)
+        assert pods.client.post("/similarity", json=body).status_code == 200
+        stopped.result()
+    assert VALUES["api"]["drain"]["delay"] < time.monotonic() - began < grace
     assert pods.podman.inspect(API)["State"]["ExitCode"] in {0, 128 + signal.SIGTERM}  # not 137, killed

@@ -1,0 +1,76 @@
+"""docs/how-to/kubernetes.md: every file in it is taken by the chart, every command speaks of what is there."""
+
+import re
+import shlex
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.deploy.chart import ROOT, Manifest, Values, ask_helm, manifests, merged
+from tests.deploy.test_alerts import alerts
+
+pytestmark = pytest.mark.deploy
+
+PAGE = (ROOT / "docs" / "how-to" / "kubernetes.md").read_text(encoding="utf-8")
+YOURS, ALONE, *ADDITIONS = [yaml.safe_load(text) for text in re.findall(r"^```yaml\n(.+?)^```$", PAGE, re.M | re.S)]
+BLOCKS = re.findall(r"^```console\n(.+?)^```$", PAGE, re.M | re.S)
+
+
+def commands() -> list[list[str]]:
+    """Lines that begin with `$`, joined with those that go on."""
+    text = "\n".join(BLOCKS).replace("\\\n", " ")
+    return [shlex.split(line) for line in re.findall(r"^\$ (.+)$", text, re.M)]
+
+
+def of_a_set(word: str) -> Values:
+    name, _, value = word.partition("=")
+    found: Any = yaml.safe_load(value) if not name.endswith("tag") else value
+    for part in reversed(name.split(".")):
+        found = {part: found}
+    return dict(found)
+
+
+def values_of(command: list[str]) -> Values:
+    """What helm would take from -f and --set, and from the release before."""
+    parts = [YOURS] if "--reuse-values" in command else []
+    for option, word in pairwise(command):
+        if option == "-f":
+            parts.append(YOURS if word == "yours.yaml" else yaml.safe_load((ROOT / word).read_text()))
+        elif option == "--set":
+            parts.append(of_a_set(word))
+    return merged(*parts)
+
+
+def rendered(wanted: list[Values]) -> list[list[Manifest]]:
+    answers = ask_helm([{"render": values} for values in wanted])
+    assert [(values, a["refused"]) for values, a in zip(wanted, answers, strict=True) if "refused" in a] == []
+    return [list(manifests(answer)) for answer in answers]
+
+
+def test_every_command_of_helm_renders() -> None:
+    ours = [c for c in commands() if c[0] == "helm" and "k8s/isosim" in c]
+    assert len(ours) > 4
+    rendered([values_of(command) for command in ours])
+
+
+def test_every_file_is_taken_by_the_chart() -> None:
+    rendered([YOURS, ALONE, *(merged(YOURS, addition) for addition in ADDITIONS)])
+    rendered([merged(YOURS, *ADDITIONS)])  # and all of them together
+
+
+def test_every_command_names_what_is_there() -> None:
+    scaled = merged(YOURS, {"autoscaling": {"kind": "hpa"}})
+    (found,) = rendered([scaled])
+    kinds = {"deploy": "Deployment", "deployment": "Deployment", "service": "Service", "hpa": "HorizontalPodAutoscaler"}
+    there = {(m["kind"], m["metadata"]["name"]) for m in found}
+    named = re.findall(r"\b(deploy|deployment|service|hpa)[/ ](similarity-[a-z-]+)", "\n".join(BLOCKS))
+    assert len(named) > 5
+    assert {(kinds[kind], name) for kind, name in named} <= there
+    secrets = set(re.findall(r"create secret generic (\S+)", "\n".join(BLOCKS)))
+    assert secrets == {YOURS["access"]["apiKeysSecret"]["name"], YOURS["redis"]["own"]["passwordSecret"]["name"]}
+
+
+def test_the_page_counts_the_alerts() -> None:
+    assert f"has {len(alerts())} alerts" in PAGE
