@@ -34,7 +34,10 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, folder / name)
-    subprocess.run([sys.executable, "docker/wheels.py"], cwd=folder, check=True)
+    fetched = subprocess.run(
+        [sys.executable, "docker/wheels.py"], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert fetched.returncode == 0, fetched.stderr[-4000:]
     (folder / "pip.conf").write_text("[global]\nno-index = true\n")
     return folder
 

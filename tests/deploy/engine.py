@@ -117,7 +117,10 @@ class Container:
             assert self.state["Running"], self.log()
             return bool(self.state["Health"]["Status"] == "healthy")
 
-        wait_until(is_healthy, seconds, every=0.3)
+        try:
+            wait_until(is_healthy, seconds, every=0.3)
+        except AssertionError:
+            raise AssertionError(f"{self.state['Health']}\n{self.log()[-4000:]}") from None
 
     def stop(self, grace: int) -> tuple[int, float]:
         """Exit code, and seconds until it ended."""
