@@ -28,6 +28,7 @@ PART = ".npz"  # a file for each part of the domain model
 FORMAT = 1  # of a version's files; raise it when an older release would read them wrongly
 TOMBSTONE = "deleted"  # keeps a deleted version's number from being given again
 NAME = re.compile(DOMAIN_NAME)
+REMEDY = "delete it and promote a version"  # an aliases.json that nobody understands
 Weights = dict[str, npt.NDArray[Any]]
 
 
@@ -203,6 +204,8 @@ class DomainStore:
             stored = read_json(self.place(domain) / ALIASES)
         except FileNotFoundError:
             return {"revision": 0, "encoders": {}}
+        except CorruptArtifact as error:
+            raise CorruptArtifact(f"{error}; {REMEDY}") from error
         encoders = stored.get("encoders")
         named = encoders.values() if isinstance(encoders, dict) else [None]
         if not isinstance(stored.get("revision"), int) or not all(map(understood, named)):

@@ -32,7 +32,7 @@ class LocalJobs:
         self.jobs, self.model_store, self.threads, self.timeout = jobs, model_store, threads, timeout
         self.on_busy = on_busy  # told when a calibration starts and ends to use this machine
         self._queue: asyncio.Queue[str] = asyncio.Queue()
-        self._taken: set[str] = set()  # jobs that wait in the queue or run
+        self._waiting: set[str] = set()  # what is in the queue
         self._task: asyncio.Task[None] | None = None
         self._current: tuple[str, asyncio.subprocess.Process] | None = None
         self._stopped: str | None = None  # the job whose end its canceller records
@@ -65,8 +65,8 @@ class LocalJobs:
             )
 
     async def submit(self, job_id: str, attempt: int) -> None:
-        if job_id not in self._taken:
-            self._taken.add(job_id)
+        if job_id not in self._waiting:
+            self._waiting.add(job_id)
             self._queue.put_nowait(job_id)
 
     async def recover(self, waiting: Sequence[Job]) -> None:
@@ -81,18 +81,18 @@ class LocalJobs:
     async def _run(self) -> None:
         while True:
             job_id = await self._queue.get()
+            self._waiting.discard(job_id)
             try:
                 await self._run_one(job_id)
             except NotFound:
                 continue  # cancelled while it waited, and its record is gone
             except Exception:  # the loop's boundary: one odd job must not stop all others
                 log.exception("job %s could not be run", job_id)
-            finally:
-                self._taken.discard(job_id)
 
     async def _run_one(self, job_id: str) -> None:
-        if await asyncio.to_thread(self.jobs.decided, job_id):
-            return  # cancelled while it waited
+        before = await asyncio.to_thread(self.jobs.read, job_id)
+        if before.status is not Status.QUEUED or await asyncio.to_thread(self.jobs.decided, job_id):
+            return  # handed over twice, or cancelled while it waited
         environment = {
             **os.environ,
             "ISOSIM_MODEL_STORE": str(self.model_store),
@@ -113,9 +113,11 @@ class LocalJobs:
             await kill(child)
             self._current = None
             self.on_busy(False)
-            # Whatever ended the child, a job that still says running does not run.
+            # Whatever ended the child, a job that still says running does not run. One that is queued has either not
+            # begun or, after an attempt that was put off, been retried already.
             job = await asyncio.to_thread(self.jobs.read, job_id)
-            if job.status in (Status.RUNNING, Status.QUEUED) and self._stopped != job_id:
+            retried = job.status is Status.QUEUED and job.attempt > before.attempt
+            if job.status in (Status.RUNNING, Status.QUEUED) and not retried and self._stopped != job_id:
                 await asyncio.to_thread(self.jobs.interrupt, job_id)
 
     def _time_out(self, job_id: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import Process, RedisServer, Serve, wait_until
 from tests.faults.conftest import root
-from tests.faults.jobs import TEXTS, becomes, holds, post, record, retry, whole_versions
+from tests.faults.jobs import TEXTS, ended, held_job, holds, retry, state, whole_versions
 from tests.faults.load import Load
 from tests.faults.volume import PAGE, Volume
 from tests.http.test_calibrate import accepts_jobs, score
@@ -70,18 +70,17 @@ def test_a_disk_that_is_full_during_a_fit_interrupts_the_job_and_a_retry_ends_it
 ) -> None:
     volume = with_news
     server = serve(model_store=volume.store, encoder="tiny")
-    with Load(server, "news") as load:
-        job = post(server, "news", sentences(2000), promote="always")
-        wait_until(lambda: record(volume.store, job)["stage"] == "embedding", every=0.001)
-        with volume.full(leaving=4 * PAGE):  # for the record, but not for a version
-            assert "No space left" in becomes(server, job, "interrupted")["error"]
-            assert whole_versions(volume.store, "news") == [1, 2]
-            load.answered(10)
-        assert holds(volume.store, TEXTS[7])
-        load.nothing_was_lost(10)
-        load.may_change = True
-        retry(server, job)
-        assert becomes(server, job, "succeeded")["version"] == 3
+    before = score(server, "news").content
+    held = held_job(server, server, volume.store, "news", promote="always")
+    with volume.full(leaving=4 * PAGE):  # room for its record, but not for a version
+        held.let_go()
+        assert "No space left" in ended(server, held.job)["error"]
+        assert state(server, held.job)["status"] == "interrupted"
+        assert whole_versions(volume.store, "news") == [1, 2]
+        assert score(server, "news").content == before
+    assert holds(volume.store, TEXTS[7])
+    retry(server, held.job)
+    assert ended(server, held.job)["version"] == 3
     assert whole_versions(volume.store, "news") == [1, 2, 3]
     assert half_made(volume.store / "domains") == []
     assert not holds(volume.store, TEXTS[7])

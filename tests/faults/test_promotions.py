@@ -9,10 +9,9 @@ from pathlib import Path
 import httpx
 
 from service.adapters.domain_store import DomainStore
-from tests.conftest import Serve, Server, wait_until
+from tests.conftest import Serve, wait_until
 from tests.faults.load import Load
 from tests.http.test_calibrate import score
-from tests.text import sentences
 
 VERSIONS = 6
 CALLERS = 6
@@ -84,13 +83,14 @@ def test_promoting_rolling_back_deleting_and_scoring_at_once_ends_in_whole_versi
     assert score(server, "news").json()["version"] == domains.aliases("news", digest).champion
 
 
-def test_a_swap_under_load_fails_no_request(serve: Serve, store: Path) -> None:
-    server: Server = serve(model_store=store, encoder="tiny")
-    server.calibrate("busy", sentences(300), method="whitening")
-    with Load(server, "busy") as load:
-        load.answered(20)
+def test_a_swap_under_load_fails_no_request(serve: Serve, news: Path) -> None:
+    server = serve(model_store=news, encoder="tiny")
+    domains = DomainStore(news)
+    digest = str(domains.manifest("news", 2)["encoder"]["digest"])
+    with Load(server, "news") as load:
         load.may_change = True
-        assert server.calibrate("busy", sentences(350), method="sn", promote="always")["promoted"]
-        wait_until(lambda: score(server, "busy").json()["version"] == 2, seconds=5)
-        load.answered(20)
+        for version in (1, 2, 1, 2):
+            load.answered(20)
+            domains.promote("news", digest, version, expected=domains.aliases("news", digest))  # as a worker does
+            wait_until(lambda: score(server, "news").json()["version"] == version, seconds=5)  # noqa: B023
     assert set(load.statuses) == {200}
