@@ -88,14 +88,15 @@ def run_job(settings: Settings, job_id: str) -> Job:
         JobCancelled: the job had ended, or was cancelled meanwhile.
         Conflict: another worker is at it.
     """
-    # Here and not above: the RQ parent and the settings stay light, torch loads in the child alone.
-    from service.modelling.job import Posted, calibrate_job  # noqa: PLC0415
-
     jobs = JobStore(settings.model_store)
     domains = DomainStore(settings.model_store)
     reporter = Reporter(jobs, jobs.begin(job_id))
     try:
         with reporter.beating():
+            # Here and not above: the RQ parent and the settings stay light, torch loads in the child alone. And not
+            # before the job has begun: a time-out or a broken installation would leave it queued, with its text.
+            from service.modelling.job import Posted, calibrate_job  # noqa: PLC0415
+
             encoder = EncoderStore(settings.model_store).find(
                 f"{reporter.job.request.encoder_id}@{reporter.job.request.encoder}"
             )
