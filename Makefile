@@ -9,7 +9,7 @@ export ISOSIM_PORT ?= $(PORT)
 .DEFAULT_GOAL := help
 DATA ?= ../shared/data
 
-.PHONY: help run test check reference format redis browser shipped bench bench-peers clean
+.PHONY: help run test check reference format redis browser balancer shipped bench bench-peers soak clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -17,7 +17,7 @@ help:  ## this list
 run: .venv/run model_store/encoders/minilm  ## environment, default encoder, server on http://127.0.0.1:8000 (PORT=)
 	@exec $(BIN)/isosim serve
 
-test: check redis browser .venv-clients/ready  ## everything the tests need (a real Redis included), all checks, all tests
+test: check redis browser balancer .venv-clients/ready  ## everything the tests need (a real Redis included), all checks, all tests
 	$(BIN)/python -m pytest
 
 check: .venv/dev  ## ruff, mypy (strict), import-linter
@@ -47,6 +47,9 @@ redis:
 
 browser:
 	$(call installed,chromium,chromium)
+
+balancer:
+	$(call installed,haproxy,haproxy)
 
 model_store/encoders/minilm: | .venv/run
 	@echo "exporting the default encoder, once (about a minute)"
@@ -90,6 +93,15 @@ $(INT8): | .venv/run model_store/encoders/minilm
 	@$(BIN)/isosim export --encoder minilm --precision auto --text $(DATA)/text/wikipedia-en.txt --sts $(DATA)/sts
 	@head -5000 $(DATA)/text/wikipedia-en.txt > .venv/sentences.txt
 	@[ ! -d $(INT8) ] || $(BIN)/isosim calibrate .venv/sentences.txt --domain default --encoder minilm-int8 --promote always
+
+.venv-load/ready: loadtest/requirements.txt
+	@echo "installing locust"
+	@$(PYTHON) -m venv .venv-load
+	@.venv-load/bin/python -m pip --disable-pip-version-check install --quiet --only-binary :all: -r $<
+	@touch $@
+
+soak: .venv/dev .venv-load/ready model_store/encoders/minilm redis  ## half an hour of mixed users: does anything grow, leak or slow down? (MINUTES=)
+	@$(BIN)/python -m loadtest.soak --minutes $(or $(MINUTES),30)
 
 PEERS := loadtest/peers/environments
 bench-peers: .venv/run model_store/encoders/minilm  ## environments of infinity and sentence-transformers, for `make bench`

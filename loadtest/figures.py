@@ -63,7 +63,7 @@ def growth(result: dict[str, Any], target: Path) -> None:
         plain(axes, title)
         axes.set_xscale("log", base=2 if axes is not right else 10)
         axes.set_xlabel(below, fontsize=8)
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.08 * axes.get_ylim()[1])
     left.legend(frameon=False, fontsize=8)
     figure.tight_layout()
     figure.savefig(target, dpi=130)
@@ -82,9 +82,37 @@ def memory(result: dict[str, Any], target: Path) -> None:
     plt.close(figure)
 
 
+def soak(result: dict[str, Any], target: Path) -> None:
+    """Latency, memory, and whatever could leak, over the minutes of a soak."""
+    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(10, 3))
+    looks = result["looks"]
+    minutes = [one["at"] / 60 for one in looks]
+    for place, name, colour in ((1, "p50", "#f59e0b"), (2, "p99", "#c2410c")):
+        left.plot(
+            [row[0] / 60 for row in result["latency"]],
+            [row[place] for row in result["latency"]],
+            color=colour,
+            label=name,
+        )
+    plain(left, "/similarity, ms")
+    middle.plot(minutes, [one["resident"] / 2**20 for one in looks], color=INK)
+    plain(middle, "resident memory, MiB")
+    for name, colour in zip(("descriptors", "threads", "tasks", "redis_connections"), COLOURS.values(), strict=False):
+        right.plot(minutes, [one[name] for one in looks], color=colour, label=name.replace("_", " "))
+    plain(right, "held")
+    for axes in (left, middle, right):
+        axes.set_xlabel("minutes", fontsize=8)
+        axes.set_ylim(0, 1.08 * axes.get_ylim()[1])
+    for axes in (left, right):
+        axes.legend(frameon=False, fontsize=7)
+    figure.tight_layout()
+    figure.savefig(target, dpi=130)
+    plt.close(figure)
+
+
 def draw(folder: Path) -> None:
     """Every picture whose figures are there."""
-    for name, make in (("throughput", throughput), ("growth", growth), ("memory", memory)):
+    for name, make in (("throughput", throughput), ("growth", growth), ("memory", memory), ("soak", soak)):
         file = folder / f"{name}.json"
         if file.is_file():
             make(json.loads(file.read_text())["result"], folder / f"{name}.png")

@@ -1,28 +1,25 @@
-"""The API process: builds its parts, warms up, serves, drains."""
+"""The API: its parts built and warmed up, and the ASGI application around them."""
 
 import asyncio
 import contextlib
 import gc
 import logging
-import socket
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
-from types import FrameType
 from typing import Any
 
-import uvicorn
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
+from threadpoolctl import threadpool_limits
 
 from service import __version__
+from service.adapters import probe
 from service.adapters.artifacts import try_lock
 from service.adapters.calibration_source import StoredCalibrations
 from service.adapters.device import plan_execution, usable_cores
 from service.adapters.domain_store import DomainStore
 from service.adapters.encoder_store import EncoderStore
-from service.adapters.http_protocol import ConnectionLimits, guarded
 from service.adapters.job_store import JobStore
 from service.adapters.local_jobs import LocalJobs
 from service.adapters.onnx_engine import OnnxCalibrator, OnnxEncoder, choose_providers, on_gpu
@@ -48,7 +45,7 @@ from service.api import (
 from service.api.auth import Keys
 from service.api.middleware import Envelope
 from service.api.origin import cors
-from service.api.state import Service
+from service.api.state import Phase, Service
 from service.core.drift import DriftMonitor
 from service.core.embedding import Embedder
 from service.core.errors import Unavailable
@@ -66,7 +63,6 @@ LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 LEASE_MARGIN = 10.0  # s a request counts as under way beyond the time it may take
 COUNT_SECONDS = 10.0  # between counts of the jobs on record; each reads all of them
 EXPIRE_SECONDS = 60.0  # between looks for jobs that were interrupted long ago, and for text of dead processes
-SWITCH_SECONDS = 0.0005  # until a busy event loop hands over: a device that waits for it computes nothing meanwhile
 GPU_WARM_LENGTHS = (16, 32, 64, 128, 256, 512)
 WARM_LENGTHS = (4, 16, 64)  # tokens; a first run at a new size allocates
 
@@ -85,6 +81,9 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
     """All parts of a server, started, and stopped in the opposite order."""
     check_exposure(settings)
     async with AsyncExitStack() as stack:
+        # A request of three pairs makes products that BLAS wakes its threads for, and then they spin for 30 ms on the
+        # cores that the encoder needs: requests of 4 pairs got half of the throughput.
+        stack.enter_context(threadpool_limits(1, "blas"))
         metrics = Metrics()
         store = settings.model_store
         artifact = await asyncio.to_thread(EncoderStore(store).find, settings.encoder)
@@ -173,14 +172,19 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             some = encoder.prepare([[artifact.spec.pad_token_id] * min(length, artifact.spec.max_length)] * 2)
             for alone in (False, True):
                 await asyncio.to_thread(encoder.run, some, alone=alone)
+        off = await asyncio.to_thread(probe.check, artifact, tokenizer, encoder)
+        if off is None:
+            log.warning(
+                "encoder %s was exported without a known vector; export it again to have one checked", artifact.id
+            )
         watcher = asyncio.create_task(watch(service), name="store-watch")
         stack.push_async_callback(end, watcher)
         # What is there now stays: the collector need not look at it again and again, least of all in a request.
         gc.collect()
         gc.freeze()
-        service.ready = True
+        service.phase = Phase.SERVING
         yield service
-        service.ready = False
+        service.phase = Phase.STOPPING
 
 
 @asynccontextmanager
@@ -231,57 +235,6 @@ async def end(task: "asyncio.Task[None]") -> None:
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
-
-
-class Server(uvicorn.Server):
-    """Says so when it is ready, and stops taking requests the moment it is told to end."""
-
-    def __init__(self, settings: Settings) -> None:
-        self.app = create_app(settings)
-        config = uvicorn.Config(
-            self.app,
-            host=settings.host,
-            port=settings.port,
-            log_level=settings.log_level,
-            access_log=False,
-            server_header=False,
-            http=guarded(self.connection_limits(settings)),
-            ws="none",  # no route speaks it
-            timeout_keep_alive=settings.keep_alive,
-            timeout_graceful_shutdown=int(settings.drain_seconds),
-        )
-        super().__init__(config)
-        sys.setswitchinterval(SWITCH_SECONDS)
-
-    def connection_limits(self, settings: Settings) -> ConnectionLimits:
-        def closed(reason: str) -> None:
-            service: Service | None = getattr(self.app.state, "service", None)
-            if service is not None:
-                service.metrics.observe_closed(reason)
-
-        return ConnectionLimits(
-            header_timeout=settings.header_timeout,
-            body_timeout=settings.body_timeout,
-            min_transfer_rate=settings.min_transfer_rate,
-            keep_alive=settings.keep_alive,
-            max_connections=settings.max_connections,
-            on_closed=closed,
-        )
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if self.started:
-            self.app.state.service.metrics.connections.set_function(lambda: len(self.server_state.connections))
-            address = f"http://{self.config.host}:{self.config.port}"
-            body = '{"pairs": [["A man is playing a guitar.", "Someone plays an instrument."]]}'
-            print(f"ready on {address}; try:\n")
-            print(f"curl -s {address}/similarity -H 'content-type: application/json' -d '{body}'\n", flush=True)
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        service: Service | None = getattr(self.app.state, "service", None)
-        if service is not None:
-            service.ready = False
-        super().handle_exit(sig, frame)
 
 
 def create_app(settings: Settings) -> FastAPI:

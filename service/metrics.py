@@ -91,6 +91,7 @@ class Metrics:
             "isosim_connections_closed_total", "Connections closed to protect the server", ["reason"], registry=r
         )
         self.ready = Gauge("isosim_ready", "1 while the server takes requests", registry=r)
+        self.tasks = Gauge("isosim_event_loop_tasks", "Tasks on the event loop, waiting ones included", registry=r)
         self.encoder = Info("isosim_encoder", "The encoder this process runs", registry=r)
         # A labelled series is looked up under a lock; those of every request are kept.
         self._stages = {stage: self.stages.labels(stage) for stage in STAGES}

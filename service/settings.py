@@ -10,6 +10,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 from pydantic import (
     Field,
     FilePath,
+    NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
@@ -87,7 +88,10 @@ class Settings(BaseSettings):
     poll_seconds: PositiveFloat = 0.5  # how often the store is looked at for new champions
 
     # Process
-    drain_seconds: PositiveFloat = 10.0  # how long a stopping server finishes what is in flight
+    drain_delay: NonNegativeFloat = (
+        0.0  # s after SIGTERM, no longer ready but serving: as long as a balancer takes to see
+    )
+    drain_seconds: PositiveFloat = 10.0  # then: how long what is in flight may take to finish
     log_level: Literal["debug", "info", "warning", "error"] = "info"  # no level logs texts or keys
 
     @field_validator("redis_url")

@@ -165,8 +165,8 @@ def start(command: list[str], log: Path, **settings: Any) -> subprocess.Popen[by
         )  # fmt: skip
 
 
-def serve_with(folder: Path, running: list[Process], **settings: Any) -> Server:
-    port = free_port()
+def serve_with(folder: Path, running: list[Process], *, port: int | None = None, **settings: Any) -> Server:
+    port = port or free_port()
     log = folder / f"serve-{port}.log"
     url = f"http://127.0.0.1:{port}"
     server = Server(start(["serve"], log, port=port, **settings), log, url, httpx.Client(base_url=url, timeout=60))

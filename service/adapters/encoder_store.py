@@ -14,12 +14,21 @@ JOINED, ENCODER, CALIBRATOR, TOKENIZER = "model.onnx", "encoder.onnx", "calibrat
 
 
 @dataclass(frozen=True)
+class Probe:
+    """A sentence and its vector at export."""
+
+    text: str
+    pooled: list[float]
+
+
+@dataclass(frozen=True)
 class EncoderArtifact:
     """An encoder's files. `joined` is the whole graph; `encoder` and `calibrator` are cut out of it."""
 
     id: str
     spec: EncoderSpec
     folder: Path
+    probe: Probe | None = None  # exports of earlier versions have none
 
     @property
     def digest(self) -> str:
@@ -62,11 +71,12 @@ class EncoderStore:
         manifest = verified(folder, ENCODER, CALIBRATOR, TOKENIZER)
         try:
             spec = EncoderSpec(**manifest["encoder"])
+            probe = Probe(**manifest["probe"]) if "probe" in manifest else None
         except (KeyError, TypeError) as error:
             raise CorruptArtifact(f"{folder / 'manifest.json'} does not describe an encoder: {error}") from error
         if spec.digest != folder.name:
             raise CorruptArtifact(f"{folder / 'manifest.json'} describes another encoder ({spec.digest})")
-        return EncoderArtifact(artifact_id, spec, folder)
+        return EncoderArtifact(artifact_id, spec, folder, probe)
 
     def ids(self) -> list[str]:
         """Names of all encoders that have an export."""

@@ -90,8 +90,10 @@ class Envelope:
             nonlocal status, started
             if message["type"] == "http.response.start":
                 status, started = message["status"], True
+                leaving = [(b"connection", b"close")] if service.leaving else []
                 own = message["headers"]
-                message["headers"] = [*own, *guards(own), (b"x-request-id", request_id.encode()), *trace.as_headers()]
+                more = (b"x-request-id", request_id.encode()), *trace.as_headers(), *leaving
+                message["headers"] = [*own, *guards(own), *more]
             await send(message)
 
         service.metrics.in_flight.inc()
@@ -101,7 +103,7 @@ class Envelope:
                 raise TooLarge(f"the body has {int(declared)} bytes, at most {limit} are taken")
             if settings.api_keys_file is None:
                 check_origin(scope, anonymous=settings.allow_anonymous, allowed=settings.cors_origins)
-            if not service.ready and scope["path"] not in OPEN:
+            if not service.taking_work and scope["path"] not in OPEN:
                 raise NotReady("the server is starting or stopping")
             await within(time_limit(scope, settings), self.app(scope, limited_receive, send_with_headers))
         except (ClientDisconnect, CallerLeft):

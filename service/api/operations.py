@@ -16,7 +16,7 @@ router = APIRouter(tags=["operations"])
 def check_alive(service: Service) -> None:
     """Raises NotReady where only a restart helps."""
     if not service.embedder.batcher.alive:
-        raise NotReady("the encoder's thread has stopped")
+        raise NotReady("the encoder's thread has died or hangs")
 
 
 def check_ready(service: Service) -> None:
@@ -51,5 +51,6 @@ async def metrics(service: ServiceDep) -> Response:
     m.ready.set(service.ready)
     m.keys.set(service.keys.count)
     m.keys_valid.set(service.keys.valid)
+    m.tasks.set(len(asyncio.all_tasks()))
     m.observe_drift(await asyncio.to_thread(service.drift.all))  # 0.3 ms a domain: too long for the event loop
     return Response(m.exposition(), media_type=CONTENT_TYPE_LATEST)

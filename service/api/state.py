@@ -1,6 +1,7 @@
 """What lives as long as the server does, and how a route reaches it."""
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Annotated
 
 from fastapi import Depends, Request
@@ -19,9 +20,18 @@ from service.metrics import Metrics
 from service.settings import Settings
 
 
+class Phase(Enum):
+    """Of a server's life, in this order."""
+
+    STARTING = "starting"  # nothing is answered but probes and metrics
+    SERVING = "serving"
+    DRAINING = "draining"  # no longer ready, so that callers are led elsewhere; who comes all the same is served
+    STOPPING = "stopping"  # new work is refused, what is in flight is finished
+
+
 @dataclass
 class Service:
-    """Built by the composition root. `ready` and the count of streams are all that changes."""
+    """Built by the composition root. `phase` and the count of streams are all that changes."""
 
     settings: Settings
     metrics: Metrics
@@ -35,8 +45,22 @@ class Service:
     jobs: JobStore
     runner: JobRunner
     drift: DriftMonitor
-    ready: bool = False
     event_streams: int = 0  # open now
+    phase: Phase = Phase.STARTING
+
+    @property
+    def ready(self) -> bool:
+        """Whether callers should be sent here."""
+        return self.phase is Phase.SERVING
+
+    @property
+    def taking_work(self) -> bool:
+        return self.phase in (Phase.SERVING, Phase.DRAINING)
+
+    @property
+    def leaving(self) -> bool:
+        """Whether an answer should be a connection's last."""
+        return self.phase in (Phase.DRAINING, Phase.STOPPING)
 
 
 def service_of(request: Request) -> Service:

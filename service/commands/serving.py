@@ -23,7 +23,7 @@ def serve(
 ) -> None:
     """Run the API."""
     from service.api.auth import Keys  # noqa: PLC0415 - its help is there sooner without
-    from service.app import Server  # noqa: PLC0415
+    from service.server import Server  # noqa: PLC0415
 
     settings = settings_with(host=host, port=port, model_store=model_store, encoder=encoder, redis_url=redis_url)
     logging.getLogger().setLevel(settings.log_level.upper())
@@ -42,7 +42,7 @@ def serve(
             raise typer.Exit(1) from None
     if refusal.reason is not None:
         raise Unavailable(refusal.reason)
-    if not server.started:
+    if server.failed or not server.started:
         raise typer.Exit(1)
 
 

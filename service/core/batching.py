@@ -27,6 +27,7 @@ from service.core.texts import Pooled, Tokenize, VectorCodec
 log = logging.getLogger(__name__)
 
 NICENESS = 5  # of the running threads: the event loop, which has little to do, need not wait for them
+JOIN_SECONDS = 5.0
 HANDLING = 16  # characters' worth of encoding that any text costs beside its own
 
 
@@ -61,6 +62,7 @@ class BatchingPlan:
     max_batch_texts: int = 64
     max_queued_texts: int = 4096  # admitted and unfinished
     max_wait: float = 0.6  # s that a newcomer may be expected to wait before its own batch runs
+    hung_after: float = 300.0  # s of one run after which the device is taken for dead
 
 
 class MicroBatcher:
@@ -91,6 +93,7 @@ class MicroBatcher:
         self._device = threading.Semaphore(plan.runs)
         self._idle = 0  # running threads that wait for texts
         self._alone = False  # a batch has the device to itself
+        self._runs_since: dict[int, float] = {}  # thread: when its run began, s, monotonic
         self._stopping = False
         self._dead = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -114,11 +117,14 @@ class MicroBatcher:
             with condition:
                 condition.notify_all()
         for thread in self._threads:
-            thread.join()
+            thread.join(JOIN_SECONDS)  # a device that hangs must not keep the process from ending
 
     @property
     def alive(self) -> bool:
-        return not self._dead and all(thread.is_alive() for thread in self._threads)
+        """False once a thread has died or a run hangs: nothing will be computed any more."""
+        now = time.monotonic()
+        hung = any(now - since > self.plan.hung_after for since in list(self._runs_since.values()))
+        return not self._dead and not hung and all(thread.is_alive() for thread in self._threads)
 
     @property
     def expected_wait(self) -> float:
@@ -268,6 +274,7 @@ class MicroBatcher:
             prepared = self.encoder.prepare(ids)
             with self._device:
                 start = time.perf_counter()
+                self._runs_since[threading.get_ident()] = time.monotonic()
                 vectors = self.codec.round(self.encoder.run(prepared, alone=alone))
             for work, vector in zip(batch, vectors, strict=True):
                 # A copy of its own: a row would keep the whole batch alive in the cache.
@@ -277,6 +284,8 @@ class MicroBatcher:
         except Exception as unknown:  # the loop's boundary: a thread must outlive a bad batch
             log.exception("the encoder failed")
             error = BackendFailure(f"the encoder failed: {type(unknown).__name__}")
+        finally:
+            self._runs_since.pop(threading.get_ident(), None)
         if error is not None:
             for work in batch:
                 work.result, work.error = None, error

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from threadpoolctl import threadpool_limits
 
 from service.adapters.domain_store import DomainStore, StoredVersion
 from service.adapters.encoder_store import EncoderArtifact
@@ -87,6 +88,8 @@ def calibrate_job(
         FloatingPointError: the fit diverged.
     """
     torch.set_num_threads(threads or torch.get_num_threads())
+    if threads:
+        threadpool_limits(threads, "blas")  # for good: a worker's child ends with its job
     encode = OfflineEncoder(encoder, threads)
     if request.base is not None:
         return label_job(request, posted.labels, encoder, domains, report, encode)

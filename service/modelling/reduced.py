@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
+from service.adapters import probe
 from service.adapters.artifacts import verified
 from service.adapters.encoder_store import CALIBRATOR, ENCODER, JOINED, TOKENIZER, EncoderArtifact, EncoderStore
 from service.adapters.onnx_engine import OnnxEncoder
@@ -134,7 +135,7 @@ def publish(
         onnx.save(calibrator, folder / CALIBRATOR)
         onnx.save(precision.join(reduced, calibrator), folder / JOINED)
         shutil.copyfile(fp32.tokenizer, folder / TOKENIZER)
-        return {**facts, "parity": check_latents(folder / JOINED, spec.dim)}
+        return {**facts, "parity": check_latents(folder / JOINED, spec.dim), "probe": probe.take(folder, spec)}
 
     artifact = encoders.add(artifact_id, spec, write)
     say(f"encoder {artifact_id} is in {artifact.folder}")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import onnx
 
+from service.adapters import probe
 from service.adapters.artifacts import read_json
 from service.adapters.domain_store import REPORT, DomainStore, read_version
 from service.adapters.encoder_store import CALIBRATOR, ENCODER, JOINED, TOKENIZER, EncoderArtifact, EncoderStore
@@ -43,7 +44,7 @@ def export(store: Path, artifact_id: str, checkpoint: Checkpoint, spec: EncoderS
             shutil.copyfile(checkpoint.folder / "tokenizer.json", folder / TOKENIZER)
             say("comparing with torch at other shapes")
             worst = check_parity(encoder, folder / JOINED, spec.dim)
-            return {"parity": worst, "opset": OPSET}
+            return {"parity": worst, "opset": OPSET, "probe": probe.take(folder, spec)}
 
         artifact = encoders.add(artifact_id, spec, write)
         say(f"encoder {artifact_id} is in {artifact.folder}")

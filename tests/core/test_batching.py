@@ -258,6 +258,19 @@ async def test_when_a_thread_dies_everybody_who_waits_is_told_and_nobody_is_let_
             await vectors(made, "late")
 
 
+async def test_a_run_that_hangs_lets_nobody_in(encoder: FakeEncoder) -> None:
+    with embedder(encoder, hung_after=0.05) as made:
+        task = await hold(made, encoder)
+        async with asyncio.timeout(10):
+            while made.batcher.alive:  # noqa: ASYNC110 - it says so to nobody
+                await asyncio.sleep(0.01)
+        with pytest.raises(NotReady):
+            await vectors(made, "late")
+        encoder.free.set()
+        await task
+        assert made.batcher.alive
+
+
 async def test_stopping_answers_everybody_who_waits(encoder: FakeEncoder) -> None:
     with embedder(encoder) as made:
         tasks = [await hold(made, encoder), await under_way(made, "second"), await under_way(made, "third")]

@@ -12,6 +12,7 @@ import pytest
 from fastapi import FastAPI
 
 from service.api.errors import ERROR_TYPES
+from service.api.state import Phase
 from service.app import create_app
 from service.settings import Settings
 from tests.conftest import Process, RedisServer, Serve, Server, export, serve_with
@@ -246,7 +247,7 @@ async def ask(app: FastAPI, path: str) -> list[httpx.Response]:
         transport = httpx.ASGITransport(with_state, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             answers.append(await client.get(path))
-            state["service"].ready = False
+            state["service"].phase = Phase.STOPPING
             answers.append(await client.get(path))
     return answers
 
