@@ -40,6 +40,9 @@ def closure(wanted: list[str]) -> Iterator[metadata.Distribution]:
     while waiting:
         requirement = waiting.pop()
         name = canonicalize_name(requirement.name)
+        if name == PROJECT["name"]:  # an extra that names others of our own
+            waiting += [Requirement(text) for extra in requirement.extras for text in EXTRAS[extra]]
+            continue
         marks = [{"extra": extra} for extra in (*requirement.extras, "")]
         if requirement.marker and not any(requirement.marker.evaluate(mark) for mark in marks):
             continue
@@ -59,10 +62,10 @@ def licences(package: metadata.Distribution) -> set[str]:
     classifiers = [
         line.rsplit(" :: ", 1)[1] for line in package.metadata.get_all("Classifier") or () if "License ::" in line
     ]
-    if classifiers:
+    if classifiers and classifiers != ["OSI Approved"]:
         return {CLASSIFIED.get(name, name) for name in classifiers}
     text = (package.metadata.get("License") or "none").split("\n")[0]
-    return {SAID.get(text, text)}
+    return {SAID.get(part, part) for part in text.split(" AND ")}
 
 
 def test_what_is_declared_leaves_the_version_to_the_pins() -> None:
@@ -71,6 +74,8 @@ def test_what_is_declared_leaves_the_version_to_the_pins() -> None:
     for text in [*SHIPPED, *EXTRAS["dev"]]:
         requirement = Requirement(text)
         assert requirement.url is None, text
+        if requirement.name == PROJECT["name"]:
+            continue
         assert canonicalize_name(requirement.name) in pins, f"{text} is not in constraints.txt"
         assert (
             not requirement.specifier or str(requirement.specifier) == f"=={pins[canonicalize_name(requirement.name)]}"
@@ -86,7 +91,7 @@ def test_what_is_installed_is_what_is_pinned(wanted: list[str]) -> None:
         for package in closure(wanted)
         if pins.get(canonicalize_name(package.metadata["Name"])) != package.version.partition("+")[0]
     }
-    assert wrong.pop("setuptools", None) is None or True  # the environment's own; torch asks for it
+    wrong.pop("setuptools", None)  # the environment's own; torch asks for it
     assert wrong == {}
 
 
@@ -99,7 +104,7 @@ def test_everything_that_ships_is_free() -> None:
 def test_no_code_reads_a_pickle() -> None:
     """Artifacts are arrays and JSON: loading one must not be able to run it."""
     forbidden = re.compile(
-        r"\bpickle\b|allow_pickle=True|torch\.load\(|joblib\.load|yaml\.load\(|\beval\(|\bexec\(|shell=True"
+        r"\bpickle\b|allow_pickle=True|torch\.load\(|joblib\.load|yaml\.load\(|(?<!\.)\b(eval|exec)\(|shell=True"
     )
     for path in (ROOT / "service").rglob("*.py"):
         for number, line in enumerate(path.read_text().splitlines(), 1):
