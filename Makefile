@@ -20,12 +20,13 @@ run: .venv/run model_store/encoders/minilm  ## environment, default encoder, ser
 test: check redis browser balancer monitoring pods .venv-clients/ready .venv-deploy/ready  ## everything the tests need (a real Redis included), all checks, all tests
 	$(BIN)/python -m pytest
 
-check: .venv/dev  ## ruff, mypy (strict), import-linter
+check: .venv/dev  ## ruff (with its security rules), mypy (strict), import-linter, pins and licences
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy --config-file clients/python/pyproject.toml
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m pytest tests/security/test_dependencies.py
 
 reference: .venv/run  ## write docs/openapi.json and docs/reference anew, after a change of the contract
 	@$(BIN)/python docs/reference/generate.py
@@ -44,6 +45,7 @@ endef
 
 redis:
 	$(call installed,redis-server,redis-server)
+	$(call installed,openssl,openssl)
 
 browser:
 	$(call installed,chromium,chromium)

@@ -82,5 +82,5 @@ def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
     names: Callable[[int], str] = lambda status: ", ".join(  # noqa: E731 - one use, one line
         sorted({n for s, n in [*TABLE.values(), (500, "Internal")] if s == status})
     )
-    every = {401, 403, 500, 503, *statuses}
+    every = {401, 403, 429, 500, 503, *statuses}  # 429: any key may have a rate
     return {status: {"model": ErrorBody, "description": names(status)} for status in sorted(every)}

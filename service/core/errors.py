@@ -6,7 +6,7 @@ IsosimError
 │   └── TokenizerFailure     a text cannot be turned into tokens
 ├── TooLarge                 the body exceeds its limit
 ├── UnsupportedMedia         a content type this route does not read
-├── Unauthorized · Forbidden no key or a wrong one · a key without the needed scope
+├── Unauthorized · Forbidden no key or a wrong one · a key without the needed scope, or not for this domain
 ├── NotFound                 no such domain, version, job or route
 │   ├── UnknownModel         the name of a model in a compatible body; the message lists what there is
 │   └── MethodNotAllowed

@@ -14,6 +14,8 @@ from tests.http.test_faults import metric
 from tests.text import sentences
 
 METRICS = {
+    "isosim_api_keys", "isosim_api_keys_file_valid", "isosim_connections", "isosim_connections_closed_total",
+    "isosim_key_limit_fallbacks_total", "isosim_key_limit_refusals_total",
     "isosim_batch_texts", "isosim_batch_tokens", "isosim_build_info", "isosim_cache_dropped_total",
     "isosim_cache_lookups_total",
     "isosim_calibration_load_failures_total", "isosim_domain_champion_info", "isosim_domain_distance_mean",
