@@ -165,7 +165,7 @@ def test_labels_make_a_version_with_probabilities(client: Client) -> None:
 
 
 def test_the_servers_refusals_are_typed(client: Client) -> None:
-    with pytest.raises(EmptyInput, match="pairs cannot be empty"):
+    with pytest.raises(EmptyInput, match="`pairs` cannot be empty"):
         client.similarity([])
     with pytest.raises(InvalidInput, match=r"pairs\.0"):
         client.similarity(["ab"])  # a string is no pair
