@@ -93,7 +93,8 @@ def test_five_thousand_generated_requests_meet_nothing_undocumented(serve: Serve
     done = subprocess.run(
         [
             Path(sys.executable).parent / "schemathesis", "run", f"{server.url}/openapi.json", "--seed", "1",
-            "--max-examples", "120", "--header", f"Authorization: Bearer {key}", "--phases", "examples,coverage,fuzzing", "--continue-on-failure",
+            "--max-examples", "120", "--header", f"Authorization: Bearer {key}",
+            "--phases", "examples,coverage,fuzzing", "--continue-on-failure",
             "--exclude-checks", "positive_data_acceptance,unsupported_method", "--request-timeout", "20",
             "--suppress-health-check", "all", "--report-ndjson-path", report,
         ],
