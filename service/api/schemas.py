@@ -309,7 +309,10 @@ class Threshold(BaseModel):
     target: dict[Literal["fmr", "precision"], float]
     space: Literal["calibrated", "raw"]
     similarity: float
-    interval: tuple[float, float] = Field(description="95 %, from a bootstrap over sentences or labelled pairs")
+    # A list and not a tuple: other people's tools read `prefixItems` wrongly.
+    interval: list[float] = Field(
+        min_length=2, max_length=2, description="95 %, from a bootstrap over sentences or labelled pairs"
+    )
     pairs: int = Field(description="random pairs, or labelled ones, that it rests on")
     extrapolated: bool = Field(description="the rate is smaller than the sample can count: below 10 / pairs")
 
