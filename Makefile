@@ -95,13 +95,14 @@ model_store/encoders/minilm: | .venv/run
 	@.venv-deploy/bin/python -m pip --disable-pip-version-check install --quiet --only-binary :all: -r $<
 	@touch $@
 # Where the registry is a site's own: IMAGE=registry/name. What pip is to ask while building: PIP_CONF=FILE, a pip.conf.
+# A build that reaches nothing: NETWORK=none.
 IMAGE ?= isosim
 IMAGES ?= cpu worker
 REVISION ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
-images:  ## build the containers' images isosim:cpu and isosim:worker (IMAGES=gpu, PIP_CONF=, BUILD_ARGS="--build-arg …")
+images:  ## build the containers' images isosim:cpu and isosim:worker (IMAGES=gpu, PIP_CONF=, NETWORK=, BUILD_ARGS=)
 	@for target in $(IMAGES); do \
 	  DOCKER_BUILDKIT=1 docker build --target $$target --tag $(IMAGE):$$target --build-arg REVISION=$(REVISION) \
-	    $(if $(PIP_CONF),--secret id=pip$(comma)src=$(PIP_CONF)) $(BUILD_ARGS) . || exit 1; done
+	    $(if $(PIP_CONF),--secret id=pip$(comma)src=$(PIP_CONF)) $(if $(NETWORK),--network $(NETWORK)) $(BUILD_ARGS) . || exit 1; done
 comma := ,
 
 wheels:  ## fetch what the images install into docker/wheels, for builds that reach no index (EXTRAS="cpu train gpu")

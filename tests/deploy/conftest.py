@@ -14,7 +14,29 @@ REVISION = "0123456789abcdef"
 
 
 @pytest.fixture(scope="session")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of this checkout in a place of their own."""
+    folder = tmp_path_factory.mktemp("tree")
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in names.split("\0"):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+    (folder / "pip.conf").write_text("[global]\nno-index = true\n")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def wheels(copied: Path) -> "subprocess.Popen[str]":
+    """What pip here can get of them is on its way, while the engine starts."""
+    return subprocess.Popen(
+        [sys.executable, "docker/wheels.py"], cwd=copied, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+
+
+@pytest.fixture(scope="session")
+def engine(wheels: "subprocess.Popen[str]", tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     folder = tmp_path_factory.mktemp("engine")
     try:
         engine = start_engine(folder)
@@ -25,29 +47,24 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 
 @pytest.fixture(scope="session")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files of this checkout in a place of their own, with the wheels that pip here can get."""
-    folder = tmp_path_factory.mktemp("tree")
-    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
-    names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for name in names.split("\0"):
-        if (ROOT / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, folder / name)
-    fetched = subprocess.run(
-        [sys.executable, "docker/wheels.py"], cwd=folder, capture_output=True, text=True, check=False
-    )
-    assert fetched.returncode == 0, fetched.stderr[-4000:]
-    (folder / "pip.conf").write_text("[global]\nno-index = true\n")
-    return folder
+def tree(copied: Path, wheels: "subprocess.Popen[str]") -> Path:
+    """The same, with all wheels there."""
+    _, said = wheels.communicate(timeout=600)
+    assert wheels.returncode == 0, said[-4000:]
+    return copied
 
 
 def build(engine: Engine, tree: Path, images: str, name: str = "", arguments: str = "") -> str:
     """`make images` without a network: all comes out of docker/wheels. Gives the repository, without the tag."""
     repository = f"{engine.name}{name}"
-    words = [f"IMAGES={images}", f"IMAGE={repository}", f"REVISION={REVISION}", f"PIP_CONF={tree / 'pip.conf'}"]
-    engine.run("make", "images", *words, f"BUILD_ARGS=--network none {arguments}", cwd=tree)
+    words = [f"{name}={value}" for name, value in offline(tree).items()]
+    engine.run("make", "images", f"IMAGES={images}", f"IMAGE={repository}", f"BUILD_ARGS={arguments}", *words, cwd=tree)
     return repository
+
+
+def offline(tree: Path) -> dict[str, str]:
+    """Of `make images`."""
+    return {"PIP_CONF": str(tree / "pip.conf"), "NETWORK": "none", "REVISION": REVISION}
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ import pytest
 
 from tests.conftest import Server, free_port, wait_until
 from tests.deploy import stand_ins
+from tests.deploy.conftest import offline
 from tests.deploy.engine import Container, Engine, answers
 from tests.docs.test_commands import ADDRESS, blocks
 from tests.http.test_faults import Load, metric
@@ -133,7 +134,7 @@ def test_every_command_of_the_page_runs(project: Engine, stack: dict[str, Contai
     """The last test here: its last command takes everything down. What is built or up already is not built again."""
     (tree / "tickets.txt").write_text("\n".join(sentences(500)) + "\n")
     (tree / "keys").write_text("")
-    chosen = project.environment | {"IMAGE": project.name, "PIP_CONF": str(tree / "pip.conf")}
+    chosen = project.environment | {"IMAGE": project.name} | offline(tree)
     reader = Engine(project.name, chosen, project.compose)
     ran = [block.code for block in blocks(PAGE, deploy=True)]
     assert ran
