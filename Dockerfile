@@ -65,11 +65,12 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 
 FROM ${ENGINE}-packages AS worker-packages
 # The +cpu build is asked for by its name, so that gigabytes of CUDA cannot come in by accident: where no index has it, the
-# build ends here. A worker on a GPU: ENGINE=gpu TORCH=torch==2.13.0 TORCH_INDEX= (README of PyTorch for other CUDAs).
+# build ends here. A worker on a GPU: ENGINE=gpu TORCH=torch==2.13.0.
 ARG TORCH=torch==2.13.0+cpu
 # Byte code is made by all cores, and of what runs: of tests and of other encoders' architectures none.
-# Asked for torch alone. Empty: what pip is configured to ask, and docker/wheels.
-ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+# Asked for torch alone: the index of CPU builds that PyTorch's installation page names. Empty: what pip is configured to
+# ask, and docker/wheels.
+ARG TORCH_INDEX=
 # The version stands in the argument.
 # hadolint ignore=DL3013
 RUN --mount=type=cache,target=/root/.cache/pip \
