@@ -26,6 +26,11 @@ class Server:
     pid: int
     ready: float = 0.0  # s from start to the first good answer
 
+    def processor_seconds(self) -> float:
+        """Of the process and its threads since it began."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def resident(self) -> int:
         """Resident bytes of the process itself."""
         status = Path(f"/proc/{self.pid}/status").read_text()
