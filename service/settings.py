@@ -62,9 +62,7 @@ class Settings(BaseSettings):
     poll_seconds: PositiveFloat = 0.5  # how often the store is looked at for new champions
 
     # Process
-    drain_delay: NonNegativeFloat = (
-        0.0  # s after SIGTERM, no longer ready but serving: as long as a balancer takes to see
-    )
+    drain_delay: NonNegativeFloat = 0.0  # s after SIGTERM, not ready but serving: until a balancer has seen it
     drain_seconds: PositiveFloat = 10.0  # then: how long what is in flight may take to finish
     log_level: Literal["debug", "info", "warning", "error"] = "info"  # no level logs texts or keys
 
