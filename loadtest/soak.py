@@ -15,7 +15,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,7 +30,7 @@ from loadtest.bench import hardware, table
 from loadtest.setup import Line
 
 LOOK = 10.0  # s
-USERS = 12  # two thirds of two cores, on the machine this was written on
+USERS = 12
 WARM = 0.1  # of the run: caches fill, the first calibrations load their code
 SERIES = ("resident", "descriptors", "threads", "tasks", "redis_connections")
 Looks = list[dict[str, float]]
@@ -89,21 +89,13 @@ def measure(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
         ):
             while load.poll() is None:
                 looks.append(look(server, redis, began))
-                with suppress_timeout():
+                with suppress(subprocess.TimeoutExpired):
                     load.wait(LOOK)
         time.sleep(5)  # connections of the load are gone
         rest = look(server, redis, began)
         print((folder / "locust.log").read_text()[-3500:])
         return {"looks": looks, "rest": rest, "latency": latencies(folder / "soak_stats_history.csv"),
                 "exit": load.returncode, **totals(folder / "soak_stats.csv")}  # fmt: skip
-
-
-@contextmanager
-def suppress_timeout() -> Iterator[None]:
-    try:
-        yield
-    except subprocess.TimeoutExpired:
-        return
 
 
 def latencies(history: Path) -> list[tuple[float, float, float]]:
@@ -141,10 +133,10 @@ def lines(result: dict[str, Any], seconds: float) -> list[Line]:
     looks: Looks = result["looks"]
     series = {name: thirds([(one["at"], one[name]) for one in looks], seconds) for name in SERIES}
     p99 = thirds([(at, high) for at, _, high in result["latency"]], seconds)
-    growth = {name: median(late) / median(early) for name, (early, late) in series.items()}
+    early, late = series["resident"]
     found = [
         Line("failed requests", result["failures"], 0, at_most=True),
-        Line("resident memory, last third / first", growth["resident"], 1.05, at_most=True),
+        Line("resident memory, last third / first", median(late) / median(early), 1.05, at_most=True),
         Line("p99 of /similarity, last third / first", median(p99[1]) / median(p99[0]), 1.25, at_most=True),
     ]
     for name in ("descriptors", "threads", "redis_connections"):

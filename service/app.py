@@ -91,7 +91,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
     """All parts of a server, started, and stopped in the opposite order."""
     check_exposure(settings)
     async with AsyncExitStack() as stack:
-        # A request of three pairs makes products that BLAS wakes its threads for, and then they spin for 30 ms on the
+        # A request of two pairs makes products that BLAS wakes its threads for, and then they spin for 30 ms on the
         # cores that the encoder needs: requests of 4 pairs got half of the throughput.
         stack.enter_context(threadpool_limits(1, "blas"))
         metrics = Metrics()

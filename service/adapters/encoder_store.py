@@ -71,7 +71,7 @@ class EncoderStore:
         manifest = verified(folder, ENCODER, CALIBRATOR, TOKENIZER)
         try:
             spec = EncoderSpec(**manifest["encoder"])
-            probe = Probe(**manifest["probe"]) if "probe" in manifest else None
+            probe = Probe(**manifest["probe"]) if manifest.get("probe") else None
         except (KeyError, TypeError) as error:
             raise CorruptArtifact(f"{folder / 'manifest.json'} does not describe an encoder: {error}") from error
         if spec.digest != folder.name == manifest.get("digest"):

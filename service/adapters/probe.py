@@ -13,7 +13,7 @@ from service.adapters.onnx_engine import OnnxEncoder
 from service.adapters.tokenizer import FastTokenizer
 from service.core.calibration import Matrix
 from service.core.encoders import EncoderSpec
-from service.core.errors import CorruptArtifact
+from service.core.errors import CorruptArtifact, TokenizerFailure
 
 SENTENCE = "In 2019 about 1,000 people heard Zoë's café band play guitar – naïve, isn't it?"
 LONGER = " ".join([SENTENCE] * 3)  # beside it the sentence is padded
@@ -22,10 +22,13 @@ LONGER = " ".join([SENTENCE] * 3)  # beside it the sentence is padded
 TOLERANCE, REDUCED_TOLERANCE = 1e-3, 2e-2
 
 
-def take(folder: Path, spec: EncoderSpec) -> dict[str, object]:
-    """The probe of the encoder graph in a folder, as its manifest holds it."""
+def take(folder: Path, spec: EncoderSpec) -> dict[str, object] | None:
+    """The probe of the encoder graph in a folder, for its manifest; None where it has no tokens for the sentence."""
     encoder = OnnxEncoder(folder / ENCODER, ["CPUExecutionProvider"], 0, spec.pad_token_id)
-    (tokens,) = FastTokenizer(folder / TOKENIZER, spec.max_length)([SENTENCE], "right")
+    try:
+        (tokens,) = FastTokenizer(folder / TOKENIZER, spec.max_length)([SENTENCE], "right")
+    except TokenizerFailure:  # a vocabulary without a token for the unknown
+        return None
     return {"text": SENTENCE, "pooled": [float(f"{x:.7g}") for x in encoder([tokens.ids])[0]]}
 
 
