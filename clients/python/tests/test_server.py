@@ -260,7 +260,7 @@ def test_a_server_killed_in_mid_request_is_a_lost_connection(serve: Serve, store
     def ask(retries: Retries) -> None:
         with Client(server.url, retries=retries) as client:
             try:
-                client.embed([f"{number} {text}" for number, text in enumerate(sentences(1000))])
+                client.embed([f"{number} {text * 5}" for number, text in enumerate(sentences(1000))])
             except (ConnectionLost, ConnectionFailed) as error:
                 caught.append(error)
 
@@ -268,7 +268,8 @@ def test_a_server_killed_in_mid_request_is_a_lost_connection(serve: Serve, store
     threads = [threading.Thread(target=ask, args=(retries,)) for retries in (ONCE, patient)]
     for thread in threads:
         thread.start()
-    wait_until(lambda: "isosim_queued_texts 0.0" not in server.client.get("/metrics").text, every=0.001)
+    both_and_this = "isosim_requests_in_flight 3.0"
+    wait_until(lambda: both_and_this in server.client.get("/metrics").text, every=0.001)
     server.kill()
     for thread in threads:
         thread.join(timeout=30)
