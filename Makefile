@@ -9,7 +9,7 @@ export ISOSIM_PORT ?= $(PORT)
 .DEFAULT_GOAL := help
 DATA ?= ../shared/data
 
-.PHONY: help run test check reference format redis browser balancer monitoring pods images wheels shipped bench bench-peers soak clean
+.PHONY: help run test check reference format redis browser balancer monitoring pods faults images wheels shipped bench bench-peers soak clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -17,7 +17,7 @@ help:  ## this list
 run: .venv/run model_store/encoders/minilm  ## environment, default encoder, server on http://127.0.0.1:8000 (PORT=)
 	@exec $(BIN)/isosim serve
 
-test: check redis browser balancer monitoring pods .venv-clients/ready .venv-deploy/ready  ## everything the tests need (a real Redis included), all checks, all tests
+test: check redis browser balancer monitoring pods faults .venv-clients/ready .venv-deploy/ready  ## everything the tests need (a real Redis included), all checks, all tests
 	$(BIN)/python -m pytest
 
 check: .venv/dev  ## ruff (with its security rules), mypy (strict), import-linter, pins and licences
@@ -61,6 +61,11 @@ pods:
 	$(call installed,podman,podman)
 	$(call installed,runc,runc)
 	$(call installed,catatonit,catatonit)
+
+faults:
+	$(call installed,ip,iproute2)
+	$(call installed,iptables,iptables)
+	$(call installed,faketime,faketime)
 
 model_store/encoders/minilm: | .venv/run
 	@echo "exporting the default encoder, once (about a minute)"

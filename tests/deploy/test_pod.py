@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -15,8 +14,9 @@ import httpx
 import pytest
 
 from tests.conftest import wait_until
-from tests.deploy import rootfs, stand_in_image
-from tests.deploy.chart import IMAGE, KEYS, OWN_REDIS, ROOT, Manifest, Values, named, render
+from tests.deploy import rootfs
+from tests.deploy.chart import IMAGE, KEYS, OWN_REDIS, Manifest, Values, named, render
+from tests.deploy.engine import Engine
 from tests.deploy.podman import Podman, ready_to_play
 from tests.text import sentences
 
@@ -48,19 +48,13 @@ def image_of(manifest: Manifest) -> str:
 
 
 @pytest.fixture(scope="module")
-def api_image(podman: Podman, rendered: list[Manifest], request: pytest.FixtureRequest, tmp_path_factory: Any) -> None:
+def api_image(podman: Podman, rendered: list[Manifest], engine: Engine, cpu: str, tmp_path_factory: Any) -> None:
     """The image that the tests of the Dockerfile build, under the name that the chart asks for."""
-    wanted = image_of(named(rendered, "Deployment", "-api"))
-    folder: Path = tmp_path_factory.mktemp("image")
-    if (ROOT / "Dockerfile").is_file():
-        built, archive = request.getfixturevalue("cpu"), folder / "image.tar"
-        request.getfixturevalue("engine").docker("save", "--output", str(archive), built)
-        podman.run("load", "--quiet", "--input", archive)
-        podman.run("tag", built, wanted)
-    else:
-        stand_in_image.build(folder)
-        podman.load(folder, wanted)
-    shutil.rmtree(folder)
+    archive: Path = tmp_path_factory.mktemp("image") / "image.tar"
+    engine.docker("save", "--output", str(archive), cpu)
+    podman.run("load", "--quiet", "--input", archive)
+    podman.run("tag", cpu, image_of(named(rendered, "Deployment", "-api")))
+    archive.unlink()
 
 
 @dataclass
