@@ -16,6 +16,7 @@ FAILURES = 3  # in a row before the circuit opens
 PAUSE = 2.0  # s of an open circuit before one request tries again
 BACKLOG = 8192  # entries waiting to be stored; more are dropped and counted
 CHUNK = 256  # entries a pipeline
+CONNECTIONS = 32  # requests that ask Redis at the same time; redis-py would open one for each that comes
 
 
 class CircuitBreaker:
@@ -60,6 +61,7 @@ class RedisCache:
         )
         self.ttl, self.timeout, self.on_event = ttl, timeout, on_event
         self.breaker = CircuitBreaker()
+        self._turns = asyncio.Semaphore(CONNECTIONS)
         self._backlog: asyncio.Queue[tuple[bytes, bytes]] = asyncio.Queue(BACKLOG)
         self._writer: asyncio.Task[None] | None = None
 
@@ -76,20 +78,21 @@ class RedisCache:
 
     async def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """An entry or None for each key; a failure, a timeout or an open circuit is all None."""
-        if not self.breaker.allows():
-            self.on_event("open", len(keys))
-            return [None] * len(keys)
-        try:
-            async with asyncio.timeout(self.timeout):
-                entries: object = await self.redis.mget([PREFIX + key for key in keys])
-            if not isinstance(entries, list) or len(entries) != len(keys):
-                raise ConnectionError("no answer to what was asked")
-        except Exception:  # noqa: BLE001 - a cache fails no request, and redis-py meets garbage with whatever int() raises
-            self.breaker.failed()
-            self.on_event("error", len(keys))
-            return [None] * len(keys)
-        self.breaker.succeeded()
-        return [entry if isinstance(entry, bytes) else None for entry in entries]
+        async with self._turns:  # the wait for one is no failure of Redis
+            if not self.breaker.allows():
+                self.on_event("open", len(keys))
+                return [None] * len(keys)
+            try:
+                async with asyncio.timeout(self.timeout):
+                    entries: object = await self.redis.mget([PREFIX + key for key in keys])
+                if not isinstance(entries, list) or len(entries) != len(keys):
+                    raise ConnectionError("no answer to what was asked")
+            except Exception:  # noqa: BLE001 - a cache fails no request, and redis-py meets garbage with whatever int() raises
+                self.breaker.failed()
+                self.on_event("error", len(keys))
+                return [None] * len(keys)
+            self.breaker.succeeded()
+            return [entry if isinstance(entry, bytes) else None for entry in entries]
 
     @property
     def up(self) -> bool:

@@ -10,7 +10,7 @@ from typing import Self
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from service.adapters.redis_cache import CircuitBreaker
+from service.adapters.redis_cache import CONNECTIONS, CircuitBreaker
 from service.core.grants import Grant
 from service.core.rate_limit import Limit, LocalLimits, Release, nothing, too_fast, too_many
 
@@ -67,6 +67,7 @@ class RedisLimits:
         self.breaker = CircuitBreaker()
         self.local = LocalLimits(on_refused=on_refused)
         self._script = self.redis.register_script(SCRIPT)
+        self._turns = asyncio.Semaphore(CONNECTIONS)
         self._released: asyncio.Queue[tuple[str, str]] = asyncio.Queue(BACKLOG)
         self._releasing: asyncio.Task[None] | None = None
 
@@ -88,20 +89,21 @@ class RedisLimits:
         request = os.urandom(8).hex()
         # The braces keep a key's two entries on one node of a cluster.
         bucket, under_way = (f"{PREFIX}{{{grant.id}}}:{name}" for name in ("texts", "requests"))
-        if not self.breaker.allows():
-            self.on_fallback()
-            return self.local.take(grant, texts)
-        try:
-            async with asyncio.timeout(self.timeout):
-                answer = await self._script(
-                    keys=[bucket, under_way],
-                    args=[f"{rate:.9f}", capacity, texts, grant.concurrent or 0, math.ceil(self.lease), request],
-                )
-        except (RedisError, OSError, TimeoutError):
-            self.breaker.failed()
-            self.on_fallback()
-            return self.local.take(grant, texts)
-        self.breaker.succeeded()
+        async with self._turns:
+            if not self.breaker.allows():
+                self.on_fallback()
+                return self.local.take(grant, texts)
+            try:
+                async with asyncio.timeout(self.timeout):
+                    answer = await self._script(
+                        keys=[bucket, under_way],
+                        args=[f"{rate:.9f}", capacity, texts, grant.concurrent or 0, math.ceil(self.lease), request],
+                    )
+            except (RedisError, OSError, TimeoutError):
+                self.breaker.failed()
+                self.on_fallback()
+                return self.local.take(grant, texts)
+            self.breaker.succeeded()
         if answer and answer[0] == b"rate" and grant.rate is not None:
             self.on_refused("rate")
             raise too_fast(grant.rate, float(answer[1]))

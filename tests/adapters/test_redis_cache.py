@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 import redis as sync_redis
 
-from service.adapters.redis_cache import BACKLOG, FAILURES, PAUSE, PREFIX, CircuitBreaker, RedisCache
+from service.adapters.redis_cache import BACKLOG, CONNECTIONS, FAILURES, PAUSE, PREFIX, CircuitBreaker, RedisCache
 from tests.conftest import RedisServer
 
 TIMEOUT = 0.3
@@ -195,6 +195,35 @@ async def test_a_quiet_service_notices_that_redis_went_and_came_back(
         return cache.up
 
     await eventually(back)
+
+
+@pytest.mark.anyio
+async def test_many_at_once_share_a_few_connections(
+    cache: RedisCache, redis_server: RedisServer, events: Counter[str]
+) -> None:
+    await store(cache, a=b"1")
+    with sync_redis.Redis.from_url(redis_server.url) as redis:
+        before = redis.info("clients")["connected_clients"]  # type: ignore[index]
+        answers = await asyncio.gather(*(cache.get([b"a"]) for _ in range(1000)))
+        added = redis.info("clients")["connected_clients"] - before  # type: ignore[index]
+    assert answers == [[b"1"]] * 1000
+    assert not events
+    assert 1 < added <= CONNECTIONS
+
+
+@pytest.mark.anyio
+async def test_those_who_wait_for_a_hung_redis_wait_once(cache: RedisCache, redis_server: RedisServer) -> None:
+    await store(cache, a=b"1")
+    assert redis_server.popen is not None
+    os.kill(redis_server.popen.pid, signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        answers = await asyncio.gather(*(cache.get([b"a"]) for _ in range(5 * CONNECTIONS)))
+        took = time.monotonic() - began
+    finally:
+        os.kill(redis_server.popen.pid, signal.SIGCONT)
+    assert answers == [[None]] * (5 * CONNECTIONS)
+    assert took < 2 * TIMEOUT
 
 
 @pytest.mark.anyio

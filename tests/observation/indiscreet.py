@@ -12,11 +12,11 @@ from pydantic import BaseModel, TypeAdapter
 
 from service.api.errors import TABLE
 from service.api.state import ServiceDep
-from service.app import Server
 from service.commands.serving import logged
 from service.core.errors import CallerLeft, IsosimError
 from service.logs import setup as logs
 from service.logs.sink import QueuedSink
+from service.server import Server
 from service.settings import Settings
 
 

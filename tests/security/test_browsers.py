@@ -6,8 +6,8 @@ from typing import Any
 import httpx
 import pytest
 
-from service.app import check_exposure
 from service.core.errors import Unavailable
+from service.parts import check_exposure
 from service.settings import Settings
 from tests.conftest import Serve, Server
 from tests.security.conftest import bearer, key_line

@@ -53,7 +53,7 @@ def variables(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
 
 def exposure(settings: Settings) -> Finding:
     """Who can reach the server."""
-    from service.app import check_exposure  # noqa: PLC0415 - the web framework; its absence is another finding
+    from service.parts import check_exposure  # noqa: PLC0415 - the web framework; its absence is another finding
 
     try:
         check_exposure(settings)

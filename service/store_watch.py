@@ -1,0 +1,35 @@
+"""What a server looks for in the model store while it serves: champions, and jobs that ended or were lost."""
+
+import asyncio
+import logging
+import time
+
+from service.adapters.job_census import JobCensus
+from service.api.state import Service
+
+log = logging.getLogger("isosim")
+
+COUNT_SECONDS = 10.0  # between counts of the jobs on record; each reads all of them
+EXPIRE_SECONDS = 60.0  # between looks for jobs that were interrupted long ago, and for text of dead processes
+
+
+async def watch(service: Service, census: JobCensus) -> None:
+    """Sees new champions, counts jobs for the metrics, hands those over again that Redis has lost, and ends
+    those whose text nobody will want any more."""
+    counted = expired = -EXPIRE_SECONDS
+    while True:
+        try:
+            await service.registry.refresh()
+            if time.monotonic() - counted > COUNT_SECONDS:
+                found = await asyncio.to_thread(census.take)
+                service.metrics.observe_jobs(found.counts)
+                for job in found.ended:
+                    service.metrics.observe_job_end(job)
+                await service.runner.recover(found.queued)
+                counted = time.monotonic()
+            if time.monotonic() - expired > EXPIRE_SECONDS:
+                await asyncio.to_thread(service.jobs.expire, service.settings.keep_interrupted)
+                expired = time.monotonic()
+        except Exception:  # the loop's boundary: the volume is away, a file is odd; what is loaded keeps serving
+            log.exception("the model store could not be read")
+        await asyncio.sleep(service.settings.poll_seconds)
