@@ -12,7 +12,7 @@ from tests.deploy import stand_ins
 from tests.deploy.conftest import offline
 from tests.deploy.engine import Container, Engine, answers
 from tests.docs.test_commands import ADDRESS, blocks
-from tests.http.test_faults import Load, metric
+from tests.faults.load import Load, metric
 from tests.text import sentences
 
 pytestmark = pytest.mark.deploy

@@ -13,6 +13,7 @@ from tests.conftest import Process, Server, wait_until
 from tests.text import sentences
 
 TEXTS = sentences(300)
+LONG = [f"{text} {n}" for n in range(30) for text in sentences(500)]  # some seconds of fitting
 
 
 def post(server: Server, domain: str, texts: list[str], **options: Any) -> str:
@@ -116,3 +117,29 @@ def holds(store: Path, text: str) -> bool:
 
 def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
+
+
+def running_job(server: Server, domain: str) -> str:
+    """A job that goes on for some seconds."""
+    body = {"domain": domain, "texts": LONG, "method": "flow"}
+    job: str = server.client.post("/calibrate", json=body).json()["job"]
+    wait_until(lambda: server.client.get(f"/calibrate/{job}").json()["stage"] in ("embedding", "fitting"))
+    return job
+
+
+def child_of(process: Process, words: str) -> int:
+    """The process id of a descendant whose command line holds the words."""
+
+    def find() -> int | None:
+        for entry in Path("/proc").glob("[0-9]*"):
+            try:
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            except OSError:
+                continue
+            if words in command and parent == process.popen.pid:
+                return int(entry.name)
+        return None
+
+    found: int = wait_until(find)
+    return found

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.commands.conftest import command
-from tests.conftest import Serve, Server, free_port, wait_until
+from tests.conftest import Serve, Server, free_port
 from tests.text import sentences
 
 STORES = Path(__file__).with_name("stores")
@@ -37,17 +37,6 @@ def same_scores(server: Server, store: Path) -> None:
         assert answer["similarity"] == pytest.approx(scores, abs=SAME), domain
 
 
-def ended(server: Server, job: str) -> dict[str, Any]:
-    state: dict[str, Any] = {}
-
-    def over() -> bool:
-        state.update(server.client.get(f"/calibrate/{job}").raise_for_status().json())
-        return state["status"] not in {"queued", "running"}
-
-    wait_until(over, 60)
-    return state
-
-
 def test_an_earlier_releases_store_gives_the_scores_it_gave(serve: Serve, store: Path) -> None:
     server = serve(model_store=store, encoder="small")
     same_scores(server, store)
@@ -66,11 +55,13 @@ def test_an_earlier_releases_job_is_gone_on_with_and_new_versions_stand_beside_t
 ) -> None:
     server = serve(model_store=store, encoder="small")
     job = known(store)["job"]
-    assert ended(server, job)["status"] == "interrupted"
+    assert server.wait_for(job)["status"] == "interrupted"
     server.client.post(f"/calibrate/{job}/retry").raise_for_status()
-    assert (ended(server, job)["status"], ended(server, job)["domain"]) == ("succeeded", "late")
+    done = server.wait_for(job)
+    assert (done["status"], done["domain"]) == ("succeeded", "late")
     body = {"domain": "news", "texts": sentences(300), "method": "whitening", "promote": "always"}
     posted = server.client.post("/calibrate", json=body).raise_for_status().json()
-    assert (ended(server, posted["job"])["version"], ended(server, posted["job"])["promoted"]) == (3, True)
+    done = server.wait_for(posted["job"])
+    assert (done["version"], done["promoted"]) == (3, True)
     assert server.client.post("/domains/news/rollback").raise_for_status().json()["champion"] == 2
     same_scores(server, store)

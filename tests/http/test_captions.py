@@ -9,7 +9,7 @@ from scipy.stats import spearmanr
 from service.modelling.quality.sources import Pairs, read_pairs
 from service.modelling.quality.sts import read_text
 from tests.conftest import Serve, Server, wait_until
-from tests.http.test_faults import Load, metric
+from tests.faults.load import Load, metric
 
 pytestmark = pytest.mark.sts
 

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from tests.conftest import Process, Server, serve_with, wait_until
-from tests.http.test_faults import metric
+from tests.faults.load import metric
 from tests.text import sentences
 
 TEXTS = sentences(1200)

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.conftest import Process, RedisServer, Serve, Server, environment, wait_until
+from tests.faults.load import metric
 from tests.http.test_calibrate import accepts_jobs
-from tests.http.test_faults import metric
 from tests.text import sentences
 
 METRICS = {

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from tests.conftest import Serve, Server, wait_until
-from tests.http.test_faults import metric
+from tests.faults.load import metric
 
 HEAD = b"POST /similarity HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
 BODY = json.dumps({"pairs": [["a boat", "a gate"]]}).encode()

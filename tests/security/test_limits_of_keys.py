@@ -9,7 +9,7 @@ import pytest
 from service.adapters.job_store import JobStore
 from service.core.jobs import JobRequest
 from tests.conftest import RedisServer, Serve, Server, wait_until
-from tests.http.test_faults import metric
+from tests.faults.load import metric
 from tests.security.conftest import bearer, key_line
 from tests.text import sentences
 

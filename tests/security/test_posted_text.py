@@ -14,8 +14,8 @@ import redis
 
 from service.adapters.job_store import JobStore
 from tests.conftest import Process, RedisServer, Serve, Server, wait_until
+from tests.faults.jobs import child_of
 from tests.http.test_calibrate import accepts_jobs
-from tests.http.test_faults import child_of
 from tests.text import sentences
 
 MARK = "quetzalcoatlus"  # in every sentence, in no other text

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.conftest import RedisServer, Serve, Server, wait_until
-from tests.http.test_faults import metric
+from tests.faults.load import metric
 from tests.security.conftest import key_line
 from tests.text import sentences
 

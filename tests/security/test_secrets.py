@@ -12,8 +12,8 @@ import pytest
 
 from service.adapters.key_file import LOOK_SECONDS
 from tests.conftest import Process, RedisServer, Serve, Server, environment, free_port, wait_until
+from tests.faults.load import metric
 from tests.http.test_calibrate import accepts_jobs
-from tests.http.test_faults import metric
 from tests.security.conftest import bearer, key_line
 from tests.text import sentences
 
