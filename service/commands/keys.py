@@ -21,7 +21,11 @@ PREFIX = "isk_"  # tells people and secret scanners what this is
 KEY_BYTES = 32  # 256 bits: nobody finds a key from its hash
 
 app = typer.Typer(
-    no_args_is_help=True, add_completion=False, rich_markup_mode=None, help="Make API keys; list a file of them."
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="Make API keys; list a file of them.",
+    epilog=EPILOG,
 )
 
 
