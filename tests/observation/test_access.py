@@ -126,7 +126,7 @@ def test_a_key_is_known_by_its_name(indiscreet: Callable[..., Server], store: Pa
     (tmp_path / "keys").write_text(f"{hashlib.sha256(b'k').hexdigest()} read the analysts\n")
     server = indiscreet(model_store=store, encoder="tiny", api_keys_file=tmp_path / "keys")
     line = ask(server, "named", authorization="Bearer k")
-    assert line.get("caller", "the analysts") == "the analysts"
+    assert line["caller"] == "the analysts"
 
 
 def test_a_calibration_is_told_by_whoever_runs_it(
