@@ -77,7 +77,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         metrics = Metrics()
         store = settings.model_store
         artifact = await asyncio.to_thread(EncoderStore(store).find, settings.encoder)
-        providers = choose_providers(settings.providers)
+        providers = await asyncio.to_thread(choose_providers, settings.providers, artifact.calibrator)
         execution = plan_execution(
             providers,
             usable_cores(),

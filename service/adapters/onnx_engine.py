@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from service.adapters.domain_store import Weights
 from service.core.calibration import Matrix
 from service.core.errors import BackendFailure, CorruptArtifact, Unavailable
 
+log = logging.getLogger("isosim")
+
 PREFIX = "calibrator."  # of the calibrator's weights among the graph's inputs
 
 # On the CPU the fused kernel takes five times as long as the addition and the normalization it replaces (1.31, AVX2:
@@ -21,6 +24,8 @@ PREFIX = "calibrator."  # of the calibrator's weights among the graph's inputs
 SLOWER_FUSED = ["SkipLayerNormFusion"]
 
 # onnxruntime's exceptions share no base but Exception; these are what `run` raises.
+CUDA = "CUDAExecutionProvider"
+LOAD_ERRORS = (RuntimeError, ValueError)  # of a provider; a broken graph raises others
 RUN_ERRORS = (
     ort.capi.onnxruntime_pybind11_state.Fail,
     ort.capi.onnxruntime_pybind11_state.InvalidArgument,
@@ -29,8 +34,8 @@ RUN_ERRORS = (
 )
 
 
-def choose_providers(wanted: tuple[str, ...]) -> list[str]:
-    """The wanted execution providers, or CUDA where it is installed, and always the CPU last.
+def choose_providers(wanted: tuple[str, ...], trial: Path) -> list[str]:
+    """The wanted execution providers, or CUDA where it is installed and loads the graph `trial`; the CPU always last.
 
     Raises:
         Unavailable: a wanted one is not installed.
@@ -39,14 +44,28 @@ def choose_providers(wanted: tuple[str, ...]) -> list[str]:
     missing = [name for name in wanted if name not in installed]
     if missing:
         raise Unavailable(f"execution providers {missing} are not installed; there are {installed}")
-    chosen = list(wanted) or [name for name in ("CUDAExecutionProvider",) if name in installed]
+    chosen = list(wanted) or [CUDA] * (CUDA in installed and loads(CUDA, trial))
     return chosen if "CPUExecutionProvider" in chosen else [*chosen, "CPUExecutionProvider"]
+
+
+def loads(provider: str, trial: Path) -> bool:
+    """Whether it does here, and not only lies on the disk."""
+    try:
+        open_session(trial, [provider], threads=1)
+    except Unavailable as error:
+        log.warning("vectors are computed on the processor: %s", error)
+        return False
+    return True
 
 
 def open_session(
     path: Path, providers: list[str], threads: int, *, spin: bool = False, memory: int = 0
 ) -> ort.InferenceSession:
-    """`threads` of one run; 0 is one a physical core. `spin`: they wait for each other awake, while a run lasts."""
+    """`threads` of one run; 0 is one a physical core. `spin`: they wait for each other awake, while a run lasts.
+
+    Raises:
+        Unavailable: the first provider does not load. ONNX Runtime would go on with the others and not say so.
+    """
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -56,10 +75,18 @@ def open_session(
     options.add_session_config_entry("session.force_spinning_stop", "1")
     # Shapes change with every batch: a remembered plan for each of them is memory that only grows.
     options.enable_mem_pattern = False
-    if "CUDAExecutionProvider" in providers:
+    if CUDA in providers:
         load_cuda()
     if on_gpu(providers):
-        return ort.InferenceSession(path, options, providers=providers, provider_options=gpu_options(providers, memory))
+        try:
+            session = ort.InferenceSession(
+                path, options, providers=providers, provider_options=gpu_options(providers, memory), enable_fallback=0
+            )
+        except LOAD_ERRORS as error:
+            raise Unavailable(f"{providers[0]} does not load: {' '.join(str(error).split())[:300]}") from error
+        if providers[0] not in session.get_providers():
+            raise Unavailable(f"{providers[0]} does not load: is there a device, its driver, and CUDA's libraries?")
+        return session
     return ort.InferenceSession(path, options, providers=providers, disabled_optimizers=SLOWER_FUSED)
 
 
@@ -80,7 +107,7 @@ def gpu_options(providers: list[str], memory: int) -> list[dict[str, str]]:
     cuda = {"arena_extend_strategy": "kSameAsRequested", "use_tf32": "0"}
     if memory:
         cuda["gpu_mem_limit"] = str(memory)
-    return [cuda if name == "CUDAExecutionProvider" else {} for name in providers]
+    return [cuda if name == CUDA else {} for name in providers]
 
 
 BUCKET = 16  # tokens; GPU kernels are chosen by shape, and memory is kept for each

@@ -32,7 +32,7 @@ class InProcess:
         self.settings = settings
         store = settings.model_store
         self.artifact = EncoderStore(store).find(settings.encoder)
-        providers = choose_providers(settings.providers)
+        providers = choose_providers(settings.providers, self.artifact.calibrator)
         execution = plan_execution(
             providers,
             usable_cores(),

@@ -21,7 +21,9 @@ class OfflineEncoder:
         spec = artifact.spec
         self.spec = spec
         self.tokenize = FastTokenizer(artifact.tokenizer, min(max_length or spec.max_length, spec.max_length))
-        self.encode = OnnxEncoder(artifact.encoder, choose_providers(()), threads, spec.pad_token_id)
+        self.encode = OnnxEncoder(
+            artifact.encoder, choose_providers((), artifact.calibrator), threads, spec.pad_token_id
+        )
 
     def __call__(self, texts: Sequence[str], progress: Callable[[float], None] = lambda _: None) -> Matrix:
         """N texts -> (N, D); `progress` gets the share done, 0–1, several times a second."""

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
@@ -111,11 +112,30 @@ def test_weights_that_do_not_fit_the_graph_are_refused_by_name(calibrator: OnnxC
         calibrator.bind(wrong)
 
 
-def test_an_execution_provider_that_is_not_installed_is_unavailable_and_the_cpu_is_always_last() -> None:
+def test_an_execution_provider_that_is_not_installed_is_unavailable_and_the_cpu_is_always_last(
+    tiny: EncoderArtifact,
+) -> None:
     with pytest.raises(Unavailable, match="NoSuchProvider"):
-        choose_providers(("NoSuchProvider",))
-    assert choose_providers(())[-1] == "CPUExecutionProvider"
-    assert choose_providers(("CPUExecutionProvider",)) == CPU
+        choose_providers(("NoSuchProvider",), tiny.calibrator)
+    assert choose_providers((), tiny.calibrator)[-1] == "CPUExecutionProvider"
+    assert choose_providers(("CPUExecutionProvider",), tiny.calibrator) == CPU
+
+
+def test_a_provider_that_does_not_load_is_no_cpu_in_disguise(tiny: EncoderArtifact) -> None:
+    """ONNX Runtime drops it, and serves on the processor."""
+    with pytest.raises(Unavailable, match="CUDAExecutionProvider does not load"):
+        OnnxEncoder(tiny.encoder, ["CUDAExecutionProvider", *CPU], threads=1)
+    with pytest.raises(Unavailable, match="CUDAExecutionProvider does not load"):
+        OnnxCalibrator(tiny.calibrator, ["CUDAExecutionProvider", *CPU])
+
+
+def test_cuda_that_is_installed_and_does_not_load_is_not_chosen_unless_it_is_asked_for(
+    tiny: EncoderArtifact, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ort, "get_available_providers", lambda: ["CUDAExecutionProvider", *CPU])
+    assert choose_providers((), tiny.calibrator) == CPU
+    assert "computed on the processor: CUDAExecutionProvider does not load" in caplog.text
+    assert choose_providers(("CUDAExecutionProvider",), tiny.calibrator) == ["CUDAExecutionProvider", *CPU]
 
 
 @pytest.fixture

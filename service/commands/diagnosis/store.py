@@ -81,7 +81,7 @@ def space(root: Path, posted: int) -> Finding:
 def providers(artifact: EncoderArtifact, wanted: tuple[str, ...]) -> Iterator[Finding]:
     """A provider that is installed may still not load; ONNX Runtime then goes on with the next one and says little."""
     try:
-        chosen = choose_providers(wanted)
+        chosen = choose_providers(wanted, artifact.calibrator)
     except IsosimError as error:
         yield fault("providers", str(error), "correct ISOSIM_PROVIDERS, or install the package that has it")
         return
@@ -112,7 +112,7 @@ def parity(artifact: EncoderArtifact, wanted: tuple[str, ...]) -> Finding:
         tokens = FastTokenizer(artifact.tokenizer, artifact.spec.max_length)
         ids = [token.ids for token in tokens([artifact.spec.prompt + text for text in SENTENCES], "right")]
         pad = artifact.spec.pad_token_id
-        served = OnnxEncoder(artifact.encoder, choose_providers(wanted), 0, pad)
+        served = OnnxEncoder(artifact.encoder, choose_providers(wanted, artifact.calibrator), 0, pad)
         pooled = served(ids)
         joined: Callable[[list[list[int]]], Matrix] = OnnxEncoder(artifact.joined, CPU, 0, pad)
         off = float(np.abs(pooled - joined(ids)).max())
