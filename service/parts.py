@@ -26,6 +26,7 @@ from service.adapters.redis_cache import RedisCache
 from service.adapters.redis_limits import RedisLimits
 from service.adapters.redis_pulse import beat
 from service.adapters.rq_jobs import RqJobs
+from service.adapters.tasks import end
 from service.adapters.tokenizer import FastTokenizer
 from service.api.auth import Keys
 from service.api.observation import Observer
@@ -233,9 +234,3 @@ async def send_last(traces: "Tracing", observer: Observer) -> None:
     """The spans not sent yet, in what is left of the time to drain."""
     left = 0.0 if observer.drained_by is None else observer.drained_by - time.perf_counter()
     await asyncio.to_thread(traces.close, max(LAST_SPANS, left))
-
-
-async def end(task: "asyncio.Task[None]") -> None:
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task

@@ -1,13 +1,14 @@
 """The shared vector cache in Redis: best effort, bounded in time, never a reason for a request to fail."""
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Literal, Self
 
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
+
+from service.adapters.tasks import end
 
 Event = Literal["error", "open", "dropped"]
 
@@ -70,10 +71,7 @@ class RedisCache:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._writer is not None:
-            self._writer.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._writer
+        await end(self._writer)
         await self.redis.aclose()
 
     async def get(self, keys: Sequence[bytes]) -> list[bytes | None]:

@@ -8,15 +8,18 @@ from collections.abc import Callable
 from typing import Self
 
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import ResponseError
 
 from service.adapters.redis_cache import CONNECTIONS, CircuitBreaker
+from service.adapters.tasks import end
+from service.core.errors import Overloaded
 from service.core.grants import Grant
 from service.core.rate_limit import Limit, LocalLimits, Release, nothing, too_fast, too_many
 
 PREFIX = "isosim:limit:"
 BACKLOG = 4096  # releases waiting to be told; those dropped end with their lease
 CHUNK = 256
+AGAIN = 0.5  # s until Redis is told again what it did not take
 
 # The clock is Redis's own, so that the processes' clocks need not agree. Numbers go back as text: Redis cuts them
 # to integers otherwise. A request that is never released (its process was killed) counts until its lease ends.
@@ -76,10 +79,7 @@ class RedisLimits:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._releasing is not None:
-            self._releasing.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._releasing
+        await end(self._releasing)
         await self.redis.aclose()
 
     async def admit(self, grant: Grant, texts: int) -> Release:
@@ -89,6 +89,7 @@ class RedisLimits:
         request = os.urandom(8).hex()
         # The braces keep a key's two entries on one node of a cluster.
         bucket, under_way = (f"{PREFIX}{{{grant.id}}}:{name}" for name in ("texts", "requests"))
+        release = nothing if grant.concurrent is None else lambda: self._tell(under_way, request)
         async with self._turns:
             if not self.breaker.allows():
                 self.on_fallback()
@@ -99,18 +100,33 @@ class RedisLimits:
                         keys=[bucket, under_way],
                         args=[f"{rate:.9f}", capacity, texts, grant.concurrent or 0, math.ceil(self.lease), request],
                     )
-            except (RedisError, OSError, TimeoutError):
+                refused, wait = refusal(answer)
+            except Exception:  # noqa: BLE001 - limits fail no request, and redis-py meets garbage with whatever int() raises
                 self.breaker.failed()
                 self.on_fallback()
-                return self.local.take(grant, texts)
+                return self._take_here(grant, texts, release)
             self.breaker.succeeded()
-        if answer and answer[0] == b"rate" and grant.rate is not None:
+        if refused == "rate" and grant.rate is not None:
             self.on_refused("rate")
-            raise too_fast(grant.rate, float(answer[1]))
-        if answer:
+            raise too_fast(grant.rate, wait)
+        if refused == "concurrent" and grant.concurrent is not None:
             self.on_refused("concurrent")
-            raise too_many(grant.concurrent or 0)
-        return nothing if grant.concurrent is None else lambda: self._tell(under_way, request)
+            raise too_many(grant.concurrent)
+        return release
+
+    def _take_here(self, grant: Grant, texts: int, release: Release) -> Release:
+        """Redis may run the script yet, once it goes on: it is told of the request's end all the same."""
+        try:
+            release_here = self.local.take(grant, texts)
+        except Overloaded:
+            release()
+            raise
+
+        def both() -> None:
+            release_here()
+            release()
+
+        return both
 
     def _tell(self, under_way: str, request: str) -> None:
         with contextlib.suppress(asyncio.QueueFull):  # its lease ends it
@@ -121,8 +137,34 @@ class RedisLimits:
             ended = [await self._released.get()]
             while len(ended) < CHUNK and not self._released.empty():
                 ended.append(self._released.get_nowait())
-            with contextlib.suppress(RedisError, OSError, TimeoutError):  # their leases end them
-                async with asyncio.timeout(1.0), self.redis.pipeline(transaction=False) as pipeline:
-                    for under_way, request in ended:
-                        pipeline.zrem(under_way, request)
-                    await pipeline.execute()
+            while not await self._tell_all(ended):  # noqa: ASYNC110 - Redis tells nobody that it is back
+                await asyncio.sleep(AGAIN)
+
+    async def _tell_all(self, ended: list[tuple[str, str]]) -> bool:
+        """False where Redis did not answer. Only after it has may a request count as released: see `admit`."""
+        try:
+            async with asyncio.timeout(1.0), self.redis.pipeline(transaction=False) as pipeline:
+                for under_way, request in ended:
+                    pipeline.zrem(under_way, request)
+                await pipeline.execute()
+        except ResponseError:  # of another kind under our name: no release will help
+            return True
+        except Exception:  # noqa: BLE001 - as above; and the releases must outlive it
+            return False
+        return True
+
+
+def refusal(answer: object) -> tuple[Limit | None, float]:
+    """Which limit the script has found to be reached, and the seconds until it is not.
+
+    Raises:
+        ValueError: this is no answer of the script.
+    """
+    match answer:
+        case []:
+            return None, 0.0
+        case [b"rate", bytes(wait)]:
+            return "rate", float(wait)
+        case [b"concurrent", bytes(wait)]:
+            return "concurrent", float(wait)
+    raise ValueError("no answer of the script")

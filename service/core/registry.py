@@ -13,6 +13,7 @@ from service.core.errors import CorruptArtifact, EncoderMismatch, IsosimError, N
 log = logging.getLogger(__name__)
 
 DEFAULT = "default"
+MOST_PAUSE = 64  # refreshes between two attempts
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,15 @@ class CalibrationSource(Protocol):
     def load(self, domain: str, version: int) -> Calibration: ...
 
 
+@dataclass
+class Miss:
+    """A champion that could not be loaded."""
+
+    stamp: int
+    pause: int = 1  # refreshes until it is tried again
+    left: int = 1
+
+
 class Registry:
     """Resident calibrations. A champion is replaced in one assignment, after its successor has loaded whole."""
 
@@ -54,6 +64,7 @@ class Registry:
         self._pinned: OrderedDict[tuple[str, int], Calibration] = OrderedDict()
         self._stamps: dict[str, int] = {}
         self._known: set[str] | None = None  # domains with aliases, as the last refresh saw them
+        self._misses: dict[str, Miss] = {}
         self._refreshing = asyncio.Lock()
 
     async def resolve(self, ref: DomainRef) -> Calibration:
@@ -128,20 +139,37 @@ class Registry:
                 del self.champions[domain]
             for domain, stamp in stamps.items():
                 resident = everything or domain in self.champions or domain == DEFAULT
-                if resident and self._stamps.get(domain) != stamp and await self._replace(domain):
+                if not resident or self._stamps.get(domain) == stamp or not self._is_due(domain, stamp):
+                    continue
+                if await self._replace(domain):
                     self._stamps[domain] = stamp
+                    self._misses.pop(domain, None)
+
+    def _is_due(self, domain: str, stamp: int) -> bool:
+        """A champion that could not be loaded is tried again after 1, 2, 4 … refreshes: on a shared volume its files
+        may arrive later than its name."""
+        miss = self._misses.get(domain)
+        if miss is None or miss.stamp != stamp:
+            self._misses[domain] = Miss(stamp)
+            return True
+        miss.left -= 1
+        if miss.left > 0:
+            return False
+        miss.pause = miss.left = min(2 * miss.pause, MOST_PAUSE)
+        return True
 
     async def _replace(self, domain: str) -> bool:
-        """False where the store could not be read and another look may find more."""
+        """False where another look may find more."""
         try:
             named = await asyncio.to_thread(self.source.named, domain)
             current = self.champions.get(domain)
             if named.champion is not None and (current is None or current.version != named.champion):
                 self._set(await asyncio.to_thread(self.source.load, domain, named.champion))
         except (IsosimError, OSError) as error:
-            log.error("champion of %s not loaded, the version before keeps serving: %s", domain, error)
+            if self._misses[domain].pause == 1:  # said once, counted every time
+                log.error("champion of %s not loaded, the version before keeps serving: %s", domain, error)
             self.on_failure(domain)
-            return isinstance(error, IsosimError)
+            return False
         return True
 
     def drop(self, domain: str, version: int) -> None:

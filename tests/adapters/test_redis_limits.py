@@ -152,6 +152,56 @@ async def test_a_redis_that_hangs_costs_its_timeout_and_no_request(
 
 
 @pytest.mark.anyio
+async def test_what_a_stalled_redis_counts_afterwards_is_released(
+    redis_server: RedisServer, anyio_backend: str
+) -> None:
+    """The script runs once Redis goes on, for requests that were counted here meanwhile."""
+    grant = Grant("a", READ, concurrent=4)
+    assert redis_server.popen is not None
+    async with RedisLimits(redis_server.url, timeout=0.1, lease=300) as limits:
+        (await limits.admit(grant, 1))()
+        os.kill(redis_server.popen.pid, signal.SIGSTOP)
+        try:
+            for release in await asyncio.gather(*(limits.admit(grant, 1) for _ in range(4))):
+                release()
+        finally:
+            os.kill(redis_server.popen.pid, signal.SIGCONT)
+        limits.breaker.succeeded()
+        with sync_redis.Redis.from_url(redis_server.url) as redis:
+            async with asyncio.timeout(10):
+                while redis.zcard(f"{PREFIX}{{a}}:requests"):  # noqa: ASYNC110 - Redis tells nobody
+                    await asyncio.sleep(0.05)
+        assert all([await passed(limits, grant) for _ in range(4)])
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "answer",
+    [b":abc\r\n", b"+OK\r\n", b"*2\r\n$4\r\nrate\r\n$3\r\nxyz\r\n", b"$abc\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n"],
+)
+async def test_garbage_for_an_answer_fails_no_request_and_is_counted_as_a_failure(
+    answer: bytes, anyio_backend: str
+) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(4096):
+            writer.write(answer)
+            await writer.drain()
+        writer.close()
+
+    fallbacks: list[None] = []
+    grant = Grant("a", READ, rate=Rate(100, 1), concurrent=100)
+    async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
+        url = f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with RedisLimits(url, timeout=0.5, lease=300, on_fallback=lambda: fallbacks.append(None)) as limits:
+            for _ in range(FAILURES):
+                (await limits.admit(grant, 1))()
+            assert not limits.breaker.allows()
+            assert len(fallbacks) == FAILURES
+            assert limits._releasing is not None
+            assert not limits._releasing.done()
+
+
+@pytest.mark.anyio
 async def test_a_value_of_another_kind_under_our_name_fails_no_request(
     pair: list[RedisLimits], redis_server: RedisServer
 ) -> None:

@@ -157,15 +157,36 @@ async def test_a_champion_that_cannot_be_loaded_leaves_the_one_before_and_the_ot
     assert failed == ["b"]
 
 
-async def test_a_champion_that_could_not_be_loaded_is_tried_again(source: FakeSource, registry: Registry) -> None:
+@pytest.mark.parametrize("error", [CorruptArtifact("weights"), OSError("gone"), NotFound("not yet here")], ids=repr)
+async def test_a_champion_that_could_not_be_loaded_is_tried_again(
+    source: FakeSource, registry: Registry, error: Exception
+) -> None:
     source.promote("news", 1)
     await registry.refresh(everything=True)
-    source.broken["news", 2] = OSError("the volume is away")
+    source.broken["news", 2] = error
     source.promote("news", 2)
     await registry.refresh()
     source.broken.clear()
     await registry.refresh()
     assert await version(registry, "news") == 2
+
+
+async def test_it_is_tried_ever_more_rarely_said_once_and_counted_every_time(
+    source: FakeSource, caplog: pytest.LogCaptureFixture
+) -> None:
+    failed: list[str] = []
+    registry = Registry(source, ENCODER, on_failure=failed.append)
+    source.promote("news", 1)
+    await registry.refresh(everything=True)
+    source.broken["news", 2] = CorruptArtifact("weights")
+    source.promote("news", 2)
+    for _ in range(1 + 1 + 2 + 4 + 8):
+        await registry.refresh()
+    assert source.loads["news", 2] == len(failed) == 5
+    assert len(caplog.records) == 1
+    source.promote("news", 3)  # another one is looked at at once
+    await registry.refresh()
+    assert await version(registry, "news") == 3
 
 
 async def test_a_champion_that_is_not_there_is_the_domains_fault_and_not_the_callers(
