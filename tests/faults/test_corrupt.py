@@ -1,5 +1,6 @@
 """Files of the model store are damaged, swapped or gone: what is loaded serves on, what cannot be read says so."""
 
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -181,8 +182,9 @@ def test_a_server_refuses_a_corrupt_encoder_in_one_sentence(store: Path, name: s
     flip(next((store / "encoders" / "tiny").iterdir()) / name)
     refused = command("serve", model_store=store, encoder="tiny", port=0)
     assert refused.returncode == 1
-    assert name in refused.stderr
-    assert refused.stderr.splitlines()[-1].startswith("isosim: ")
+    last = json.loads(refused.stderr.splitlines()[-1])
+    assert last["level"] == "critical"
+    assert name in last["message"]
 
 
 def test_a_server_refuses_another_encoder_in_the_place_of_its_own(store: Path) -> None:
