@@ -37,7 +37,7 @@ FROM base AS requirements
 COPY pyproject.toml docker/requirements.py /source/
 RUN mkdir /requirements \
     && for extra in cpu gpu train; do \
-         python /source/requirements.py /source/pyproject.toml "$extra" > "/requirements/$extra.txt" || exit 1; \
+         python /source/requirements.py /source/pyproject.toml "$extra" tracing > "/requirements/$extra.txt" || exit 1; \
        done
 COPY constraints.txt /requirements/
 
@@ -78,7 +78,8 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     --mount=type=secret,id=ca \
     --mount=type=bind,source=docker/wheels,target=/wheels \
     --mount=type=bind,from=requirements,source=/requirements,target=/requirements \
-    pip install --no-compile --no-deps --find-links /wheels ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "$TORCH" \
+    { pip install --no-compile --no-deps --find-links /wheels ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "$TORCH" \
+      || { echo "No index here has $TORCH: --build-arg TORCH_INDEX= the one that PyTorch's page gives for CPUs." >&2; exit 1; }; } \
     && pip install --no-compile --find-links /wheels --constraint /requirements/constraints.txt \
          --requirement /requirements/train.txt \
     && python -m compileall -q -j 0 -x 'transformers/models|/tests?/|torch/(testing|_inductor)|sympy' \

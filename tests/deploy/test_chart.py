@@ -127,6 +127,18 @@ REFUSALS: dict[str, tuple[Values, str]] = {
     "an ingress behind a closed door": (
         merged(IMAGE, KEYS, OWN_REDIS, {"ingress": {"enabled": True, "hosts": ["a.b.example"]}}), "clients is required",
     ),
+    "a load balancer behind a closed door": (
+        merged(IMAGE, KEYS, OWN_REDIS, {"service": {"type": "LoadBalancer"}}), "clients is required with service.type",
+    ),
+    "no pod less and no pod more": (
+        merged(IMAGE, KEYS, OWN_REDIS, {"api": {"rollingUpdate": {"maxSurge": "0%", "maxUnavailable": 0}}}),
+        "cannot both be 0",
+    ),
+    "a Redis without room": (
+        merged(IMAGE, KEYS, OWN_REDIS, {"redis": {"own": {"maxmemory": "4gb"}}}), "leaves too little of the limit",
+    ),
+    "names looked up everywhere": (merged(IMAGE, KEYS, OWN_REDIS, {"networkPolicy": {"dns": []}}), "dns"),
+    "no time to finish": (merged(IMAGE, KEYS, OWN_REDIS, {"api": {"drain": {"seconds": 0.5}}}), "seconds"),
     "an alert that is none": (
         merged(IMAGE, KEYS, OWN_REDIS, {"prometheusRule": {"disabled": ["IsosimFast"]}}), "no alert IsosimFast",
     ),

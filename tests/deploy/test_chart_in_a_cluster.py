@@ -173,8 +173,10 @@ def test_the_monitor_finds_the_service_and_the_service_the_pods(rendered: dict[s
     labels = deployment["spec"]["template"]["metadata"]["labels"]
     assert service["spec"]["selector"].items() <= labels.items()
     assert deployment["spec"]["selector"]["matchLabels"].items() <= labels.items()
-    # The alerts ask for job="isosim", which is what this label says.
-    assert service["metadata"]["labels"][monitor["spec"]["jobLabel"]] == "isosim"
+    # The alerts ask for job="isosim", whatever the chart is called.
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert endpoint["relabelings"] == [{"targetLabel": "job", "replacement": "isosim"}]
+    assert "jobLabel" not in monitor["spec"]
 
 
 def test_every_route_is_published_but_probes_and_metrics(rendered: dict[str, list[Manifest]]) -> None:
