@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+import httptools
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
@@ -62,9 +63,41 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._around += len(data)
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        try:
+            self._parse(memoryview(data))
+        except httptools.HttpParserError:
+            self.logger.warning("Invalid HTTP request received.")
+            self.send_400_response("Invalid HTTP request received.")
+            return
         if self._around > MAX_HEADER_BYTES and self.parser is not None:
             self._refuse("headers", 431, f"a request's headers may have {MAX_HEADER_BYTES} bytes")
+
+    def _parse(self, data: memoryview) -> None:
+        """Ignores what asks for another protocol, as a server may (RFC 9110, 7.8).
+
+        The parser cannot: it takes an upgrade for granted, drops the body and would read it as the next request. So
+        a new one is told the same head without its Upgrade, and goes on with what follows. uvicorn would only warn.
+        """
+        while data:
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as asked:
+                if self.parser.get_method() == b"CONNECT":
+                    raise httptools.HttpParserError("a tunnel is asked for, which is no request") from None
+                head = self._head_without_upgrade()
+                self.parser = httptools.HttpRequestParser(self)
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's own
+                self.parser.feed_data(head)
+                data = data[asked.args[0] :]
+
+    def _head_without_upgrade(self) -> bytes:
+        """As it came: the parser takes neither folded lines nor control characters in what it has split up."""
+        version = self.parser.get_http_version().encode()
+        lines = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, version)]
+        lines += [b"%s: %s" % (name, value) for name, value in self.headers if name != b"upgrade"]
+        return b"\r\n".join([*lines, b"", b""])
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -72,6 +105,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._deadline = self._begun + self.limits.header_timeout
 
     def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return  # it comes again, without its Upgrade
         self.waiting.pop(self, None)
         self._begun = self.loop.time()
         self._deadline = self._begun + self.limits.body_timeout
@@ -84,6 +119,8 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
         self._in_body, self._around, self._deadline = False, 0, NEVER
         super().on_message_complete()
         self._rest()

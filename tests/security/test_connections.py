@@ -223,6 +223,45 @@ def test_what_two_servers_might_read_differently_is_refused(strict: Server, smug
     assert answer.count(b"HTTP/1.1") == 1
 
 
+UPGRADE = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAAQBAAAAAAIAAAAA\r\n"
+
+
+@pytest.mark.parametrize("upgrade", [UPGRADE, b"Connection: upgrade\r\nUPGRADE: websocket\r\nupgrade: a\r\n"])
+def test_a_client_that_asks_for_another_protocol_is_answered_in_this_one(strict: Server, upgrade: bytes) -> None:
+    """curl --http2 and Java's HttpClient ask for h2c with their first request; its body may come later."""
+    head = HEAD + upgrade + b"content-length: %d\r\n\r\n" % len(BODY)
+    with connected(strict) as connection:
+        for sent in ([head + BODY], [head, BODY], [head[:70], head[70:] + BODY[:5], BODY[5:]]):
+            for part in sent:
+                connection.sendall(part)
+                time.sleep(0.05)  # a segment of its own
+            answer = answered(connection)
+            assert status_of(answer) == 200
+            assert b'"similarity"' in answer
+        chunked = HEAD + upgrade + b"transfer-encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY)
+        closing = GET.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n" + upgrade + b"\r\n")
+        connection.sendall((head + BODY + chunked) * 5 + GET + closing)
+        answers = until_closed(connection)
+    assert answers.count(b"HTTP/1.1 200") == 12
+    assert answers.count(b'"similarity"') == 10
+
+
+@pytest.mark.parametrize(
+    "head",
+    [HEAD + UPGRADE + b"content-length: %d\r\n\r\n" % len(GET), b"CONNECT /livez HTTP/1.1\r\nhost: x\r\n\r\n"],
+    ids=["upgrade", "tunnel"],
+)
+def test_what_follows_a_wish_for_another_protocol_is_not_taken_for_a_request(strict: Server, head: bytes) -> None:
+    with connected(strict) as connection:
+        connection.sendall(head)
+        time.sleep(0.1)  # a segment of its own
+        with contextlib.suppress(OSError):
+            connection.sendall(GET)
+        answer = until_closed(connection)
+    assert status_of(answer) in (400, 422)  # a tunnel; a body that is no JSON
+    assert answer.count(b"HTTP/1.1") == 1
+
+
 def test_a_memory_of_slow_senders_is_bounded(serve: Serve, store: Path) -> None:
     """Three hundred bodies that stop short of their end, from clients without a key, hold little each."""
     from tests.security.conftest import key_line
