@@ -17,6 +17,7 @@ Reason = Literal["headers", "body", "reading", "room", "full"]
 
 MAX_HEADER_BYTES = 64 * 1024  # of a request line with its headers; also of what stands around a body in chunks
 MAX_UNREAD_BYTES = 20_000_000  # of a body that nobody wants any more, since the request was answered
+UNREAD_SECONDS = 5.0  # that such a body may still take: cut off at once, its sender might not see the answer
 NEVER = float("inf")
 
 
@@ -40,7 +41,7 @@ class GuardedProtocol(HttpToolsProtocol):
     """
 
     limits: ClassVar[ConnectionLimits]
-    waiting: ClassVar[dict["GuardedProtocol", None]]  # connections without a request under way, the longest first
+    waiting: ClassVar[dict["GuardedProtocol", None]]  # connections without a request to answer, the longest first
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -133,10 +134,13 @@ class GuardedProtocol(HttpToolsProtocol):
         return bool(self.pipeline) or (self.cycle is not None and not self.cycle.response_complete)
 
     def _rest(self) -> None:
-        """Between two requests. uvicorn's own timer forgets a client whose body ends after its answer."""
-        if not self._in_body and not self._owes_an_answer():
+        """Between two requests, or once a body is answered before its end: it may hold nobody else up, nor last long.
+
+        uvicorn's own timer forgets a client whose body ends after its answer.
+        """
+        if not self._owes_an_answer():
             self.waiting[self] = None
-            self._deadline = self.loop.time() + self.limits.keep_alive
+            self._deadline = self.loop.time() + (UNREAD_SECONDS if self._in_body else self.limits.keep_alive)
 
     def _look(self) -> None:
         self._timer = self.loop.call_later(self._round, self._look)
@@ -149,9 +153,10 @@ class GuardedProtocol(HttpToolsProtocol):
         elif self.flow.read_paused or (self._owes_an_answer() and not self._in_body):
             self._deadline += self._round  # it is we who do not read, or the client asks ahead of our answer
         elif self._in_body:
-            if now > self._deadline + self._taken / self.limits.min_transfer_rate:
+            unwanted = self.cycle.response_complete
+            if now > self._deadline + (0 if unwanted else self._taken / self.limits.min_transfer_rate):
                 self._refuse("body", 408, "the body did not arrive in time")
-            elif self.cycle.response_complete and self._taken > MAX_UNREAD_BYTES:
+            elif unwanted and self._taken > MAX_UNREAD_BYTES:
                 self._close("body")
                 self.transport.abort()
         elif now > self._deadline:
