@@ -75,6 +75,7 @@ def test_a_close_writes_what_waits_and_gives_up_in_time(pipe: tuple[int, int]) -
     start = time.monotonic()
     stalled.close(0.2)
     assert time.monotonic() - start < 5
+    read(pipe[0], 1000 * len(LINE))  # or its writer goes on into the next test's pipe, which gets the same number
 
 
 def test_a_close_is_heard_while_the_writer_pauses(pipe: tuple[int, int]) -> None:
