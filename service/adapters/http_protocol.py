@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+import httptools
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
@@ -16,6 +17,7 @@ Reason = Literal["headers", "body", "reading", "room", "full"]
 
 MAX_HEADER_BYTES = 64 * 1024  # of a request line with its headers; also of what stands around a body in chunks
 MAX_UNREAD_BYTES = 20_000_000  # of a body that nobody wants any more, since the request was answered
+UNREAD_SECONDS = 5.0  # that such a body may still take: cut off at once, its sender might not see the answer
 NEVER = float("inf")
 
 
@@ -39,7 +41,7 @@ class GuardedProtocol(HttpToolsProtocol):
     """
 
     limits: ClassVar[ConnectionLimits]
-    waiting: ClassVar[dict["GuardedProtocol", None]]  # connections without a request under way, the longest first
+    waiting: ClassVar[dict["GuardedProtocol", None]]  # connections without a request to answer, the longest first
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -62,9 +64,41 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._around += len(data)
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        try:
+            self._parse(memoryview(data))
+        except httptools.HttpParserError:
+            self.logger.warning("Invalid HTTP request received.")
+            self.send_400_response("Invalid HTTP request received.")
+            return
         if self._around > MAX_HEADER_BYTES and self.parser is not None:
             self._refuse("headers", 431, f"a request's headers may have {MAX_HEADER_BYTES} bytes")
+
+    def _parse(self, data: memoryview) -> None:
+        """Ignores what asks for another protocol, as a server may (RFC 9110, 7.8).
+
+        The parser cannot: it takes an upgrade for granted, drops the body and would read it as the next request. So
+        a new one is told the same head without its Upgrade, and goes on with what follows. uvicorn would only warn.
+        """
+        while data:
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as asked:
+                if self.parser.get_method() == b"CONNECT":
+                    raise httptools.HttpParserError("a tunnel is asked for, which is no request") from None
+                head = self._head_without_upgrade()
+                self.parser = httptools.HttpRequestParser(self)
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's own
+                self.parser.feed_data(head)
+                data = data[asked.args[0] :]
+
+    def _head_without_upgrade(self) -> bytes:
+        """As it came: the parser takes neither folded lines nor control characters in what it has split up."""
+        version = self.parser.get_http_version().encode()
+        lines = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, version)]
+        lines += [b"%s: %s" % (name, value) for name, value in self.headers if name != b"upgrade"]
+        return b"\r\n".join([*lines, b"", b""])
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -72,6 +106,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._deadline = self._begun + self.limits.header_timeout
 
     def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return  # it comes again, without its Upgrade
         self.waiting.pop(self, None)
         self._begun = self.loop.time()
         self._deadline = self._begun + self.limits.body_timeout
@@ -84,6 +120,8 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
         self._in_body, self._around, self._deadline = False, 0, NEVER
         super().on_message_complete()
         self._rest()
@@ -96,10 +134,13 @@ class GuardedProtocol(HttpToolsProtocol):
         return bool(self.pipeline) or (self.cycle is not None and not self.cycle.response_complete)
 
     def _rest(self) -> None:
-        """Between two requests. uvicorn's own timer forgets a client whose body ends after its answer."""
-        if not self._in_body and not self._owes_an_answer():
+        """Between two requests, or once a body is answered before its end: it may hold nobody else up, nor last long.
+
+        uvicorn's own timer forgets a client whose body ends after its answer.
+        """
+        if not self._owes_an_answer():
             self.waiting[self] = None
-            self._deadline = self.loop.time() + self.limits.keep_alive
+            self._deadline = self.loop.time() + (UNREAD_SECONDS if self._in_body else self.limits.keep_alive)
 
     def _look(self) -> None:
         self._timer = self.loop.call_later(self._round, self._look)
@@ -112,9 +153,10 @@ class GuardedProtocol(HttpToolsProtocol):
         elif self.flow.read_paused or (self._owes_an_answer() and not self._in_body):
             self._deadline += self._round  # it is we who do not read, or the client asks ahead of our answer
         elif self._in_body:
-            if now > self._deadline + self._taken / self.limits.min_transfer_rate:
+            unwanted = self.cycle.response_complete
+            if now > self._deadline + (0 if unwanted else self._taken / self.limits.min_transfer_rate):
                 self._refuse("body", 408, "the body did not arrive in time")
-            elif self.cycle.response_complete and self._taken > MAX_UNREAD_BYTES:
+            elif unwanted and self._taken > MAX_UNREAD_BYTES:
                 self._close("body")
                 self.transport.abort()
         elif now > self._deadline:

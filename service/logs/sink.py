@@ -70,10 +70,10 @@ class QueuedSink:
         closing = False
         while not closing:
             self._wake.wait()
-            closing = self._closing
-            if not closing:
+            self._wake.clear()  # before the pause: what comes within it, a close too, wakes the writer again
+            if not self._closing:
                 time.sleep(PAUSE)
-            self._wake.clear()
+            closing = self._closing
             self._drain()
 
     def _drain(self) -> None:

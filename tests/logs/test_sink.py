@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from service.logs.sink import PIECE, QueuedSink
+from service.logs.sink import PAUSE, PIECE, QueuedSink
 from tests.conftest import wait_until
 
 LINE = b"x" * 299 + b"\n"
@@ -75,6 +75,19 @@ def test_a_close_writes_what_waits_and_gives_up_in_time(pipe: tuple[int, int]) -
     start = time.monotonic()
     stalled.close(0.2)
     assert time.monotonic() - start < 5
+    read(pipe[0], 1000 * len(LINE))  # or its writer goes on into the next test's pipe, which gets the same number
+
+
+def test_a_close_is_heard_while_the_writer_pauses(pipe: tuple[int, int]) -> None:
+    """A line's writing waits a moment for more lines; a process that ends within it need not wait out the close."""
+    for part in range(1, 6):
+        sink = QueuedSink(pipe[1])
+        sink.write(LINE)
+        time.sleep(PAUSE * part / 8)
+        start = time.monotonic()
+        sink.close(10.0)
+        assert time.monotonic() - start < 5
+        assert read(pipe[0], len(LINE)) == LINE
 
 
 def test_a_reader_that_left_costs_lines_and_nothing_else(pipe: tuple[int, int]) -> None:

@@ -97,11 +97,37 @@ def test_a_page_of_another_site_cannot_use_a_server_without_keys(tiny_server: Se
     )
 
 
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        ({"origin": "https://evil.example"}, 403), ({"origin": "null"}, 403),
+        ({"origin": "http://localhost:3000"}, 403), ({"origin": "http://localhost"}, 403),
+        ({"origin": "http://localhost:3000", "sec-fetch-site": "same-site"}, 403),
+        ({"sec-fetch-site": "cross-site"}, 403),
+        ({"origin": "http://localhost:8000"}, 200), ({"origin": "http://LOCALHOST:8000"}, 200), ({}, 200),
+        ({"origin": "https://isosim", "host": "isosim"}, 200),
+        ({"origin": "https://isosim", "host": "isosim:443"}, 200),
+        ({"origin": "http://isosim", "host": "isosim:80"}, 200), ({"origin": "http://[::1]:80", "host": "[::1]"}, 200),
+        ({"origin": "https://isosim.example", "sec-fetch-site": "same-origin"}, 200),  # a proxy wrote its own host
+        ({"origin": "http://10.0.0.6:8000", "host": "10.0.0.5:8000"}, 403), ({"origin": "null", "host": "null"}, 403),
+    ],
+)  # fmt: skip
+def test_a_page_is_known_by_its_origin_where_the_browser_does_not_name_its_site(
+    tiny_server: Server, sent: dict[str, str], status: int
+) -> None:
+    """Browsers leave Sec-Fetch-Site out where plain http goes to another machine than their own."""
+    headers = {"host": "localhost:8000", "content-type": "text/plain"} | sent
+    for method, path, otherwise in (("POST", "/similarity", 415), ("DELETE", "/domains/nope/versions/1", 404)):
+        response = tiny_server.client.request(method, path, content=b"{", headers=headers)
+        assert response.status_code == (403 if status == 403 else otherwise), response.text
+
+
 def test_a_page_that_is_allowed_can(serve: Serve, store: Path) -> None:
     server = serve(model_store=store, encoder="tiny", cors_origins=f'["{ORIGIN}"]')
-    for origin, status in ((ORIGIN, 200), ("https://evil.example", 403)):
-        headers = {"sec-fetch-site": "cross-site", "origin": origin}
-        assert server.client.post("/similarity", json=BODY, headers=headers).status_code == status
+    for site in ({"sec-fetch-site": "cross-site"}, {"sec-fetch-site": "same-site"}, {}):
+        for origin, status in ((ORIGIN, 200), ("https://evil.example", 403)):
+            headers = {"origin": origin} | site
+            assert server.client.post("/similarity", json=BODY, headers=headers).status_code == status
 
 
 @pytest.mark.parametrize(

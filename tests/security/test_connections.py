@@ -13,6 +13,7 @@ import pytest
 
 from tests.conftest import Serve, Server, wait_until
 from tests.faults.load import metric
+from tests.security.conftest import key_line
 
 HEAD = b"POST /similarity HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
 BODY = json.dumps({"pairs": [["a boat", "a gate"]]}).encode()
@@ -191,6 +192,27 @@ def test_where_all_connections_are_busy_a_new_one_is_told_to_come_back(strict: S
         wait_until(lambda: full(strict), seconds=5, every=0.01)
 
 
+def test_strangers_who_were_answered_and_send_on_keep_nobody_out(serve: Serve, store: Path) -> None:
+    """Once answered, a body that does not end makes room like an idle connection, and has seconds left."""
+    keys = store.parent / "keys"
+    keys.write_text(key_line("k", "read"))
+    server = serve(
+        model_store=store, encoder="tiny", api_keys_file=keys, header_timeout=1, body_timeout=300, max_connections=8
+    )
+    with contextlib.ExitStack() as stack:
+        strangers = []
+        for _ in range(20):
+            stranger = stack.enter_context(connected(server))
+            strangers.append(stranger)
+            stranger.sendall(HEAD + b"content-length: 1000000\r\n\r\n")
+            assert status_of(answered(stranger)) == 401
+        for _ in range(3):
+            assert httpx.get(server.url + "/livez", timeout=PATIENCE).status_code == 200
+        assert until_closed(strangers[0]) == b""
+        drip(strangers[-1], b"x" * 1000, 0.1)
+    assert metric(server, 'isosim_connections_closed_total{reason="room"}') >= 1
+
+
 def full(server: Server) -> bool:
     with connected(server) as connection:
         connection.sendall(GET)
@@ -223,10 +245,47 @@ def test_what_two_servers_might_read_differently_is_refused(strict: Server, smug
     assert answer.count(b"HTTP/1.1") == 1
 
 
+UPGRADE = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAAQBAAAAAAIAAAAA\r\n"
+
+
+@pytest.mark.parametrize("upgrade", [UPGRADE, b"Connection: upgrade\r\nUPGRADE: websocket\r\nupgrade: a\r\n"])
+def test_a_client_that_asks_for_another_protocol_is_answered_in_this_one(strict: Server, upgrade: bytes) -> None:
+    """curl --http2 and Java's HttpClient ask for h2c with their first request; its body may come later."""
+    head = HEAD + upgrade + b"content-length: %d\r\n\r\n" % len(BODY)
+    with connected(strict) as connection:
+        for sent in ([head + BODY], [head, BODY], [head[:70], head[70:] + BODY[:5], BODY[5:]]):
+            for part in sent:
+                connection.sendall(part)
+                time.sleep(0.05)  # a segment of its own
+            answer = answered(connection)
+            assert status_of(answer) == 200
+            assert b'"similarity"' in answer
+        chunked = HEAD + upgrade + b"transfer-encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY)
+        closing = GET.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n" + upgrade + b"\r\n")
+        connection.sendall((head + BODY + chunked) * 5 + GET + closing)
+        answers = until_closed(connection)
+    assert answers.count(b"HTTP/1.1 200") == 12
+    assert answers.count(b'"similarity"') == 10
+
+
+@pytest.mark.parametrize(
+    "head",
+    [HEAD + UPGRADE + b"content-length: %d\r\n\r\n" % len(GET), b"CONNECT /livez HTTP/1.1\r\nhost: x\r\n\r\n"],
+    ids=["upgrade", "tunnel"],
+)
+def test_what_follows_a_wish_for_another_protocol_is_not_taken_for_a_request(strict: Server, head: bytes) -> None:
+    with connected(strict) as connection:
+        connection.sendall(head)
+        time.sleep(0.1)  # a segment of its own
+        with contextlib.suppress(OSError):
+            connection.sendall(GET)
+        answer = until_closed(connection)
+    assert status_of(answer) in (400, 422)  # a tunnel; a body that is no JSON
+    assert answer.count(b"HTTP/1.1") == 1
+
+
 def test_a_memory_of_slow_senders_is_bounded(serve: Serve, store: Path) -> None:
     """Three hundred bodies that stop short of their end, from clients without a key, hold little each."""
-    from tests.security.conftest import key_line
-
     keys = store.parent / "keys"
     keys.write_text(key_line("k", "read"))
     server = serve(model_store=store, encoder="tiny", api_keys_file=keys, body_timeout=30)
