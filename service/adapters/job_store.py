@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import time
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -77,14 +76,13 @@ class JobStore:
         idempotency_key: str | None,
         traceparent: str | None = None,
     ) -> Job:
-        """Makes the spooled text a queued job; the same key and the same content give the job made before.
+        """Makes the spooled text a queued job, which has the spool's id; the same key and the same content give the
+        job made before.
 
         Raises:
             Conflict: the key was used for something else.
         """
-        job = Job(
-            uuid.uuid4().hex, request, created=now(), heartbeat=time.time(), notices=notices, traceparent=traceparent
-        )
+        job = Job(spool.id, request, created=now(), heartbeat=time.time(), notices=notices, traceparent=traceparent)
         fingerprint = hashlib.sha256(orjson.dumps(posted(request)) + spool.digest()).hexdigest()
         with building(self.root) as folder:
             write_json(folder / RECORD, asdict(job))
@@ -226,10 +224,14 @@ class JobStore:
             (self.folder(job_id) / DECIDED).unlink(missing_ok=True)  # of an attempt that died while ending
             return self.write(replace(job, status=Status.QUEUED, stage="queued", progress=0.0, error=None))
 
-    def discard(self, job_id: str) -> None:
-        """Forgets a job that could not be handed over, and its idempotency key."""
-        shutil.rmtree(self.folder(job_id), ignore_errors=True)
+    def discard(self, job_id: str) -> bool:
+        """Forgets a job that could not be handed over, and its idempotency key; False where it has begun."""
+        with self._locked(job_id):
+            if self._record(job_id).attempt:
+                return False
+            shutil.rmtree(self.folder(job_id), ignore_errors=True)
         self._drop_claims({job_id})
+        return True
 
     def sweep(self) -> None:
         """Removes what a process that died has left half-made, posted text among it."""

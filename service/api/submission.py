@@ -68,15 +68,19 @@ async def accept(
         idempotency_key = f"{trace.grant.id} {idempotency_key}"
     job = await asyncio.to_thread(service.jobs.create, wanted, spool, notices, idempotency_key, posting.get())
     if job.status is Status.QUEUED:
-        await hand_over(service, job)
+        await hand_over(service, job, new=job.id == spool.id)
     accepted = {"job": job.id, "domain": job.request.domain, "status": job.status.value}
     return json_response(accepted, 202, {"Location": f"/calibrate/{job.id}"})
 
 
-async def hand_over(service: Service, job: Job) -> None:
-    """A job that no runner takes is no job: the caller gets the error and nothing stays behind."""
+async def hand_over(service: Service, job: Job, *, new: bool) -> None:
+    """A new job that no runner takes is no job: the caller gets the error and nothing stays behind.
+
+    One that was accepted before stays; what failed then is only to hand it over once more.
+    """
     try:
         await service.runner.submit(job.id, job.attempt)
     except Unavailable:
-        await asyncio.to_thread(service.jobs.discard, job.id)
+        if new and not await asyncio.to_thread(service.jobs.discard, job.id):
+            return  # only the answer was lost: it has been taken, and has begun
         raise

@@ -272,6 +272,13 @@ def test_a_discarded_job_is_gone_and_its_key_can_be_used_again(jobs: JobStore) -
     assert post(jobs, key="other") == other
 
 
+def test_a_job_that_has_begun_is_not_discarded(jobs: JobStore) -> None:
+    job = jobs.begin(post(jobs, key="k").id)
+    assert not jobs.discard(job.id)
+    assert jobs.read(job.id) == job
+    assert post(jobs, key="k") == job
+
+
 @pytest.mark.parametrize("how", ["sweep", "forget"])
 def test_what_a_killed_process_left_is_no_job_and_is_swept_away(jobs: JobStore, how: str) -> None:
     job = post(jobs)
