@@ -188,20 +188,40 @@ class JobStore:
             self.write(job)
             return True
 
-    def decide(self, job_id: str) -> bool:
-        """True for the first to decide how the job ends."""
+    def decide(self, job_id: str, attempt: int | None = None) -> bool:
+        """True for the first to decide how the job ends; an attempt does so as long as no other has taken its place."""
+        with self._locked(job_id):
+            if attempt is not None and self._superseded(job_id, attempt):
+                return False
+            return self._decide(job_id)
+
+    def _decide(self, job_id: str) -> bool:
         try:
             (self.folder(job_id) / DECIDED).touch(exist_ok=False)
         except FileExistsError:
             return False
         return True
 
+    def _superseded(self, job_id: str, attempt: int) -> bool:
+        """Whether the job was queued again while this attempt was taken for dead; it may no longer touch it."""
+        found = self._record(job_id)
+        over = found.attempt != attempt or found.status is Status.QUEUED
+        if over:
+            log.warning("attempt %d of job %s was taken for dead and is over", attempt, job_id)
+        return over
+
     def decided(self, job_id: str) -> bool:
         return (self.folder(job_id) / DECIDED).exists()
 
     def end(self, job: Job, status: Status, **facts: Any) -> Job:
-        """Records the end; the caller has won `decide`. The posted text is deleted before the record says so."""
+        """Records the end; the caller has won `decide`. The posted text is deleted before the record says so.
+
+        Raises:
+            JobCancelled: another attempt has taken this one's place.
+        """
         with self._locked(job.id):
+            if job.status is Status.RUNNING and self._superseded(job.id, job.attempt):
+                raise JobCancelled(f"attempt {job.attempt} of job {job.id} is over")
             return self._end(job, status, **facts)
 
     def _end(self, job: Job, status: Status, **facts: Any) -> Job:
@@ -245,13 +265,19 @@ class JobStore:
             with contextlib.suppress(NotFound), self._locked(job.id):
                 found = self.read(job.id)
                 if found.status is Status.INTERRUPTED:  # and not retried meanwhile
-                    self.decide(job.id)
+                    self._decide(job.id)
                     self._end(found, Status.FAILED, error=f"{job.error}; nobody did for {age:g} s: its text is deleted")
         self.sweep()
 
-    def interrupt(self, job_id: str, why: str | None = None) -> Job:
-        """Marks a job whose worker is known to be dead, or could not go on. Its text stays, for another attempt."""
+    def interrupt(self, job_id: str, why: str | None = None, attempt: int | None = None) -> Job:
+        """Marks a job whose worker is known to be dead, or could not go on. Its text stays, for another attempt.
+
+        Raises:
+            JobCancelled: another attempt has taken this one's place.
+        """
         with self._locked(job_id):
+            if attempt is not None and self._superseded(job_id, attempt):
+                raise JobCancelled(f"attempt {attempt} of job {job_id} is over")
             job = self._record(job_id)
             return job if job.status.ended else self.write(interrupted(job, why))
 

@@ -1,5 +1,6 @@
 """A job's record from its posting to its end, decided once."""
 
+import contextlib
 import json
 import os
 import time
@@ -12,6 +13,7 @@ from threading import Barrier
 
 import pytest
 
+from service import worker
 from service.adapters.artifacts import FRESH
 from service.adapters.job_store import SILENCE, JobStore
 from service.core.errors import Conflict, CorruptArtifact, IsosimError, JobCancelled, NotFound
@@ -218,6 +220,30 @@ def test_a_job_whose_worker_is_known_dead_is_interrupted_at_once(jobs: JobStore)
     assert jobs.interrupt(job.id).status is Status.INTERRUPTED
     assert jobs.read(job.id).status is Status.INTERRUPTED
     assert jobs.begin(job.id).attempt == 2
+
+
+ENDINGS: dict[str, Callable[[JobStore, Job], object]] = {
+    "decides": lambda jobs, job: jobs.decide(job.id, job.attempt),
+    "has decided": lambda jobs, job: jobs.end(job, Status.SUCCEEDED, version=1),
+    "fails": lambda jobs, job: worker.fail(jobs, job, "out of memory"),
+    "is put off": lambda jobs, job: worker.put_off(jobs, job, OSError("no space")),
+}
+
+
+@pytest.mark.parametrize("begun", [True, False], ids=["runs", "waits"])
+@pytest.mark.parametrize("way", ENDINGS)
+def test_a_worker_that_was_taken_for_dead_does_not_end_the_attempt_after_its_own(
+    jobs: JobStore, clock: Clock, way: str, begun: bool
+) -> None:
+    stalled = silent(jobs, clock, jobs.begin(post(jobs).id))
+    successor = jobs.requeue(stalled.id)
+    if begun:
+        successor = jobs.begin(stalled.id)
+    with contextlib.suppress(JobCancelled):
+        assert not ENDINGS[way](jobs, stalled)
+    assert jobs.read(stalled.id) == successor
+    assert list(jobs.texts(stalled.id)) == TEXTS
+    assert jobs.decide(stalled.id)
 
 
 def test_of_those_who_decide_a_jobs_end_exactly_one_wins(jobs: JobStore) -> None:
