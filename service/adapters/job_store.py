@@ -229,6 +229,12 @@ class JobStore:
         (self.folder(job.id) / INPUT).unlink(missing_ok=True)
         return self.write(replace(job, status=status, stage=status.value, progress=progress, finished=now(), **facts))
 
+    def cancel(self, job_id: str) -> Job:
+        """Records a cancel that was decided; a job that has ended stays as it is."""
+        with self._locked(job_id):
+            job = self.read(job_id)
+            return job if job.status.ended else self._end(job, Status.CANCELLED)
+
     def requeue(self, job_id: str) -> Job:
         """An interrupted job becomes queued again; one that is queued stays so, for a queue that lost it.
 
@@ -258,16 +264,20 @@ class JobStore:
         sweep(*self.root.glob(".spool-*"), *self.root.glob(".building-*"))
 
     def expire(self, age: float) -> None:
-        """Ends interrupted jobs that nobody has retried for `age` seconds: their text is deleted. Sweeps, too."""
+        """Ends interrupted jobs that nobody has retried for `age` seconds, and those whose canceller died or could not
+        write: their text is deleted. Sweeps, too."""
         for job in self.all():
-            if job.status is not Status.INTERRUPTED or time.time() - job.heartbeat <= age:
-                continue
-            with contextlib.suppress(NotFound), self._locked(job.id):
-                found = self.read(job.id)
-                if found.status is Status.INTERRUPTED:  # and not retried meanwhile
-                    self._decide(job.id)
-                    self._end(found, Status.FAILED, error=f"{job.error}; nobody did for {age:g} s: its text is deleted")
+            if job.status in (Status.QUEUED, Status.INTERRUPTED):
+                with contextlib.suppress(NotFound), self._locked(job.id):
+                    self._expire(self.read(job.id), age)
         self.sweep()
+
+    def _expire(self, job: Job, age: float) -> None:
+        if job.status is Status.QUEUED and self.decided(job.id):
+            self._end(job, Status.CANCELLED)  # no worker begins it; a canceller who is still at it finds it done
+        elif job.status is Status.INTERRUPTED and time.time() - job.heartbeat > age:
+            self._decide(job.id)
+            self._end(job, Status.FAILED, error=f"{job.error}; nobody did for {age:g} s: its text is deleted")
 
     def interrupt(self, job_id: str, why: str | None = None, attempt: int | None = None) -> Job:
         """Marks a job whose worker is known to be dead, or could not go on. Its text stays, for another attempt.

@@ -195,8 +195,7 @@ async def cancel_job(job: JobDep, service: ServiceDep) -> JobState:
     if not await asyncio.to_thread(service.jobs.decide, job_id) and job.status is Status.RUNNING:
         raise Conflict(f"job {job_id} is publishing its result and can no longer be cancelled")
     await service.runner.stop(job_id)
-    current = await asyncio.to_thread(service.jobs.read, job_id)
-    return state(await asyncio.to_thread(service.jobs.end, current, Status.CANCELLED))
+    return state(await asyncio.to_thread(service.jobs.cancel, job_id))
 
 
 @router.post("/{job_id}/retry", status_code=202, dependencies=CALIBRATE, responses=documented(404, 409))

@@ -334,6 +334,21 @@ def test_text_that_is_still_arriving_stays_however_old_it_looks(jobs: JobStore) 
         assert list(jobs.texts(jobs.create(REQUEST, spool, [], None).id)) == TEXTS
 
 
+def test_a_cancel_that_got_stuck_halfway_is_ended_and_its_text_goes(jobs: JobStore) -> None:
+    stuck, retried, waiting = post(jobs), post(jobs), post(jobs)
+    jobs.interrupt(jobs.begin(retried.id).id)
+    jobs.requeue(retried.id)
+    for job in (stuck, retried):
+        jobs.decide(job.id)  # and then the process died, or found the disk full
+    jobs.expire(age=3600)
+    assert [jobs.read(job.id).status for job in (stuck, retried, waiting)] == [
+        Status.CANCELLED, Status.CANCELLED, Status.QUEUED,
+    ]  # fmt: skip
+    assert [jobs.has_text(job.id) for job in (stuck, retried, waiting)] == [False, False, True]
+    ended = jobs.read(stuck.id)
+    assert jobs.cancel(stuck.id) == ended  # the canceller was only slow
+
+
 def test_an_interrupted_job_that_nobody_retries_fails_and_its_text_goes(jobs: JobStore) -> None:
     old, fresh, queued = post(jobs), post(jobs), post(jobs)
     jobs.interrupt(jobs.begin(fresh.id).id)
