@@ -192,6 +192,9 @@ async def cancel_job(job: JobDep, service: ServiceDep) -> JobState:
     job_id = job.id
     if job.status.ended:
         raise Conflict(f"job {job_id} is {job.status} already")
+    version = await asyncio.to_thread(service.domains.made_by, job.request.domain, job_id)
+    if version is not None:
+        raise Conflict(f"job {job_id} has made version {version} already; if it was interrupted, a retry ends it")
     if not await asyncio.to_thread(service.jobs.decide, job_id) and job.status is Status.RUNNING:
         raise Conflict(f"job {job_id} is publishing its result and can no longer be cancelled")
     await service.runner.stop(job_id)
