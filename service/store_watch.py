@@ -15,7 +15,7 @@ EXPIRE_SECONDS = 60.0  # between looks for jobs that were interrupted long ago, 
 
 async def watch(service: Service, census: JobCensus) -> None:
     """Sees new champions, counts jobs for the metrics, hands those over again that Redis has lost, and ends
-    those whose text nobody will want any more."""
+    those whose text nobody will want any more, and forgets old ones."""
     counted = expired = -EXPIRE_SECONDS
     while True:
         try:
@@ -29,6 +29,7 @@ async def watch(service: Service, census: JobCensus) -> None:
                 counted = time.monotonic()
             if time.monotonic() - expired > EXPIRE_SECONDS:
                 await asyncio.to_thread(service.jobs.expire, service.settings.keep_interrupted)
+                await asyncio.to_thread(service.jobs.forget, service.settings.keep_jobs)
                 expired = time.monotonic()
         except Exception:  # the loop's boundary: the volume is away, a file is odd; what is loaded keeps serving
             log.exception("the model store could not be read")

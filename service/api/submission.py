@@ -63,10 +63,13 @@ async def accept(
 
     Raises:
         Conflict: the key was used for something else. Unavailable: no runner takes the job.
+        Overloaded: others that were uploaded meanwhile have taken the room.
     """
     if idempotency_key is not None:
         idempotency_key = f"{trace.grant.id} {idempotency_key}"
-    job = await asyncio.to_thread(service.jobs.create, wanted, spool, notices, idempotency_key, posting.get())
+    async with service.admission:
+        await asyncio.to_thread(check_backlog, service)
+        job = await asyncio.to_thread(service.jobs.create, wanted, spool, notices, idempotency_key, posting.get())
     if job.status is Status.QUEUED:
         await hand_over(service, job, new=job.id == spool.id)
     accepted = {"job": job.id, "domain": job.request.domain, "status": job.status.value}
