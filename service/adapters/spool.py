@@ -30,6 +30,10 @@ class Spool:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Text that became no job goes."""
         try:
             self._path.unlink(missing_ok=True)
         finally:

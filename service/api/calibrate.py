@@ -20,7 +20,7 @@ from service.api.middleware import Trace
 from service.api.requests import TraceDep, documented, needs
 from service.api.schemas import CalibrateOptions, CalibrateRequest, JobAccepted, Jobs, JobState
 from service.api.state import Service, ServiceDep
-from service.api.submission import accept, check_domain, check_room, intake_limits, read_json_body
+from service.api.submission import accept, check_domain, check_room, intake_limits, read_json_body, spooling
 from service.core.errors import Conflict, Overloaded, UnsupportedMedia
 from service.core.jobs import Job, JobRequest, Status
 
@@ -77,7 +77,7 @@ async def calibrate(
     if kind != "application/json" and kind not in FORMATS:
         raise UnsupportedMedia(f"content-type {kind!r}: use application/json, {' or '.join(FORMATS)}")
     limits = intake_limits(service)
-    with service.jobs.spool() as spool:
+    async with spooling(service.jobs) as spool:
         intake = Intake(spool, limits, FORMATS.get(kind, "text"))
         if kind in FORMATS:
             given = {

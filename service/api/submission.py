@@ -1,10 +1,13 @@
 """A job on its way in: room for it, its body, its record, its runner."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from fastapi import Request
 from fastapi.responses import Response
 
+from service.adapters.job_store import JobStore
 from service.adapters.spool import Spool
 from service.api.intake import Limits
 from service.api.middleware import Trace
@@ -29,6 +32,16 @@ def check_backlog(service: Service) -> None:
     waiting, most = service.jobs.counts()[Status.QUEUED], service.settings.max_queued_jobs
     if waiting >= most:
         raise Overloaded(f"{waiting} calibrations are queued, at most {most} may be", retry_after=60)
+
+
+@asynccontextmanager
+async def spooling(jobs: JobStore) -> AsyncIterator[Spool]:
+    """A spool, opened and closed in a thread: a volume that hangs holds up those who upload, and nobody else."""
+    spool = await asyncio.to_thread(jobs.spool)
+    try:
+        yield spool
+    finally:
+        await asyncio.shield(asyncio.to_thread(spool.close))  # also where the caller has hung up
 
 
 def check_domain(domain: str, trace: Trace) -> None:
