@@ -14,12 +14,28 @@ EXPIRE_SECONDS = 60.0  # between looks for jobs that were interrupted long ago, 
 
 
 async def watch(service: Service, census: JobCensus) -> None:
-    """Sees new champions, counts jobs for the metrics, hands those over again that Redis has lost, and ends
-    those whose text nobody will want any more."""
-    counted = expired = -EXPIRE_SECONDS
+    """Both at once: whatever holds up the one, a Redis that hangs, does not hold up the other."""
+    async with asyncio.TaskGroup() as both:
+        both.create_task(watch_champions(service), name="champions-watch")
+        both.create_task(watch_jobs(service, census), name="jobs-watch")
+
+
+async def watch_champions(service: Service) -> None:
+    """Sees new champions."""
     while True:
         try:
             await service.registry.refresh()
+        except Exception:  # the loop's boundary: the volume is away, a file is odd; what is loaded keeps serving
+            log.exception("the model store could not be read")
+        await asyncio.sleep(service.settings.poll_seconds)
+
+
+async def watch_jobs(service: Service, census: JobCensus) -> None:
+    """Counts jobs for the metrics, hands those over again that Redis has lost, ends those whose text nobody will want
+    any more, and forgets old ones."""
+    counted = expired = -EXPIRE_SECONDS
+    while True:
+        try:
             if time.monotonic() - counted > COUNT_SECONDS:
                 found = await asyncio.to_thread(census.take)
                 service.metrics.observe_jobs(found.counts)
@@ -28,8 +44,9 @@ async def watch(service: Service, census: JobCensus) -> None:
                 await service.runner.recover(found.queued)
                 counted = time.monotonic()
             if time.monotonic() - expired > EXPIRE_SECONDS:
+                await asyncio.to_thread(service.jobs.forget, service.settings.keep_jobs)  # first: it needs no room
                 await asyncio.to_thread(service.jobs.expire, service.settings.keep_interrupted)
                 expired = time.monotonic()
-        except Exception:  # the loop's boundary: the volume is away, a file is odd; what is loaded keeps serving
-            log.exception("the model store could not be read")
+        except Exception:  # the loop's boundary, as above
+            log.exception("the jobs in the model store could not be read")
         await asyncio.sleep(service.settings.poll_seconds)

@@ -96,7 +96,7 @@ def run_job(settings: Settings, job_id: str) -> Job:
     """Runs a stored job to its end and returns the record. What goes wrong inside is recorded, not raised.
 
     Raises:
-        JobCancelled: the job had ended, or was cancelled meanwhile.
+        JobCancelled: the job had ended, or was cancelled meanwhile, or another attempt has taken this one's place.
         Conflict: another worker is at it.
     """
     jobs = JobStore(settings.model_store)
@@ -120,12 +120,12 @@ def calibrate(settings: Settings, jobs: JobStore, job_id: str, on_stage: Callabl
     except OSError as error:
         if jobs.decided(job_id):
             raise JobCancelled(f"job {job_id} was cancelled") from error
-        return put_off(jobs, job_id, error)
+        return put_off(jobs, reporter.job, error)
     except Exception as error:  # the boundary: whatever ends a fit is the job's end, and the caller reads why
         log.exception("job %s failed", job_id)
         return fail(jobs, reporter.job, f"{type(error).__name__}: {error}")
     # From here on a cancel comes too late; before it, nothing has been published.
-    if not reporter.still_mine() or not jobs.decide(job_id):
+    if not reporter.still_mine() or not jobs.decide(job_id, reporter.job.attempt):
         raise JobCancelled(f"job {job_id} was cancelled")
     done = publish(jobs, domains, reporter.job, result)
     if done.status is Status.SUCCEEDED:
@@ -155,7 +155,7 @@ def publish(jobs: JobStore, domains: DomainStore, job: Job, result: "Result") ->
         log.exception("job %s could not publish", job.id)
         return jobs.end(job, Status.FAILED, error=str(error))
     except OSError as error:
-        return put_off(jobs, job.id, error)
+        return put_off(jobs, job, error)
     report = {**result.report, "promotion": why}
     return jobs.end(job, Status.SUCCEEDED, version=version, promoted=promoted, report=report)
 
@@ -173,16 +173,16 @@ def published_before(jobs: JobStore, domains: DomainStore, job: Job) -> Job | No
     if not promoted and jobs.has_text(job.id):
         domains.delete(domain, version)
         return None
-    if not jobs.decide(job.id):
+    if not jobs.decide(job.id, job.attempt):
         raise JobCancelled(f"job {job.id} was cancelled")
     report = domains.report(domain, version)
     return jobs.end(job, Status.SUCCEEDED, version=version, promoted=promoted, report=report)
 
 
-def put_off(jobs: JobStore, job_id: str, error: OSError) -> Job:
+def put_off(jobs: JobStore, job: Job, error: OSError) -> Job:
     """A store that is full, read-only or away is nobody's fault and passes: the text stays for another attempt."""
-    log.error("job %s is interrupted, storage failed: %s", job_id, error)
-    return jobs.interrupt(job_id, f"storage failed ({error.strerror or error})")
+    log.error("job %s is interrupted, storage failed: %s", job.id, error)
+    return jobs.interrupt(job.id, f"storage failed ({error.strerror or error})", job.attempt)
 
 
 def tidy(settings: Settings, jobs: JobStore, domains: DomainStore, domain: str) -> None:
@@ -202,7 +202,7 @@ def step_back() -> None:
 
 
 def fail(jobs: JobStore, job: Job, message: str) -> Job:
-    if not jobs.decide(job.id):
+    if not jobs.decide(job.id, job.attempt):
         raise JobCancelled(f"job {job.id} was cancelled")
     return jobs.end(job, Status.FAILED, error=message)
 

@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import time
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -77,14 +76,13 @@ class JobStore:
         idempotency_key: str | None,
         traceparent: str | None = None,
     ) -> Job:
-        """Makes the spooled text a queued job; the same key and the same content give the job made before.
+        """Makes the spooled text a queued job, which has the spool's id; the same key and the same content give the
+        job made before.
 
         Raises:
             Conflict: the key was used for something else.
         """
-        job = Job(
-            uuid.uuid4().hex, request, created=now(), heartbeat=time.time(), notices=notices, traceparent=traceparent
-        )
+        job = Job(spool.id, request, created=now(), heartbeat=time.time(), notices=notices, traceparent=traceparent)
         fingerprint = hashlib.sha256(orjson.dumps(posted(request)) + spool.digest()).hexdigest()
         with building(self.root) as folder:
             write_json(folder / RECORD, asdict(job))
@@ -190,26 +188,52 @@ class JobStore:
             self.write(job)
             return True
 
-    def decide(self, job_id: str) -> bool:
-        """True for the first to decide how the job ends."""
+    def decide(self, job_id: str, attempt: int | None = None) -> bool:
+        """True for the first to decide how the job ends; an attempt does so as long as no other has taken its place."""
+        with self._locked(job_id):
+            if attempt is not None and self._superseded(job_id, attempt):
+                return False
+            return self._decide(job_id)
+
+    def _decide(self, job_id: str) -> bool:
         try:
             (self.folder(job_id) / DECIDED).touch(exist_ok=False)
         except FileExistsError:
             return False
         return True
 
+    def _superseded(self, job_id: str, attempt: int) -> bool:
+        """Whether the job was queued again while this attempt was taken for dead; it may no longer touch it."""
+        found = self._record(job_id)
+        over = found.attempt != attempt or found.status is Status.QUEUED
+        if over:
+            log.warning("attempt %d of job %s was taken for dead and is over", attempt, job_id)
+        return over
+
     def decided(self, job_id: str) -> bool:
         return (self.folder(job_id) / DECIDED).exists()
 
     def end(self, job: Job, status: Status, **facts: Any) -> Job:
-        """Records the end; the caller has won `decide`. The posted text is deleted before the record says so."""
+        """Records the end; the caller has won `decide`. The posted text is deleted before the record says so.
+
+        Raises:
+            JobCancelled: another attempt has taken this one's place.
+        """
         with self._locked(job.id):
+            if job.status is Status.RUNNING and self._superseded(job.id, job.attempt):
+                raise JobCancelled(f"attempt {job.attempt} of job {job.id} is over")
             return self._end(job, status, **facts)
 
     def _end(self, job: Job, status: Status, **facts: Any) -> Job:
         progress = 1.0 if status is Status.SUCCEEDED else job.progress
         (self.folder(job.id) / INPUT).unlink(missing_ok=True)
         return self.write(replace(job, status=status, stage=status.value, progress=progress, finished=now(), **facts))
+
+    def cancel(self, job_id: str) -> Job:
+        """Records a cancel that was decided; a job that has ended stays as it is."""
+        with self._locked(job_id):
+            job = self.read(job_id)
+            return job if job.status.ended else self._end(job, Status.CANCELLED)
 
     def requeue(self, job_id: str) -> Job:
         """An interrupted job becomes queued again; one that is queued stays so, for a queue that lost it.
@@ -226,30 +250,44 @@ class JobStore:
             (self.folder(job_id) / DECIDED).unlink(missing_ok=True)  # of an attempt that died while ending
             return self.write(replace(job, status=Status.QUEUED, stage="queued", progress=0.0, error=None))
 
-    def discard(self, job_id: str) -> None:
-        """Forgets a job that could not be handed over, and its idempotency key."""
-        shutil.rmtree(self.folder(job_id), ignore_errors=True)
+    def discard(self, job_id: str) -> bool:
+        """Forgets a job that could not be handed over, and its idempotency key; False where it has begun."""
+        with self._locked(job_id):
+            if self._record(job_id).attempt:
+                return False
+            shutil.rmtree(self.folder(job_id), ignore_errors=True)
         self._drop_claims({job_id})
+        return True
 
     def sweep(self) -> None:
         """Removes what a process that died has left half-made, posted text among it."""
         sweep(*self.root.glob(".spool-*"), *self.root.glob(".building-*"))
 
     def expire(self, age: float) -> None:
-        """Ends interrupted jobs that nobody has retried for `age` seconds: their text is deleted. Sweeps, too."""
+        """Ends interrupted jobs that nobody has retried for `age` seconds, and those whose canceller died or could not
+        write: their text is deleted. Sweeps, too."""
         for job in self.all():
-            if job.status is not Status.INTERRUPTED or time.time() - job.heartbeat <= age:
-                continue
-            with contextlib.suppress(NotFound), self._locked(job.id):
-                found = self.read(job.id)
-                if found.status is Status.INTERRUPTED:  # and not retried meanwhile
-                    self.decide(job.id)
-                    self._end(found, Status.FAILED, error=f"{job.error}; nobody did for {age:g} s: its text is deleted")
+            if job.status in (Status.QUEUED, Status.INTERRUPTED):
+                with contextlib.suppress(NotFound), self._locked(job.id):
+                    self._expire(self.read(job.id), age)
         self.sweep()
 
-    def interrupt(self, job_id: str, why: str | None = None) -> Job:
-        """Marks a job whose worker is known to be dead, or could not go on. Its text stays, for another attempt."""
+    def _expire(self, job: Job, age: float) -> None:
+        if job.status is Status.QUEUED and self.decided(job.id):
+            self._end(job, Status.CANCELLED)  # no worker begins it; a canceller who is still at it finds it done
+        elif job.status is Status.INTERRUPTED and time.time() - job.heartbeat > age:
+            self._decide(job.id)
+            self._end(job, Status.FAILED, error=f"{job.error}; nobody did for {age:g} s: its text is deleted")
+
+    def interrupt(self, job_id: str, why: str | None = None, attempt: int | None = None) -> Job:
+        """Marks a job whose worker is known to be dead, or could not go on. Its text stays, for another attempt.
+
+        Raises:
+            JobCancelled: another attempt has taken this one's place.
+        """
         with self._locked(job_id):
+            if attempt is not None and self._superseded(job_id, attempt):
+                raise JobCancelled(f"attempt {attempt} of job {job_id} is over")
             job = self._record(job_id)
             return job if job.status.ended else self.write(interrupted(job, why))
 

@@ -41,7 +41,7 @@ class LocalJobs:
         """Takes up what an earlier process left: queued jobs run, running ones are marked interrupted."""
         for job in reversed(await asyncio.to_thread(self.jobs.all)):
             if job.status is Status.QUEUED and self.jobs.decided(job.id):
-                await asyncio.to_thread(self.jobs.end, job, Status.CANCELLED)  # the process died while cancelling
+                await asyncio.to_thread(self.jobs.cancel, job.id)  # the process died while cancelling
             elif job.status is Status.QUEUED:
                 await self.submit(job.id, job.attempt)
             elif job.status is Status.RUNNING:

@@ -24,6 +24,8 @@ REMEDY = "start one with: isosim worker"
 STOP_SECONDS = 10.0  # how long a cancel waits for the worker to end its child
 TIMEOUT = 2.0  # s for Redis to connect, and to answer
 THREADS = 4  # of their own: a Redis that hangs must not take those that scoring needs
+MOST_CALLS = 64  # under way or waiting for a thread; a Redis that answers is done with as many in a moment
+LONGEST = 5.0  # s for a call, its wait for a thread included
 ENDED = {JobStatus.FINISHED, JobStatus.FAILED, JobStatus.STOPPED, JobStatus.CANCELED}
 
 T = TypeVar("T")
@@ -38,9 +40,14 @@ class RqJobs:
         self.queue = Queue(QUEUE, connection=self.redis)
         self.timeout = timeout
         self._threads = ThreadPoolExecutor(THREADS, "rq")
+        self._places = asyncio.Semaphore(MOST_CALLS)
 
-    async def _call(self, function: Callable[..., T], *args: object) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
+    async def _call(self, function: Callable[..., T], *args: object, seconds: float = LONGEST) -> T:
+        """Raises OSError at once where too many wait for Redis already, and where it takes too long."""
+        if self._places.locked():
+            raise BlockingIOError(f"{MOST_CALLS} calls wait for Redis already")
+        async with self._places, asyncio.timeout(seconds):
+            return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
 
     async def available(self) -> None:
         try:
@@ -87,7 +94,7 @@ class RqJobs:
 
     async def stop(self, job_id: str) -> None:
         try:
-            await self._call(self._stop, job_id)
+            await self._call(self._stop, job_id, seconds=STOP_SECONDS + LONGEST)
         except (RedisError, OSError):
             return  # the worker finds the decision in the store at its next heartbeat
 

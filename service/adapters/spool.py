@@ -14,11 +14,14 @@ from service.core.jobs import LabelledPair
 
 
 class Spool:
-    """Input on its way to disk, hashed as it passes: a line is a JSON string, or [text, text, label]."""
+    """Input on its way to disk, hashed as it passes: a line is a JSON string, or [text, text, label].
+
+    The job that is made of it gets its id."""
 
     def __init__(self, root: Path) -> None:
         root.mkdir(parents=True, exist_ok=True)
-        self._path = root / f".spool-{uuid.uuid4().hex}"
+        self.id = uuid.uuid4().hex
+        self._path = root / f".spool-{self.id}"
         self._file = self._path.open("wb")
         self._hash = hashlib.sha256()
         claim(self._file.fileno())
@@ -27,6 +30,10 @@ class Spool:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Text that became no job goes."""
         try:
             self._path.unlink(missing_ok=True)
         finally:

@@ -20,7 +20,7 @@ from service.api.middleware import Trace
 from service.api.requests import TraceDep, documented, needs
 from service.api.schemas import CalibrateOptions, CalibrateRequest, JobAccepted, Jobs, JobState
 from service.api.state import Service, ServiceDep
-from service.api.submission import accept, check_domain, check_room, intake_limits, read_json_body
+from service.api.submission import accept, check_domain, check_room, intake_limits, read_json_body, spooling
 from service.core.errors import Conflict, Overloaded, UnsupportedMedia
 from service.core.jobs import Job, JobRequest, Status
 
@@ -77,7 +77,7 @@ async def calibrate(
     if kind != "application/json" and kind not in FORMATS:
         raise UnsupportedMedia(f"content-type {kind!r}: use application/json, {' or '.join(FORMATS)}")
     limits = intake_limits(service)
-    with service.jobs.spool() as spool:
+    async with spooling(service.jobs) as spool:
         intake = Intake(spool, limits, FORMATS.get(kind, "text"))
         if kind in FORMATS:
             given = {
@@ -192,11 +192,13 @@ async def cancel_job(job: JobDep, service: ServiceDep) -> JobState:
     job_id = job.id
     if job.status.ended:
         raise Conflict(f"job {job_id} is {job.status} already")
+    version = await asyncio.to_thread(service.domains.made_by, job.request.domain, job_id)
+    if version is not None:
+        raise Conflict(f"job {job_id} has made version {version} already; if it was interrupted, a retry ends it")
     if not await asyncio.to_thread(service.jobs.decide, job_id) and job.status is Status.RUNNING:
         raise Conflict(f"job {job_id} is publishing its result and can no longer be cancelled")
     await service.runner.stop(job_id)
-    current = await asyncio.to_thread(service.jobs.read, job_id)
-    return state(await asyncio.to_thread(service.jobs.end, current, Status.CANCELLED))
+    return state(await asyncio.to_thread(service.jobs.cancel, job_id))
 
 
 @router.post("/{job_id}/retry", status_code=202, dependencies=CALIBRATE, responses=documented(404, 409))

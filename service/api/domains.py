@@ -23,7 +23,7 @@ from service.api.schemas import (
     VersionSummary,
 )
 from service.api.state import Service, ServiceDep
-from service.api.submission import accept, check_room, intake_limits, read_json_body
+from service.api.submission import accept, check_room, intake_limits, read_json_body, spooling
 from service.core.advice import NO_REFERENCE, SMALLEST_FMR, advise
 from service.core.calibration import DomainRef
 from service.core.errors import Conflict, CorruptArtifact, InvalidInput, NotFound, Unavailable
@@ -147,9 +147,9 @@ async def post_labels(
     if base.model.reference is None:
         raise Conflict(NO_REFERENCE.format(domain))
     limits = intake_limits(service)
-    with service.jobs.spool() as spool:
+    async with spooling(service.jobs) as spool:
         intake = Intake(spool, limits)
-        intake.add_labels(body.labels, lambda index: f"labels.{index}")
+        await asyncio.to_thread(intake.add_labels, body.labels, lambda index: f"labels.{index}")
         intake.check_labels()
         aliases = await asyncio.to_thread(service.domains.aliases, domain, service.encoder.digest)
         normalization = base.model.normalization

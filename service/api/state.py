@@ -1,6 +1,7 @@
 """What lives as long as the server does, and how a route reaches it."""
 
-from dataclasses import dataclass
+import asyncio
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated
 
@@ -32,7 +33,7 @@ class Phase(Enum):
 
 @dataclass
 class Service:
-    """Built by the composition root. `phase` and the count of streams are all that changes."""
+    """Built by the composition root. `phase`, the count of streams and the lock are all that changes."""
 
     settings: Settings
     metrics: Metrics
@@ -49,6 +50,7 @@ class Service:
     observer: Observer
     phase: Phase = Phase.STARTING
     event_streams: int = 0  # open now
+    admission: asyncio.Lock = field(default_factory=asyncio.Lock)  # of calibrations: counted and taken one by one
 
     @property
     def ready(self) -> bool:

@@ -1,10 +1,13 @@
 """A job on its way in: room for it, its body, its record, its runner."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from fastapi import Request
 from fastapi.responses import Response
 
+from service.adapters.job_store import JobStore
 from service.adapters.spool import Spool
 from service.api.intake import Limits
 from service.api.middleware import Trace
@@ -29,6 +32,16 @@ def check_backlog(service: Service) -> None:
     waiting, most = service.jobs.counts()[Status.QUEUED], service.settings.max_queued_jobs
     if waiting >= most:
         raise Overloaded(f"{waiting} calibrations are queued, at most {most} may be", retry_after=60)
+
+
+@asynccontextmanager
+async def spooling(jobs: JobStore) -> AsyncIterator[Spool]:
+    """A spool, opened and closed in a thread: a volume that hangs holds up those who upload, and nobody else."""
+    spool = await asyncio.to_thread(jobs.spool)
+    try:
+        yield spool
+    finally:
+        await asyncio.shield(asyncio.to_thread(spool.close))  # also where the caller has hung up
 
 
 def check_domain(domain: str, trace: Trace) -> None:
@@ -63,20 +76,27 @@ async def accept(
 
     Raises:
         Conflict: the key was used for something else. Unavailable: no runner takes the job.
+        Overloaded: others that were uploaded meanwhile have taken the room.
     """
     if idempotency_key is not None:
         idempotency_key = f"{trace.grant.id} {idempotency_key}"
-    job = await asyncio.to_thread(service.jobs.create, wanted, spool, notices, idempotency_key, posting.get())
+    async with service.admission:
+        await asyncio.to_thread(check_backlog, service)
+        job = await asyncio.to_thread(service.jobs.create, wanted, spool, notices, idempotency_key, posting.get())
     if job.status is Status.QUEUED:
-        await hand_over(service, job)
+        await hand_over(service, job, new=job.id == spool.id)
     accepted = {"job": job.id, "domain": job.request.domain, "status": job.status.value}
     return json_response(accepted, 202, {"Location": f"/calibrate/{job.id}"})
 
 
-async def hand_over(service: Service, job: Job) -> None:
-    """A job that no runner takes is no job: the caller gets the error and nothing stays behind."""
+async def hand_over(service: Service, job: Job, *, new: bool) -> None:
+    """A new job that no runner takes is no job: the caller gets the error and nothing stays behind.
+
+    One that was accepted before stays; what failed then is only to hand it over once more.
+    """
     try:
         await service.runner.submit(job.id, job.attempt)
     except Unavailable:
-        await asyncio.to_thread(service.jobs.discard, job.id)
+        if new and not await asyncio.to_thread(service.jobs.discard, job.id):
+            return  # only the answer was lost: it has been taken, and has begun
         raise

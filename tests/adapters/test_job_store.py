@@ -1,5 +1,6 @@
 """A job's record from its posting to its end, decided once."""
 
+import contextlib
 import json
 import os
 import time
@@ -12,6 +13,7 @@ from threading import Barrier
 
 import pytest
 
+from service import worker
 from service.adapters.artifacts import FRESH
 from service.adapters.job_store import SILENCE, JobStore
 from service.core.errors import Conflict, CorruptArtifact, IsosimError, JobCancelled, NotFound
@@ -220,6 +222,30 @@ def test_a_job_whose_worker_is_known_dead_is_interrupted_at_once(jobs: JobStore)
     assert jobs.begin(job.id).attempt == 2
 
 
+ENDINGS: dict[str, Callable[[JobStore, Job], object]] = {
+    "decides": lambda jobs, job: jobs.decide(job.id, job.attempt),
+    "has decided": lambda jobs, job: jobs.end(job, Status.SUCCEEDED, version=1),
+    "fails": lambda jobs, job: worker.fail(jobs, job, "out of memory"),
+    "is put off": lambda jobs, job: worker.put_off(jobs, job, OSError("no space")),
+}
+
+
+@pytest.mark.parametrize("begun", [True, False], ids=["runs", "waits"])
+@pytest.mark.parametrize("way", ENDINGS)
+def test_a_worker_that_was_taken_for_dead_does_not_end_the_attempt_after_its_own(
+    jobs: JobStore, clock: Clock, way: str, begun: bool
+) -> None:
+    stalled = silent(jobs, clock, jobs.begin(post(jobs).id))
+    successor = jobs.requeue(stalled.id)
+    if begun:
+        successor = jobs.begin(stalled.id)
+    with contextlib.suppress(JobCancelled):
+        assert not ENDINGS[way](jobs, stalled)
+    assert jobs.read(stalled.id) == successor
+    assert list(jobs.texts(stalled.id)) == TEXTS
+    assert jobs.decide(stalled.id)
+
+
 def test_of_those_who_decide_a_jobs_end_exactly_one_wins(jobs: JobStore) -> None:
     for _ in range(10):
         job = post(jobs, ["a"])
@@ -272,6 +298,13 @@ def test_a_discarded_job_is_gone_and_its_key_can_be_used_again(jobs: JobStore) -
     assert post(jobs, key="other") == other
 
 
+def test_a_job_that_has_begun_is_not_discarded(jobs: JobStore) -> None:
+    job = jobs.begin(post(jobs, key="k").id)
+    assert not jobs.discard(job.id)
+    assert jobs.read(job.id) == job
+    assert post(jobs, key="k") == job
+
+
 @pytest.mark.parametrize("how", ["sweep", "forget"])
 def test_what_a_killed_process_left_is_no_job_and_is_swept_away(jobs: JobStore, how: str) -> None:
     job = post(jobs)
@@ -299,6 +332,21 @@ def test_text_that_is_still_arriving_stays_however_old_it_looks(jobs: JobStore) 
         os.utime(arriving, (0, 0))  # the clock has jumped
         jobs.sweep()
         assert list(jobs.texts(jobs.create(REQUEST, spool, [], None).id)) == TEXTS
+
+
+def test_a_cancel_that_got_stuck_halfway_is_ended_and_its_text_goes(jobs: JobStore) -> None:
+    stuck, retried, waiting = post(jobs), post(jobs), post(jobs)
+    jobs.interrupt(jobs.begin(retried.id).id)
+    jobs.requeue(retried.id)
+    for job in (stuck, retried):
+        jobs.decide(job.id)  # and then the process died, or found the disk full
+    jobs.expire(age=3600)
+    assert [jobs.read(job.id).status for job in (stuck, retried, waiting)] == [
+        Status.CANCELLED, Status.CANCELLED, Status.QUEUED,
+    ]  # fmt: skip
+    assert [jobs.has_text(job.id) for job in (stuck, retried, waiting)] == [False, False, True]
+    ended = jobs.read(stuck.id)
+    assert jobs.cancel(stuck.id) == ended  # the canceller was only slow
 
 
 def test_an_interrupted_job_that_nobody_retries_fails_and_its_text_goes(jobs: JobStore) -> None:

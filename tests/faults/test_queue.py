@@ -1,11 +1,14 @@
 """Calibrations behind Redis while Redis, the way to it or a worker goes away: none is lost, none runs twice."""
 
+import os
+import signal
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+from redis import Redis
 
 from tests.conftest import Process, RedisServer, wait_until
 from tests.faults.conftest import StartQueue
@@ -33,6 +36,26 @@ def test_calibrations_that_run_and_wait_outlive_a_redis_that_goes(
     assert whole_versions(store, "running") == whole_versions(store, "waiting") == [1]
     wait_until(lambda: accepts_jobs(server))  # the worker is known again
     assert worker.popen.poll() is None
+
+
+def test_a_calibration_that_was_accepted_outlives_its_own_retry_that_a_full_redis_refuses(
+    queue: StartQueue, redis_server: RedisServer, store: Path
+) -> None:
+    server, worker = queue()
+    os.kill(worker.popen.pid, signal.SIGSTOP)  # the job waits
+    body, key = {"domain": "once", "texts": TEXTS, "method": "sn"}, {"idempotency-key": "k"}
+    job = server.client.post("/calibrate", json=body, headers=key).json()["job"]
+    with Redis.from_url(redis_server.url) as redis:
+        redis.delete(f"rq:job:{job}-0")  # what it had been told, it has lost
+        redis.config_set("maxmemory", 1)  # it is read, and takes nothing
+        assert server.client.post("/calibrate", json=body, headers=key).status_code == 503
+        redis.config_set("maxmemory", 0)
+    assert state(server, job)["status"] == "queued"
+    again = server.client.post("/calibrate", json=body, headers=key)
+    assert (again.status_code, again.json()["job"]) == (202, job)
+    os.kill(worker.popen.pid, signal.SIGCONT)
+    assert becomes(server, job, "succeeded")["attempt"] == 1
+    assert whole_versions(store, "once") == [1]
 
 
 def test_a_worker_waits_for_a_redis_that_is_not_there_yet(

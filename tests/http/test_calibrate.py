@@ -1,14 +1,19 @@
 """Calibration jobs over HTTP: real children, a real Redis, a real RQ worker."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import httpx
 import orjson
 import pytest
 
+from service.adapters.job_store import JobStore
+from service.core.jobs import JobRequest
 from tests.conftest import Process, RedisServer, Serve, Server, wait_until
+from tests.faults.jobs import held_job
 from tests.text import sentences
 
 PAIRS = [["A farmer repairs a wooden boat.", "The pilot admires the garden gate."], sentences(2)]
@@ -97,6 +102,39 @@ def test_a_cancelled_job_leaves_nothing(calibrating: Server, store: Path) -> Non
     assert not (store / "jobs" / job / "input").exists()
     assert calibrating.calibrate("after", sentences(300))["status"] == "succeeded"
     assert calibrating.client.get(f"/calibrate/{job}").json()["status"] == "cancelled"
+
+
+def test_uploads_at_the_same_time_do_not_take_more_room_than_there_is(serve: Serve, store: Path) -> None:
+    server = serve(model_store=store, encoder="tiny", max_queued_jobs=2)
+    held = held_job(server, server, store, "held")  # so that all others wait
+    text, go_on = "\n".join(sentences(300)).encode(), Event()
+
+    def halting() -> Iterator[bytes]:
+        yield text
+        assert go_on.wait(60)
+
+    def upload(number: int) -> int:
+        url = f"{server.url}/calibrate?domain=d{number}&method=sn"
+        return httpx.post(url, content=halting(), headers={"content-type": "text/plain"}, timeout=60).status_code
+
+    spools = (store / "jobs").glob
+    with ThreadPoolExecutor(5) as pool:
+        uploads = [pool.submit(upload, number) for number in range(5)]
+        wait_until(lambda: len(list(spools(".spool-*"))) == 5)  # there is room for each
+        go_on.set()
+        assert sorted(future.result() for future in uploads) == [202, 202, 429, 429, 429]
+    assert not list(spools(".*-*"))
+    held.let_go()
+
+
+def test_records_of_jobs_that_never_succeeded_are_forgotten_too(serve: Serve, store: Path) -> None:
+    jobs = JobStore(store)
+    for number in range(5):
+        with jobs.spool() as spool:
+            jobs.cancel(jobs.create(JobRequest(f"d{number}", "digest", "tiny"), spool, [], None).id)
+    server = serve(model_store=store, encoder="tiny", keep_jobs=2)
+    left = wait_until(lambda: found if len(found := server.client.get("/calibrate").json()["jobs"]) == 2 else None)
+    assert [job["domain"] for job in left] == ["d4", "d3"]
 
 
 @pytest.fixture(scope="module")
