@@ -9,14 +9,16 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 
 from loadtest.client import Load, closed_loop, request
+from service.adapters.artifacts import SEAL, read_manifest, sealed_by
 from tests.conftest import Process, RedisServer, Serve, Server, environment, free_port, wait_until
 from tests.text import sentences
 
@@ -193,16 +195,17 @@ def test_a_server_does_not_outlive_its_encoder(store: Path, tmp_path: Path) -> N
         process.kill()
 
 
-def manifest_of(store: Path) -> Path:
-    (found,) = (store / "encoders" / "tiny").glob("*/manifest.json")
-    return found
+def with_probe(store: Path, changed: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
+    """The encoder's manifest, sealed again, with another probe or without one."""
+    (path,) = (store / "encoders" / "tiny").glob("*/manifest.json")
+    facts = read_manifest(path.parent)
+    probe = changed(facts.pop("probe"))
+    facts |= {} if probe is None else {"probe": probe}
+    path.write_text(json.dumps(facts | {SEAL: sealed_by(facts)}))
 
 
 def test_an_encoder_that_gives_other_vectors_than_at_its_export_is_not_served(store: Path) -> None:
-    path = manifest_of(store)
-    manifest = json.loads(path.read_text())
-    turned = np.roll(manifest["probe"]["pooled"], 1).tolist()
-    path.write_text(json.dumps(manifest | {"probe": manifest["probe"] | {"pooled": turned}}))
+    with_probe(store, lambda probe: probe | {"pooled": np.roll(probe["pooled"], 1).tolist()})
     refused = subprocess.run(
         [sys.executable, "-m", "service.cli", "serve"],
         env=environment(model_store=store, encoder="tiny", port=free_port()),
@@ -213,8 +216,5 @@ def test_an_encoder_that_gives_other_vectors_than_at_its_export_is_not_served(st
 
 
 def test_an_export_without_a_known_vector_is_served_with_a_warning(serve: Serve, store: Path) -> None:
-    path = manifest_of(store)
-    manifest = json.loads(path.read_text())
-    del manifest["probe"]
-    path.write_text(json.dumps(manifest))
+    with_probe(store, lambda _: None)
     assert "without a known vector" in serve(model_store=store, encoder="tiny").log.read_text()
