@@ -7,6 +7,7 @@ from fastapi import Body, FastAPI
 from fastapi.responses import Response
 from pydantic import ConfigDict
 
+from service.api.limits import GUARD
 from service.api.schemas import PairsRequest
 
 DIGEST = "0" * 64
@@ -20,6 +21,7 @@ HEADERS = {
     "x-inference-time": "0.000",
     "x-compute-tokens": "0",
     "x-total-time": "0.000",
+    **{name.decode(): value.decode() for name, value in GUARD},
 }
 
 
