@@ -130,7 +130,8 @@ def test_redis_is_asked_what_it_is(run: Run, redis_server: RedisServer) -> None:
 
 def test_a_redis_that_is_away_is_a_fault(run: Run) -> None:
     assert one(examined(run, code=1, redis_url=f"redis://127.0.0.1:{free_port()}/0"), "redis")["state"] == "fault"
-    assert one(examined(run, code=1, redis_url="http://somewhere"), "redis")["state"] == "fault"
+    refused = one(examined(run, code=1, redis_url="http://somewhere"), "settings")
+    assert (refused["state"], "ISOSIM_REDIS_URL" in refused["found"]) == ("fault", True)
 
 
 def test_what_redis_evicts_must_not_be_jobs() -> None:
