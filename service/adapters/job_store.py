@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import hashlib
 import logging
-import os
 import re
 import shutil
 import time
@@ -19,11 +18,12 @@ from typing import Any
 import orjson
 
 from service.adapters.artifacts import building, fsync, locked, read_json, sweep, write_json
+from service.adapters.claims import Claims
 from service.adapters.spool import Spool
 from service.core.errors import Conflict, CorruptArtifact, JobCancelled, NotFound
 from service.core.jobs import Job, JobRequest, LabelledPair, Status
 
-RECORD, INPUT, DECIDED, CLAIM = "job.json", "input", "decided", "claim"
+RECORD, INPUT, DECIDED = "job.json", "input", "decided"
 SILENCE = 30.0  # s without a new heartbeat before a running job counts as interrupted; workers beat every 2 s
 JOB_ID = re.compile(r"[0-9a-f]{32}")
 
@@ -53,6 +53,7 @@ class JobStore:
 
     def __init__(self, root: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self.root, self.clock = root / "jobs", clock
+        self.claims = Claims(self.root)
         self._seen: dict[str, tuple[float, float]] = {}  # of running jobs: the last heartbeat, and when it was new
 
     def folder(self, job_id: str) -> Path:
@@ -87,26 +88,18 @@ class JobStore:
         with building(self.root) as folder:
             write_json(folder / RECORD, asdict(job))
             spool.move_to(folder / INPUT)
-            if idempotency_key is None:
-                self._publish(folder, job.id)
-                return job
-            keys = self.root / "idempotency"
-            keys.mkdir(exist_ok=True)
-            place = keys / hashlib.sha256(idempotency_key.encode()).hexdigest()
-            write_json(folder / CLAIM, {"job": job.id, "fingerprint": fingerprint})
+            if idempotency_key is not None:
+                self.claims.write(folder, job.id, fingerprint)
             self._publish(folder, job.id)
-            try:
-                os.link(self.root / job.id / CLAIM, place)
-            except OSError as error:
-                shutil.rmtree(self.root / job.id)
-                if not isinstance(error, FileExistsError):
-                    raise
-                earlier = read_json(place)
-                if earlier["fingerprint"] != fingerprint:
-                    raise Conflict("Idempotency-Key was used for another calibration") from None
-                return self.read(earlier["job"])
-            fsync(keys)
+        if idempotency_key is None:
             return job
+        holder = ""
+        try:
+            holder = self.claims.take(idempotency_key, job.id, fingerprint)
+        finally:
+            if holder != job.id:  # another job has the key, or nothing could be written
+                shutil.rmtree(self.root / job.id)
+        return job if holder == job.id else self.read(holder)
 
     def _publish(self, folder: Path, job_id: str) -> None:
         fsync(folder)
@@ -256,7 +249,7 @@ class JobStore:
             if self._record(job_id).attempt:
                 return False
             shutil.rmtree(self.folder(job_id), ignore_errors=True)
-        self._drop_claims({job_id})
+        self.claims.drop({job_id})
         return True
 
     def sweep(self) -> None:
@@ -312,14 +305,8 @@ class JobStore:
         old = [job.id for job in self.all() if job.status.ended][keep:]
         for job_id in old:
             shutil.rmtree(self.root / job_id, ignore_errors=True)
-        self._drop_claims(set(old))
+        self.claims.drop(set(old))
         self.sweep()
-
-    def _drop_claims(self, jobs: set[str]) -> None:
-        for key in (self.root / "idempotency").glob("*") if jobs else ():
-            with contextlib.suppress(FileNotFoundError, CorruptArtifact):
-                if read_json(key).get("job") in jobs:
-                    key.unlink()
 
 
 def interrupted(job: Job, why: str | None = None) -> Job:
