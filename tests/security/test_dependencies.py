@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-SHIPPED = [*PROJECT["dependencies"], *EXTRAS["cpu"], *EXTRAS["train"]]
+SHIPPED = [*PROJECT["dependencies"], *(text for name in ("cpu", "train", "finetune", "ray", "s3") for text in EXTRAS[name])]
 
 # Licences that ask for no more than a notice, and MPL, which asks for changes of its own files.
 FREE = re.compile(
@@ -25,7 +25,7 @@ CLASSIFIED = {
     "ISC License (ISCL)": "ISC", "Python Software Foundation License": "PSF-2.0",
     "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
 }  # fmt: skip
-SAID = {"3-Clause BSD License": "BSD-3-Clause", "Apache 2.0 License": "Apache-2.0"}
+SAID = {"3-Clause BSD License": "BSD-3-Clause", "Apache 2.0 License": "Apache-2.0", "Apache 2.0": "Apache-2.0"}
 
 
 def pinned() -> dict[str, str]:
