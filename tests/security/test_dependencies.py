@@ -13,7 +13,8 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-SHIPPED = [*PROJECT["dependencies"], *(text for name in ("cpu", "train", "finetune", "ray", "s3") for text in EXTRAS[name])]
+OFFERED = ("cpu", "train", "finetune", "ray", "s3")
+SHIPPED = [*PROJECT["dependencies"], *(text for name in OFFERED for text in EXTRAS[name])]
 
 # Licences that ask for no more than a notice, and MPL, which asks for changes of its own files.
 FREE = re.compile(
