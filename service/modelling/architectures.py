@@ -109,8 +109,9 @@ def load_transformer(folder: Path, layers: int, *, pooler: bool) -> nn.Module:
         raise InvalidInput(f"the weights in {folder} do not fit its config.json: {first_line(error)}") from error
     missing = sorted(name for name in loading["missing_keys"] if pooler or not name.startswith("pooler."))
     if missing:
+        count = len(missing)
         raise InvalidInput(
-            f"{folder} lacks {len(missing)} of the model's weights ({missing[0]} …): what it gave is noise"
+            f"{folder} lacks {count} of the model's weights ({missing[0]} …); its vectors would be noise"
         )
     if pooler and getattr(transformer, "pooler", None) is None:
         raise InvalidInput(f"--pooling pooler: a {transformer.config.model_type} has no pooler")

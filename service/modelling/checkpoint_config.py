@@ -1,4 +1,4 @@
-"""What a checkpoint says of itself: pooling, what follows it, prompts, length, licence (sentence-transformers' files)."""
+"""What a checkpoint says of itself: pooling, what follows it, prompts, length, licence."""
 
 import json
 import re
@@ -72,13 +72,13 @@ def read(folder: Path) -> Stated:
     # Without modules.json some checkpoints still have the pooling's file.
     pooled = pooling.stated if pooling else read_json(folder / "1_Pooling" / "config.json")
     text = read_json(transformer / "sentence_bert_config.json")
+    tokenizer = read_json(transformer / "tokenizer_config.json")
     prompts, prompt = prompts_of(facts, folder)
     return Stated(
         transformer=transformer,
         pooling=pooling_of(pooled, folder),
         head=head_of(modules),
-        max_length=text.get("max_seq_length")
-        or read_json(transformer / "tokenizer_config.json").get("model_max_length"),
+        max_length=text.get("max_seq_length") or tokenizer.get("model_max_length"),
         lower_case=bool(text.get("do_lower_case")),
         prompts=prompts,
         prompt=prompt,
@@ -142,9 +142,8 @@ def licence_of(folder: Path) -> str:
     """From the README's front matter, else the licence file's first line and name."""
     readme = folder / "README.md"
     if readme.is_file():
-        front = re.match(
-            r"\ufeff?---\s*\n(.*?)\n---\s*(\n|$)", readme.read_text(encoding="utf-8", errors="replace"), re.S
-        )
+        text = readme.read_text(encoding="utf-8", errors="replace")
+        front = re.match(r"\ufeff?---\s*\n(.*?)\n---\s*(\n|$)", text, re.DOTALL)
         stated = front_matter(front[1]) if front else {}
         if name := listed(stated.get("license")):
             more = listed(stated.get("license_name")) or listed(stated.get("license_link"))

@@ -1,7 +1,5 @@
 """The tokenizer an export carries: the checkpoint's tokenizer.json, as transformers would use it."""
 
-from pathlib import Path
-
 from tokenizers import Tokenizer, normalizers
 from transformers import AutoTokenizer
 
@@ -27,8 +25,8 @@ def tokenizer_json(stated: Stated) -> bytes:
     path = stated.transformer / "tokenizer.json"
     if not path.is_file():
         raise InvalidInput(
-            f"{stated.transformer} has no tokenizer.json (a fast tokenizer is needed); where transformers can make one: "
-            "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+            f"{stated.transformer} has no tokenizer.json (a fast tokenizer is needed); where transformers can "
+            "make one: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         )
     content = path.read_bytes()
     try:
@@ -42,7 +40,7 @@ def tokenizer_json(stated: Stated) -> bytes:
 
 
 def read_whole(stated: Stated) -> Tokenizer | None:
-    """The tokenizer that transformers makes of all the checkpoint's files; None where tokenizer.json is the only one."""
+    """What transformers makes of all the checkpoint's files; None where tokenizer.json is the only one."""
     if not (stated.transformer / "tokenizer_config.json").is_file():
         return None
     try:

@@ -1,7 +1,8 @@
-"""The frozen encoder in torch: a transformer cut to its first layers, pooling, and what the checkpoint puts behind it."""
+"""The frozen encoder in torch: a transformer cut to its first layers, pooling, the checkpoint's own last steps."""
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -133,7 +134,7 @@ def load(checkpoint: Checkpoint, spec: EncoderSpec) -> Encoder:
     """
     stated = checkpoint_config.read(checkpoint.folder)
     transformer = architectures.load_transformer(stated.transformer, spec.layers, pooler=POOLER in parts(spec.pooling))
-    config = transformer.config
+    config: Any = transformer.config
     head, _ = build(stated.head, config.hidden_size * len(parts(spec.pooling)))
     return (
         Encoder(

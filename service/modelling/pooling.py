@@ -27,7 +27,7 @@ def mean_sqrt_len(hidden: Tensor, mask: Tensor) -> Tensor:  # (B, T, D), (B, T) 
 
 
 def weighted_mean(hidden: Tensor, mask: Tensor) -> Tensor:  # (B, T, D), (B, T) -> (B, D)
-    """Each token weighs its place, from 1: in a causal model the later ones saw more (SGPT: Muennighoff, 2022, 3.1.1)."""
+    """Each token weighs its place, from 1: in a causal model the later ones saw more (SGPT: Muennighoff, 2022)."""
     return weighted(hidden, (mask.cumsum(1) * mask).unsqueeze(-1).to(hidden.dtype))
 
 
