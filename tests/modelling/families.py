@@ -20,7 +20,13 @@ SIZES: dict[str, Any] = {
 }  # fmt: skip
 BERT = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
 ROBERTA = {"cls_token": "<s>", "pad_token": "<pad>", "sep_token": "</s>", "unk_token": "<unk>", "mask_token": "<mask>"}
-ALBERT = {"pad_token": "<pad>", "unk_token": "<unk>", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
+ALBERT = {
+    "pad_token": "<pad>",
+    "unk_token": "<unk>",
+    "cls_token": "[CLS]",
+    "sep_token": "[SEP]",
+    "mask_token": "[MASK]",
+}
 GPT2 = {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>", "unk_token": "<|endoftext|>"}
 
 
@@ -45,7 +51,7 @@ def trained(kind: str, special: list[str]) -> Tokenizer:
         tokenizer.normalizer = normalizers.NFKC()
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
         trainer = trainers.UnigramTrainer(
-            vocab_size=VOCABULARY, special_tokens=special, unk_token="<unk>", show_progress=False
+            vocab_size=VOCABULARY, special_tokens=special, show_progress=False, **{"unk_token": "<unk>"}
         )
     tokenizer.train_from_iterator(sentences(600), trainer)
     return tokenizer

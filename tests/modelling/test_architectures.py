@@ -29,7 +29,13 @@ from tests.text import sentences
 CPU = ["CPUExecutionProvider"]
 SHAPES = [(1, 1), (1, 3), (2, 30), (7, 5), (5, 48)]  # (B, T); traced was (3, 7)
 # One word, a sentence, what is cut at 48 tokens, what the vocabulary lacks, blanks and capitals.
-TEXTS = ["boat", "A farmer paints the garden gate.", " ".join(sentences(6)), "Zoë's 東京 café 🚣", "  The  MAYOR\tsells\n"]
+TEXTS = [
+    "boat",
+    "A farmer paints the garden gate.",
+    " ".join(sentences(6)),
+    "Zoë's 東京 café 🚣",
+    "  The  MAYOR\tsells\n",
+]
 
 Array = npt.NDArray[np.float32]
 
