@@ -70,7 +70,7 @@ def build(modules: tuple[Module, ...], dim: int) -> tuple[nn.Sequential, int]:
 
 def dense(module: Module, dim: int) -> tuple[Dense, int]:
     stated = module.stated
-    takes, gives = int(stated["in_features"]), int(stated["out_features"])
+    takes, gives = size(module, "in_features"), size(module, "out_features")
     if takes != dim:
         raise InvalidInput(f"{module.folder} takes {takes} dimensions and the pooling gives {dim}: another --pooling?")
     weights = weights_of(module)
@@ -80,6 +80,13 @@ def dense(module: Module, dim: int) -> tuple[Dense, int]:
         added = nn.Linear(takes, gives, bias=False)
         residual = nn.Identity() if takes == gives else filled(added, weights, "residual", module)
     return Dense(linear, activation(stated.get("activation_function", "torch.nn.Tanh"), module), residual), gives
+
+
+def size(module: Module, key: str) -> int:
+    found = module.stated.get(key)
+    if not isinstance(found, int):
+        raise InvalidInput(f"{module.folder} does not say {key} in its config.json")
+    return found
 
 
 def activation(name: str, module: Module) -> nn.Module:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModel, DistilBertConfig, DistilBertModel, GPT2Config, GPT2Model
 
@@ -25,10 +26,14 @@ Rows = list[Tensor]  # a sentence each, (T, D), padding taken away
 
 def by_hand(pooling: str, hidden: list[Rows], row: int) -> Tensor:
     last, mean = hidden[-1][row], lambda layer: hidden[layer][row].mean(0)
+    place = torch.arange(1, len(last) + 1, dtype=torch.float32)
     return {
         "mean": lambda: mean(-1),
         "cls": lambda: last[0],
         "max": lambda: last.max(0).values,
+        "mean-sqrt-len": lambda: last.sum(0) / len(last) ** 0.5,
+        "weighted-mean": lambda: (place[:, None] * last).sum(0) / place.sum(),
+        "last-token": lambda: last[-1],
         "first-last-avg": lambda: (mean(1) + mean(-1)) / 2,
         "last2avg": lambda: (mean(-2) + mean(-1)) / 2,
     }[pooling]()
@@ -84,6 +89,7 @@ def test_what_stands_behind_the_mask_is_not_seen(tiny_checkpoint: Path, pooling:
         ({"layers": 5}, "--layers 5: this encoder has 4 layers"),
         ({"layers": -1}, "--layers -1: this encoder has 4 layers"),
         ({"pooling": "sum"}, "--pooling 'sum': one of mean, cls, max"),
+        ({"pooling": "cls+sum"}, "--pooling 'cls+sum': one of mean, cls, max"),
         ({"pooling": "last2avg", "layers": 0}, "--pooling last2avg needs at least one layer"),
         ({"pooling": "first-last-avg", "layers": 0}, "--pooling first-last-avg needs at least one layer"),
         ({"max_length": 65}, "--max-length 65: this encoder takes 3 to 64 tokens"),
@@ -131,6 +137,35 @@ def test_options_that_are_not_given_are_read_from_a_sentence_transformers_checkp
     place = folder(**{"1_Pooling__config_json": stated, "sentence_bert_config_json": {"max_seq_length": 48}})
     assert (describe(place).pooling, describe(place).max_length) == ("cls", 48)
     assert (describe(place, pooling="max").pooling, describe(place, max_length=16).max_length) == ("max", 16)
+
+
+def test_a_length_that_only_the_tokenizers_settings_state_is_taken_as_far_as_there_are_positions(
+    folder: Folder,
+) -> None:
+    """sentence-transformers 6 keeps it there; 10^30 is transformers' word for none."""
+    place = folder(**{"tokenizer_config_json": {"tokenizer_class": "BertTokenizer", "model_max_length": 40}})
+    assert describe(place).max_length == 40
+    (place / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer", "model_max_length": 1e30}')
+    assert describe(place).max_length == 64
+
+
+def test_weights_that_are_not_there_are_not_made_up(folder: Folder) -> None:
+    place = folder()
+    weights = load_file(place / "model.safetensors")
+    name = "encoder.layer.2.attention.self.query.weight"
+    save_file({key: value for key, value in weights.items() if key != name}, place / "model.safetensors")
+    with pytest.raises(InvalidInput, match=f"lacks 1 of the model's weights .{name}"):
+        pooled(place)
+
+
+def test_a_pooler_that_is_not_there_is_not_made_up(folder: Folder) -> None:
+    """transformers fills what a checkpoint lacks with random numbers; a pooler nobody asked for does not matter."""
+    place = folder()
+    weights = load_file(place / "model.safetensors")
+    save_file({key: value for key, value in weights.items() if "pooler" not in key}, place / "model.safetensors")
+    torch.testing.assert_close(pooled(place, pooling="cls").shape, torch.Size((3, 32)))
+    with pytest.raises(InvalidInput, match=r"pooler\.dense\.bias"):
+        pooled(place, pooling="pooler")
 
 
 def test_a_spec_says_everything_the_vectors_depend_on(tiny_checkpoint: Path) -> None:
