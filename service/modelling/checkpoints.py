@@ -109,5 +109,6 @@ def fetch_from_hub(source: str, revision: str | None) -> Checkpoint:
         patterns = ["*.json", "*.txt", "*.model", "*.safetensors", "README.md", "LICEN*", "COPYING*"]
         folder = Path(snapshot_download(source, revision=revision, allow_patterns=patterns))
     except (OSError, ValueError) as error:  # ValueError: no repository can have such a name
-        raise InvalidInput(f"--encoder {source!r} could not be fetched from the hub: {error}") from error
+        why = " ".join(str(error).split())
+        raise InvalidInput(f"--encoder {source!r} could not be fetched from the hub: {why}") from error
     return Checkpoint(folder, f"{source}@{folder.name}")

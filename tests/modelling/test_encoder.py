@@ -15,7 +15,7 @@ from transformers import AutoModel, DistilBertConfig, DistilBertModel, GPT2Confi
 from service.core.encoders import EncoderSpec
 from service.core.errors import InvalidInput
 from service.modelling import encoder
-from service.modelling.checkpoints import Checkpoint
+from service.modelling.checkpoints import Checkpoint, resolve
 
 LENGTHS = [7, 3, 1]  # of the rows below; the rest is padding
 IDS = torch.tensor([[2, 17, 350, 44, 99, 5, 3], [2, 8, 3, 0, 0, 0, 0], [2, 0, 0, 0, 0, 0, 0]])
@@ -211,3 +211,9 @@ def test_a_decoder_is_pooled_over_its_tokens(tiny_checkpoint: Path, tmp_path: Pa
         states = whole(IDS, attention_mask=MASK).last_hidden_state
     expected = torch.stack([states[row, :n].mean(0) for row, n in enumerate(LENGTHS)])
     torch.testing.assert_close(pooled(tmp_path), expected, rtol=0, atol=1e-5)
+
+
+def test_the_default_encoder_keeps_its_digest() -> None:
+    """Caches, calibrations and vectors that callers store hang on it; its default calibration is shipped under it."""
+    found = encoder.describe(resolve("minilm"), pooling=None, layers=None, max_length=None, prompt=None)
+    assert found.digest == "9f5731ee66d8356acc380ac9202a33907c693fd43cdf64c6e33538f2531314c0"
