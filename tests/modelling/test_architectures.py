@@ -76,6 +76,10 @@ class Family:
         return AutoModel.from_pretrained(self.folder).eval()
 
     @cached_property
+    def tokenizer(self) -> Any:
+        return AutoTokenizer.from_pretrained(self.folder)
+
+    @cached_property
     def serve(self) -> OnnxEncoder:
         return OnnxEncoder(self.artifact.encoder, CPU, 1, self.artifact.spec.pad_token_id)
 
@@ -86,19 +90,17 @@ class Family:
 
     def transformers(self, text: str) -> Array:
         """What the checkpoint gives for a text where isosim has no part in it."""
-        inputs = AutoTokenizer.from_pretrained(self.folder)(text, truncation=True, return_tensors="pt")
+        inputs = self.tokenizer(text, truncation=True, return_tensors="pt")
         states, output = self.states(inputs)
         return by_hand(self.case.pooling, states, output).numpy()
 
-    def feeds(self, batch: int, length: int, *, left: bool = False) -> dict[str, npt.NDArray[np.int64]]:
+    def feeds(self, batch: int, length: int) -> dict[str, npt.NDArray[np.int64]]:
         """Random ids; of several rows all but the first are padded, as far as to one token."""
         rng = np.random.default_rng(batch * length)
         mask = np.ones((batch, length), np.int64)
         for row in range(1, batch):
             mask[row, 1 if row == 1 else rng.integers(1, length + 1) :] = 0
         ids = np.where(mask == 1, rng.integers(5, 400, mask.shape), self.artifact.spec.pad_token_id)
-        if left:
-            ids, mask = ids[:, ::-1].copy(), mask[:, ::-1].copy()
         wanted = self.serve.inputs
         feeds = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
         return {name: array for name, array in feeds.items() if name in wanted}
@@ -148,7 +150,7 @@ def test_neighbours_and_padding_do_not_move_a_vector(family: Family) -> None:
     np.testing.assert_allclose(family.serve(texts[::-1])[::-1], alone, rtol=0, atol=1e-5)
 
 
-def test_a_decoder_does_not_see_on_which_side_the_padding_is(family: Family) -> None:
+def test_positions_that_count_tokens_do_not_see_on_which_side_the_padding_is(family: Family) -> None:
     if family.name not in ("gpt2", "modernbert"):
         pytest.skip("its positions count from the left edge, and serving pads on the right")
     right, left = family.feeds(5, 20), family.feeds(5, 20)
@@ -176,14 +178,19 @@ def test_the_first_layers_are_the_whole_models(family: Family) -> None:
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 
-def test_a_lower_precision_stays_near_for_every_family(family: Family) -> None:
+def test_a_lower_precision_stays_near_and_no_neighbour_moves_it(family: Family) -> None:
+    """GPT-2 has other nodes for its layers, ALBERT's share their matrices, MPNet's attention is not one node."""
+    if family.name in ("bert", "xlm-roberta", "electra"):
+        pytest.skip("the graph is BERT's (test_precision.py) or RoBERTa's")
     spec = family.artifact.spec
     ids = [one.ids for one in FastTokenizer(family.artifact.tokenizer, spec.max_length)(sentences(60), "right")]
     graph = onnx.load(family.artifact.encoder)
     bench = Bench(graph, ids, None)
-    assert bench.trial("fp16", precision.half(graph)).moved < 2e-3
+    half = bench.trial("fp16", precision.half(graph))
+    assert half.moved < 2e-3
     int8 = precision.int8(graph, [bench.fp32.prepare([row]) for row in ids], bench, lambda _: None)
     trial = bench.trial("int8", int8)
+    print(f"{family.name}: cosines move by {trial.moved:.4f} with int8, by {half.moved:.5f} with fp16")
     assert 0 < trial.moved < 0.02
     assert trial.shift < 1e-5
     assert sum(node.op_type == "DequantizeLinear" for node in int8.graph.node) >= 6 * family.case.depth

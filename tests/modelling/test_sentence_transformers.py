@@ -19,6 +19,7 @@ from service.core.similarity import normalized
 from service.modelling import checkpoint_config, encoder
 from service.modelling.checkpoint_tokenizer import tokenizer_json
 from service.modelling.checkpoints import Checkpoint
+from service.modelling.reduced import Evidence, export_reduced
 from tests.conftest import export
 from tests.modelling.families import FAMILIES
 from tests.text import sentences
@@ -82,10 +83,11 @@ def test_a_saved_model_gives_its_own_vectors_after_export(save: Save, tmp_path: 
         prompts=PROMPTS,
         default_prompt_name="query",
     )
+    (tmp_path / "saved" / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
     export(tmp_path / "store", "saved", str(tmp_path / "saved"), prompt=None)
     artifact = EncoderStore(tmp_path / "store").find("saved")
     assert (artifact.spec.pooling, artifact.spec.dim, artifact.spec.max_length) == ("mean+cls", 24, 48)
-    assert artifact.prompts == {**PROMPTS, "document": ""}
+    assert (artifact.licence, artifact.prompts) == ("apache-2.0", {**PROMPTS, "document": ""})
     tokenize, run = FastTokenizer(artifact.tokenizer, 48), OnnxEncoder(artifact.encoder, ["CPUExecutionProvider"], 1)
     for prompt, name in ((artifact.spec.prompt, None), (artifact.prompts["passage"], "passage")):
         expected = model.encode(TEXTS, normalize_embeddings=False, prompt_name=name)
@@ -93,6 +95,10 @@ def test_a_saved_model_gives_its_own_vectors_after_export(save: Save, tmp_path: 
         worst = float(np.abs(found - expected).max())
         print(f"largest difference to sentence-transformers' encode, prompt {name}: {worst:.1e}")
         assert worst <= 1e-4
+    (tmp_path / "text.txt").write_text("\n".join(sentences(600)))
+    fp16 = export_reduced(tmp_path / "store", artifact, "fp16", Evidence(tmp_path / "text.txt", None), lambda _: None)
+    assert fp16 is not None
+    assert (fp16.licence, fp16.prompts) == (artifact.licence, artifact.prompts)  # the weights', whatever the precision
 
 
 @pytest.mark.parametrize("mode", ["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"])
