@@ -31,6 +31,7 @@ from service.adapters.onnx_engine import Feeds, OnnxEncoder
 from service.core.calibration import Matrix
 from service.core.errors import InvalidInput
 from service.core.similarity import cosine
+from service.modelling.products import separated, weight_products
 
 SENTENCES = 512  # that ranges are taken from
 TRIED = 256  # of them, that precisions are compared on
@@ -76,51 +77,6 @@ class Calibration(CalibrationDataReader):  # type: ignore[misc]
 
     def get_next(self) -> Feeds | None:
         return next(self._feeds, None)
-
-
-def weight_products(model: onnx.ModelProto) -> dict[str, list[onnx.NodeProto]]:
-    """Products with a constant matrix, by the activation they share: queries, keys and values have one."""
-    matrices = {tensor.name for tensor in model.graph.initializer if len(tensor.dims) == 2}
-    found: dict[str, list[onnx.NodeProto]] = {}
-    for node in model.graph.node:
-        if node.op_type == "MatMul" and node.input[1] in matrices:
-            found.setdefault(node.input[0], []).append(node)
-    return found
-
-
-def separated(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The same function, each product with a constant matrix a MatMul on a matrix of its own.
-
-    GPT-2's layers are Gemm; ALBERT's share their matrices, and smoothing one of them for one place would change all.
-    """
-    matrices = {tensor.name: tensor for tensor in model.graph.initializer if len(tensor.dims) == 2}
-    apart = onnx.ModelProto()
-    apart.CopyFrom(model)
-    nodes: list[onnx.NodeProto] = []
-    seen: set[str] = set()
-    for node in apart.graph.node:
-        nodes.append(node)
-        if node.op_type not in ("MatMul", "Gemm") or node.input[1] not in matrices:
-            continue
-        given = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
-        if given.pop("alpha", 1.0) != 1 or given.pop("beta", 1.0) != 1 or given.pop("transA", 0):
-            continue  # no linear layer of torch
-        name, turned = node.input[1], given.pop("transB", 0)
-        if name in seen or turned:
-            matrix = numpy_helper.to_array(matrices[name])
-            node.input[1] = f"{name}.{len(nodes)}"
-            own = np.ascontiguousarray(matrix.T) if turned else matrix
-            apart.graph.initializer.append(numpy_helper.from_array(own, node.input[1]))
-        seen.add(name)
-        if node.op_type == "Gemm":
-            del node.attribute[:]
-            product = node.output[0] if len(node.input) < 3 else f"{node.output[0]}.product"
-            if len(node.input) == 3:
-                nodes.append(helper.make_node("Add", [product, node.input[2]], [node.output[0]]))
-            nodes[nodes.index(node)] = helper.make_node("MatMul", node.input[:2], [product], name=node.name)
-    del apart.graph.node[:]
-    apart.graph.node.extend(nodes)
-    return apart
 
 
 def channel_ranges(model: onnx.ModelProto, names: Sequence[str], feeds: Sequence[Feeds]) -> dict[str, Matrix]:

@@ -18,6 +18,7 @@ from service.adapters.encoder_store import EncoderArtifact, EncoderStore
 from service.adapters.onnx_engine import PREFIX, OnnxEncoder, open_session
 from service.adapters.tokenizer import FastTokenizer
 from service.modelling import encoder, precision
+from service.modelling.architectures import longest
 from service.modelling.calibrator import calibrate
 from service.modelling.checkpoints import Checkpoint
 from service.modelling.export import random_weights
@@ -176,6 +177,16 @@ def test_the_first_layers_are_the_whole_models(family: Family) -> None:
             found = encoder.load(Checkpoint(family.folder, "test"), spec)(ids, torch.ones_like(ids))[0]
             expected = norm(states[layers]).mean(0)
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+def test_as_many_tokens_fit_as_there_are_positions(family: Family) -> None:
+    """RoBERTa's and MPNet's begin behind the padding id: of 66 there is room for 64."""
+    assert longest(family.whole.config) == 64
+    fits, more = (torch.full((1, length), 7) for length in (64, 65))
+    family.states({"input_ids": fits, "attention_mask": torch.ones_like(fits)})
+    if family.name != "modernbert":  # it has angles, which have no end
+        with pytest.raises((IndexError, RuntimeError)):
+            family.states({"input_ids": more, "attention_mask": torch.ones_like(more)})
 
 
 def test_a_lower_precision_stays_near_and_no_neighbour_moves_it(family: Family) -> None:
