@@ -1,8 +1,8 @@
 """Exported encoders in the model store: `encoders/<id>/<digest>/`."""
 
 import dataclasses
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -29,6 +29,8 @@ class EncoderArtifact:
     spec: EncoderSpec
     folder: Path
     probe: Probe | None = None  # exports of earlier versions have none
+    licence: str | None = None  # of the weights; exports of earlier versions do not say
+    prompts: Mapping[str, str] = field(default_factory=dict)  # a caller may name one; it takes the place of the spec's
 
     @property
     def digest(self) -> str:
@@ -81,7 +83,7 @@ class EncoderStore:
             )
         if spec.digest != folder.name:
             raise CorruptArtifact(f"{folder / 'manifest.json'} describes another encoder ({spec.digest})")
-        return EncoderArtifact(artifact_id, spec, folder, probe)
+        return EncoderArtifact(artifact_id, spec, folder, probe, manifest.get("licence"), manifest.get("prompts", {}))
 
     def ids(self) -> list[str]:
         """Names of all encoders that have an export."""
@@ -102,4 +104,4 @@ class EncoderStore:
             seal(
                 folder, place, {"encoder": dataclasses.asdict(spec), "digest": spec.digest, "created": created, **facts}
             )
-        return EncoderArtifact(artifact_id, spec, place)
+        return self.find(f"{artifact_id}@{spec.digest}")

@@ -9,7 +9,7 @@ from service.api.access import calibration_of
 from service.api.requests import TraceDep, documented, json_response, name_ignored
 from service.api.route import ScoringRoute
 from service.api.schemas import EmbedRequest
-from service.api.scoring import INLINE_ROWS, check_dimensions, check_prompt, listed, side_of, vectors
+from service.api.scoring import INLINE_ROWS, check_dimensions, listed, named_prompt, side_of, vectors
 from service.api.scoring import embed as embed_texts
 from service.api.state import ServiceDep
 
@@ -24,12 +24,12 @@ ANSWERS = documented(400, 404, 409, 413, 415, 422, 424, 429)
 async def embed(body: EmbedRequest, service: ServiceDep, trace: TraceDep) -> Response:
     """One vector a text, always as a list of lists."""
     contents = listed(body.inputs, "inputs", service)
-    check_prompt(body.prompt_name)
+    prompt = named_prompt(body.prompt_name, service)
     check_dimensions(body.dimensions, body.space, service.encoder.spec.dim)
     name_ignored(trace, body)
     calibration = await calibration_of(service, trace, body.domain)
     side = side_of(body.truncation_direction)
-    embedded = await embed_texts(service, trace, contents, side=side, truncate=body.truncate)
+    embedded = await embed_texts(service, trace, contents, side=side, truncate=body.truncate, prompt=prompt)
     found = await vectors(
         service, trace, calibration, body.space, embedded, normalize=body.normalize, dimensions=body.dimensions
     )

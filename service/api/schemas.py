@@ -76,10 +76,16 @@ TruncationDirection = Annotated[
 ]
 
 
+PromptName = Annotated[
+    str | None,
+    Field(description="a prompt of the encoder's checkpoint, put before each text in its own prompt's place"),
+]
+
+
 class TeiParameters(Compatible):
     truncate: bool | None = Field(default=None, description="false: refuse a text that is too long")
     truncation_direction: TruncationDirection = "Right"
-    prompt_name: str | None = None
+    prompt_name: PromptName = None
     domain: DomainField = "default"
 
 
@@ -175,7 +181,7 @@ class EmbedRequest(Compatible):
     normalize: bool = True
     truncate: bool | None = None
     truncation_direction: TruncationDirection = "Right"
-    prompt_name: str | None = None
+    prompt_name: PromptName = None
     dimensions: int | None = Field(default=None, ge=1, le=65_536)
     domain: DomainField = "default"
     space: Literal["calibrated", "raw"] = "calibrated"

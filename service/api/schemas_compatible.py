@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from fastapi import Path
 from pydantic import BaseModel, Discriminator, Field, Tag
 
-from service.api.schemas import Compatible, DomainField, TruncationDirection, all_texts, entries, example
+from service.api.schemas import Compatible, DomainField, PromptName, TruncationDirection, all_texts, entries, example
 
 OneOrMore = Annotated[str | list[str], all_texts]
 
@@ -200,7 +200,7 @@ class TokenizeRequest(Compatible):
 
     inputs: OneOrMore
     add_special_tokens: bool = True
-    prompt_name: str | None = None
+    prompt_name: PromptName = None
 
 
 class SimpleToken(BaseModel):

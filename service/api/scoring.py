@@ -56,9 +56,17 @@ def listed(value: str | list[str], field: str, service: Service, limit: int | No
     return value
 
 
-def check_prompt(name: str | None) -> None:
-    if name is not None:
-        raise fault(InvalidInput, "prompt_name", f": {name[:80]!r}, but this encoder has no named prompts")
+def named_prompt(name: str | None, service: Service) -> str | None:
+    """The text of a prompt of the encoder's, to be put before each text in its own prompt's place; None: none is named.
+
+    Raises:
+        InvalidInput: the encoder has no prompt of that name; the message lists those it has.
+    """
+    known = service.encoder.prompts
+    if name is None or name in known:
+        return None if name is None else known[name]
+    there = f"the encoder's are {', '.join(sorted(known))[:500]}" if known else "this encoder has no named prompts"
+    raise fault(InvalidInput, "prompt_name", f": {name[:80]!r}, but {there}")
 
 
 def check_dimensions(dimensions: int | None, space: Space, dim: int) -> None:
@@ -78,16 +86,23 @@ def side_of(truncation_direction: str) -> Side:
 
 
 async def embed(
-    service: Service, trace: Trace, contents: Sequence[Content], *, side: Side = "right", truncate: bool | None = None
+    service: Service,
+    trace: Trace,
+    contents: Sequence[Content],
+    *,
+    side: Side = "right",
+    truncate: bool | None = None,
+    prompt: str | None = None,
 ) -> Embedded:
     """Frozen-encoder vectors of the texts. `truncate=False`, as TEI has it: a text that does not fit is refused.
+    `prompt` stands before each text; None: the encoder's own does.
 
     Raises:
         InvalidInput, TokenizerFailure, Overloaded, BackendFailure; CallerLeft where nobody waits any more.
     """
     trace.release = await service.limits.admit(trace.grant, len(contents))
-    prompt = service.encoder.spec.prompt
-    texts = [Text(prompt + content if isinstance(content, str) else content, side) for content in contents]
+    before = service.encoder.spec.prompt if prompt is None else prompt
+    texts = [Text(before + content if isinstance(content, str) else content, side) for content in contents]
     embedded = await service.embedder.embed(texts, trace.caller_left)
     if truncate is False and any(text.truncated for text in embedded.texts):
         raise InvalidInput(f"truncate is false and a text has more than {service.encoder.spec.max_length} tokens")

@@ -11,7 +11,7 @@ from service.api.middleware import Trace
 from service.api.requests import TraceDep, documented, json_response, name_ignored
 from service.api.route import ScoringRoute
 from service.api.schemas import PairsRequest, SimilarityRequest, SimilarityResponse, TeiParameters, TeiSimilarityRequest
-from service.api.scoring import check_count, check_prompt, check_text, embed, listed, scores, side_of
+from service.api.scoring import check_count, check_text, embed, listed, named_prompt, scores, side_of
 from service.api.state import Service, ServiceDep
 from service.core.embedding import Embedded
 from service.core.similarity import Scores, flags_of, notices_of
@@ -75,10 +75,10 @@ async def tei_similarity(body: TeiSimilarityRequest, service: Service, trace: Tr
     sentences = body.inputs.sentences
     listed(sentences, "inputs.sentences", service, settings.max_texts - 1)
     check_text(body.inputs.source_sentence, "inputs.source_sentence", settings.max_characters)
-    check_prompt(parameters.prompt_name)
+    prompt = named_prompt(parameters.prompt_name, service)
     name_ignored(trace, body)
     calibration = await calibration_of(service, trace, parameters.domain)
     side = side_of(parameters.truncation_direction)
     contents = [body.inputs.source_sentence, *sentences]
-    embedded = await embed(service, trace, contents, side=side, truncate=parameters.truncate)
+    embedded = await embed(service, trace, contents, side=side, truncate=parameters.truncate, prompt=prompt)
     return json_response((await scores(service, trace, calibration, embedded, 0, slice(1, None))).similarity)

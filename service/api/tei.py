@@ -18,7 +18,7 @@ from service.api.schemas_compatible import (
     TokenizeRequest,
     id_rows,
 )
-from service.api.scoring import check_count, check_prompt, fault, listed
+from service.api.scoring import check_count, fault, listed, named_prompt
 from service.api.state import Service, ServiceDep
 from service.core.errors import InvalidInput
 
@@ -33,15 +33,17 @@ ONE_AT_A_TIME = asyncio.Semaphore(1)  # tokenizing for show must not take the th
 
 @tokens.post("/tokenize", response_model=list[list[SimpleToken]], responses=documented(*STATUSES))
 async def tokenize(body: TokenizeRequest, service: ServiceDep, trace: TraceDep) -> Response:
-    """The encoder's tokens of each text, uncut, with the characters they stand for."""
+    """The encoder's tokens of each text, uncut, with the characters they stand for; of a named prompt and the text."""
     texts = listed(body.inputs, "inputs", service)
-    check_prompt(body.prompt_name)
+    prompt = named_prompt(body.prompt_name, service) or ""
     name_ignored(trace, body)
     if sum(map(len, texts)) > MOST_CHARACTERS:
         raise fault(InvalidInput, "inputs", f"has more than {MOST_CHARACTERS} characters; send fewer at a time")
     trace.release = await service.limits.admit(trace.grant, len(texts))
     async with ONE_AT_A_TIME:
-        return await asyncio.to_thread(pieces_of, texts, service, special=body.add_special_tokens)
+        return await asyncio.to_thread(
+            pieces_of, [prompt + text for text in texts], service, special=body.add_special_tokens
+        )
 
 
 def pieces_of(texts: list[str], service: Service, *, special: bool) -> Response:

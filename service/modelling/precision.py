@@ -29,7 +29,9 @@ from onnxruntime.quantization import (
 
 from service.adapters.onnx_engine import Feeds, OnnxEncoder
 from service.core.calibration import Matrix
+from service.core.errors import InvalidInput
 from service.core.similarity import cosine
+from service.modelling.products import separated, weight_products
 
 SENTENCES = 512  # that ranges are taken from
 TRIED = 256  # of them, that precisions are compared on
@@ -75,16 +77,6 @@ class Calibration(CalibrationDataReader):  # type: ignore[misc]
 
     def get_next(self) -> Feeds | None:
         return next(self._feeds, None)
-
-
-def weight_products(model: onnx.ModelProto) -> dict[str, list[onnx.NodeProto]]:
-    """Products with a constant matrix, by the activation they share: queries, keys and values have one."""
-    matrices = {tensor.name for tensor in model.graph.initializer if len(tensor.dims) == 2}
-    found: dict[str, list[onnx.NodeProto]] = {}
-    for node in model.graph.node:
-        if node.op_type == "MatMul" and node.input[1] in matrices:
-            found.setdefault(node.input[0], []).append(node)
-    return found
 
 
 def channel_ranges(model: onnx.ModelProto, names: Sequence[str], feeds: Sequence[Feeds]) -> dict[str, Matrix]:
@@ -277,7 +269,14 @@ class Bench:
 
 
 def int8(model: onnx.ModelProto, feeds: Sequence[Feeds], bench: Bench, say: Callable[[str], None]) -> onnx.ModelProto:
-    """Smoothed as much as moves cosines least on the texts, and quantized."""
+    """Smoothed as much as moves cosines least on the texts, and quantized.
+
+    Raises:
+        InvalidInput: there is nothing to quantize: no layers are left.
+    """
+    model = separated(model)
+    if not weight_products(model):
+        raise InvalidInput("--precision int8: this encoder multiplies by no constant matrix, so nothing would change")
     ranges = channel_ranges(model, list(weight_products(model)), feeds)
     best: tuple[float, onnx.ModelProto] | None = None
     for strength in STRENGTHS:

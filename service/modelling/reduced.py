@@ -135,7 +135,8 @@ def publish(
         onnx.save(calibrator, folder / CALIBRATOR)
         onnx.save(precision.join(reduced, calibrator), folder / JOINED)
         shutil.copyfile(fp32.tokenizer, folder / TOKENIZER)
-        return {**facts, "parity": check_latents(folder / JOINED, spec.dim), "probe": probe.take(folder, spec)}
+        kept = {"licence": fp32.licence, "prompts": dict(fp32.prompts)}
+        return {**facts, **kept, "parity": check_latents(folder / JOINED, spec.dim), "probe": probe.take(folder, spec)}
 
     artifact = encoders.add(artifact_id, spec, write)
     say(f"encoder {artifact_id} is in {artifact.folder}")

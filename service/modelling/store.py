@@ -1,6 +1,5 @@
 """Putting exported encoders and shipped default calibrations into a model store."""
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,8 +11,10 @@ from service.adapters.encoder_store import CALIBRATOR, ENCODER, JOINED, TOKENIZE
 from service.adapters.seeding import adopt_default
 from service.core.encoders import EncoderSpec
 from service.core.registry import DEFAULT
+from service.modelling import checkpoint_config
+from service.modelling.checkpoint_tokenizer import tokenizer_json
 from service.modelling.checkpoints import Checkpoint
-from service.modelling.encoder import load
+from service.modelling.encoder import load, prompts_of
 from service.modelling.export import OPSET, check_parity, cut, export_joined
 
 SHIPPED = Path(__file__).parent / "shipped"  # default calibrations by encoder digest; numbers only
@@ -41,10 +42,13 @@ def export(store: Path, artifact_id: str, checkpoint: Checkpoint, spec: EncoderS
             onnx.save(joined, folder / JOINED)
             for name, model in zip((ENCODER, CALIBRATOR), cut(joined), strict=True):
                 onnx.save(model, folder / name)
-            shutil.copyfile(checkpoint.folder / "tokenizer.json", folder / TOKENIZER)
+            stated = checkpoint_config.read(checkpoint.folder)
+            (folder / TOKENIZER).write_bytes(tokenizer_json(stated))
             say("comparing with torch at other shapes")
             worst = check_parity(encoder, folder / JOINED, spec.dim)
-            return {"parity": worst, "opset": OPSET, "probe": probe.take(folder, spec)}
+            licence = checkpoint.licence or checkpoint_config.licence_of(checkpoint.folder)
+            facts = {"licence": licence, "prompts": prompts_of(stated)}
+            return {**facts, "parity": worst, "opset": OPSET, "probe": probe.take(folder, spec)}
 
         artifact = encoders.add(artifact_id, spec, write)
         say(f"encoder {artifact_id} is in {artifact.folder}")

@@ -36,6 +36,7 @@ def test_a_sound_set_up_has_no_fault(run: Run) -> None:
             "default", "port", "cores", "redis", "exposure"} <= found.keys()  # fmt: skip
     assert one(found, "parity")["state"] == "ok"
     assert one(found, "default")["found"] == "default@1"
+    assert one(found, "encoder")["found"].endswith("licence of the weights: not stated")
     for line in run("doctor", port=free_port()).stdout.splitlines():
         assert line.split("\t")[0] in {"ok", "WARNING"}
 

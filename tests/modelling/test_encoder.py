@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModel, DistilBertConfig, DistilBertModel, GPT2Config, GPT2Model
 
 from service.core.encoders import EncoderSpec
 from service.core.errors import InvalidInput
 from service.modelling import encoder
-from service.modelling.checkpoints import Checkpoint
+from service.modelling.checkpoints import Checkpoint, resolve
 
 LENGTHS = [7, 3, 1]  # of the rows below; the rest is padding
 IDS = torch.tensor([[2, 17, 350, 44, 99, 5, 3], [2, 8, 3, 0, 0, 0, 0], [2, 0, 0, 0, 0, 0, 0]])
@@ -25,10 +26,14 @@ Rows = list[Tensor]  # a sentence each, (T, D), padding taken away
 
 def by_hand(pooling: str, hidden: list[Rows], row: int) -> Tensor:
     last, mean = hidden[-1][row], lambda layer: hidden[layer][row].mean(0)
+    place = torch.arange(1, len(last) + 1, dtype=torch.float32)
     return {
         "mean": lambda: mean(-1),
         "cls": lambda: last[0],
         "max": lambda: last.max(0).values,
+        "mean-sqrt-len": lambda: last.sum(0) / len(last) ** 0.5,
+        "weighted-mean": lambda: (place[:, None] * last).sum(0) / place.sum(),
+        "last-token": lambda: last[-1],
         "first-last-avg": lambda: (mean(1) + mean(-1)) / 2,
         "last2avg": lambda: (mean(-2) + mean(-1)) / 2,
     }[pooling]()
@@ -84,6 +89,7 @@ def test_what_stands_behind_the_mask_is_not_seen(tiny_checkpoint: Path, pooling:
         ({"layers": 5}, "--layers 5: this encoder has 4 layers"),
         ({"layers": -1}, "--layers -1: this encoder has 4 layers"),
         ({"pooling": "sum"}, "--pooling 'sum': one of mean, cls, max"),
+        ({"pooling": "cls+sum"}, "--pooling 'cls+sum': one of mean, cls, max"),
         ({"pooling": "last2avg", "layers": 0}, "--pooling last2avg needs at least one layer"),
         ({"pooling": "first-last-avg", "layers": 0}, "--pooling first-last-avg needs at least one layer"),
         ({"max_length": 65}, "--max-length 65: this encoder takes 3 to 64 tokens"),
@@ -133,6 +139,35 @@ def test_options_that_are_not_given_are_read_from_a_sentence_transformers_checkp
     assert (describe(place, pooling="max").pooling, describe(place, max_length=16).max_length) == ("max", 16)
 
 
+def test_a_length_that_only_the_tokenizers_settings_state_is_taken_as_far_as_there_are_positions(
+    folder: Folder,
+) -> None:
+    """sentence-transformers 6 keeps it there; 10^30 is transformers' word for none."""
+    place = folder(**{"tokenizer_config_json": {"tokenizer_class": "BertTokenizer", "model_max_length": 40}})
+    assert describe(place).max_length == 40
+    (place / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer", "model_max_length": 1e30}')
+    assert describe(place).max_length == 64
+
+
+def test_weights_that_are_not_there_are_not_made_up(folder: Folder) -> None:
+    place = folder()
+    weights = load_file(place / "model.safetensors")
+    name = "encoder.layer.2.attention.self.query.weight"
+    save_file({key: value for key, value in weights.items() if key != name}, place / "model.safetensors")
+    with pytest.raises(InvalidInput, match=f"lacks 1 of the model's weights .{name}"):
+        pooled(place)
+
+
+def test_a_pooler_that_is_not_there_is_not_made_up(folder: Folder) -> None:
+    """transformers fills what a checkpoint lacks with random numbers; a pooler nobody asked for does not matter."""
+    place = folder()
+    weights = load_file(place / "model.safetensors")
+    save_file({key: value for key, value in weights.items() if "pooler" not in key}, place / "model.safetensors")
+    torch.testing.assert_close(pooled(place, pooling="cls").shape, torch.Size((3, 32)))
+    with pytest.raises(InvalidInput, match=r"pooler\.dense\.bias"):
+        pooled(place, pooling="pooler")
+
+
 def test_a_spec_says_everything_the_vectors_depend_on(tiny_checkpoint: Path) -> None:
     spec = describe(tiny_checkpoint, prompt="query: ")
     assert (spec.pooling, spec.layers, spec.max_length, spec.prompt) == ("mean", 4, 64, "query: ")
@@ -176,3 +211,9 @@ def test_a_decoder_is_pooled_over_its_tokens(tiny_checkpoint: Path, tmp_path: Pa
         states = whole(IDS, attention_mask=MASK).last_hidden_state
     expected = torch.stack([states[row, :n].mean(0) for row, n in enumerate(LENGTHS)])
     torch.testing.assert_close(pooled(tmp_path), expected, rtol=0, atol=1e-5)
+
+
+def test_the_default_encoder_keeps_its_digest() -> None:
+    """Caches, calibrations and vectors that callers store hang on it; its default calibration is shipped under it."""
+    found = encoder.describe(resolve("minilm"), pooling=None, layers=None, max_length=None, prompt=None)
+    assert found.digest == "9f5731ee66d8356acc380ac9202a33907c693fd43cdf64c6e33538f2531314c0"

@@ -5,6 +5,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 from service.adapters.encoder_store import EncoderArtifact, EncoderStore
 from service.adapters.onnx_engine import OnnxEncoder
@@ -12,6 +14,7 @@ from service.adapters.tokenizer import FastTokenizer
 from service.modelling import precision
 from service.modelling.export import check_latents
 from service.modelling.precision import Bench, Trial
+from service.modelling.products import separated
 from service.modelling.reduced import Evidence, export_reduced, texts_of
 from tests.text import sentences
 
@@ -54,6 +57,48 @@ def test_smoothing_changes_no_vector(
 def test_every_product_with_a_constant_matrix_is_found_and_those_of_one_input_together(graph: onnx.ModelProto) -> None:
     groups = precision.weight_products(graph)
     assert sorted(map(len, groups.values())) == sorted([3, 1, 1, 1] * 4)  # queries with keys and values; 4 layers
+
+
+def linear(*attributes: tuple[str, float], shared: bool = False, bias: bool = True) -> onnx.ModelProto:
+    """Two linear layers as Gemm, behind each other: (B, 4) -> (B, 4)."""
+    rng = np.random.default_rng(0)
+    weights = {name: rng.normal(size=(4, 4)).astype(np.float32) for name in ("first", "second")}
+    weights["bias"] = rng.normal(size=4).astype(np.float32)
+    last = "first" if shared else "second"
+    more = ["bias"] if bias else []
+    nodes = [
+        helper.make_node("Gemm", ["x", "first", *more], ["h"], "one", **dict(attributes)),
+        helper.make_node("Gemm", ["h", last, *more], ["y"], "two", **dict(attributes)),
+    ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 4]) for name in ("x", "y")]
+    tensors = [numpy_helper.from_array(array, name) for name, array in weights.items()]
+    graph = helper.make_graph(nodes, "linear", ends[:1], ends[1:], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
+
+
+@pytest.mark.parametrize(
+    ("model", "products"),
+    [
+        (linear(), 2),
+        (linear(bias=False), 2),
+        (linear(shared=True), 2),
+        (linear(("transB", 1)), 2),
+        (linear(("transB", 1), shared=True, bias=False), 2),
+        (linear(("alpha", 0.5)), 0),
+    ],
+)
+def test_linear_layers_are_made_products_of_matrices_of_their_own(model: onnx.ModelProto, products: int) -> None:
+    apart = separated(model)
+    found = [node for group in precision.weight_products(apart).values() for node in group]
+    assert len(found) == len({node.input[1] for node in found}) == products
+    x = np.random.default_rng(1).normal(size=(3, 4)).astype(np.float32)
+    (expected,), (same,) = (ReferenceEvaluator(one).run(None, {"x": x}) for one in (model, apart))
+    np.testing.assert_allclose(same, expected, rtol=0, atol=1e-6)
+
+
+def test_a_graph_of_other_products_stays_as_it_is(graph: onnx.ModelProto) -> None:
+    """So that int8 encoders of earlier exports keep their digests."""
+    assert separated(graph) == graph
 
 
 def test_int8_is_near_and_no_neighbour_moves_it(bench: Bench, int8: onnx.ModelProto) -> None:

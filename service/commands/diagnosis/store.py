@@ -41,9 +41,9 @@ def look(settings: Settings) -> Iterator[Finding]:
     except (IsosimError, OSError) as error:
         yield fault("encoder", str(error), f"isosim export --encoder {settings.encoder} (or its source)")
         return
-    yield ok(
-        "encoder", f"{artifact.id}, {artifact.spec.precision}, {artifact.digest[:12]}: all files match their hashes"
-    )
+    licence = artifact.licence or "not recorded (exported by an earlier release)"
+    which = f"{artifact.id}, {artifact.spec.precision}, {artifact.digest[:12]}"
+    yield ok("encoder", f"{which}: all files match their hashes; licence of the weights: {licence}")
     yield from providers(artifact, settings.providers)
     yield parity(artifact, settings.providers)
     yield from calibrations(root, artifact)

@@ -1,0 +1,137 @@
+"""The families of transformers that can be exported, and what each must be told."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModel
+
+from service.core.errors import InvalidInput
+
+
+@dataclass(frozen=True)
+class Family:
+    """Where a family keeps its layers, and how it counts tokens."""
+
+    layers: str  # path of the ModuleList
+    # Learned positions begin behind the padding id (RoBERTa's code): so many fewer tokens fit.
+    behind_padding: bool = False
+    # Positions are passed, counted over the mask, one row a text: a decoder is then the same with padding on its
+    # left, and rotary angles have the batch's size, which ONNX Runtime's RotaryEmbedding asks for.
+    positions: bool = False
+    attention: str = "sdpa"
+    shares: bool = False  # layers are groups used again and again (ALBERT)
+
+
+BERT = Family("encoder.layer")
+ROBERTA = Family("encoder.layer", behind_padding=True)
+FAMILIES = {
+    "bert": BERT,
+    "electra": BERT,
+    "roberta": ROBERTA,
+    "xlm-roberta": ROBERTA,
+    "camembert": ROBERTA,
+    "mpnet": Family("encoder.layer", behind_padding=True, attention="eager"),  # its code has no other
+    "distilbert": Family("transformer.layer"),
+    "albert": Family("encoder.albert_layer_groups", shares=True),
+    "modernbert": Family("layers", positions=True),
+    "gpt2": Family("h", positions=True),
+}
+
+
+def configuration(folder: Path) -> Any:
+    """The transformer's configuration, of a kind that can be exported.
+
+    Raises:
+        InvalidInput: it cannot; the message says what was found and what to do.
+    """
+    path = folder / "config.json"
+    if not path.is_file():
+        adapter = (folder / "adapter_config.json").is_file()
+        raise InvalidInput(
+            f"{folder} holds an adapter without its model; merge it (merge_and_unload) and save the whole"
+            if adapter
+            else f"{folder} has no config.json; give the folder of a transformers or sentence-transformers checkpoint"
+        )
+    try:
+        stated = json.loads(path.read_text(encoding="utf-8"))
+        kind = stated.get("model_type")
+    except (ValueError, AttributeError) as error:
+        raise InvalidInput(f"{path} is no JSON object: {error}") from error
+    if "auto_map" in stated:
+        raise InvalidInput(f"{path} names code of the checkpoint's own (auto_map), and such code is not run here")
+    if "quantization_config" in stated:
+        raise InvalidInput(f"{folder} is quantized; give the original checkpoint, and --precision for a smaller one")
+    if stated.get("is_encoder_decoder"):
+        raise InvalidInput(f"{folder} is a {kind}, an encoder with a decoder; only encoders and GPT-2 can be exported")
+    if kind not in FAMILIES:
+        what = "has no model_type in its config.json" if kind is None else f"is a {kind}"
+        raise InvalidInput(f"{folder} {what}; what can be exported: {', '.join(sorted(FAMILIES))}")
+    if stated.get("is_decoder"):
+        raise InvalidInput(f"{folder} is a {kind} used as a decoder (is_decoder); only encoders and GPT-2 are exported")
+    return AutoConfig.from_pretrained(folder)
+
+
+def longest(config: Any) -> int:
+    """Tokens that its positions have room for."""
+    offset = 0
+    if FAMILIES[config.model_type].behind_padding:
+        # MPNet's code has the padding id 1 fixed.
+        offset = 1 + (1 if config.model_type == "mpnet" else config.pad_token_id)
+    room: int = config.max_position_embeddings
+    return room - offset
+
+
+def positions(mask: Tensor) -> Tensor:  # (B, T) -> (B, T)
+    """A token's place among its text's tokens, from 0; padding on either side does not count."""
+    return (mask.cumsum(1) - 1).clamp_min(0)
+
+
+def load_transformer(folder: Path, layers: int, *, pooler: bool) -> nn.Module:
+    """The first layers of the transformer, in float32; a norm behind the last layer stays behind the last kept one.
+
+    Raises:
+        InvalidInput: the files lack weights that its vectors depend on (`pooler`: the pooler's among them).
+    """
+    family = FAMILIES[AutoConfig.from_pretrained(folder).model_type]
+    try:
+        transformer, loading = AutoModel.from_pretrained(
+            folder,
+            attn_implementation=family.attention,
+            dtype=torch.float32,
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+    except RuntimeError as error:  # tensors of other sizes than config.json says
+        raise InvalidInput(f"the weights in {folder} do not fit its config.json: {first_line(error)}") from error
+    missing = sorted(name for name in loading["missing_keys"] if pooler or not name.startswith("pooler."))
+    if missing:
+        count = len(missing)
+        raise InvalidInput(
+            f"{folder} lacks {count} of the model's weights ({missing[0]} …); its vectors would be noise"
+        )
+    if pooler and getattr(transformer, "pooler", None) is None:
+        raise InvalidInput(f"--pooling pooler: a {transformer.config.model_type} has no pooler")
+    cut(transformer, family, layers)
+    kept: nn.Module = transformer
+    return kept
+
+
+def cut(transformer: Any, family: Family, layers: int) -> None:
+    """Leaves the first layers, each what it was: its attention, or its group."""
+    path, _, name = family.layers.rpartition(".")
+    stack = transformer.get_submodule(path)
+    whole, depth = getattr(stack, name), transformer.config.num_hidden_layers
+    if family.shares:
+        # Layer i uses group ⌊i · groups / depth⌋ of the whole; of the cut it is group i of as many.
+        whole = nn.ModuleList(whole[int(i / (depth / len(whole)))] for i in range(layers))
+        transformer.config.num_hidden_groups = max(layers, 1)
+    setattr(stack, name, whole[:layers])
+    transformer.config.num_hidden_layers = layers
+
+
+def first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
