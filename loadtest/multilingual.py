@@ -92,7 +92,10 @@ def tokenizer_of(texts: list[str], path: Path) -> Tokenizer:
     tokenizer.decoder = decoders.Metaspace()
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
     trainer = trainers.UnigramTrainer(
-        vocab_size=VOCABULARY, special_tokens=special, unk_token="[UNK]", show_progress=False
+        vocab_size=VOCABULARY,
+        special_tokens=special,
+        unk_token="[UNK]",  # noqa: S106 - no secret
+        show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
     tokenizer.post_processor = processors.TemplateProcessing(

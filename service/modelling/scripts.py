@@ -48,14 +48,14 @@ MARK = re.compile(rf"[^\w\s{MARKS}{FORMAT}]|_")
 BELONGING = re.compile(rf"[{MARKS}{JOINERS}{SKIN}]")
 
 
-def unspaced(text: str) -> bool:
-    """Are most of its letters of a script that puts no spaces between words?"""
-    return 2 * len(LETTER.findall(text)) > sum(c.isalpha() for c in text)
-
-
 def words(text: str) -> list[str]:
     """Parted by spaces; a letter of an unspaced script is a word of its own, with the marks behind it."""
     return (BORDER.sub(" ", text) if LETTER.search(text) else text).split()
+
+
+def unspaced(text: str) -> bool:
+    """Are most of its words letters of a script that puts no spaces between words?"""
+    return 2 * len(LETTER.findall(text)) > len(words(text))
 
 
 def joined(parts: Sequence[str]) -> str:
