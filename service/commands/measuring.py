@@ -151,6 +151,7 @@ def probabilities(
 def languages(
     text: Annotated[Path, typer.Option(help="folder with a text a language, NAME.txt", exists=True, file_okay=False)],
     names: Annotated[str | None, typer.Option(help="comma-separated; the raw threshold is the first one's")] = None,
+    sentences: Annotated[int, typer.Option(min=800, help="of a language, half of them for its calibration")] = 4000,
     splits: Annotated[int, typer.Option(min=1)] = 10,
     cache: Cache = None,
     model_store: Store = None,
@@ -161,7 +162,7 @@ def languages(
     encode = encoder_of(model_store, encoder, cache)
     from service.modelling.quality import languages as quality  # noqa: PLC0415
 
-    read = quality.read(text, names.split(",") if names else None)
+    read = quality.read(text, names.split(",") if names else None, sentences)
     with bar("embedding") as progress:
         results = quality.measure(quality.embedded(read, encode, progress), splits, progress)
     title = f"{encode.artifact.id} · false matches at a nominal {quality.NOMINAL:.0%}, %, {splits} splits"

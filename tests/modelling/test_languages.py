@@ -179,9 +179,9 @@ def test_the_gate_leaves_chinese_alone_unless_its_vectors_show_length() -> None:
 
 
 def test_a_chinese_domain_is_calibrated_from_text_to_threshold(tiny: EncoderArtifact, tmp_path: Path) -> None:
-    request = JobRequest("d", encoder=tiny.digest, encoder_id=tiny.id, method="auto")
+    request = JobRequest("d", tiny.digest, tiny.id)
     result = calibrate_job(request, Posted(chinese(300)), tiny, DomainStore(tmp_path), lambda *_: None, threads=1)
-    assert result.facts["sentences"] == 300
+    assert result.report["sentences"] == 300
     assert result.model.reference is not None
     assert -1 <= result.model.reference.threshold(0.05) <= 1
 
@@ -212,13 +212,14 @@ def test_the_promise_is_about_a_languages_own_calibration(own: list[float], kept
 def test_texts_of_languages_are_read_by_name_and_what_is_missing_is_said(tmp_path: Path) -> None:
     for name in ("ko", "en", "ar"):
         (tmp_path / f"{name}.txt").write_text("\n".join([*sentences(900), *sentences(5)]))
-    found = languages.read(tmp_path, None)
+    found = languages.read(tmp_path, None, 900)
     assert list(found) == ["en", "ar", "ko"]
     assert {len(texts) for texts in found.values()} == {900}
+    assert {len(texts) for texts in languages.read(tmp_path, None, 850).values()} == {850}
     with pytest.raises(InvalidInput, match=r"no ja\.txt"):
-        languages.read(tmp_path, ["en", "ja"])
+        languages.read(tmp_path, ["en", "ja"], 900)
     (tmp_path / "ar.txt").write_text("one\ntwo")
     with pytest.raises(InvalidInput, match="2 distinct sentences, at least 800"):
-        languages.read(tmp_path, ["ko", "ar"])
+        languages.read(tmp_path, ["ko", "ar"], 900)
     with pytest.raises(InvalidInput, match="two languages"):
-        languages.read(tmp_path, ["ko"])
+        languages.read(tmp_path, ["ko"], 900)

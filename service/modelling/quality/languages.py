@@ -15,7 +15,6 @@ from service.modelling.quality.sources import Encoder, Progress
 from service.modelling.quality.thresholds import BARS, false_match_rate
 
 NOMINAL = 0.01
-MOST = 4000  # sentences of a language: half of them make a calibration, the others are judged
 FEWEST = 800  # half of them are as few as a reference is steady with (docs/quality.md, "Little text")
 ALL = "all, mixed"
 
@@ -44,8 +43,8 @@ class Language:
     vectors: Vectors  # (N, D)
 
 
-def read(folder: Path, names: Sequence[str] | None) -> dict[str, list[str]]:
-    """Distinct sentences of each `NAME.txt`, in random order; without names, of all files, `en` first.
+def read(folder: Path, names: Sequence[str] | None, most: int) -> dict[str, list[str]]:
+    """At most so many distinct sentences of each `NAME.txt`, in random order; without names of all, `en` first.
 
     Raises:
         InvalidInput: a file is missing, there is only one, or it has too few sentences.
@@ -61,7 +60,7 @@ def read(folder: Path, names: Sequence[str] | None) -> dict[str, list[str]]:
         distinct = list(dict.fromkeys(line.strip() for line in read_lines(path) if line.strip()))
         if len(distinct) < FEWEST:
             raise InvalidInput(f"{path} has {len(distinct)} distinct sentences, at least {FEWEST} are needed")
-        order = np.random.default_rng(0).permutation(len(distinct))[:MOST]
+        order = np.random.default_rng(0).permutation(len(distinct))[:most]
         found[name] = [distinct[row] for row in order]
     return found
 
