@@ -1,5 +1,6 @@
 """Posted text on its way to disk: decoded, checked and counted as it streams in."""
 
+from codecs import BOM_UTF8
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
@@ -18,6 +19,7 @@ Format = Literal["text", "ndjson"]
 Body = TypeVar("Body", bound=BaseModel)
 
 MAX_LABELS = 100_000
+LONGEST_CHARACTER = 24  # bytes of a line: two texts of a labelled pair, spelt out as surrogate pairs
 LABELLED: TypeAdapter[LabelledPair] = TypeAdapter(Label)
 
 
@@ -50,7 +52,7 @@ class Intake:
     def feed(self, chunk: bytes) -> None:
         """Raises InvalidInput, naming the line."""
         *lines, self._rest = (self._rest + chunk).split(b"\n")
-        if len(self._rest) > 8 * self.limits.characters + 1024:
+        if len(self._rest) > LONGEST_CHARACTER * self.limits.characters + 1024:
             raise InvalidInput(f"line {self.lines + len(lines) + 1} is longer than {self.limits.characters} characters")
         self._take(lines)
 
@@ -145,7 +147,7 @@ def parse_text(line: bytes, number: int) -> str:
 
 def parse_ndjson(line: bytes, number: int) -> str | LabelledPair:
     try:
-        value = orjson.loads(line)
+        value = orjson.loads(line.removeprefix(BOM_UTF8) if number == 1 else line)
     except orjson.JSONDecodeError as error:
         raise InvalidInput(f"line {number} is not JSON: {error}") from None
     if isinstance(value, dict) and "label" in value:

@@ -25,7 +25,7 @@ export async function openCalibrate([wanted = ""], context) {
 
   // The text.
   const file = h("input", { type: "file", accept: ".txt,.text,text/plain", onchange: () => take(file.files[0] ?? null) });
-  const paste = h("textarea", { rows: "6", spellcheck: "false", oninput: () => {
+  const paste = h("textarea", { rows: "6", dir: "auto", spellcheck: "false", oninput: () => {
     file.value = "";
     Object.assign(state, { source: null, understood: null });
     clearTimeout(state.timer);
@@ -54,7 +54,7 @@ export async function openCalibrate([wanted = ""], context) {
   const promotion = select(server.promotions.map((name) => [name, PROMOTIONS[name] ?? name]), "if_better");
   const seed = h("input", { type: "number", min: "0", max: "2147483647", step: "1", value: "0" });
   const normalization = select(server.normalizations.map((name) => [name, NORMALIZATIONS[name] ?? name]), "none");
-  const labels = h("textarea", { rows: "4", spellcheck: "false", oninput: describeLabels });
+  const labels = h("textarea", { rows: "4", dir: "auto", spellcheck: "false", oninput: describeLabels });
   const labelFile = h("input", { type: "file", accept: ".tsv,.txt,text/*", onchange: async () => {
     labels.value = labelFile.files[0] ? await labelFile.files[0].text() : "";
     describeLabels();
@@ -207,6 +207,6 @@ function describe(found, source, method, server) {
       ["Longest (characters)", h("span", { title: `line ${found.longestLine}` }, count(found.longest))],
     ], { class: "facts tiles" }),
     ...verdicts.map(([kind, words]) => h("p", { class: `verdict ${kind}` }, words)),
-    found.examples.length ? h("details", {}, h("summary", {}, "First sentences"), h("ol", {}, found.examples.map((line) => h("li", { class: "sample" }, line.slice(0, 200))))) : "",
+    found.examples.length ? h("details", {}, h("summary", {}, "First sentences"), h("ol", {}, found.examples.map((line) => h("li", { class: "sample", dir: "auto" }, Array.from(line.slice(0, 400)).slice(0, 200).join(""))))) : "",
   ];
 }

@@ -17,8 +17,8 @@ export async function openCompare([left = "default", right = ""], context) {
   const mode = (value, label, checked) => h("label", { class: "choice" }, h("input", { type: "radio", name: "mode", value, checked, onchange: arrange }), label);
   const one = mode("one", "Two sentences", true);
   const many = mode("many", "One against many");
-  const a = h("textarea", { rows: "2" });
-  const b = h("textarea", { rows: "2" });
+  const a = h("textarea", { rows: "2", dir: "auto" });
+  const b = h("textarea", { rows: "2", dir: "auto" });
   const first = references(domains, left, null);
   const second = references(domains, right, "nothing");
   const score_ = h("button", { type: "submit", class: "primary" }, "Score");
@@ -97,12 +97,12 @@ function scores(pairs, asked, answers, sorted) {
   const upper = h("tr", {}, h("td", {}), h("td", {}),
     answers.map((answer, index) => h("th", { scope: "colgroup", colspan: String(columns[index].length), class: "group" }, `${answer.domain}@${answer.version}`, h("span", { class: "muted" }, ` ${answer.method}`))));
   const made = table("Scores", ["Compared with", "Raw cosine", ...columns.flat().map(([label]) => label)],
-    order.map((row) => [h("th", { scope: "row", class: "sample" }, pairs[row][1]), score(answers[0].cosine[row], 4), ...columns.flat().map(([, cell]) => h("td", {}, cell(row)))]),
+    order.map((row) => [h("th", { scope: "row", class: "sample", dir: "auto" }, pairs[row][1]), score(answers[0].cosine[row], 4), ...columns.flat().map(([, cell]) => h("td", {}, cell(row)))]),
     { class: "scores" });
   made.querySelector("thead").prepend(upper);
   return [h("section", { class: "card", "aria-labelledby": "scores-heading" },
     h("h2", { id: "scores-heading" }, "Scores"),
-    h("p", {}, "“", h("span", { class: "sample" }, pairs[0][0]), "”"),
+    h("p", {}, "“", h("bdi", { class: "sample" }, pairs[0][0]), "”"),
     made,
     ...answers.flatMap((answer, index) => answer.notices.map((notice) => h("p", { class: "muted" }, explainNotice(notice, asked[index])))),
     h("details", {}, h("summary", {}, "How to read this"), h("ul", {},

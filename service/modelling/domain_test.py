@@ -5,7 +5,6 @@ whitening and probe, then length and band scales, at last the scores by length. 
 1,000 sentences without probe: nominal 1 % is 1.1 and 1.6 % where only the first is cross-fitted, 1.0 where all are.
 """
 
-import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,6 +15,7 @@ from sklearn.linear_model import RidgeClassifier
 
 from service.core.domain_test import BANDS, CLIP, Combination, DomainTest, Standardization, Statistics
 from service.modelling.reference import Rows, folds
+from service.modelling.scripts import characters, unspaced
 
 Vectors = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
@@ -41,7 +41,6 @@ LEVELS = np.concatenate(
 )
 SHARES = {False: (0.4, 0.3, 0.3, 0.0), True: (0.3, 0.1, 0.15, 0.45)}  # by probe: distance high, low, bands, probe
 FEWEST_WORDS = 4
-UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
 
 
 def shuffled_copies(texts: Sequence[str], count: int, rng: np.random.Generator) -> list[str]:
@@ -64,23 +63,6 @@ def shuffled_copies(texts: Sequence[str], count: int, rng: np.random.Generator) 
             mixed[0], mixed[other] = mixed[other], mixed[0]
         copies.append(between.join(mixed))
     return copies
-
-
-def unspaced(text: str) -> bool:
-    """Are most of its letters of a script that puts no spaces between words?"""
-    letters = [c for c in text if c.isalpha()]
-    return 2 * sum(unicodedata.name(c, "").startswith(UNSPACED) for c in letters) > len(letters)
-
-
-def characters(text: str) -> list[str]:
-    """Characters but for spaces, each with the combining marks after it."""
-    found: list[str] = []
-    for c in text:
-        if found and unicodedata.category(c).startswith("M"):
-            found[-1] += c
-        elif not c.isspace():
-            found.append(c)
-    return found
 
 
 def distinct_vectors(pooled: Vectors) -> int:

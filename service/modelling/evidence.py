@@ -3,7 +3,6 @@
 Each measure is a function of texts or vectors alone; what follows from them is decided in `gate.py`.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -15,6 +14,7 @@ from scipy.stats import rankdata, skew, spearmanr
 
 from service.core.similarity import cosine, normalized
 from service.modelling.linear import crowding
+from service.modelling.scripts import MARK, TOKEN, characters, joined, unspaced, words
 
 Array = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.intp]
@@ -26,9 +26,6 @@ NEIGHBOURS = 10  # k of the k-occurrence (Radovanović et al., 2010, section 3)
 DROPPED = 0.2  # share of the words a noised copy lacks
 BOOTSTRAPS = 2000  # samples of the labelled pairs
 SWAPPED = 0.3  # share of the noised copies with two words exchanged
-
-# Letters run together, but each Han or kana character is its own token; digits run; each mark alone.
-TOKEN = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\d_\u3040-\u30ff\u3400-\u9fff]+|\d+|[^\w\s]|_")
 
 
 @dataclass(frozen=True)
@@ -69,11 +66,11 @@ def surface_features(texts: Sequence[str]) -> Array:
     """(N, 5): log words, log characters a word, shares of marks, digits and capitals. No language is assumed."""
     rows = []
     for text in texts:
-        words, characters = max(len(text.split()), 1), max(len(text), 1)
-        marks = sum(not c.isalnum() and not c.isspace() for c in text)
+        count, length = max(len(words(text)), 1), max(len(text), 1)
+        marks = len(MARK.findall(text))
         digits, capitals = sum(c.isdigit() for c in text), sum(c.isupper() for c in text)
         rows.append((
-            np.log(words), np.log(characters / words), marks / characters, digits / characters, capitals / characters,
+            np.log(count), np.log(length / count), marks / length, digits / length, capitals / length,
         ))  # fmt: skip
     return np.asarray(rows, np.float64)
 
@@ -133,8 +130,8 @@ def bag_of_words(texts: Sequence[str], basis: Array, dim: int) -> tuple[float, f
 def noised(texts: Sequence[str], count: int, rng: np.random.Generator) -> tuple[Rows, list[str]]:
     """Rows (M,) of up to `count` random sentences, rising, and a noised copy of each.
 
-    A fifth of the words is dropped, and sometimes two are exchanged; where no spaces part words, characters stand
-    for them. Sentences of one character are passed over.
+    A fifth of the words is dropped, and sometimes two are exchanged. In scripts without spaces, and in a text of one
+    word, characters stand for words. Sentences of one character are passed over.
     """
     able = [row for row in rng.permutation(len(texts)).tolist() if len(texts[row].strip()) > 1]
     rows = np.sort(np.asarray(able[:count], np.intp))
@@ -143,12 +140,15 @@ def noised(texts: Sequence[str], count: int, rng: np.random.Generator) -> tuple[
 
 def noise(text: str, rng: np.random.Generator) -> str:
     """A copy that never is empty; see `noised`."""
-    words, joint = (text.split(), " ") if len(text.split()) > 1 else (list(text.strip()), "")
-    kept = [word for word in words if rng.random() >= DROPPED] or [words[int(rng.integers(len(words)))]]
+    apart = unspaced(text)
+    every = words(text) if apart else text.split()
+    one_word = len(every) == 1
+    every = characters(text) if one_word else every
+    kept = [word for word in every if rng.random() >= DROPPED] or [every[int(rng.integers(len(every)))]]
     if len(kept) > 1 and rng.random() < SWAPPED:
         i, j = rng.choice(len(kept), 2, replace=False)
         kept[i], kept[j] = kept[j], kept[i]
-    return joint.join(kept)
+    return joined(kept) if apart else ("" if one_word else " ").join(kept)
 
 
 def info_nce(copies: Vectors, originals: Vectors) -> Array:
