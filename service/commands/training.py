@@ -22,6 +22,9 @@ def train(
     layers: Annotated[int | None, typer.Option(help="keep the first N transformer layers")] = None,
     pooling: Annotated[str | None, typer.Option(help="cls, mean or max; else the start's")] = None,
     dropout: Annotated[float | None, typer.Option(help="while training; else the start's")] = None,
+    word_deletion: Annotated[
+        float, typer.Option(help="simcse: share of the words that each of a sentence's two views loses")
+    ] = 0.0,
     dev: Annotated[
         Path | None,
         typer.Option(help="score-TAB-pairs (STS-B dev) that choose the weights", exists=True, dir_okay=False),
@@ -54,7 +57,8 @@ def train(
         from service.modelling.training.recipe import Recipe  # noqa: PLC0415
 
         recipe = Recipe(
-            objective=objective, pooling=pooling, layers=layers, dropout=dropout, max_length=max_length,
+            objective=objective, pooling=pooling, layers=layers, dropout=dropout,
+            word_deletion=word_deletion, max_length=max_length,
             batch_size=batch_size, learning_rate=learning_rate, warmup=warmup, weight_decay=weight_decay,
             epochs=epochs, steps=steps, every=every, patience=patience,
             knobs=Knobs(temperature, margin, bounds(grades)), precision=precision, seed=seed,
@@ -72,7 +76,9 @@ def train(
         before, step = trained.facts["dev_before"], trained.facts["steps_kept"]
         remark(f"Spearman × 100 on {dev}: {100 * before:.2f} before, {100 * kept:.2f} after step {step}")
         if kept <= before:
-            remark("no evaluation was better than the start: other settings, or no training at all, may serve you better")
+            remark(
+                "no evaluation was better than the start: other settings, or no training at all, may serve you better"
+            )
     print(trained.folder)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from service.core.errors import EmptyInput, InvalidInput
-from service.modelling.training.data import read_classes, read_graded, read_sentences, read_triplets
+from service.modelling.training.data import read_classes, read_graded, read_sentences, read_triplets, without_words
 
 
 def file(folder: Path, name: str, text: str) -> Path:
@@ -17,6 +17,19 @@ def test_a_sentence_is_its_own_positive_and_counts_once(tmp_path: Path) -> None:
     found = read_sentences(file(tmp_path, "t.txt", "One.\n\nTwo.\nOne. \n"))
     assert found.sentences == {"anchor": ["One.", "Two."], "positive": ["One.", "Two."]}
     assert found.labels is None
+
+
+def test_views_lose_words_each_on_its_own_and_a_seed_decides_which(tmp_path: Path) -> None:
+    texts = [" ".join(f"w{at}" for at in range(20)), *"abc"]
+    examples = read_sentences(file(tmp_path, "t.txt", "\n".join(texts)))
+    found = without_words(examples, 0.4, seed=0)
+    first, second = found.sentences["anchor"][0].split(), found.sentences["positive"][0].split()
+    assert first != second
+    assert 4 < len(first) < 19
+    assert first == sorted(first, key=lambda word: int(word[1:]))  # the order stays
+    assert found.sentences["anchor"][1:] == ["a", "b", "c"]  # nothing is left without words
+    assert found == without_words(examples, 0.4, seed=0)
+    assert found != without_words(examples, 0.4, seed=1)
 
 
 def test_grades_become_cosines_from_the_files_own_ends(tmp_path: Path) -> None:
@@ -38,7 +51,10 @@ def test_grades_keep_to_given_bounds(tmp_path: Path) -> None:
     [
         ("n.tsv", "neutral\tA b.\tC, d.\nentailment\tE.\tF.\n"),
         ("n.csv", 'hypothesis,id,gold_label,premise\n"C, d.",7,neutral,A b.\nF.,8,entailment,E.\n'),
-        ("n.jsonl", '{"label":"neutral","sentence1":"A b.","s2":"C, d."}\n{"label":"Entailment","premise":"E.","s2":"F."}'),
+        (
+            "n.jsonl",
+            '{"label":"neutral","sentence1":"A b.","s2":"C, d."}\n{"label":"Entailment","premise":"E.","s2":"F."}',
+        ),
     ],
 )
 def test_columns_are_found_by_place_or_by_name(tmp_path: Path, name: str, text: str) -> None:
@@ -74,7 +90,12 @@ def test_a_quoted_cell_over_lines_does_not_move_the_line_numbers(tmp_path: Path)
         (read_triplets, "t.jsonl", "[1]\n", "line 1: expected an object with anchor, positive, negative"),
         (read_triplets, "t.jsonl", '{"anchor":null,"positive":"b","negative":"c"}\n', "line 1: 'anchor' is neither"),
         (read_triplets, "t.csv", 'a,b,c\n"a,b,c\n', "line 2: no CSV"),
-        (read_triplets, "t.csv", "negative,anchor,positive,more\na,b,c\n", "line 2: expected 4 columns as in the first"),
+        (
+            read_triplets,
+            "t.csv",
+            "negative,anchor,positive,more\na,b,c\n",
+            "line 2: expected 4 columns as in the first",
+        ),
     ],
 )
 def test_what_is_wrong_is_named_by_file_and_line(tmp_path: Path, read, name, text, said) -> None:  # type: ignore[no-untyped-def]

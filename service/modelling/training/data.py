@@ -1,12 +1,15 @@
 """Training examples out of text, TSV, CSV and JSONL; whatever is wrong is named by file and line."""
 
 import csv
+import dataclasses
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from service.adapters.text_lines import opened, read_lines
 from service.core.errors import EmptyInput, InvalidInput
@@ -48,6 +51,23 @@ def read_sentences(path: Path) -> Examples:
     return Examples({"anchor": distinct, "positive": distinct})
 
 
+def without_words(examples: Examples, share: float, seed: int) -> Examples:
+    """Each sentence of each column loses each of its words with probability `share`, but keeps one at least.
+
+    One of the views that Gao et al., 2021, compare with dropout (table 1, "word deletion"). The two views of a sentence
+    then differ in length and in their function words, so that neither tells a positive from the negatives.
+    """
+    rng = np.random.default_rng(seed)
+
+    def thinned(sentence: str) -> str:
+        words = sentence.split()
+        kept = [word for word, draw in zip(words, rng.random(len(words)), strict=True) if draw >= share]
+        return " ".join(kept or [words[int(rng.integers(len(words)))]])
+
+    columns = {name: [thinned(sentence) for sentence in column] for name, column in examples.sentences.items()}
+    return dataclasses.replace(examples, sentences=columns)
+
+
 def read_triplets(path: Path) -> Examples:
     """Anchor, positive, negative; with SimCSE: premise, entailment, contradiction."""
     names = ("anchor", "positive", "negative")
@@ -67,7 +87,9 @@ def read_graded(path: Path, bounds: tuple[float, float] | None = None) -> Exampl
         if score is None:
             raise InvalidInput(f"{path}, line {number}: the score {row[0][:20]!r} is no number")
         if bounds is not None and not bounds[0] <= score <= bounds[1]:
-            raise InvalidInput(f"{path}, line {number}: the score {score:g} is not within {bounds[0]:g} to {bounds[1]:g}")
+            raise InvalidInput(
+                f"{path}, line {number}: the score {score:g} is not within {bounds[0]:g} to {bounds[1]:g}"
+            )
         rows.append(row)
         scores.append(score)
     low, high = bounds or (min(scores), max(scores))
@@ -88,7 +110,7 @@ def read_classes(path: Path) -> Examples:
         label = row[0].strip().lower()
         if label not in CLASSES and not label.isdecimal():
             raise InvalidInput(
-                f"{path}, line {number}: the label {row[0][:20]!r} is none of {', '.join(CLASSES)}, and no number from 0"
+                f"{path}, line {number}: the label {row[0][:20]!r} is none of {', '.join(CLASSES)}, and no number"
             )
         if words is None:
             words = label in CLASSES
@@ -127,7 +149,7 @@ def rows_of(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, tuple[str
     kind = path.suffix.lower()
     found = json_rows(path, columns) if kind in JSON_LINES else table_rows(path, columns, quoted=kind == ".csv")
     number = 0
-    for number, cells in found:  # noqa: B007 - looked at behind the loop
+    for number, cells in found:
         for name, cell in zip(columns, cells, strict=True):
             if not cell.strip():
                 raise InvalidInput(f"{path}, line {number}: the {name} is empty")

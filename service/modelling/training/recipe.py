@@ -22,6 +22,7 @@ class Recipe:
     pooling: str | None = None  # None: what the starting encoder says
     layers: int | None = None  # None: all
     dropout: float | None = None  # None: what the starting encoder says
+    word_deletion: float = 0.0  # share of the words that each view of a sentence loses, in simcse
     max_length: int = 32  # tokens of a training sentence (SimCSE's code); what is served keeps its own limit
     batch_size: int = 64  # SimCSE's appendix A, BERT-base
     learning_rate: float = 3e-5  # as above
@@ -31,7 +32,7 @@ class Recipe:
     steps: int | None = None  # instead of epochs
     every: int = 125  # steps between evaluations, each with a checkpoint (SimCSE's code)
     patience: int | None = None  # evaluations without a better one; None: all steps, and still the best weights
-    knobs: Knobs = Knobs()
+    knobs: Knobs = dataclasses.field(default_factory=Knobs)
     precision: Precision = "fp32"
     seed: int = 0
 
@@ -46,9 +47,15 @@ class Recipe:
                 raise InvalidInput(f"--{name.replace('_', '-')} {value:g}: a number above 0 is needed")
         if self.pooling is not None and self.pooling not in POOLINGS:
             raise InvalidInput(f"--pooling {self.pooling!r}: one of {', '.join(POOLINGS)} can be trained")
-        for name, share in (("dropout", self.dropout), ("warmup", self.warmup)):
+        for name, share in (
+            ("dropout", self.dropout),
+            ("warmup", self.warmup),
+            ("word-deletion", self.word_deletion),
+        ):
             if share is not None and not 0 <= share < 1:
                 raise InvalidInput(f"--{name} {share:g}: a share from 0 to below 1 is needed")
+        if self.word_deletion and self.objective != "simcse":
+            raise InvalidInput(f"--word-deletion makes the two views of simcse; {self.objective} has views of its own")
 
 
 @dataclass(frozen=True)
@@ -88,5 +95,3 @@ def differences(before: dict[str, Any], now: dict[str, Any], path: str = "") -> 
         elif old != new and f"{path}{key}" not in {"start.source", "data.name", "dev.name"}:
             found.append(f"{path}{key} was {old}, now {new}")
     return found
-
-

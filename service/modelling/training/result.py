@@ -114,6 +114,8 @@ def readme(identity: Identity, outcome: Outcome, licence: str | None) -> str:
     ]
     if recipe.objective.startswith("simcse"):
         settings.insert(5, ("temperature", f"{recipe.knobs.temperature:g}"))
+    if recipe.objective == "simcse":
+        settings.insert(6, ("word deletion", f"{recipe.word_deletion:g} of the words of each view"))
     if recipe.objective == "triplet":
         settings.insert(5, ("margin", f"{recipe.knobs.margin:g}"))
     if outcome.grades is not None:

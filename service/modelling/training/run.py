@@ -15,7 +15,7 @@ from service.core.errors import Conflict, InvalidInput
 from service.modelling.checkpoints import Checkpoint
 from service.modelling.quality.sources import read_pairs
 from service.modelling.training import start
-from service.modelling.training.data import Examples
+from service.modelling.training.data import Examples, without_words
 from service.modelling.training.loop import DEV, SCORE, Setting, optimize
 from service.modelling.training.objectives import OBJECTIVES
 from service.modelling.training.recipe import Identity, Recipe, Source, differences
@@ -74,7 +74,7 @@ def train(
         report("loading the start", None)
         set_seed(recipe.seed)
         model = start.load(checkpoint, spec, recipe.dropout)
-        if objective.needs_dropout:
+        if objective.needs_dropout and not recipe.word_deletion:
             start.check_dropout(model, examples.sentences["anchor"][0])
         evaluator = None
         if pairs is not None:
@@ -85,6 +85,8 @@ def train(
         setting = Setting(recipe, steps(recipe, examples), working, evaluator, unique, report)
         set_seed(recipe.seed)  # the classifier of a loss is drawn here; the order of examples has the seed of its own
         loss = objective.loss(model, examples, recipe.knobs)
+        if recipe.word_deletion:
+            examples = without_words(examples, recipe.word_deletion, recipe.seed)
         columns = dict(examples.sentences) | ({} if examples.labels is None else {"label": examples.labels})
         begun = before(evaluator, model)
         scores = optimize(model, loss, Dataset.from_dict(columns), setting)
@@ -126,5 +128,3 @@ def before(evaluator: EmbeddingSimilarityEvaluator | None, model: object) -> flo
     if evaluator is None:
         return None
     return float(evaluator(model)[SCORE])
-
-
