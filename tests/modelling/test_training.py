@@ -147,7 +147,9 @@ def test_a_killed_training_goes_on_and_ends_with_the_same_weights(
     files_given = [str(files / DATA["classification"]), "--dev", str(files / "dev.tsv"), "-o", str(output)]
     command = [sys.executable, "-m", "service.cli", "train", "classification", *files_given, *given]
     command += ["--encoder", str(tiny_checkpoint)]
-    settings = environment() | {"OMP_NUM_THREADS": "1"}
+    home = tmp_path / "home"
+    settings = environment() | {"OMP_NUM_THREADS": "1", "HOME": str(home), "XDG_CACHE_HOME": str(home / "cache")}
+    settings = {name: value for name, value in settings.items() if not name.startswith("HF_")}
     popen = subprocess.Popen(command, env=settings, stderr=subprocess.PIPE)
     wait_until(lambda: popen.poll() is not None or any(working.glob("checkpoint-*/whole.json")), 180, 0.002)
     assert popen.poll() is None, "it was done before it could be killed"
@@ -159,6 +161,7 @@ def test_a_killed_training_goes_on_and_ends_with_the_same_weights(
     assert (again.returncode, again.stdout) == (0, f"{output}\n"), again.stderr
     assert not [line for line in again.stderr.splitlines() if not line.startswith(("Spearman", "no evaluation"))]
     assert not working.exists()
+    assert not list(home.rglob("*")), "caches of data sets or models"
     dev = files / "dev.tsv"
     whole = trained(
         tiny_checkpoint, files, tmp_path / "whole", "classification", dev=dev, steps=30, every=3, patience=20
