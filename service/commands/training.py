@@ -50,6 +50,9 @@ def train(
 ) -> None:
     """Train an encoder, or go on where the same command was stopped; export the folder with `isosim export`."""
     need_finetuning()
+    between = bounds(grades)
+    if patience is not None and dev is None:
+        raise InvalidInput("--patience needs --dev: pairs to measure on")
     with bar("reading") as progress:
         from service.modelling import checkpoints  # noqa: PLC0415 - torch takes seconds; the bar says so
         from service.modelling.training import run  # noqa: PLC0415
@@ -61,10 +64,8 @@ def train(
             word_deletion=word_deletion, max_length=max_length,
             batch_size=batch_size, learning_rate=learning_rate, warmup=warmup, weight_decay=weight_decay,
             epochs=epochs, steps=steps, every=every, patience=patience,
-            knobs=Knobs(temperature, margin, bounds(grades)), precision=precision, seed=seed,
+            knobs=Knobs(temperature, margin, between), precision=precision, seed=seed,
         )  # fmt: skip
-        if patience is not None and dev is None:
-            raise InvalidInput("--patience needs --dev: pairs to measure on")
         start = checkpoints.resolve(encoder, revision)
         trained = run.train(start, recipe, data, output, dev=dev, licence=licence, report=progress)
     if as_json:
