@@ -11,10 +11,11 @@ import typer
 from rich.table import Table
 
 from service.adapters.encoder_store import EncoderStore
-from service.commands.console import print_table
+from service.commands.console import print_table, remark
+from service.commands.evaluating import seed_numbers
 from service.commands.exits import EPILOG
 from service.commands.progress import bar
-from service.commands.shared import EncoderId, Store, need_training, stored
+from service.commands.shared import EncoderId, Store, need_finetuning, need_training, stored
 from service.core.jobs import METHODS
 
 measure = typer.Typer(
@@ -271,3 +272,30 @@ def cost(
     times = (spread(result.embedding, digits=1), spread(result.job, digits=1))
     table.add_row(*times, f"{result.overhead:.0%}", "yes" if result.kept else "NO")
     show(table, [result], as_json=as_json)
+
+
+@measure.command()
+def encoders(
+    data: Data,
+    work: Annotated[Path, typer.Option(help="trained encoders and what was measured of them; gone on with")],
+    seeds: Annotated[str, typer.Option(help="of SimCSE, comma-separated; the first is trained on by SBERT")] = "0,1",
+    report: Annotated[Path | None, typer.Option(help="a folder for encoders.md", file_okay=False)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a raw encoder (SimCSE, SBERT), and measure each with identity, whitening, a flow and `auto`."""
+    need_finetuning()
+    from service.modelling.quality import trained_encoders as quality  # noqa: PLC0415
+
+    with bar("embedding") as progress:
+        rows, trained = quality.measure(data, work, seed_numbers(seeds), progress, remark)
+    promises = quality.promises(rows)
+    if report is not None:
+        given = f"isosim measure encoders --data DATA --work WORK --seeds {seeds} --report {report}"
+        remark(str(quality.write_report(report, given, rows, trained)))
+    if not as_json:
+        for grid in (trained, quality.grid(rows), quality.choices(rows)):
+            print_table(grid.rich())
+    table = Table("", "found", "bar", "kept", title="Promises")
+    for one in promises:
+        table.add_row(one.said, f"{one.found:+.2f}", f"{one.bar:.2f}", "yes" if one.kept else "NO")
+    show(table, [*rows, *promises] if as_json else promises, as_json=as_json)

@@ -45,6 +45,13 @@ def need_training() -> None:
         raise Unavailable("this command needs PyTorch: pip install 'isosim[train]'")
 
 
+def need_finetuning() -> None:
+    """Raises Unavailable without the packages that train an encoder."""
+    need_training()
+    if any(importlib.util.find_spec(name) is None for name in ("sentence_transformers", "datasets", "accelerate")):
+        raise Unavailable("this command needs sentence-transformers: pip install 'isosim[finetune]'")
+
+
 def confirmed(question: str, *, yes: bool) -> None:
     """Asks on a terminal.
 

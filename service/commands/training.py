@@ -1,0 +1,95 @@
+"""`isosim train`: an encoder of one's own, by the objectives of SBERT and SimCSE."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from service.commands.console import print_json, remark
+from service.commands.progress import bar
+from service.commands.shared import AsJson, need_finetuning
+from service.core.errors import InvalidInput
+
+Objective = Literal["simcse", "simcse-supervised", "classification", "regression", "triplet"]
+
+
+def train(
+    objective: Annotated[Objective, typer.Argument(help="what it is trained for")],
+    data: Annotated[Path, typer.Argument(help="simcse: text; else TSV, CSV or JSONL", exists=True, dir_okay=False)],
+    output: Annotated[Path, typer.Option("--output", "-o", help="the folder to write; OUTPUT.training while at work")],
+    encoder: Annotated[str, typer.Option(help="to start from: a folder, a hub id or a known name")] = "minilm",
+    revision: Annotated[str | None, typer.Option(help="of a hub id")] = None,
+    layers: Annotated[int | None, typer.Option(help="keep the first N transformer layers")] = None,
+    pooling: Annotated[str | None, typer.Option(help="cls, mean or max; else the start's")] = None,
+    dropout: Annotated[float | None, typer.Option(help="while training; else the start's")] = None,
+    word_deletion: Annotated[
+        float, typer.Option(help="simcse: share of the words that each of a sentence's two views loses")
+    ] = 0.0,
+    dev: Annotated[
+        Path | None,
+        typer.Option(help="score-TAB-pairs (STS-B dev) that choose the weights", exists=True, dir_okay=False),
+    ] = None,
+    patience: Annotated[int | None, typer.Option(help="evaluations without a better one before it stops")] = None,
+    every: Annotated[int, typer.Option(help="steps between evaluations, each with a checkpoint")] = 125,
+    epochs: Annotated[float, typer.Option(help="over the data")] = 1.0,
+    steps: Annotated[int | None, typer.Option(help="instead of epochs")] = None,
+    batch_size: Annotated[int, typer.Option(help="examples a step")] = 64,
+    learning_rate: Annotated[float, typer.Option(help="at its highest; falls linearly to 0")] = 3e-5,
+    warmup: Annotated[float, typer.Option(help="share of the steps over which the rate rises")] = 0.0,
+    weight_decay: Annotated[float, typer.Option(help="AdamW's")] = 0.0,
+    max_length: Annotated[int, typer.Option(help="tokens of a sentence while training")] = 32,
+    temperature: Annotated[float, typer.Option(help="simcse")] = 0.05,
+    margin: Annotated[float, typer.Option(help="triplet, Euclidean")] = 1.0,
+    grades: Annotated[
+        str | None, typer.Option(help="regression: lowest,highest; else the file's", metavar="LOW,HIGH")
+    ] = None,
+    precision: Annotated[Literal["fp32", "bf16", "fp16"], typer.Option(help="fp16 on a GPU only")] = "fp32",
+    seed: Annotated[int, typer.Option(help="the same seed gives the same weights on the same machine")] = 0,
+    licence: Annotated[str | None, typer.Option(help="of the result; else the start's")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train an encoder, or go on where the same command was stopped; export the folder with `isosim export`."""
+    need_finetuning()
+    between = bounds(grades)
+    if patience is not None and dev is None:
+        raise InvalidInput("--patience needs --dev: pairs to measure on")
+    with bar("reading") as progress:
+        from service.modelling import checkpoints  # noqa: PLC0415 - torch takes seconds; the bar says so
+        from service.modelling.training import run  # noqa: PLC0415
+        from service.modelling.training.objectives import Knobs  # noqa: PLC0415
+        from service.modelling.training.recipe import Recipe  # noqa: PLC0415
+
+        recipe = Recipe(
+            objective=objective, pooling=pooling, layers=layers, dropout=dropout,
+            word_deletion=word_deletion, max_length=max_length,
+            batch_size=batch_size, learning_rate=learning_rate, warmup=warmup, weight_decay=weight_decay,
+            epochs=epochs, steps=steps, every=every, patience=patience,
+            knobs=Knobs(temperature, margin, between), precision=precision, seed=seed,
+        )  # fmt: skip
+        start = checkpoints.resolve(encoder, revision)
+        trained = run.train(start, recipe, data, output, dev=dev, licence=licence, report=progress)
+    if as_json:
+        print_json({"output": str(trained.folder), "was_there": trained.was_there, **trained.facts})
+        return
+    if trained.was_there:
+        remark(f"{trained.folder} is trained already")
+    elif (kept := trained.facts["dev_kept"]) is not None:
+        before, step = trained.facts["dev_before"], trained.facts["steps_kept"]
+        remark(f"Spearman × 100 on {dev}: {100 * before:.2f} before, {100 * kept:.2f} after step {step}")
+        if kept <= before:
+            remark(
+                "no evaluation was better than the start: other settings, or no training at all, may serve you better"
+            )
+    print(trained.folder)
+
+
+def bounds(text: str | None) -> tuple[float, float] | None:
+    if text is None:
+        return None
+    try:
+        low, high = (float(part) for part in text.split(","))
+    except ValueError:
+        raise typer.BadParameter(f"{text!r}: two numbers, 0,5", param_hint="--grades") from None
+    if not low < high:
+        raise typer.BadParameter(f"{text!r}: the lowest comes first", param_hint="--grades")
+    return low, high

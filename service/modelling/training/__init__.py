@@ -1,0 +1,1 @@
+"""Training encoders: `isosim train`, on sentence-transformers' trainer and losses."""

@@ -1,0 +1,239 @@
+"""Training examples out of text, TSV, CSV and JSONL; whatever is wrong is named by file and line."""
+
+import csv
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from service.adapters.text_lines import opened, read_lines
+from service.core.errors import EmptyInput, InvalidInput
+
+CLASSES = ("entailment", "neutral", "contradiction")  # of natural language inference; numbered in this order
+OTHER_NAMES = {
+    "score": ("grade", "similarity"),
+    "sentence1": ("s1", "sentence_1", "text1"),
+    "sentence2": ("s2", "sentence_2", "text2"),
+    "label": ("gold_label", "class"),
+    "premise": ("sentence1", "s1"),
+    "hypothesis": ("sentence2", "s2"),
+    "anchor": ("sent0", "premise", "query"),
+    "positive": ("sent1", "entailment"),
+    "negative": ("hard_neg", "contradiction"),
+}
+JSON_LINES = (".jsonl", ".ndjson")
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Columns of one length: sentences in the order the loss takes them, and labels where it takes some."""
+
+    sentences: dict[str, list[str]]
+    labels: list[float] | list[int] | None = None
+    classes: int = 0
+    grades: tuple[float, float] | None = None  # the file's grades that became the cosines 0 and 1
+
+    def __len__(self) -> int:
+        return len(next(iter(self.sentences.values())))
+
+
+def read_sentences(path: Path) -> Examples:
+    """Distinct sentences, one a line, each its own positive (Gao et al., 2021, section 3): dropout tells them apart.
+
+    Exact duplicates count once: two of them in a batch would be each other's negatives.
+    """
+    distinct = list(dict.fromkeys(line.strip() for line in read_lines(path) if line.strip()))
+    return Examples({"anchor": distinct, "positive": distinct})
+
+
+def without_words(examples: Examples, share: float, seed: int) -> Examples:
+    """Each sentence of each column loses each of its words with probability `share`, but keeps one at least.
+
+    One of the views that Gao et al., 2021, compare with dropout (table 1, "word deletion"). The two views of a sentence
+    then differ in length and in their function words, so that neither tells a positive from the negatives.
+    """
+    rng = np.random.default_rng(seed)
+
+    def thinned(sentence: str) -> str:
+        words = sentence.split()
+        kept = [word for word, draw in zip(words, rng.random(len(words)), strict=True) if draw >= share]
+        return " ".join(kept or [words[int(rng.integers(len(words)))]])
+
+    columns = {name: [thinned(sentence) for sentence in column] for name, column in examples.sentences.items()}
+    return dataclasses.replace(examples, sentences=columns)
+
+
+def read_triplets(path: Path) -> Examples:
+    """Anchor, positive, negative; with SimCSE: premise, entailment, contradiction."""
+    names = ("anchor", "positive", "negative")
+    rows = [row for _, row in rows_of(path, names)]
+    return Examples({name: [row[at] for row in rows] for at, name in enumerate(names)})
+
+
+def read_graded(path: Path, bounds: tuple[float, float] | None = None) -> Examples:
+    """Score, sentence, sentence. Scores between `bounds`, else the file's smallest and largest, become 0 to 1.
+
+    Raises:
+        InvalidInput: a score is no number, or outside the bounds; all are the same.
+    """
+    rows, scores = [], []
+    for number, row in rows_of(path, ("score", "sentence1", "sentence2")):
+        score = float_of(row[0])
+        if score is None:
+            raise InvalidInput(f"{path}, line {number}: the score {row[0][:20]!r} is no number")
+        if bounds is not None and not bounds[0] <= score <= bounds[1]:
+            raise InvalidInput(
+                f"{path}, line {number}: the score {score:g} is not within {bounds[0]:g} to {bounds[1]:g}"
+            )
+        rows.append(row)
+        scores.append(score)
+    low, high = bounds or (min(scores), max(scores))
+    if not high > low:
+        raise InvalidInput(f"{path}: all scores are {low:g}; there is nothing to learn from them")
+    sides = {"sentence1": [row[1] for row in rows], "sentence2": [row[2] for row in rows]}
+    return Examples(sides, [(score - low) / (high - low) for score in scores], grades=(low, high))
+
+
+def read_classes(path: Path) -> Examples:
+    """Label, premise, hypothesis; labels are entailment, neutral, contradiction, or numbers from 0.
+
+    Raises:
+        InvalidInput: another label, words and numbers mixed, a number without examples, or a single class.
+    """
+    rows, labels, words = [], [], None
+    for number, row in rows_of(path, ("label", "premise", "hypothesis")):
+        label = row[0].strip().lower()
+        if label not in CLASSES and not label.isdecimal():
+            raise InvalidInput(
+                f"{path}, line {number}: the label {row[0][:20]!r} is none of {', '.join(CLASSES)}, and no number"
+            )
+        if words is None:
+            words = label in CLASSES
+        if words is not (label in CLASSES):
+            raise InvalidInput(f"{path}, line {number}: the label {label!r}: words and numbers are mixed")
+        rows.append(row)
+        labels.append(CLASSES.index(label) if words else int(label))
+    seen = set(labels)
+    classes = len(CLASSES) if words else max(seen) + 1
+    if len(seen) < 2:
+        raise InvalidInput(f"{path}: all labels are the same; there is nothing to learn from them")
+    if not words and len(seen) < classes:
+        missing = next(label for label in range(classes) if label not in seen)
+        raise InvalidInput(f"{path}: labels go up to {classes - 1}, and {missing} has no example; number them from 0")
+    sides = {"premise": [row[1] for row in rows], "hypothesis": [row[2] for row in rows]}
+    return Examples(sides, labels, classes=classes)
+
+
+def float_of(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def rows_of(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """(line number, cells in the order of `columns`), without blank lines.
+
+    JSONL by names. TSV (no quoting, as the STS sets) and CSV by names where the first line has them, else these
+    columns and no others, in this order.
+
+    Raises:
+        InvalidInput: a line breaks that, or a cell is empty. EmptyInput: no line is left.
+    """
+    kind = path.suffix.lower()
+    found = json_rows(path, columns) if kind in JSON_LINES else table_rows(path, columns, quoted=kind == ".csv")
+    number = 0
+    for number, cells in found:
+        for name, cell in zip(columns, cells, strict=True):
+            if not cell.strip():
+                raise InvalidInput(f"{path}, line {number}: the {name} is empty")
+        yield number, cells
+    if not number:
+        raise EmptyInput(f"{path} has no examples")
+
+
+def lines_of(path: Path) -> Iterator[tuple[int, str]]:
+    with opened(path) as lines:
+        number = 0
+        for block in lines.blocks():
+            for number, line in enumerate(block, number + 1):  # noqa: B020 - goes on over the blocks
+                yield number, line
+
+
+def json_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
+    for number, line in lines_of(path):
+        if not line.strip():
+            continue
+        try:
+            found = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise InvalidInput(f"{path}, line {number}: no JSON ({error.msg}, column {error.colno})") from None
+        if not isinstance(found, dict):
+            raise InvalidInput(f"{path}, line {number}: expected an object with {', '.join(columns)}")
+        yield number, tuple(json_cell(path, number, found, name) for name in columns)
+
+
+def json_cell(path: Path, number: int, found: dict[str, Any], name: str) -> str:
+    key = next((key for key in (name, *OTHER_NAMES[name]) if key in found), None)
+    if key is None:
+        raise InvalidInput(f"{path}, line {number}: no {name!r}; there are {', '.join(map(repr, found)) or 'none'}")
+    value = found[key]
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise InvalidInput(f"{path}, line {number}: {key!r} is neither a text nor a number")
+    return str(value)
+
+
+def table_rows(path: Path, columns: Sequence[str], *, quoted: bool) -> Iterator[tuple[int, tuple[str, ...]]]:
+    what = "commas" if quoted else "tabs"
+    pick: Callable[[list[str]], tuple[str, ...]] | None = None
+    width = len(columns)
+    for number, cells in csv_lines(path) if quoted else tab_lines(path):
+        if pick is None:
+            places = header(cells, columns)
+            pick, width = picker(places or range(len(columns))), len(cells) if places else len(columns)
+            if places:
+                continue
+        if len(cells) != width:
+            expected = ", ".join(columns) if width == len(columns) else f"{width} columns as in the first line"
+            raise InvalidInput(f"{path}, line {number}: expected {expected}, separated by {what}, found {len(cells)}")
+        yield number, pick(cells)
+
+
+def tab_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+    return ((number, line.split("\t")) for number, line in lines_of(path) if line.strip())
+
+
+def csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Rows with the number of their first line: a quoted cell may hold several."""
+    ended = 0
+    reader = csv.reader((line + "\n" for _, line in lines_of(path)), strict=True)
+    try:
+        for cells in reader:
+            begun, ended = ended + 1, reader.line_num
+            if any(cell.strip() for cell in cells):
+                yield begun, cells
+    except csv.Error as error:
+        raise InvalidInput(f"{path}, line {ended + 1}: no CSV ({error})") from None
+
+
+def header(cells: Sequence[str], columns: Sequence[str]) -> list[int] | None:
+    """Where the columns are, if the first line names all of them."""
+    names = [cell.strip().lower() for cell in cells]
+    places = []
+    for column in columns:
+        known = (column, *OTHER_NAMES[column])
+        place = next((names.index(name) for name in known if name in names), None)
+        if place is None:
+            return None
+        places.append(place)
+    return places
+
+
+def picker(places: Sequence[int]) -> Callable[[list[str]], tuple[str, ...]]:
+    return lambda cells: tuple(cells[place] for place in places)

@@ -1,0 +1,174 @@
+"""sentence-transformers' trainer with what it lacks: whole checkpoints, a patience that survives a kill, progress."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+from sentence_transformers.base.sampler import BatchSamplers
+from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
+from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
+from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState
+
+from service.core.errors import InvalidInput
+from service.modelling.training.recipe import Recipe
+from service.modelling.training.working import Working
+
+DEV = "dev"
+SCORE = f"{DEV}_spearman_cosine"
+LOSS = "loss.safetensors"  # a loss's own weights: the trainer's checkpoints do not have them
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One training's circumstances."""
+
+    recipe: Recipe
+    steps: int
+    working: Working
+    evaluator: EmbeddingSimilarityEvaluator | None
+    no_duplicates: bool  # a batch must not hold a sentence twice
+    report: Callable[[str, float | None], None]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Spearman on the development pairs by step, and the step whose weights were kept."""
+
+    by_step: dict[int, float]
+    kept: int
+
+    @property
+    def best(self) -> int | None:
+        """The first step with the highest score."""
+        finite = {step: score for step, score in self.by_step.items() if math.isfinite(score)}
+        return max(finite, key=lambda step: (finite[step], -step)) if finite else None
+
+
+def scores_of(state: TrainerState) -> Scores:
+    found = {entry["step"]: entry[f"eval_{SCORE}"] for entry in state.log_history if f"eval_{SCORE}" in entry}
+    return Scores(found, state.global_step)
+
+
+def out_of_patience(scores: Scores, patience: int | None) -> bool:
+    """Decided by the scores alone, so that an interrupted training decides as one that was not."""
+    if patience is None or scores.best is None:
+        return False
+    return sum(step > scores.best for step in scores.by_step) >= patience
+
+
+class Watch(TrainerCallback):
+    """Evaluates and saves at the end too, stops early, seals checkpoints, reports progress, refuses a lost loss."""
+
+    def __init__(self, setting: Setting, loss: torch.nn.Module) -> None:
+        self.setting, self.loss = setting, loss
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        said = f"step {state.global_step:,} of {self.setting.steps:,}"
+        if scores := scores_of(state).by_step:
+            said += f", dev {100 * max(scores.values()):.2f}"
+        self.setting.report(said, state.global_step / self.setting.steps)
+        if state.global_step >= self.setting.steps:
+            control.should_save = True
+            control.should_log = True
+            control.should_evaluate = self.setting.evaluator is not None
+
+    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        if not math.isfinite(state.log_history[-1].get("loss", 0.0)):
+            raise InvalidInput(f"the loss is no number any more at step {state.global_step}; lower --learning-rate")
+
+    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        if out_of_patience(scores_of(state), self.setting.recipe.patience):
+            control.should_save = True
+            control.should_training_stop = True
+
+    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        own = own_weights(self.loss)
+        if own:
+            save_file(own, self.setting.working.checkpoint(state.global_step) / LOSS)
+        self.setting.working.seal(state.global_step)
+
+
+class Trainer(SentenceTransformerTrainer):  # type: ignore[misc]
+    def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
+        """None: the card would hold sentences of the training text. The result has a README of its own."""
+
+
+def own_weights(loss: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: tensor for name, tensor in loss.state_dict().items() if not name.startswith("model.")}
+
+
+def optimize(model: SentenceTransformer, loss: torch.nn.Module, data: Dataset, setting: Setting) -> Scores:
+    """Trains in place, from the newest whole checkpoint where there is one; leaves the best weights in the model."""
+    newest = setting.working.newest()
+    scores = None
+    if newest is not None:
+        scores = scores_of(TrainerState.load_from_json(str(newest / "trainer_state.json")))
+        if (newest / LOSS).is_file():
+            loss.load_state_dict(load_file(newest / LOSS), strict=False)
+    if scores is None or not ended(scores, setting):
+        collator = SentenceTransformerDataCollator(preprocess_fn=model.preprocess, max_length=setting.recipe.max_length)
+        trainer = Trainer(
+            model=model,
+            args=arguments(setting, len(data)),
+            train_dataset=data,
+            loss=loss,
+            evaluator=setting.evaluator,
+            data_collator=collator,
+            callbacks=[Watch(setting, loss)],
+        )
+        trainer.remove_callback(PrinterCallback)  # stdout is for results
+        trainer.train(resume_from_checkpoint=None if newest is None else str(newest))
+        scores = scores_of(trainer.state)
+    kept = scores.kept if scores.best is None else scores.best
+    restore(model, setting.working.checkpoint(kept))
+    return Scores(scores.by_step, kept)
+
+
+def ended(scores: Scores, setting: Setting) -> bool:
+    return scores.kept >= setting.steps or out_of_patience(scores, setting.recipe.patience)
+
+
+def restore(model: SentenceTransformer, checkpoint: Path) -> None:
+    """The weights of a checkpoint; every tensor, or an error."""
+    stored = SentenceTransformer(str(checkpoint), device="cpu", local_files_only=True)
+    model.load_state_dict(stored.state_dict())
+    model.eval()
+
+
+def arguments(setting: Setting, examples: int) -> SentenceTransformerTrainingArguments:
+    recipe = setting.recipe
+    evaluated = setting.evaluator is not None
+    return SentenceTransformerTrainingArguments(
+        output_dir=str(setting.working.folder),
+        max_steps=setting.steps,
+        per_device_train_batch_size=recipe.batch_size,
+        dataloader_drop_last=examples >= recipe.batch_size,
+        dataloader_pin_memory=torch.cuda.is_available(),
+        batch_sampler=BatchSamplers.NO_DUPLICATES if setting.no_duplicates else BatchSamplers.BATCH_SAMPLER,
+        learning_rate=recipe.learning_rate,
+        weight_decay=recipe.weight_decay,
+        warmup_steps=math.ceil(recipe.warmup * setting.steps),
+        max_grad_norm=1.0,
+        bf16=recipe.precision == "bf16",
+        fp16=recipe.precision == "fp16",
+        eval_strategy="steps" if evaluated else "no",
+        eval_steps=recipe.every,
+        metric_for_best_model=SCORE if evaluated else None,  # the best checkpoint outlives the newest two
+        greater_is_better=True if evaluated else None,
+        save_strategy="steps",
+        save_steps=recipe.every,
+        save_total_limit=2,
+        logging_strategy="steps",
+        logging_steps=recipe.every,
+        logging_nan_inf_filter=False,
+        report_to="none",
+        disable_tqdm=True,
+        seed=recipe.seed,
+        data_seed=recipe.seed,
+    )

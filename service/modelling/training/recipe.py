@@ -1,0 +1,97 @@
+"""Everything that decides a trained encoder's weights, and with it whether a started training may be gone on with."""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from service.core.encoders import EncoderSpec
+from service.core.errors import InvalidInput
+from service.modelling.checkpoints import sha256_of
+from service.modelling.training.objectives import Knobs
+
+Precision = Literal["fp32", "bf16", "fp16"]
+POOLINGS = ("cls", "mean", "max")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How one encoder is trained."""
+
+    objective: str
+    pooling: str | None = None  # None: what the starting encoder says
+    layers: int | None = None  # None: all
+    dropout: float | None = None  # None: what the starting encoder says
+    word_deletion: float = 0.0  # share of the words that each view of a sentence loses, in simcse
+    max_length: int = 32  # tokens of a training sentence (SimCSE's code); what is served keeps its own limit
+    batch_size: int = 64  # SimCSE's appendix A, BERT-base
+    learning_rate: float = 3e-5  # as above
+    warmup: float = 0.0  # share of the steps over which the rate rises; then it falls linearly to 0
+    weight_decay: float = 0.0
+    epochs: float = 1.0
+    steps: int | None = None  # instead of epochs
+    every: int = 125  # steps between evaluations, each with a checkpoint (SimCSE's code)
+    patience: int | None = None  # evaluations without a better one; None: all steps, and still the best weights
+    knobs: Knobs = dataclasses.field(default_factory=Knobs)
+    precision: Precision = "fp32"
+    seed: int = 0
+
+    def check(self) -> None:
+        """Raises InvalidInput: a value that cannot be meant."""
+        above_zero = ("batch_size", "learning_rate", "epochs", "every", "max_length")
+        given = {name: getattr(self, name) for name in above_zero}
+        given |= {name: getattr(self, name) for name in ("steps", "patience") if getattr(self, name) is not None}
+        given |= {"temperature": self.knobs.temperature, "margin": self.knobs.margin}
+        for name, value in given.items():
+            if not value > 0:
+                raise InvalidInput(f"--{name.replace('_', '-')} {value:g}: a number above 0 is needed")
+        if self.pooling is not None and self.pooling not in POOLINGS:
+            raise InvalidInput(f"--pooling {self.pooling!r}: one of {', '.join(POOLINGS)} can be trained")
+        for name, share in (
+            ("dropout", self.dropout),
+            ("warmup", self.warmup),
+            ("word-deletion", self.word_deletion),
+        ):
+            if share is not None and not 0 <= share < 1:
+                raise InvalidInput(f"--{name} {share:g}: a share from 0 to below 1 is needed")
+        if self.word_deletion and self.objective != "simcse":
+            raise InvalidInput(f"--word-deletion makes the two views of simcse; {self.objective} has views of its own")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file that is trained or chosen by."""
+
+    name: str
+    sha256: str
+    examples: int
+
+    @classmethod
+    def of(cls, path: Path, examples: int) -> "Source":
+        return cls(path.name, sha256_of(path), examples)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What has to be the same for the weights to be the same."""
+
+    recipe: Recipe
+    start: EncoderSpec
+    data: Source
+    dev: Source | None
+    versions: dict[str, str]
+
+    def facts(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+def differences(before: dict[str, Any], now: dict[str, Any], path: str = "") -> list[str]:
+    """Where two identities differ, in words: `recipe.batch_size 64, now 32`. Where a file lies does not count."""
+    found = []
+    for key in [*now, *(key for key in before if key not in now)]:
+        old, new = before.get(key), now.get(key)
+        if isinstance(old, dict) and isinstance(new, dict):
+            found += differences(old, new, f"{path}{key}.")
+        elif old != new and f"{path}{key}" not in {"start.source", "data.name", "dev.name"}:
+            found.append(f"{path}{key} was {old}, now {new}")
+    return found
