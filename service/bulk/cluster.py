@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from service.core.errors import Unavailable
+from service.core.errors import BackendFailure, Unavailable
 
 OBJECTS = 128 * 2**20  # bytes of a local Ray's object store: parts do not go through it, their outcomes do
 AHEAD = 2  # parts on their way to an engine, the one it works at included
@@ -18,7 +18,6 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
-    "RAY_BACKEND_LOG_LEVEL": "error",
 }
 
 
@@ -29,6 +28,7 @@ class Engines:
     count: int
     cores: int
     gpu: bool
+    local: bool = True  # a Ray of our own
 
 
 @contextmanager
@@ -67,7 +67,7 @@ def cluster(address: str | None, cores: int) -> Iterator[Any]:
             shutil.rmtree(own, ignore_errors=True)
 
 
-def engines(ray: Any, *, gpu: bool, cores: int, most: int) -> Engines:
+def engines(ray: Any, *, gpu: bool, cores: int, most: int, local: bool) -> Engines:
     """One a GPU, or one for every so many cores of the cluster; at most `most` where it is not 0.
 
     Raises:
@@ -78,7 +78,7 @@ def engines(ray: Any, *, gpu: bool, cores: int, most: int) -> Engines:
     if not there:
         have = ", ".join(f"{resources.get(kind, 0):g} {kind}" for kind in ("CPU", "GPU"))
         raise Unavailable(f"no engine fits on this cluster ({have}); one takes {'a GPU' if gpu else f'{cores} cores'}")
-    return Engines(min(there, most or there), cores, gpu)
+    return Engines(min(there, most or there), cores, gpu, local)
 
 
 def mapped(
@@ -90,6 +90,8 @@ def mapped(
     made before there is room for its result.
     """
     data = ray.data.from_items(list(items), override_num_blocks=min(len(items), MOST_BLOCKS))
+    # On one machine whatever ended an engine would end the next; on a cluster a node may have gone.
+    restarts = {"max_restarts": 0, "max_task_retries": 0} if wanted.local else {}
     done = data.map_batches(
         worker,
         fn_constructor_kwargs=dict(arguments),
@@ -97,10 +99,13 @@ def mapped(
         batch_format="numpy",
         num_cpus=0 if wanted.gpu else wanted.cores,
         num_gpus=1 if wanted.gpu else 0,
-        compute=ray.data.ActorPoolStrategy(
-            size=min(wanted.count, len(items)), max_tasks_in_flight_per_actor=AHEAD
-        ),
+        compute=ray.data.ActorPoolStrategy(size=min(wanted.count, len(items)), max_tasks_in_flight_per_actor=AHEAD),
+        **restarts,
     )
-    for batch in done.iter_batches(batch_size=None, batch_format="numpy", prefetch_batches=0):
-        for row in range(len(next(iter(batch.values())))):
-            yield {name: column[row] for name, column in batch.items()}
+    try:
+        for batch in done.iter_batches(batch_size=None, batch_format="numpy", prefetch_batches=0):
+            for row in range(len(next(iter(batch.values())))):
+                yield {name: column[row] for name, column in batch.items()}
+    except ray.exceptions.RayError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise BackendFailure(f"Ray ended the work: {reason} What is finished stays: run the command again") from error

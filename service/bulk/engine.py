@@ -46,6 +46,7 @@ class Outcome:
     bytes: int
     sha256: str
     seconds: float
+    node: str = ""  # of the cluster
 
 
 def result_columns(plan: Plan) -> tuple[str, ...]:
@@ -92,7 +93,7 @@ class Engine:
             for name in options.columns:
                 distinct.setdefault(records.cells[name][row], len(distinct))
         pooled, texts = self.vectors(list(distinct))
-        sides = [np.array([distinct[records.cells[n][row]] for row in good], np.intp) for n in options.columns]
+        sides = [np.array([distinct[records.cells[n][row]] for row in good.tolist()], np.intp) for n in options.columns]
         make = self._embedded if plan.task == "embed" else self._scored
         columns = make(pooled, texts, sides, good, part.rows)
         columns = {
@@ -115,7 +116,7 @@ class Engine:
             if reason is not None:
                 more = f" ({records.broken[row]})" if row in records.broken else ""
                 raise InvalidInput(
-                    f"row {part.first + row} of the input, in {path}: {reason}{more}; --on-error null goes on without it"
+                    f"{path}, row {part.first + row} of the input: {reason}{more}; --on-error null goes on without it"
                 )
 
     def _embedded(

@@ -134,7 +134,9 @@ def opener(place: Place, path: str) -> Open:
     return open_file
 
 
-def check_columns(reader: Reader, place: Place, sources: Sequence[Source], columns: Sequence[str], keep: Sequence[str]) -> None:
+def check_columns(
+    reader: Reader, place: Place, sources: Sequence[Source], columns: Sequence[str], keep: Sequence[str]
+) -> None:
     """Raises InvalidInput where a file lacks a column, holds no text in it, or has other types than the first."""
     first: dict[str, str | None] | None = None
     for source in sources:

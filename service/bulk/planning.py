@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from service.adapters.calibration_source import StoredCalibrations
-from service.adapters.device import CPU_TOKENS, GPU_TOKENS
+from service.adapters.device import GPU_TOKENS
 from service.adapters.domain_store import DomainStore
 from service.adapters.encoder_store import EncoderArtifact, EncoderStore
 from service.adapters.onnx_engine import CUDA, OnnxCalibrator
 from service.bulk.engine import result_columns
 from service.bulk.inputs import Source, check_columns, cut, form_of, reader_of, sources_of
 from service.bulk.places import Place
-from service.bulk.plan import PART_ROWS, PLAN, Options, Plan, Task, check_same, software, stored_plan
+from service.bulk.plan import BATCH_TOKENS, PART_ROWS, PLAN, Options, Plan, Task, check_same, software, stored_plan
 from service.core.calibration import Calibration, DomainRef
 from service.core.errors import InvalidInput
 from service.core.registry import Registry
@@ -89,12 +89,12 @@ def plan_for(asked: Asked, store: Path, encoder: str, output: Place) -> tuple[Pl
         "version": calibration.version,
         "method": calibration.method,
         "device": device,
-        "batch_tokens": asked.batch_tokens or (GPU_TOKENS if device == "gpu" else CPU_TOKENS),
+        "batch_tokens": asked.batch_tokens or (GPU_TOKENS if device == "gpu" else BATCH_TOKENS),
         "part_rows": asked.part_rows,
         "software": software(),
     }  # fmt: skip
     if earlier is not None:
-        check_same(earlier, wanted, output.address)
+        check_same(vars(earlier), wanted, output.address)
         return earlier, calibration
     reader = reader_of(form, delimiter)
     check_columns(reader, place, sources, asked.columns, asked.keep)

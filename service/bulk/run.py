@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from service.bulk.cluster import cluster, engines, mapped
+from service.bulk.cluster import Engines, cluster, engines, mapped
 from service.bulk.engine import Outcome
 from service.bulk.places import Place
 from service.bulk.plan import DONE, PLAN, SUCCESS, Plan
@@ -32,6 +32,10 @@ class Running:
     most: int  # engines; 0: as many as there is room for
     lenient: bool  # rows without a result are null
 
+    def engines(self, ray: Any, *, gpu: bool) -> Engines:
+        """Raises Unavailable where none fits."""
+        return engines(ray, gpu=gpu, cores=self.cores, most=self.most, local=self.address is None)
+
 
 @dataclass(frozen=True)
 class Summary:
@@ -46,6 +50,7 @@ class Summary:
     tokens: int  # of them
     seconds: float  # from the first engine's first part to the last part
     engines: int
+    nodes: int
 
     @property
     def rate(self) -> float:
@@ -87,7 +92,7 @@ def run(plan: Plan, output: Place, how: Running, report: Report) -> Summary:
     seconds, count = 0.0, 0
     if missing:
         with cluster(how.address, how.local_cores) as ray:
-            wanted = engines(ray, gpu=plan.device == "gpu", cores=how.cores, most=how.most)
+            wanted = how.engines(ray, gpu=plan.device == "gpu")
             shipped = None
             if how.address is not None:
                 files = packed(how.store, plan.encoder, plan.digest, plan.domain, plan.version)
@@ -108,8 +113,8 @@ def run(plan: Plan, output: Place, how: Running, report: Report) -> Summary:
     made = [done[number] for number in missing]
     summary = summarized(plan, [done[part.number] for part in plan.parts], made, seconds, count)
     facts = asdict(summary) | {"resumed_parts": before}
-    files = {plan.name(part): done[part.number].sha256 for part in plan.parts}
-    output.write(SUCCESS, orjson.dumps(facts | {"files": files}, option=orjson.OPT_INDENT_2) + b"\n")
+    facts["files"] = {plan.name(part): done[part.number].sha256 for part in plan.parts}
+    output.write(SUCCESS, orjson.dumps(facts, option=orjson.OPT_INDENT_2) + b"\n")
     output.remove(DONE)
     return summary
 
@@ -137,10 +142,11 @@ def summarized(plan: Plan, every: list[Outcome], made: list[Outcome], seconds: f
         tokens=sum(outcome.tokens for outcome in made),
         seconds=round(seconds, 3),
         engines=count,
+        nodes=len({outcome.node for outcome in made}),
     )
 
 
 def from_success(facts: dict[str, Any]) -> Summary:
     """A job that had ended before."""
     kept = {name: facts[name] for name in ("rows", "parts", "failed", "bytes")}
-    return Summary(**kept, computed=0, sentences=0, tokens=0, seconds=0.0, engines=0)
+    return Summary(**kept, computed=0, sentences=0, tokens=0, seconds=0.0, engines=0, nodes=0)

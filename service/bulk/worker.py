@@ -3,7 +3,7 @@
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,7 @@ class PartWorker:
         try:
             content, outcome = self.engine(part, lenient=self.lenient)
             self.output.write(self.plan.name(part), content)
-            facts = orjson.dumps(asdict(outcome))
+            facts = orjson.dumps(asdict(replace(outcome, node=node())))
             self.output.write(f"{DONE}/{part.number:06}.json", facts)
         except (IsosimError, OSError) as error:
             return told(str(error))
@@ -65,3 +65,9 @@ class PartWorker:
 
 def told(failure: str) -> dict[str, list[bytes]]:
     return {"outcome": [orjson.dumps({"failure": failure})]}
+
+
+def node() -> str:
+    import ray  # noqa: PLC0415 - a worker has it
+
+    return str(ray.get_runtime_context().get_node_id())

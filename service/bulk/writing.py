@@ -79,4 +79,3 @@ def as_parquet(table: pa.Table, provenance: dict[str, str]) -> bytes:
         store_schema=True,
     )
     return bytes(sink.getvalue())
-
