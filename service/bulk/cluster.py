@@ -4,7 +4,7 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +18,7 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+    "RAY_ENABLE_AUTO_CONNECT": "0",  # what is cleaned up after the end must not begin anew
 }
 
 
@@ -44,7 +45,7 @@ def cluster(address: str | None, cores: int) -> Iterator[Any]:
         import ray.data  # noqa: PLC0415
     except ImportError as error:
         raise Unavailable("bulk work needs Ray: pip install 'isosim[ray]'") from error
-    logging.getLogger("ray.data").setLevel("ERROR")
+    logging.getLogger("ray.data").setLevel("CRITICAL")  # what went wrong is said once, by us
     own = None
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "include_dashboard": False}
     if address is None:
@@ -83,11 +84,11 @@ def engines(ray: Any, *, gpu: bool, cores: int, most: int, local: bool) -> Engin
 
 def mapped(
     ray: Any, items: Sequence[str], worker: type, arguments: Mapping[str, Any], wanted: Engines
-) -> Iterator[dict[str, Any]]:
+) -> Generator[dict[str, Any]]:
     """What the workers make of the items, as it is made, in no order; Ray Data streams.
 
     A worker is called with {"item": [one]} and returns columns of one row. So few items are on their way that none is
-    made before there is room for its result.
+    made before there is room for its result. To be closed before Ray is left.
     """
     data = ray.data.from_items(list(items), override_num_blocks=min(len(items), MOST_BLOCKS))
     # On one machine whatever ended an engine would end the next; on a cluster a node may have gone.
@@ -100,12 +101,15 @@ def mapped(
         num_cpus=0 if wanted.gpu else wanted.cores,
         num_gpus=1 if wanted.gpu else 0,
         compute=ray.data.ActorPoolStrategy(size=min(wanted.count, len(items)), max_tasks_in_flight_per_actor=AHEAD),
-        **restarts,
+        ray_remote_args_fn=lambda: restarts,
     )
+    batches = iter(done.iter_batches(batch_size=None, batch_format="numpy", prefetch_batches=0))
     try:
-        for batch in done.iter_batches(batch_size=None, batch_format="numpy", prefetch_batches=0):
+        for batch in batches:
             for row in range(len(next(iter(batch.values())))):
                 yield {name: column[row] for name, column in batch.items()}
     except ray.exceptions.RayError as error:
         reason = str(error).strip().splitlines()[0]
         raise BackendFailure(f"Ray ended the work: {reason} What is finished stays: run the command again") from error
+    finally:
+        batches.close()  # ends the engines, too

@@ -4,6 +4,7 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -103,12 +104,13 @@ def run(plan: Plan, output: Place, how: Running, report: Report) -> Summary:
             }  # fmt: skip
             began = None
             report("starting", rows / plan.rows)
-            for outcome in outcomes(mapped(ray, [str(n) for n in missing], PartWorker, arguments, wanted)):
-                began = began or time.perf_counter() - outcome.seconds
-                done[outcome.number] = outcome
-                rows += outcome.rows
-                seconds = time.perf_counter() - began
-                report(f"{rows:,} rows", rows / plan.rows)
+            with closing(mapped(ray, [str(n) for n in missing], PartWorker, arguments, wanted)) as results:
+                for outcome in outcomes(results):
+                    began = began or time.perf_counter() - outcome.seconds
+                    done[outcome.number] = outcome
+                    rows += outcome.rows
+                    seconds = time.perf_counter() - began
+                    report(f"{rows:,} rows", rows / plan.rows)
             count = wanted.count
     made = [done[number] for number in missing]
     summary = summarized(plan, [done[part.number] for part in plan.parts], made, seconds, count)

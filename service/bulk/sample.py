@@ -6,6 +6,7 @@ rows and however many workers look at them.
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import orjson
@@ -81,16 +82,17 @@ def sample(
         found: dict[str, int] = {}
         seen = unusable = 0
         numbers = [str(part.number) for part in parts]
-        for result in mapped(ray, numbers, SampleWorker, arguments, how.engines(ray, gpu=False)):
-            facts = orjson.loads(result["found"])
-            if "failure" in facts:
-                raise BackendFailure(facts["failure"])
-            seen += facts["rows"]
-            unusable += facts["unusable"]
-            found.update((text, place) for place, text in facts["texts"])
-            if len(found) > 2 * count:
-                found = dict(sorted(found.items(), key=by_rank)[:count])
-            report(f"sampling {seen:,}", seen / rows)
+        with closing(mapped(ray, numbers, SampleWorker, arguments, how.engines(ray, gpu=False))) as results:
+            for result in results:
+                facts = orjson.loads(result["found"])
+                if "failure" in facts:
+                    raise BackendFailure(facts["failure"])
+                seen += facts["rows"]
+                unusable += facts["unusable"]
+                found.update((text, place) for place, text in facts["texts"])
+                if len(found) > 2 * count:
+                    found = dict(sorted(found.items(), key=by_rank)[:count])
+                report(f"sampling {seen:,}", seen / rows)
         if len(found) >= count or limit == SPACE:
             return [text for text, _ in sorted(found.items(), key=by_rank)[:count]], unusable
         limit = min(SPACE, 16 * limit)

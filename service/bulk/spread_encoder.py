@@ -1,6 +1,7 @@
 """The offline encoder on many workers: the vectors that one would give, bit for bit."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -63,13 +64,15 @@ class SpreadEncoder:
             "threads": self.how.cores, "shipped": self.shipped,
         }  # fmt: skip
         done = 0
-        for made in mapped(self.ray, items, EncodeWorker, arguments, self.how.engines(self.ray, gpu=self.gpu)):
-            if made["failure"]:
-                raise BackendFailure(str(made["failure"]))
-            start = int(made["start"])
-            tokens = np.frombuffer(made["tokens"], np.intp)
-            counts[start : start + len(tokens)] = tokens
-            vectors[start : start + len(tokens)] = np.frombuffer(made["vectors"], np.float32).reshape(-1, dim)
-            done += len(tokens)
-            progress(done / len(texts))
+        engines = self.how.engines(self.ray, gpu=self.gpu)
+        with closing(mapped(self.ray, items, EncodeWorker, arguments, engines)) as results:
+            for made in results:
+                if made["failure"]:
+                    raise BackendFailure(str(made["failure"]))
+                start = int(made["start"])
+                tokens = np.frombuffer(made["tokens"], np.intp)
+                counts[start : start + len(tokens)] = tokens
+                vectors[start : start + len(tokens)] = np.frombuffer(made["vectors"], np.float32).reshape(-1, dim)
+                done += len(tokens)
+                progress(done / len(texts))
         return vectors, counts

@@ -1,7 +1,9 @@
 """A store with a calibrated domain, texts in files, and two Ray nodes on this machine."""
 
 import shutil
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +15,7 @@ from service.bulk.planning import Asked
 from service.bulk.run import Running
 from service.core.calibration import DomainRef
 from tests.commands.conftest import calibrate
+from tests.conftest import environment
 from tests.text import sentences
 
 ROWS = 900
@@ -64,3 +67,15 @@ def two_nodes() -> Iterator[str]:
         yield cluster.address
     finally:
         cluster.shutdown()
+
+
+@pytest.fixture
+def run_bulk(bulk_store: Path) -> Callable[..., "subprocess.CompletedProcess[str]"]:
+    """`isosim bulk` in a process of its own, on the tiny store."""
+
+    def run(*words: str) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-m", "service.cli", "bulk", *words]
+        settings = environment(model_store=bulk_store, encoder="tiny")
+        return subprocess.run(command, env=settings, capture_output=True, text=True, timeout=120, check=False)
+
+    return run
