@@ -2,16 +2,17 @@
 
 import hashlib
 import json
-import os
 import shutil
-import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
+from loadtest.bulk import kill_tree
 from service.bulk.engine import Engine
 from service.bulk.places import Place
 from service.bulk.plan import Plan
@@ -80,9 +81,9 @@ def test_a_node_without_the_store_is_sent_what_it_needs(
 
 
 def test_a_killed_job_goes_on_and_ends_with_the_same_files(
-    tmp_path: Path, bulk_store: Path, texts_file: Path
+    tmp_path: Path, bulk_store: Path, texts_file: Path, two_nodes: str
 ) -> None:
-    """The driver and all of its Ray get SIGKILL between two parts."""
+    """The command and all of its Ray get SIGKILL between two parts; another Ray goes on."""
     options = ["--column", "text", "--domain", "tickets", "--part-rows", "5", "--device", "cpu", "--keep", "id"]
     command = ["bulk", "embed", str(texts_file), str(tmp_path / "out"), *options]
     settings = {"model_store": bulk_store, "encoder": "tiny"}
@@ -94,38 +95,18 @@ def test_a_killed_job_goes_on_and_ends_with_the_same_files(
         return done.is_dir() and len(list(done.iterdir())) >= 5
 
     wait_until(some, 60, every=0.002)
-    kill_all(popen.pid)
+    assert kill_tree(popen.pid) > 5, "Ray's processes are not below the command"
     popen.wait()
     left = hashes(tmp_path / "out")
     assert 5 <= len(left) < 180
     (tmp_path / "out" / ".part-000179.parquet.0").write_bytes(b"half a file that was never renamed")
-    again = start([*command, "--json"], tmp_path / "second.log", **settings)
+    again = start([*command, "--json", "--address", two_nodes], tmp_path / "second.log", **settings)
     assert again.wait(timeout=60) == 0, (tmp_path / "second.log").read_text()
     facts = json.loads((tmp_path / "second.log").read_text().splitlines()[-1])
     assert 0 < facts["computed"] < ROWS
     plan, _ = plan_for(asked(texts_file, part_rows=5, keep=("id",)), bulk_store, "tiny", Place(str(tmp_path / "out")))
     assert hashes(tmp_path / "out") == expected(plan, bulk_store)
     assert left.items() <= hashes(tmp_path / "out").items()
-
-
-def kill_all(pid: int) -> None:
-    """SIGKILL to a process and everything it has started, each by its number."""
-    parents = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
-        except OSError:  # it has ended meanwhile
-            continue
-    family, new = {pid}, {pid}
-    while new:
-        new = {child for child, parent in parents.items() if parent in new} - family
-        family |= new
-    assert len(family) > 5, "Ray's processes are not below the command"
-    for one in family:
-        try:
-            os.kill(one, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
 
 
 def test_another_plan_is_refused_and_a_new_champion_is_not_taken(
@@ -171,35 +152,35 @@ def test_a_job_that_may_not_pass_over_bad_rows_ends_at_the_first_and_can_be_resu
 
 
 def test_object_storage_in_and_out(
-    tmp_path: Path, bulk_store: Path, texts_file: Path, two_nodes: str, monkeypatch: pytest.MonkeyPatch
+    run_bulk: Callable[..., Any], bulk_store: Path, texts_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S3 as moto serves it; the job is begun, refused under another plan, finished, and the same again."""
+    """S3 as moto serves it, with a Ray of the command's own."""
     from moto.server import ThreadedMotoServer
 
     server = ThreadedMotoServer(port=free_port())
     server.start()
     try:
         host, port = server.get_host_and_port()
-        address = f"http://{host}:{port}"
-        for name, value in {
-            "AWS_ENDPOINT_URL": address, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b",
-            "AWS_DEFAULT_REGION": "us-east-1",
-        }.items():  # fmt: skip
-            monkeypatch.setenv(name, value)
-        bucket = Place("s3://bulk")
-        bucket.fs.mkdir("bulk")
-        bucket.write("in/texts.parquet", texts_file.read_bytes())
-        source, output = "s3://bulk/in", "s3://bulk/out"
-        place = Place(output)
-        plan, _ = plan_for(asked(source), bulk_store, "tiny", place)
-        with pytest.raises(Conflict, match="part_rows"):
-            plan_for(asked(source, part_rows=7), bulk_store, "tiny", place)
-        with pytest.raises(Conflict, match="made by somebody else"):
-            place.create("_plan.json", b"{}")
-        run(plan, place, running(bulk_store), lambda *_: None)
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.setenv(name, "test")
+        monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        place = Place("s3://bulk/out")
+        place.fs.mkdir("bulk")
+        Place("s3://bulk").write("in/texts.parquet", texts_file.read_bytes())
+        words = ["score", "s3://bulk/in", "s3://bulk/out", "--columns", "text", "other", "--domain", "tickets"]
+        words += ["--device", "cpu", "--part-rows", "300"]
+        done = run_bulk(*words, "--json")
+        assert done.returncode == 0, done.stderr
+        plan = Plan.parsed(place.read("_plan.json"))
         made = {n: hashlib.sha256(place.read(n)).hexdigest() for n in place.names() if n.startswith("part-")}
         assert made == expected(plan, bulk_store)
         assert json.loads(place.read("_SUCCESS"))["files"] == made
         assert not place.names("_done")
+        with pytest.raises(Conflict, match="made by somebody else"):
+            place.create("_plan.json", b"{}")
+        refused = run_bulk(*words[:-1], "200")
+        assert refused.returncode == 1
+        assert "part_rows: 300, now 200" in refused.stderr
     finally:
         server.stop()
