@@ -91,8 +91,9 @@ def mapped(
     made before there is room for its result. To be closed before Ray is left.
     """
     data = ray.data.from_items(list(items), override_num_blocks=min(len(items), MOST_BLOCKS))
-    # On one machine whatever ended an engine would end the next; on a cluster a node may have gone.
-    restarts = {"max_restarts": 0, "max_task_retries": 0} if wanted.local else {}
+    # On one machine whatever ended an engine would end the next; on a cluster a node may have gone. Ray warns that
+    # this way of saying so goes with 2.64, and offers no other yet.
+    once = (lambda: {"max_restarts": 0, "max_task_retries": 0}) if wanted.local else None
     done = data.map_batches(
         worker,
         fn_constructor_kwargs=dict(arguments),
@@ -101,7 +102,7 @@ def mapped(
         num_cpus=0 if wanted.gpu else wanted.cores,
         num_gpus=1 if wanted.gpu else 0,
         compute=ray.data.ActorPoolStrategy(size=min(wanted.count, len(items)), max_tasks_in_flight_per_actor=AHEAD),
-        ray_remote_args_fn=lambda: restarts,
+        ray_remote_args_fn=once,
     )
     batches = iter(done.iter_batches(batch_size=None, batch_format="numpy", prefetch_batches=0))
     try:

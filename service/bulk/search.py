@@ -75,7 +75,7 @@ class Cells:
         while True:
             self.index.nprobe = looked_at
             limits, _, near = self.index.range_search(self.unit[rows], radius)
-            found = int(((near != np.repeat(rows, np.diff(limits.astype(np.intp)))) & (near >= 0)).sum())
+            found = int(((near != np.repeat(rows, counts(limits))) & (near >= 0)).sum())
             share = found / true if true else None
             if looked_at == cells or share is None or share >= wanted:
                 return Recall(len(rows), true, share, cells, looked_at)
@@ -93,9 +93,15 @@ def hits(index: Any, unit: Matrix, start: int, stop: int, radius: float) -> Iter
     for at in range(start, stop, QUERIES):
         end = min(at + QUERIES, stop)
         limits, _, near = index.range_search(unit[at:end], radius)
-        queries = np.repeat(np.arange(at, end), np.diff(limits.astype(np.intp)))
+        queries = np.repeat(np.arange(at, end), counts(limits))
         earlier = near < queries
         yield near[earlier].astype(np.intp), queries[earlier]
+
+
+def counts(limits: Any) -> Rows:
+    """Hits of each query; FAISS says where each one's begin. (Q + 1,) -> (Q,)"""
+    at: Rows = limits.astype(np.intp)
+    return at[1:] - at[:-1]
 
 
 def every_hit(unit: Matrix, rows: Rows, radius: float) -> int:

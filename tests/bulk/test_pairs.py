@@ -105,9 +105,7 @@ def test_few_cells_miss_pairs_and_the_recall_says_how_many() -> None:
     assert recalls[0] < 0.9 <= recalls[1] <= recalls[2] == 1.0
 
 
-def test_a_search_that_was_interrupted_goes_on(
-    tmp_path: Path, vectors: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_that_was_interrupted_goes_on(tmp_path: Path, vectors: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pairs, "BLOCK", 250)
     found, rows = search(tmp_path / "whole", vectors)
     place, plan, calibration = vectors

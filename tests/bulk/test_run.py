@@ -54,7 +54,10 @@ def test_two_nodes_give_the_bytes_of_one_engine(
     assert hashes(tmp_path / "out") == expected(plan, bulk_store)
     success = json.loads((tmp_path / "out" / "_SUCCESS").read_text())
     assert success["files"] == hashes(tmp_path / "out")
-    assert sorted(file.name for file in (tmp_path / "out").iterdir() if file.name[0] != "p") == ["_SUCCESS", "_plan.json"]
+    assert sorted(file.name for file in (tmp_path / "out").iterdir() if file.name[0] != "p") == [
+        "_SUCCESS",
+        "_plan.json",
+    ]
     assert pq.read_table(tmp_path / "out")["row"].to_pylist() == list(range(ROWS))
     _, again = job(tmp_path / "out", bulk_store, texts_file, "no address is needed", part_rows=50)
     assert (again.computed, again.rows) == (0, ROWS)
