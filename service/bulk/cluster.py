@@ -4,6 +4,7 @@ import logging
 import os
 import shutil
 import tempfile
+import warnings
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -94,16 +95,18 @@ def mapped(
     # On one machine whatever ended an engine would end the next; on a cluster a node may have gone. Ray warns that
     # this way of saying so goes with 2.64, and offers no other yet.
     once = (lambda: {"max_restarts": 0, "max_task_retries": 0}) if wanted.local else None
-    done = data.map_batches(
-        worker,
-        fn_constructor_kwargs=dict(arguments),
-        batch_size=1,
-        batch_format="numpy",
-        num_cpus=0 if wanted.gpu else wanted.cores,
-        num_gpus=1 if wanted.gpu else 0,
-        compute=ray.data.ActorPoolStrategy(size=min(wanted.count, len(items)), max_tasks_in_flight_per_actor=AHEAD),
-        ray_remote_args_fn=once,
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        done = data.map_batches(
+            worker,
+            fn_constructor_kwargs=dict(arguments),
+            batch_size=1,
+            batch_format="numpy",
+            num_cpus=0 if wanted.gpu else wanted.cores,
+            num_gpus=1 if wanted.gpu else 0,
+            compute=ray.data.ActorPoolStrategy(size=min(wanted.count, len(items)), max_tasks_in_flight_per_actor=AHEAD),
+            ray_remote_args_fn=once,
+        )
     batches = iter(done.iter_batches(batch_size=None, batch_format="numpy", prefetch_batches=0))
     try:
         for batch in batches:
