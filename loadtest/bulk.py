@@ -21,11 +21,13 @@ from loadtest.setup import Line, Result, Setup
 from loadtest.throughput import STREAM, best
 from service.adapters.encoder_store import EncoderArtifact, EncoderStore
 from service.adapters.tokenizer import FastTokenizer
+from service.bulk.plan import PART_ROWS
 
 TEXTS = ("wikipedia-en.txt", "reuters-news.txt", "imdb-reviews.txt")
 SHORTEST, LONGEST = 6, 9  # words
 ON_TWO_NODES = 20_000  # sentences
 BAR = 0.85
+FEWEST_PARTS = 20  # of a short run: it is to be killed between two
 
 
 def short_sentences(data: Path, count: int) -> list[str]:
@@ -61,7 +63,9 @@ def bare(artifact: EncoderArtifact, texts: list[str], seconds: float, folder: Pa
 
 def command(setup: Setup, source: Path, output: Path, *more: str) -> list[str]:
     store = ["--model-store", str(setup.store), "--encoder", setup.fp32]
-    return [sys.executable, "-m", "service.cli", "bulk", "embed", str(source), str(output), *store, "--json", *more]
+    parts = ["--part-rows", str(max(64, min(PART_ROWS, setup.sentences // FEWEST_PARTS)))]
+    embed = ["bulk", "embed", str(source), str(output)]
+    return [sys.executable, "-m", "service.cli", *embed, *store, *parts, "--json", *more]
 
 
 def embedded(setup: Setup, source: Path, output: Path, *more: str) -> dict[str, Any]:

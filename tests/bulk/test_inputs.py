@@ -49,6 +49,7 @@ def test_csv_may_begin_with_a_mark_and_hold_what_is_no_text(tmp_path: Path) -> N
     place, sources = sources_of(str(tmp_path / "x.csv"))
     reader = reader_of("csv", ",")
     (part,) = cut(reader, place, sources, 100)
+    assert part.rows == 5
     records = reader.read(place, sources[0].path, part, ["text"], ["id"])
     assert records.cells["text"] == ['5" pipe', 'it is 5" wide', "caf\udce9", None, "a"]
     assert records.broken.keys() == {3, 4}
