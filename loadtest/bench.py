@@ -30,6 +30,7 @@ PARTS = (
     "memory",
     "growth",
     "logs",
+    "bulk",
 )
 HERE = Path(__file__).parent
 
@@ -70,6 +71,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=6.0, help="of one measurement")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--soak", type=float, default=600.0, help="seconds of mixed load while memory is watched")
+    parser.add_argument("--sentences", type=int, default=1_000_000, help="through `isosim bulk embed`")
     parser.add_argument("--results", type=Path, default=HERE / "results")
     return parser.parse_args()
 
@@ -80,7 +82,7 @@ def main() -> int:
     reduced = given.reduced or reduced_of(given.store, given.encoder)
     setup = Setup(
         given.data, given.store, given.encoder, reduced, given.peers, given.seconds, given.rounds, given.soak,
-        texts.sts_pairs(given.data),
+        texts.sts_pairs(given.data), given.sentences,
     )  # fmt: skip
     console = Console()
     given.results.mkdir(parents=True, exist_ok=True)

@@ -27,6 +27,7 @@ class Setup:
     rounds: int  # of each comparison, interleaved
     soak: float  # s of mixed load while memory is watched
     pairs: list[texts.Pair] = field(default_factory=list)
+    sentences: int = 1_000_000  # of the bulk job
 
     @property
     def encoders(self) -> dict[str, str]:

@@ -20,6 +20,7 @@ COMMANDS = {  # name: where it is, and what the list says of it
     "worker": ("serving:worker", "Run calibrations that the API puts into Redis."),
     "similarity": ("similarity:similarity", "Score sentence pairs, without a server."),
     "embed": ("embedding:embed", "Turn sentences into vectors, without a server."),
+    "bulk": ("bulk:app", "Embed, score, calibrate and pair files of any size, on Ray."),
     "calibrate": ("calibration:calibrate", "Fit a calibration to sentences, without a server."),
     "label": ("calibration:label", "Learn probabilities from labelled pairs."),
     "threshold": ("calibration:threshold", "Say which similarity to ask for."),

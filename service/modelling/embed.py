@@ -1,6 +1,7 @@
 """Texts to pooled vectors offline, through the exported graph that also serves."""
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,16 @@ from service.core.calibration import Matrix
 
 BATCH_TOKENS = 2048  # padded; more is no faster on a CPU
 TOKENIZED = 4096  # texts tokenized at once, sorted by length among themselves
+
+
+class Encode(Protocol):
+    """What a calibration asks of an encoder: of one in this process, or of many elsewhere."""
+
+    def __call__(self, texts: Sequence[str], progress: Callable[[float], None] = ...) -> Matrix: ...
+
+    def counted(
+        self, texts: Sequence[str], progress: Callable[[float], None] = ...
+    ) -> tuple[Matrix, npt.NDArray[np.intp]]: ...
 
 
 class OfflineEncoder:

@@ -23,7 +23,7 @@ from service.core.similarity import cosine
 from service.modelling import domain_test, gate, measure, normalization, probability, reference
 from service.modelling.calibrator import group_sizes
 from service.modelling.candidates import Labels
-from service.modelling.embed import OfflineEncoder
+from service.modelling.embed import Encode, OfflineEncoder
 from service.modelling.evidence import noised
 from service.modelling.linear import Spectrum
 from service.modelling.methods import Fitted, Vectors, bits_per_dimension, fit, gaussian_bits_per_dimension, is_flow
@@ -80,8 +80,11 @@ def calibrate_job(
     report: Report,
     *,
     threads: int,
+    encode: Encode | None = None,
 ) -> Result:
     """Embeds the distinct texts, fits the method asked for and measures it. Nothing is written.
+
+    `encode` gives the vectors instead of an encoder in this process.
 
     Raises:
         InvalidInput: too few distinct sentences for the method, or labels that nothing can be learnt from.
@@ -90,7 +93,7 @@ def calibrate_job(
     torch.set_num_threads(threads or torch.get_num_threads())
     if threads:
         threadpool_limits(threads, "blas")  # for good: a worker's child ends with its job
-    encode = OfflineEncoder(encoder, threads)
+    encode = encode or OfflineEncoder(encoder, threads)
     if request.base is not None:
         return label_job(request, posted.labels, encoder, domains, report, encode)
     clock = Clock()
@@ -161,7 +164,7 @@ def calibrate_job(
 def embed(
     texts: list[str],
     labels: Sequence[LabelledPair],
-    encode: OfflineEncoder,
+    encode: Encode,
     rng: np.random.Generator,
     report: Report,
     *,
@@ -229,7 +232,7 @@ def label_job(
     encoder: EncoderArtifact,
     domains: DomainStore,
     report: Report,
-    encode: OfflineEncoder,
+    encode: Encode,
 ) -> Result:
     """An existing version with probabilities learnt from labels; its map and its scale stay."""
     assert request.base is not None  # noqa: S101 - the caller has looked

@@ -1,0 +1,119 @@
+"""Ray: a local one for the length of a command, or a cluster by its address, and one engine a core or GPU on it."""
+
+import logging
+import os
+import shutil
+import tempfile
+import warnings
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from service.core.errors import BackendFailure, Unavailable
+
+OBJECTS = 128 * 2**20  # bytes of a local Ray's object store: parts do not go through it, their outcomes do
+AHEAD = 2  # parts on their way to an engine, the one it works at included
+MOST_BLOCKS = 10_000  # Ray puts each into its store when the work begins; from there on several parts share one
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+    "RAY_ENABLE_AUTO_CONNECT": "0",  # what is cleaned up after the end must not begin anew
+}
+
+
+@dataclass(frozen=True)
+class Engines:
+    """How many engines run at a time, and what each takes."""
+
+    count: int
+    cores: int
+    gpu: bool
+    local: bool = True  # a Ray of our own
+
+
+@contextmanager
+def cluster(address: str | None, cores: int) -> Iterator[Any]:
+    """Yields Ray, connected; a local one ends with the block, and its folder goes.
+
+    Raises:
+        Unavailable: Ray is not installed, or nothing answers at the address.
+    """
+    os.environ.update({name: value for name, value in QUIET.items() if name not in os.environ})
+    try:
+        import ray  # noqa: PLC0415 - a second, and an extra
+        import ray.data  # noqa: PLC0415
+    except ImportError as error:
+        raise Unavailable("bulk work needs Ray: pip install 'isosim[ray]'") from error
+    logging.getLogger("ray.data").setLevel("CRITICAL")  # what went wrong is said once, by us
+    own = None
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "include_dashboard": False}
+    if address is None:
+        own = tempfile.mkdtemp(prefix="isosim-ray-")  # short: sockets in it have at most 107 letters
+        options |= {"address": "local", "num_cpus": cores, "object_store_memory": OBJECTS, "_temp_dir": own}
+    else:
+        options = {"address": address, "log_to_driver": False, "logging_level": "ERROR"}
+    try:
+        try:
+            ray.init(**options)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise Unavailable(f"no Ray at {address or 'this machine'}: {error}") from error
+        context = ray.data.DataContext.get_current()
+        context.enable_progress_bars = False
+        context.print_on_execution_start = False
+        yield ray
+    finally:
+        ray.shutdown()
+        if own is not None:
+            shutil.rmtree(own, ignore_errors=True)
+
+
+def engines(ray: Any, *, gpu: bool, cores: int, most: int, local: bool) -> Engines:
+    """One a GPU, or one for every so many cores of the cluster; at most `most` where it is not 0.
+
+    Raises:
+        Unavailable: the cluster has none of what an engine needs.
+    """
+    resources: Mapping[str, float] = ray.cluster_resources()
+    there = int(resources.get("GPU", 0)) if gpu else int(resources.get("CPU", 0)) // cores
+    if not there:
+        have = ", ".join(f"{resources.get(kind, 0):g} {kind}" for kind in ("CPU", "GPU"))
+        raise Unavailable(f"no engine fits on this cluster ({have}); one takes {'a GPU' if gpu else f'{cores} cores'}")
+    return Engines(min(there, most or there), cores, gpu, local)
+
+
+def mapped(
+    ray: Any, items: Sequence[str], worker: type, arguments: Mapping[str, Any], wanted: Engines
+) -> Generator[dict[str, Any]]:
+    """What the workers make of the items, as it is made, in no order; Ray Data streams.
+
+    A worker is called with {"item": [one]} and returns columns of one row. So few items are on their way that none is
+    made before there is room for its result. To be closed before Ray is left.
+    """
+    data = ray.data.from_items(list(items), override_num_blocks=min(len(items), MOST_BLOCKS))
+    # On one machine whatever ended an engine would end the next; on a cluster a node may have gone. Ray warns that
+    # this way of saying so goes with 2.64, and offers no other yet.
+    once = (lambda: {"max_restarts": 0, "max_task_retries": 0}) if wanted.local else None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        done = data.map_batches(
+            worker,
+            fn_constructor_kwargs=dict(arguments),
+            batch_size=1,
+            batch_format="numpy",
+            num_cpus=0 if wanted.gpu else wanted.cores,
+            num_gpus=1 if wanted.gpu else 0,
+            compute=ray.data.ActorPoolStrategy(size=min(wanted.count, len(items)), max_tasks_in_flight_per_actor=AHEAD),
+            ray_remote_args_fn=once,
+        )
+    batches = iter(done.iter_batches(batch_size=None, batch_format="numpy", prefetch_batches=0))
+    try:
+        for batch in batches:
+            for row in range(len(next(iter(batch.values())))):
+                yield {name: column[row] for name, column in batch.items()}
+    except ray.exceptions.RayError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise BackendFailure(f"Ray ended the work: {reason} What is finished stays: run the command again") from error
+    finally:
+        batches.close()  # ends the engines, too

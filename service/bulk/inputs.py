@@ -1,0 +1,172 @@
+"""What a bulk command reads: its files, their form, and the parts they are cut into."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from typing import Any, BinaryIO, Protocol
+
+import pyarrow as pa
+
+from service.bulk.places import Place, reaching
+from service.core.errors import EmptyInput, InvalidInput
+
+ENDINGS = {
+    ".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl",
+}  # fmt: skip
+PACKED = (".gz", ".bz2", ".xz", ".zst", ".zip", ".lz4")
+MAGIC = "*?["  # of a pattern
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file of the input, and what changes when its content does: modification time, or the store's ETag."""
+
+    path: str
+    size: int  # bytes
+    stamp: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows of one file that give one file of the output. Start and stop are rows for Parquet, else bytes."""
+
+    number: int
+    source: int  # which file
+    first: int  # of its rows, counted over the whole input
+    rows: int
+    start: int
+    stop: int
+
+
+@dataclass
+class Records:
+    """The rows of a part: cells of the columns asked for as they are, and the columns that are carried over."""
+
+    cells: dict[str, Sequence[Any]]
+    kept: pa.Table
+    broken: dict[int, str] = field(default_factory=dict)  # rows that are no record, and why
+
+
+Open = Callable[[], BinaryIO]
+
+
+class Reader(Protocol):
+    """One form of file."""
+
+    def schema(self, open_file: Open) -> dict[str, str | None]:
+        """Columns and their types; a type is None where the form does not say."""
+
+    def cut(self, open_file: Open, rows: int) -> Iterator[tuple[int, int, int]]:
+        """Parts of at most so many rows: rows, start, stop."""
+
+    def read(self, place: Place, path: str, part: Part, columns: Sequence[str], keep: Sequence[str]) -> Records: ...
+
+
+def reader_of(form: str, delimiter: str) -> Reader:
+    if form == "parquet":
+        from service.bulk.parquet_rows import ParquetReader  # noqa: PLC0415 - one of the three is needed
+
+        return ParquetReader()
+    if form == "csv":
+        from service.bulk.csv_rows import CsvReader  # noqa: PLC0415
+
+        return CsvReader(delimiter)
+    from service.bulk.json_rows import JsonReader  # noqa: PLC0415
+
+    return JsonReader()
+
+
+def sources_of(address: str) -> tuple[Place, list[Source]]:
+    """The files of an input in the order of their names: one file, those of a folder, or of a pattern.
+
+    Names that begin with `.` or `_` are passed over, as other readers of data folders do.
+
+    Raises:
+        EmptyInput: there is none. InvalidInput: a file is packed.
+    """
+    place = Place(address)
+    with reaching(address):
+        if any(sign in address.rpartition("/")[2] for sign in MAGIC):
+            found = list(place.fs.glob(place.root, detail=True).values())
+        elif place.fs.isdir(place.root):
+            found = place.fs.ls(place.root, detail=True)
+        elif place.fs.exists(place.root):
+            found = [place.fs.info(place.root)]
+        else:
+            raise EmptyInput(f"{address}: no such file or folder")
+    files = [one for one in found if one["type"] == "file" and not fnmatch(one["name"].rpartition("/")[2], "[._]*")]
+    for one in files:
+        if one["name"].endswith(PACKED):
+            raise InvalidInput(f"{one['name']} is packed, and cannot be cut into parts; unpack it or make it Parquet")
+    known = [one for one in files if ending(one["name"]) in ENDINGS] if len(files) > 1 else files
+    if not known:
+        raise EmptyInput(f"{address}: no file whose name ends in {', '.join(ENDINGS)}")
+    return place, [Source(one["name"], int(one["size"]), stamp(one)) for one in sorted(known, key=lambda o: o["name"])]
+
+
+def ending(name: str) -> str:
+    _, dot, last = name.rpartition(".")
+    return (dot + last).lower()
+
+
+def stamp(info: dict[str, Any]) -> str:
+    """What the storage says of a file's state."""
+    return str(info.get("ETag") or info.get("etag") or info.get("mtime") or info.get("LastModified") or "")
+
+
+def form_of(sources: Sequence[Source], asked: str | None) -> str:
+    """Raises InvalidInput where the names do not say one form."""
+    forms = {asked} if asked else {ENDINGS.get(ending(source.path)) for source in sources}
+    if len(forms) > 1:
+        raise InvalidInput(f"the input mixes forms: {', '.join(sorted(str(form) for form in forms))}; name one pattern")
+    form = forms.pop()
+    if form is None:
+        raise InvalidInput(f"{sources[0].path}: the name does not say its form; give --format parquet, csv or jsonl")
+    return form
+
+
+def opener(place: Place, path: str) -> Open:
+    def open_file() -> BinaryIO:
+        with reaching(path):
+            found: BinaryIO = place.fs.open(path, "rb")
+        return found
+
+    return open_file
+
+
+def check_columns(
+    reader: Reader, place: Place, sources: Sequence[Source], columns: Sequence[str], keep: Sequence[str]
+) -> None:
+    """Raises InvalidInput where a file lacks a column, holds no text in it, or has other types than the first."""
+    first: dict[str, str | None] | None = None
+    for source in sources:
+        schema = reader.schema(opener(place, source.path))
+        if not schema:  # the form does not say
+            return
+        for name in (*columns, *keep):
+            if name not in schema:
+                raise InvalidInput(f"{source.path} has no column {name!r}; it has {', '.join(schema)}")
+        for name in columns:
+            if schema[name] not in (None, "text"):
+                raise InvalidInput(f"{source.path}: column {name!r} holds {schema[name]}, not text")
+        types = {name: schema[name] for name in keep}
+        if first is not None and types != first:
+            raise InvalidInput(f"{source.path}: {types} to be kept, but {sources[0].path} has {first}")
+        first = types
+
+
+def cut(reader: Reader, place: Place, sources: Sequence[Source], rows: int) -> list[Part]:
+    """The input's parts, in order.
+
+    Raises:
+        EmptyInput: it has no row.
+    """
+    parts: list[Part] = []
+    first = 0
+    for number, source in enumerate(sources):
+        for count, start, stop in reader.cut(opener(place, source.path), rows):
+            parts.append(Part(len(parts), number, first, count, start, stop))
+            first += count
+    if not parts:
+        raise EmptyInput(f"{sources[0].path}: no rows")
+    return parts

@@ -1,0 +1,202 @@
+"""Near-duplicates: every pair of rows that so few random pairs of the domain reach."""
+
+import hashlib
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from service.bulk.places import Place
+from service.bulk.plan import DONE, PLAN, SUCCESS, Plan, check_same
+from service.bulk.search import MARGIN, Cells, index_of
+from service.bulk.writing import VECTOR, encoded
+from service.core.advice import Advice, advise
+from service.core.calibration import Calibration, Matrix
+from service.core.errors import Conflict, InvalidInput
+from service.core.similarity import normalized, score
+
+FORMAT = 1
+VECTORS = "_vectors"
+BLOCK = 4096  # rows whose earlier neighbours make one file
+EXACT_UP_TO = 100_000  # rows: 4 · 10¹² operations, under a minute of two cores
+RECALL = 0.99
+
+Report = Callable[[str, float | None], None]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked for, besides the texts."""
+
+    fmr: float
+    write: str
+    exact_up_to: int = EXACT_UP_TO
+    recall: float = RECALL
+    seed: int = 0
+    most: int = 50_000_000  # pairs: beyond them somebody has forgotten a crowd of copies
+
+
+@dataclass(frozen=True)
+class Found:
+    """What came out. `recall` is None for an exact search."""
+
+    rows: int
+    without_text: int
+    pairs: int
+    files: dict[str, str]  # SHA-256 by name
+    threshold: float
+    extrapolated: bool
+    reference_pairs: int
+    recall: dict[str, Any] | None
+
+
+def threshold_of(calibration: Calibration, fmr: float) -> Advice:
+    """The similarity to ask for.
+
+    Raises:
+        Conflict: the domain has no reference, or its percentiles are not those of the similarity.
+        InvalidInput: the rate is out of range, or not even a text and itself reach it.
+    """
+    model = calibration.model
+    advice = advise(model, calibration.domain, fmr=fmr, precision=None)
+    if model.normalization is not None:
+        raise Conflict(
+            f"{calibration.domain}@{calibration.version} has item normalization, whose percentile no threshold of the "
+            "similarity follows; calibrate without it"
+        )
+    assert model.reference is not None  # noqa: S101 - advise has looked
+    identical = float(model.reference.false_match_rate(np.ones(1))[0])
+    if identical > fmr:
+        raise InvalidInput(f"fmr: {fmr:g}, but in {calibration.domain!r} identical texts have {identical:.1e}")
+    return advice
+
+
+def load(vectors: Place, plan: Plan, keep: Sequence[str]) -> tuple[Any, Matrix, pa.Table]:
+    """Rows that have a vector, these vectors (N, D), and their kept columns."""
+    rows, parts, kept = [], [], []
+    for part in plan.parts:
+        table = pq.read_table(io.BytesIO(vectors.read(plan.name(part))))
+        table = table.filter(pc.is_valid(table[VECTOR]))
+        array = table[VECTOR].combine_chunks()
+        rows.append(table["row"].to_numpy())
+        parts.append(np.asarray(array.flatten(), np.float32).reshape(len(table), array.type.list_size))
+        kept.append(table.select(list(keep)))
+    return np.concatenate(rows), np.concatenate(parts), pa.concat_tables(kept)
+
+
+def find(
+    output: Place, vectors: Place, plan: Plan, calibration: Calibration, wanted: Wanted, threads: int, report: Report
+) -> Found:
+    """Searches, scores what was found as /similarity does, and writes a file for every block of rows.
+
+    Raises:
+        Conflict: OUTPUT belongs to another plan. InvalidInput: more pairs than anybody can want.
+    """
+    advice = threshold_of(calibration, wanted.fmr)
+    facts = {
+        "format": FORMAT, "task": "pairs", "wanted": asdict(wanted), "input": [asdict(one) for one in plan.input],
+        "columns": plan.options.columns, "keep": plan.options.keep, "digest": plan.digest, "domain": plan.domain,
+        "version": plan.version, "software": plan.software,
+    }  # fmt: skip
+    names = output.names()
+    if PLAN in names:
+        check_same(orjson.loads(output.read(PLAN)), facts, output.address)
+    elif names:
+        raise Conflict(f"{output.address} holds {sorted(names)[0]}, and no {PLAN}; name an empty or a new folder")
+    else:
+        output.create(PLAN, orjson.dumps(facts) + b"\n")
+    report("reading vectors", None)
+    rows, pooled, kept = load(vectors, plan, plan.options.keep)
+    if SUCCESS in names:
+        return Found(**orjson.loads(output.read(SUCCESS)))
+    report("indexing", None)
+    unit = in_blocks(calibration, pooled)
+    radius = advice.similarity - MARGIN
+    index = index_of(
+        unit, radius, exact_up_to=wanted.exact_up_to, wanted=wanted.recall, seed=wanted.seed, threads=threads
+    )
+    bare = replace(calibration, model=replace(calibration.model, domain_test=None))
+    files: dict[str, str] = {}
+    count = 0
+    done = output.names(DONE)
+    for number, start in enumerate(range(0, len(unit), BLOCK)):
+        stop = min(start + BLOCK, len(unit))
+        mark = f"{number:06}.json"
+        name = f"part-{number:06}.{wanted.write}"
+        if mark in done and name in names:
+            index.pass_over(start, stop)
+            told = orjson.loads(output.read(f"{DONE}/{mark}"))
+        else:
+            block = []
+            for left, right in index.pairs(start, stop, radius):
+                block.append(scored(bare, pooled, left, right, wanted.fmr))
+                if count + sum(len(one["i"]) for one in block) > wanted.most:
+                    raise InvalidInput(
+                        f"more than {wanted.most:,} pairs by row {stop:,} of {len(unit):,}; ask for a lower --fmr, or "
+                        "take exact copies out first"
+                    )
+            told = write(output, name, mark, block, rows, kept, plan, wanted)
+        count += told["pairs"]
+        files[name] = told["sha256"]
+        report(f"{count:,} pairs", stop / len(unit))
+    recall = asdict(index.recall) if isinstance(index, Cells) else None
+    found = Found(
+        plan.rows, plan.rows - len(rows), count, files, advice.similarity, advice.extrapolated, advice.pairs, recall
+    )
+    output.write(SUCCESS, orjson.dumps(found, option=orjson.OPT_INDENT_2) + b"\n")
+    if output.names(DONE):
+        output.remove(DONE)
+    return found
+
+
+def in_blocks(calibration: Calibration, pooled: Matrix) -> Matrix:
+    """Calibrated latents at unit length (N, D)."""
+    unit = np.empty_like(pooled)
+    for start in range(0, len(pooled), BLOCK):
+        unit[start : start + BLOCK] = normalized(calibration.latents(pooled[start : start + BLOCK]))
+    return unit
+
+
+def scored(calibration: Calibration, pooled: Matrix, left: Any, right: Any, fmr: float) -> dict[str, Any]:
+    """The pairs that stay once they are scored as /similarity scores them."""
+    needed, places = np.unique(np.concatenate([left, right]), return_inverse=True)
+    a, b = np.split(places.astype(np.intp), 2)
+    if not len(needed):
+        return {"i": left, "j": right, **dict.fromkeys(("similarity", "cosine", "percentile"), np.empty(0))}
+    found = score(calibration, [], pooled[needed], a, b)
+    assert found.percentile is not None  # noqa: S101 - the domain has a reference
+    reached = 1.0 - found.percentile <= fmr
+    columns = {
+        "i": left, "j": right, "similarity": found.similarity, "cosine": found.cosine, "percentile": found.percentile,
+    }  # fmt: skip
+    if found.probability is not None:
+        columns["probability"] = found.probability
+    return {name: column[reached] for name, column in columns.items()}
+
+
+def write(
+    output: Place, name: str, mark: str, block: list[dict[str, Any]], rows: Any, kept: pa.Table, plan: Plan,
+    wanted: Wanted,
+) -> dict[str, Any]:  # fmt: skip
+    """One file, in the order of i and j, and the mark that it is done."""
+    filled = [one for one in block if len(one["i"])] or block[:1]
+    columns = {key: np.concatenate([one[key] for one in filled]) for key in filled[0]}
+    order = np.lexsort((columns["j"], columns["i"]))
+    i, j = columns.pop("i")[order], columns.pop("j")[order]
+    types = {"similarity": pa.float32(), "cosine": pa.float32()}
+    table = {"i": pa.array(rows[i], pa.int64()), "j": pa.array(rows[j], pa.int64())}
+    table |= {key: pa.array(values[order], types.get(key, pa.float64())) for key, values in columns.items()}
+    for column in kept.column_names:
+        table |= {f"{column}_i": kept[column].take(i), f"{column}_j": kept[column].take(j)}
+    facts = plan.provenance() | {"isosim.task": "pairs", "isosim.space": "", "isosim.fmr": f"{wanted.fmr:g}"}
+    content = encoded(pa.table(table), wanted.write, facts)
+    output.write(name, content)
+    told = {"pairs": len(i), "sha256": hashlib.sha256(content).hexdigest()}
+    output.write(f"{DONE}/{mark}", orjson.dumps(told))
+    return told

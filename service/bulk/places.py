@@ -1,0 +1,100 @@
+"""Folders that bulk work reads and writes: local ones, or in object storage through fsspec."""
+
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import fsspec
+
+from service.adapters.artifacts import fsync, write_atomically
+from service.core.errors import Conflict, Unavailable
+
+
+@contextmanager
+def reaching(where: str) -> Iterator[None]:
+    """Turns what a storage client raises into one line: botocore's errors are no OSErrors.
+
+    Raises:
+        Unavailable: the client is not installed, or cannot get there.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise Unavailable(f"{where}: {error}; for s3:// pip install 'isosim[s3]'") from error
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in {"botocore", "aiobotocore", "aiohttp"}:
+            raise
+        raise Unavailable(f"{where}: {error}") from error
+
+
+class Place:
+    """A folder by its address: a path, or a URL that fsspec knows. Files in it appear whole or not at all."""
+
+    def __init__(self, address: str) -> None:
+        with reaching(address):
+            # Listings change while we write: none is remembered.
+            self.fs, self.root = fsspec.core.url_to_fs(address, use_listings_cache=False)
+        self.local = "file" in self.fs.protocol
+        self.address = str(Path(address).resolve()) if self.local and "://" not in address else address.rstrip("/")
+
+    def path(self, name: str) -> str:
+        return f"{self.root}/{name}" if name else str(self.root)
+
+    def below(self, name: str) -> "Place":
+        return Place(f"{self.address}/{name}")
+
+    def read(self, name: str, start: int | None = None, stop: int | None = None) -> bytes:
+        """Bytes start … stop of a file. Raises FileNotFoundError."""
+        with reaching(self.address):
+            return cast(bytes, self.fs.cat_file(self.path(name), start=start, end=stop))
+
+    def open(self, name: str) -> BinaryIO:
+        with reaching(self.address):
+            return cast(BinaryIO, self.fs.open(self.path(name), "rb"))
+
+    def write(self, name: str, content: bytes) -> None:
+        """Locally under a temporary name that is then changed; in object storage one put."""
+        path = self.path(name)
+        with reaching(self.address):
+            if self.local:
+                Path(path).parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(Path(path), content)
+            else:
+                self.fs.pipe_file(path, content)
+
+    def create(self, name: str, content: bytes) -> None:
+        """The same for a file that must not be there yet. Raises Conflict where it is."""
+        path = Path(self.path(name))
+        try:
+            with reaching(self.address):
+                if not self.local:
+                    self.fs.pipe_file(self.path(name), content, mode="create")
+                    return
+            path.parent.mkdir(parents=True, exist_ok=True)
+            whole = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+            try:
+                write_atomically(whole, content)
+                os.link(whole, path)
+            finally:
+                whole.unlink(missing_ok=True)
+            fsync(path.parent)
+        except FileExistsError:
+            raise Conflict(f"{self.address}/{name} was made by somebody else just now; run the command again") from None
+
+    def remove(self, name: str) -> None:
+        with reaching(self.address):
+            self.fs.rm(self.path(name), recursive=True)
+
+    def names(self, folder: str = "") -> dict[str, int]:
+        """Files of a folder with their sizes in bytes; none where it does not exist. No hidden ones."""
+        with reaching(self.address):
+            self.fs.invalidate_cache()
+            try:
+                found: list[dict[str, Any]] = self.fs.ls(self.path(folder), detail=True)
+            except FileNotFoundError:
+                return {}
+        every = {str(one["name"]).rstrip("/").rpartition("/")[2]: one for one in found if one["type"] == "file"}
+        return {name: int(one["size"]) for name, one in every.items() if name and not name.startswith(".")}

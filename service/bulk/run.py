@@ -1,0 +1,154 @@
+"""A bulk job from its plan to `_SUCCESS`: what is done is kept, the rest is computed."""
+
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from service.bulk.cluster import Engines, cluster, engines, mapped
+from service.bulk.engine import Outcome
+from service.bulk.places import Place
+from service.bulk.plan import DONE, PLAN, SUCCESS, Plan
+from service.bulk.shipping import packed
+from service.bulk.worker import PartWorker
+from service.core.errors import BackendFailure, CorruptArtifact
+
+Report = Callable[[str, float | None], None]
+
+
+@dataclass(frozen=True)
+class Running:
+    """Where and how a job runs; nothing of it changes a byte of the output."""
+
+    store: Path
+    address: str | None  # of a Ray cluster; None: a local one
+    local_cores: int
+    cores: int  # of an engine
+    most: int  # engines; 0: as many as there is room for
+    lenient: bool  # rows without a result are null
+
+    def engines(self, ray: Any, *, gpu: bool) -> Engines:
+        """Raises Unavailable where none fits."""
+        return engines(ray, gpu=gpu, cores=self.cores, most=self.most, local=self.address is None)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a job has done; `computed` of it now, the rest before."""
+
+    rows: int
+    parts: int
+    failed: dict[str, int]
+    bytes: int
+    computed: int  # rows
+    sentences: int  # encoded now
+    tokens: int  # of them
+    seconds: float  # from the first engine's first part to the last part
+    engines: int
+    nodes: int
+
+    @property
+    def rate(self) -> float:
+        """Rows a second."""
+        return self.computed / self.seconds if self.seconds else 0.0
+
+
+def finished(output: Place, plan: Plan) -> dict[int, Outcome]:
+    """Outcomes of the parts whose files are there with the size they were written with."""
+    files = output.names()
+    found = {}
+    for name in output.names(DONE):
+        try:
+            outcome = Outcome(**orjson.loads(output.read(f"{DONE}/{name}")))
+        except (orjson.JSONDecodeError, TypeError) as error:
+            raise CorruptArtifact(f"{output.address}/{DONE}/{name} is not readable: {error}; delete it") from error
+        if outcome.number < len(plan.parts) and files.get(plan.name(plan.parts[outcome.number])) == outcome.bytes:
+            found[outcome.number] = outcome
+    return found
+
+
+def run(plan: Plan, output: Place, how: Running, report: Report) -> Summary:
+    """Computes the parts that are missing and marks the whole as done.
+
+    Raises:
+        InvalidInput, Conflict, BackendFailure, Unavailable: what made a part impossible, in one line.
+    """
+    there = output.names()
+    if SUCCESS in there:
+        facts = orjson.loads(output.read(SUCCESS))
+        lost = sorted(facts["files"].keys() - there.keys())
+        if lost:
+            raise CorruptArtifact(f"{output.address} has lost {lost[0]}; delete {SUCCESS} to have all parts made again")
+        return from_success(facts)
+    done = finished(output, plan)
+    missing = [part.number for part in plan.parts if part.number not in done]
+    before = len(done)
+    rows = sum(outcome.rows for outcome in done.values())
+    seconds, count = 0.0, 0
+    if missing:
+        with cluster(how.address, how.local_cores) as ray:
+            wanted = how.engines(ray, gpu=plan.device == "gpu")
+            shipped = None
+            if how.address is not None:
+                files = packed(how.store, plan.encoder, plan.digest, plan.domain, plan.version)
+                shipped = [ray.put(files)]  # in a list: a worker that sees the store need not fetch it
+            arguments = {
+                "output": output.address, "store": str(how.store), "threads": how.cores, "shipped": shipped,
+                "lenient": how.lenient, "plan": hashlib.sha256(output.read(PLAN)).hexdigest(),
+            }  # fmt: skip
+            began = None
+            report("starting", rows / plan.rows)
+            with closing(mapped(ray, [str(n) for n in missing], PartWorker, arguments, wanted)) as results:
+                for outcome in outcomes(results):
+                    began = began or time.perf_counter() - outcome.seconds
+                    done[outcome.number] = outcome
+                    rows += outcome.rows
+                    seconds = time.perf_counter() - began
+                    report(f"{rows:,} rows", rows / plan.rows)
+            count = wanted.count
+    made = [done[number] for number in missing]
+    summary = summarized(plan, [done[part.number] for part in plan.parts], made, seconds, count)
+    facts = asdict(summary) | {"resumed_parts": before}
+    facts["files"] = {plan.name(part): done[part.number].sha256 for part in plan.parts}
+    output.write(SUCCESS, orjson.dumps(facts, option=orjson.OPT_INDENT_2) + b"\n")
+    output.remove(DONE)
+    return summary
+
+
+def outcomes(results: Iterable[dict[str, Any]]) -> Iterable[Outcome]:
+    """Raises BackendFailure with the words of the first part that failed."""
+    for result in results:
+        facts = orjson.loads(result["outcome"])
+        if "failure" in facts:
+            raise BackendFailure(facts["failure"])
+        yield Outcome(**facts)
+
+
+def summarized(plan: Plan, every: list[Outcome], made: list[Outcome], seconds: float, count: int) -> Summary:
+    failed: Counter[str] = Counter()
+    for outcome in every:
+        failed.update(outcome.failed)
+    return Summary(
+        rows=plan.rows,
+        parts=len(plan.parts),
+        failed=dict(sorted(failed.items())),
+        bytes=sum(outcome.bytes for outcome in every),
+        computed=sum(outcome.rows for outcome in made),
+        sentences=sum(outcome.sentences for outcome in made),
+        tokens=sum(outcome.tokens for outcome in made),
+        seconds=round(seconds, 3),
+        engines=count,
+        nodes=len({outcome.node for outcome in made}),
+    )
+
+
+def from_success(facts: dict[str, Any]) -> Summary:
+    """A job that had ended before."""
+    kept = {name: facts[name] for name in ("rows", "parts", "failed", "bytes")}
+    return Summary(**kept, computed=0, sentences=0, tokens=0, seconds=0.0, engines=0, nodes=0)

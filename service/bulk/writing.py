@@ -1,0 +1,81 @@
+"""A part's table as the bytes of one file: the same table gives the same bytes."""
+
+import csv
+import io
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from service.core.calibration import Matrix
+
+FORMS = ("parquet", "csv", "jsonl")
+VECTOR = "vector"
+
+
+def vector_column(vectors: Matrix, rows: "np.ndarray[Any, np.dtype[np.intp]]", count: int) -> pa.Array:
+    """(N, D) vectors at `rows` of a column of `count` entries; null in the others."""
+    dim = vectors.shape[1]
+    every = np.zeros((count, dim), np.float32)
+    every[rows] = vectors
+    missing = np.ones(count, bool)
+    missing[rows] = False
+    return pa.FixedSizeListArray.from_arrays(pa.array(every.reshape(-1)), dim, mask=pa.array(missing))
+
+
+def encoded(table: pa.Table, form: str, provenance: dict[str, str]) -> bytes:
+    """The file's bytes."""
+    if form == "parquet":
+        return as_parquet(table, provenance)
+    columns = {name: cells(table[name]) for name in table.column_names}
+    if form == "jsonl":
+        names = list(columns)
+        rows = (dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True))
+        return b"".join(orjson.dumps(row, option=NUMPY, default=str) + b"\n" for row in rows)
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([in_a_cell(value) for value in row] for row in zip(*columns.values(), strict=True))
+    return text.getvalue().encode()
+
+
+NUMPY = orjson.OPT_SERIALIZE_NUMPY
+
+
+def cells(column: pa.ChunkedArray) -> list[Any]:
+    """Python's values; of float32 numbers NumPy's, which JSON writes in their shortest form."""
+    array = column.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):
+        array = pa.concat_arrays(array.chunks)
+    if pa.types.is_fixed_size_list(array.type) and pa.types.is_float32(array.type.value_type):
+        matrix = np.asarray(array.values).reshape(len(array), array.type.list_size)  # `values` has the nulls' places
+        return [row if there else None for row, there in zip(matrix, array.is_valid().to_pylist(), strict=True)]
+    if pa.types.is_float32(array.type):
+        values = array.to_numpy(zero_copy_only=False).astype(np.float32)
+        return [value if there else None for value, there in zip(values, array.is_valid().to_pylist(), strict=True)]
+    found: list[Any] = array.to_pylist()
+    return found
+
+
+def in_a_cell(value: Any) -> Any:
+    """Lists as JSON; numbers in their shortest form."""
+    if value is None or isinstance(value, str):
+        return value
+    return orjson.dumps(value, option=NUMPY, default=str).decode()
+
+
+def as_parquet(table: pa.Table, provenance: dict[str, str]) -> bytes:
+    """No time of writing stands in the file."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(
+        table.replace_schema_metadata(provenance),
+        sink,
+        version="2.6",
+        compression="zstd",
+        use_dictionary=False,
+        write_statistics=False,
+        store_schema=True,
+    )
+    return bytes(sink.getvalue())

@@ -1,0 +1,318 @@
+"""`isosim bulk`: files of any size through the encoder, on Ray Data."""
+
+import importlib.util
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from service.adapters.device import usable_cores
+from service.adapters.domain_store import DomainStore
+from service.adapters.encoder_store import EncoderStore
+from service.commands.calibration import check_choices
+from service.commands.completion import domain_names, versions
+from service.commands.console import print_json, remark
+from service.commands.exits import EPILOG
+from service.commands.progress import bar
+from service.commands.shared import AsJson, EncoderId, Store, need_training, stored
+from service.core.advice import SMALLEST_FMR
+from service.core.calibration import DomainRef
+from service.core.errors import Unavailable
+from service.core.jobs import METHODS, NORMALIZATIONS, PROMOTIONS
+from service.core.similarity import notices_of
+from service.settings import Settings
+
+if TYPE_CHECKING:
+    from service.bulk.run import Running
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="Files of any size: Parquet, CSV, JSON lines, local or s3://, on one machine or a Ray cluster.",
+    epilog=EPILOG,
+)
+
+Form = Literal["parquet", "csv", "jsonl"]
+Input = Annotated[str, typer.Argument(help="a file, a folder or a pattern; a path, or a URL like s3://bucket/texts/")]
+Output = Annotated[str, typer.Argument(help="a folder of its own, which all nodes reach; the same again resumes")]
+Domain = Annotated[str, typer.Option(help="name, name@3 or name@previous", autocompletion=versions)]
+Keep = Annotated[list[str] | None, typer.Option(help="a column to carry over; can be given again")]
+FormatOption = Annotated[Form | None, typer.Option("--format", help="of the input, where names do not say it")]
+Delimiter = Annotated[str | None, typer.Option(help="of CSV; else a comma, and a tab for .tsv")]
+Write = Annotated[Form, typer.Option(help="form of the output")]
+OnError = Annotated[
+    Literal["null", "fail"],
+    typer.Option(help="a row without a usable text: no result and a reason in `error`, or the job ends"),
+]
+Address = Annotated[str | None, typer.Option(help="of a Ray cluster, like ray-head:6379; else one on this machine")]
+Device = Annotated[Literal["auto", "cpu", "gpu"], typer.Option(help="what engines run on")]
+Cores = Annotated[int, typer.Option("--cores-per-engine", min=1, help="on processors; 1 is the fastest")]
+Most = Annotated[int, typer.Option("--engines", min=0, help="at most so many at a time; 0: one a GPU or core")]
+PartRows = Annotated[int, typer.Option(min=1, help="rows that give one file of the output")]
+
+
+@app.command("embed", epilog=EPILOG)
+def embed(
+    source: Input,
+    output: Output,
+    column: Annotated[str, typer.Option(help="the column with the text")] = "text",
+    domain: Domain = "default",
+    space: Annotated[
+        Literal["calibrated", "raw"], typer.Option(help="raw: the frozen encoder's vectors")
+    ] = "calibrated",
+    normalize: Annotated[bool, typer.Option(help="to unit length")] = True,
+    keep: Keep = None,
+    form: FormatOption = None,
+    delimiter: Delimiter = None,
+    write: Write = "parquet",
+    on_error: OnError = "null",
+    part_rows: PartRows = 4096,
+    address: Address = None,
+    device: Device = "auto",
+    cores: Cores = 1,
+    most: Most = 0,
+    model_store: Store = None,
+    encoder: EncoderId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Vectors of a column's texts, as POST /embed gives them."""
+    given = {"task": "embed", "columns": [column], "space": space, "normalize": normalize}
+    carry_out(given, **taken(locals()))
+
+
+@app.command("score", epilog=EPILOG)
+def score(
+    source: Input,
+    output: Output,
+    columns: Annotated[tuple[str, str], typer.Option(help="the two columns with the texts")] = ("a", "b"),
+    domain: Domain = "default",
+    keep: Keep = None,
+    form: FormatOption = None,
+    delimiter: Delimiter = None,
+    write: Write = "parquet",
+    on_error: OnError = "null",
+    part_rows: PartRows = 4096,
+    address: Address = None,
+    device: Device = "auto",
+    cores: Cores = 1,
+    most: Most = 0,
+    model_store: Store = None,
+    encoder: EncoderId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Scores of pairs of texts, as POST /similarity gives them."""
+    given = {"task": "score", "columns": list(columns), "space": "calibrated", "normalize": False}
+    carry_out(given, **taken(locals()))
+
+
+@app.command("calibrate", epilog=EPILOG)
+def calibrate(
+    source: Input,
+    domain: Annotated[str, typer.Option(help="the domain to calibrate", autocompletion=domain_names)],
+    column: Annotated[str, typer.Option(help="the column with the text")] = "text",
+    sample: Annotated[int, typer.Option(min=200, help="distinct texts to fit to, drawn from all rows")] = 50_000,
+    method: Annotated[str, typer.Option(help=", ".join(METHODS))] = "auto",
+    promote: Annotated[str, typer.Option(help=", ".join(PROMOTIONS))] = "if_better",
+    seed: Annotated[int, typer.Option(help="of the sample and of the fit")] = 0,
+    normalization: Annotated[str, typer.Option(help=", ".join(NORMALIZATIONS))] = "none",
+    form: FormatOption = None,
+    delimiter: Delimiter = None,
+    address: Address = None,
+    device: Device = "auto",
+    cores: Cores = 1,
+    most: Most = 0,
+    model_store: Store = None,
+    encoder: EncoderId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fit a calibration to a sample of a corpus that is too big for one worker; the sample is embedded in parallel."""
+    check_choices(
+        method=(method, METHODS), promote=(promote, PROMOTIONS), normalization=(normalization, NORMALIZATIONS)
+    )
+    if DomainRef.parse(domain) != DomainRef(domain):
+        raise typer.BadParameter(f"{domain!r}: a calibration makes a new version", param_hint="--domain")
+    need_training()
+    settings = stored(model_store=model_store, encoder=encoder)
+    need_bulk()
+    from service.bulk.calibrating import Corpus, fit_sample  # noqa: PLC0415
+
+    corpus = Corpus(source, column, form, delimiter, settings.max_characters)
+    how = running(settings, address, cores, most, lenient=True)
+    asked = {"method": method, "promote": promote, "seed": seed, "normalization": normalization}
+    with bar("planning") as report:
+        facts = fit_sample(corpus, sample, domain, asked, settings.encoder, device, how, settings.threads, report)
+    DomainStore(settings.model_store).prune(domain, settings.keep_versions)
+    if as_json:
+        print_json(facts)
+        return
+    taken_from = facts["report"]["sample"]
+    print(f"{domain}@{facts['version']}: {facts['report']['method']}")
+    print(f"  from: {taken_from['texts']:,} distinct texts of {taken_from['rows']:,} rows")
+    print(f"  why: {facts['report']['reason']}")
+    print(f"  {'promoted' if facts['promoted'] else 'not promoted'}: {facts['promotion']}")
+
+
+@app.command("pairs", epilog=EPILOG)
+def pairs(
+    source: Input,
+    output: Output,
+    fmr: Annotated[
+        float, typer.Option(min=SMALLEST_FMR, max=1, help="pairs that so few random pairs of the domain reach")
+    ],
+    column: Annotated[str, typer.Option(help="the column with the text")] = "text",
+    domain: Domain = "default",
+    vectors: Annotated[
+        str | None, typer.Option(help="where vectors are kept, for another --fmr later; else OUTPUT/_vectors")
+    ] = None,
+    exact_up_to: Annotated[int, typer.Option(min=0, help="rows; beyond, an index that finds --recall")] = 100_000,
+    recall: Annotated[float, typer.Option(min=0, max=1, help="of pairs, measured on 2,000 rows")] = 0.99,
+    most_pairs: Annotated[int, typer.Option(min=1, help="more are an error")] = 50_000_000,
+    keep: Keep = None,
+    form: FormatOption = None,
+    delimiter: Delimiter = None,
+    write: Write = "parquet",
+    on_error: OnError = "null",
+    part_rows: PartRows = 4096,
+    address: Address = None,
+    device: Device = "auto",
+    cores: Cores = 1,
+    most: Most = 0,
+    model_store: Store = None,
+    encoder: EncoderId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Near-duplicates: pairs of rows above a false-match rate, each once, with similarity and percentile.
+
+    Rows count from 0 over the whole input. The search runs here; vectors are made on the cluster.
+    """
+    settings = stored(model_store=model_store, encoder=encoder)
+    need_bulk()
+    from service.bulk.pairs import VECTORS, Wanted, find, threshold_of  # noqa: PLC0415
+    from service.bulk.places import Place  # noqa: PLC0415
+    from service.bulk.planning import Asked, plan_for, resolved  # noqa: PLC0415
+    from service.bulk.run import run  # noqa: PLC0415
+
+    place = Place(output)
+    between = Place(vectors) if vectors else place.below(VECTORS)
+    wanted = Wanted(fmr, write, exact_up_to, recall, most=most_pairs)
+    artifact = EncoderStore(settings.model_store).find(settings.encoder)
+    advice = threshold_of(resolved(settings.model_store, artifact, DomainRef.parse(domain)), fmr)
+    asked = Asked(
+        task="embed", input=source, columns=[column], keep=keep or (), form=form, delimiter=delimiter,
+        write="parquet", space="raw", normalize=False, domain=DomainRef.parse(domain), device=device,
+        part_rows=part_rows, batch_tokens=settings.max_batch_tokens, max_characters=settings.max_characters,
+        precision=settings.cache_precision,
+    )  # fmt: skip
+    with bar("planning") as report:
+        plan, calibration = plan_for(asked, settings.model_store, settings.encoder, between)
+        summary = run(plan, between, running(settings, address, cores, most, lenient=on_error == "null"), report)
+        found = find(place, between, plan, calibration, wanted, usable_cores(), report)
+    say_failed(summary.failed)
+    facts = {**vars(found), "output": place.address, "domain": plan.domain, "version": plan.version, "fmr": fmr}
+    if as_json:
+        print_json(facts)
+        return
+    beyond = f", extrapolated beyond what {advice.pairs:,} random pairs can count" if found.extrapolated else ""
+    print(
+        f"{place.address}: {found.pairs:,} pairs of {found.rows:,} rows in {len(found.files):,} files; "
+        f"{plan.domain}@{plan.version}, similarity ≥ {found.threshold:.4f}{beyond}; {search_of(found.recall)}"
+    )
+
+
+def search_of(recall: dict[str, Any] | None) -> str:
+    """How the pairs were looked for."""
+    if recall is None:
+        return "exact search"
+    looked = f"{recall['looked_at']} of {recall['cells']} cells a row"
+    if recall["found"] is None:
+        return f"{looked}, recall unknown: {recall['asked']:,} rows that were looked at whole are in no pair"
+    return f"{looked}, recall {recall['found']:.4f} of the {recall['pairs']:,} pairs of {recall['asked']:,} rows"
+
+
+def running(settings: Settings, address: str | None, cores: int, most: int, *, lenient: bool) -> "Running":
+    from service.bulk.run import Running  # noqa: PLC0415
+
+    return Running(settings.model_store.resolve(), address, usable_cores(), cores, most, lenient)
+
+
+def say_failed(failed: dict[str, int]) -> None:
+    for reason, count in failed.items():
+        remark(f"isosim: {count:,} rows have no result: {reason}")
+
+
+SHARED = (
+    "source", "output", "domain", "keep", "form", "delimiter", "write", "on_error", "part_rows", "address", "device",
+    "cores", "most", "model_store", "encoder", "as_json",
+)  # fmt: skip
+
+
+def taken(every: dict[str, Any]) -> dict[str, Any]:
+    """The options that both commands have."""
+    return {name: every[name] for name in SHARED}
+
+
+def carry_out(
+    given: dict[str, Any],
+    *,
+    source: str,
+    output: str,
+    domain: str,
+    keep: list[str] | None,
+    form: str | None,
+    delimiter: str | None,
+    write: str,
+    on_error: str,
+    part_rows: int,
+    address: str | None,
+    device: Any,
+    cores: int,
+    most: int,
+    model_store: Any,
+    encoder: str | None,
+    as_json: bool,
+) -> None:
+    """Plans, runs and says what came out."""
+    settings = stored(model_store=model_store, encoder=encoder)
+    need_bulk()
+    from service.bulk.places import Place  # noqa: PLC0415 - an extra
+    from service.bulk.planning import Asked, plan_for  # noqa: PLC0415
+    from service.bulk.run import run  # noqa: PLC0415
+
+    asked = Asked(
+        input=source, keep=keep or (), form=form, delimiter=delimiter, write=write, domain=DomainRef.parse(domain),
+        device=device, part_rows=part_rows, batch_tokens=settings.max_batch_tokens,
+        max_characters=settings.max_characters, precision=settings.cache_precision, **given,
+    )  # fmt: skip
+    place = Place(output)
+    with bar("planning") as report:
+        plan, calibration = plan_for(asked, settings.model_store, settings.encoder, place)
+        name = f"{calibration.domain}@{calibration.version}"
+        for notice in notices_of(calibration):
+            remark(f"isosim: {name}: {notice}")
+        summary = run(plan, place, running(settings, address, cores, most, lenient=on_error == "null"), report)
+    facts = {**vars(summary), "rate": summary.rate, "output": place.address}
+    facts |= {"domain": plan.domain, "version": plan.version, "encoder": plan.digest}
+    if as_json:
+        print_json(facts)
+        return
+    say_failed(summary.failed)
+    print(line_of(facts, name))
+
+
+def line_of(facts: dict[str, Any], name: str) -> str:
+    """What a person is told at the end."""
+    there = f"{facts['output']}: {facts['rows']:,} rows in {facts['parts']:,} files, {facts['bytes'] / 1e6:,.1f} MB"
+    there = f"{there}, {name}"
+    if not facts["computed"]:
+        return f"{there}; all were there already"
+    return (
+        f"{there}; {facts['computed']:,} rows in {facts['seconds']:,.1f} s, {facts['rate']:,.0f} rows/s, "
+        f"{facts['sentences'] / facts['seconds']:,.0f} sentences/s on {facts['engines']} engines"
+    )
+
+
+def need_bulk() -> None:
+    """Raises Unavailable without the packages that read, write and spread."""
+    missing = [name for name in ("pyarrow", "fsspec", "ray") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise Unavailable(f"this command needs {', '.join(missing)}: pip install 'isosim[ray]'")

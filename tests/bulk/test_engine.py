@@ -1,0 +1,116 @@
+"""What an engine makes of a part: the service's numbers, in files whose bytes depend on the part alone."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from service.bulk.engine import Engine
+from service.bulk.places import Place
+from service.bulk.plan import Plan
+from service.bulk.planning import plan_for
+from service.core.errors import InvalidInput
+from tests.bulk.conftest import TEXTS, asked
+from tests.conftest import Serve
+
+FLAGS = ("flags_a", "flags_b")
+
+
+def plan_of(tmp_path: Path, store: Path, source: Path, task: str = "embed", **given: object) -> Plan:
+    number = len(list(tmp_path.glob("plan*")))
+    return plan_for(asked(source, task, **given), store, "tiny", Place(str(tmp_path / f"plan{number}")))[0]
+
+
+def table_of(plan: Plan, store: Path, number: int = 0) -> pa.Table:
+    content, _ = Engine(plan, store, 1)(plan.parts[number], lenient=True)
+    return pq.read_table(io.BytesIO(content))
+
+
+@pytest.mark.parametrize("options", [{}, {"space": "raw"}, {"normalize": False}])
+def test_vectors_are_the_apis(
+    serve: Serve, tmp_path: Path, bulk_store: Path, texts_file: Path, options: dict[str, object]
+) -> None:
+    """Within 1e-6 of unit vectors: the products of a batch are summed in another order."""
+    server = serve(model_store=bulk_store, encoder="tiny")
+    expected = server.client.post("/embed", json={"inputs": TEXTS[100:200], "domain": "tickets", **options}).json()
+    found = table_of(plan_of(tmp_path, bulk_store, texts_file, **options), bulk_store, 1)
+    assert found["row"].to_pylist() == list(range(100, 200))
+    scale = np.linalg.norm(expected, axis=1).max()
+    np.testing.assert_allclose(np.array(found["vector"].to_pylist()) / scale, np.array(expected) / scale, atol=1e-6)
+
+
+def test_scores_are_the_apis(serve: Serve, tmp_path: Path, bulk_store: Path, texts_file: Path) -> None:
+    server = serve(model_store=bulk_store, encoder="tiny")
+    pairs = [[TEXTS[row], TEXTS[row + 1]] for row in range(100)]
+    expected = server.client.post("/similarity", json={"pairs": pairs, "domain": "tickets"}).json()
+    found = table_of(plan_of(tmp_path, bulk_store, texts_file, "score", keep=("id",)), bulk_store)
+    for name in ("cosine", "similarity", "percentile"):
+        np.testing.assert_allclose(found[name].to_pylist(), expected[name], atol=1e-6)
+    assert found["probability"].null_count == 100
+    told = list(zip(*(found[name].to_pylist() for name in FLAGS), strict=True))
+    assert told == [(flags["a"], flags["b"]) for flags in expected["flags"]]
+    assert found.schema.metadata[b"isosim.version"] == b"1"
+    assert found["id"].to_pylist()[:2] == ["t0", "t1"]
+
+
+def test_a_pair_alone_has_the_apis_bits(serve: Serve, tmp_path: Path, bulk_store: Path) -> None:
+    """One text twice makes one batch of one, there and here."""
+    text = "A man sells a map."
+    server = serve(model_store=bulk_store, encoder="tiny")
+    expected = server.client.post("/embed", json={"inputs": text, "domain": "tickets"}).json()
+    (tmp_path / "x.jsonl").write_text(json.dumps({"text": text}) + "\n")
+    found = table_of(plan_of(tmp_path, bulk_store, tmp_path / "x.jsonl"), bulk_store)
+    assert found["vector"].to_pylist() == np.array(expected, np.float32).tolist()
+
+
+@pytest.mark.parametrize("task", ["embed", "score"])
+def test_the_three_forms_say_the_same_and_never_change_a_byte(
+    tmp_path: Path, bulk_store: Path, texts_file: Path, task: str
+) -> None:
+    made = {}
+    for form in ("parquet", "csv", "jsonl"):
+        plan = plan_of(tmp_path, bulk_store, texts_file, task, write=form, keep=("id",))
+        contents = [Engine(plan, bulk_store, threads)(plan.parts[2], lenient=True)[0] for threads in (1, 1, 2)]
+        assert len(set(contents)) == 1
+        made[form] = contents[0]
+    rows = pq.read_table(io.BytesIO(made["parquet"])).to_pylist()
+    lines = [json.loads(line) for line in made["jsonl"].splitlines()]
+    cells = list(csv.DictReader(io.StringIO(made["csv"].decode(), newline="")))
+    numbers = ("vector",) if task == "embed" else ("cosine", "similarity", "percentile")
+    for row, line, cell in zip(rows, lines, cells, strict=True):
+        assert list(row) == list(line) == list(cell)
+        assert row["id"] == line["id"] == cell["id"]
+        for name in numbers:
+            kind = np.float64 if name == "percentile" else np.float32
+            for text in (line[name], json.loads(cell[name])):
+                np.testing.assert_array_equal(np.array(text, kind), np.array(row[name], kind))
+
+
+def test_a_bad_row_has_a_reason_and_the_others_their_results(tmp_path: Path, bulk_store: Path) -> None:
+    bad = ["", " \t", None, 7, "x" * 51]
+    lines = [json.dumps({"text": text}) for text in [*bad, "A man sells a map."]] + ["{", "[]", '{"text": "\\ud800"}']
+    (tmp_path / "x.jsonl").write_text("\n".join(lines))
+    plan = plan_of(tmp_path, bulk_store, tmp_path / "x.jsonl", max_characters=50)
+    engine = Engine(plan, bulk_store, 1)
+    content, outcome = engine(plan.parts[0], lenient=True)
+    table = pq.read_table(io.BytesIO(content))
+    reasons = ["empty", "empty", "null", "not_text", "too_long", None, "malformed", "malformed", "malformed"]
+    assert table["error"].to_pylist() == reasons
+    assert [vector is None for vector in table["vector"].to_pylist()] == [reason is not None for reason in reasons]
+    assert outcome.failed == {"empty": 2, "null": 1, "not_text": 1, "too_long": 1, "malformed": 3}
+    with pytest.raises(InvalidInput, match=r"x\.jsonl, row 0 of the input: empty"):
+        engine(plan.parts[0], lenient=False)
+
+
+def test_a_part_without_any_usable_row_has_the_same_columns(tmp_path: Path, bulk_store: Path, texts_file: Path) -> None:
+    (tmp_path / "x.csv").write_text("text,other\n,\n")
+    for task in ("embed", "score"):
+        empty = table_of(plan_of(tmp_path, bulk_store, tmp_path / "x.csv", task), bulk_store)
+        full = table_of(plan_of(tmp_path, bulk_store, texts_file, task), bulk_store)
+        assert empty.schema.equals(full.schema)
+    assert empty["error"].to_pylist() == ["text: empty"]

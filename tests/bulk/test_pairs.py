@@ -1,0 +1,149 @@
+"""Near-duplicates: the pairs that scoring everything against everything finds."""
+
+import itertools
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from service.adapters.encoder_store import EncoderStore
+from service.bulk import pairs
+from service.bulk.pairs import Wanted, find, threshold_of
+from service.bulk.places import Place
+from service.bulk.planning import plan_for, resolved
+from service.bulk.run import run
+from service.bulk.search import Cells, Exact
+from service.commands.in_process import InProcess
+from service.core.calibration import Calibration, DomainRef
+from service.core.errors import Conflict, InvalidInput
+from service.core.similarity import score
+from service.settings import Settings
+from tests.bulk.conftest import TEXTS, asked, running
+
+FMR = 0.002
+
+
+@pytest.fixture(scope="module")
+def vectors(bulk_store: Path, texts_file: Path, two_nodes: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Raw vectors of the 900 texts, as the command makes them."""
+    place = Place(str(tmp_path_factory.mktemp("vectors") / "v"))
+    wanted = asked(texts_file, space="raw", normalize=False, keep=("id",), part_rows=200)
+    plan, calibration = plan_for(wanted, bulk_store, "tiny", place)
+    run(plan, place, running(bulk_store, two_nodes), lambda *_: None)
+    return place, plan, calibration
+
+
+@pytest.fixture(scope="module")
+def truth(bulk_store: Path) -> dict[tuple[int, int], tuple[float, float]]:
+    """Similarity and percentile of every pair that reaches the rate, as /similarity gives them."""
+    texts = TEXTS
+    with InProcess(Settings(model_store=bulk_store, encoder="tiny")) as parts:
+        calibration = parts.calibration("tickets")
+        every = [parts.embed(texts[at : at + 300]) for at in range(0, len(texts), 300)]
+        pooled = np.concatenate([one.vectors[one.rows] for one in every])
+    left, right = np.triu_indices(len(texts), 1)
+    bare = replace(calibration, model=replace(calibration.model, domain_test=None))
+    found = score(bare, [], pooled, left, right)
+    assert found.percentile is not None
+    reached = np.flatnonzero(1 - found.percentile <= FMR)
+    columns = (left[reached], right[reached], found.similarity[reached], found.percentile[reached])
+    return {(int(i), int(j)): (s, p) for i, j, s, p in zip(*(c.tolist() for c in columns), strict=True)}
+
+
+def search(output: Path, vectors: Any, **given: Any) -> tuple[Any, list[dict[str, Any]]]:
+    place, plan, calibration = vectors
+    wanted = Wanted(**{"fmr": FMR, "write": "parquet"} | given)
+    found = find(Place(str(output)), place, plan, calibration, wanted, 1, lambda *_: None)
+    files = sorted(output.glob("part-*"))
+    return found, list(itertools.chain.from_iterable(pq.read_table(file).to_pylist() for file in files))
+
+
+@pytest.mark.parametrize("exact_up_to", [10_000, 0])
+def test_pairs_are_those_of_scoring_everything(
+    tmp_path: Path, vectors: Any, truth: dict[tuple[int, int], tuple[float, float]], exact_up_to: int
+) -> None:
+    assert len(truth) > 100
+    found, rows = search(tmp_path / "out", vectors, exact_up_to=exact_up_to, recall=1.0)
+    assert found.pairs == len(rows) == len({(row["i"], row["j"]) for row in rows})
+    assert all(row["i"] < row["j"] for row in rows)
+    # At the threshold itself a pair may fall to either side: the two have other batches.
+    odd = {(row["i"], row["j"]) for row in rows} ^ truth.keys()
+    assert len(odd) <= 0.01 * len(truth)
+    for row in rows:
+        if (row["i"], row["j"]) in truth:
+            similarity, percentile = truth[row["i"], row["j"]]
+            assert row["similarity"] == pytest.approx(similarity, abs=1e-6)
+            assert row["percentile"] == pytest.approx(percentile, abs=1e-5)
+        assert (row["id_i"], row["id_j"]) == (f"t{row['i']}", f"t{row['j']}")
+        assert 1 - row["percentile"] <= FMR
+    if exact_up_to:
+        assert found.recall is None
+    else:
+        assert found.recall["found"] == 1.0
+        assert found.recall["pairs"] > 100
+
+
+def test_few_cells_miss_pairs_and_the_recall_says_how_many() -> None:
+    rng = np.random.default_rng(0)
+    unit = rng.normal(size=(4000, 16)).astype(np.float32)
+    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
+    radius = 0.75
+    every = sum(len(i) for i, _ in Exact(unit).pairs(0, 4000, radius))
+    recalls = []
+    for wanted in (0.0, 0.9, 1.0):
+        index = Cells(unit, radius, wanted, seed=0)
+        share = sum(len(i) for i, _ in index.pairs(0, 4000, radius)) / every
+        assert index.recall.found is not None
+        assert index.recall.found >= wanted
+        assert share == pytest.approx(index.recall.found, abs=0.02)
+        recalls.append(share)
+    assert recalls[0] < 0.9 <= recalls[1] <= recalls[2] == 1.0
+
+
+def test_a_search_that_was_interrupted_goes_on(tmp_path: Path, vectors: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pairs, "BLOCK", 250)
+    found, rows = search(tmp_path / "whole", vectors)
+    place, plan, calibration = vectors
+
+    def stop(stage: str, share: float | None) -> None:
+        if stage.endswith("pairs") and share is not None and share > 0.5:
+            raise KeyboardInterrupt
+
+    out = Place(str(tmp_path / "out"))
+    with pytest.raises(KeyboardInterrupt):
+        find(out, place, plan, calibration, Wanted(FMR, "parquet"), 1, stop)
+    assert 0 < len(out.names("_done")) < 4
+    again, others = search(tmp_path / "out", vectors)
+    assert (again.files, others) == (found.files, rows)
+
+
+def test_what_a_rate_cannot_mean_is_refused(bulk_store: Path, vectors: Any, tmp_path: Path) -> None:
+    calibration = resolved(bulk_store, EncoderStore(bulk_store).find("tiny"), DomainRef("tickets"))
+    assert not threshold_of(calibration, 0.01).extrapolated
+    assert threshold_of(calibration, 1e-5).extrapolated
+    with pytest.raises(InvalidInput, match="at least 1e-07"):
+        threshold_of(calibration, 1e-8)
+    with pytest.raises(Conflict, match="no reference"):
+        threshold_of(Calibration("default", 0, "identity", "x"), 0.01)
+    with pytest.raises(InvalidInput, match="more than 5 pairs"):
+        search(tmp_path / "out", vectors, most=5)
+
+
+def test_the_command_says_what_it_rests_on(
+    run_bulk: Callable[..., Any], tmp_path: Path, texts_file: Path, two_nodes: str
+) -> None:
+    out = str(tmp_path / "out")
+    done = run_bulk("pairs", str(texts_file), out, "--fmr", "1e-4", "--domain", "tickets", "--address", two_nodes)
+    assert done.returncode == 0, done.stderr
+    assert "extrapolated beyond what" in done.stdout
+    assert "exact search" in done.stdout
+    success = json.loads((tmp_path / "out" / "_SUCCESS").read_text())
+    assert success["extrapolated"] is True
+    assert sum(pq.read_metadata(file).num_rows for file in (tmp_path / "out").glob("part-*")) == success["pairs"]
+    refused = run_bulk("pairs", str(texts_file), out, "--fmr", "1e-8", "--domain", "tickets")
+    assert refused.returncode == 2
