@@ -4,9 +4,10 @@ Aliases are kept by encoder digest, so that fleets on different encoders share a
 """
 
 import contextlib
+import os
 import re
 import zipfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +18,17 @@ import numpy.typing as npt
 import safetensors.numpy
 from safetensors import SafetensorError
 
-from service.adapters.artifacts import building, locked, read_json, read_manifest, seal, sweep, verified, write_json
+from service.adapters.artifacts import (
+    MANIFEST,
+    building,
+    locked,
+    read_json,
+    read_manifest,
+    seal,
+    sweep,
+    verified,
+    write_json,
+)
 from service.core.calibration import DOMAIN_NAME
 from service.core.domain_model import DomainModel
 from service.core.errors import Conflict, CorruptArtifact, InvalidInput, NotFound, Unavailable
@@ -101,8 +112,21 @@ class DomainStore:
 
     def domains(self) -> list[str]:
         """Names of all domains that have a version."""
-        found = {f.parent.parent.name for f in self.root.glob("*/[0-9]*/manifest.json")}
-        return sorted(name for name in found if NAME.fullmatch(name))
+        return list(self.names())
+
+    def names(self, after: str = "", contains: str = "") -> Iterator[str]:
+        """The same one by one in their order, beyond a name; each is looked at when it is asked for."""
+        with contextlib.suppress(FileNotFoundError):
+            for name in sorted(os.listdir(self.root)):  # noqa: PTH208 - 10,000 names in a third of the time
+                if name > after and contains in name and NAME.fullmatch(name) and self._has_version(name):
+                    yield name
+
+    def _has_version(self, domain: str) -> bool:
+        try:
+            with os.scandir(self.root / domain) as entries:
+                return any(entry.name.isdigit() and Path(entry, MANIFEST).is_file() for entry in entries)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
 
     def changes(self, domains: Collection[str]) -> dict[str, int]:
         """Of those domains that have aliases, a stamp each that differs after they changed; cheap enough to poll.
