@@ -46,13 +46,13 @@ class Objects:
 
 
 @pytest.fixture(scope="module")
-def objects() -> Iterator[Objects]:
+def objects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Objects]:
     pytest.importorskip("s3fs")
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     given = {
         "AWS_ENDPOINT_URL": url, "AWS_ACCESS_KEY_ID": "tests", "AWS_SECRET_ACCESS_KEY": "tests",
-        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_DEFAULT_REGION": "us-east-1", "HOME": str(tmp_path_factory.mktemp("home")),  # of fetched encoders
     }  # fmt: skip
     before = {name: os.environ.get(name) for name in given}
     os.environ.update(given)  # the SDK reads them, here and in the processes that tests start

@@ -15,7 +15,10 @@ from service.core.errors import CorruptArtifact, InvalidInput, Unavailable
 
 JOINED, ENCODER, CALIBRATOR, TOKENIZER = "model.onnx", "encoder.onnx", "calibrator.onnx", "tokenizer.json"
 
-CACHE = Path.home() / ".cache" / "isosim"  # of encoders from object storage; their hashes are compared at every start
+
+def cache() -> Path:
+    """Where this machine keeps encoders that it has fetched; their hashes are compared at every start."""
+    return Path.home() / ".cache" / "isosim"
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class EncoderStore:
     """A folder's encoders, or a bucket's: those are fetched into a folder of this machine, and read there."""
 
     def __init__(self, root: Path) -> None:
-        self.bucket = EncoderBucket(opened(root), CACHE / key_of(root)) if remote(root) else None
+        self.bucket = EncoderBucket(opened(root), cache() / key_of(root)) if remote(root) else None
         self.root = (root if self.bucket is None else self.bucket.folder) / "encoders"
 
     def find(self, name: str) -> EncoderArtifact:
