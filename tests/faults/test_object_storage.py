@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from service.adapters.domain_store import DomainStore
 from service.adapters.encoder_store import EncoderArtifact, EncoderStore
 from service.adapters.object_storage import address, opened
 from service.adapters.seeding import seed
@@ -137,9 +136,5 @@ def test_doctor_tries_conditional_writes(bucket: Path, tmp_path: Path) -> None:
     assert "read and written, and conditional writes hold" in done.stdout, done.stdout
     without = command("doctor", model_store=address(bucket), encoder="tiny")
     assert "ISOSIM_JOBS_FOLDER" in without.stdout
-
-
-def test_commands_look_into_a_bucket(bucket: Path) -> None:
-    done = command("domains", "show", "films", model_store=address(bucket), encoder="tiny")
-    assert done.returncode == 0, done.stderr
-    assert DomainStore(bucket).versions("films") == [1]
+    shown = command("domains", "show", "films", model_store=address(bucket), encoder="tiny")
+    assert "films" in shown.stdout, shown.stderr
