@@ -76,7 +76,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         # cores that the encoder needs: requests of 4 pairs got half of the throughput.
         stack.enter_context(threadpool_limits(1, "blas"))
         metrics = Metrics()
-        store = settings.model_store
+        store, jobs = settings.model_store, JobStore(settings.jobs_root)
         artifact = await asyncio.to_thread(EncoderStore(store).find, settings.encoder)
         providers = await asyncio.to_thread(choose_providers, settings.providers, artifact.calibrator)
         execution = plan_execution(
@@ -102,9 +102,9 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             memory=settings.gpu_memory_bytes,
         )
         calibrator = await asyncio.to_thread(OnnxCalibrator, artifact.calibrator, providers)
-        jobs, domain_store = JobStore(store), DomainStore(store)
+        domain_store = DomainStore(store)
         census = JobCensus(jobs)
-        domain_store.prepare()
+        await asyncio.to_thread(domain_store.prepare)
         await asyncio.to_thread(jobs.sweep)
         await asyncio.to_thread(census.take)  # what has ended by now is no news
         url = settings.redis_address
@@ -121,10 +121,13 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         registry = Registry(
             StoredCalibrations(domain_store, calibrator, artifact.digest),
             artifact.digest,
+            resident_bytes=settings.resident_bytes,
             on_champion=metrics.observe_champion,
+            on_dropped=metrics.forget_champion,
             on_failure=lambda _: metrics.load_failures.inc(),
         )
-        await registry.refresh(everything=True)
+        metrics.resident.read = lambda: registry.size
+        await registry.refresh()  # `default` alone; the others when they are asked for
         tokenizer = FastTokenizer(artifact.tokenizer, artifact.spec.max_length)
         embedder = stack.enter_context(
             Embedder(
@@ -210,9 +213,9 @@ async def shared_limits(settings: Settings, url: str | None, metrics: Metrics) -
 def only_process(settings: Settings) -> Any:
     """Without Redis nothing tells two API processes apart from each other's jobs: the second one is refused."""
     with ExitStack() as stack:
-        lock = stack.enter_context(try_lock(settings.model_store / "jobs" / ".lock"))
+        lock = stack.enter_context(try_lock(settings.jobs_root / "jobs" / ".lock"))
         if not lock:
-            raise Unavailable(f"another API process uses {settings.model_store}; several need Redis (ISOSIM_REDIS_URL)")
+            raise Unavailable(f"another API process uses {settings.jobs_root}; several need Redis (ISOSIM_REDIS_URL)")
         yield
 
 

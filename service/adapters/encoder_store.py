@@ -1,16 +1,26 @@
 """Exported encoders in the model store: `encoders/<id>/<digest>/`."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from service.adapters.artifacts import building, read_manifest, seal, verified
+from service.adapters.encoder_bucket import EncoderBucket
+from service.adapters.garbage import Garbage, drop, leftovers, since, size_of
+from service.adapters.object_storage import key_of, opened, remote
 from service.core.encoders import EncoderSpec
 from service.core.errors import CorruptArtifact, InvalidInput, Unavailable
 
 JOINED, ENCODER, CALIBRATOR, TOKENIZER = "model.onnx", "encoder.onnx", "calibrator.onnx", "tokenizer.json"
+
+
+def cache() -> Path:
+    """Where this machine keeps encoders that it has fetched; their hashes are compared at every start."""
+    return Path.home() / ".cache" / "isosim"
 
 
 @dataclass(frozen=True)
@@ -53,9 +63,18 @@ class EncoderArtifact:
         return self.folder / TOKENIZER
 
 
+def bury(folder: Path) -> None:
+    """Nobody begins to read an export whose manifest is gone."""
+    (folder / "manifest.json").unlink(missing_ok=True)
+    drop(folder)
+
+
 class EncoderStore:
+    """A folder's encoders, or a bucket's: those are fetched into a folder of this machine, and read there."""
+
     def __init__(self, root: Path) -> None:
-        self.root = root / "encoders"
+        self.bucket = EncoderBucket(opened(root), cache() / key_of(root)) if remote(root) else None
+        self.root = (root if self.bucket is None else self.bucket.folder) / "encoders"
 
     def find(self, name: str) -> EncoderArtifact:
         """The encoder `id` (its newest export) or `id@<digest's beginning>`; files verified.
@@ -65,6 +84,8 @@ class EncoderStore:
             CorruptArtifact: a file does not match its manifest.
         """
         artifact_id, _, digest = name.partition("@")
+        if self.bucket is not None:
+            digest = self.bucket.fetch(artifact_id, digest)
         found = (self.root / artifact_id).glob(f"{digest}*/manifest.json")
         folders = [f.parent for f in found if not f.parent.name.startswith(".")]
         if not folders:
@@ -87,10 +108,28 @@ class EncoderStore:
 
     def ids(self) -> list[str]:
         """Names of all encoders that have an export."""
+        if self.bucket is not None:
+            return self.bucket.ids()
         found = {f.parent.parent.name for f in self.root.glob("*/*/manifest.json") if not f.parent.name.startswith(".")}
         return sorted(found)
 
+    def garbage(self, age: float, needed: Collection[str] | None) -> Iterator[Garbage]:
+        """Unfinished exports; and exports whose digest nobody needs, unless `needed` is None."""
+        if self.bucket is not None:
+            yield from self.bucket.garbage(age, needed)
+            return
+        yield from leftovers(self.root.glob("*/.building-*"), age)
+        if needed is None:
+            return
+        for folder in sorted(manifest.parent for manifest in self.root.glob("*/*/manifest.json")):
+            if folder.name.startswith(".") or folder.name in needed:
+                continue
+            if since(read_manifest(folder).get("created")) > age:
+                yield Garbage(str(folder), "an encoder nobody names", size_of(folder), partial(bury, folder))
+
     def has(self, artifact_id: str, digest: str) -> bool:
+        if self.bucket is not None:
+            return self.bucket.has(artifact_id, digest)
         return (self.root / artifact_id / digest / "manifest.json").is_file()
 
     def add(self, artifact_id: str, spec: EncoderSpec, write: Callable[[Path], dict[str, object]]) -> EncoderArtifact:
@@ -98,10 +137,14 @@ class EncoderStore:
         if not artifact_id.replace("-", "").replace(".", "").replace("_", "").isalnum() or artifact_id[0] in ".-":
             raise InvalidInput(f"encoder id {artifact_id!r}: use letters, digits, '-', '_' and '.'")
         place = self.root / artifact_id / spec.digest
+        if self.bucket is not None:
+            shutil.rmtree(place, ignore_errors=True)  # of an export that was not sent to its end
         with building(place.parent) as folder:
             facts = write(folder)
             created = datetime.now(UTC).isoformat()
             seal(
                 folder, place, {"encoder": dataclasses.asdict(spec), "digest": spec.digest, "created": created, **facts}
             )
+        if self.bucket is not None:
+            self.bucket.send(place)
         return self.find(f"{artifact_id}@{spec.digest}")

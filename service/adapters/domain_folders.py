@@ -1,0 +1,224 @@
+"""Domains in a folder: `<domain>/<version>/` and `<domain>/aliases.json`, changed under a lock."""
+
+import contextlib
+import os
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any, Protocol
+
+from service.adapters.artifacts import MANIFEST, building, locked, read_manifest, seal, sweep, write_atomically
+from service.adapters.garbage import Garbage, drop, leftovers, size_of
+
+ALIASES = "aliases.json"
+TOMBSTONE = "deleted"  # keeps a deleted version's number from being given again
+
+
+@dataclass(frozen=True)
+class Aliased:
+    """A domain's aliases as they were read, and what tells whether they are still the same."""
+
+    content: bytes | None  # None: there are none
+    tag: str | None = None
+
+
+class Shelf(Protocol):
+    """Where a store keeps its domains: versions that never change, and aliases that are replaced whole.
+
+    Names are checked by whoever calls. What is not there is a FileNotFoundError, what cannot be reached an OSError.
+    """
+
+    exclusive: bool  # nobody else changes the domain inside `changing`; else a deletion is announced in the aliases
+
+    def prepare(self) -> None:
+        """Looks that the place is there, and makes it where it can."""
+        ...
+
+    def names(self, after: str, contains: str) -> Iterator[str]:
+        """Names in their order, beyond one, with a word in them; there may be others among them that are none."""
+        ...
+
+    def versions(self, domain: str) -> list[int]:
+        """Existing versions, rising."""
+        ...
+
+    def where(self, domain: str, version: int | None = None) -> str:
+        """Of a domain or a version, for messages."""
+        ...
+
+    def manifest(self, domain: str, version: int) -> dict[str, Any]: ...
+
+    def read(self, domain: str, version: int, name: str) -> bytes:
+        """One file of a version."""
+        ...
+
+    def files(self, domain: str, version: int) -> contextlib.AbstractContextManager[Path]:
+        """A folder with the version's files, as long as the block lasts."""
+        ...
+
+    def building(self, domain: str) -> contextlib.AbstractContextManager[Path]:
+        """An empty folder for a version's files."""
+        ...
+
+    def publish(self, domain: str, folder: Path, facts: Mapping[str, object]) -> int:
+        """Makes the folder the next version; `version` joins the facts. Appears whole or not at all."""
+        ...
+
+    def bury(self, domain: str, version: int) -> None:
+        """Deletes a version for good; its number is taken for ever."""
+        ...
+
+    def size(self, domain: str, version: int) -> int:
+        """Bytes of a version's files."""
+        ...
+
+    def aliases(self, domain: str) -> Aliased: ...
+
+    def changing(self, domain: str) -> contextlib.AbstractContextManager[Aliased]:
+        """The aliases, for whoever is about to replace them."""
+        ...
+
+    def replace(self, domain: str, before: Aliased, content: bytes) -> None:
+        """Raises Conflict where somebody replaced them since they were read."""
+        ...
+
+    def changes(self, domains: Collection[str]) -> dict[str, int]:
+        """Of those domains that have aliases, a stamp each that differs after they changed; cheap enough to poll."""
+        ...
+
+    def sweep(self, domain: str) -> None:
+        """Removes what killed writers left."""
+        ...
+
+    def garbage(self, age: float) -> Iterator[Garbage]:
+        """What lies about for at least so many seconds and belongs to no version: uploads, numbers, announcements."""
+        ...
+
+
+class FolderShelf:
+    """On a local or shared volume."""
+
+    exclusive = True
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._prepared = False
+
+    def prepare(self) -> None:
+        """From then on the folder's absence means that the volume is away."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        self._prepared = True
+
+    def names(self, after: str, contains: str) -> Iterator[str]:
+        with contextlib.suppress(FileNotFoundError):
+            for name in sorted(os.listdir(self.root)):  # noqa: PTH208 - 10,000 names in a third of the time
+                if name > after and contains in name and self._has_version(name):
+                    yield name
+
+    def _has_version(self, domain: str) -> bool:
+        try:
+            with os.scandir(self.root / domain) as entries:
+                return any(entry.name.isdigit() and Path(entry, MANIFEST).is_file() for entry in entries)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def versions(self, domain: str) -> list[int]:
+        folders = (self.root / domain).glob(f"[0-9]*/{MANIFEST}")
+        return sorted(int(f.parent.name) for f in folders if f.parent.name.isdigit())
+
+    def where(self, domain: str, version: int | None = None) -> str:
+        return str(self.root / domain if version is None else self._folder(domain, version))
+
+    def _folder(self, domain: str, version: int) -> Path:
+        return self.root / domain / str(version)
+
+    def manifest(self, domain: str, version: int) -> dict[str, Any]:
+        return read_manifest(self._folder(domain, version))
+
+    def read(self, domain: str, version: int, name: str) -> bytes:
+        return (self._folder(domain, version) / name).read_bytes()
+
+    @contextmanager
+    def files(self, domain: str, version: int) -> Iterator[Path]:
+        yield self._folder(domain, version)
+
+    def building(self, domain: str) -> contextlib.AbstractContextManager[Path]:
+        return building(self.root / domain)
+
+    def publish(self, domain: str, folder: Path, facts: Mapping[str, object]) -> int:
+        place = self.root / domain
+        while True:
+            taken = [int(f.name) for f in place.iterdir() if f.name.isdigit()]
+            version = max(taken, default=0) + 1
+            try:
+                seal(folder, place / str(version), {**facts, "version": version})
+            except FileExistsError:  # another worker took the number
+                (folder / MANIFEST).unlink()
+                continue
+            return version
+
+    def bury(self, domain: str, version: int) -> None:
+        folder = self._folder(domain, version)
+        (folder / MANIFEST).unlink()  # first: from here on the version is not there
+        (folder / TOMBSTONE).touch()
+        for file in folder.iterdir():
+            if file.name != TOMBSTONE:
+                file.unlink()
+
+    def size(self, domain: str, version: int) -> int:
+        return size_of(self._folder(domain, version))
+
+    def aliases(self, domain: str) -> Aliased:
+        try:
+            return Aliased((self.root / domain / ALIASES).read_bytes())
+        except FileNotFoundError:
+            return Aliased(None)
+
+    @contextmanager
+    def changing(self, domain: str) -> Iterator[Aliased]:
+        with locked(self.root / domain / ".lock"):
+            yield self.aliases(domain)
+
+    def replace(self, domain: str, before: Aliased, content: bytes) -> None:
+        write_atomically(self.root / domain / ALIASES, content)
+
+    def changes(self, domains: Collection[str]) -> dict[str, int]:
+        """Raises OSError where the volume is away; it must not look as if all domains had been deleted."""
+        found = {}
+        for name in domains:
+            with contextlib.suppress(FileNotFoundError):
+                facts = (self.root / name / ALIASES).stat()
+                found[name] = hash((facts.st_mtime_ns, facts.st_ino))
+        if self._prepared and not found:
+            self.root.stat()
+        return found
+
+    def sweep(self, domain: str) -> None:
+        sweep(*(self.root / domain).glob(".building-*"))
+
+    def garbage(self, age: float) -> Iterator[Garbage]:
+        yield from leftovers(chain(self.root.glob("*/.building-*"), self.root.glob(f"*/.{ALIASES}.*")), age)
+        for domain in sorted(path for path in self.root.glob("*") if path.is_dir()):
+            numbered = sorted(
+                (path for path in domain.iterdir() if path.name.isdigit()), key=lambda path: int(path.name)
+            )
+            for folder in numbered:
+                if (folder / MANIFEST).exists() or time.time() - folder.stat().st_mtime < age:
+                    continue
+                rest = [file for file in folder.iterdir() if file.name != TOMBSTONE]
+                if rest:
+                    yield Garbage(str(folder), "half deleted", size_of(folder), partial(self._finish, folder))
+                elif folder != numbered[-1]:  # the highest number keeps all below it from being given again
+                    yield Garbage(str(folder), "the number of a deleted version", 0, partial(drop, folder))
+
+    def _finish(self, folder: Path) -> None:
+        """A deletion that was cut off; somebody may have been faster."""
+        if not (folder / MANIFEST).exists():
+            (folder / TOMBSTONE).touch()
+            for file in folder.iterdir():
+                if file.name != TOMBSTONE:
+                    file.unlink(missing_ok=True)
