@@ -27,6 +27,7 @@ from service.core.texts import Pooled, Tokenize, VectorCodec
 log = logging.getLogger(__name__)
 
 NICENESS = 5  # of the running threads: the event loop, which has little to do, need not wait for them
+LEAST_URGENT = 19  # of all threads of a batcher in the background
 JOIN_SECONDS = 5.0
 HANDLING = 16  # characters' worth of encoding that any text costs beside its own
 
@@ -63,6 +64,7 @@ class BatchingPlan:
     max_queued_texts: int = 4096  # admitted and unfinished
     max_wait: float = 0.6  # s that a newcomer may be expected to wait before its own batch runs
     hung_after: float = 300.0  # s of one run after which the device is taken for dead
+    background: bool = False  # nobody waits for the answers: its threads have what all others leave
 
 
 class MicroBatcher:
@@ -176,6 +178,8 @@ class MicroBatcher:
                 self._loop.call_soon_threadsafe(self.on_death)
 
     def _tokenizing(self) -> None:
+        if self.plan.background:
+            give_way(LEAST_URGENT)
         while True:
             with self._arrived:
                 self._arrived.wait_for(lambda: self._arriving or self._stopping)
@@ -215,8 +219,7 @@ class MicroBatcher:
         return [work for work in works if work.tokens is None]
 
     def _running(self) -> None:
-        with contextlib.suppress(OSError, AttributeError):  # on Linux a thread has a priority of its own
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        give_way(LEAST_URGENT if self.plan.background else NICENESS)
         while True:
             taken = self._take()
             if taken is None:
@@ -322,6 +325,12 @@ class MicroBatcher:
         self.queued_size -= sum(work.size for work in works)
         for work in works:
             self.on_done(work)
+
+
+def give_way(niceness: int) -> None:
+    """Lowers the priority of the calling thread."""
+    with contextlib.suppress(OSError, AttributeError):  # on Linux a thread has a priority of its own
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
 
 
 def retry_after(wait: float) -> int:

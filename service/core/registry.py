@@ -127,13 +127,16 @@ class Registry:
         self.champions[calibration.domain] = calibration
         self.on_champion(calibration)
 
-    async def refresh(self, *, everything: bool = False) -> None:
+    async def refresh(self, stamps: dict[str, int] | None = None, *, everything: bool = False) -> None:
         """Takes over what changed in the store; `everything` loads all champions, for a start.
+
+        `stamps`: the source's changes, where they were asked for already.
 
         A version that cannot be loaded is logged, and the one before keeps serving.
         """
         async with self._refreshing:
-            stamps = await asyncio.to_thread(self.source.changes)
+            if stamps is None:
+                stamps = await asyncio.to_thread(self.source.changes)
             self._known = set(stamps)
             for domain in self.champions.keys() - stamps.keys():
                 del self.champions[domain]
