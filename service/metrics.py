@@ -94,12 +94,15 @@ class Metrics:
             buckets=JOB_SECONDS, registry=r,
         )  # fmt: skip
         self.champion = Gauge(
-            "isosim_domain_champion_info", "1 for the version that answers for a domain",
+            "isosim_domain_champion_info", "1 for the version that answers for a domain, while it is resident",
             ["domain", "version", "method"], registry=r,
         )  # fmt: skip
         self.drift = {
             name: Gauge(f"isosim_domain_{name}", text, ["domain"], registry=r) for name, text in DRIFT.items()
         }
+        self.resident = Reading(
+            GaugeMetricFamily, "isosim_resident_calibration_bytes", "Bytes of the calibrations in memory", r
+        )
         self.load_failures = Counter(
             "isosim_calibration_load_failures_total", "Champions that could not be loaded", registry=r
         )
@@ -207,12 +210,16 @@ class Metrics:
 
     def observe_champion(self, calibration: Calibration) -> None:
         labels = (calibration.domain, str(calibration.version), calibration.method)
-        before = self._champions.pop(calibration.domain, None)
-        if before is not None:
-            self.champion.remove(*before)
+        self.forget_champion(calibration.domain)
         if len(self._champions) < MAX_DOMAINS:
             self._champions[calibration.domain] = labels
             self.champion.labels(*labels).set(1)
+
+    def forget_champion(self, domain: str) -> None:
+        """A champion that is resident no more has no series: the number of them is the number of residents."""
+        before = self._champions.pop(domain, None)
+        if before is not None:
+            self.champion.remove(*before)
 
     def observe_drift(self, domains: Mapping[str, Drift]) -> None:
         """A series for each domain whose window holds enough; the windows are bounded in number."""

@@ -121,10 +121,13 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         registry = Registry(
             StoredCalibrations(domain_store, calibrator, artifact.digest),
             artifact.digest,
+            resident_bytes=settings.resident_bytes,
             on_champion=metrics.observe_champion,
+            on_dropped=metrics.forget_champion,
             on_failure=lambda _: metrics.load_failures.inc(),
         )
-        await registry.refresh(everything=True)
+        metrics.resident.read = lambda: registry.size
+        await registry.refresh()  # `default` alone; the others when they are asked for
         tokenizer = FastTokenizer(artifact.tokenizer, artifact.spec.max_length)
         embedder = stack.enter_context(
             Embedder(

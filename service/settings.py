@@ -58,6 +58,9 @@ class Settings(BaseSettings):
     max_queued_texts: PositiveInt = 4096  # admitted and unanswered; beyond it callers get 429
     max_wait: PositiveFloat = 0.6  # s a newcomer may be expected to wait for the device; beyond it callers get 429
 
+    # Calibrations in memory
+    resident_bytes: PositiveInt = 2**30  # of loaded calibrations; 1.6 MB each at 384 dimensions, so about 650 domains
+
     # Cache
     memory_cache_bytes: NonNegativeInt = 64 * 2**20  # 64 MiB hold about 35,000 vectors of 384; 0: no memory cache
     cache_precision: Literal["float32", "float16"] = "float32"  # float16 halves it, at about 1e-4 on a cosine

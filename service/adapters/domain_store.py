@@ -4,10 +4,9 @@ Aliases are kept by encoder digest, so that fleets on different encoders share a
 """
 
 import contextlib
-import os
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -48,6 +47,12 @@ class StoredVersion:
     manifest: dict[str, Any]
     weights: Weights | None
     model: DomainModel
+
+    @property
+    def size(self) -> int:
+        """Bytes of all arrays."""
+        arrays = [*(self.weights or {}).values(), *(a for part in self.model.arrays().values() for a in part.values())]
+        return sum(array.nbytes for array in arrays)
 
 
 def read_version(folder: Path) -> StoredVersion:
@@ -99,21 +104,20 @@ class DomainStore:
         found = {f.parent.parent.name for f in self.root.glob("*/[0-9]*/manifest.json")}
         return sorted(name for name in found if NAME.fullmatch(name))
 
-    def changes(self) -> dict[str, int]:
-        """A stamp for each domain that differs after its aliases changed; cheap enough to poll.
+    def changes(self, domains: Collection[str]) -> dict[str, int]:
+        """Of those domains that have aliases, a stamp each that differs after they changed; cheap enough to poll.
 
         Raises:
             OSError: the volume is away; it must not look as if all domains had been deleted.
         """
-        try:
-            with os.scandir(self.root) as entries:
-                files = [Path(entry.path) / ALIASES for entry in entries if NAME.fullmatch(entry.name)]
-        except FileNotFoundError:
-            if self._prepared:
-                raise
-            return {}
-        stats = {f.parent.name: f.stat() for f in files if f.is_file()}
-        return {name: hash((s.st_mtime_ns, s.st_ino)) for name, s in stats.items()}
+        found = {}
+        for name in domains:
+            with contextlib.suppress(FileNotFoundError):
+                facts = (self.place(name) / ALIASES).stat()
+                found[name] = hash((facts.st_mtime_ns, facts.st_ino))
+        if self._prepared and not found:
+            self.root.stat()
+        return found
 
     def versions(self, domain: str) -> list[int]:
         """Existing versions, rising."""

@@ -47,6 +47,7 @@ class Calibration:
     transform: Callable[[Matrix], Matrix] | None = None
     model: DomainModel = field(default_factory=DomainModel)
     levels: tuple[int, ...] = ()  # channels of each level of a flow's latents; none for the other methods
+    size: int = 0  # bytes it holds in memory, as far as whoever loaded it knows
 
     def latents(self, pooled: Matrix) -> Matrix:
         return pooled if self.transform is None else self.transform(pooled)

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections import Counter
+from collections.abc import Collection
 
 import pytest
 
@@ -13,6 +14,7 @@ from service.core.registry import Named, Registry
 
 pytestmark = pytest.mark.anyio
 ENCODER = "this-encoder"
+SIZE = 10  # bytes of each calibration
 
 
 class FakeSource:
@@ -23,6 +25,7 @@ class FakeSource:
         self.aliases: dict[str, Named] = {}
         self.stamps: dict[str, int] = {}
         self.broken: dict[tuple[str, int], Exception] = {}
+        self.asked: set[str] = set()
         self.loads: Counter[tuple[str, int]] = Counter()
         self.loading, self.free = threading.Event(), threading.Event()
         self.free.set()
@@ -36,8 +39,9 @@ class FakeSource:
         self.versions = {known for known in self.versions if known[0] != domain}
         del self.aliases[domain], self.stamps[domain]
 
-    def changes(self) -> dict[str, int]:
-        return dict(self.stamps)
+    def changes(self, domains: Collection[str]) -> dict[str, int]:
+        self.asked = set(domains)
+        return {name: stamp for name, stamp in self.stamps.items() if name in domains}
 
     def named(self, domain: str) -> Named:
         return self.aliases.get(domain, Named(None, None))
@@ -53,7 +57,7 @@ class FakeSource:
             raise self.broken[domain, version]
         if (domain, version) not in self.versions:
             raise NotFound(f"domain {domain!r} has no version {version}")
-        return Calibration(domain, version, "flow", ENCODER)
+        return Calibration(domain, version, "flow", ENCODER, size=SIZE)
 
 
 @pytest.fixture
@@ -100,6 +104,7 @@ async def test_callers_who_ask_for_a_champion_at_the_same_time_get_the_same(
     source.promote("news", 1)
     found = await asyncio.gather(*(registry.resolve(DomainRef("news")) for _ in range(5)))
     assert len({id(calibration) for calibration in found}) == 1
+    assert source.loads == {("news", 1): 1}
 
 
 async def test_a_refresh_takes_a_new_champion_over_and_what_was_resolved_before_stays(
@@ -118,20 +123,84 @@ async def test_a_refresh_takes_a_new_champion_over_and_what_was_resolved_before_
     assert await version(registry, "news") == 1
 
 
-async def test_a_start_loads_all_champions_and_a_later_refresh_only_what_is_in_use(
+async def test_a_start_loads_default_alone_and_a_refresh_looks_only_at_what_is_resident(
+    source: FakeSource, registry: Registry
+) -> None:
+    for domain in ("default", "news", "law"):
+        source.promote(domain, 1)
+    await registry.refresh()
+    assert registry.champions.keys() == {"default"}
+    await version(registry, "news")
+    for domain in ("news", "law"):
+        source.promote(domain, 2)
+    await registry.refresh()
+    assert source.asked == {"default", "news"}
+    assert source.loads == {("default", 1): 1, ("news", 1): 1, ("news", 2): 1}
+    assert await version(registry, "law") == 2
+
+
+async def test_no_more_bytes_are_resident_than_allowed_and_the_longest_unasked_go_first(source: FakeSource) -> None:
+    told: list[str] = []
+    registry = Registry(source, ENCODER, resident_bytes=3 * SIZE, on_dropped=told.append)
+    for domain in ("a", "b", "c"):
+        source.promote(domain, 1)
+        source.promote(domain, 2)
+    for ref in ("a", "b", "a@1", "a", "c", "a@previous"):
+        await version(registry, ref)
+        assert registry.size <= 3 * SIZE
+    assert (registry.champions.keys(), told) == ({"a", "c"}, ["b"])
+    for ref in ("a", "a@1", "c"):
+        await version(registry, ref)
+    assert source.loads == {("a", 2): 1, ("b", 2): 1, ("a", 1): 1, ("c", 2): 1}
+    await version(registry, "b")
+    assert source.loads["b", 2] == 2
+
+
+async def test_the_champion_of_default_stays_whatever_else_is_asked_for(source: FakeSource) -> None:
+    registry = Registry(source, ENCODER, resident_bytes=SIZE // 2)
+    for domain in ("default", "news"):
+        source.promote(domain, 1)
+    await registry.refresh()
+    held = await registry.resolve(DomainRef("news"))
+    assert (held.domain, held.version) == ("news", 1)  # a request that holds it uses it to the end
+    assert registry.champions.keys() == {"default"}
+    assert registry.size == SIZE
+    for _ in range(2):
+        await registry.refresh()
+    assert source.loads == {("default", 1): 1, ("news", 1): 1}
+
+
+async def test_a_domain_that_went_for_want_of_room_comes_back_with_the_champion_of_that_moment(
+    source: FakeSource,
+) -> None:
+    registry = Registry(source, ENCODER, resident_bytes=SIZE)
+    for domain in ("a", "b"):
+        source.promote(domain, 1)
+    await version(registry, "a")
+    await registry.refresh()
+    await version(registry, "b")
+    source.promote("a", 2)
+    assert await version(registry, "a") == 2
+    await registry.refresh()
+    assert source.loads == {("a", 1): 1, ("b", 1): 1, ("a", 2): 1}
+
+
+async def test_a_caller_who_leaves_does_not_end_the_load_others_wait_for(
     source: FakeSource, registry: Registry
 ) -> None:
     source.promote("news", 1)
-    source.promote("law", 1)
-    await registry.refresh(everything=True)
-    assert registry.champions.keys() == {"news", "law"}
-    source.promote("films", 1)
-    await registry.refresh()
-    assert source.loads == {("news", 1): 1, ("law", 1): 1}
+    source.free.clear()
+    first, second = (asyncio.create_task(registry.resolve(DomainRef("news"))) for _ in range(2))
+    await asyncio.to_thread(source.loading.wait, 10)
+    first.cancel()
+    await asyncio.sleep(0)
+    source.free.set()
+    assert (await second).version == 1
+    assert source.loads == {("news", 1): 1}
 
 
 async def test_a_first_version_of_default_replaces_the_identity(source: FakeSource, registry: Registry) -> None:
-    await registry.refresh(everything=True)
+    await registry.refresh()
     assert await version(registry, "default") == 0
     source.promote("default", 1)
     await registry.refresh()
@@ -148,7 +217,7 @@ async def test_a_champion_that_cannot_be_loaded_leaves_the_one_before_and_the_ot
     registry = Registry(source, ENCODER, on_failure=failed.append)
     for domain in ("a", "b", "c"):
         source.promote(domain, 1)
-    await registry.refresh(everything=True)
+        await version(registry, domain)
     source.broken["b", 2] = error
     for domain in ("a", "b", "c"):
         source.promote(domain, 2)
@@ -162,7 +231,7 @@ async def test_a_champion_that_could_not_be_loaded_is_tried_again(
     source: FakeSource, registry: Registry, error: Exception
 ) -> None:
     source.promote("news", 1)
-    await registry.refresh(everything=True)
+    await version(registry, "news")
     source.broken["news", 2] = error
     source.promote("news", 2)
     await registry.refresh()
@@ -177,7 +246,7 @@ async def test_it_is_tried_ever_more_rarely_said_once_and_counted_every_time(
     failed: list[str] = []
     registry = Registry(source, ENCODER, on_failure=failed.append)
     source.promote("news", 1)
-    await registry.refresh(everything=True)
+    await version(registry, "news")
     source.broken["news", 2] = CorruptArtifact("weights")
     source.promote("news", 2)
     for _ in range(1 + 1 + 2 + 4 + 8):
@@ -220,7 +289,7 @@ async def test_everyone_is_told_of_a_new_champion_once(source: FakeSource) -> No
     told: list[tuple[str, int]] = []
     registry = Registry(source, ENCODER, on_champion=lambda c: told.append((c.domain, c.version)))
     source.promote("news", 1)
-    await registry.refresh(everything=True)
+    await version(registry, "news")
     await registry.refresh()
     await version(registry, "news")
     source.promote("news", 2)
@@ -228,11 +297,14 @@ async def test_everyone_is_told_of_a_new_champion_once(source: FakeSource) -> No
     assert told == [("news", 1), ("news", 2)]
 
 
-async def test_a_domain_that_has_gone_is_forgotten(source: FakeSource, registry: Registry) -> None:
+async def test_a_domain_that_has_gone_is_forgotten(source: FakeSource) -> None:
+    dropped: list[str] = []
+    registry = Registry(source, ENCODER, on_dropped=dropped.append)
     source.promote("news", 1)
-    await registry.refresh(everything=True)
+    await version(registry, "news")
     source.remove("news")
     await registry.refresh()
+    assert dropped == ["news"]
     with pytest.raises(NotFound):
         await version(registry, "news")
 
@@ -242,7 +314,7 @@ async def test_a_pinned_version_and_the_previous_one_answer_beside_the_champion(
 ) -> None:
     for number in (1, 2, 3):
         source.promote("news", number)
-    await registry.refresh(everything=True)
+    await registry.refresh()
     assert [await version(registry, ref) for ref in ("news", "news@1", "news@previous", "news@3")] == [3, 1, 2, 3]
     assert await registry.resolve(DomainRef("news", 3)) is registry.champions["news"]
     assert source.loads == {("news", 3): 1, ("news", 1): 1, ("news", 2): 1}
@@ -252,15 +324,6 @@ async def test_a_domain_with_one_version_has_no_previous_one(source: FakeSource,
     source.promote("news", 1)
     with pytest.raises(NotFound, match="no previous"):
         await version(registry, "news@previous")
-
-
-async def test_of_pinned_versions_the_least_recently_used_is_forgotten(source: FakeSource) -> None:
-    registry = Registry(source, ENCODER, pinned=2)
-    for number in (1, 2, 3, 4):
-        source.promote("news", number)
-    for ref in ("news@1", "news@2", "news@1", "news@3", "news@1", "news@2"):
-        await version(registry, ref)
-    assert source.loads == {("news", 1): 1, ("news", 2): 2, ("news", 3): 1}
 
 
 async def test_a_dropped_version_is_asked_for_again(source: FakeSource, registry: Registry) -> None:
