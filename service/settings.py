@@ -38,6 +38,9 @@ class Settings(BaseSettings):
     port: int = Field(default=8000, ge=0, le=65535)  # to bind
     model_store: Path = Path("model_store")  # a folder; shared by API processes and workers
     encoder: str = "minilm"  # an id in the store, or id@digest to pin one export
+    next_encoder: str | None = (
+        None  # of the store; served beside it while domains move (docs/how-to/migrate-encoder.md)
+    )
     redis_url: SecretStr | None = None  # redis://user:password@host:6379/0, rediss:// with TLS; without it: one process
     redis_password: SecretStr | None = None  # where a secret holds it alone, as it is; percent-encoded in redis_url
     redis_ca_file: FilePath | None = None  # PEM; authority of the server's certificate (rediss://); unset: the system's

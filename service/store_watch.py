@@ -21,10 +21,10 @@ async def watch(service: Service, census: JobCensus) -> None:
 
 
 async def watch_champions(service: Service) -> None:
-    """Sees new champions."""
+    """Sees new champions and migrations."""
     while True:
         try:
-            await service.registry.refresh()
+            await service.servings.refresh()
         except Exception:  # the loop's boundary: the volume is away, a file is odd; what is loaded keeps serving
             log.exception("the model store could not be read")
         await asyncio.sleep(service.settings.poll_seconds)

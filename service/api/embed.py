@@ -25,11 +25,11 @@ async def embed(body: EmbedRequest, service: ServiceDep, trace: TraceDep) -> Res
     """One vector a text, always as a list of lists."""
     contents = listed(body.inputs, "inputs", service)
     check_prompt(body.prompt_name)
-    check_dimensions(body.dimensions, body.space, service.encoder.spec.dim)
     name_ignored(trace, body)
     calibration = await calibration_of(service, trace, body.domain)
+    check_dimensions(body.dimensions, body.space, service.servings.of(calibration).encoder.spec.dim)
     side = side_of(body.truncation_direction)
-    embedded = await embed_texts(service, trace, contents, side=side, truncate=body.truncate)
+    embedded = await embed_texts(service, trace, calibration, contents, side=side, truncate=body.truncate)
     found = await vectors(
         service, trace, calibration, body.space, embedded, normalize=body.normalize, dimensions=body.dimensions
     )

@@ -78,19 +78,28 @@ def side_of(truncation_direction: str) -> Side:
 
 
 async def embed(
-    service: Service, trace: Trace, contents: Sequence[Content], *, side: Side = "right", truncate: bool | None = None
+    service: Service,
+    trace: Trace,
+    calibration: Calibration,
+    contents: Sequence[Content],
+    *,
+    side: Side = "right",
+    truncate: bool | None = None,
 ) -> Embedded:
-    """Frozen-encoder vectors of the texts. `truncate=False`, as TEI has it: a text that does not fit is refused.
+    """Vectors of the texts by the calibration's frozen encoder.
+
+    `truncate=False`, as TEI has it: a text that does not fit is refused.
 
     Raises:
         InvalidInput, TokenizerFailure, Overloaded, BackendFailure; CallerLeft where nobody waits any more.
     """
     trace.release = await service.limits.admit(trace.grant, len(contents))
-    prompt = service.encoder.spec.prompt
+    serving = service.servings.of(calibration)
+    prompt = serving.encoder.spec.prompt
     texts = [Text(prompt + content if isinstance(content, str) else content, side) for content in contents]
-    embedded = await service.embedder.embed(texts, trace.caller_left)
+    embedded = await serving.embedder.embed(texts, trace.caller_left)
     if truncate is False and any(text.truncated for text in embedded.texts):
-        raise InvalidInput(f"truncate is false and a text has more than {service.encoder.spec.max_length} tokens")
+        raise InvalidInput(f"truncate is false and a text has more than {serving.encoder.spec.max_length} tokens")
     return embedded
 
 
@@ -127,8 +136,8 @@ async def scores(
     inputs = (calibration, embedded.texts, embedded.vectors, a, b)
     small = max(len(embedded.vectors), len(a)) <= INLINE_ROWS
     found = score(*inputs) if small else await asyncio.to_thread(score, *inputs)
-    champion = service.registry.champions.get(calibration.domain) is calibration
-    service.drift.observe(calibration, found, champion=champion)
+    service.drift.observe(calibration, found, champion=service.servings.is_champion(calibration))
+    service.shadow.offer(calibration, embedded, a, b, found)
     note(service, trace, calibration, embedded, time.perf_counter() - started)
     return found
 

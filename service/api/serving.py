@@ -2,10 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal, Protocol
 
-from service.adapters.domain_store import DomainStore
 from service.adapters.encoder_store import EncoderArtifact
 from service.adapters.migration_store import MigrationStore
 from service.adapters.tokenizer import FastTokenizer
@@ -34,26 +34,35 @@ class Serving:
         return self.encoder.digest
 
 
+class Champions(Protocol):
+    """Told which versions answer for domains."""
+
+    def observe_champion(self, calibration: Calibration) -> None: ...
+
+    def forget_champion(self, domain: str) -> None: ...
+
+
 class Servings:
     """The server's encoder, the next one where there is one, and the domains on their way between them."""
 
-    def __init__(
-        self,
-        domains: DomainStore,
-        store: MigrationStore,
-        first: Serving,
-        following: Serving | None,
-        on_answering: Callable[[Calibration], None] = lambda _: None,
-    ) -> None:
-        self.domains, self.store, self.first, self.next = domains, store, first, following
+    def __init__(self, store: MigrationStore, champions: Champions) -> None:
+        self.store, self.champions = store, champions
+        self.all: list[Serving] = []
         self.migrations: Mapping[str, Migration] = {}
-        self.on_answering = on_answering  # told of the champion that answers for a domain after a migration's change
         self._refreshing = asyncio.Lock()
         self._digest_of: dict[tuple[str, int], str] = {}  # versions never change, and no number is given twice
 
+    def add(self, serving: Serving) -> None:
+        """The server's own encoder first, then the next."""
+        self.all.append(serving)
+
     @property
-    def all(self) -> list[Serving]:
-        return [self.first] if self.next is None else [self.first, self.next]
+    def first(self) -> Serving:
+        return self.all[0]
+
+    @property
+    def next(self) -> Serving | None:
+        return self.all[1] if len(self.all) > 1 else None
 
     @property
     def alive(self) -> bool:
@@ -64,6 +73,16 @@ class Servings:
     def queued(self) -> int:
         """Texts admitted and unfinished."""
         return sum(serving.embedder.batcher.queued for serving in self.all)
+
+    @property
+    def resident(self) -> int:
+        """Bytes of calibrations in memory."""
+        return sum(serving.registry.size for serving in self.all)
+
+    def set_crowded(self, crowded: bool) -> None:
+        """Somebody else uses the processor, too."""
+        for serving in self.all:
+            serving.embedder.batcher.set_crowded(crowded)
 
     def find(self, digest: str) -> Serving | None:
         return next((serving for serving in self.all if serving.digest == digest), None)
@@ -158,14 +177,16 @@ class Servings:
         self._digest_of[place] = found.encoder
         return found
 
+    def side(self, calibration: Calibration) -> Literal["old", "new"] | None:
+        """Which side of its domain's migration answers; None where none is under way."""
+        migration = self.migrations.get(calibration.domain)
+        if migration is None or migration.finished:
+            return None
+        return "new" if calibration.encoder == migration.new else "old"
+
     def is_champion(self, calibration: Calibration) -> bool:
         """Whether it answers for its domain: neither a pinned version, nor one that is being tried."""
         return self.settled(calibration.domain).registry.champions.get(calibration.domain) is calibration
-
-    def observe(self, calibration: Calibration) -> None:
-        """A registry has a new champion."""
-        if self.settled(calibration.domain).digest == calibration.encoder:
-            self.on_answering(calibration)
 
     async def refresh(self) -> None:
         """Takes over what changed in the store: champions, then migrations.
@@ -173,9 +194,8 @@ class Servings:
         Raises:
             CorruptArtifact, Unavailable: the migrations cannot be read; those known stay in force.
         """
-        stamps = await asyncio.to_thread(self.domains.changes)
         for serving in self.all:
-            await serving.registry.refresh(stamps)
+            await serving.registry.refresh()
         await self.refresh_migrations()
 
     async def refresh_migrations(self) -> None:
@@ -184,6 +204,22 @@ class Servings:
             before, self.migrations = self.migrations, found
         for domain in before.keys() | found.keys():
             if before.get(domain) != found.get(domain):
-                champion = self.settled(domain).registry.champions.get(domain)
-                if champion is not None:
-                    self.on_answering(champion)
+                self._tell(domain)
+
+    def _tell(self, domain: str) -> None:
+        """Another encoder may answer now."""
+        champion = self.settled(domain).registry.champions.get(domain) if self.all else None
+        if champion is not None:
+            self.champions.observe_champion(champion)
+        else:
+            self.champions.forget_champion(domain)
+
+    def loaded(self, calibration: Calibration) -> None:
+        """A registry has a champion."""
+        if self.settled(calibration.domain).digest == calibration.encoder:
+            self.champions.observe_champion(calibration)
+
+    def dropped(self, domain: str, encoder: str) -> None:
+        """A registry has let a champion go."""
+        if self.settled(domain).digest == encoder:
+            self.champions.forget_champion(domain)

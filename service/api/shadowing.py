@@ -74,7 +74,7 @@ class Shadow:
             return
         new = self.servings.find(migration.new)
         # The quiet embedder is the next encoder's; a server that is on the new one already compares nothing.
-        if new is not self.servings.next or not self.servings.is_champion(calibration):
+        if new is None or new is not self.servings.next or not self.servings.is_champion(calibration):
             return
         if self.chance() >= migration.shadow:
             return
