@@ -187,20 +187,24 @@ class MicroBatcher:
                     return
                 works = list(self._arriving)
                 self._arriving.clear()
-            start = time.perf_counter()
-            wanted = self._drop_abandoned(works)
-            failed: list[Work] = []
-            for side in ("right", "left"):
-                group = [work for work in wanted if work.text.side == side]
-                if group:
-                    failed += self._tokenize_group(group)
-            spent = time.perf_counter() - start
-            for work in wanted:
-                work.tokenization = spent
-            self._deliver(failed)
-            with self._ready:
-                self._waiting.extend(work for work in wanted if work.tokens is not None)
-                self._ready.notify_all()
+            self._tokenize_all(works)
+            del works  # texts are not kept until the next ones arrive
+
+    def _tokenize_all(self, works: list[Work]) -> None:
+        start = time.perf_counter()
+        wanted = self._drop_abandoned(works)
+        failed: list[Work] = []
+        for side in ("right", "left"):
+            group = [work for work in wanted if work.text.side == side]
+            if group:
+                failed += self._tokenize_group(group)
+        spent = time.perf_counter() - start
+        for work in wanted:
+            work.tokenization = spent
+        self._deliver(failed)
+        with self._ready:
+            self._waiting.extend(work for work in wanted if work.tokens is not None)
+            self._ready.notify_all()
 
     def _tokenize_group(self, works: list[Work]) -> list[Work]:
         try:
@@ -220,17 +224,22 @@ class MicroBatcher:
 
     def _running(self) -> None:
         give_way(LEAST_URGENT if self.plan.background else NICENESS)
-        while True:
-            taken = self._take()
-            if taken is None:
-                return
-            batch, alone = taken
-            if batch:
-                self._run(batch, alone)
-            if alone:
-                with self._ready:
-                    self._alone = False
-                    self._ready.notify_all()
+        while self._run_next():
+            pass
+
+    def _run_next(self) -> bool:
+        """False at the end."""
+        taken = self._take()
+        if taken is None:
+            return False
+        batch, alone = taken
+        if batch:
+            self._run(batch, alone)
+        if alone:
+            with self._ready:
+                self._alone = False
+                self._ready.notify_all()
+        return True
 
     def _take(self) -> tuple[list[Work], bool] | None:
         """The next batch, once there is one, and whether it runs alone; None at the end.
