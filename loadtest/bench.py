@@ -26,6 +26,7 @@ PARTS = (
     "calibration",
     "swap",
     "domains",
+    "many",
     "overload",
     "memory",
     "growth",

@@ -7,9 +7,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 
-import orjson
-
 from loadtest import servers, texts
+from loadtest.many import multiply
 from loadtest.servers import Server
 from loadtest.setup import UNCACHED, Line, Result, Setup, drive
 from service.adapters.domain_store import DomainStore
@@ -32,22 +31,6 @@ def fitted(setup: Setup, store: Path) -> Path:
     done = calibrate_job(wanted, Posted(sentences, []), artifact, domains, lambda *_: None, threads=2)
     version, _, _ = done.publish(domains)
     return store / "domains" / "d0" / str(version)
-
-
-def multiply(first: Path, count: int) -> None:
-    """The same version under the names d1 … as links; only the manifest differs."""
-    aliases = first.parent / "aliases.json"
-    for number in range(1, count):
-        folder = first.parents[1] / f"d{number}" / first.name
-        if folder.exists():
-            continue
-        folder.mkdir(parents=True)
-        for file in first.iterdir():
-            if file.name != "manifest.json":
-                os.link(file, folder / file.name)
-        manifest = orjson.loads((first / "manifest.json").read_bytes()) | {"domain": f"d{number}"}
-        (folder / "manifest.json").write_bytes(orjson.dumps(manifest))
-        shutil.copyfile(aliases, folder.parent / "aliases.json")
 
 
 def stream(setup: Setup, count: int) -> list[bytes]:

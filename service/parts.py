@@ -68,11 +68,11 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         # cores that the encoder needs: requests of 4 pairs got half of the throughput.
         stack.enter_context(threadpool_limits(1, "blas"))
         metrics = Metrics()
-        store = settings.model_store
+        store, jobs = settings.model_store, JobStore(settings.jobs_root)
         first, following = await plans(settings)
-        jobs, domain_store = JobStore(store), DomainStore(store)
+        domain_store = DomainStore(store)
         census = JobCensus(jobs)
-        domain_store.prepare()
+        await asyncio.to_thread(domain_store.prepare)
         await asyncio.to_thread(jobs.sweep)
         await asyncio.to_thread(census.take)  # what has ended by now is no news
         url = settings.redis_address
@@ -148,9 +148,9 @@ async def shared_limits(settings: Settings, url: str | None, metrics: Metrics) -
 def only_process(settings: Settings) -> Any:
     """Without Redis nothing tells two API processes apart from each other's jobs: the second one is refused."""
     with ExitStack() as stack:
-        lock = stack.enter_context(try_lock(settings.model_store / "jobs" / ".lock"))
+        lock = stack.enter_context(try_lock(settings.jobs_root / "jobs" / ".lock"))
         if not lock:
-            raise Unavailable(f"another API process uses {settings.model_store}; several need Redis (ISOSIM_REDIS_URL)")
+            raise Unavailable(f"another API process uses {settings.jobs_root}; several need Redis (ISOSIM_REDIS_URL)")
         yield
 
 

@@ -21,7 +21,10 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from service.core.errors import Unavailable
+
 ORIGIN = re.compile(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?")
+SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:")  # two letters at least: C: is a drive
 ADDRESS = (
     "not an address like redis://user:password@host:6379/0; signs such as / # ? in a password must be "
     "percent-encoded, or the password given in ISOSIM_REDIS_PASSWORD"
@@ -36,7 +39,8 @@ class Settings(BaseSettings):
     # Where
     host: str = "127.0.0.1"  # any other needs keys, or allow_anonymous
     port: int = Field(default=8000, ge=0, le=65535)  # to bind
-    model_store: Path = Path("model_store")  # a folder; shared by API processes and workers
+    model_store: Path = Path("model_store")  # a folder that API and workers share, or s3://bucket/prefix (how-to)
+    jobs_folder: Path | None = None  # of jobs and posted text; unset: the model store; needed with s3://, and shared
     encoder: str = "minilm"  # an id in the store, or id@digest to pin one export
     next_encoder: str | None = (
         None  # of the store; served beside it while domains move (docs/how-to/migrate-encoder.md)
@@ -135,6 +139,31 @@ class Settings(BaseSettings):
         if value is not None and (url is None or not url.get_secret_value().startswith("rediss://")):
             raise ValueError("only an address that begins with rediss:// is verified")
         return value
+
+    @field_validator("model_store")
+    @classmethod
+    def _is_a_folder_or_a_bucket(cls, value: Path) -> Path:
+        """pathlib writes s3://bucket/prefix as s3:/bucket/prefix, and so it is passed on."""
+        scheme = value.parts[0] if value.parts else ""
+        if SCHEME.fullmatch(scheme) and scheme != "s3:":
+            raise ValueError(f"{scheme}// is not known: a folder, or s3://bucket/prefix")
+        return value
+
+    @property
+    def jobs_root(self) -> Path:
+        """The folder that holds `jobs/`.
+
+        Raises:
+            Unavailable: object storage has none.
+        """
+        if self.jobs_folder is not None:
+            return self.jobs_folder
+        if self.model_store.parts[:1] == ("s3:",):
+            raise Unavailable(
+                "ISOSIM_MODEL_STORE is in object storage, which keeps no jobs: name a folder for them that API and "
+                "workers share (ISOSIM_JOBS_FOLDER)"
+            )
+        return self.model_store
 
     @property
     def redis_address(self) -> str | None:

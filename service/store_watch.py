@@ -21,12 +21,19 @@ async def watch(service: Service, census: JobCensus) -> None:
 
 
 async def watch_champions(service: Service) -> None:
-    """Sees new champions and migrations."""
+    """Sees new champions and migrations. A store that is away is said once, and once that it is back."""
+    away = False
     while True:
         try:
             await service.servings.refresh()
         except Exception:  # the loop's boundary: the volume is away, a file is odd; what is loaded keeps serving
-            log.exception("the model store could not be read")
+            if not away:
+                log.exception("the model store could not be read")
+            away = True
+        else:
+            if away:
+                log.warning("the model store is read again")
+            away = False
         await asyncio.sleep(service.settings.poll_seconds)
 
 

@@ -99,7 +99,7 @@ def run_job(settings: Settings, job_id: str) -> Job:
         JobCancelled: the job had ended, or was cancelled meanwhile, or another attempt has taken this one's place.
         Conflict: another worker is at it.
     """
-    jobs = JobStore(settings.model_store)
+    jobs = JobStore(settings.jobs_root)
     with observed(settings, jobs, job_id) as watched:
         watched.job = calibrate(settings, jobs, job_id, watched.stage)
         return watched.job
@@ -210,7 +210,7 @@ def fail(jobs: JobStore, job: Job, message: str) -> Job:
 def run_queued(job_id: str) -> str:
     """RQ's entry: a job that ended or failed by itself is done for RQ; a killed one is retried."""
     settings = Settings()
-    jobs = JobStore(settings.model_store)
+    jobs = JobStore(settings.jobs_root)
     try:
         if jobs.read(job_id).status in (Status.RUNNING, Status.INTERRUPTED):
             # RQ hands a job out again only after its worker has died.
@@ -231,7 +231,7 @@ def serve_queue(settings: Settings, *, burst: bool = False) -> None:
     assert settings.redis_address is not None  # noqa: S101 - the command line has checked
     connection = Redis.from_url(settings.redis_address, socket_connect_timeout=5.0)
     step_back()
-    work(connection, partial(lost, JobStore(settings.model_store)), settings.log_level.upper(), burst=burst)
+    work(connection, partial(lost, JobStore(settings.jobs_root)), settings.log_level.upper(), burst=burst)
 
 
 def lost(jobs: JobStore, job_id: str) -> None:

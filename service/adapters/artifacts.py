@@ -45,18 +45,27 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def write_json(path: Path, value: object) -> None:
-    write_atomically(path, orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY) + b"\n")
+    write_atomically(path, json_bytes(value))
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """Raises CorruptArtifact where the file is no JSON object; FileNotFoundError where it is not there."""
+    return parsed(path.read_bytes(), f"{path.name} of {path.parent}")
+
+
+def parsed(content: bytes, name: str) -> dict[str, Any]:
+    """Raises CorruptArtifact, with the name, where the content is no JSON object."""
     try:
-        value = orjson.loads(path.read_bytes())
+        value = orjson.loads(content)
     except orjson.JSONDecodeError as error:
-        raise CorruptArtifact(f"{path.name} of {path.parent} is not readable: {error}") from error
+        raise CorruptArtifact(f"{name} is not readable: {error}") from error
     if not isinstance(value, dict):
-        raise CorruptArtifact(f"{path.name} of {path.parent} is not a JSON object")
+        raise CorruptArtifact(f"{name} is not a JSON object")
     return value
+
+
+def json_bytes(value: object) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY) + b"\n"
 
 
 def sha256(path: Path) -> str:
@@ -117,8 +126,7 @@ def seal(folder: Path, place: Path, manifest: Mapping[str, object]) -> None:
         FileExistsError: the place is taken.
     """
     files = {file.name: sha256(file) for file in sorted(folder.iterdir())}
-    facts = {**manifest, "files": files}
-    write_json(folder / MANIFEST, {**facts, SEAL: sealed_by(facts)})
+    write_atomically(folder / MANIFEST, manifest_bytes({**manifest, "files": files}))
     for file in folder.iterdir():
         fsync(file)
     fsync(folder)
@@ -136,12 +144,22 @@ def sealed_by(facts: Mapping[str, object]) -> str:
     return hashlib.sha256(orjson.dumps(facts, option=orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY)).hexdigest()
 
 
+def manifest_bytes(facts: Mapping[str, object]) -> bytes:
+    """A manifest with its seal, as it is kept."""
+    return json_bytes({**facts, SEAL: sealed_by(facts)})
+
+
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Raises FileNotFoundError where there is no such artifact; CorruptArtifact where its manifest was changed."""
-    manifest = read_json(folder / MANIFEST)
+    return parsed_manifest((folder / MANIFEST).read_bytes(), str(folder / MANIFEST))
+
+
+def parsed_manifest(content: bytes, name: str) -> dict[str, Any]:
+    """Raises CorruptArtifact, with the name, where it was changed."""
+    manifest = parsed(content, name)
     seal = manifest.pop(SEAL, None)
     if seal is not None and seal != sealed_by(manifest):
-        raise CorruptArtifact(f"{folder / MANIFEST} was changed after it was written")
+        raise CorruptArtifact(f"{name} was changed after it was written")
     return manifest
 
 

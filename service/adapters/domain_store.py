@@ -1,4 +1,4 @@
-"""Calibrations in the model store: `domains/<domain>/<version>/` and `aliases.json`.
+"""Calibrations in the model store: versions, aliases, and the rules by which they change, wherever they are kept.
 
 Aliases are kept by encoder digest, so that fleets on different encoders share a store: each has its own champion.
 """
@@ -6,7 +6,7 @@ Aliases are kept by encoder digest, so that fleets on different encoders share a
 import contextlib
 import re
 import zipfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,17 +17,19 @@ import numpy.typing as npt
 import safetensors.numpy
 from safetensors import SafetensorError
 
-from service.adapters.artifacts import building, locked, read_json, read_manifest, seal, sweep, verified, write_json
+from service.adapters.artifacts import json_bytes, parsed, verified, write_json
+from service.adapters.domain_folders import Aliased, FolderShelf, Shelf
+from service.adapters.domain_objects import ObjectShelf
+from service.adapters.object_storage import opened, remote
 from service.core.calibration import DOMAIN_NAME
 from service.core.domain_model import DomainModel
 from service.core.errors import Conflict, CorruptArtifact, InvalidInput, NotFound, Unavailable
 
-ALIASES, WEIGHTS, REPORT = "aliases.json", "weights.safetensors", "report.json"
+WEIGHTS, REPORT = "weights.safetensors", "report.json"
 PART = ".npz"  # a file for each part of the domain model
 FORMAT = 1  # of a version's files; raise it when an older release would read them wrongly
-TOMBSTONE = "deleted"  # keeps a deleted version's number from being given again
 NAME = re.compile(DOMAIN_NAME)
-REMEDY = "delete it and promote a version"  # an aliases.json that nobody understands
+REMEDY = "delete it and promote a version"  # aliases that nobody understands
 Weights = dict[str, npt.NDArray[Any]]
 
 
@@ -80,29 +82,38 @@ def understood(named: object) -> bool:
 
 
 class DomainStore:
+    """A folder's domains, or a bucket's (s3://bucket/prefix)."""
+
     def __init__(self, root: Path) -> None:
         self.root = root / "domains"
-        self._prepared = False
+        self.shelf: Shelf = ObjectShelf(opened(root)) if remote(root) else FolderShelf(self.root)
+
+    @property
+    def distant(self) -> bool:
+        """Whether every look at it is a request over the network."""
+        return not self.shelf.exclusive
 
     def prepare(self) -> None:
         """Makes the folder; from then on its absence means that the volume is away."""
-        self.root.mkdir(parents=True, exist_ok=True)
-        self._prepared = True
+        self.shelf.prepare()
 
-    def place(self, domain: str) -> Path:
-        """The folder of a domain; no path is ever made of a name that was not checked.
+    def checked(self, domain: str) -> str:
+        """No path and no key is ever made of a name that was not checked.
 
         Raises:
             InvalidInput: this is no name.
         """
         if not NAME.fullmatch(domain):
             raise InvalidInput(f"domain {domain[:80]!r} is no name")
-        return self.root / domain
+        return domain
 
     def domains(self) -> list[str]:
         """Names of all domains that have a version."""
-        found = {f.parent.parent.name for f in self.root.glob("*/[0-9]*/manifest.json")}
-        return sorted(name for name in found if NAME.fullmatch(name))
+        return list(self.names())
+
+    def names(self, after: str = "", contains: str = "") -> Iterator[str]:
+        """The same one by one in their order, beyond a name; each is looked at when it is asked for."""
+        return (name for name in self.shelf.names(after, contains) if NAME.fullmatch(name))
 
     def changes(self, domains: Collection[str]) -> dict[str, int]:
         """Of those domains that have aliases, a stamp each that differs after they changed; cheap enough to poll.
@@ -110,19 +121,11 @@ class DomainStore:
         Raises:
             OSError: the volume is away; it must not look as if all domains had been deleted.
         """
-        found = {}
-        for name in domains:
-            with contextlib.suppress(FileNotFoundError):
-                facts = (self.place(name) / ALIASES).stat()
-                found[name] = hash((facts.st_mtime_ns, facts.st_ino))
-        if self._prepared and not found:
-            self.root.stat()
-        return found
+        return self.shelf.changes([self.checked(domain) for domain in domains])
 
     def versions(self, domain: str) -> list[int]:
         """Existing versions, rising."""
-        folders = self.place(domain).glob("[0-9]*/manifest.json")
-        return sorted(int(f.parent.name) for f in folders if f.parent.name.isdigit())
+        return self.shelf.versions(self.checked(domain))
 
     def manifest(self, domain: str, version: int) -> dict[str, Any]:
         """A version's facts.
@@ -132,21 +135,21 @@ class DomainStore:
             CorruptArtifact: what is there is another version's, or not understood.
             Unavailable: a newer release wrote it.
         """
-        folder = self.place(domain) / str(version)
+        where = self.shelf.where(self.checked(domain), version)
         try:
-            manifest = read_manifest(folder)
+            manifest = self.shelf.manifest(domain, version)
         except FileNotFoundError:
             raise NotFound(f"domain {domain!r} has no version {version}; it has {self.versions(domain)}") from None
         encoder = manifest.get("encoder")
         if not isinstance(encoder, dict) or not {"id", "digest"} <= encoder.keys():
-            raise CorruptArtifact(f"manifest.json of {folder} names no encoder")
+            raise CorruptArtifact(f"manifest.json of {where} names no encoder")
         if not {"method", "created", "files"} <= manifest.keys():
-            raise CorruptArtifact(f"manifest.json of {folder} names no method, date or files")
+            raise CorruptArtifact(f"manifest.json of {where} names no method, date or files")
         if (manifest.get("domain"), manifest.get("version")) != (domain, version):
-            raise CorruptArtifact(f"{folder} holds version {manifest.get('version')} of {manifest.get('domain')!r}")
+            raise CorruptArtifact(f"{where} holds version {manifest.get('version')} of {manifest.get('domain')!r}")
         if manifest.get("format", FORMAT) not in range(1, FORMAT + 1):
             raise Unavailable(
-                f"{folder} was written by a newer release (format {manifest['format']}, this one reads {FORMAT}); "
+                f"{where} was written by a newer release (format {manifest['format']}, this one reads {FORMAT}); "
                 "run that release, or promote an older version"
             )
         return manifest
@@ -162,7 +165,7 @@ class DomainStore:
     def report(self, domain: str, version: int) -> dict[str, Any]:
         self.manifest(domain, version)
         try:
-            return read_json(self.place(domain) / str(version) / REPORT)
+            return parsed(self.shelf.read(domain, version, REPORT), f"{REPORT} of {self.shelf.where(domain, version)}")
         except FileNotFoundError:  # deleted meanwhile
             raise NotFound(f"domain {domain!r} has no version {version}") from None
 
@@ -170,7 +173,8 @@ class DomainStore:
         """Raises NotFound, or CorruptArtifact with the name of the file that does not match."""
         self.manifest(domain, version)
         try:
-            return read_version(self.place(domain) / str(version))
+            with self.shelf.files(domain, version) as folder:
+                return read_version(folder)
         except (FileNotFoundError, CorruptArtifact):
             self.manifest(domain, version)  # NotFound where it was deleted meanwhile
             raise
@@ -184,40 +188,32 @@ class DomainStore:
         model: DomainModel,
     ) -> int:
         """Writes a new version and returns its number; nothing half-written is ever visible."""
-        place = self.place(domain)
-        with building(place) as folder:
+        with self.shelf.building(self.checked(domain)) as folder:
             if weights is not None:
                 (folder / WEIGHTS).write_bytes(safetensors.numpy.save(weights))  # its own writer raises no OSError
             for name, arrays in model.arrays().items():
                 np.savez(folder / (name + PART), allow_pickle=False, **arrays)
             write_json(folder / REPORT, report)
-            while True:
-                taken = [int(f.name) for f in place.iterdir() if f.name.isdigit()]
-                version = max(taken, default=0) + 1
-                created = datetime.now(UTC).isoformat()
-                facts = {**manifest, "format": FORMAT, "domain": domain, "version": version, "created": created}
-                try:
-                    seal(folder, place / str(version), facts)
-                except FileExistsError:  # another worker took the number
-                    (folder / "manifest.json").unlink()
-                    continue
-                return version
+            created = datetime.now(UTC).isoformat()
+            facts = {**manifest, "format": FORMAT, "domain": domain, "created": created}
+            return self.shelf.publish(domain, folder, facts)
 
-    def _aliases(self, domain: str) -> dict[str, Any]:
-        try:
-            stored = read_json(self.place(domain) / ALIASES)
-        except FileNotFoundError:
+    def _aliases(self, domain: str, found: Aliased) -> dict[str, Any]:
+        if found.content is None:
             return {"revision": 0, "encoders": {}}
+        name = f"aliases.json of {self.shelf.where(domain)}"
+        try:
+            stored = parsed(found.content, name)
         except CorruptArtifact as error:
             raise CorruptArtifact(f"{error}; {REMEDY}") from error
         encoders = stored.get("encoders")
         named = encoders.values() if isinstance(encoders, dict) else [None]
         if not isinstance(stored.get("revision"), int) or not all(map(understood, named)):
-            raise CorruptArtifact(f"{self.place(domain) / ALIASES} is not understood; delete it and promote a version")
+            raise CorruptArtifact(f"{name} is not understood; {REMEDY}")
         return stored
 
     def aliases(self, domain: str, encoder: str) -> Aliases:
-        stored = self._aliases(domain)
+        stored = self._aliases(domain, self.shelf.aliases(self.checked(domain)))
         mine = stored["encoders"].get(encoder, {})
         return Aliases(mine.get("champion"), mine.get("previous"), stored["revision"])
 
@@ -242,44 +238,54 @@ class DomainStore:
         return self._set(domain, encoder, swapped)
 
     def _set(self, domain: str, encoder: str, wanted: Aliases) -> Aliases:
-        with locked(self.place(domain) / ".lock"):
-            stored = self._aliases(domain)
+        with self.shelf.changing(self.checked(domain)) as before:
+            stored = self._aliases(domain, before)
             if stored["revision"] != wanted.revision:
                 raise Conflict(f"the aliases of {domain!r} changed meanwhile; look and try again")
             if wanted.champion is not None:
-                self.manifest(domain, wanted.champion)
+                self.manifest(domain, wanted.champion)  # after the aliases were read: see `_bury`
+                if wanted.champion in stored.get("deleted", ()):
+                    raise NotFound(f"version {wanted.champion} of {domain!r} is being deleted")
             stored["revision"] += 1
             stored["encoders"][encoder] = {"champion": wanted.champion, "previous": wanted.previous}
-            write_json(self.place(domain) / ALIASES, stored)
+            self.shelf.replace(domain, before, json_bytes(stored))
         return replace(wanted, revision=stored["revision"])
 
     def named(self, domain: str) -> set[int]:
         """Versions that are champion or previous for any encoder."""
-        return {v for mine in self._aliases(domain)["encoders"].values() for v in mine.values() if v is not None}
+        return named_in(self._aliases(domain, self.shelf.aliases(self.checked(domain))))
 
     def delete(self, domain: str, version: int) -> None:
         """Raises NotFound; Conflict for a version that an alias names."""
         self.manifest(domain, version)
-        with locked(self.place(domain) / ".lock"):
+        with self.shelf.changing(domain) as before:
             self.manifest(domain, version)
-            if version in self.named(domain):
+            stored = self._aliases(domain, before)
+            if version in named_in(stored):
                 raise Conflict(f"version {version} of {domain!r} is champion or previous and cannot be deleted")
-            self._bury(domain, version)
-
-    def _bury(self, domain: str, version: int) -> None:
-        folder = self.place(domain) / str(version)
-        (folder / "manifest.json").unlink()  # first: from here on the version is not there
-        (folder / TOMBSTONE).touch()
-        for file in folder.iterdir():
-            if file.name != TOMBSTONE:
-                file.unlink()
+            self._bury(domain, [version], before, stored)
 
     def prune(self, domain: str, keep: int) -> list[int]:
         """Deletes all but the newest `keep` versions, never a champion or previous, and what killed workers left."""
-        sweep(*(self.place(domain)).glob(".building-*"))
-        with locked(self.place(domain) / ".lock"):
-            named = self.named(domain)
-            old = [v for v in self.versions(domain)[:-keep] if v not in named]
-            for version in old:
-                self._bury(domain, version)
+        self.shelf.sweep(self.checked(domain))
+        with self.shelf.changing(domain) as before:
+            stored = self._aliases(domain, before)
+            old = [v for v in self.versions(domain)[:-keep] if v not in named_in(stored)]
+            if old:
+                self._bury(domain, old, before, stored)
         return old
+
+    def _bury(self, domain: str, versions: list[int], before: Aliased, stored: dict[str, Any]) -> None:
+        """Without a lock it is the aliases that a deletion and a promotion meet at: one of the two replaces them."""
+        if not self.shelf.exclusive:
+            there = set(self.versions(domain))
+            stored["revision"] += 1
+            stored["deleted"] = sorted({*versions, *there.intersection(stored.get("deleted", ()))})
+            self.shelf.replace(domain, before, json_bytes(stored))
+        for version in versions:
+            self.shelf.bury(domain, version)
+
+
+def named_in(stored: Mapping[str, Any]) -> set[int]:
+    """Versions that aliases name."""
+    return {v for mine in stored["encoders"].values() for v in mine.values() if v is not None}

@@ -1,16 +1,21 @@
 """Exported encoders in the model store: `encoders/<id>/<digest>/`."""
 
 import dataclasses
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from service.adapters.artifacts import building, read_manifest, seal, verified
+from service.adapters.encoder_bucket import EncoderBucket
+from service.adapters.object_storage import key_of, opened, remote
 from service.core.encoders import EncoderSpec
 from service.core.errors import CorruptArtifact, InvalidInput, Unavailable
 
 JOINED, ENCODER, CALIBRATOR, TOKENIZER = "model.onnx", "encoder.onnx", "calibrator.onnx", "tokenizer.json"
+
+CACHE = Path.home() / ".cache" / "isosim"  # of encoders from object storage; their hashes are compared at every start
 
 
 @dataclass(frozen=True)
@@ -52,8 +57,11 @@ class EncoderArtifact:
 
 
 class EncoderStore:
+    """A folder's encoders, or a bucket's: those are fetched into a folder of this machine, and read there."""
+
     def __init__(self, root: Path) -> None:
-        self.root = root / "encoders"
+        self.bucket = EncoderBucket(opened(root), CACHE / key_of(root)) if remote(root) else None
+        self.root = (root if self.bucket is None else self.bucket.folder) / "encoders"
 
     def find(self, name: str) -> EncoderArtifact:
         """The encoder `id` (its newest export) or `id@<digest's beginning>`; files verified.
@@ -63,6 +71,8 @@ class EncoderStore:
             CorruptArtifact: a file does not match its manifest.
         """
         artifact_id, _, digest = name.partition("@")
+        if self.bucket is not None:
+            digest = self.bucket.fetch(artifact_id, digest)
         found = (self.root / artifact_id).glob(f"{digest}*/manifest.json")
         folders = [f.parent for f in found if not f.parent.name.startswith(".")]
         if not folders:
@@ -85,10 +95,14 @@ class EncoderStore:
 
     def ids(self) -> list[str]:
         """Names of all encoders that have an export."""
+        if self.bucket is not None:
+            return self.bucket.ids()
         found = {f.parent.parent.name for f in self.root.glob("*/*/manifest.json") if not f.parent.name.startswith(".")}
         return sorted(found)
 
     def has(self, artifact_id: str, digest: str) -> bool:
+        if self.bucket is not None:
+            return self.bucket.has(artifact_id, digest)
         return (self.root / artifact_id / digest / "manifest.json").is_file()
 
     def add(self, artifact_id: str, spec: EncoderSpec, write: Callable[[Path], dict[str, object]]) -> EncoderArtifact:
@@ -96,10 +110,14 @@ class EncoderStore:
         if not artifact_id.replace("-", "").replace(".", "").replace("_", "").isalnum() or artifact_id[0] in ".-":
             raise InvalidInput(f"encoder id {artifact_id!r}: use letters, digits, '-', '_' and '.'")
         place = self.root / artifact_id / spec.digest
+        if self.bucket is not None:
+            shutil.rmtree(place, ignore_errors=True)  # of an export that was not sent to its end
         with building(place.parent) as folder:
             facts = write(folder)
             created = datetime.now(UTC).isoformat()
             seal(
                 folder, place, {"encoder": dataclasses.asdict(spec), "digest": spec.digest, "created": created, **facts}
             )
+        if self.bucket is not None:
+            self.bucket.send(place)
         return EncoderArtifact(artifact_id, spec, place)

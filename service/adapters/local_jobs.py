@@ -96,6 +96,7 @@ class LocalJobs:
         environment = {
             **os.environ,
             "ISOSIM_MODEL_STORE": str(self.model_store),
+            "ISOSIM_JOBS_FOLDER": str(self.jobs.root.parent),
             "ISOSIM_WORKER_THREADS": str(self.threads),
         }
         # No session of its own: Linux divides time among sessions before it looks at priorities (sched(7), autogroup).

@@ -1,42 +1,67 @@
 """Migrations in the model store: one small file for all domains, so that replicas look at one thing.
 
-`domains/.migrations.json`: no domain's name begins with a dot.
+In a folder `domains/.migrations.json`, changed under a lock: no domain's name begins with a dot. In a bucket
+`domains/migrations.json`, replaced only over the one that was read.
 """
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from service.adapters.artifacts import locked, read_json, write_json
+from service.adapters.artifacts import json_bytes, locked, parsed, write_atomically
+from service.adapters.object_storage import Changed, opened, remote
 from service.core.errors import Conflict, CorruptArtifact, Unavailable
 from service.core.migration import Migration
 
-NAME = ".migrations.json"
+NAME, KEY = ".migrations.json", "domains/migrations.json"
 FORMAT = 1  # raise it when an older release would read the file wrongly
+ATTEMPTS = 5  # in a bucket, where somebody else may be changing another domain's
 
 
 class MigrationStore:
+    """Of a folder, or of a bucket (s3://bucket/prefix)."""
+
     def __init__(self, root: Path) -> None:
         self.path = root / "domains" / NAME
+        self.storage = opened(root) if remote(root) else None
+        self.where = f"{self.storage.address}/{KEY}" if self.storage is not None else str(self.path)
+        self._was_there = False  # the folder: from then on its absence means that the volume is away
 
     def all(self) -> Mapping[str, Migration]:
         """Domain by domain; a missing file is none.
 
         Raises:
             CorruptArtifact: the file is not understood. Unavailable: a newer release wrote it.
+            OSError: the store is away; it must not look as if no domain had moved.
         """
+        return self._understood(self._read()[0])
+
+    def _read(self) -> tuple[bytes | None, str | None]:
         try:
-            stored = read_json(self.path)
+            if self.storage is not None:
+                return self.storage.read(KEY)
+            return self.path.read_bytes(), None
         except FileNotFoundError:
+            if self._was_there:
+                self.path.parent.stat()
+            return None, None
+        finally:
+            self._was_there = self.storage is None and (self._was_there or self.path.parent.is_dir())
+
+    def _understood(self, content: bytes | None) -> dict[str, Migration]:
+        if content is None:
             return {}
+        stored = parsed(content, self.where)
         if isinstance(stored.get("format"), int) and stored["format"] > FORMAT:
-            raise Unavailable(f"{self.path} was written by a newer release (format {stored['format']}); run that one")
+            raise Unavailable(f"{self.where} was written by a newer release (format {stored['format']}); run that one")
         try:
             return {domain: understood(facts) for domain, facts in stored["domains"].items()}
         except (KeyError, TypeError, AttributeError) as error:
             raise CorruptArtifact(
-                f"{self.path} is not understood ({error}); delete it, and every domain is answered as before its "
+                f"{self.where} is not understood ({error}); delete it, and every domain is answered as before its "
                 "migration began"
             ) from error
 
@@ -46,16 +71,32 @@ class MigrationStore:
         Raises:
             Conflict: somebody else has changed it meanwhile.
         """
-        with locked(self.path.with_name(NAME + ".lock")):
-            found = dict(self.all())
-            if found.get(domain) != expected:
-                raise Conflict(f"the migration of {domain!r} changed meanwhile; look and try again")
-            if wanted is None:
-                found.pop(domain, None)
-            else:
-                found[domain] = wanted
-            domains = {name: dataclasses.asdict(one) for name, one in sorted(found.items())}
-            write_json(self.path, {"format": FORMAT, "domains": domains})
+        for _ in range(ATTEMPTS):
+            with self._alone(), contextlib.suppress(Changed):
+                content, tag = self._read()
+                found = self._understood(content)
+                if found.get(domain) != expected:
+                    break
+                if wanted is None:
+                    found.pop(domain, None)
+                else:
+                    found[domain] = wanted
+                domains = {name: dataclasses.asdict(one) for name, one in sorted(found.items())}
+                self._write(json_bytes({"format": FORMAT, "domains": domains}), tag)
+                return
+        raise Conflict(f"the migration of {domain!r} changed meanwhile; look and try again")
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        with locked(self.path.with_name(NAME + ".lock")) if self.storage is None else contextlib.nullcontext():
+            yield
+
+    def _write(self, content: bytes, tag: str | None) -> None:
+        """Raises Changed where a bucket's object is no longer the one that was read."""
+        if self.storage is None:
+            write_atomically(self.path, content)
+        else:
+            self.storage.write(KEY, content, over=tag, new=tag is None)
 
 
 def understood(facts: Any) -> Migration:

@@ -36,6 +36,8 @@ def seed(source: Path, store: Path) -> list[EncoderArtifact]:
                     continue
                 if not mine.has(name, digest):
                     copy(manifest.parent, mine.root / name / digest)
+                    if mine.bucket is not None:
+                        mine.bucket.send(mine.root / name / digest)
                     copied.append(mine.find(f"{name}@{digest}"))
                 champion = DomainStore(source).aliases(DEFAULT, digest).champion
                 if champion is not None:

@@ -19,6 +19,7 @@ router = APIRouter(prefix="/console", tags=["operations"])
 MODULES = (
     "main", "api", "dom", "format", "alerts", "dialogs", "domains", "report", "pictures", "figure", "advisor",
     "distribution", "calibrate", "intake", "labels", "job", "jobs", "compare", "versions",
+    "listing",
 )  # fmt: skip
 PAGE = Page(
     files("service") / "console",

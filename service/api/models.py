@@ -1,7 +1,9 @@
 """Model names of compatible bodies: `isosim`, `isosim/<domain>[@version]`, and with `:raw` the frozen encoder."""
 
 import asyncio
+import itertools
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from service.api.access import calibration_of
@@ -52,26 +54,28 @@ async def resolve(
             ref = DomainRef.parse(f"{ref.name}@{version}")
         return Model(name, await calibration_of(service, trace, ref, splits=splits), space)
     except (InvalidInput, NotFound):
-        known = await names(service, trace.grant)
-        more = f" and {len(known) - LISTED} more (GET /v1/models)" if len(known) > LISTED else ""
+        known = await names(service, trace.grant, LISTED // 2 + 1)
+        more = " and more (GET /v1/models)" if len(known) > LISTED else ""
         asked = name[:80] if version is None else f"{name[:80]} version {version[:20]}"
         unknown = UnknownModel(f"no model {asked!r}; there is {', '.join(known[:LISTED]) or 'none for this key'}{more}")
         unknown.field = "model"
         raise unknown from None
 
 
-async def names(service: Service, grant: Grant) -> list[str]:
-    """All models this server can answer the key for, the default first."""
-    found = await asyncio.to_thread(servable, service, grant)
+async def names(service: Service, grant: Grant, most: int | None = None) -> list[str]:
+    """The models this server can answer the key for, the default first; of the first `most` domains, or of all."""
+    found = await asyncio.to_thread(lambda: list(itertools.islice(servable(service, grant), most)))
     bare = ["isosim"] if grant.may_use(DEFAULT) else []
     return [*bare, *(f"isosim/{domain}{raw}" for domain in found for raw in ("", ":raw"))]
 
 
-def servable(service: Service, grant: Grant) -> list[str]:
+def servable(service: Service, grant: Grant) -> Iterator[str]:
     """The key's domains with a champion for the encoder that answers for them here; reads the store."""
-    others = (name for name in service.domains.domains() if name != DEFAULT and grant.may_use(name))
-    default = [DEFAULT] if grant.may_use(DEFAULT) else []
-    return [*default, *sorted(domain for domain in others if has_champion(service, domain))]
+    if grant.may_use(DEFAULT):
+        yield DEFAULT
+    for name in service.domains.names():
+        if name != DEFAULT and grant.may_use(name) and has_champion(service, name):
+            yield name
 
 
 def has_champion(service: Service, domain: str) -> bool:

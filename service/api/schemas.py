@@ -297,6 +297,7 @@ class DomainState(BaseModel):
 
 class Domains(BaseModel):
     domains: list[DomainState]
+    next: str | None = Field(description="what to give as `after` for the domains that follow; null where none do")
 
 
 class VersionState(VersionSummary):

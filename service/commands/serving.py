@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from service.adapters.object_storage import remote
 from service.commands.shared import EncoderId, Store, need_training, settings_with
 from service.core.errors import IsosimError, Unavailable
 from service.logs import setup as logs
@@ -112,7 +113,9 @@ def worker(
         tracing_class(settings)  # missing packages are said now, not in a job's end
         announcements.worker_starting(settings)
         # RQ's children read their settings anew.
-        os.environ["ISOSIM_MODEL_STORE"] = str(settings.model_store.resolve())
+        store = settings.model_store
+        os.environ["ISOSIM_MODEL_STORE"] = str(store if remote(store) else store.resolve())
+        os.environ["ISOSIM_JOBS_FOLDER"] = str(settings.jobs_root.resolve())
         from service.worker import serve_queue  # noqa: PLC0415
 
         serve_queue(settings, burst=burst)

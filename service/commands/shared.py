@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from service.adapters.object_storage import remote
 from service.commands import completion
 from service.core.errors import InvalidInput, Unavailable
 from service.settings import Settings
@@ -32,6 +33,8 @@ def stored(**given: Any) -> Settings:
         Unavailable: there is none; a wrong path must not look like a store without domains.
     """
     settings = settings_with(**given)
+    if remote(settings.model_store):
+        return settings
     if not settings.model_store.is_dir():
         raise Unavailable(f"no model store at {settings.model_store} (--model-store, ISOSIM_MODEL_STORE)")
     if not any(settings.model_store.iterdir()):  # an OSError says that it cannot be read

@@ -7,7 +7,9 @@ import { count, counted, METHOD_NAMES } from "./format.js";
 import { bodyOf, NotText, understand } from "./intake.js";
 import { jobList } from "./jobs.js";
 import { parsePairs } from "./labels.js";
+import { page, typed, withNamed } from "./listing.js";
 
+const SOME = 200; // domains suggested
 const STEADY = 2000; // distinct sentences that give a steady threshold (docs/quality.md)
 const PROMOTIONS = {
   if_better: "if surely better than the champion",
@@ -20,7 +22,8 @@ const WAIT = 400; // ms after the last key stroke in the text
 
 export async function openCalibrate([wanted = ""], context) {
   const { server, signal } = context;
-  const { domains } = await call("GET", "domains", { signal });
+  const listed = await page(context, { limit: SOME });
+  let domains = await withNamed(listed, [wanted], context);
   const state = { source: null, name: "", understood: null, posting: null };
 
   // The text.
@@ -48,8 +51,10 @@ export async function openCalibrate([wanted = ""], context) {
     seen);
 
   // The options.
-  const list = h("datalist", { id: unique("domains") }, domains.map(({ domain }) => h("option", { value: domain })));
+  const suggestions = () => domains.map(({ domain }) => h("option", { value: domain }));
+  const list = h("datalist", { id: unique("domains") }, suggestions());
   const domain = h("input", { type: "text", list: list.id, value: wanted, autocomplete: "off", autocapitalize: "none", spellcheck: "false", maxlength: "64", oninput: describeDomain });
+  if (listed.next !== null) typed(domain, lookUp); // there are more than were listed
   const method = select(Object.keys(server.fewest).map((name) => [name, METHOD_NAMES[name] ?? name]), "auto", { onchange: showUnderstood });
   const promotion = select(server.promotions.map((name) => [name, PROMOTIONS[name] ?? name]), "if_better");
   const seed = h("input", { type: "number", min: "0", max: "2147483647", step: "1", value: "0" });
@@ -113,6 +118,17 @@ export async function openCalibrate([wanted = ""], context) {
   function showUnderstood() {
     if (!state.understood) return;
     seen.replaceChildren(...describe(state.understood, state.source, method.value, server));
+  }
+
+  async function lookUp(contains) {
+    try {
+      const found = await page(context, { contains, limit: SOME });
+      domains = await withNamed(found, [contains], context);
+      list.replaceChildren(...suggestions());
+      describeDomain();
+    } catch (error) {
+      if (!signal.aborted && !context.refused(error)) report("The domains could not be listed", error);
+    }
   }
 
   function describeDomain() {

@@ -4,7 +4,9 @@ import { report } from "./alerts.js";
 import { call } from "./api.js";
 import { badge, fault, field, h, table } from "./dom.js";
 import { count, oneIn, percent, score } from "./format.js";
+import { page, typed, withNamed } from "./listing.js";
 
+const SOME = 200; // domains offered in a list
 const EXAMPLE = {
   a: "A man is playing a guitar.",
   b: ["Someone plays an instrument.", "A person strums a guitar on stage.", "A man is not playing a guitar.", "Shares fell in London."].join("\n"),
@@ -13,7 +15,8 @@ const FLAGS = { truncated: "cut off: longer than the encoder reads", out_of_doma
 
 export async function openCompare([left = "default", right = ""], context) {
   const { server, signal } = context;
-  const { domains } = await call("GET", "domains", { signal });
+  const listed = await page(context, { limit: SOME });
+  const domains = await withNamed(listed, [left, right], context);
   const mode = (value, label, checked) => h("label", { class: "choice" }, h("input", { type: "radio", name: "mode", value, checked, onchange: arrange }), label);
   const one = mode("one", "Two sentences", true);
   const many = mode("many", "One against many");
@@ -21,6 +24,16 @@ export async function openCompare([left = "default", right = ""], context) {
   const b = h("textarea", { rows: "2" });
   const first = references(domains, left, null);
   const second = references(domains, right, "nothing");
+  const find = listed.next !== null && typed(h("input", { type: "search", autocomplete: "off", maxlength: "64" }), async (contains) => {
+    try {
+      const found = await page(context, { contains, limit: SOME });
+      const known = await withNamed(found, [first.value, second.value], context);
+      offer(first, known, first.value, null);
+      offer(second, known, second.value, "nothing");
+    } catch (error) {
+      if (!signal.aborted && !context.refused(error)) report("The domains could not be listed", error);
+    }
+  });
   const score_ = h("button", { type: "submit", class: "primary" }, "Score");
   const results = h("div", { role: "region", "aria-label": "Scores", "aria-live": "polite" });
   const form = h("form", { class: "card", novalidate: true, onsubmit: submit, onkeydown: (event) => {
@@ -28,6 +41,7 @@ export async function openCompare([left = "default", right = ""], context) {
   } },
     h("fieldset", { class: "choices" }, h("legend", {}, "Compare"), one, many),
     h("div", { class: "row even" }, field("Sentence", a, ""), field("With", b, "")),
+    find && field("Find a domain", find, "There are more domains than the lists below show; they show those with this in their name."),
     h("div", { class: "row" }, field("Scored by", first, ""), field("Beside it", second, "Another domain or version, to see the difference.")),
     h("div", { class: "buttons" }, score_, h("button", { type: "button", onclick: fill }, "Fill in an example"), h("span", { class: "muted small" }, "Ctrl + Enter scores")));
 
@@ -74,11 +88,15 @@ export async function openCompare([left = "default", right = ""], context) {
 
 /** All versions that can answer, by domain, aliases first. */
 function references(domains, chosen, none) {
+  return offer(h("select", {}), domains, chosen, none);
+}
+
+function offer(element, domains, chosen, none) {
   const groups = domains.map(({ domain, champion, previous, versions }) => h("optgroup", { label: domain },
     h("option", { value: domain }, champion ? `${domain}: champion, version ${champion}` : `${domain}: raw cosines`),
     previous && h("option", { value: `${domain}@previous` }, `${domain}: previous, version ${previous}`),
     [...versions].reverse().filter(({ servable }) => servable).map(({ version, method }) => h("option", { value: `${domain}@${version}` }, `${domain}@${version}: ${method}`))));
-  const element = h("select", {}, none && h("option", { value: "" }, none), groups);
+  element.replaceChildren(...[none && h("option", { value: "" }, none), ...groups].filter(Boolean));
   element.value = chosen;
   if (element.selectedIndex < 0) element.selectedIndex = 0;
   return element;

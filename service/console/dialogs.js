@@ -40,7 +40,7 @@ export async function askKey(reason = "") {
     if (!candidate) return;
     use.disabled = true;
     try {
-      await call("GET", "domains", { candidate });
+      await call("GET", "domains?limit=1", { candidate });
     } catch (error) {
       if (!(error instanceof Refused && error.status === 403)) { // 403: a known key that may do other things
         wrong.textContent = `${sentence(explain(error).text)} ${explain(error).next}`;

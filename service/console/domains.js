@@ -1,27 +1,52 @@
 /** All domains with their versions, who answers, and how far what is asked has drifted. */
 
-import { call } from "./api.js";
+import { report } from "./alerts.js";
 import { action, badge, button, facts, h, table } from "./dom.js";
 import { ago, count, counted, methodName, percent, score } from "./format.js";
+import { page, typed } from "./listing.js";
 import { promote, remove, rollBack } from "./versions.js";
 
 const MANY = 8; // domains from which on a filter is offered
 
 export async function openDomains(_, context) {
-  const { domains } = await call("GET", "domains", { signal: context.signal });
-  const cards = domains.map((domain) => domainCard(domain, context));
+  const first = await page(context);
   const heading = h("div", { class: "heading" }, h("h1", {}, "Domains"), action("New calibration", "#/calibrate", { class: "button primary" }));
   const lead = h("p", { class: "lead" },
     "A domain is a kind of text with a scale of its own. Its champion answers requests that name the domain; the other versions wait.");
-  return [heading, lead, domains.length >= MANY && filter(domains, cards), ...cards].filter(Boolean);
+  const cards = h("div", {});
+  show(cards, first, "", context);
+  return [heading, lead, (first.next !== null || first.domains.length >= MANY) && filter(cards, context), cards].filter(Boolean);
 }
 
-function filter(domains, cards) {
-  const input = h("input", {
-    type: "search", "aria-label": "Filter domains by name", placeholder: "Filter by name",
-    oninput: () => cards.forEach((card, index) => { card.hidden = !domains[index].domain.includes(input.value.trim().toLowerCase()); }),
-  });
+/** Adds a page of cards, and a button for the next. */
+function show(cards, { domains, next }, contains, context) {
+  const more = next !== null && button("Show more domains", () => attempt(context, async () => {
+    const following = await page(context, { contains, after: next });
+    more.remove();
+    show(cards, following, contains, context);
+  }));
+  const none = !domains.length && !cards.children.length && h("p", { class: "muted" }, "No domain has this in its name.");
+  cards.append(...[none, ...domains.map((domain) => domainCard(domain, context)), more].filter(Boolean));
+}
+
+/** The server looks for the name: it knows more domains than the page. */
+function filter(cards, context) {
+  const input = h("input", { type: "search", "aria-label": "Filter domains by name", placeholder: "Filter by name", maxlength: "64" });
+  typed(input, (contains) => attempt(context, async () => {
+    const found = await page(context, { contains });
+    if (contains !== input.value.trim().toLowerCase()) return; // typed on meanwhile
+    cards.replaceChildren();
+    show(cards, found, contains, context);
+  }));
   return h("div", { class: "field" }, input);
+}
+
+async function attempt(context, doing) {
+  try {
+    await doing();
+  } catch (error) {
+    if (!context.signal.aborted && !context.refused(error)) report("The domains could not be listed", error, () => attempt(context, doing));
+  }
 }
 
 function domainCard(state, context) {

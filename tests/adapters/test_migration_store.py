@@ -1,21 +1,51 @@
 """Migrations on disk: whole, one change at a time."""
 
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import pytest
+from moto.server import ThreadedMotoServer
 
 from service.adapters.domain_store import DomainStore
 from service.adapters.migration_store import MigrationStore
 from service.core.errors import Conflict, CorruptArtifact, Unavailable
 from service.core.migration import Migration
+from tests.conftest import free_port
+
+
+@pytest.fixture(scope="module")
+def buckets() -> Iterator[str]:
+    """An S3 of our own; its address."""
+    port = free_port()
+    server = ThreadedMotoServer("127.0.0.1", port)
+    server.start()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+        patch.setenv("AWS_ACCESS_KEY_ID", "test")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        yield f"http://127.0.0.1:{port}"
+    server.stop()
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Of a store: a folder, or a bucket."""
+    if request.param == "folder":
+        return tmp_path
+    address = request.getfixturevalue("buckets")
+    httpx.put(f"{address}/{tmp_path.name.replace('_', '-')}").raise_for_status()
+    return Path(f"s3://{tmp_path.name.replace('_', '-')}/models")
+
 
 MIGRATION = Migration("a" * 64, "old", "b" * 64, "new", share=0.25, shadow=1.0, started="2026-11-21T12:00:00+00:00")
 
 
-def test_what_is_written_is_read_and_a_removed_one_is_gone(tmp_path: Path) -> None:
-    store = MigrationStore(tmp_path)
+def test_what_is_written_is_read_and_a_removed_one_is_gone(root: Path) -> None:
+    store = MigrationStore(root)
     assert store.all() == {}
     store.set("news", MIGRATION, expected=None)
     store.set("tickets", replace(MIGRATION, finished=True), expected=None)
@@ -24,8 +54,8 @@ def test_what_is_written_is_read_and_a_removed_one_is_gone(tmp_path: Path) -> No
     assert list(store.all()) == ["tickets"]
 
 
-def test_a_change_of_what_is_no_longer_there_is_refused_and_changes_nothing(tmp_path: Path) -> None:
-    store = MigrationStore(tmp_path)
+def test_a_change_of_what_is_no_longer_there_is_refused_and_changes_nothing(root: Path) -> None:
+    store = MigrationStore(root)
     store.set("news", MIGRATION, expected=None)
     store.set("news", replace(MIGRATION, share=0.5, revision=2), expected=MIGRATION)
     for wanted in (replace(MIGRATION, share=0.9, revision=2), None):
@@ -36,14 +66,14 @@ def test_a_change_of_what_is_no_longer_there_is_refused_and_changes_nothing(tmp_
     assert store.all()["news"].share == 0.5
 
 
-def test_of_many_who_begin_at_once_one_succeeds(tmp_path: Path) -> None:
+def test_of_many_who_begin_at_once_one_succeeds(root: Path) -> None:
     begun: list[int] = []
     gate = threading.Barrier(8)
 
     def begin(number: int) -> None:
         gate.wait()
         try:
-            MigrationStore(tmp_path).set("news", replace(MIGRATION, share=number / 10), expected=None)
+            MigrationStore(root).set("news", replace(MIGRATION, share=number / 10), expected=None)
         except Conflict:
             return
         begun.append(number)
@@ -54,7 +84,7 @@ def test_of_many_who_begin_at_once_one_succeeds(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert len(begun) == 1
-    assert MigrationStore(tmp_path).all()["news"].share == begun[0] / 10
+    assert MigrationStore(root).all()["news"].share == begun[0] / 10
 
 
 @pytest.mark.parametrize(
@@ -77,6 +107,29 @@ def test_what_a_newer_release_wrote_is_not_guessed_at(tmp_path: Path) -> None:
     store.path.write_text('{"format": 2, "moves": []}')
     with pytest.raises(Unavailable, match="newer release"):
         store.all()
+
+
+def test_a_volume_that_is_away_is_no_store_in_which_nothing_moved(tmp_path: Path) -> None:
+    store = MigrationStore(tmp_path)
+    assert store.all() == {}  # nothing is there yet
+    store.set("news", MIGRATION, expected=None)
+    assert store.all() == {"news": MIGRATION}
+    store.path.parent.rename(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="domains"):
+        store.all()
+
+
+def test_changes_of_different_domains_at_once_are_all_kept(root: Path) -> None:
+    names = [f"d{number}" for number in range(4)]
+    threads = [
+        threading.Thread(target=lambda name=name: MigrationStore(root).set(name, MIGRATION, expected=None))
+        for name in names
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(MigrationStore(root).all()) == names
 
 
 def test_it_is_no_domain(tmp_path: Path) -> None:

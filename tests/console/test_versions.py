@@ -8,8 +8,11 @@ from pathlib import Path
 import orjson
 import pytest
 
+from loadtest.many import multiply
 from service.adapters.artifacts import read_manifest, sha256
-from tests.conftest import Process, Serve, Server, serve_with
+from service.adapters.encoder_store import EncoderStore
+from tests.commands.conftest import calibrate
+from tests.conftest import Process, Serve, Server, serve_with, wait_until
 from tests.console.conftest import Visit
 from tests.text import sentences
 
@@ -185,3 +188,25 @@ def test_an_empty_sentence_is_said_at_its_field(visit: Visit, shown: Server) -> 
     assert analyst.focused() == "Sentence"
     analyst.presses("Fill in an example")
     analyst.sees("How to read this")
+
+
+def test_of_many_domains_some_are_shown_and_the_others_found(visit: Visit, serve: Serve, store: Path) -> None:
+    artifact = EncoderStore(store).find("tiny")
+    calibrate(store, artifact, "d0", "sn")
+    multiply(store / "domains" / "d0" / "1", 250)
+    server = serve(model_store=store, encoder="tiny")
+    analyst = visit(server, "#/domains")
+    analyst.sees("d142")
+    assert analyst.page.locator("section.card").count() == 50
+    analyst.page.get_by_role("button", name="Show more domains").click()
+    analyst.sees("d188")
+    assert analyst.page.locator("section.card").count() == 100
+    analyst.page.get_by_label("Filter domains by name").fill("99")
+    analyst.sees("d99")
+    wait_until(lambda: analyst.page.locator("section.card").count() == 2)
+    analyst.go("#/compare/d99")
+    assert analyst.page.get_by_label("Scored by").input_value() == "d99"  # beyond the first page
+    analyst.page.get_by_label("Find a domain").fill("98")
+    wait_until(lambda: analyst.page.locator("option[value=d98]").count() == 2)
+    analyst.go("#/calibrate/d99")
+    analyst.sees("This domain exists")

@@ -20,8 +20,8 @@ pytestmark = pytest.mark.deploy
 # What a server without calibrations, drift, errors or restarts shows nothing of.
 EMPTY = {
     "Out of domain", "Shift of similarities", "Distance from the domain's text", "Spread of the distance", "Champions",
-    "$domain", "Errors by type", "Refused with 429", "Starts", "Answered by the new encoder", "Difference of percentiles",
-    "Pairs that change sides",
+    "$domain", "Errors by type", "Refused with 429", "Starts",
+    "Answered by the new encoder", "Difference of percentiles", "Pairs that change sides",
 }  # fmt: skip
 
 

@@ -60,6 +60,7 @@ def test_no_store_makes_a_path_of_a_wrong_name(place: Path, name: str) -> None:
         lambda: store.load(name, 1), lambda: store.aliases(name, "digest"), lambda: store.delete(name, 1),
         lambda: store.promote(name, "digest", 1, expected=Aliases()), lambda: store.prune(name, 1),
         lambda: store.rollback(name, "digest", expected=Aliases(1, 2)),
+        lambda: store.named(name), lambda: store.changes([name]),
         lambda: store.publish(name, {}, {}, None, DomainModel()),
     ]  # fmt: skip
     for call in calls:
@@ -81,7 +82,8 @@ def test_a_folder_that_is_no_domain_is_none(place: Path, tmp_path: Path) -> None
         (version.parent / "aliases.json").write_text("{}")
     store = DomainStore(tmp_path)
     assert store.domains() == []
-    assert store.changes() == {}
+    with pytest.raises(InvalidInput):
+        store.changes(["UPPER"])
 
 
 @pytest.fixture(scope="module")

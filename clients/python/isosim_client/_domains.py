@@ -9,9 +9,15 @@ from ._retries import Repeat
 from ._scoring import Space
 
 
-def domains() -> Call[tuple[Domain, ...]]:
-    """All domains, with their versions."""
-    return Call(method="GET", path="domains", parse=lambda value: read(Domains, value).domains)
+def domains(*, after: str = "", contains: str = "") -> Call[tuple[Domain, ...]]:
+    """Up to 1,000 domains, with their versions, by name.
+
+    Args:
+        after: the last name of the page before.
+        contains: only domains with this in their name.
+    """
+    query = {name: value for name, value in (("after", after), ("contains", contains)) if value}
+    return Call(method="GET", path="domains", query=query, parse=lambda value: read(Domains, value).domains)
 
 
 def domain(name: str) -> Call[Domain]:

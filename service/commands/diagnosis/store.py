@@ -1,6 +1,7 @@
 """The model store: its folder, the encoder, and the calibrations that are to answer."""
 
 import shutil
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from service.adapters.artifacts import verified
 from service.adapters.calibration_source import StoredCalibrations
 from service.adapters.domain_store import DomainStore
 from service.adapters.encoder_store import JOINED, EncoderArtifact, EncoderStore
+from service.adapters.object_storage import Changed, address, opened, remote
 from service.adapters.onnx_engine import OnnxCalibrator, OnnxEncoder, choose_providers
 from service.adapters.tokenizer import FastTokenizer
 from service.commands.diagnosis.finding import Finding, fault, ok, warning
@@ -33,8 +35,18 @@ LOOSE = 1e-2
 
 def look(settings: Settings) -> Iterator[Finding]:
     root = settings.model_store
-    yield folder(root)
-    yield space(root, settings.max_calibration_bytes)
+    if remote(root):
+        yield bucket(root)
+        try:
+            jobs = settings.jobs_root
+        except IsosimError as error:
+            yield fault("jobs", str(error), "set ISOSIM_JOBS_FOLDER")
+            return
+        yield folder(jobs, "ISOSIM_JOBS_FOLDER")
+        yield space(jobs, settings.max_calibration_bytes)
+    else:
+        yield folder(root)
+        yield space(settings.jobs_root, settings.max_calibration_bytes)
     try:
         artifact = EncoderStore(root).find(settings.encoder)
         verified(artifact.folder)
@@ -49,12 +61,44 @@ def look(settings: Settings) -> Iterator[Finding]:
     yield from calibrations(root, artifact)
 
 
-def folder(root: Path) -> Finding:
+def bucket(root: Path) -> Finding:
+    """Read and written, and whether of two conditional writes one is refused: promotion rests on it."""
+    key = f"doctor-{uuid.uuid4().hex}"
+    try:
+        storage = opened(root)
+        first = storage.write(key, b"first", new=True)
+        try:
+            made_twice = refused(lambda: storage.write(key, b"second", new=True))
+            storage.write(key, b"second", over=first)
+            replaced_twice = refused(lambda: storage.write(key, b"third", over=first))
+        finally:
+            storage.delete([key])
+    except (IsosimError, OSError, Changed) as error:
+        return fault(
+            "store", str(error), "set ISOSIM_MODEL_STORE and AWS's variables; see docs/how-to/object-storage.md"
+        )
+    if not (made_twice and replaced_twice):
+        return fault(
+            "store", f"{address(root)} ignores If-None-Match or If-Match: two workers could both promote",
+            "use a storage that has conditional writes, or a folder",
+        )  # fmt: skip
+    return ok("store", f"{address(root)}: read and written, and conditional writes hold")
+
+
+def refused(write: Callable[[], object]) -> bool:
+    try:
+        write()
+    except Changed:
+        return True
+    return False
+
+
+def folder(root: Path, setting: str = "ISOSIM_MODEL_STORE") -> Finding:
     """Read and written as the server would: it keeps jobs and versions there."""
     try:
         any(root.iterdir())
     except OSError as error:
-        return fault("store", f"{root}: {error.strerror}", "set ISOSIM_MODEL_STORE, or make one: isosim export")
+        return fault("store", f"{root}: {error.strerror}", f"set {setting}, or make one: isosim export")
     probe = root / f".doctor-{np.random.default_rng().integers(1 << 62):x}"
     try:
         probe.write_bytes(b"")

@@ -1,0 +1,173 @@
+"""Domains in object storage, where there are no folders and no locks: files first, then the manifest, made once.
+
+    domains/files/<domain>/<upload>/<file>   never changed; of one attempt to publish
+    domains/manifests/<domain>!<version>     made only where there is none: this takes the number and shows the version;
+                                             empty once the version is deleted, so that the number stays taken
+    domains/aliases/<domain>                 replaced only over the one that was read
+    domains/changes/<ns>-<domain>            empty; says that aliases changed, so that nobody has to look at them all
+
+`!` sorts before everything a name may hold, so that keys and names have one order.
+"""
+
+import contextlib
+import logging
+import tempfile
+import time
+import uuid
+from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from service.adapters.artifacts import MANIFEST, manifest_bytes, parsed_manifest, sha256
+from service.adapters.domain_folders import Aliased
+from service.adapters.object_storage import Changed, Entry, ObjectStorage
+from service.core.errors import Conflict
+
+log = logging.getLogger(__name__)
+
+MANIFESTS, ALIASES, FILES, CHANGES = "domains/manifests/", "domains/aliases/", "domains/files/", "domains/changes/"
+OVERLAP = 300.0  # s by which writers' clocks may be behind before a change is seen only by the next full look
+FULL_LOOK = 60.0  # s between looks at all aliases: for changes whose announcement was lost
+SIDE_BY_SIDE = 8  # files of a version on their way at a time
+
+
+class ObjectShelf:
+    """In a bucket; every worker and API process may be on a machine of its own."""
+
+    exclusive = False
+
+    def __init__(self, storage: ObjectStorage) -> None:
+        self.storage = storage
+        self._stamps: dict[str, int] = {}  # of all aliases, as far as announcements and full looks have told
+        self._looked = -FULL_LOOK  # s, monotonic: the last full look
+        self._announced: set[str] = set()  # announcements seen since the last full look
+
+    def prepare(self) -> None:
+        next(self.storage.list(MANIFESTS), None)
+
+    def names(self, after: str, contains: str) -> Iterator[str]:
+        beyond = f"{MANIFESTS}{after}!~" if after else ""
+        for name, versions in groupby(self.storage.list(MANIFESTS, beyond), lambda entry: split(entry)[0]):
+            if contains in name and any(version.size for version in versions):
+                yield name
+
+    def versions(self, domain: str) -> list[int]:
+        return sorted(split(entry)[1] for entry in self._numbers(domain) if entry.size)
+
+    def _numbers(self, domain: str) -> Iterator[Entry]:
+        return self.storage.list(f"{MANIFESTS}{domain}!")
+
+    def where(self, domain: str, version: int | None = None) -> str:
+        key = ALIASES + domain if version is None else f"{MANIFESTS}{domain}!{version}"
+        return f"{self.storage.address}/{key}"
+
+    def manifest(self, domain: str, version: int) -> dict[str, Any]:
+        content, _ = self.storage.read(f"{MANIFESTS}{domain}!{version}")
+        if not content:
+            raise FileNotFoundError(f"{self.where(domain, version)} is deleted")
+        return parsed_manifest(content, self.where(domain, version))
+
+    def _files(self, domain: str, manifest: Mapping[str, Any]) -> str:
+        return f"{FILES}{domain}/{manifest['upload']}/"
+
+    def read(self, domain: str, version: int, name: str) -> bytes:
+        return self.storage.read(self._files(domain, self.manifest(domain, version)) + name)[0]
+
+    @contextmanager
+    def files(self, domain: str, version: int) -> Iterator[Path]:
+        manifest = self.manifest(domain, version)
+        place = self._files(domain, manifest)
+        with tempfile.TemporaryDirectory(prefix="isosim-") as temporary:
+            folder = Path(temporary) / domain / str(version)
+            folder.mkdir(parents=True)
+            (folder / MANIFEST).write_bytes(manifest_bytes(manifest))
+
+            def fetch(name: str) -> None:
+                with contextlib.suppress(FileNotFoundError):  # whoever compares it with the manifest says so
+                    self.storage.download(place + name, folder / name)
+
+            with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+                list(pool.map(fetch, manifest["files"]))
+            yield folder
+
+    @contextmanager
+    def building(self, domain: str) -> Iterator[Path]:
+        with tempfile.TemporaryDirectory(prefix="isosim-") as folder:
+            yield Path(folder)
+
+    def publish(self, domain: str, folder: Path, facts: Mapping[str, object]) -> int:
+        files = {file.name: sha256(file) for file in sorted(folder.iterdir())}
+        upload = uuid.uuid4().hex
+        with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+            list(pool.map(lambda name: self.storage.upload(f"{FILES}{domain}/{upload}/{name}", folder / name), files))
+        while True:
+            version = max((split(entry)[1] for entry in self._numbers(domain)), default=0) + 1
+            content = manifest_bytes({**facts, "version": version, "upload": upload, "files": files})
+            with contextlib.suppress(Changed):  # another worker took the number
+                self.storage.write(f"{MANIFESTS}{domain}!{version}", content, new=True)
+                return version
+
+    def bury(self, domain: str, version: int) -> None:
+        place = self._files(domain, self.manifest(domain, version))
+        self.storage.write(f"{MANIFESTS}{domain}!{version}", b"")  # first: from here on the version is not there
+        self.storage.delete([entry.key for entry in self.storage.list(place)])
+
+    def aliases(self, domain: str) -> Aliased:
+        try:
+            return Aliased(*self.storage.read(ALIASES + domain))
+        except FileNotFoundError:
+            return Aliased(None)
+
+    @contextmanager
+    def changing(self, domain: str) -> Iterator[Aliased]:
+        yield self.aliases(domain)
+
+    def replace(self, domain: str, before: Aliased, content: bytes) -> None:
+        marked = orjson.dumps({**orjson.loads(content), "change": uuid.uuid4().hex})  # no two writers' are equal
+        try:
+            self.storage.write(ALIASES + domain, marked, over=before.tag, new=before.tag is None)
+        except Changed as error:
+            raise Conflict(f"the aliases of {domain!r} changed meanwhile; look and try again") from error
+        try:
+            self.storage.write(f"{CHANGES}{time.time_ns():020d}-{domain}", b"")
+        except OSError as error:
+            log.warning("the change of %s was not announced, others see it within %g s: %s", domain, FULL_LOOK, error)
+
+    def changes(self, domains: Collection[str]) -> dict[str, int]:
+        """One listing of what was announced lately; every now and then one of all aliases."""
+        if time.monotonic() - self._looked > FULL_LOOK:
+            began = time.monotonic()
+            self._announced = set(self._news())
+            self._stamps = {entry.key.removeprefix(ALIASES): hash(entry.etag) for entry in self.storage.list(ALIASES)}
+            self._looked = began
+        else:
+            for name in self._news():
+                if name in self._announced:
+                    continue
+                domain = name.partition("-")[2]
+                try:
+                    self._stamps[domain] = hash(self.storage.tag(ALIASES + domain))
+                except FileNotFoundError:
+                    self._stamps.pop(domain, None)
+                self._announced.add(name)
+        return {domain: self._stamps[domain] for domain in domains if domain in self._stamps}
+
+    def _news(self) -> Iterator[str]:
+        """What was announced within OVERLAP: a time and a domain each."""
+        since = time.time_ns() - int(OVERLAP * 1e9)
+        for entry in self.storage.list(CHANGES, f"{CHANGES}{since:020d}"):
+            yield entry.key.removeprefix(CHANGES)
+
+    def sweep(self, domain: str) -> None:
+        """Nothing: whose upload it is only its age tells (`isosim store gc`)."""
+
+
+def split(entry: Entry) -> tuple[str, int]:
+    """Domain and version of a manifest's key."""
+    domain, _, version = entry.key.removeprefix(MANIFESTS).rpartition("!")
+    return domain, int(version)
