@@ -339,7 +339,7 @@ def test_of_two_operators_at_once_one_is_refused(site: Site) -> None:
 def test_a_new_champion_that_cannot_answer_leaves_a_split_to_the_old_one_and_a_finish_in_the_open(site: Site) -> None:
     store = DomainStore(site.store)
     begin(site.both, share=1.0, shadow=0)
-    aliases = store.place("tickets") / "aliases.json"
+    aliases = site.store / "domains" / "tickets" / "aliases.json"
     good = aliases.read_bytes()
     try:
         expected = store.aliases("tickets", site.new)
