@@ -93,6 +93,7 @@ def thresholds(
 def moved_thresholds(
     data: Data,
     to: Annotated[str, typer.Option(help="the encoder that thresholds are carried over to")],
+    sources: Annotated[str | None, typer.Option(help="comma-separated; else all six")] = None,
     sentences: Annotated[int, typer.Option(min=200, help="a domain is made from")] = 2000,
     splits: Annotated[int, typer.Option(min=1)] = 5,
     cache: Cache = None,
@@ -103,9 +104,13 @@ def moved_thresholds(
     """Thresholds carried over to another encoder: false matches before and after, among pairs no fit has seen."""
     both = encoder_of(model_store, encoder, cache), encoder_of(model_store, to, cache)
     from service.modelling.quality import moved_thresholds as quality  # noqa: PLC0415
+    from service.modelling.quality.sources import SOURCES  # noqa: PLC0415
 
+    chosen = [*SOURCES] if sources is None else sources.split(",")
+    if not set(chosen) <= SOURCES.keys():
+        raise typer.BadParameter(f"there are {', '.join(SOURCES)}", param_hint="--sources")
     with bar("embedding") as progress:
-        results = quality.measure(data, both, sentences=sentences, splits=splits, progress=progress)
+        results = quality.measure(data, both, chosen, sentences=sentences, splits=splits, progress=progress)
     title = f"{both[0].artifact.id} to {both[1].artifact.id} · false matches, %, means of {splits} splits"
     columns = ("source", "methods", "old threshold", "before", "carried over", "after", "old number reused", "kept")
     table = Table(*columns, title=title)

@@ -1,6 +1,6 @@
 """Does a threshold that is carried over to another encoder keep its false-match rate on text that no fit has seen?"""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,11 +48,17 @@ class Version:
 
 
 def measure(
-    folder: Path, encoders: tuple[Encoder, Encoder], *, sentences: int, splits: int, progress: Progress
+    folder: Path,
+    encoders: tuple[Encoder, Encoder],
+    sources: Sequence[str] = tuple(SOURCES),
+    *,
+    sentences: int,
+    splits: int,
+    progress: Progress,
 ) -> list[Moved]:
     """Calibrates both encoders from the same sentences, and counts all pairs of others."""
     found = []
-    for source in SOURCES:
+    for source in sources:
         texts = sample(folder, source, sentences + MOST_TESTED, least=2 * TESTED)
         vectors = [encode(texts, lambda done, source=source: progress(source, done))[0] for encode in encoders]  # type: ignore[misc]
         found += measure_source(source, texts, vectors, min(sentences, len(texts) - TESTED), splits)
