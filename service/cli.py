@@ -25,6 +25,7 @@ COMMANDS = {  # name: where it is, and what the list says of it
     "threshold": ("calibration:threshold", "Say which similarity to ask for."),
     "domains": ("domains:app", "List domains; show, promote, roll back, delete versions."),
     "keys": ("keys:app", "Make API keys; list a file of them."),
+    "store": ("store:app", "Remove from the store what nobody needs."),
     "export": ("exporting:export", "Export an encoder into the model store."),
     "bundle": ("exporting:bundle", "Write one ONNX file with a domain's weights."),
     "evaluate": ("evaluating:evaluate", "Make the papers' tables: STS12–16, STS-B, SICK-R."),

@@ -2,13 +2,17 @@
 
 import contextlib
 import os
+import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
 from service.adapters.artifacts import MANIFEST, building, locked, read_manifest, seal, sweep, write_atomically
+from service.adapters.garbage import Garbage, drop, leftovers, size_of
 
 ALIASES = "aliases.json"
 TOMBSTONE = "deleted"  # keeps a deleted version's number from being given again
@@ -68,6 +72,10 @@ class Shelf(Protocol):
         """Deletes a version for good; its number is taken for ever."""
         ...
 
+    def size(self, domain: str, version: int) -> int:
+        """Bytes of a version's files."""
+        ...
+
     def aliases(self, domain: str) -> Aliased: ...
 
     def changing(self, domain: str) -> contextlib.AbstractContextManager[Aliased]:
@@ -84,6 +92,10 @@ class Shelf(Protocol):
 
     def sweep(self, domain: str) -> None:
         """Removes what killed writers left."""
+        ...
+
+    def garbage(self, age: float) -> Iterator[Garbage]:
+        """What lies about for at least so many seconds and belongs to no version: uploads, numbers, announcements."""
         ...
 
 
@@ -157,6 +169,9 @@ class FolderShelf:
             if file.name != TOMBSTONE:
                 file.unlink()
 
+    def size(self, domain: str, version: int) -> int:
+        return size_of(self._folder(domain, version))
+
     def aliases(self, domain: str) -> Aliased:
         try:
             return Aliased((self.root / domain / ALIASES).read_bytes())
@@ -184,3 +199,26 @@ class FolderShelf:
 
     def sweep(self, domain: str) -> None:
         sweep(*(self.root / domain).glob(".building-*"))
+
+    def garbage(self, age: float) -> Iterator[Garbage]:
+        yield from leftovers(chain(self.root.glob("*/.building-*"), self.root.glob(f"*/.{ALIASES}.*")), age)
+        for domain in sorted(path for path in self.root.glob("*") if path.is_dir()):
+            numbered = sorted(
+                (path for path in domain.iterdir() if path.name.isdigit()), key=lambda path: int(path.name)
+            )
+            for folder in numbered:
+                if (folder / MANIFEST).exists() or time.time() - folder.stat().st_mtime < age:
+                    continue
+                rest = [file for file in folder.iterdir() if file.name != TOMBSTONE]
+                if rest:
+                    yield Garbage(str(folder), "half deleted", size_of(folder), partial(self._finish, folder))
+                elif folder != numbered[-1]:  # the highest number keeps all below it from being given again
+                    yield Garbage(str(folder), "the number of a deleted version", 0, partial(drop, folder))
+
+    def _finish(self, folder: Path) -> None:
+        """A deletion that was cut off; somebody may have been faster."""
+        if not (folder / MANIFEST).exists():
+            (folder / TOMBSTONE).touch()
+            for file in folder.iterdir():
+                if file.name != TOMBSTONE:
+                    file.unlink(missing_ok=True)

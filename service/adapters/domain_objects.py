@@ -17,7 +17,9 @@ import uuid
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from itertools import groupby
+from datetime import UTC, datetime
+from functools import partial
+from itertools import groupby, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ import orjson
 
 from service.adapters.artifacts import MANIFEST, manifest_bytes, parsed_manifest, sha256
 from service.adapters.domain_folders import Aliased
+from service.adapters.garbage import Garbage
 from service.adapters.object_storage import Changed, Entry, ObjectStorage
 from service.core.errors import Conflict
 
@@ -33,6 +36,7 @@ log = logging.getLogger(__name__)
 MANIFESTS, ALIASES, FILES, CHANGES = "domains/manifests/", "domains/aliases/", "domains/files/", "domains/changes/"
 OVERLAP = 300.0  # s by which writers' clocks may be behind before a change is seen only by the next full look
 FULL_LOOK = 60.0  # s between looks at all aliases: for changes whose announcement was lost
+ANNOUNCED = 3600.0  # s after which everybody has seen a change, by an announcement or a full look
 SIDE_BY_SIDE = 8  # files of a version on their way at a time
 
 
@@ -117,6 +121,9 @@ class ObjectShelf:
         self.storage.write(f"{MANIFESTS}{domain}!{version}", b"")  # first: from here on the version is not there
         self.storage.delete([entry.key for entry in self.storage.list(place)])
 
+    def size(self, domain: str, version: int) -> int:
+        return sum(entry.size for entry in self.storage.list(self._files(domain, self.manifest(domain, version))))
+
     def aliases(self, domain: str) -> Aliased:
         try:
             return Aliased(*self.storage.read(ALIASES + domain))
@@ -164,7 +171,47 @@ class ObjectShelf:
             yield entry.key.removeprefix(CHANGES)
 
     def sweep(self, domain: str) -> None:
-        """Nothing: whose upload it is only its age tells (`isosim store gc`)."""
+        """Announcements that everybody has seen; whose an upload is only its age tells (`garbage`)."""
+        self.storage.delete([entry.key for entry in self._old_news(ANNOUNCED)])
+
+    def _old_news(self, age: float) -> Iterator[Entry]:
+        before = f"{CHANGES}{time.time_ns() - int(max(age, ANNOUNCED) * 1e9):020d}"
+        return takewhile(lambda entry: entry.key < before, self.storage.list(CHANGES))
+
+    def garbage(self, age: float) -> Iterator[Garbage]:
+        keys = [entry.key for entry in self._old_news(age)]
+        if keys:
+            yield Garbage(CHANGES, f"{len(keys)} announcements", 0, partial(self.storage.delete, keys))
+        # Uploads before manifests: one that is published between the two looks is in the second.
+        uploads = {name: list(files) for name, files in groupby(self.storage.list(FILES), upload_of)}
+        manifests = [
+            (domain, list(found)) for domain, found in groupby(self.storage.list(MANIFESTS), lambda e: split(e)[0])
+        ]
+        for domain, entries in manifests:
+            entries.sort(key=lambda entry: split(entry)[1])
+            for entry in entries:
+                if entry.size:
+                    with contextlib.suppress(FileNotFoundError):  # deleted meanwhile: its files go with it
+                        uploads.pop(self._files(domain, self.manifest(domain, split(entry)[1])), None)
+                elif entry is not entries[-1] and old(entry, age):
+                    why = "the number of a deleted version"
+                    yield Garbage(self.where(*split(entry)), why, 0, partial(self.storage.delete, [entry.key]))
+        for name, files in uploads.items():
+            if all(old(file, age) for file in files):
+                keys = [file.key for file in files]
+                size = sum(file.size for file in files)
+                yield Garbage(
+                    f"{self.storage.address}/{name}", "left unfinished", size, partial(self.storage.delete, keys)
+                )
+
+
+def old(entry: Entry, age: float) -> bool:
+    return (datetime.now(UTC) - entry.modified).total_seconds() > age
+
+
+def upload_of(entry: Entry) -> str:
+    """The folder of a version's file."""
+    return entry.key.rpartition("/")[0] + "/"
 
 
 def split(entry: Entry) -> tuple[str, int]:

@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 from service.adapters.artifacts import json_bytes, parsed, verified, write_json
 from service.adapters.domain_folders import Aliased, FolderShelf, Shelf
 from service.adapters.domain_objects import ObjectShelf
+from service.adapters.garbage import superfluous
 from service.adapters.object_storage import opened, remote
 from service.core.calibration import DOMAIN_NAME
 from service.core.domain_model import DomainModel
@@ -265,12 +266,15 @@ class DomainStore:
                 raise Conflict(f"version {version} of {domain!r} is champion or previous and cannot be deleted")
             self._bury(domain, [version], before, stored)
 
-    def prune(self, domain: str, keep: int) -> list[int]:
-        """Deletes all but the newest `keep` versions, never a champion or previous, and what killed workers left."""
+    def prune(self, domain: str, keep: int, spare: Collection[int] = ()) -> list[int]:
+        """Deletes all but the newest `keep` versions, never a champion or previous, and what killed workers left.
+
+        spare: versions that somebody else needs.
+        """
         self.shelf.sweep(self.checked(domain))
         with self.shelf.changing(domain) as before:
             stored = self._aliases(domain, before)
-            old = [v for v in self.versions(domain)[:-keep] if v not in named_in(stored)]
+            old = superfluous(self.versions(domain), keep, {*spare, *named_in(stored)})
             if old:
                 self._bury(domain, old, before, stored)
         return old

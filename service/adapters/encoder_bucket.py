@@ -2,9 +2,14 @@
 
 import contextlib
 import shutil
+from collections.abc import Collection, Iterator
+from datetime import UTC, datetime
+from functools import partial
+from itertools import groupby
 from pathlib import Path
 
 from service.adapters.artifacts import MANIFEST, building, parsed_manifest, read_manifest, verified, write_atomically
+from service.adapters.garbage import Garbage
 from service.adapters.object_storage import Changed, ObjectStorage
 from service.core.errors import CorruptArtifact, Unavailable
 
@@ -78,3 +83,19 @@ class EncoderBucket:
             self.storage.upload(prefix + name, place / name)
         with contextlib.suppress(Changed):  # somebody has exported the same
             self.storage.write(prefix + MANIFEST, (place / MANIFEST).read_bytes(), new=True)
+
+    def garbage(self, age: float, needed: Collection[str] | None) -> Iterator[Garbage]:
+        """Exports that were not sent to their end; and those whose digest nobody needs, unless `needed` is None."""
+        for prefix, entries in groupby(self.storage.list(ENCODERS), lambda entry: entry.key.rpartition("/")[0]):
+            files = sorted(entries, key=lambda entry: not entry.key.endswith(f"/{MANIFEST}"))  # the manifest goes first
+            whole = files[0].key.endswith(f"/{MANIFEST}")
+            unwanted = not whole or (needed is not None and prefix.rpartition("/")[2] not in needed)
+            if unwanted and all((datetime.now(UTC) - entry.modified).total_seconds() > age for entry in files):
+                why = "an encoder nobody names" if whole else "left unfinished"
+                size = sum(entry.size for entry in files)
+                name = f"{self.storage.address}/{prefix}"
+                yield Garbage(name, why, size, partial(self._bury, [entry.key for entry in files]))
+
+    def _bury(self, keys: list[str]) -> None:
+        self.storage.delete(keys[:1])
+        self.storage.delete(keys[1:])

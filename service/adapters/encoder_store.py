@@ -2,20 +2,25 @@
 
 import dataclasses
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from service.adapters.artifacts import building, read_manifest, seal, verified
 from service.adapters.encoder_bucket import EncoderBucket
+from service.adapters.garbage import Garbage, drop, leftovers, since, size_of
 from service.adapters.object_storage import key_of, opened, remote
 from service.core.encoders import EncoderSpec
 from service.core.errors import CorruptArtifact, InvalidInput, Unavailable
 
 JOINED, ENCODER, CALIBRATOR, TOKENIZER = "model.onnx", "encoder.onnx", "calibrator.onnx", "tokenizer.json"
 
-CACHE = Path.home() / ".cache" / "isosim"  # of encoders from object storage; their hashes are compared at every start
+
+def cache() -> Path:
+    """Where this machine keeps encoders that it has fetched; their hashes are compared at every start."""
+    return Path.home() / ".cache" / "isosim"
 
 
 @dataclass(frozen=True)
@@ -56,11 +61,17 @@ class EncoderArtifact:
         return self.folder / TOKENIZER
 
 
+def bury(folder: Path) -> None:
+    """Nobody begins to read an export whose manifest is gone."""
+    (folder / "manifest.json").unlink(missing_ok=True)
+    drop(folder)
+
+
 class EncoderStore:
     """A folder's encoders, or a bucket's: those are fetched into a folder of this machine, and read there."""
 
     def __init__(self, root: Path) -> None:
-        self.bucket = EncoderBucket(opened(root), CACHE / key_of(root)) if remote(root) else None
+        self.bucket = EncoderBucket(opened(root), cache() / key_of(root)) if remote(root) else None
         self.root = (root if self.bucket is None else self.bucket.folder) / "encoders"
 
     def find(self, name: str) -> EncoderArtifact:
@@ -99,6 +110,20 @@ class EncoderStore:
             return self.bucket.ids()
         found = {f.parent.parent.name for f in self.root.glob("*/*/manifest.json") if not f.parent.name.startswith(".")}
         return sorted(found)
+
+    def garbage(self, age: float, needed: Collection[str] | None) -> Iterator[Garbage]:
+        """Unfinished exports; and exports whose digest nobody needs, unless `needed` is None."""
+        if self.bucket is not None:
+            yield from self.bucket.garbage(age, needed)
+            return
+        yield from leftovers(self.root.glob("*/.building-*"), age)
+        if needed is None:
+            return
+        for folder in sorted(manifest.parent for manifest in self.root.glob("*/*/manifest.json")):
+            if folder.name.startswith(".") or folder.name in needed:
+                continue
+            if since(read_manifest(folder).get("created")) > age:
+                yield Garbage(str(folder), "an encoder nobody names", size_of(folder), partial(bury, folder))
 
     def has(self, artifact_id: str, digest: str) -> bool:
         if self.bucket is not None:

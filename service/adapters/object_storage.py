@@ -17,8 +17,8 @@ from typing import Any
 from service.core.errors import Unavailable
 
 SCHEME = "s3:"
-CONNECT, READ = 2.0, 10.0  # s: an outage must not hold up a thread for long; unmeasured
-ATTEMPTS = 2  # of each request, for what passes; a put that is sent again is told by its own mark
+CONNECT, READ = 2.0, 5.0  # s without a byte: an outage must not hold up a thread for long; unmeasured
+ATTEMPTS = 2  # of each request, for what passes
 BATCH = 1000  # keys of one deletion, S3's limit
 REFUSED = ("PreconditionFailed", "ConditionalRequestConflict")
 
@@ -73,7 +73,7 @@ class ObjectStorage:
             raise Unavailable(f"{address(root)} names no bucket: s3://bucket/prefix")
         self.bucket, self.prefix = root.parts[1], "".join(f"{part}/" for part in root.parts[2:])
         self.address = address(root)
-        config = {"connect_timeout": CONNECT, "read_timeout": READ, "retries": {"max_attempts": ATTEMPTS - 1}}
+        config = {"connect_timeout": CONNECT, "read_timeout": READ, "retries": {"max_attempts": 0}}
         self._fs = s3fs.S3FileSystem(config_kwargs=config, use_listings_cache=False, skip_instance_cache=True)
         self._fs.retries = ATTEMPTS
 

@@ -10,6 +10,7 @@ from service.adapters.domain_store import Aliases, DomainStore, Weights
 from service.core.domain_model import DomainModel
 from service.core.errors import Conflict, NotFound
 from tests.core.references import REFERENCE
+from tests.objects import objects  # noqa: F401 - a fixture
 
 BOTH = ("news", "law")
 MINE, THEIRS = "a" * 64, "b" * 64
@@ -20,8 +21,14 @@ def manifest(encoder: str = MINE) -> dict[str, Any]:
     return {"method": "flow", "encoder": {"id": "tiny", "digest": encoder}}
 
 
+@pytest.fixture(params=["folder", "bucket"])
+def domains(request: pytest.FixtureRequest, tmp_path: Path) -> DomainStore:
+    """In a folder, and in object storage."""
+    return DomainStore(tmp_path if request.param == "folder" else request.getfixturevalue("objects").bucket())
+
+
 @pytest.fixture
-def domains(tmp_path: Path) -> DomainStore:
+def in_folder(tmp_path: Path) -> DomainStore:
     return DomainStore(tmp_path)
 
 
@@ -71,13 +78,13 @@ def test_a_store_without_the_domain_has_nothing_of_it(domains: DomainStore) -> N
             read("news", 1)
 
 
-def test_a_store_whose_volume_is_away_is_an_error_and_not_an_empty_one(domains: DomainStore) -> None:
-    domains.prepare()
-    publish(domains)
-    promote(domains, 1)
-    domains.root.rename(domains.root.with_name("away"))
+def test_a_store_whose_volume_is_away_is_an_error_and_not_an_empty_one(in_folder: DomainStore) -> None:
+    in_folder.prepare()
+    publish(in_folder)
+    promote(in_folder, 1)
+    in_folder.root.rename(in_folder.root.with_name("away"))
     with pytest.raises(OSError, match="domains"):
-        domains.changes(["news"])
+        in_folder.changes(["news"])
 
 
 def test_a_publication_that_fails_takes_no_number(domains: DomainStore) -> None:
@@ -172,15 +179,22 @@ def test_a_deleted_version_is_gone_and_its_number_never_returns(domains: DomainS
     with pytest.raises(NotFound):
         domains.delete("news", 2)
     assert publish(domains) == 3
-    assert not list((domains.root / "news").rglob("2/weights*"))
+
+
+def test_a_deleted_version_leaves_its_number_alone(in_folder: DomainStore) -> None:
+    publish(in_folder)
+    in_folder.delete("news", 1)
+    assert [path.name for path in (in_folder.root / "news" / "1").iterdir()] == ["deleted"]
 
 
 def test_deleting_what_is_not_there_changes_nothing(domains: DomainStore) -> None:
     publish(domains)
-    before = sorted(domains.root.rglob("*"))
     with pytest.raises(NotFound):
         domains.delete("typo", 1)
-    assert sorted(domains.root.rglob("*")) == before
+    with pytest.raises(NotFound):
+        domains.promote("typo", MINE, 1, expected=Aliases())
+    assert domains.domains() == ["news"]
+    assert domains.changes(["typo"]) == {}
 
 
 def test_pruning_keeps_the_newest_and_those_with_a_name(domains: DomainStore) -> None:

@@ -1,0 +1,110 @@
+"""`isosim store`: looks after the model store as a whole."""
+
+import contextlib
+import logging
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from service.adapters.domain_store import DomainStore
+from service.adapters.encoder_store import EncoderStore
+from service.adapters.garbage import Garbage, leftovers, since, superfluous
+from service.adapters.job_store import JobStore
+from service.commands.console import print_json, show
+from service.commands.exits import EPILOG
+from service.commands.shared import AsJson, Store, stored
+from service.core.errors import InvalidInput, IsosimError, NotFound, Unavailable
+from service.settings import Settings
+
+log = logging.getLogger(__name__)
+
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+LEAST = 60.0  # s: what is younger may have a writer that does not hold its lock yet
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="Look after the model store as a whole.",
+    epilog=EPILOG,
+)
+
+
+@app.callback()
+def store() -> None:
+    """Look after the model store as a whole."""
+
+
+@app.command(epilog=EPILOG)
+def gc(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would go")] = False,
+    older_than: Annotated[str, typer.Option(help="what is younger stays: 30m, 24h, 7d")] = "24h",
+    encoders: Annotated[
+        bool, typer.Option("--encoders", help="also exports that no version, job or ISOSIM_ENCODER names")
+    ] = False,
+    model_store: Store = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove what nobody needs: unfinished uploads, old versions, numbers of deleted ones."""
+    settings = stored(model_store=model_store)
+    rows, freed = [], 0
+    for found in garbage(settings, seconds(older_than), encoders=encoders):
+        if not dry_run:
+            try:
+                found.remove()
+            except NotFound:
+                continue  # somebody else was faster
+        rows.append({"name": found.name, "why": found.why, "bytes": found.size})
+        freed += found.size
+    if as_json:
+        print_json({"dry_run": dry_run, "bytes": freed, "removed": rows})
+        return
+    if rows:
+        show(("what", "why", "bytes"), [list(row.values()) for row in rows])
+    print(f"{len(rows)} things, {freed:,} bytes {'would be' if dry_run else 'are'} freed")
+
+
+def seconds(text: str) -> float:
+    """Raises InvalidInput where this is no duration of at least a minute."""
+    match = re.fullmatch(r"(\d+)([smhd])", text)
+    if match is None or int(match[1]) * UNITS[match[2]] < LEAST:
+        raise InvalidInput(f"--older-than {text!r}: a number and s, m, h or d, at least {LEAST:g}s")
+    return float(int(match[1]) * UNITS[match[2]])
+
+
+def garbage(settings: Settings, age: float, *, encoders: bool) -> Iterator[Garbage]:
+    """What nobody needs; nothing that a job which has not ended rests on."""
+    domains, exports = DomainStore(settings.model_store), EncoderStore(settings.model_store)
+    records = JobStore(settings.jobs_root)
+    yield from leftovers([*records.root.glob(".spool-*"), *records.root.glob(".building-*")], age)
+    jobs = [job for job in records.all() if not job.status.ended]
+    resting: dict[str, set[int]] = defaultdict(set)
+    for job in jobs:
+        resting[job.request.domain] |= {v for v in (job.request.base, job.request.champion) if v is not None}
+    yield from domains.shelf.garbage(age)
+    needed: set[str] | None = {job.request.encoder for job in jobs}
+    for domain in domains.names():
+        try:
+            found = {version: domains.manifest(domain, version) for version in domains.versions(domain)}
+            fresh = {version for version, manifest in found.items() if since(manifest["created"]) < age}
+            spare = resting[domain] | fresh
+            old = superfluous(found, settings.keep_versions, spare | domains.named(domain))
+        except IsosimError as error:
+            log.warning("%s is left as it is%s: %s", domain, ", and so are all encoders" if encoders else "", error)
+            needed = None  # nobody can say which it names
+            continue
+        if needed is not None:
+            needed |= {manifest["encoder"]["digest"] for manifest in found.values()}
+        remove = partial(domains.prune, domain, settings.keep_versions, spare)  # looks again, and removes all of them
+        for name, size in [(domains.shelf.where(domain, v), domains.shelf.size(domain, v)) for v in old]:
+            yield Garbage(name, "an old version", size, remove)
+    if not encoders:
+        needed = None
+    elif needed is not None:
+        with contextlib.suppress(Unavailable):  # the one that is named is not here
+            needed.add(exports.find(settings.encoder).digest)
+    yield from exports.garbage(age, needed)

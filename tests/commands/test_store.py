@@ -1,0 +1,154 @@
+"""`isosim store gc`: what nobody needs goes, from a folder and from a bucket; what anybody may hold stays."""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from service.adapters.artifacts import building
+from service.adapters.domain_store import DomainStore
+from service.adapters.encoder_store import EncoderArtifact, EncoderStore
+from service.adapters.job_store import JobStore
+from service.adapters.object_storage import address, opened, remote
+from service.adapters.seeding import seed
+from service.commands import store as command_of
+from service.core.domain_model import DomainModel
+from service.core.jobs import JobRequest
+from service.settings import Settings
+from tests.commands.conftest import command
+from tests.objects import objects  # noqa: F401 - a fixture
+
+KEEP = 2
+DAY = 86400.0
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    found: Path = tmp_path / "store" if request.param == "folder" else request.getfixturevalue("objects").bucket()
+    return found
+
+
+def publish(root: Path, encoder: EncoderArtifact, count: int) -> DomainStore:
+    domains = DomainStore(root)
+    facts = {"method": "sn", "encoder": {"id": encoder.id, "digest": encoder.digest}}
+    for _ in range(count):
+        domains.publish("news", facts, {}, {"mean": np.zeros(1000, np.float32)}, DomainModel())
+    domains.promote("news", encoder.digest, 1, expected=domains.aliases("news", encoder.digest))
+    return domains
+
+
+def settings(root: Path, tmp_path: Path) -> Settings:
+    return Settings(model_store=root, jobs_folder=tmp_path / "jobs", keep_versions=KEEP, encoder="tiny")
+
+
+def collect(root: Path, tmp_path: Path, age: float, *, encoders: bool = False) -> list[tuple[str, str]]:
+    """Removes; what it was, by the end of its name, and why."""
+    removed = []
+    for found in command_of.garbage(settings(root, tmp_path), age, encoders=encoders):
+        found.remove()
+        removed.append((found.name.rpartition("/")[2].rpartition("!")[2], found.why))
+    return removed
+
+
+def test_old_versions_go_and_those_with_a_name_or_a_job_or_too_young_stay(
+    root: Path, tmp_path: Path, tiny: EncoderArtifact
+) -> None:
+    domains = publish(root, tiny, 6)
+    jobs = JobStore(tmp_path / "jobs")
+    with jobs.spool() as spool:
+        asked = JobRequest("news", tiny.digest, tiny.id, "sn", "never", base=2, champion=1, labels=20)
+        jobs.create(asked, spool, [], None)
+    assert collect(root, tmp_path, DAY) == []
+    assert domains.versions("news") == [1, 2, 3, 4, 5, 6]
+    assert {why for _, why in collect(root, tmp_path, -1)} == {"an old version"}
+    assert domains.versions("news") == [1, 2, 5, 6]
+    assert collect(root, tmp_path, -1) == [
+        ("3", "the number of a deleted version"),
+        ("4", "the number of a deleted version"),
+    ]
+    assert collect(root, tmp_path, -1) == []
+    assert [domains.load("news", version).manifest["version"] for version in (1, 2, 5, 6)] == [1, 2, 5, 6]
+    assert domains.aliases("news", tiny.digest).champion == 1
+
+
+def test_the_highest_number_stays_taken(root: Path, tmp_path: Path, tiny: EncoderArtifact) -> None:
+    domains = publish(root, tiny, 3)
+    domains.delete("news", 3)
+    domains.delete("news", 2)
+    assert collect(root, tmp_path, -1) == [("2", "the number of a deleted version")]
+    facts = {"method": "sn", "encoder": {"id": tiny.id, "digest": tiny.digest}}
+    assert domains.publish("news", facts, {}, None, DomainModel()) == 4
+
+
+def test_encoders_go_only_when_asked_and_only_those_nobody_names(
+    root: Path, tmp_path: Path, tiny_store: Path, tiny: EncoderArtifact
+) -> None:
+    seed(tiny_store, root)
+    exports = EncoderStore(root)
+    publish(root, tiny, 1)
+    assert collect(root, tmp_path, -1, encoders=True) == []
+    given = settings(root, tmp_path).model_copy(update={"encoder": "another"})
+    assert list(command_of.garbage(given, -1, encoders=True)) == []  # a version names it
+    assert exports.ids() == ["tiny"]
+
+
+def test_an_encoder_that_nobody_names_is_gone_for_good(
+    root: Path, tmp_path: Path, tiny_store: Path, tiny: EncoderArtifact
+) -> None:
+    seed(tiny_store, root)
+    given = settings(root, tmp_path).model_copy(update={"encoder": "another"})
+    assert list(command_of.garbage(given, -1, encoders=False)) == []
+    (found,) = command_of.garbage(given, -1, encoders=True)
+    assert (found.why, found.size > 10_000) == ("an encoder nobody names", True)
+    found.remove()
+    assert EncoderStore(root).ids() == []
+
+
+def test_what_was_left_unfinished_goes_and_what_somebody_is_at_stays(
+    root: Path, tmp_path: Path, tiny: EncoderArtifact
+) -> None:
+    domains = publish(root, tiny, 1)
+    if remote(root):
+        storage = opened(root)
+        storage.write("domains/files/news/0123/weights.safetensors", b"half")
+        storage.write("encoders/tiny/0123/model.onnx", b"half")
+        assert collect(root, tmp_path, DAY) == []
+        assert sorted(collect(root, tmp_path, -1)) == [("", "left unfinished"), ("0123", "left unfinished")]
+        assert [entry.key for entry in storage.list("encoders/")] == []
+    else:
+        old = root / "domains" / "news" / ".building-old"
+        old.mkdir()
+        (old / "weights.safetensors").write_bytes(b"half")
+        with building(root / "domains" / "news") as held:
+            for folder in (old, held):
+                os.utime(folder, (time.time() - 2 * DAY,) * 2)
+            assert collect(root, tmp_path, DAY) == [(".building-old", "left unfinished")]
+            assert held.is_dir()
+    assert domains.load("news", 1).manifest["version"] == 1
+
+
+def test_the_command_says_what_it_frees_and_a_dry_run_removes_nothing(
+    root: Path, tmp_path: Path, tiny: EncoderArtifact
+) -> None:
+    publish(root, tiny, 1)
+    if remote(root):
+        opened(root).write("domains/files/news/0123/weights.safetensors", b"half")
+    (tmp_path / "jobs" / "jobs").mkdir(parents=True)
+    left = tmp_path / "jobs" / "jobs" / ".spool-0123"
+    left.write_bytes(b"half a text")
+    os.utime(left, (time.time() - 2 * DAY,) * 2)
+    store = address(root) if remote(root) else root
+    given: dict[str, Any] = {"model_store": store, "jobs_folder": tmp_path / "jobs"}
+    dry = command("store", "gc", "--dry-run", "--json", **given)
+    assert json.loads(dry.stdout) == {
+        "dry_run": True, "bytes": 11, "removed": [{"name": str(left), "why": "left unfinished", "bytes": 11}]
+    }, dry.stderr  # fmt: skip
+    assert left.exists()
+    assert "1 things, 11 bytes are freed" in command("store", "gc", **given).stdout
+    assert not left.exists()
+    refused = command("store", "gc", "--older-than", "5s", **given)
+    assert (refused.returncode, "at least 60s" in refused.stderr) == (1, True)

@@ -1,0 +1,140 @@
+"""A store in object storage: replicas see each other's promotions, and an outage stops changes alone."""
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from service.adapters.encoder_store import EncoderArtifact, EncoderStore
+from service.adapters.object_storage import address, opened
+from service.adapters.seeding import seed
+from tests.commands.conftest import calibrate, command
+from tests.conftest import Process, Server, serve_with, wait_until
+from tests.faults.load import Load
+from tests.http.test_calibrate import score
+from tests.objects import Objects, objects  # noqa: F401 - a fixture
+from tests.text import sentences
+
+
+@pytest.fixture(scope="module")
+def bucket(objects: Objects, tiny_store: Path, tiny: EncoderArtifact) -> Path:  # noqa: F811
+    """The tiny encoder; `news@1` whitening and `news@2` (champion) sn, `films@1` soft."""
+    root = objects.bucket()
+    seed(tiny_store, root)
+    for domain, method in (("news", "whitening"), ("news", "sn"), ("films", "soft")):
+        calibrate(root, tiny, domain, method)
+    return root
+
+
+@pytest.fixture(scope="module")
+def replicas(bucket: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
+    """Two servers on one bucket, each with jobs of its own."""
+    running: list[Process] = []
+    folders = [tmp_path_factory.mktemp("replica") for _ in range(2)]
+    given = {"model_store": address(bucket), "encoder": "tiny"}
+    yield [serve_with(folder, running, jobs_folder=folder, **given) for folder in folders]
+    for process in running:
+        process.kill()
+
+
+def test_a_replica_answers_with_a_new_champion_within_two_seconds(replicas: list[Server]) -> None:
+    first, second = replicas
+    for version in (1, 2, 1, 2):
+        assert [score(server, "news").json()["version"] for server in replicas] == [3 - version] * 2
+        promoted = first.client.put("/domains/news/champion", json={"version": version})
+        assert promoted.json()["champion"] == version, promoted.text
+        wait_until(lambda: score(second, "news").json()["version"] == version, seconds=2)  # noqa: B023
+
+
+def test_text_that_one_replica_is_given_becomes_a_version_that_the_other_serves(replicas: list[Server]) -> None:
+    first, second = replicas
+    job = first.calibrate("letters", sentences(300), method="sn")
+    assert (job["status"], job["version"], job["promoted"]) == ("succeeded", 1, True), job
+    pairs = {"pairs": [sentences(2)], "domain": "letters"}
+    answers = [server.client.post("/similarity", json=pairs).json() for server in replicas]
+    assert answers[0]["similarity"] == answers[1]["similarity"]
+    listed = [server.client.get("/domains").json()["domains"] for server in replicas]
+    assert [one["domain"] for one in listed[0]] == ["default", "films", "letters", "news"]
+    assert second.client.get("/domains/letters/versions/1").json()["report"]["sentences"] == 300
+    assert first.client.delete("/domains/letters/versions/1").status_code == 409
+    assert second.client.get("/domains/letters").json()["champion"] == 1
+
+
+def test_object_storage_that_hangs_stops_changes_alone_and_is_said_once(
+    objects: Objects,  # noqa: F811
+    replicas: list[Server],
+) -> None:
+    server, other = replicas
+    score(server, "films")
+    before = score(server, "news").json()["version"]
+    with Load(server, "news") as load:
+        load.answered(10)
+        objects.hang()
+        try:
+            load.answered(10)
+            began = time.monotonic()
+            refused = server.client.put("/domains/news/champion", json={"version": 3 - before})
+            assert (refused.status_code, refused.json()["error_type"]) == (503, "Unavailable"), refused.text
+            assert time.monotonic() - began < 30
+            assert score(server, "films").status_code == 200
+            wait_until(lambda: "the model store could not be read" in server.log.read_text())
+            load.answered(10)
+        finally:
+            objects.go_on()
+        wait_until(lambda: "the model store is read again" in server.log.read_text())
+        load.answered(10)
+    load.nothing_was_lost(slowest=5)
+    assert server.log.read_text().count("the model store could not be read") == 1
+    assert server.client.put("/domains/news/champion", json={"version": 3 - before}).status_code == 200
+    wait_until(lambda: score(other, "news").json()["version"] == 3 - before, seconds=2)
+
+
+def test_a_file_that_was_changed_in_the_bucket_is_named_and_not_served(
+    bucket: Path, tiny: EncoderArtifact, replicas: list[Server]
+) -> None:
+    calibrate(bucket, tiny, "hurt", "sn")
+    storage = opened(bucket)
+    key = next(entry.key for entry in storage.list("domains/files/hurt/") if entry.key.endswith("weights.safetensors"))
+    storage.write(key, storage.read(key)[0][:-1] + b"x")
+    answer = replicas[0].client.post("/similarity", json={"pairs": [["a", "b"]], "domain": "hurt"})
+    assert (answer.status_code, answer.json()["error_type"]) == (503, "Unavailable")
+    assert "weights.safetensors does not match" in answer.json()["error"]
+    storage.delete([key])
+    answer = replicas[0].client.post("/similarity", json={"pairs": [["a", "b"]], "domain": "hurt"})
+    assert "weights.safetensors is missing" in answer.json()["error"]
+
+
+def test_an_encoder_is_fetched_once_and_again_where_what_was_kept_is_damaged(bucket: Path) -> None:
+    artifact = EncoderStore(bucket).find("tiny")
+    written = artifact.tokenizer.stat().st_mtime_ns
+    assert EncoderStore(bucket).find("tiny").tokenizer.stat().st_mtime_ns == written
+    good = artifact.tokenizer.read_bytes()
+    artifact.tokenizer.write_bytes(good[:-1])
+    assert EncoderStore(bucket).find(f"tiny@{artifact.digest[:8]}").tokenizer.read_bytes() == good
+    shutil.rmtree(artifact.folder)
+    assert EncoderStore(bucket).find("tiny").tokenizer.read_bytes() == good
+    assert EncoderStore(bucket).ids() == ["tiny"]
+
+
+def test_what_cannot_work_with_object_storage_is_refused_in_one_sentence(bucket: Path, tmp_path: Path) -> None:
+    for words, given, why in (
+        (["serve"], {}, "ISOSIM_JOBS_FOLDER"),
+        (["worker"], {"redis_url": "redis://127.0.0.1:1"}, "ISOSIM_JOBS_FOLDER"),
+        (["serve"], {"jobs_folder": tmp_path, "model_store": "s3://isosim-nowhere"}, "isosim-nowhere"),
+        (["serve"], {"model_store": "gs://bucket"}, "gs:// is not known"),
+    ):
+        settings = {"model_store": address(bucket), "encoder": "tiny", "port": 0} | given
+        done = command(*words, **settings)
+        assert done.returncode in (1, 2), done.stderr
+        assert why in done.stderr.splitlines()[-1], done.stderr
+
+
+def test_doctor_tries_conditional_writes(bucket: Path, tmp_path: Path) -> None:
+    done = command("doctor", model_store=address(bucket), encoder="tiny", jobs_folder=tmp_path)
+    assert "read and written, and conditional writes hold" in done.stdout, done.stdout
+    without = command("doctor", model_store=address(bucket), encoder="tiny")
+    assert "ISOSIM_JOBS_FOLDER" in without.stdout
+    shown = command("domains", "show", "films", model_store=address(bucket), encoder="tiny")
+    assert "films" in shown.stdout, shown.stderr

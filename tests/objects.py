@@ -1,0 +1,69 @@
+"""An object storage of the tests' own: moto's S3 in a process that answers one request after the other.
+
+One after the other, because moto looks at a condition and writes in two steps: with threads two writers both pass.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.conftest import free_port, wait_until
+
+SERVER = """
+import sys
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import run_simple
+run_simple("127.0.0.1", int(sys.argv[1]), DomainDispatcherApplication(create_backend_app), threaded=False)
+"""
+
+
+@dataclass
+class Objects:
+    """A bucket, and the process that keeps it in memory."""
+
+    url: str
+    popen: "subprocess.Popen[bytes]"
+
+    def bucket(self) -> Path:
+        """An empty place in a new bucket, as a store's root."""
+        name = f"isosim-{uuid.uuid4().hex[:12]}"
+        assert httpx.put(f"{self.url}/{name}").status_code == 200
+        return Path(f"s3://{name}/team")
+
+    def hang(self) -> None:
+        os.kill(self.popen.pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        os.kill(self.popen.pid, signal.SIGCONT)
+
+
+@pytest.fixture(scope="module")
+def objects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Objects]:
+    pytest.importorskip("s3fs")
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    given = {
+        "AWS_ENDPOINT_URL": url, "AWS_ACCESS_KEY_ID": "tests", "AWS_SECRET_ACCESS_KEY": "tests",
+        "AWS_DEFAULT_REGION": "us-east-1", "HOME": str(tmp_path_factory.mktemp("home")),  # of fetched encoders
+    }  # fmt: skip
+    before = {name: os.environ.get(name) for name in given}
+    os.environ.update(given)  # the SDK reads them, here and in the processes that tests start
+    popen = subprocess.Popen(
+        [sys.executable, "-c", SERVER, str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    wait_until(lambda: httpx.get(url).status_code == 200)
+    yield Objects(url, popen)
+    popen.kill()
+    popen.wait()
+    for name, value in before.items():
+        os.environ.pop(name)
+        if value is not None:
+            os.environ[name] = value
