@@ -1,34 +1,16 @@
 """Migrations on disk: whole, one change at a time."""
 
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import httpx
 import pytest
-from moto.server import ThreadedMotoServer
 
 from service.adapters.domain_store import DomainStore
 from service.adapters.migration_store import MigrationStore
 from service.core.errors import Conflict, CorruptArtifact, Unavailable
 from service.core.migration import Migration
-from tests.conftest import free_port
-
-
-@pytest.fixture(scope="module")
-def buckets() -> Iterator[str]:
-    """An S3 of our own; its address."""
-    port = free_port()
-    server = ThreadedMotoServer("127.0.0.1", port)
-    server.start()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
-        patch.setenv("AWS_ACCESS_KEY_ID", "test")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        yield f"http://127.0.0.1:{port}"
-    server.stop()
+from tests.objects import Objects, objects  # noqa: F401 - a fixture
 
 
 @pytest.fixture(params=["folder", "bucket"])
@@ -36,9 +18,8 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """Of a store: a folder, or a bucket."""
     if request.param == "folder":
         return tmp_path
-    address = request.getfixturevalue("buckets")
-    httpx.put(f"{address}/{tmp_path.name.replace('_', '-')}").raise_for_status()
-    return Path(f"s3://{tmp_path.name.replace('_', '-')}/models")
+    storage: Objects = request.getfixturevalue("objects")
+    return storage.bucket()
 
 
 MIGRATION = Migration("a" * 64, "old", "b" * 64, "new", share=0.25, shadow=1.0, started="2026-11-21T12:00:00+00:00")
