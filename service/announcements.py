@@ -58,6 +58,12 @@ def starting(settings: Settings, encoder: "EncoderArtifact", providers: list[str
     )
 
 
+def following(encoder: "EncoderArtifact", execution: "Execution") -> None:
+    """The encoder that serves beside the first while domains move to it."""
+    facts: dict[str, object] = {"encoder": encoder.id, "encoder_digest": encoder.digest}
+    say("next encoder", facts | {"precision": encoder.spec.precision, "runs": execution.plan.runs})
+
+
 def worker_starting(settings: Settings) -> None:
     facts: dict[str, object] = {"release": __version__, "pid": os.getpid(), "redis": redis_of(settings)}
     say("worker starting", facts | {"model_store": str(settings.model_store), "threads": settings.worker_threads})

@@ -16,6 +16,7 @@ from service.api import (
     embed,
     errors,
     inference_protocol,
+    migration,
     openai,
     operations,
     rerank,
@@ -51,7 +52,15 @@ def create_app(settings: Settings) -> FastAPI:
     errors.install(app)
     documentation.install(app)
     scoring = (similarity.router, embed.router, rerank.router, openai.scoring, tei.tokens)
-    rest = (calibrate.router, domains.router, openai.router, inference_protocol.router, tei.router, operations.router)
+    rest = (
+        calibrate.router,
+        domains.router,
+        migration.router,
+        openai.router,
+        inference_protocol.router,
+        tei.router,
+        operations.router,
+    )
     for router in (*scoring, *rest, console.router, docs_page.router):
         app.include_router(router)
     app.add_middleware(Envelope)

@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 from service import __version__
 from service.core.batching import BatchStats
 from service.core.calibration import Calibration
+from service.core.comparison import RATES, Batch
 from service.core.drift import Drift
 from service.core.embedding import CacheLookup, Timings
 from service.core.jobs import Job, Status
@@ -34,6 +35,8 @@ DRIFT = {
 }
 LIMITS = ("rate", "concurrent")
 CLOSED = ("headers", "body", "reading", "room", "full")  # too slow or too large; too slow; too slow; see http_protocol
+DIFFERENCES = (1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3)  # of percentiles, which lie in 0–1
+DROPPED = ("full", "busy", "failed")  # too many wait; requests left no moment; an error
 MAX_DOMAINS = 500  # champion series; domains beyond it are served all the same, but have none
 
 
@@ -106,6 +109,22 @@ class Metrics:
         self.load_failures = Counter(
             "isosim_calibration_load_failures_total", "Champions that could not be loaded", registry=r
         )
+        self.split = Counter(
+            "isosim_split_requests_total", "Requests for scores of a domain that moves to another encoder, by side",
+            ["domain", "side"], registry=r,
+        )  # fmt: skip
+        self.shadow_difference = Histogram(
+            "isosim_shadow_percentile_difference",
+            "Between the percentiles that the old and the new encoder give a pair, for the pairs both have scored",
+            ["domain"], buckets=DIFFERENCES, registry=r,
+        )  # fmt: skip
+        self.shadow_changed = Counter(
+            "isosim_shadow_changed_sides_total", "Pairs on another side of the threshold with this false-match rate",
+            ["domain", "rate"], registry=r,
+        )  # fmt: skip
+        self.shadow_dropped = Counter(
+            "isosim_shadow_dropped_total", "Sampled requests that the new encoder did not score", ["reason"], registry=r
+        )  # fmt: skip
         self.keys = Gauge("isosim_api_keys", "API keys in force", registry=r)
         self.keys_valid = Gauge(
             "isosim_api_keys_file_valid",
@@ -141,6 +160,7 @@ class Metrics:
         self._lookups = {labels: self.cache.labels(*labels) for labels in results}
         self._answers: dict[tuple[str, int], Any] = {}
         self._champions: dict[str, tuple[str, str, str]] = {}
+        self._moving: set[str] = set()  # domains with series of their migration
         self._touch()
 
     def _touch(self) -> None:
@@ -156,6 +176,8 @@ class Metrics:
             self.limited.labels(limit)
         for reason in CLOSED:
             self.connections_closed.labels(reason)
+        for reason in DROPPED:
+            self.shadow_dropped.labels(reason)
 
     def observe_batch(self, batch: BatchStats) -> None:
         self.batch_texts.observe(batch.texts)
@@ -220,6 +242,28 @@ class Metrics:
         before = self._champions.pop(domain, None)
         if before is not None:
             self.champion.remove(*before)
+
+    def observe_split(self, domain: str, side: str) -> None:
+        if self._is_shown(domain):
+            self.split.labels(domain, side).inc()
+
+    def observe_shadow(self, domain: str, batch: Batch) -> None:
+        if not self._is_shown(domain):
+            return
+        series = self.shadow_difference.labels(domain)
+        for difference in batch.differences.tolist():
+            series.observe(difference)
+        for rate in RATES:
+            self.shadow_changed.labels(domain, f"{rate:g}").inc(batch.changed(rate))
+
+    def observe_shadow_dropped(self, reason: str) -> None:
+        self.shadow_dropped.labels(reason).inc()
+
+    def _is_shown(self, domain: str) -> bool:
+        """Whether a domain that moves has series; the first ones do."""
+        if len(self._moving) < MAX_DOMAINS:
+            self._moving.add(domain)
+        return domain in self._moving
 
     def observe_drift(self, domains: Mapping[str, Drift]) -> None:
         """A series for each domain whose window holds enough; the windows are bounded in number."""

@@ -11,35 +11,29 @@ from typing import TYPE_CHECKING, Any
 
 from threadpoolctl import threadpool_limits
 
-from service import announcements
-from service.adapters import probe
 from service.adapters.artifacts import try_lock
-from service.adapters.calibration_source import StoredCalibrations
-from service.adapters.device import plan_execution, usable_cores
 from service.adapters.domain_store import DomainStore
-from service.adapters.encoder_store import EncoderArtifact, EncoderStore
 from service.adapters.job_census import JobCensus
 from service.adapters.job_store import JobStore
 from service.adapters.local_jobs import LocalJobs
-from service.adapters.onnx_engine import OnnxCalibrator, OnnxEncoder, choose_providers, on_gpu
+from service.adapters.migration_store import MigrationStore
 from service.adapters.redis_cache import RedisCache
 from service.adapters.redis_limits import RedisLimits
 from service.adapters.redis_pulse import beat
 from service.adapters.rq_jobs import RqJobs
 from service.adapters.tasks import end
-from service.adapters.tokenizer import FastTokenizer
 from service.api.auth import Keys
 from service.api.observation import Observer
 from service.api.request_log import AccessLog
+from service.api.serving import Servings
+from service.api.shadowing import Shadow
 from service.api.state import Phase, Service
 from service.core.drift import DriftMonitor
-from service.core.embedding import Embedder
 from service.core.errors import Unavailable
 from service.core.jobs import JobRunner
 from service.core.memory_cache import MemoryCache
 from service.core.rate_limit import Limits, LocalLimits
-from service.core.registry import Registry
-from service.core.texts import VectorCodec
+from service.encoder_parts import EncoderParts, plans
 from service.logs import setup as logs
 from service.metrics import Metrics
 from service.settings import Settings
@@ -54,8 +48,6 @@ log = logging.getLogger("isosim")
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 LAST_SPANS = 0.5  # s to send them where requests have taken all the time there was
 LEASE_MARGIN = 10.0  # s a request counts as under way beyond the time it may take
-GPU_WARM_LENGTHS = (16, 32, 64, 128, 256, 512)
-WARM_LENGTHS = (4, 16, 64)  # tokens; a first run at a new size allocates
 
 
 def check_exposure(settings: Settings) -> None:
@@ -77,31 +69,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         stack.enter_context(threadpool_limits(1, "blas"))
         metrics = Metrics()
         store, jobs = settings.model_store, JobStore(settings.jobs_root)
-        artifact = await asyncio.to_thread(EncoderStore(store).find, settings.encoder)
-        providers = await asyncio.to_thread(choose_providers, settings.providers, artifact.calibrator)
-        execution = plan_execution(
-            providers,
-            usable_cores(),
-            runs=settings.runs,
-            threads=settings.threads,
-            max_batch_tokens=settings.max_batch_tokens,
-            max_batch_texts=settings.max_batch_texts,
-            max_queued_texts=settings.max_queued_texts,
-            max_wait=settings.max_wait,
-            alone=settings.alone,
-        )
-        announcements.starting(settings, artifact, providers, execution)
-        # One after the other: loaded side by side the two peaks of memory add up.
-        encoder = await asyncio.to_thread(
-            OnnxEncoder,
-            artifact.encoder,
-            providers,
-            execution.threads,
-            artifact.spec.pad_token_id,
-            threads_alone=execution.threads_alone,
-            memory=settings.gpu_memory_bytes,
-        )
-        calibrator = await asyncio.to_thread(OnnxCalibrator, artifact.calibrator, providers)
+        first, following = await plans(settings)
         domain_store = DomainStore(store)
         census = JobCensus(jobs)
         await asyncio.to_thread(domain_store.prepare)
@@ -118,61 +86,37 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             metrics.redis_up.read = lambda: shared.up
             stack.push_async_callback(end, asyncio.create_task(beat(shared), name="redis-pulse"))
         limits = await stack.enter_async_context(shared_limits(settings, url, metrics))
-        registry = Registry(
-            StoredCalibrations(domain_store, calibrator, artifact.digest),
-            artifact.digest,
-            resident_bytes=settings.resident_bytes,
-            on_champion=metrics.observe_champion,
-            on_dropped=metrics.forget_champion,
-            on_failure=lambda _: metrics.load_failures.inc(),
-        )
-        metrics.resident.read = lambda: registry.size
-        await registry.refresh()  # `default` alone; the others when they are asked for
-        tokenizer = FastTokenizer(artifact.tokenizer, artifact.spec.max_length)
-        embedder = stack.enter_context(
-            Embedder(
-                tokenizer,
-                encoder,
-                encoder_digest=artifact.digest,
-                codec=VectorCodec(settings.cache_precision, artifact.spec.dim),
-                memory=MemoryCache(settings.memory_cache_bytes),
-                shared=shared,
-                plan=execution.plan,
-                on_batch=metrics.observe_batch,
-                on_lookup=metrics.observe_lookup,
-            )
-        )
+        servings = Servings(MigrationStore(store), metrics)
+        await servings.refresh_migrations()  # first: a server that may not answer for a domain knows it from the start
+        resident = settings.resident_bytes // (1 if following is None else 2)
+        memory = MemoryCache(settings.memory_cache_bytes)
+        parts = EncoderParts(settings, metrics, domain_store, servings, memory, shared, resident)
+        quiet = await parts.open_both(first, following, stack)
+        metrics.resident.read = lambda: servings.resident
         runner: JobRunner
         if url is None:
             runner = await stack.enter_async_context(
-                LocalJobs(
-                    jobs, store, settings.worker_threads, settings.job_timeout, on_busy=embedder.batcher.set_crowded
-                )
+                LocalJobs(jobs, store, settings.worker_threads, settings.job_timeout, on_busy=servings.set_crowded)
             )
         else:
             runner = RqJobs(url, settings.job_timeout)
+        shadow = Shadow(servings, quiet, metrics)
+        await stack.enter_async_context(shadow.running())
         service = Service(
             settings=settings,
             metrics=metrics,
             keys=stack.enter_context(Keys(settings.api_keys_file).watched()),
             limits=limits,
-            encoder=artifact,
-            tokenizer=tokenizer,
-            embedder=embedder,
-            registry=registry,
+            servings=servings,
+            shadow=shadow,
             domains=domain_store,
             jobs=jobs,
             runner=runner,
             drift=DriftMonitor(),
             observer=observe(settings, metrics, stack),
         )
+        artifact = first.artifact
         metrics.encoder.info({"id": artifact.id, "digest": artifact.digest, "precision": artifact.spec.precision})
-        await warm_up(encoder, artifact, GPU_WARM_LENGTHS if on_gpu(providers) else WARM_LENGTHS)
-        off = await asyncio.to_thread(probe.check, artifact, tokenizer, encoder)
-        if off is None:
-            log.warning(
-                "encoder %s was exported without a known vector; export it again to have one checked", artifact.id
-            )
         watcher = asyncio.create_task(watch(service, census), name="store-watch")
         stack.push_async_callback(end, watcher)
         # What is there now stays: the collector need not look at it again and again, least of all in a request.
@@ -181,15 +125,6 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         service.phase = Phase.SERVING
         yield service
         service.phase = Phase.STOPPING
-
-
-async def warm_up(encoder: OnnxEncoder, artifact: EncoderArtifact, lengths: tuple[int, ...]) -> None:
-    """Both ways of running, each with a batch of two texts of these lengths (tokens)."""
-    spec = artifact.spec
-    for length in lengths:
-        some = encoder.prepare([[spec.pad_token_id] * min(length, spec.max_length)] * 2)
-        for alone in (False, True):
-            await asyncio.to_thread(encoder.run, some, alone=alone)
 
 
 @asynccontextmanager

@@ -42,6 +42,9 @@ class Settings(BaseSettings):
     model_store: Path = Path("model_store")  # a folder that API and workers share, or s3://bucket/prefix (how-to)
     jobs_folder: Path | None = None  # of jobs and posted text; unset: the model store; needed with s3://, and shared
     encoder: str = "minilm"  # an id in the store, or id@digest to pin one export
+    next_encoder: str | None = (
+        None  # of the store; served beside it while domains move (docs/how-to/migrate-encoder.md)
+    )
     redis_url: SecretStr | None = None  # redis://user:password@host:6379/0, rediss:// with TLS; without it: one process
     redis_password: SecretStr | None = None  # where a secret holds it alone, as it is; percent-encoded in redis_url
     redis_ca_file: FilePath | None = None  # PEM; authority of the server's certificate (rediss://); unset: the system's

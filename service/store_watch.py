@@ -21,11 +21,11 @@ async def watch(service: Service, census: JobCensus) -> None:
 
 
 async def watch_champions(service: Service) -> None:
-    """Sees new champions. A store that is away is said once, and once that it is back."""
+    """Sees new champions and migrations. A store that is away is said once, and once that it is back."""
     away = False
     while True:
         try:
-            await service.registry.refresh()
+            await service.servings.refresh()
         except Exception:  # the loop's boundary: the volume is away, a file is odd; what is loaded keeps serving
             if not away:
                 log.exception("the model store could not be read")

@@ -13,8 +13,11 @@ from service.core.errors import NotFound
 from service.core.jobs import Job
 
 
-async def calibration_of(service: Service, trace: Trace, ref: DomainRef | str) -> Calibration:
+async def calibration_of(service: Service, trace: Trace, ref: DomainRef | str, *, splits: bool = False) -> Calibration:
     """What answers for a domain, if the request's key may use it. No route resolves a domain in another way.
+
+    `splits`: the request asks for scores, and so takes part where a domain's requests are split between two encoders.
+    Vectors do not: those of two encoders must not lie side by side in somebody's index.
 
     Raises:
         InvalidInput: the text names no domain.
@@ -23,7 +26,11 @@ async def calibration_of(service: Service, trace: Trace, ref: DomainRef | str) -
     """
     ref = DomainRef.parse(ref) if isinstance(ref, str) else ref
     trace.grant.check_domain(ref.name)
-    return await service.registry.resolve(ref)
+    found = await service.servings.resolve(ref, trace.split_key if splits else None)
+    side = service.servings.side(found) if splits and ref.version == "champion" else None
+    if side is not None:
+        service.metrics.observe_split(ref.name, side)
+    return found
 
 
 async def permitted_domain(

@@ -20,7 +20,7 @@ from service.api.middleware import Trace
 from service.api.requests import TraceDep, documented, needs
 from service.api.schemas import CalibrateOptions, CalibrateRequest, JobAccepted, Jobs, JobState
 from service.api.state import Service, ServiceDep
-from service.api.submission import accept, check_domain, check_room, intake_limits, read_json_body, spooling
+from service.api.submission import accept, check_domain, check_room, intake_limits, meant, read_json_body, spooling
 from service.core.errors import Conflict, Overloaded, UnsupportedMedia
 from service.core.jobs import Job, JobRequest, Status
 
@@ -69,6 +69,7 @@ async def calibrate(
     promote: Annotated[str, Query()] = "if_better",
     seed: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
     normalization: Annotated[str, Query()] = "none",
+    encoder: Annotated[str, Query()] = "answering",
     idempotency_key: Annotated[str | None, Header(max_length=256)] = None,
 ) -> Response:
     """Fits a calibration to unlabelled text of a domain, in the background."""
@@ -82,17 +83,19 @@ async def calibrate(
         if kind in FORMATS:
             given = {
                 "domain": domain, "method": method, "promote": promote, "seed": seed, "normalization": normalization,
+                "encoder": encoder,
             }  # fmt: skip
             options = checked_options(given, trace)
             await stream(request, intake.feed)
             await asyncio.to_thread(intake.close)
         else:
             options = await asyncio.to_thread(take_json, await read_json_body(request), intake, trace)
-        notices = intake.check_enough(options.method)
+        artifact = meant(service, options.domain, options.encoder).encoder
+        notices = intake.check_enough(options.method, artifact.spec.dim)
         wanted = JobRequest(
             domain=options.domain,
-            encoder=service.encoder.digest,
-            encoder_id=service.encoder.id,
+            encoder=artifact.digest,
+            encoder_id=artifact.id,
             method=options.method,
             promote=options.promote,
             seed=options.seed,

@@ -48,10 +48,10 @@ def console_with_slash() -> Response:
 @router.get("/server.json", responses={503: documented()[503]})
 def console_facts(service: ServiceDep) -> ConsoleFacts:
     """What the page must know to explain itself: limits, methods, whether a key is needed. Itself it needs none."""
-    settings, spec = service.settings, service.encoder.spec
+    settings, encoder = service.settings, service.servings.first.encoder
     return ConsoleFacts(
         version=__version__,
-        encoder=ConsoleEncoder(id=service.encoder.id, digest=service.encoder.digest, dim=spec.dim),
+        encoder=ConsoleEncoder(id=encoder.id, digest=encoder.digest, dim=encoder.spec.dim),
         keys=settings.api_keys_file is not None,
         limits=ConsoleLimits(
             characters=settings.max_characters,
@@ -59,7 +59,7 @@ def console_facts(service: ServiceDep) -> ConsoleFacts:
             bytes=settings.max_calibration_bytes,
             pairs=settings.max_pairs,
         ),
-        fewest={method: fewest_sentences(method, spec.dim) for method in METHODS},
+        fewest={method: fewest_sentences(method, encoder.spec.dim) for method in METHODS},
         steady_flow=STEADY_FLOW,
         promotions=list(PROMOTIONS),
         normalizations=list(NORMALIZATIONS),

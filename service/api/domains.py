@@ -50,7 +50,7 @@ def summary(service: Service, domain: str, version: int) -> VersionSummary:
         encoder=manifest["encoder"]["digest"],
         created=manifest["created"],
         sentences=manifest.get("sentences"),
-        servable=manifest["encoder"]["digest"] == service.encoder.digest,
+        servable=service.servings.find(manifest["encoder"]["digest"]) is not None,
     )
 
 
@@ -63,7 +63,7 @@ def state(service: Service, domain: str) -> DomainState:
     aliases = Aliases()
     builtin = 0 if domain == DEFAULT else None
     try:
-        aliases = service.domains.aliases(domain, service.encoder.digest)
+        aliases = service.domains.aliases(domain, service.servings.settled(domain).digest)
     except CorruptArtifact as error:
         builtin = None
         unreadable.append(str(error))
@@ -174,12 +174,12 @@ async def post_labels(
         intake = Intake(spool, limits)
         await asyncio.to_thread(intake.add_labels, body.labels, lambda index: f"labels.{index}")
         intake.check_labels()
-        aliases = await asyncio.to_thread(service.domains.aliases, domain, service.encoder.digest)
+        aliases = await asyncio.to_thread(service.domains.aliases, domain, base.encoder)
         normalization = base.model.normalization
         wanted = JobRequest(
             domain=domain,
-            encoder=service.encoder.digest,
-            encoder_id=service.encoder.id,
+            encoder=base.encoder,
+            encoder_id=service.servings.of(base).encoder.id,
             method=base.method,
             promote=body.promote,
             seed=body.seed,
@@ -193,25 +193,24 @@ async def post_labels(
 
 @router.put("/{domain}/champion", dependencies=[*ADMIN, JsonBody], responses=documented(404, 409, 413, 415, 422))
 async def put_champion(domain: DomainName, body: ChampionRequest, service: ServiceDep, trace: TraceDep) -> DomainState:
-    """Makes a version the champion; it is loaded and verified first."""
-    expected = await asyncio.to_thread(service.domains.aliases, domain, service.encoder.digest)
-    await calibration_of(service, trace, DomainRef(domain, body.version))
-    digest = service.encoder.digest
-    await asyncio.to_thread(service.domains.promote, domain, digest, body.version, expected=expected)
-    await service.registry.refresh()
+    """Makes a version the champion for the encoder it was made for; it is loaded and verified first."""
+    known = {s.digest: await asyncio.to_thread(service.domains.aliases, domain, s.digest) for s in service.servings.all}
+    digest = (await calibration_of(service, trace, DomainRef(domain, body.version))).encoder
+    await asyncio.to_thread(service.domains.promote, domain, digest, body.version, expected=known[digest])
+    await service.servings.refresh()
     return await asyncio.to_thread(state, service, domain)
 
 
 @router.post("/{domain}/rollback", dependencies=ADMIN, responses=documented(404, 409, 422))
 async def rollback(domain: DomainName, service: ServiceDep, trace: TraceDep) -> DomainState:
-    """Swaps champion and previous."""
+    """Swaps champion and previous, for the encoder that answers for the domain."""
     await asyncio.to_thread(state, service, domain)
-    digest = service.encoder.digest
+    digest = service.servings.answering(domain).digest
     expected = await asyncio.to_thread(service.domains.aliases, domain, digest)
     if expected.previous is not None:
         await calibration_of(service, trace, DomainRef(domain, expected.previous))
     await asyncio.to_thread(service.domains.rollback, domain, digest, expected=expected)
-    await service.registry.refresh()
+    await service.servings.refresh()
     return await asyncio.to_thread(state, service, domain)
 
 
@@ -219,5 +218,6 @@ async def rollback(domain: DomainName, service: ServiceDep, trace: TraceDep) -> 
 async def delete_version(domain: DomainName, version: VersionNumber, service: ServiceDep) -> Response:
     """Deletes a version for good; its number is not given again."""
     await asyncio.to_thread(service.domains.delete, domain, version)
-    service.registry.drop(domain, version)
+    for serving in service.servings.all:
+        serving.registry.drop(domain, version)
     return Response(status_code=204)

@@ -24,12 +24,15 @@ ANSWERS = documented(400, 404, 409, 413, 415, 422, 424, 429)
 async def embed(body: EmbedRequest, service: ServiceDep, trace: TraceDep) -> Response:
     """One vector a text, always as a list of lists."""
     contents = listed(body.inputs, "inputs", service)
-    prompt = named_prompt(body.prompt_name, service)
-    check_dimensions(body.dimensions, body.space, service.encoder.spec.dim)
     name_ignored(trace, body)
     calibration = await calibration_of(service, trace, body.domain)
+    encoder = service.servings.of(calibration).encoder
+    check_dimensions(body.dimensions, body.space, encoder.spec.dim)
+    prompt = named_prompt(body.prompt_name, encoder)
     side = side_of(body.truncation_direction)
-    embedded = await embed_texts(service, trace, contents, side=side, truncate=body.truncate, prompt=prompt)
+    embedded = await embed_texts(
+        service, trace, calibration, contents, side=side, truncate=body.truncate, prompt=prompt
+    )
     found = await vectors(
         service, trace, calibration, body.space, embedded, normalize=body.normalize, dimensions=body.dimensions
     )

@@ -27,7 +27,7 @@ LABELLED: TypeAdapter[LabelledPair] = TypeAdapter(Label)
 class Limits:
     sentences: int
     characters: int  # a sentence
-    dim: int  # of the vectors that will be fitted to
+    dim: int  # of the largest vectors that may be fitted to
 
 
 class Intake:
@@ -122,15 +122,15 @@ class Intake:
         """Raises InvalidInput, saying what is needed."""
         self._summary.check()
 
-    def check_enough(self, method: str) -> list[str]:
-        """Notices for the job.
+    def check_enough(self, method: str, dim: int) -> list[str]:
+        """Notices for the job, which fits to vectors of `dim` numbers.
 
         Raises:
             InvalidInput: too few distinct sentences; the message says how many are needed.
         """
         if self.labels:
             self.check_labels()
-        check_sentences(method, self.limits.dim, self.distinct)
+        check_sentences(method, dim, self.distinct)
         if "flow" in method and self.distinct < STEADY_FLOW:
             return [
                 f"a flow fitted on fewer than {STEADY_FLOW} distinct sentences is unsteady; here are {self.distinct}"

@@ -44,6 +44,7 @@ class Trace:
     error_type: str | None = None  # of the answer, where it is an error
     grant: Grant = NOBODY  # until its key was checked
     release: Release = nothing  # of what it holds of its key's limits
+    split_key: str = ""  # by which a split sends requests to one encoder or the other; the id where none was given
 
     async def caller_left(self) -> None:
         """Returns when the connection is closed; to be awaited after the body was read."""
@@ -86,9 +87,14 @@ class Envelope:
             await self.app(scope, receive, send)
             return
         service = scope["state"]["service"]
-        given = next((v.decode("latin-1") for k, v in scope["headers"] if k == b"x-request-id"), "")
+        given = split_key = ""
+        for name, value in scope["headers"]:
+            if name == b"x-request-id":
+                given = given or value.decode("latin-1")
+            elif name == b"x-isosim-split-key":
+                split_key = split_key or value.decode("latin-1")
         request_id = given if REQUEST_ID.fullmatch(given) else os.urandom(16).hex()
-        trace = Trace(request_id, time.perf_counter(), receive)
+        trace = Trace(request_id, time.perf_counter(), receive, split_key=split_key or request_id)
         scope["state"] = {**scope["state"], "request_id": request_id, "trace": trace}
         status, started = 500, False
         settings = service.settings

@@ -36,8 +36,10 @@ def parse(name: str) -> tuple[DomainRef, Space]:
     return DomainRef.parse(match["domain"] or DEFAULT), "raw" if match["raw"] else "calibrated"
 
 
-async def resolve(service: Service, trace: Trace, name: str, version: str | None = None) -> Model:
-    """The model of that name; `version` for protocols that keep it apart from the name.
+async def resolve(
+    service: Service, trace: Trace, name: str, version: str | None = None, *, splits: bool = False
+) -> Model:
+    """The model of that name; `version` for protocols that keep it apart from the name, `splits` as `calibration_of`.
 
     Raises:
         UnknownModel: there is none; the message lists what there is for this key.
@@ -50,7 +52,7 @@ async def resolve(service: Service, trace: Trace, name: str, version: str | None
             if ref.version != "champion" or not version.isascii() or not version.isdigit():
                 raise InvalidInput("a version in the name and another beside it, or one that is no number")
             ref = DomainRef.parse(f"{ref.name}@{version}")
-        return Model(name, await calibration_of(service, trace, ref), space)
+        return Model(name, await calibration_of(service, trace, ref, splits=splits), space)
     except (InvalidInput, NotFound):
         known = await names(service, trace.grant, LISTED // 2 + 1)
         more = " and more (GET /v1/models)" if len(known) > LISTED else ""
@@ -68,7 +70,7 @@ async def names(service: Service, grant: Grant, most: int | None = None) -> list
 
 
 def servable(service: Service, grant: Grant) -> Iterator[str]:
-    """The key's domains with a champion for this server's encoder; reads the store."""
+    """The key's domains with a champion for the encoder that answers for them here; reads the store."""
     if grant.may_use(DEFAULT):
         yield DEFAULT
     for name in service.domains.names():
@@ -79,6 +81,6 @@ def servable(service: Service, grant: Grant) -> Iterator[str]:
 def has_champion(service: Service, domain: str) -> bool:
     """False also where its files cannot be read: one broken domain hides itself, not the others."""
     try:
-        return service.domains.aliases(domain, service.encoder.digest).champion is not None
+        return service.domains.aliases(domain, service.servings.settled(domain).digest).champion is not None
     except (IsosimError, OSError):
         return False

@@ -20,6 +20,7 @@ from service.api.schemas_compatible import (
     id_rows,
 )
 from service.api.scoring import INLINE_ROWS, check_count, check_dimensions, embed, fault, listed, usage, vectors
+from service.api.serving import Serving
 from service.api.state import Service, ServiceDep
 from service.core.calibration import Matrix
 from service.core.errors import InvalidInput, IsosimError
@@ -36,11 +37,12 @@ ANSWERS = documented_v1(400, 404, 409, 413, 415, 424, 429)
 @scoring.post("/v1/embeddings", response_model=EmbeddingsResponse, responses=ANSWERS)
 async def embeddings(body: EmbeddingsRequest, service: ServiceDep, trace: TraceDep) -> Response:
     """Unit vectors: calibrated ones of `isosim/<domain>`, the frozen encoder's of `isosim/<domain>:raw`."""
-    contents = inputs(body.input, service)
     name_ignored(trace, body)
     model = await models.resolve(service, trace, body.model)
-    check_dimensions(body.dimensions, model.space, service.encoder.spec.dim)
-    embedded = await embed(service, trace, contents)
+    serving = service.servings.of(model.calibration)
+    contents = inputs(body.input, service, serving)
+    check_dimensions(body.dimensions, model.space, serving.encoder.spec.dim)
+    embedded = await embed(service, trace, model.calibration, contents)
     found = await vectors(service, trace, model.calibration, model.space, embedded, dimensions=body.dimensions)
     answer = {"object": "list", "data": [], "model": body.model, "usage": usage(embedded)}
     few = len(found) <= INLINE_ROWS
@@ -59,7 +61,7 @@ def as_base64(vectors: Matrix) -> list[str]:
     return [base64.b64encode(vector).decode() for vector in vectors.astype("<f4")]
 
 
-def inputs(given: str | list[str] | list[int] | list[list[int]], service: Service) -> list[Content]:
+def inputs(given: str | list[str] | list[int] | list[list[int]], service: Service, serving: Serving) -> list[Content]:
     """What `input` asks for: texts, or token ids where they are switched on.
 
     Raises:
@@ -81,7 +83,7 @@ def inputs(given: str | list[str] | list[int] | list[list[int]], service: Servic
     check_count(len(rows), "input", service.settings.max_texts)
     for number, row in enumerate(rows):
         check_count(len(row), f"input.{number}", service.settings.max_characters)
-        service.tokenizer.check(row)
+        serving.tokenizer.check(row)
     return [tuple(row) for row in rows]
 
 
@@ -99,13 +101,14 @@ def cards(service: Service, grant: Grant) -> list[ModelCard]:
 
 
 def card(service: Service, name: str, domain: str) -> ModelCard:
-    return ModelCard(id=name, created=since(service, domain), max_model_len=service.encoder.spec.max_length)
+    length = service.servings.settled(domain).encoder.spec.max_length
+    return ModelCard(id=name, created=since(service, domain), max_model_len=length)
 
 
 def since(service: Service, domain: str) -> int:
     """When the champion was made; 0 also where that cannot be read: one broken domain does not hide the others."""
     try:
-        champion = service.domains.aliases(domain, service.encoder.digest).champion
+        champion = service.domains.aliases(domain, service.servings.settled(domain).digest).champion
         return created(service, domain, champion or 0)
     except (IsosimError, OSError):
         return 0
@@ -124,4 +127,5 @@ async def get_model(model: ModelPath, service: ServiceDep, trace: TraceDep) -> M
     found = await models.resolve(service, trace, model)
     calibration = found.calibration
     since = await asyncio.to_thread(created, service, calibration.domain, calibration.version)
-    return ModelCard(id=model, created=since, max_model_len=service.encoder.spec.max_length)
+    length = service.servings.of(calibration).encoder.spec.max_length
+    return ModelCard(id=model, created=since, max_model_len=length)

@@ -43,7 +43,7 @@ def cors(origins: Sequence[str]) -> dict[str, Any]:
     return {
         "allow_origins": list(origins),
         "allow_methods": ["GET", "POST", "PUT", "DELETE"],
-        "allow_headers": ["authorization", "content-type", "idempotency-key", "x-request-id"],
+        "allow_headers": ["authorization", "content-type", "idempotency-key", "x-isosim-split-key", "x-request-id"],
         "expose_headers": [
             "location", "retry-after", "x-compute-tokens", "x-isosim-domain", "x-isosim-encoder", "x-isosim-ignored",
             "x-isosim-version", "x-request-id", "x-should-retry",

@@ -42,7 +42,7 @@ async def rerank(body: Annotated[RerankRequest, Body()], service: ServiceDep, tr
     name_ignored(trace, body)
     model = await model_of(body, service, trace)
     side = side_of(body.truncation_direction)
-    embedded = await embed(service, trace, [body.query, *texts], side=side, truncate=body.truncate)
+    embedded = await embed(service, trace, model.calibration, [body.query, *texts], side=side, truncate=body.truncate)
     found = await scores(service, trace, model.calibration, embedded, 0, slice(1, None))
     relevance = relevance_of(found, model, raw=body.raw_scores)
     limits = [limit for limit in (body.top_n, body.top_k) if limit is not None]
@@ -72,10 +72,10 @@ def candidates(body: RerankRequest, service: Service) -> list[str]:
 async def model_of(body: RerankRequest, service: Service, trace: Trace) -> models.Model:
     """What the body names: a model, as Cohere's clients do, or a domain."""
     if body.domain is None:
-        return await models.resolve(service, trace, body.model or "isosim")
+        return await models.resolve(service, trace, body.model or "isosim", splits=True)
     if body.model is not None:
         raise fault(InvalidInput, "domain", "and model are given; one of them says which calibration answers")
-    calibration = await calibration_of(service, trace, body.domain)
+    calibration = await calibration_of(service, trace, body.domain, splits=True)
     return models.Model(f"isosim/{body.domain}", calibration, "calibrated")
 
 
@@ -95,8 +95,8 @@ async def score(body: ScoreRequest, service: ServiceDep, trace: TraceDep) -> Res
     name_ignored(trace, body)
     if len(left) not in (1, len(right)):
         raise fault(InvalidInput, "text_1", f"has {len(left)} texts and text_2 {len(right)}: give one, or as many")
-    model = await models.resolve(service, trace, body.model)
-    embedded = await embed(service, trace, [*left, *right])
+    model = await models.resolve(service, trace, body.model, splits=True)
+    embedded = await embed(service, trace, model.calibration, [*left, *right])
     these = 0 if len(left) == 1 else slice(0, len(left))
     found = await scores(service, trace, model.calibration, embedded, these, slice(len(left), None))
     values = found.cosine if model.space == "raw" else found.similarity

@@ -201,6 +201,9 @@ class CalibrateOptions(Own):
     normalization: Normalization = Field(
         default="none", description="item normalization: percentiles compare scores less their texts' usual scores"
     )
+    encoder: Literal["answering", "next"] = Field(
+        default="answering", description="next: the one that the domain is to move to (ISOSIM_NEXT_ENCODER)"
+    )
 
 
 def typed_label(value: Any) -> Any:
@@ -243,6 +246,7 @@ class JobAccepted(BaseModel):
 class JobState(BaseModel):
     job: str
     domain: str
+    encoder: str = Field(description="digest of the one that the calibration is for")
     status: Literal["queued", "running", "succeeded", "failed", "cancelled", "interrupted"]
     stage: str
     progress: float
@@ -274,7 +278,7 @@ class VersionSummary(BaseModel):
     encoder: str
     created: str
     sentences: int | None
-    servable: bool = Field(description="made for this server's encoder")
+    servable: bool = Field(description="made for an encoder that this server runs")
 
 
 class DriftState(BaseModel):
@@ -328,6 +332,86 @@ class ChampionRequest(Own):
     model_config = example({"version": 2})
 
     version: int = Field(ge=1)
+
+
+class MigrationStart(Own):
+    """How a domain's way to the next encoder begins."""
+
+    model_config = example({"share": 0.0, "shadow": 0.1})
+
+    share: float = Field(
+        default=0.0, ge=0, le=1, description="of the requests for scores that the new encoder answers; 0: none"
+    )
+    shadow: float = Field(
+        default=0.1,
+        ge=0,
+        le=1,
+        description="of the requests that the old encoder answers, those that the new one scores as well, for the "
+        "comparison alone; each costs the new encoder's computation",
+    )
+
+
+class MigrationChange(Own):
+    """What is left out stays as it is."""
+
+    model_config = example({"share": 0.1})
+
+    share: float | None = Field(default=None, ge=0, le=1)
+    shadow: float | None = Field(default=None, ge=0, le=1)
+
+
+class MigrationSide(BaseModel):
+    encoder: str = Field(description="digest")
+    id: str
+    version: int | None = Field(description="the champion for this encoder")
+
+
+class EquatedThreshold(BaseModel):
+    """Two similarities with the same false-match rate."""
+
+    similarity: float = Field(description="of the old version")
+    fmr: float
+    equivalent: float = Field(description="of the new version")
+    interval: list[float] = Field(min_length=2, max_length=2, description="95 %, of the new one")
+    extrapolated: bool = Field(description="beyond what the pairs of either version can count")
+
+
+class MigrationThreshold(EquatedThreshold):
+    domain: str
+    old: MigrationSide
+    new: MigrationSide
+    space: Literal["calibrated", "raw"]
+
+
+class ShadowState(BaseModel):
+    """What this process has seen of pairs that both versions have scored."""
+
+    pairs: int
+    window: int = Field(description="the last of them, which the numbers are about")
+    mean_difference: float | None = Field(description="of |Δ percentile|")
+    difference_95: float | None = Field(description="its 95th percentile")
+    changed_sides: dict[str, float] | None = Field(
+        description="false-match rate: share of pairs that are on another side of the threshold with that rate"
+    )
+    spearman: float | None = Field(description="rank correlation of the two similarities")
+
+
+class MigrationState(BaseModel):
+    """A domain's way from one encoder to another."""
+
+    domain: str
+    state: Literal["shadow", "split", "finished"]
+    share: float
+    shadow: float
+    revision: int
+    started: str
+    changed: str
+    old: MigrationSide
+    new: MigrationSide
+    thresholds: list[EquatedThreshold] | None = Field(
+        description="the old version's at the usual rates; null where this server cannot load both versions"
+    )
+    seen: ShadowState | None = Field(description="null until this process has compared pairs")
 
 
 class ConsoleEncoder(BaseModel):

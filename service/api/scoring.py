@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from service.adapters.encoder_store import EncoderArtifact
 from service.api.middleware import Trace
 from service.api.spans import Scored
 from service.api.state import Service
@@ -56,13 +57,13 @@ def listed(value: str | list[str], field: str, service: Service, limit: int | No
     return value
 
 
-def named_prompt(name: str | None, service: Service) -> str | None:
+def named_prompt(name: str | None, encoder: EncoderArtifact) -> str | None:
     """The text of a prompt of the encoder's, to be put before each text in its own prompt's place; None: none is named.
 
     Raises:
         InvalidInput: the encoder has no prompt of that name; the message lists those it has.
     """
-    known = service.encoder.prompts
+    known = encoder.prompts
     if name is None or name in known:
         return None if name is None else known[name]
     there = f"the encoder's are {', '.join(sorted(known))[:500]}" if known else "this encoder has no named prompts"
@@ -88,24 +89,28 @@ def side_of(truncation_direction: str) -> Side:
 async def embed(
     service: Service,
     trace: Trace,
+    calibration: Calibration,
     contents: Sequence[Content],
     *,
     side: Side = "right",
     truncate: bool | None = None,
     prompt: str | None = None,
 ) -> Embedded:
-    """Frozen-encoder vectors of the texts. `truncate=False`, as TEI has it: a text that does not fit is refused.
-    `prompt` stands before each text; None: the encoder's own does.
+    """Vectors of the texts by the calibration's frozen encoder.
+
+    `truncate=False`, as TEI has it: a text that does not fit is refused. `prompt` stands before each text; None: the
+    encoder's own does.
 
     Raises:
         InvalidInput, TokenizerFailure, Overloaded, BackendFailure; CallerLeft where nobody waits any more.
     """
     trace.release = await service.limits.admit(trace.grant, len(contents))
-    before = service.encoder.spec.prompt if prompt is None else prompt
+    serving = service.servings.of(calibration)
+    before = serving.encoder.spec.prompt if prompt is None else prompt
     texts = [Text(before + content if isinstance(content, str) else content, side) for content in contents]
-    embedded = await service.embedder.embed(texts, trace.caller_left)
+    embedded = await serving.embedder.embed(texts, trace.caller_left)
     if truncate is False and any(text.truncated for text in embedded.texts):
-        raise InvalidInput(f"truncate is false and a text has more than {service.encoder.spec.max_length} tokens")
+        raise InvalidInput(f"truncate is false and a text has more than {serving.encoder.spec.max_length} tokens")
     return embedded
 
 
@@ -142,8 +147,8 @@ async def scores(
     inputs = (calibration, embedded.texts, embedded.vectors, a, b)
     small = max(len(embedded.vectors), len(a)) <= INLINE_ROWS
     found = score(*inputs) if small else await asyncio.to_thread(score, *inputs)
-    champion = service.registry.champions.get(calibration.domain) is calibration
-    service.drift.observe(calibration, found, champion=champion)
+    service.drift.observe(calibration, found, champion=service.servings.is_champion(calibration))
+    service.shadow.offer(calibration, embedded, a, b, found)
     note(service, trace, calibration, embedded, time.perf_counter() - started)
     return found
 

@@ -38,8 +38,8 @@ async def pairs_similarity(body: PairsRequest, service: Service, trace: Trace) -
         for side, text in enumerate(pair):
             check_text(text, f"pairs.{number}.{side}", settings.max_characters)
     flat = [text for pair in body.pairs for text in pair]
-    calibration = await calibration_of(service, trace, body.domain)
-    embedded = await embed(service, trace, flat)
+    calibration = await calibration_of(service, trace, body.domain, splits=True)
+    embedded = await embed(service, trace, calibration, flat)
     found = await scores(service, trace, calibration, embedded, slice(0, None, 2), slice(1, None, 2))
     answer: dict[str, Any] = {
         "domain": calibration.domain,
@@ -75,10 +75,12 @@ async def tei_similarity(body: TeiSimilarityRequest, service: Service, trace: Tr
     sentences = body.inputs.sentences
     listed(sentences, "inputs.sentences", service, settings.max_texts - 1)
     check_text(body.inputs.source_sentence, "inputs.source_sentence", settings.max_characters)
-    prompt = named_prompt(parameters.prompt_name, service)
     name_ignored(trace, body)
-    calibration = await calibration_of(service, trace, parameters.domain)
+    calibration = await calibration_of(service, trace, parameters.domain, splits=True)
+    prompt = named_prompt(parameters.prompt_name, service.servings.of(calibration).encoder)
     side = side_of(parameters.truncation_direction)
     contents = [body.inputs.source_sentence, *sentences]
-    embedded = await embed(service, trace, contents, side=side, truncate=parameters.truncate, prompt=prompt)
+    embedded = await embed(
+        service, trace, calibration, contents, side=side, truncate=parameters.truncate, prompt=prompt
+    )
     return json_response((await scores(service, trace, calibration, embedded, 0, slice(1, None))).similarity)

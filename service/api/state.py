@@ -8,16 +8,14 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from service.adapters.domain_store import DomainStore
-from service.adapters.encoder_store import EncoderArtifact
 from service.adapters.job_store import JobStore
-from service.adapters.tokenizer import FastTokenizer
 from service.api.auth import Keys
 from service.api.observation import Observer
+from service.api.serving import Servings
+from service.api.shadowing import Shadow
 from service.core.drift import DriftMonitor
-from service.core.embedding import Embedder
 from service.core.jobs import JobRunner
 from service.core.rate_limit import Limits
-from service.core.registry import Registry
 from service.metrics import Metrics
 from service.settings import Settings
 
@@ -39,10 +37,8 @@ class Service:
     metrics: Metrics
     keys: Keys
     limits: Limits
-    encoder: EncoderArtifact
-    tokenizer: FastTokenizer
-    embedder: Embedder
-    registry: Registry
+    servings: Servings
+    shadow: Shadow
     domains: DomainStore
     jobs: JobStore
     runner: JobRunner

@@ -12,6 +12,7 @@ from service.adapters.spool import Spool
 from service.api.intake import Limits
 from service.api.middleware import Trace
 from service.api.requests import json_response
+from service.api.serving import Serving
 from service.api.state import Service
 from service.core.calibration import DomainRef
 from service.core.errors import InvalidInput, Overloaded, TooLarge, Unavailable
@@ -52,8 +53,15 @@ def check_domain(domain: str, trace: Trace) -> None:
 
 
 def intake_limits(service: Service) -> Limits:
+    """Before it is known which encoder the text is for: the larger vectors need more of it."""
     settings = service.settings
-    return Limits(settings.max_calibration_sentences, settings.max_characters, service.encoder.spec.dim)
+    dim = max(serving.encoder.spec.dim for serving in service.servings.all)
+    return Limits(settings.max_calibration_sentences, settings.max_characters, dim)
+
+
+def meant(service: Service, domain: str, encoder: str) -> Serving:
+    """The encoder that a calibration is for. Raises EncoderMismatch; Conflict where there is no next one."""
+    return service.servings.following() if encoder == "next" else service.servings.answering(domain)
 
 
 async def read_json_body(request: Request) -> bytes:

@@ -9,8 +9,9 @@ import typer
 from service.adapters.domain_store import DomainStore
 from service.adapters.encoder_store import EncoderStore
 from service.adapters.text_lines import STDIN, read_lines
-from service.commands.completion import domain_names, versions
+from service.commands.completion import domain_names, encoder_ids, versions
 from service.commands.console import print_json
+from service.commands.equating import carry_over
 from service.commands.progress import bar
 from service.commands.shared import AsJson, EncoderId, Store, need_training, stored
 from service.commands.versions import stored_version
@@ -121,11 +122,23 @@ def threshold(
     ] = None,
     precision: Annotated[float | None, typer.Option(min=0, max=1, help="where labels were given")] = None,
     raw: Annotated[bool, typer.Option(help="for the frozen encoder's cosine")] = False,
+    to: Annotated[
+        str | None,
+        typer.Option(help="another encoder: what this one's thresholds are there", autocompletion=encoder_ids),
+    ] = None,
+    similarity: Annotated[float | None, typer.Option(help="with --to: a threshold; else at the usual rates")] = None,
     model_store: Store = None,
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Which similarity to ask for: for a false-match rate, or for a precision."""
+    """Which similarity to ask for: for a false-match rate, for a precision, or in the place of another encoder's."""
+    if to is not None:
+        if fmr is not None or precision is not None:
+            raise typer.BadParameter("stands alone, or with --similarity", param_hint="--to")
+        carry_over(stored(model_store=model_store, encoder=encoder), domain, to, similarity, raw=raw, as_json=as_json)
+        return
+    if similarity is not None:
+        raise typer.BadParameter("needs --to, the encoder it is carried over to", param_hint="--similarity")
     if (fmr is None) == (precision is None):
         raise typer.BadParameter("give one of them", param_hint="--fmr or --precision")
     settings = stored(model_store=model_store, encoder=encoder)

@@ -91,6 +91,44 @@ def thresholds(
 
 
 @measure.command()
+def moved_thresholds(
+    data: Data,
+    to: Annotated[str, typer.Option(help="the encoder that thresholds are carried over to")],
+    sources: Annotated[str | None, typer.Option(help="comma-separated; else all six")] = None,
+    sentences: Annotated[int, typer.Option(min=200, help="a domain is made from")] = 2000,
+    splits: Annotated[int, typer.Option(min=1)] = 5,
+    cache: Cache = None,
+    model_store: Store = None,
+    encoder: EncoderId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Thresholds carried over to another encoder: false matches before and after, among pairs no fit has seen."""
+    both = encoder_of(model_store, encoder, cache), encoder_of(model_store, to, cache)
+    from service.modelling.quality import moved_thresholds as quality  # noqa: PLC0415
+    from service.modelling.quality.sources import SOURCES  # noqa: PLC0415
+
+    chosen = [*SOURCES] if sources is None else sources.split(",")
+    if not set(chosen) <= SOURCES.keys():
+        raise typer.BadParameter(f"there are {', '.join(SOURCES)}", param_hint="--sources")
+    with bar("embedding") as progress:
+        results = quality.measure(data, both, chosen, sentences=sentences, splits=splits, progress=progress)
+    title = f"{both[0].artifact.id} to {both[1].artifact.id} · false matches, %, means of {splits} splits"
+    columns = ("source", "methods", "old threshold", "before", "carried over", "after", "old number reused", "kept")
+    table = Table(*columns, title=title)
+    for r in results:
+        figures = (
+            mean(r.similarity, 1, 4), mean(r.before), mean(r.equivalent, 1, 4), mean(r.after), mean(r.reused),
+        )  # fmt: skip
+        shown = (r.source, " → ".join(r.methods), *figures)
+        table.add_row(*shown, "yes" if r.kept else "NO", end_section=r.nominal == quality.RATES[-1])
+    show(table, results, as_json=as_json)
+
+
+def mean(values: Sequence[float], scale: float = 100.0, digits: int = 3) -> str:
+    return f"{scale * float(np.mean(values)):.{digits}f}"
+
+
+@measure.command()
 def ranking(
     sts: Annotated[Path, typer.Option(help="folder with sts12 … sts16, stsb, sick", exists=True, file_okay=False)],
     encoders: Annotated[str, typer.Option(help="comma-separated ids of the store: the views of an encoder")],

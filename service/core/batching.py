@@ -27,6 +27,7 @@ from service.core.texts import Pooled, Tokenize, VectorCodec
 log = logging.getLogger(__name__)
 
 NICENESS = 5  # of the running threads: the event loop, which has little to do, need not wait for them
+LEAST_URGENT = 19  # of all threads of a batcher in the background
 JOIN_SECONDS = 5.0
 HANDLING = 16  # characters' worth of encoding that any text costs beside its own
 
@@ -63,6 +64,7 @@ class BatchingPlan:
     max_queued_texts: int = 4096  # admitted and unfinished
     max_wait: float = 0.6  # s that a newcomer may be expected to wait before its own batch runs
     hung_after: float = 300.0  # s of one run after which the device is taken for dead
+    background: bool = False  # nobody waits for the answers: its threads have what all others leave
 
 
 class MicroBatcher:
@@ -176,6 +178,8 @@ class MicroBatcher:
                 self._loop.call_soon_threadsafe(self.on_death)
 
     def _tokenizing(self) -> None:
+        if self.plan.background:
+            give_way(LEAST_URGENT)
         while True:
             with self._arrived:
                 self._arrived.wait_for(lambda: self._arriving or self._stopping)
@@ -183,20 +187,24 @@ class MicroBatcher:
                     return
                 works = list(self._arriving)
                 self._arriving.clear()
-            start = time.perf_counter()
-            wanted = self._drop_abandoned(works)
-            failed: list[Work] = []
-            for side in ("right", "left"):
-                group = [work for work in wanted if work.text.side == side]
-                if group:
-                    failed += self._tokenize_group(group)
-            spent = time.perf_counter() - start
-            for work in wanted:
-                work.tokenization = spent
-            self._deliver(failed)
-            with self._ready:
-                self._waiting.extend(work for work in wanted if work.tokens is not None)
-                self._ready.notify_all()
+            self._tokenize_all(works)
+            del works  # texts are not kept until the next ones arrive
+
+    def _tokenize_all(self, works: list[Work]) -> None:
+        start = time.perf_counter()
+        wanted = self._drop_abandoned(works)
+        failed: list[Work] = []
+        for side in ("right", "left"):
+            group = [work for work in wanted if work.text.side == side]
+            if group:
+                failed += self._tokenize_group(group)
+        spent = time.perf_counter() - start
+        for work in wanted:
+            work.tokenization = spent
+        self._deliver(failed)
+        with self._ready:
+            self._waiting.extend(work for work in wanted if work.tokens is not None)
+            self._ready.notify_all()
 
     def _tokenize_group(self, works: list[Work]) -> list[Work]:
         try:
@@ -215,19 +223,23 @@ class MicroBatcher:
         return [work for work in works if work.tokens is None]
 
     def _running(self) -> None:
-        with contextlib.suppress(OSError, AttributeError):  # on Linux a thread has a priority of its own
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
-        while True:
-            taken = self._take()
-            if taken is None:
-                return
-            batch, alone = taken
-            if batch:
-                self._run(batch, alone)
-            if alone:
-                with self._ready:
-                    self._alone = False
-                    self._ready.notify_all()
+        give_way(LEAST_URGENT if self.plan.background else NICENESS)
+        while self._run_next():
+            pass
+
+    def _run_next(self) -> bool:
+        """False at the end."""
+        taken = self._take()
+        if taken is None:
+            return False
+        batch, alone = taken
+        if batch:
+            self._run(batch, alone)
+        if alone:
+            with self._ready:
+                self._alone = False
+                self._ready.notify_all()
+        return True
 
     def _take(self) -> tuple[list[Work], bool] | None:
         """The next batch, once there is one, and whether it runs alone; None at the end.
@@ -322,6 +334,12 @@ class MicroBatcher:
         self.queued_size -= sum(work.size for work in works)
         for work in works:
             self.on_done(work)
+
+
+def give_way(niceness: int) -> None:
+    """Lowers the priority of the calling thread."""
+    with contextlib.suppress(OSError, AttributeError):  # on Linux a thread has a priority of its own
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
 
 
 def retry_after(wait: float) -> int:

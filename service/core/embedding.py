@@ -50,6 +50,7 @@ class Embedded:
     rows: "np.ndarray[tuple[int], np.dtype[np.intp]]"
     timings: Timings
     lookup: CacheLookup = CacheLookup()
+    asked: Sequence[Text] = ()  # the distinct texts themselves, row by row
 
 
 class Embedder:
@@ -121,7 +122,7 @@ class Embedder:
         self.on_lookup(lookup)
         results = [found[key] for key in wanted]
         vectors = np.stack([pooled.vector for pooled in results])
-        return Embedded(results, vectors, rows, timings, lookup)
+        return Embedded(results, vectors, rows, timings, lookup, list(row_of))
 
     async def _look_up(self, keys: list[bytes]) -> tuple[dict[bytes, Pooled], CacheLookup]:
         """What the caches hold: this process's own first, then the shared one in one round trip."""

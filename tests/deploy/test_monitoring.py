@@ -21,6 +21,7 @@ pytestmark = pytest.mark.deploy
 EMPTY = {
     "Out of domain", "Shift of similarities", "Distance from the domain's text", "Spread of the distance", "Champions",
     "$domain", "Errors by type", "Refused with 429", "Starts",
+    "Answered by the new encoder", "Difference of percentiles", "Pairs that change sides",
 }  # fmt: skip
 
 

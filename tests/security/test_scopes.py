@@ -21,7 +21,8 @@ READ = {
     "POST /v2/rerank", "POST /score", "POST /v1/score", "POST /v1/embeddings", "GET /v1/models",
     "GET /v1/models/{model}", "POST /tokenize", "POST /decode", "GET /info", "GET /calibrate",
     "GET /calibrate/{job_id}", "GET /calibrate/{job_id}/events", "GET /domains", "GET /domains/{domain}",
-    "GET /domains/{domain}/versions/{version}", "GET /domains/{domain}/threshold", "GET /v2",
+    "GET /domains/{domain}/versions/{version}", "GET /domains/{domain}/threshold", "GET /domains/{domain}/migration",
+    "GET /domains/{domain}/migration/threshold", "GET /v2",
     "GET /v2/models/{model}", "GET /v2/models/{model}/ready", "POST /v2/models/{model}/infer",
     "GET /v2/models/{model}/versions/{version}", "GET /v2/models/{model}/versions/{version}/ready",
     "POST /v2/models/{model}/versions/{version}/infer",
@@ -31,6 +32,8 @@ CALIBRATE = {
 }  # fmt: skip
 ADMIN = {
     "PUT /domains/{domain}/champion", "POST /domains/{domain}/rollback", "DELETE /domains/{domain}/versions/{version}",
+    "POST /domains/{domain}/migration", "PUT /domains/{domain}/migration", "DELETE /domains/{domain}/migration",
+    "POST /domains/{domain}/migration/finish",
 }  # fmt: skip
 NEEDS = {
     **dict.fromkeys(OPEN, None), **dict.fromkeys(READ, "read"), **dict.fromkeys(CALIBRATE, "calibrate"),
