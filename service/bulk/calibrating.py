@@ -5,6 +5,7 @@ from typing import Any
 
 from service.adapters.domain_store import DomainStore
 from service.adapters.encoder_store import EncoderStore
+from service.adapters.object_storage import remote
 from service.bulk.cluster import cluster
 from service.bulk.inputs import check_columns, cut, form_of, reader_of, sources_of
 from service.bulk.planning import addressed, device_of
@@ -60,7 +61,7 @@ def fit_sample(
         )  # fmt: skip
         check_sentences(asked["method"], artifact.spec.dim, len(texts))
         shipped = None
-        if how.address is not None:
+        if how.address is not None and not remote(how.store):
             shipped = [ray.put(packed(how.store, artifact.id, artifact.digest, domain, 0))]
         spread = SpreadEncoder(ray, artifact, how, shipped, gpu=device_of(device) == "gpu")
         wanted = JobRequest(domain, artifact.digest, artifact.id, sentences=len(texts), **asked)

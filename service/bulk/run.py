@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from service.adapters.object_storage import remote
 from service.bulk.cluster import Engines, cluster, engines, mapped
 from service.bulk.engine import Outcome
 from service.bulk.places import Place
@@ -95,7 +96,7 @@ def run(plan: Plan, output: Place, how: Running, report: Report) -> Summary:
         with cluster(how.address, how.local_cores) as ray:
             wanted = how.engines(ray, gpu=plan.device == "gpu")
             shipped = None
-            if how.address is not None:
+            if how.address is not None and not remote(how.store):
                 files = packed(how.store, plan.encoder, plan.digest, plan.domain, plan.version)
                 shipped = [ray.put(files)]  # in a list: a worker that sees the store need not fetch it
             arguments = {

@@ -7,6 +7,7 @@ from typing import Any
 
 from service.adapters.domain_store import DomainStore
 from service.adapters.encoder_store import JOINED, EncoderStore
+from service.adapters.object_storage import remote
 
 Files = dict[str, bytes]
 
@@ -15,18 +16,18 @@ def packed(store: Path, encoder: str, digest: str, domain: str, version: int) ->
     """What an engine reads of the store, by path; `default@0` has no files."""
     folders = [EncoderStore(store).find(f"{encoder}@{digest}").folder]
     if version:
-        folders.append(DomainStore(store).place(domain) / str(version))
+        folders.append(store / "domains" / DomainStore(store).checked(domain) / str(version))
     files = [file for folder in folders for file in folder.iterdir() if file.name != JOINED]
     return {str(file.relative_to(store)): file.read_bytes() for file in files}
 
 
 def store_here(store: Path, encoder: str, digest: str, version: str, shipped: Any) -> Path:
-    """The store's path where this node sees the encoder there, else a copy of its own, made once a node.
+    """The store's place where this node sees the encoder there, else a copy of its own, made once a node.
 
     `version` is the domain's, as domain-number. `shipped` holds a reference to packed files in Ray's object store;
     None where nothing was shipped.
     """
-    if shipped is None or (store / "encoders" / encoder / digest / "manifest.json").is_file():
+    if shipped is None or remote(store) or (store / "encoders" / encoder / digest / "manifest.json").is_file():
         return store
     import ray  # noqa: PLC0415 - a worker has it
 

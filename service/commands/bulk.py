@@ -8,6 +8,7 @@ import typer
 from service.adapters.device import usable_cores
 from service.adapters.domain_store import DomainStore
 from service.adapters.encoder_store import EncoderStore
+from service.adapters.object_storage import remote
 from service.commands.calibration import check_choices
 from service.commands.completion import domain_names, versions
 from service.commands.console import print_json, remark
@@ -232,7 +233,8 @@ def search_of(recall: dict[str, Any] | None) -> str:
 def running(settings: Settings, address: str | None, cores: int, most: int, *, lenient: bool) -> "Running":
     from service.bulk.run import Running  # noqa: PLC0415
 
-    return Running(settings.model_store.resolve(), address, usable_cores(), cores, most, lenient)
+    store = settings.model_store if remote(settings.model_store) else settings.model_store.resolve()
+    return Running(store, address, usable_cores(), cores, most, lenient)
 
 
 def say_failed(failed: dict[str, int]) -> None:
