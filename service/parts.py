@@ -126,6 +126,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             on_dropped=metrics.forget_champion,
             on_failure=lambda _: metrics.load_failures.inc(),
         )
+        stack.callback(registry.close)
         metrics.resident.read = lambda: registry.size
         await registry.refresh()  # `default` alone; the others when they are asked for
         tokenizer = FastTokenizer(artifact.tokenizer, artifact.spec.max_length)
