@@ -121,6 +121,7 @@ class EncoderParts:
             on_dropped=lambda domain: self.servings.dropped(domain, artifact.digest),
             on_failure=lambda _: self.metrics.load_failures.inc(),
         )
+        stack.callback(registry.close)
         tokenizer = FastTokenizer(artifact.tokenizer, artifact.spec.max_length)
         embedder = stack.enter_context(
             Embedder(

@@ -56,7 +56,7 @@ class Shelf(Protocol):
         """One file of a version."""
         ...
 
-    def files(self, domain: str, version: int) -> contextlib.AbstractContextManager[Path]:
+    def files(self, domain: str, version: int, manifest: Mapping[str, Any]) -> contextlib.AbstractContextManager[Path]:
         """A folder with the version's files, as long as the block lasts."""
         ...
 
@@ -143,7 +143,7 @@ class FolderShelf:
         return (self._folder(domain, version) / name).read_bytes()
 
     @contextmanager
-    def files(self, domain: str, version: int) -> Iterator[Path]:
+    def files(self, domain: str, version: int, manifest: Mapping[str, Any]) -> Iterator[Path]:
         yield self._folder(domain, version)
 
     def building(self, domain: str) -> contextlib.AbstractContextManager[Path]:

@@ -83,8 +83,7 @@ class ObjectShelf:
         return self.storage.read(self._files(domain, self.manifest(domain, version)) + name)[0]
 
     @contextmanager
-    def files(self, domain: str, version: int) -> Iterator[Path]:
-        manifest = self.manifest(domain, version)
+    def files(self, domain: str, version: int, manifest: Mapping[str, Any]) -> Iterator[Path]:
         place = self._files(domain, manifest)
         with tempfile.TemporaryDirectory(prefix="isosim-") as temporary:
             folder = Path(temporary) / domain / str(version)

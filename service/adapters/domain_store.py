@@ -172,9 +172,9 @@ class DomainStore:
 
     def load(self, domain: str, version: int) -> StoredVersion:
         """Raises NotFound, or CorruptArtifact with the name of the file that does not match."""
-        self.manifest(domain, version)
+        manifest = self.manifest(domain, version)
         try:
-            with self.shelf.files(domain, version) as folder:
+            with self.shelf.files(domain, version, manifest) as folder:
                 return read_version(folder)
         except (FileNotFoundError, CorruptArtifact):
             self.manifest(domain, version)  # NotFound where it was deleted meanwhile

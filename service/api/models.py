@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from service.api.access import calibration_of
@@ -17,6 +18,7 @@ from service.core.registry import DEFAULT
 
 NAME = re.compile(r"isosim(?:/(?P<domain>[^:/]+))?(?P<raw>:raw)?")
 LISTED = 40  # names in a message
+SIDE_BY_SIDE = 16  # domains looked at at a time where a look is a request; unmeasured
 
 
 @dataclass(frozen=True)
@@ -73,9 +75,14 @@ def servable(service: Service, grant: Grant) -> Iterator[str]:
     """The key's domains with a champion for the encoder that answers for them here; reads the store."""
     if grant.may_use(DEFAULT):
         yield DEFAULT
-    for name in service.domains.names():
-        if name != DEFAULT and grant.may_use(name) and has_champion(service, name):
-            yield name
+    names = (name for name in service.domains.names() if name != DEFAULT and grant.may_use(name))
+    if not service.domains.distant:
+        yield from (name for name in names if has_champion(service, name))
+        return
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:  # each is a request
+        while some := list(itertools.islice(names, SIDE_BY_SIDE)):
+            there = pool.map(lambda name: has_champion(service, name), some)
+            yield from itertools.compress(some, there)
 
 
 def has_champion(service: Service, domain: str) -> bool:

@@ -66,6 +66,7 @@ class InProcess:
             plan=execution.plan,
         )
         self._stack = ExitStack()
+        self._stack.callback(self.registry.close)
 
     def __enter__(self) -> Self:
         self._runner = self._stack.enter_context(asyncio.Runner())

@@ -4,18 +4,21 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from service.core.calibration import Calibration, DomainRef
 from service.core.errors import CorruptArtifact, EncoderMismatch, IsosimError, NotFound
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 Key = tuple[str, int]  # domain, version
 
 DEFAULT = "default"
+LOADERS = 4  # calibrations read at a time; each takes some 10 ms of a core from a disk
 MOST_PAUSE = 64  # refreshes between two attempts
 
 
@@ -79,6 +82,15 @@ class Registry:
         self._known: set[str] | None = None  # of `default` and the champions: those with aliases at the last refresh
         self._misses: dict[str, Miss] = {}
         self._refreshing = asyncio.Lock()
+        self._threads = ThreadPoolExecutor(LOADERS, "calibrations")
+
+    def close(self) -> None:
+        """Whoever waits for a load is told that it was cancelled."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _call(self, function: Callable[..., T], *arguments: Any) -> T:
+        """In threads of their own: a store that hangs must not take those that scoring, and `refresh`, need."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
 
     async def resolve(self, ref: DomainRef) -> Calibration:
         """The calibration a reference means now. A request resolves once and keeps the object.
@@ -97,7 +109,7 @@ class Registry:
                 return self.builtin
             return await self._once((ref.name, "champion"), partial(self._load_champion, ref.name))
         if ref.version == "previous":
-            previous = (await asyncio.to_thread(self.source.named, ref.name)).previous
+            previous = (await self._call(self.source.named, ref.name)).previous
             if previous is None:
                 raise NotFound(f"domain {ref.name!r} has no previous version")
             return await self._pinned(ref.name, previous)
@@ -119,11 +131,11 @@ class Registry:
             task.exception()  # where all callers have left, nobody else asks for it
 
     async def _load_champion(self, domain: str) -> Calibration:
-        named = await asyncio.to_thread(self.source.named, domain)
+        named = await self._call(self.source.named, domain)
         if named.champion is None:
             if domain == DEFAULT:
                 return self.builtin
-            if await asyncio.to_thread(self.source.exists, domain):
+            if await self._call(self.source.exists, domain):
                 raise EncoderMismatch(
                     f"encoder_mismatch: domain {domain!r} has no champion for this server's encoder; "
                     f"name a version ({domain}@1) or promote one"
@@ -132,7 +144,7 @@ class Registry:
         calibration = self._resident.get((domain, named.champion))  # somebody has pinned it
         if calibration is None:
             try:
-                calibration = await asyncio.to_thread(self.source.load, domain, named.champion)
+                calibration = await self._call(self.source.load, domain, named.champion)
             except NotFound as error:  # nobody asked for that version: the domain is broken, not the request
                 self.on_failure(domain)
                 raise CorruptArtifact(f"the champion of {domain!r} is missing, promote another: {error}") from error
@@ -157,7 +169,7 @@ class Registry:
         return await self._once((domain, version), partial(self._load_pinned, domain, version))
 
     async def _load_pinned(self, domain: str, version: int) -> Calibration:
-        calibration = await asyncio.to_thread(self.source.load, domain, version)
+        calibration = await self._call(self.source.load, domain, version)
         self._keep(calibration)
         return calibration
 

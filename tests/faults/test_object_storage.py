@@ -3,6 +3,7 @@
 import shutil
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -69,10 +70,17 @@ def test_object_storage_that_hangs_stops_changes_alone_and_is_said_once(
     server, other = replicas
     score(server, "films")
     before = score(server, "news").json()["version"]
-    with Load(server, "news") as load:
+    large = {"pairs": [[f"a {number}", f"b {number}"] for number in range(200)], "domain": "news"}  # scored in threads
+    cold = [{"pairs": [["a", "b"]], "domain": f"cold-{number}"} for number in range(10)]
+    with ThreadPoolExecutor(len(cold)) as pool, Load(server, "news") as load:
         load.answered(10)
         objects.hang()
         try:
+            waiting = [pool.submit(server.client.post, "/similarity", json=body) for body in cold]
+            time.sleep(0.5)
+            began = time.monotonic()
+            assert server.client.post("/similarity", json=large).status_code == 200
+            assert time.monotonic() - began < 4
             load.answered(10)
             began = time.monotonic()
             refused = server.client.put("/domains/news/champion", json={"version": 3 - before})
@@ -85,6 +93,7 @@ def test_object_storage_that_hangs_stops_changes_alone_and_is_said_once(
             objects.go_on()
         wait_until(lambda: "the model store is read again" in server.log.read_text())
         load.answered(10)
+        assert {answer.result().status_code for answer in waiting} <= {404, 503}
     load.nothing_was_lost(slowest=5)
     assert server.log.read_text().count("the model store could not be read") == 1
     assert server.client.put("/domains/news/champion", json={"version": 3 - before}).status_code == 200
