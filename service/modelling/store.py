@@ -43,10 +43,14 @@ def export(store: Path, artifact_id: str, checkpoint: Checkpoint, spec: EncoderS
             for name, model in zip((ENCODER, CALIBRATOR), cut(joined), strict=True):
                 onnx.save(model, folder / name)
             stated = checkpoint_config.read(checkpoint.folder)
-            (folder / TOKENIZER).write_bytes(tokenizer_json(stated))
+            tokenizer = tokenizer_json(stated)
+            if tokenizer != (stated.transformer / "tokenizer.json").read_bytes():
+                say("tokenizer.json alone gives other tokens than the whole checkpoint does; the latter are taken")
+            (folder / TOKENIZER).write_bytes(tokenizer)
             say("comparing with torch at other shapes")
             worst = check_parity(encoder, folder / JOINED, spec.dim)
             licence = checkpoint.licence or checkpoint_config.licence_of(checkpoint.folder)
+            say(f"licence of the weights: {licence}")
             facts = {"licence": licence, "prompts": prompts_of(stated)}
             return {**facts, "parity": worst, "opset": OPSET, "probe": probe.take(folder, spec)}
 
