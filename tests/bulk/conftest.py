@@ -1,5 +1,6 @@
 """A store with a calibrated domain, texts in files, and two Ray nodes on this machine."""
 
+import contextlib
 import shutil
 import subprocess
 import sys
@@ -61,9 +62,18 @@ def two_nodes() -> Iterator[str]:
     from ray.cluster_utils import Cluster
 
     node = {"num_cpus": 1, "object_store_memory": 100 * 2**20}
-    cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
+    for attempts_left in (2, 1, 0):  # Ray gives a node 30 s to start, which a crowded machine exceeds
+        cluster = Cluster(initialize_head=False)
+        try:
+            cluster.add_node(**node, include_dashboard=False)
+            cluster.add_node(**node)
+            break
+        except Exception:  # Ray raises a bare one
+            with contextlib.suppress(AssertionError):  # processes of the failed start that are not gone yet
+                cluster.shutdown()
+            if not attempts_left:
+                raise
     try:
-        cluster.add_node(**node)
         yield cluster.address
     finally:
         cluster.shutdown()
