@@ -261,6 +261,16 @@ def test_options_that_do_not_fit_are_refused(
     assert not list(tmp_path.iterdir())
 
 
+def test_half_precision_trains_weights_that_stay_whole(tiny_checkpoint: Path, files: Path, tmp_path: Path) -> None:
+    trained(tiny_checkpoint, files, tmp_path / "half", "regression", precision="bf16")
+    trained(tiny_checkpoint, files, tmp_path / "whole", "regression")
+    assert {tensor.dtype for tensor in weights(tmp_path / "half").values()} == {torch.float32}
+    assert not same(tmp_path / "half", tmp_path / "whole")
+    if not torch.cuda.is_available():
+        with pytest.raises(InvalidInput, match="fp16 needs a GPU"):
+            trained(tiny_checkpoint, files, tmp_path / "out", "regression", precision="fp16")
+
+
 def test_a_loss_that_is_lost_is_said(tiny_checkpoint: Path, files: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="no number any more at step"):
         trained(tiny_checkpoint, files, tmp_path / "out", "regression", learning_rate=1e30)
