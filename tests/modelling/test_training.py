@@ -119,7 +119,7 @@ def test_the_weights_kept_are_those_the_development_pairs_chose(
         tiny_checkpoint, files, tmp_path / "out", "regression", dev=files / "dev.tsv", learning_rate=0.05,
         steps=40, every=2, patience=2,
     )  # fmt: skip
-    scores = {int(step): score for step, score in done.facts["dev_by_step"].items()}  # type: ignore[attr-defined]
+    scores = {int(step): score for step, score in done.facts["dev_by_step"].items()}
     best = max(scores, key=lambda step: scores[step])
     assert done.facts["steps_kept"] == best
     assert max(scores) == best + 2 * 2 < 40  # two evaluations in vain, then no more
@@ -185,7 +185,7 @@ def stopped(tiny: Path, files: Path, output: Path, objective: str, at: int, **op
         run.train(checkpoints.resolve(str(tiny)), recipe, files / DATA[objective], output, report=report)
 
 
-@pytest.mark.parametrize("objective", ["simcse", "simcse-supervised"])
+@pytest.mark.parametrize("objective", ["simcse", "simcse-supervised", "classification"])
 def test_going_on_repeats_nothing_where_epochs_are_short(
     objective: str, tiny_checkpoint: Path, files: Path, tmp_path: Path
 ) -> None:

@@ -103,7 +103,7 @@ class Bench:
         checkpoint = checkpoints.resolve(str(start) if start.is_dir() else training.start)
         done = run.train(checkpoint, training.recipe, data, folder, dev=self.data / DEV, report=report)
         before, kept = done.facts["dev_before"], done.facts["dev_kept"]
-        self.say(f"{training.name}: STS-B dev {100 * before:.2f}, trained {100 * kept:.2f}")  # type: ignore[operator]
+        self.say(f"{training.name}: STS-B dev {100 * before:.2f}, trained {100 * kept:.2f}")
         return folder
 
     def exported(self, name: str, source: str, layers: int | None = None) -> EncoderArtifact:
@@ -151,7 +151,7 @@ def measure(
 
 def summary(trained: Sequence[tuple[Training, dict[str, Any]]]) -> Grid:
     """How each was trained, and what chose its weights."""
-    cells = []
+    cells: list[tuple[str, ...]] = []
     for training, facts in trained:
         recipe = training.recipe
         shape = f"{recipe.batch_size}, {recipe.learning_rate:g}, {recipe.seed}"

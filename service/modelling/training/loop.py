@@ -51,7 +51,7 @@ class Scores:
 
 
 def scores_of(state: TrainerState) -> Scores:
-    found = {entry["step"]: entry[f"eval_{SCORE}"] for entry in state.log_history if f"eval_{SCORE}" in entry}
+    found = {int(entry["step"]): entry[f"eval_{SCORE}"] for entry in state.log_history if f"eval_{SCORE}" in entry}
     return Scores(found, state.global_step)
 
 
@@ -94,7 +94,7 @@ class Watch(TrainerCallback):
         self.setting.working.seal(state.global_step)
 
 
-class Trainer(SentenceTransformerTrainer):  # type: ignore[misc]
+class Trainer(SentenceTransformerTrainer):
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
         """None: the card would hold sentences of the training text. The result has a README of its own."""
 

@@ -5,9 +5,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from datasets import Dataset
+from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
 from transformers import set_seed
 
@@ -31,7 +33,7 @@ class Trained:
     """Where the result is, its facts, and whether it was there before."""
 
     folder: Path
-    facts: dict[str, object]
+    facts: dict[str, Any]
     was_there: bool = False
 
 
@@ -124,7 +126,7 @@ def steps(recipe: Recipe, examples: Examples) -> int:
     return max(1, math.ceil(recipe.epochs * max(1, len(examples) // recipe.batch_size)))
 
 
-def before(evaluator: EmbeddingSimilarityEvaluator | None, model: object) -> float | None:
+def before(evaluator: EmbeddingSimilarityEvaluator | None, model: SentenceTransformer) -> float | None:
     """The start's score on the development pairs."""
     if evaluator is None:
         return None
