@@ -119,7 +119,7 @@ def test_the_weights_kept_are_those_the_development_pairs_chose(
         tiny_checkpoint, files, tmp_path / "out", "regression", dev=files / "dev.tsv", learning_rate=0.05,
         steps=40, every=2, patience=2,
     )  # fmt: skip
-    scores = {int(step): score for step, score in done.facts["dev_by_step"].items()}  # type: ignore[attr-defined]
+    scores = {int(step): score for step, score in done.facts["dev_by_step"].items()}
     best = max(scores, key=lambda step: scores[step])
     assert done.facts["steps_kept"] == best
     assert max(scores) == best + 2 * 2 < 40  # two evaluations in vain, then no more
@@ -185,7 +185,7 @@ def stopped(tiny: Path, files: Path, output: Path, objective: str, at: int, **op
         run.train(checkpoints.resolve(str(tiny)), recipe, files / DATA[objective], output, report=report)
 
 
-@pytest.mark.parametrize("objective", ["simcse", "simcse-supervised"])
+@pytest.mark.parametrize("objective", ["simcse", "simcse-supervised", "classification"])
 def test_going_on_repeats_nothing_where_epochs_are_short(
     objective: str, tiny_checkpoint: Path, files: Path, tmp_path: Path
 ) -> None:
@@ -259,6 +259,16 @@ def test_options_that_do_not_fit_are_refused(
     with pytest.raises(InvalidInput, match=said):
         trained(tiny_checkpoint, files, tmp_path / "out", "regression", **options)
     assert not list(tmp_path.iterdir())
+
+
+def test_half_precision_trains_weights_that_stay_whole(tiny_checkpoint: Path, files: Path, tmp_path: Path) -> None:
+    trained(tiny_checkpoint, files, tmp_path / "half", "regression", precision="bf16")
+    trained(tiny_checkpoint, files, tmp_path / "whole", "regression")
+    assert {tensor.dtype for tensor in weights(tmp_path / "half").values()} == {torch.float32}
+    assert not same(tmp_path / "half", tmp_path / "whole")
+    if not torch.cuda.is_available():
+        with pytest.raises(InvalidInput, match="fp16 needs a GPU"):
+            trained(tiny_checkpoint, files, tmp_path / "out", "regression", precision="fp16")
 
 
 def test_a_loss_that_is_lost_is_said(tiny_checkpoint: Path, files: Path, tmp_path: Path) -> None:

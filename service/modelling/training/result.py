@@ -66,6 +66,7 @@ def publish(
         facts = {"identity": json.loads(json.dumps(identity.facts())), **outcome.facts(), "licence": stated}
         write_json(temporary / FACTS, facts)
         (temporary / "README.md").write_text(readme(identity, outcome, stated), encoding="utf-8")
+        (temporary / "model.safetensors").chmod(0o644)  # the library keeps it to its owner; whoever exports reads it
         temporary.rename(output)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
