@@ -48,14 +48,14 @@ def test_labels_teach_a_flow_what_the_text_alone_does_not() -> None:
     start = fit("identity", x, x[:0], 0)
 
     def score(weight: float) -> dict[int, float]:
-        fitted = quality.fit_labelled(start, x, train, weight, (0, 60), 0)
+        fitted = quality.fit_labelled(start, x, train, weight, (0, 160), 0)
         found = {steps: quality.cosines(latents, others).numpy() for steps, latents in fitted.items()}
         return {steps: labelled_score(cosines, others.values.numpy()) for steps, cosines in found.items()}
 
     raw = torch.nn.functional.cosine_similarity(others.left, others.right)
     taught, untaught = score(30.0), score(0.0)
     assert taught[0] == pytest.approx(labelled_score(raw.numpy(), others.values.numpy()), abs=1e-6)
-    assert taught[60] > max(taught[0], untaught[60]) + 0.05
+    assert taught[160] > max(taught[0], untaught[160]) + 0.05
 
 
 @pytest.mark.parametrize("count", [20, 100])
