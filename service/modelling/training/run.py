@@ -79,8 +79,10 @@ def train(
             start.check_dropout(model, examples.sentences["anchor"][0])
         evaluator = None
         if pairs is not None:
+            left, right = pairs.sentences.values()
+            grades = [float(grade) for grade in pairs.labels or ()]
             evaluator = EmbeddingSimilarityEvaluator(
-                *pairs.sentences.values(), pairs.labels, name=DEV, main_similarity="cosine", write_csv=False
+                left, right, grades, name=DEV, main_similarity="cosine", write_csv=False
             )
         unique = objective.contrastive and not objective.needs_dropout  # there, sentences are distinct as they are read
         setting = Setting(recipe, steps(recipe, examples), working, evaluator, unique, report)
