@@ -155,6 +155,7 @@ def arguments(setting: Setting, examples: int) -> SentenceTransformerTrainingArg
         weight_decay=recipe.weight_decay,
         warmup_steps=math.ceil(recipe.warmup * setting.steps),
         max_grad_norm=1.0,
+        use_cpu=recipe.precision == "bf16" and not torch.cuda.is_available(),  # bf16 on a CPU wants to be meant
         bf16=recipe.precision == "bf16",
         fp16=recipe.precision == "fp16",
         eval_strategy="steps" if evaluated else "no",

@@ -15,9 +15,8 @@ from transformers import set_seed
 
 from service.core.errors import Conflict, InvalidInput
 from service.modelling.checkpoints import Checkpoint
-from service.modelling.quality.sources import read_pairs
 from service.modelling.training import start
-from service.modelling.training.data import Examples, without_words
+from service.modelling.training.data import Examples, read_graded, without_words
 from service.modelling.training.loop import DEV, SCORE, Setting, optimize
 from service.modelling.training.objectives import OBJECTIVES
 from service.modelling.training.recipe import Identity, Recipe, Source, differences
@@ -65,8 +64,8 @@ def train(
         raise InvalidInput(f"{data}: one example has no others to be told from; at least 2 are needed")
     spec = start.described(checkpoint, recipe)
     check_precision(recipe)
-    pairs = None if dev is None else read_pairs(dev)
-    chosen_by = None if dev is None or pairs is None else Source.of(dev, len(pairs.gold))
+    pairs = None if dev is None else read_graded(dev)
+    chosen_by = None if dev is None or pairs is None else Source.of(dev, len(pairs))
     versions = {name: importlib.metadata.version(name) for name in PACKAGES}
     identity = Identity(recipe, spec, Source.of(data, len(examples)), chosen_by, versions)
     if output.exists():
@@ -80,8 +79,10 @@ def train(
             start.check_dropout(model, examples.sentences["anchor"][0])
         evaluator = None
         if pairs is not None:
+            left, right = pairs.sentences.values()
+            grades = [float(grade) for grade in pairs.labels or ()]
             evaluator = EmbeddingSimilarityEvaluator(
-                pairs.left, pairs.right, pairs.gold.tolist(), name=DEV, main_similarity="cosine", write_csv=False
+                left, right, grades, name=DEV, main_similarity="cosine", write_csv=False
             )
         unique = objective.contrastive and not objective.needs_dropout  # there, sentences are distinct as they are read
         setting = Setting(recipe, steps(recipe, examples), working, evaluator, unique, report)
