@@ -40,6 +40,7 @@ class Wanted:
     recall: float = RECALL
     seed: int = 0
     most: int = 50_000_000  # pairs: beyond them somebody has forgotten a crowd of copies
+    block: int = BLOCK
 
 
 @dataclass(frozen=True)
@@ -125,8 +126,8 @@ def find(
     files: dict[str, str] = {}
     count = 0
     done = output.names(DONE)
-    for number, start in enumerate(range(0, len(unit), BLOCK)):
-        stop = min(start + BLOCK, len(unit))
+    for number, start in enumerate(range(0, len(unit), wanted.block)):
+        stop = min(start + wanted.block, len(unit))
         mark = f"{number:06}.json"
         name = f"part-{number:06}.{wanted.write}"
         if mark in done and name in names:

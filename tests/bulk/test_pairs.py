@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from service.adapters.encoder_store import EncoderStore
-from service.bulk import pairs
 from service.bulk.pairs import Wanted, find, threshold_of
 from service.bulk.places import Place
 from service.bulk.planning import plan_for, resolved
@@ -105,9 +104,8 @@ def test_few_cells_miss_pairs_and_the_recall_says_how_many() -> None:
     assert recalls[0] < 0.9 <= recalls[1] <= recalls[2] == 1.0
 
 
-def test_a_search_that_was_interrupted_goes_on(tmp_path: Path, vectors: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pairs, "BLOCK", 250)
-    found, rows = search(tmp_path / "whole", vectors)
+def test_a_search_that_was_interrupted_goes_on(tmp_path: Path, vectors: Any) -> None:
+    found, rows = search(tmp_path / "whole", vectors, block=250)
     place, plan, calibration = vectors
 
     def stop(stage: str, share: float | None) -> None:
@@ -116,9 +114,9 @@ def test_a_search_that_was_interrupted_goes_on(tmp_path: Path, vectors: Any, mon
 
     out = Place(str(tmp_path / "out"))
     with pytest.raises(KeyboardInterrupt):
-        find(out, place, plan, calibration, Wanted(FMR, "parquet"), 1, stop)
+        find(out, place, plan, calibration, Wanted(FMR, "parquet", block=250), 1, stop)
     assert 0 < len(out.names("_done")) < 4
-    again, others = search(tmp_path / "out", vectors)
+    again, others = search(tmp_path / "out", vectors, block=250)
     assert (again.files, others) == (found.files, rows)
 
 
