@@ -56,7 +56,14 @@ def lowered(tokenizer: Tokenizer) -> Tokenizer:
     return tokenizer
 
 
-def ids(tokenizer: Tokenizer) -> list[list[int]]:
+def ids(tokenizer: Tokenizer) -> list[list[int] | None]:
+    """Of the sentences; None where the vocabulary has no token for something and none for the unknown."""
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    return [tokenizer.encode(text).ids for text in SENTENCES]
+    found: list[list[int] | None] = []
+    for text in SENTENCES:
+        try:
+            found.append(tokenizer.encode(text).ids)
+        except Exception:  # tokenizers raises bare Exceptions
+            found.append(None)
+    return found
