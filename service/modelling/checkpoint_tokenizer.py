@@ -64,6 +64,6 @@ def ids(tokenizer: Tokenizer) -> list[list[int] | None]:
     for text in SENTENCES:
         try:
             found.append(tokenizer.encode(text).ids)
-        except Exception:  # tokenizers raises bare Exceptions
+        except Exception:  # noqa: BLE001 - tokenizers raises nothing else
             found.append(None)
     return found
