@@ -81,6 +81,7 @@ class Job:
     sentences: int = 0  # as posted, duplicates included
     labels: int = 0  # labelled pairs, as posted
     base: int | None = None  # the version that was given labels
+    encoder: str = ""  # digest of the encoder it is for
     created: str = ""
     started: str | None = None
     finished: str | None = None

@@ -33,6 +33,9 @@ TOLERANCE = {"fp32": 1e-4}
 LOOSE = 1e-2
 
 
+NO_STORE = "set ISOSIM_MODEL_STORE, or make one: isosim export"
+
+
 def look(settings: Settings) -> Iterator[Finding]:
     root = settings.model_store
     if remote(root):
@@ -42,7 +45,7 @@ def look(settings: Settings) -> Iterator[Finding]:
         except IsosimError as error:
             yield fault("jobs", str(error), "set ISOSIM_JOBS_FOLDER")
             return
-        yield folder(jobs, "ISOSIM_JOBS_FOLDER")
+        yield folder(jobs, "jobs", "make it, or set ISOSIM_JOBS_FOLDER")
         yield space(jobs, settings.max_calibration_bytes)
     else:
         yield folder(root)
@@ -93,19 +96,19 @@ def refused(write: Callable[[], object]) -> bool:
     return False
 
 
-def folder(root: Path, setting: str = "ISOSIM_MODEL_STORE") -> Finding:
+def folder(root: Path, name: str = "store", remedy: str = NO_STORE) -> Finding:
     """Read and written as the server would: it keeps jobs and versions there."""
     try:
         any(root.iterdir())
     except OSError as error:
-        return fault("store", f"{root}: {error.strerror}", f"set {setting}, or make one: isosim export")
+        return fault(name, f"{root}: {error.strerror}", remedy)
     probe = root / f".doctor-{np.random.default_rng().integers(1 << 62):x}"
     try:
         probe.write_bytes(b"")
         probe.unlink()
     except OSError as error:
-        return fault("store", f"{root} cannot be written: {error.strerror}", "let the server's user write there")
-    return ok("store", f"{root.resolve()}: read and written")
+        return fault(name, f"{root} cannot be written: {error.strerror}", "let the server's user write there")
+    return ok(name, f"{root.resolve()}: read and written")
 
 
 def space(root: Path, posted: int) -> Finding:
@@ -113,7 +116,7 @@ def space(root: Path, posted: int) -> Finding:
     try:
         free = shutil.disk_usage(root).free
     except OSError as error:
-        return fault("disk", f"{root}: {error.strerror}", "set ISOSIM_MODEL_STORE")
+        return fault("disk", f"{root}: {error.strerror}", "there must be such a folder: see above")
     found = f"{free / 2**30:,.1f} GiB free"
     if free < posted:
         return fault("disk", found, f"make room: one posted text may have {posted / 2**20:.0f} MiB")

@@ -1,0 +1,17 @@
+"""The commands of the page on object storage, in a bucket of the test's own."""
+
+import os
+import sys
+from pathlib import Path
+
+from tests.conftest import environment
+from tests.docs.test_commands import OBJECTS, run
+from tests.objects import Objects, objects
+
+__all__ = ["objects"]
+
+
+def test_every_command_of_the_page_runs(objects: Objects, tmp_path: Path) -> None:
+    bucket = objects.bucket().parts[1]
+    settings = environment(port=0) | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    run(OBJECTS, tmp_path, settings, {"http://127.0.0.1:9000": objects.url, "s3://bucket/": f"s3://{bucket}/"})
