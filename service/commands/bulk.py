@@ -9,6 +9,7 @@ from service.adapters.device import usable_cores
 from service.adapters.domain_store import DomainStore
 from service.adapters.encoder_store import EncoderStore
 from service.adapters.object_storage import remote
+from service.commands.bulk_ends import line_of, say_failed, search_of
 from service.commands.calibration import check_choices
 from service.commands.completion import domain_names, versions
 from service.commands.console import print_json, remark
@@ -220,26 +221,11 @@ def pairs(
     )
 
 
-def search_of(recall: dict[str, Any] | None) -> str:
-    """How the pairs were looked for."""
-    if recall is None:
-        return "exact search"
-    looked = f"{recall['looked_at']} of {recall['cells']} cells a row"
-    if recall["found"] is None:
-        return f"{looked}, recall unknown: {recall['asked']:,} rows that were looked at whole are in no pair"
-    return f"{looked}, recall {recall['found']:.4f} of the {recall['pairs']:,} pairs of {recall['asked']:,} rows"
-
-
 def running(settings: Settings, address: str | None, cores: int, most: int, *, lenient: bool) -> "Running":
     from service.bulk.run import Running  # noqa: PLC0415
 
     store = settings.model_store if remote(settings.model_store) else settings.model_store.resolve()
     return Running(store, address, usable_cores(), cores, most, lenient)
-
-
-def say_failed(failed: dict[str, int]) -> None:
-    for reason, count in failed.items():
-        remark(f"isosim: {count:,} rows have no result: {reason}")
 
 
 SHARED = (
@@ -299,18 +285,6 @@ def carry_out(
         return
     say_failed(summary.failed)
     print(line_of(facts, name))
-
-
-def line_of(facts: dict[str, Any], name: str) -> str:
-    """What a person is told at the end."""
-    there = f"{facts['output']}: {facts['rows']:,} rows in {facts['parts']:,} files, {facts['bytes'] / 1e6:,.1f} MB"
-    there = f"{there}, {name}"
-    if not facts["computed"]:
-        return f"{there}; all were there already"
-    return (
-        f"{there}; {facts['computed']:,} rows in {facts['seconds']:,.1f} s, {facts['rate']:,.0f} rows/s, "
-        f"{facts['sentences'] / facts['seconds']:,.0f} sentences/s on {facts['engines']} engines"
-    )
 
 
 def need_bulk() -> None:
