@@ -32,21 +32,27 @@ def data() -> Path:
 @pytest.fixture(scope="session")
 def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A BERT of four layers and 32 dimensions with random weights, and a real WordPiece tokenizer."""
-    import torch
     from tokenizers import BertWordPieceTokenizer
-    from transformers import BertConfig, BertModel
 
     folder = tmp_path_factory.mktemp("tiny")
     tokenizer = BertWordPieceTokenizer(lowercase=True)
     tokenizer.train_from_iterator(sentences(1000), vocab_size=400, show_progress=False)
     tokenizer.save(str(folder / "tokenizer.json"))
-    torch.manual_seed(0)
+    save_bert(folder, seed=0, dim=32, layers=4)
+    return folder
+
+
+def save_bert(folder: Path, *, seed: int, dim: int, layers: int) -> None:
+    """Random weights of a BERT for the tiny vocabulary."""
+    import torch
+    from transformers import BertConfig, BertModel
+
+    torch.manual_seed(seed)
     config = BertConfig(
-        vocab_size=400, hidden_size=32, num_hidden_layers=4, num_attention_heads=4, intermediate_size=64,
+        vocab_size=400, hidden_size=dim, num_hidden_layers=layers, num_attention_heads=4, intermediate_size=64,
         max_position_embeddings=64, initializer_range=0.2,
     )  # fmt: skip
     BertModel(config).eval().save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,7 @@ from service.core.jobs import JobRequest
 from service.encoder_parts import plans
 from service.settings import Settings
 from tests.commands.conftest import command
-from tests.conftest import Process, RedisServer, Serve, Server, export, serve_with, wait_until
+from tests.conftest import Process, RedisServer, Serve, Server, export, save_bert, serve_with, wait_until
 from tests.text import sentences
 
 TEXTS = sentences(900)
@@ -38,17 +38,9 @@ Starts = Callable[..., Server]
 @pytest.fixture(scope="module")
 def other_checkpoint(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Another BERT: other weights, three layers, 48 dimensions, the same tokenizer."""
-    import torch
-    from transformers import BertConfig, BertModel
-
     folder = tmp_path_factory.mktemp("other")
     shutil.copy(tiny_checkpoint / "tokenizer.json", folder)
-    torch.manual_seed(1)
-    config = BertConfig(
-        vocab_size=400, hidden_size=48, num_hidden_layers=3, num_attention_heads=4, intermediate_size=64,
-        max_position_embeddings=64, initializer_range=0.2,
-    )  # fmt: skip
-    BertModel(config).eval().save_pretrained(folder)
+    save_bert(folder, seed=1, dim=48, layers=3)
     return folder
 
 
