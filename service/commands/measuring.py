@@ -335,5 +335,5 @@ def encoders(
             print_table(grid.rich())
     table = Table("", "found", "bar", "kept", title="Promises")
     for one in promises:
-        table.add_row(one.said, f"{one.found:+.2f}", f"{one.bar:.2f}", "yes" if one.kept else "NO")
+        table.add_row(one.said, f"{one.found:.2f}", f"{one.bar:.2f}", "yes" if one.kept else "NO")
     show(table, [*rows, *promises] if as_json else promises, as_json=as_json)
