@@ -130,9 +130,9 @@ def find(
         stop = min(start + wanted.block, len(unit))
         mark = f"{number:06}.json"
         name = f"part-{number:06}.{wanted.write}"
-        if mark in done and name in names:
+        told = orjson.loads(output.read(f"{DONE}/{mark}")) if mark in done else None
+        if told is not None and names.get(name) == told["bytes"]:
             index.pass_over(start, stop)
-            told = orjson.loads(output.read(f"{DONE}/{mark}"))
         else:
             block = []
             for left, right in index.pairs(start, stop, radius):
@@ -198,6 +198,6 @@ def write(
     facts = plan.provenance() | {"isosim.task": "pairs", "isosim.space": "", "isosim.fmr": f"{wanted.fmr:g}"}
     content = encoded(pa.table(table), wanted.write, facts)
     output.write(name, content)
-    told = {"pairs": len(i), "sha256": hashlib.sha256(content).hexdigest()}
+    told = {"pairs": len(i), "sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
     output.write(f"{DONE}/{mark}", orjson.dumps(told))
     return told

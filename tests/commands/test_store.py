@@ -123,6 +123,7 @@ def test_what_was_left_unfinished_goes_and_what_somebody_is_at_stays(
         old = root / "domains" / "news" / ".building-old"
         old.mkdir()
         (old / "weights.safetensors").write_bytes(b"half")
+        assert collect(root, tmp_path, DAY) == [], "too young"
         with building(root / "domains" / "news") as held:
             for folder in (old, held):
                 os.utime(folder, (time.time() - 2 * DAY,) * 2)
