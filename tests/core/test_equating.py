@@ -72,6 +72,9 @@ def test_what_the_smaller_sample_cannot_count_is_called_extrapolated() -> None:
     assert equate(few, many, rare).extrapolated
     assert equate(many, few, rare).extrapolated
     assert not equate(many, many, rare).extrapolated
+    usual = REFERENCE.threshold(1 - 1e-3)  # almost every pair is above it
+    assert equate(many, few, usual).extrapolated
+    assert not equate(many, many, usual).extrapolated
 
 
 def test_the_table_has_the_rates_it_names() -> None:

@@ -156,6 +156,17 @@ async def test_no_more_bytes_are_resident_than_allowed_and_the_longest_unasked_g
     assert source.loads["b", 2] == 2
 
 
+async def test_a_pinned_version_that_is_asked_for_stays_before_one_that_is_not(source: FakeSource) -> None:
+    registry = Registry(source, ENCODER, resident_bytes=2 * SIZE)
+    for domain in ("a", "b", "c"):
+        source.promote(domain, 1)
+    for ref in ("a@1", "b@1", "a@1", "c@1", "a@1"):
+        await version(registry, ref)
+    assert source.loads["a", 1] == 1
+    await version(registry, "b@1")
+    assert source.loads["b", 1] == 2
+
+
 async def test_the_champion_of_default_stays_whatever_else_is_asked_for(source: FakeSource) -> None:
     registry = Registry(source, ENCODER, resident_bytes=SIZE // 2)
     for domain in ("default", "news"):
