@@ -46,7 +46,7 @@ class Versions:
         self.digest, self.version, self.gone = digest, version, False
 
     def changes(self, domains: Collection[str]) -> dict[str, int]:
-        return {}
+        return dict.fromkeys(domains, self.version)
 
     def named(self, domain: str) -> Named:
         return Named(None if self.gone else self.version, None)
@@ -81,9 +81,9 @@ class Scene:
     new: FakeEncoder  # as the shadow reaches it
     versions: Versions  # of the new encoder
 
-    async def answered(self, texts: list[str]) -> None:
-        """A request for the scores of neighbours, by the old champion."""
-        calibration = await self.servings.resolve(DomainRef("news"))
+    async def answered(self, texts: list[str], ref: DomainRef = DomainRef("news")) -> None:  # noqa: B008 - frozen
+        """A request for the scores of neighbours, by the old champion unless another version is named."""
+        calibration = await self.servings.resolve(ref)
         embedded = await self.servings.of(calibration).embedder.embed([Text("o:" + text) for text in texts])
         left, right = embedded.rows[::2], embedded.rows[1::2]
         found = score(calibration, embedded.texts, embedded.vectors, left, right)
@@ -217,6 +217,29 @@ def test_only_the_sampled_requests_are_scored_and_of_a_large_one_a_part(tmp_path
             assert {"n:x0", "n:y0", "n:x99", "n:y99"} <= set(now.new.seen)  # from all of it
 
     asyncio.run(sampled())
+
+
+def test_only_champions_are_compared_and_another_one_begins_anew(tmp_path: Path) -> None:
+    async def promoted() -> None:
+        async with scene(tmp_path) as now:
+            await now.answered(["ij", "kl"], DomainRef("news", 7))
+            await now.answered(["ab", "cd"])
+            await now.until(lambda: now.tally.scored)
+            assert "n:ij" not in now.new.seen
+            first = now.shadow.measure("news", (1, 2))
+            assert first is not None
+            assert first.pairs == 1
+            now.versions.version = 3
+            assert now.servings.next is not None
+            await now.servings.next.registry.refresh()
+            await now.answered(["ab", "cd", "ef", "gh"])
+            await now.until(lambda: len(now.tally.scored) == 2)
+            assert now.shadow.measure("news", (1, 2)) is None
+            second = now.shadow.measure("news", (1, 3))
+            assert second is not None
+            assert second.pairs == 2
+
+    asyncio.run(promoted())
 
 
 def test_its_threads_have_what_others_leave(tmp_path: Path) -> None:
