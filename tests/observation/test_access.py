@@ -89,7 +89,7 @@ def test_a_process_says_how_it_starts_is_ready_drains_and_stops(
 
 def test_what_was_under_way_at_the_end_is_told(serve: Serve, store: Path) -> None:
     """A stream of events ends by itself, an upload that stalls is cut off."""
-    server = serve(model_store=store, encoder="tiny", drain_seconds=2)
+    server = serve(model_store=store, encoder="tiny", drain_seconds=5)
     body = {"domain": "d", "texts": sentences(2000), "method": "flow"}
     job = server.client.post("/calibrate", json=body).json()["job"]
     seen: list[int] = []
