@@ -99,7 +99,8 @@ def site(tiny_store: Path, other_checkpoint: Path, tmp_path_factory: pytest.Temp
 def no_migration_is_left(site: Site) -> Iterator[None]:
     yield
     site.both.client.delete(MOVE)
-    wait_until(lambda: site.replica.client.get(MOVE).status_code == 404)
+    for server in (site.both, site.replica, site.old_alone, site.new_alone):  # each looks in its own time
+        wait_until(lambda server=server: server.client.get(MOVE).status_code == 404)
 
 
 def begin(server: Server, **body: Any) -> dict[str, Any]:
