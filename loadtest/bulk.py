@@ -132,7 +132,7 @@ def two_nodes(setup: Setup, source: Path, folder: Path) -> dict[str, Any]:
         cluster.add_node(num_cpus=1)
         together = embedded(setup, source, folder / "together", "--address", cluster.address)
     finally:
-        cluster.shutdown()
+        cluster.shutdown()  # type: ignore[no-untyped-call]
     share = same(hashes(folder / "alone"), hashes(folder / "together"))
     return {"nodes": together["nodes"], "files": together["parts"], "same": share, "alone": alone, "together": together}
 

@@ -111,7 +111,7 @@ def http_figures(store: Path, encoder: str, providers: list[str], data: Path, se
     import itertools  # noqa: PLC0415
 
     requests = texts.single_pairs(texts.sts_pairs(data))
-    settings = {**UNCACHED, "providers": json.dumps(providers)}
+    settings: dict[str, Any] = {**UNCACHED, "providers": json.dumps(providers)}
     with servers.own_store(store, encoder) as own, servers.isosim(own, encoder, **settings) as server:
         return {c: drive(server.port, itertools.cycle(requests), c, seconds).summary() for c in (1, 64, 256)}
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from statistics import median
+from typing import Any
 
 from loadtest import servers, texts
 from loadtest.setup import Line, Result, Setup, drive
@@ -27,8 +28,8 @@ def measure(setup: Setup) -> Result:
     summaries: dict[str, object] = {}
     with ExitStack() as stack:
         collector = stack.enter_context(receiving())
-        quiet = {"log_level": "info", "access_log": "off"}
-        settings: dict[str, dict[str, object]] = {
+        quiet: dict[str, Any] = {"log_level": "info", "access_log": "off"}
+        settings: dict[str, dict[str, Any]] = {
             BASE: quiet,
             "all": {"log_level": "info"},
             "slow": {"log_level": "info", "access_log": "slow"},

@@ -98,7 +98,9 @@ def isosim(
     port = free_port()
     given = {"model_store": store, "encoder": encoder, "port": port, "log_level": "warning"} | settings
     clean = {name: value for name, value in os.environ.items() if not name.startswith("ISOSIM_")}
-    variables = clean | {f"ISOSIM_{name.upper()}": str(value) for name, value in given.items()} | (environment or {})
+    variables = (
+        clean | {f"ISOSIM_{name.upper()}": str(value) for name, value in given.items()} | dict(environment or {})
+    )
     with serving([sys.executable, "-m", "service.cli", "serve"], port, "/readyz", variables) as server:
         yield server
 

@@ -11,7 +11,7 @@ from loadtest import texts
 from loadtest.client import Load, closed_loop
 
 T = TypeVar("T")
-UNCACHED = {"memory_cache_bytes": 0}  # every text is computed
+UNCACHED: dict[str, Any] = {"memory_cache_bytes": 0}  # every text is computed
 
 
 @dataclass(frozen=True)

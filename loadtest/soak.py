@@ -46,7 +46,7 @@ def worker(store: Path, redis: str) -> Iterator[None]:
         yield
 
 
-def look(server: servers.Server, redis: "Redis[bytes]", began: float) -> dict[str, float]:
+def look(server: servers.Server, redis: Redis, began: float) -> dict[str, float]:
     with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=30) as answer:
         text = answer.read().decode()
 

@@ -10,7 +10,7 @@ import orjson
 
 from loadtest import servers, texts
 from loadtest.client import Load, ask, closed_loop, request
-from loadtest.setup import Line, Result, Setup, run
+from loadtest.setup import UNCACHED, Line, Result, Setup, run
 
 CONNECTIONS = 16
 SWAPS = 6
@@ -51,7 +51,7 @@ async def swapping(port: int) -> list[float]:
 def measure(setup: Setup) -> Result:
     found: Result = {}
     requests = texts.single_pairs(setup.pairs[:2000], "swapped")
-    for cache, settings in {"cached": {}, "uncached": {"memory_cache_bytes": 0}}.items():
+    for cache, settings in {"cached": {}, "uncached": UNCACHED}.items():
         with ExitStack() as stack:
             store = stack.enter_context(servers.own_store(setup.store, setup.fp32))
             server = stack.enter_context(servers.isosim(store, setup.fp32, **settings))
