@@ -18,7 +18,7 @@ from service.api.documentation import body_of
 from service.api.intake import Format, Intake, parse_json
 from service.api.middleware import Trace
 from service.api.requests import TraceDep, documented, needs
-from service.api.schemas import CalibrateOptions, CalibrateRequest, JobAccepted, Jobs, JobState
+from service.api.schemas_calibration import CalibrateOptions, CalibrateRequest, JobAccepted, Jobs, JobState
 from service.api.state import Service, ServiceDep
 from service.api.submission import accept, check_domain, check_room, intake_limits, meant, read_json_body, spooling
 from service.core.errors import Conflict, Overloaded, UnsupportedMedia

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from service.api.middleware import OPEN
-from service.api.schemas import CalibrateRequest, LabelsRequest
+from service.api.schemas_calibration import CalibrateRequest, LabelsRequest
 from service.api.tensors import InferRequest
 
 DESCRIPTION = """

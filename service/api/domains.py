@@ -15,13 +15,12 @@ from service.api.access import DomainName, calibration_of
 from service.api.documentation import body_of
 from service.api.intake import Intake, parse_json
 from service.api.requests import JsonBody, TraceDep, documented, needs
-from service.api.schemas import (
+from service.api.schemas_calibration import JobAccepted, LabelsRequest
+from service.api.schemas_domains import (
     ChampionRequest,
     Domains,
     DomainState,
     DriftState,
-    JobAccepted,
-    LabelsRequest,
     Threshold,
     VersionState,
     VersionSummary,

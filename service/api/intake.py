@@ -10,7 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from service.adapters.spool import Spool
-from service.api.schemas import Label
+from service.api.schemas_calibration import Label
 from service.core.errors import EmptyInput, InvalidInput
 from service.core.jobs import LabelledPair
 from service.core.requirements import STEADY_FLOW, LabelSummary, check_sentences, fewest_sentences

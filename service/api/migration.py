@@ -10,7 +10,7 @@ from fastapi.responses import Response
 
 from service.api.access import DomainName
 from service.api.requests import JsonBody, documented, needs
-from service.api.schemas import (
+from service.api.schemas_domains import (
     EquatedThreshold,
     MigrationChange,
     MigrationSide,

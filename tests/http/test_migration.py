@@ -16,7 +16,7 @@ import pytest
 
 from service.adapters.domain_store import Aliases, DomainStore
 from service.adapters.encoder_store import EncoderStore
-from service.api.schemas import EquatedThreshold
+from service.api.schemas_domains import EquatedThreshold
 from service.core.errors import Unavailable
 from service.core.jobs import JobRequest
 from service.encoder_parts import plans
