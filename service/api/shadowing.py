@@ -69,20 +69,26 @@ class Shadow:
 
     def offer(self, calibration: Calibration, embedded: Embedded, left: Rows, right: Rows, found: Scores) -> None:
         """Takes a sample of what a domain's old champion has answered; returns at once."""
-        migration = self.servings.migrations.get(calibration.domain)
-        if migration is None or migration.finished or self.quiet is None or found.percentile is None:
+        domain = calibration.domain
+        new = self._compared(domain)
+        if new is None or found.percentile is None or not self.servings.is_champion(calibration):
             return
-        new = self.servings.find(migration.new)
-        # The quiet embedder is the next encoder's; a server that is on the new one already compares nothing.
-        if new is None or new is not self.servings.next or not self.servings.is_champion(calibration):
-            return
-        if self.chance() >= migration.shadow:
+        if self.chance() >= self.servings.migrations[domain].shadow:
             return
         asked = self._sample(calibration, new, embedded, left, right, found)
         try:
             self._waiting.put_nowait(asked)
         except asyncio.QueueFull:
             self.tally.observe_shadow_dropped("full")
+
+    def _compared(self, domain: str) -> Serving | None:
+        """The encoder that a domain's scores are compared with, while they are."""
+        migration = self.servings.migrations.get(domain)
+        if self.quiet is None or migration is None or migration.finished or not migration.shadow:
+            return None
+        new = self.servings.find(migration.new)
+        # The quiet embedder is the next encoder's; a server that is on the new one already compares nothing.
+        return new if new is self.servings.next else None
 
     def _sample(
         self, calibration: Calibration, new: Serving, embedded: Embedded, left: Rows, right: Rows, found: Scores
@@ -116,19 +122,20 @@ class Shadow:
 
     async def _work(self, quiet: Embedder) -> None:
         while True:
-            asked = await self._waiting.get()
-            try:
-                if not await self._idle():
-                    self.tally.observe_shadow_dropped("busy")
-                    continue
+            await self._attend(await self._waiting.get(), quiet)  # no name here: texts go while the next is waited for
+
+    async def _attend(self, asked: Asked, quiet: Embedder) -> None:
+        try:
+            if not await self._idle():
+                self.tally.observe_shadow_dropped("busy")
+            elif self._compared(asked.calibration.domain) is asked.new:  # else the migration ended meanwhile
                 await self._score(asked, quiet)
-            except IsosimError as error:
-                self.tally.observe_shadow_dropped("failed")
-                log.debug("a shadow score of %s failed: %s", asked.calibration.domain, error)
-            except Exception:  # the loop's boundary: nobody waits for the answer, and the next one may be well
-                self.tally.observe_shadow_dropped("failed")
-                log.exception("shadow scoring failed")
-            del asked  # its texts are not kept while the next is waited for
+        except IsosimError as error:
+            self.tally.observe_shadow_dropped("failed")
+            log.debug("a shadow score of %s failed: %s", asked.calibration.domain, error)
+        except Exception:  # the loop's boundary: nobody waits for the answer, and the next one may be well
+            self.tally.observe_shadow_dropped("failed")
+            log.exception("shadow scoring failed")
 
     async def _idle(self) -> bool:
         """Waits for a moment in which no text of a request is queued; False where none came in time."""
@@ -145,6 +152,8 @@ class Shadow:
         embedded = await quiet.embed(asked.texts)
         left, right = embedded.rows[asked.left], embedded.rows[asked.right]
         found = await asyncio.to_thread(score, new, embedded.texts, embedded.vectors, left, right)
+        if self._compared(old.domain) is not asked.new:
+            return
         if found.percentile is None:
             self.tally.observe_shadow_dropped("failed")  # the new champion has lost its reference
             return
