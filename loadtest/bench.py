@@ -25,6 +25,7 @@ PARTS = (
     "cached",
     "calibration",
     "swap",
+    "shadow",
     "domains",
     "many",
     "overload",

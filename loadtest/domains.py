@@ -20,17 +20,17 @@ COUNTS = (1, 10, 100, 1000)
 SENTENCES = 3000
 
 
-def fitted(setup: Setup, store: Path) -> Path:
+def fitted(setup: Setup, store: Path, domain: str = "d0", encoder: str | None = None) -> Path:
     """A version with everything a domain can hold: weights, references, a domain test."""
-    artifact = EncoderStore(store).find(setup.fp32)
+    artifact = EncoderStore(store).find(encoder or setup.fp32)
     sentences = (setup.data / "text" / "imdb-reviews.txt").read_text().splitlines()[:SENTENCES]
     wanted = JobRequest(
-        domain="d0", method="whitening", promote="always", seed=0, encoder=artifact.digest, encoder_id=artifact.id
+        domain=domain, method="whitening", promote="always", seed=0, encoder=artifact.digest, encoder_id=artifact.id
     )
     domains = DomainStore(store)
     done = calibrate_job(wanted, Posted(sentences, []), artifact, domains, lambda *_: None, threads=2)
     version, _, _ = done.publish(domains)
-    return store / "domains" / "d0" / str(version)
+    return store / "domains" / domain / str(version)
 
 
 def stream(setup: Setup, count: int) -> list[bytes]:
