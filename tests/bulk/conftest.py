@@ -86,6 +86,6 @@ def run_bulk(bulk_store: Path) -> Callable[..., "subprocess.CompletedProcess[str
     def run(*words: str) -> "subprocess.CompletedProcess[str]":
         command = [sys.executable, "-m", "service.cli", "bulk", *words]
         settings = environment(model_store=bulk_store, encoder="tiny")
-        return subprocess.run(command, env=settings, capture_output=True, text=True, timeout=120, check=False)
+        return subprocess.run(command, env=settings, capture_output=True, text=True, timeout=300, check=False)
 
     return run

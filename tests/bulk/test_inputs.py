@@ -33,7 +33,7 @@ def rows_of(file: Path, size: int, column: str = "text", keep: tuple[str, ...] =
 
 
 @given(st.lists(st.tuples(CELL, CELL), min_size=1, max_size=12), st.integers(1, 5), st.sampled_from(["\n", "\r\n"]))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_csv_is_cut_between_records_whatever_its_cells_hold(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]], size: int, end: str
 ) -> None:

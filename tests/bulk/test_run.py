@@ -97,7 +97,7 @@ def test_a_killed_job_whose_files_were_hurt_goes_on_and_ends_with_the_same_files
         assert popen.poll() is None, (tmp_path / "first.log").read_text()
         return done.is_dir() and len(list(done.iterdir())) >= 5
 
-    wait_until(some, 60, every=0.002)
+    wait_until(some, 180, every=0.002)
     assert kill_tree(popen.pid) > 5, "Ray's processes are not below the command"
     popen.wait()
     left = hashes(tmp_path / "out")
@@ -107,7 +107,7 @@ def test_a_killed_job_whose_files_were_hurt_goes_on_and_ends_with_the_same_files
     lost.unlink()
     (tmp_path / "out" / ".part-000179.parquet.0").write_bytes(b"half a file that was never renamed")
     again = start([*command, "--json", "--address", two_nodes], tmp_path / "second.log", **settings)
-    assert again.wait(timeout=60) == 0, (tmp_path / "second.log").read_text()
+    assert again.wait(timeout=180) == 0, (tmp_path / "second.log").read_text()
     facts = json.loads((tmp_path / "second.log").read_text().splitlines()[-1])
     assert 0 < facts["computed"] < ROWS
     plan, _ = plan_for(asked(texts_file, part_rows=5, keep=("id",)), bulk_store, "tiny", Place(str(tmp_path / "out")))

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ from service.core.embedding import Embedded, Embedder
 from service.core.errors import BackendFailure, CallerLeft, NotReady, Overloaded, TokenizerFailure
 from service.core.memory_cache import MemoryCache
 from service.core.texts import Side, Text, Tokens, VectorCodec
+from tests.conftest import wait_until
 from tests.core.fake_encoder import DIM, FakeEncoder, letters, vector_of
 
 pytestmark = pytest.mark.anyio
@@ -34,6 +35,7 @@ def embedder(encode: Any, tokenize: Any = letters, **options: Any) -> Iterator[E
         plan=plan, **chosen,
     ) as made:  # fmt: skip
         try:
+            wait_until(lambda: made.batcher._idle == plan.runs + plan.ahead, 10, every=0.001)  # all threads run
             yield made
         finally:
             if isinstance(encode, FakeEncoder):
@@ -70,10 +72,19 @@ async def hold(made: Embedder, encoder: FakeEncoder) -> "asyncio.Task[Matrix]":
     return task
 
 
-async def idle(made: Embedder) -> None:
+async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
-        while made.batcher.queued:  # noqa: ASYNC110 - a counter
+        while not condition():  # noqa: ASYNC110 - threads tell nobody
             await asyncio.sleep(0.001)
+
+
+async def tokenized(made: Embedder, count: int) -> None:
+    """Until so many texts wait for the encoder."""
+    await until(lambda: len(made.batcher._waiting) == count)
+
+
+async def idle(made: Embedder) -> None:
+    await until(lambda: not made.batcher.queued)
 
 
 async def test_texts_get_their_vectors_in_batches_of_the_budget(encoder: FakeEncoder) -> None:
@@ -90,7 +101,7 @@ async def test_texts_get_their_vectors_in_batches_of_the_budget(encoder: FakeEnc
 async def test_texts_that_wait_while_the_encoder_is_busy_run_together(encoder: FakeEncoder) -> None:
     with embedder(encoder, max_batch_texts=8) as made:
         tasks = [await hold(made, encoder)] + [await under_way(made, text) for text in ("aa", "bb", "cc")]
-        await asyncio.sleep(0.1)  # tokenizing
+        await tokenized(made, 3)
         encoder.free.set()
         await asyncio.gather(*tasks)
     assert [sorted(batch) for batch in encoder.batches] == [["first"], ["aa", "bb", "cc"]]
@@ -197,7 +208,7 @@ async def test_a_text_the_encoder_fails_on_is_the_only_one_to_fail(how: Exceptio
     encoder = Breaks(how)
     with embedder(encoder, max_batch_texts=max_batch_texts) as made:
         tasks = [await hold(made, encoder)] + [await under_way(made, text) for text in ("good", "bad!", "fine")]
-        await asyncio.sleep(0.05)  # tokenizing
+        await tokenized(made, 3)
         encoder.free.set()
         with pytest.raises(BackendFailure):
             await tasks[2]
@@ -321,7 +332,7 @@ async def test_a_lone_pair_has_the_device_to_itself_and_what_comes_meanwhile_wai
         first = await under_way(made, "one", "two")
         assert await asyncio.to_thread(encoder.busy.wait, 10)
         others = [await under_way(made, text) for text in ("aa", "bb", "cc", "dd", "ee")]
-        await asyncio.sleep(0.1)  # they are tokenized, and both threads could take them
+        await tokenized(made, 5)  # and both threads could take them
         assert encoder.running == 1
         encoder.free.set()
         await asyncio.gather(first, *others)
@@ -342,8 +353,8 @@ async def test_no_more_batches_run_at_once_than_the_plan_has_runs_and_one_is_pre
     encoder = Watched()
     with embedder(encoder, runs=1, ahead=1) as made:
         tasks = [await hold(made, encoder), await under_way(made, "second"), await under_way(made, "third")]
-        await asyncio.sleep(0.1)
-        assert (encoder.running, len(encoder.prepared)) == (1, 2)
+        await until(lambda: len(encoder.prepared) == 2)
+        assert encoder.running == 1
         encoder.free.set()
         await asyncio.gather(*tasks)
     assert encoder.most == 1

@@ -55,7 +55,7 @@ def lengths(count: int, seed: int = 2) -> npt.NDArray[np.intp]:
     return np.random.default_rng(seed).integers(1, 200, count)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.sampled_from([8, 12, 130, 384]), st.integers(0, 3), st.booleans(), st.integers(2, 70), st.integers(0, 99))
 def test_a_vector_is_judged_the_same_whatever_else_is_in_the_batch(
     dim: int, levels: int, probe: bool, count: int, seed: int

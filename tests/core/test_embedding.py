@@ -56,7 +56,7 @@ def texts_of(*contents: str) -> list[Text]:
     return [Text(content) for content in contents]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.lists(st.text("abc", max_size=10, min_size=1), min_size=1, max_size=12), min_size=1, max_size=4))
 def test_requests_get_each_text_its_vector_in_order_and_each_is_computed_once(requests: list[list[str]]) -> None:
     encoder = FakeEncoder()

@@ -45,7 +45,7 @@ def date(server: Server) -> str:  # to the hour: [:19]
 
 
 def test_a_calibration_and_an_upload_outlive_jumps_of_the_clock(jump: Jump, serve: Serve, store: Path) -> None:
-    server = serve(model_store=store, encoder="tiny")
+    server = serve(model_store=store, encoder="tiny", body_timeout=600)
     with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2]))) as connection:
         upload = "\n".join(sentences(2500)) * 5
         half = len(upload) // 2

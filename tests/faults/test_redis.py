@@ -177,9 +177,7 @@ def test_what_a_full_redis_holds_is_still_found(cached: Cached) -> None:
     with full(cached):
         new = [f"{text} {number}" for number, text in enumerate(sentences(1500))]  # each is to be stored and refused
         assert cached.server.client.post("/embed", json={"inputs": new}).status_code == 200
-        before = metric(cached.server, HITS)
-        assert scores(cached.server.client, KNOWN, "default").status_code == 200
-        assert metric(cached.server, HITS) == before + 8
+        cached.is_used_again()
 
 
 def test_calibrations_that_wait_for_a_hung_redis_are_refused_in_seconds_and_hold_nobody_up(cached: Cached) -> None:
@@ -204,7 +202,7 @@ def test_calibrations_that_wait_for_a_hung_redis_are_refused_in_seconds_and_hold
         refused = [future.result() for future in waiting]
     assert {status for status, _ in refused} == {503}
     assert max(seconds for _, seconds in refused) < 15
-    assert max(spent) < 1.5
+    assert max(spent) < SLOWEST
     cached.is_used_again()
 
 

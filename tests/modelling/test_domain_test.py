@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from service.core.domain_test import FALSE_ALARMS, DomainTest
@@ -231,7 +231,6 @@ def test_bands_divide_every_width(dim: int) -> None:
 
 
 @given(st.integers(0, 99), st.integers(1000, 1200), st.integers(0, 6), st.sampled_from([0.0, 1e-7, 1.0, 1e4]))
-@settings(deadline=None)
 def test_a_curve_rises_from_any_sample(seed: int, count: int, decimals: int, spread: float) -> None:
     """Tied values too, and those that are all the same."""
     points, logs = upper_curve(np.round(3 + spread * np.random.default_rng(seed).standard_t(2, count), decimals))

@@ -35,7 +35,7 @@ def pair_scores(n: ItemNormalization, x: Vectors) -> tuple[Doubles, npt.NDArray[
     return normalize(n.kind, (unit @ unit.T)[i, j], usually[i], usually[j]), i, j
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(1, 400), st.integers(1, 80), st.integers(0, 5))
 def test_every_sentence_is_in_one_cluster_and_none_is_too_small(count: int, wanted: int, seed: int) -> None:
     unit = normalized(latents(count, seed))

@@ -145,7 +145,7 @@ NEARLY_TIED = (np.array([1e-129, 0.0, *[-1.0] * 28]), np.array([0.0, *[1.0] * 29
 
 @given(arrays(np.float64, 30, elements=st.floats(-5, 15)), arrays(np.float64, 30, elements=st.sampled_from([0, 1])))
 @example(*NEARLY_TIED)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_no_curve_ever_falls(x: Doubles, y: Doubles) -> None:
     assume(0 < y.sum() < 30)
     asked = np.linspace(-20, 30, 400)
@@ -161,7 +161,7 @@ def test_no_curve_ever_falls(x: Doubles, y: Doubles) -> None:
     arrays(np.float64, 30, elements=st.sampled_from([0, 1])),
     arrays(np.int64, 30, elements=st.integers(1, 4)),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_weight_counts_like_so_many_pairs(x: Doubles, y: Doubles, weights: npt.NDArray[np.int64]) -> None:
     asked = np.linspace(-5, 15, 50)
     weighted = bending_line(x, y, weights.astype(np.float64), PLATT_SLOPE)(asked)
@@ -376,7 +376,7 @@ def test_one_seed_teaches_one_map() -> None:
 tied = st.lists(st.sampled_from([-1.0, 0.0, 0.3, 0.30000001, 1.0]), min_size=20, max_size=60)
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(tied | st.lists(st.floats(-1, 1), min_size=20, max_size=60), st.sampled_from([1, 2, 5]), st.booleans())
 def test_any_labels_make_a_map_that_can_be_stored(similarities: list[float], every: int, graded: bool) -> None:
     labels = (np.arange(len(similarities)) % (every + 1) == 0) * (2.5 if graded else 1.0)

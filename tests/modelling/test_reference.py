@@ -168,7 +168,7 @@ cosines = arrays(np.float32, st.integers(30, 300), elements=st.floats(-1, 1, wid
 tied = st.lists(st.sampled_from([-0.25, 0.0, 0.5, 0.50000006, 1.0]), min_size=30, max_size=300)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(cosines | tied.map(lambda values: np.array(values, np.float32)))
 def test_any_sample_makes_a_scale_that_falls_and_can_be_stored(similarities: npt.NDArray[np.float32]) -> None:
     count = len(similarities)

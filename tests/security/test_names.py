@@ -26,7 +26,7 @@ PARTS = [
 nasty = st.lists(st.sampled_from(PARTS), min_size=1, max_size=5).map("".join) | st.text(min_size=1, max_size=20)
 names = nasty.filter(lambda text: not DOMAIN_REF.fullmatch(text))
 sendable = names.map(lambda text: text.encode("utf-8", "replace").decode())
-relaxed = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+relaxed = settings(max_examples=60, suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture(scope="module")

@@ -49,7 +49,8 @@ class Traces:
             for name in client.scan_iter():
                 kind = client.type(name)
                 value: Any = {
-                    b"string": lambda n=name: client.get(n),
+                    b"none": lambda: b"",  # gone since it was listed
+                    b"string": lambda n=name: client.get(n) or b"",
                     b"hash": lambda n=name: client.hgetall(n),
                     b"list": lambda n=name: client.lrange(n, 0, -1),
                     b"set": lambda n=name: client.smembers(n),
