@@ -67,7 +67,6 @@ def fetch(repository: str, commit: str, folder: Path) -> None:
     part = folder.with_suffix(".part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
-
     run = ["git", "-c", "gc.auto=0", "-C", str(part)]
 
     def git(*words: str) -> bytes:
@@ -150,8 +149,8 @@ def tokenizer_of(texts: list[str], path: Path) -> Tokenizer:
     uncounted = lowest + 1e-4 * sum(len(piece) == 1 for piece, _ in pieces)
     scores = {piece: lowest if len(piece) == 1 and score < uncounted else score for piece, score in pieces}
     ordered = sorted((-round(score, 6), piece) for piece, score in scores.items())
-    known = [*vocabulary[: len(special)], *((piece, -score) for score, piece in ordered)]
-    tokenizer.model = models.Unigram([(piece, score) for piece, score in known], unk_id=special.index("[UNK]"))
+    known = [(piece, 0.0) for piece in special] + [(piece, -score) for score, piece in ordered]
+    tokenizer.model = models.Unigram(known, unk_id=special.index("[UNK]"))
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )

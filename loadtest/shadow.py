@@ -75,8 +75,8 @@ def measure(setup: Setup) -> Result:
         server = stack.enter_context(servers.isosim(store, setup.fp32, next_encoder=NEXT, **UNCACHED))
         capacity = drive(server.port, stream, 16, setup.seconds).rate
         for turn in range(setup.rounds):
-            shares = [*found["one connection"]]
-            shares = shares[turn % 4 :] + shares[: turn % 4]  # none is always the first
+            shares = [NONE, *SHARES]
+            shares = shares[turn % 4 :] + shares[: turn % 4]  # each begins in its turn
             for name, share in itertools.product(LOADS, shares):
                 if share >= 0:
                     told(server.port, "POST", PATH, orjson.dumps({"shadow": share}))
