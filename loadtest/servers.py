@@ -63,8 +63,8 @@ def process(command: list[str], environment: dict[str, str], log: Path) -> Itera
             child.wait()
 
 
-def wait_for(port: int, path: str, child: subprocess.Popen[bytes], log: Path) -> None:
-    """Until `GET path` answers 200.
+def wait_for(port: int, request: bytes, answer: bytes, child: subprocess.Popen[bytes], log: Path) -> None:
+    """Until what `port` says to the request begins with the answer.
 
     Raises:
         RuntimeError: the process ended, or took too long; with the end of its log.
@@ -73,11 +73,11 @@ def wait_for(port: int, path: str, child: subprocess.Popen[bytes], log: Path) ->
     while time.monotonic() < deadline and child.poll() is None:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1) as connection:
             connection.settimeout(5)
-            connection.sendall(f"GET {path} HTTP/1.1\r\nhost: bench\r\nconnection: close\r\n\r\n".encode())
-            if connection.recv(64).split(b" ", 2)[1:2] == [b"200"]:
+            connection.sendall(request)
+            if connection.recv(64).startswith(answer):
                 return
         time.sleep(0.02)
-    raise RuntimeError(f"no answer on {path}: {log.read_text()[-2000:]}")
+    raise RuntimeError(f"{child.args!r} does not answer: {log.read_text()[-2000:]}")
 
 
 @contextmanager
@@ -86,7 +86,8 @@ def serving(command: list[str], port: int, path: str, environment: dict[str, str
         log = Path(file.name)
         started = time.monotonic()
         with process(command, environment, log) as child:
-            wait_for(port, path, child, log)
+            request = f"GET {path} HTTP/1.1\r\nhost: bench\r\nconnection: close\r\n\r\n".encode()
+            wait_for(port, request, b"HTTP/1.1 200", child, log)
             yield Server(port, child.pid, time.monotonic() - started)
 
 
@@ -132,11 +133,7 @@ def redis() -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder:
         command = ["redis-server", "--port", str(port), "--save", "", "--dir", folder]
         with process(command, dict(os.environ), Path(folder) / "log") as child:
-            deadline = time.monotonic() + 10
-            while time.monotonic() < deadline and child.poll() is None:
-                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-                    break
-                time.sleep(0.02)
+            wait_for(port, b"PING\r\n", b"+PONG", child, Path(folder) / "log")
             yield f"redis://127.0.0.1:{port}/0"
 
 

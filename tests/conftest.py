@@ -108,24 +108,56 @@ def free_port() -> int:
 
 
 def wait_until(condition: Callable[[], Any], seconds: float = 30.0, every: float = 0.05) -> Any:
-    """The condition's first true value."""
+    """The condition's first true value.
+
+    Raises:
+        AssertionError: the time is over. Or, at once and with the end of its log: a `Process` ended although no test
+            ended it, or the condition asks a server that has ended.
+    """
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        with contextlib.suppress(httpx.TransportError):
+        asked = None
+        try:
             if value := condition():
                 return value
+        except httpx.TransportError as error:
+            asked = error.request.url.port
+        fail_if_ended(asked)
         time.sleep(every)
     raise AssertionError(f"{condition} was not met within {seconds} s")
 
 
-@dataclass
+def fail_if_ended(asked: int | None = None) -> None:
+    """Fails once for each process that ended by itself, and always for the one that listened on the port `asked`."""
+    for process in PROCESSES:
+        code = process.popen.poll()
+        if code is not None and (not process.may_end or (asked is not None and process.port == asked)):
+            process.may_end = True
+            end = process.log.read_text(errors="replace")[-4000:]
+            raise AssertionError(f"{process.popen.args} ended with exit code {code} while a test waited:\n{end}")
+
+
+PROCESSES: list["Process"] = []
+
+
+@dataclass(eq=False)
 class Process:
-    """A command of ours in a process of its own."""
+    """A command in a process of its own that runs until a test ends it."""
 
     popen: subprocess.Popen[bytes]
     log: Path
+    may_end: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        PROCESSES[:] = [other for other in PROCESSES if other.port is None or other.port != self.port]
+        PROCESSES.append(self)
+
+    @property
+    def port(self) -> int | None:
+        return None
 
     def kill(self) -> None:
+        self.may_end = True
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.popen.pid, signal.SIGKILL)
         self.popen.wait()
@@ -133,13 +165,22 @@ class Process:
     def stop(self) -> int:
         """SIGTERM, and the exit code."""
         self.popen.terminate()
-        return self.popen.wait(timeout=30)
+        return self.wait()
+
+    def wait(self, seconds: float = 30) -> int:
+        """The exit code of a process that was told to end."""
+        self.may_end = True
+        return self.popen.wait(timeout=seconds)
 
 
-@dataclass
+@dataclass(eq=False)
 class Server(Process):
     url: str = ""
     client: httpx.Client = field(default_factory=httpx.Client)
+
+    @property
+    def port(self) -> int | None:
+        return httpx.URL(self.url).port
 
     def resident_bytes(self) -> int:
         status = Path(f"/proc/{self.popen.pid}/status").read_text()
@@ -183,11 +224,7 @@ def serve_with(folder: Path, running: list[Process], *, port: int | None = None,
     server = Server(start(["serve"], log, port=port, **settings), log, url, httpx.Client(base_url=url, timeout=60))
     running.append(server)
 
-    def ready() -> bool:
-        assert server.popen.poll() is None, log.read_text()
-        return httpx.get(url + "/readyz").status_code == 200
-
-    wait_until(ready)
+    wait_until(lambda: httpx.get(url + "/readyz").status_code == 200)
     return server
 
 
@@ -217,7 +254,7 @@ class RedisServer:
 
     folder: Path
     port: int = field(default_factory=free_port)
-    popen: subprocess.Popen[bytes] | None = None
+    process: Process | None = None
     address: str = "127.0.0.1"
     inside: tuple[str, ...] = ()  # the beginning of a command that runs it elsewhere: in a network namespace
 
@@ -225,15 +262,26 @@ class RedisServer:
     def url(self) -> str:
         return f"redis://{self.address}:{self.port}/0"
 
+    def options(self) -> list[str]:
+        """How it listens, and to whom."""
+        return ["--port", str(self.port), "--bind", self.address, "--protected-mode", "no"]
+
     def start(self) -> None:
         binary = shutil.which("redis-server")
         assert binary, "redis-server is missing; make test installs it"
-        self.popen = subprocess.Popen(
-            [*self.inside, binary, "--port", str(self.port), "--bind", self.address, "--protected-mode", "no",
-             "--save", "", "--dir", str(self.folder)],
-            stdout=subprocess.DEVNULL,
-        )  # fmt: skip
-        wait_until(self.answers)
+        log = self.folder / f"redis-{self.port}.log"
+        with log.open("wb") as file:
+            popen = subprocess.Popen(
+                [*self.inside, binary, *self.options(), "--save", "", "--dir", str(self.folder)],
+                stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+        self.process = Process(popen, log)
+        # Another Redis might answer on its port: it says itself that it listens.
+        wait_until(lambda: "Ready to accept connections" in log.read_text() and self.answers())
+
+    @property
+    def popen(self) -> "subprocess.Popen[bytes] | None":
+        return self.process and self.process.popen
 
     def answers(self) -> bool:
         with contextlib.suppress(OSError), socket.create_connection((self.address, self.port), 0.2) as s:
@@ -242,9 +290,8 @@ class RedisServer:
         return False
 
     def kill(self) -> None:
-        if self.popen is not None:
-            self.popen.kill()
-            self.popen.wait()
+        if self.process is not None:
+            self.process.kill()
 
 
 @pytest.fixture

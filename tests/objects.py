@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.conftest import free_port, wait_until
+from tests.conftest import Server, free_port, wait_until
 
 SERVER = """
 import sys
@@ -25,12 +25,9 @@ run_simple("127.0.0.1", int(sys.argv[1]), DomainDispatcherApplication(create_bac
 """
 
 
-@dataclass
-class Objects:
+@dataclass(eq=False)
+class Objects(Server):
     """A bucket, and the process that keeps it in memory."""
-
-    url: str
-    popen: "subprocess.Popen[bytes]"
 
     def bucket(self) -> Path:
         """An empty place in a new bucket, as a store's root."""
@@ -56,13 +53,15 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Objects]:
     }  # fmt: skip
     before = {name: os.environ.get(name) for name in given}
     os.environ.update(given)  # the SDK reads them, here and in the processes that tests start
-    popen = subprocess.Popen(
-        [sys.executable, "-c", SERVER, str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    log = tmp_path_factory.mktemp("objects") / "log"
+    with log.open("wb") as file:
+        popen = subprocess.Popen(
+            [sys.executable, "-c", SERVER, str(port)], stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    found = Objects(popen, log, url)
     wait_until(lambda: httpx.get(url).status_code == 200)
-    yield Objects(url, popen)
-    popen.kill()
-    popen.wait()
+    yield found
+    found.kill()
     for name, value in before.items():
         os.environ.pop(name)
         if value is not None:

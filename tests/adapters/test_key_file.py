@@ -111,6 +111,6 @@ def test_a_broken_file_at_the_start_is_refused_naming_the_line(path: Path) -> No
 def test_the_thread_takes_a_removed_key_back(path: Path) -> None:
     with KeyFile(path) as keys:
         path.write_text(line("new"))
-        wait_until(lambda: keys.find("new"), seconds=2, every=0.01)
+        wait_until(lambda: keys.find("new"), every=0.01)
         assert keys.find("old") is None
     assert LOOK_SECONDS <= 1

@@ -82,7 +82,7 @@ async def test_without_redis_everything_is_a_miss_in_time_and_counted(
     redis_server.kill()
     start = time.monotonic()
     assert await cache.get([b"a", b"b"]) == [None, None]
-    assert time.monotonic() - start < TIMEOUT + 0.5
+    assert time.monotonic() - start < 5 * TIMEOUT  # a connection that is refused costs next to nothing
     assert events == {"error": 2}
 
 
@@ -102,7 +102,7 @@ async def test_a_redis_that_hangs_costs_the_timeout_and_then_nothing_until_it_is
         start = time.monotonic()
         for _ in range(100):
             assert await cache.get([b"a"]) == [None]
-        assert time.monotonic() - start < TIMEOUT
+        assert time.monotonic() - start < 10 * TIMEOUT  # waiting each time would take 100
         assert events["open"] == 100
     finally:
         os.kill(redis_server.popen.pid, signal.SIGCONT)
@@ -145,7 +145,7 @@ async def test_a_redis_that_comes_back_is_used_again(cache: RedisCache, redis_se
         return await cache.get([b"b"]) == [b"2"]
 
     await eventually(stored)
-    assert time.monotonic() - start < PAUSE + 3
+    assert time.monotonic() - start < PAUSE + 7
 
 
 @pytest.mark.anyio
@@ -218,12 +218,12 @@ async def test_those_who_wait_for_a_hung_redis_wait_once(cache: RedisCache, redi
     os.kill(redis_server.popen.pid, signal.SIGSTOP)
     try:
         began = time.monotonic()
-        answers = await asyncio.gather(*(cache.get([b"a"]) for _ in range(5 * CONNECTIONS)))
+        answers = await asyncio.gather(*(cache.get([b"a"]) for _ in range(20 * CONNECTIONS)))
         took = time.monotonic() - began
     finally:
         os.kill(redis_server.popen.pid, signal.SIGCONT)
-    assert answers == [[None]] * (5 * CONNECTIONS)
-    assert took < 2 * TIMEOUT
+    assert answers == [[None]] * (20 * CONNECTIONS)
+    assert took < 5 * TIMEOUT  # one after the other they would take 20
 
 
 @pytest.mark.anyio

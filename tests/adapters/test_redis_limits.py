@@ -142,11 +142,11 @@ async def test_a_redis_that_hangs_costs_its_timeout_and_no_request(
         for _ in range(FAILURES):
             started = time.monotonic()
             assert await passed(pair[0], grant)
-            assert time.monotonic() - started < TIMEOUT + 1
+            assert time.monotonic() - started < 3 * TIMEOUT
         started = time.monotonic()
         for _ in range(50):
             assert await passed(pair[0], grant)
-        assert time.monotonic() - started < TIMEOUT
+        assert time.monotonic() - started < 10 * TIMEOUT  # waiting each time would take 50
     finally:
         os.kill(redis_server.popen.pid, signal.SIGCONT)
 

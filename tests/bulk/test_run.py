@@ -22,7 +22,7 @@ from service.core.calibration import DomainRef
 from service.core.errors import BackendFailure, Conflict
 from tests.bulk.conftest import ROWS, TEXTS, asked, running
 from tests.commands.conftest import calibrate
-from tests.conftest import free_port, start, wait_until
+from tests.conftest import Process, free_port, start, wait_until
 
 
 def job(
@@ -90,16 +90,15 @@ def test_a_killed_job_whose_files_were_hurt_goes_on_and_ends_with_the_same_files
     options = ["--column", "text", "--domain", "tickets", "--part-rows", "5", "--device", "cpu", "--keep", "id"]
     command = ["bulk", "embed", str(texts_file), str(tmp_path / "out"), *options]
     settings = {"model_store": bulk_store, "encoder": "tiny"}
-    popen = start(command, tmp_path / "first.log", **settings)
+    process = Process(start(command, tmp_path / "first.log", **settings), tmp_path / "first.log")
     done = tmp_path / "out" / "_done"
 
     def some() -> bool:
-        assert popen.poll() is None, (tmp_path / "first.log").read_text()
         return done.is_dir() and len(list(done.iterdir())) >= 5
 
     wait_until(some, 180, every=0.002)
-    assert kill_tree(popen.pid) > 5, "Ray's processes are not below the command"
-    popen.wait()
+    assert kill_tree(process.popen.pid) > 5, "Ray's processes are not below the command"
+    process.wait()
     left = hashes(tmp_path / "out")
     assert 5 <= len(left) < 180
     torn, lost = (tmp_path / "out" / f"part-{mark.stem}.parquet" for mark in sorted(done.glob("[0-9]*.json"))[:2])

@@ -191,7 +191,8 @@ def test_a_server_that_is_gone_loses_nothing_of_what_was_entered(visit: Visit, s
         assert "What you entered is still here" in said
         log = tmp_path / "again.log"
         port = int(server.url.rsplit(":", 1)[1])
-        running.append(Process(start(["serve"], log, port=port, model_store=store, encoder="tiny"), log))
+        popen = start(["serve"], log, port=port, model_store=store, encoder="tiny")
+        running.append(Server(popen, log, server.url))
         wait_until(lambda: server.client.get("/readyz").status_code == 200)
         analyst.presses("Try again")
         analyst.sees(re.compile("Starting|Reading|Fitting"), 60)

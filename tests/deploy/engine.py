@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,14 +113,21 @@ class Container:
     def healthy(self, seconds: float = 120) -> None:
         """Waits until docker says so."""
 
-        def is_healthy() -> bool:
-            assert self.state["Running"], self.log()
-            return bool(self.state["Health"]["Status"] == "healthy")
-
         try:
-            wait_until(is_healthy, seconds, every=0.3)
+            self.wait_until(lambda: self.state["Health"]["Status"] == "healthy", seconds, every=0.3)
         except AssertionError:
             raise AssertionError(f"{self.state['Health']}\n{self.log()[-4000:]}") from None
+
+    def wait_until(self, condition: Callable[[], Any], seconds: float = 30.0, every: float = 0.05) -> None:
+        """Fails at once, with the end of its log, if the container ends first."""
+
+        def met() -> bool:
+            if condition():
+                return True
+            assert self.state["Running"], self.log()[-4000:]
+            return False
+
+        wait_until(met, seconds, every)
 
     def stop(self, grace: int) -> tuple[int, float]:
         """Exit code, and seconds until it ended."""

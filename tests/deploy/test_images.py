@@ -114,7 +114,7 @@ def test_a_volume_keeps_what_the_image_brought_and_a_new_container_brings_nothin
 def test_a_stop_ends_it_with_0_within_its_drain_time(engine: Engine, cpu: str) -> None:
     volume = f"{engine.volume('stop')}:/model_store"
     with engine.container("-p", "127.0.0.1::8000", "-v", volume, *ANONYMOUS, cpu) as container:
-        wait_until(lambda: answers(container.url).status_code == 200, seconds=60)
+        container.wait_until(lambda: answers(container.url).status_code == 200, seconds=60)
         code, took = container.stop(20)
         assert code == 0, container.log()
         assert took < 10
@@ -123,7 +123,7 @@ def test_a_stop_ends_it_with_0_within_its_drain_time(engine: Engine, cpu: str) -
 def test_a_stop_while_it_starts_is_heard(engine: Engine, cpu: str) -> None:
     """The first process of a container ignores a signal that it has no handler for."""
     with engine.container(*ANONYMOUS, cpu) as container:
-        wait_until(lambda: "put into the model store" in container.log())
+        container.wait_until(lambda: "put into the model store" in container.log())
         code, took = container.stop(60)
         assert code in (0, 143), container.log()
         assert took < 30

@@ -57,7 +57,7 @@ def site(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
         def again() -> None:
             popen = start(["serve"], server.log, port=address.split(":")[1], **settings)
-            processes.append(Process(popen, server.log))
+            processes.append(Server(popen, server.log, server.url, server.client))
 
         rules = without_waiting(yaml.safe_load(RULES.read_text()))
         with watched(folder, [address], rules) as (prometheus, told):

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import yaml
 
-from tests.conftest import free_port, wait_until
+from tests.conftest import Process, free_port, wait_until
 
 SECOND = "1s"
 
@@ -57,12 +57,16 @@ def running(log: Path, *command: str | Path) -> Iterator[None]:
     binary = shutil.which(str(command[0]))
     assert binary, f"{command[0]} is missing; make test installs it"
     with log.open("wb") as file:
-        process = subprocess.Popen([binary, *command[1:]], stdout=file, stderr=subprocess.STDOUT, cwd=log.parent)
+        process = Process(
+            subprocess.Popen(
+                [binary, *command[1:]], stdout=file, stderr=subprocess.STDOUT, cwd=log.parent, start_new_session=True
+            ),
+            log,
+        )
     try:
         yield
     finally:
         process.kill()
-        process.wait()
 
 
 @dataclass

@@ -45,7 +45,7 @@ def test_sigterm_first_leads_callers_elsewhere_and_serves_on(serve: Serve, store
     assert served.status_code == 200
     assert served.headers["connection"] == "close"
     assert served.json() == kept.json()
-    assert server.popen.wait(timeout=30) == -signal.SIGTERM
+    assert server.wait() == -signal.SIGTERM
 
 
 def test_a_second_sigterm_passes_over_the_delay(serve: Serve, store: Path) -> None:
@@ -71,7 +71,7 @@ def test_what_is_in_flight_is_finished_and_nothing_new_is_taken(serve: Serve, st
     assert answer.startswith(b"http/1.1 200")
     assert b"connection: close" in answer
     assert b'"similarity"' in answer
-    assert server.popen.wait(timeout=30) == -signal.SIGTERM
+    assert server.wait() == -signal.SIGTERM
 
 
 def test_it_ends_in_time_whatever_a_client_does(serve: Serve, store: Path) -> None:
@@ -110,10 +110,14 @@ def balancer(tmp_path: Path) -> Iterator[tuple[int, int, int]]:
     config.write_text(BALANCER.format(port=ports[0], a=ports[1], b=ports[2]))
     binary = shutil.which("haproxy", path=os.environ["PATH"] + ":/usr/sbin")
     assert binary, "haproxy is missing; make test installs it"
-    popen = subprocess.Popen([binary, "-q", "-db", "-f", str(config)])
+    log = tmp_path / "haproxy.log"
+    with log.open("wb") as file:
+        popen = subprocess.Popen(
+            [binary, "-q", "-db", "-f", str(config)], stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    process = Process(popen, log)
     yield ports
-    popen.kill()
-    popen.wait()
+    process.kill()
 
 
 def test_rolling_replacement_under_load_fails_no_request(
@@ -183,13 +187,13 @@ def test_a_server_does_not_outlive_its_encoder(store: Path, tmp_path: Path) -> N
             [sys.executable, "-c", DYING], stdout=file, stderr=file, start_new_session=True,
             env=environment(model_store=store, encoder="tiny", port=port),
         )  # fmt: skip
-    process = Process(popen, log)
+    url = f"http://127.0.0.1:{port}"
+    process = Server(popen, log, url)
     try:
-        url = f"http://127.0.0.1:{port}"
         wait_until(lambda: httpx.get(url + "/readyz").status_code == 200)
         popen.send_signal(signal.SIGUSR1)
         assert httpx.post(url + "/similarity", json=PAIRS).status_code == 503  # the threads meet their end in a batch
-        assert popen.wait(timeout=30) == 1
+        assert process.wait() == 1
         assert "encoder's thread has died or hangs" in log.read_text()
     finally:
         process.kill()

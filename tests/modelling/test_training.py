@@ -1,8 +1,6 @@
 """Trainings of a tiny encoder: a seed decides every bit, and a killed one ends as if it had not been."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,7 +16,7 @@ from service.core.errors import Conflict, InvalidInput
 from service.modelling import checkpoints, encoder
 from service.modelling.training import run, start
 from service.modelling.training.recipe import Recipe
-from tests.conftest import environment, wait_until
+from tests.conftest import Process, environment, wait_until
 from tests.text import sentences
 
 TEXTS = sentences(240)
@@ -150,11 +148,12 @@ def test_a_killed_training_goes_on_and_ends_with_the_same_weights(
     home = tmp_path / "home"
     settings = environment() | {"OMP_NUM_THREADS": "1", "HOME": str(home), "XDG_CACHE_HOME": str(home / "cache")}
     settings = {name: value for name, value in settings.items() if not name.startswith("HF_")}
-    popen = subprocess.Popen(command, env=settings, stderr=subprocess.PIPE)
-    wait_until(lambda: popen.poll() is not None or any(working.glob("checkpoint-*/whole.json")), 180, 0.002)
-    assert popen.poll() is None, "it was done before it could be killed"
-    os.kill(popen.pid, signal.SIGKILL)
-    popen.communicate()
+    log = tmp_path / "first.log"
+    with log.open("wb") as file:
+        process = Process(subprocess.Popen(command, env=settings, stderr=file, start_new_session=True), log)
+    wait_until(lambda: any(working.glob("checkpoint-*/whole.json")), 180, 0.002)
+    assert process.popen.poll() is None, "it was done before it could be killed"
+    process.kill()
     assert not output.exists()
     assert list(working.glob("checkpoint-*"))
     again = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=120, check=False)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import redis
 
-from tests.conftest import RedisServer, wait_until
+from tests.conftest import RedisServer
 
 ROOT = Path(__file__).parents[2]
 USER, PASSWORD = "isosim", "pass/word#with?signs@and:%41"
@@ -67,18 +67,13 @@ class GuardedRedis(RedisServer):
         """Without the password, which a setting of its own brings."""
         return f"rediss://{USER}@localhost:{self.port}/0"
 
-    def start(self) -> None:
-        binary = shutil.which("redis-server")
-        assert binary, "redis-server is missing; make test installs it"
+    def options(self) -> list[str]:
         folder = self.folder
-        self.popen = subprocess.Popen(
-            [binary, "--port", "0", "--tls-port", str(self.port), "--bind", "127.0.0.1", "--save", "",
-             "--dir", str(folder), "--tls-cert-file", str(folder / "server.pem"), "--tls-key-file",
-             str(folder / "server.key"), "--tls-ca-cert-file", str(self.ca), "--tls-auth-clients", "no",
-             "--aclfile", str(folder / "users.acl")],
-            stdout=subprocess.DEVNULL,
-        )  # fmt: skip
-        wait_until(self.answers)
+        return [
+            "--port", "0", "--tls-port", str(self.port), "--bind", "127.0.0.1", "--tls-cert-file",
+            str(folder / "server.pem"), "--tls-key-file", str(folder / "server.key"), "--tls-ca-cert-file",
+            str(self.ca), "--tls-auth-clients", "no", "--aclfile", str(folder / "users.acl"),
+        ]  # fmt: skip
 
     def as_admin(self) -> "redis.Redis":
         return redis.Redis(

@@ -83,8 +83,7 @@ def test_with_a_redis_that_has_a_password(
     redis_server.kill()
     use(server)
     assert server.stop() != 0
-    process.popen.terminate()
-    process.popen.wait(30)
+    process.stop()
     assert len(server.log.read_text()) > 100
     check("the server's log", server.log.read_text())
     check("the worker's log", process.log.read_text())
