@@ -21,7 +21,7 @@ from service.api.requests import TraceDep, documented, needs
 from service.api.schemas_calibration import CalibrateOptions, CalibrateRequest, JobAccepted, Jobs, JobState
 from service.api.state import Service, ServiceDep
 from service.api.submission import accept, check_domain, check_room, intake_limits, meant, read_json_body, spooling
-from service.core.errors import Conflict, Overloaded, UnsupportedMedia
+from service.core.errors import Conflict, InvalidInput, Overloaded, UnsupportedMedia
 from service.core.jobs import Job, JobRequest, Status
 
 router = APIRouter(prefix="/calibrate", tags=["calibration"])
@@ -89,6 +89,7 @@ async def calibrate(
             await stream(request, intake.feed)
             await asyncio.to_thread(intake.close)
         else:
+            check_no_query(request)
             options = await asyncio.to_thread(take_json, await read_json_body(request), intake, trace)
         artifact = meant(service, options.domain, options.encoder).encoder
         notices = intake.check_enough(options.method, artifact.spec.dim)
@@ -104,6 +105,12 @@ async def calibrate(
             labels=intake.labels,
         )
         return await accept(service, trace, wanted, spool, notices, idempotency_key)
+
+
+def check_no_query(request: Request) -> None:
+    """Raises InvalidInput: beside a JSON body, which has its own options, the query would not be looked at."""
+    for name in request.query_params:
+        raise InvalidInput(f"{name}: belongs into the JSON body; the query is for bodies of text and NDJSON")
 
 
 def checked_options(given: dict[str, Any], trace: Trace) -> CalibrateOptions:

@@ -1,7 +1,6 @@
 """Every error's status and wire name, in one table."""
 
 import logging
-from collections.abc import Iterator, Sequence
 
 import orjson
 from fastapi import FastAPI, Request
@@ -11,6 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import BaseRoute, Match, Route
 
+from service.api.names import flat, own_fields, unknown
 from service.api.state import service_of
 from service.core import errors as e
 
@@ -100,10 +100,10 @@ def unexpected(request: Request, error: Exception) -> Response:
     return answer(request, 500, "Internal", "unexpected error; the log has it under this request id", {})
 
 
-def describe(error: RequestValidationError) -> e.IsosimError:
-    """One sentence naming the first field at fault."""
+def describe(error: RequestValidationError, route: BaseRoute | None) -> e.IsosimError:
+    """One sentence naming the first field at fault; an unknown one before a missing one, which it may stand for."""
     every = error.errors()
-    first = every[0]
+    first = next((one for one in every if one["type"] == "extra_forbidden"), every[0])
     if first["type"] == "json_invalid":
         why = first["ctx"]["error"]
         if "hex escape" in why:
@@ -118,8 +118,9 @@ def describe(error: RequestValidationError) -> e.IsosimError:
     index = first.get("ctx", {}).get("index")
     field = ".".join(str(part) for part in [*parts, *([] if index is None else [index])]) or str(where)
     more = len(every) - 1
-    why = "unknown field" if first["type"] == "extra_forbidden" else first["msg"] + (f" (and {more} more)" * (more > 0))
-    found = e.InvalidInput(f"{field}: {why}")
+    if first["type"] == "extra_forbidden":
+        return unknown(field, "field", own_fields(route))
+    found = e.InvalidInput(f"{field}: {first['msg']}" + (f" (and {more} more)" * (more > 0)))
     found.field = field
     return found
 
@@ -138,13 +139,6 @@ def methods_of(request: Request) -> set[str]:
     return {method for route in fitting if route.path == longest for method in route.methods or ()}
 
 
-def flat(routes: Sequence[BaseRoute]) -> Iterator[BaseRoute]:
-    """FastAPI keeps the routers that were included in an application as routes of their own kind."""
-    for route in routes:
-        inner = getattr(route, "original_router", None)
-        yield from flat(inner.routes) if inner is not None else (route,)
-
-
 def install(app: FastAPI) -> None:
     """Turns every failure of a route into the one error body."""
 
@@ -154,7 +148,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def _(request: Request, error: RequestValidationError) -> Response:
-        return domain_error(request, describe(error))
+        return domain_error(request, describe(error, request.scope.get("route")))
 
     @app.exception_handler(HTTPException)
     async def _(request: Request, error: HTTPException) -> Response:

@@ -10,6 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.errors import unexpected
 from service.api.limits import body_limit, guards, time_limit, within
+from service.api.names import check_query
 from service.api.origin import check_origin
 from service.api.spans import Scored
 from service.api.state import Service
@@ -65,7 +66,7 @@ class Trace:
 
 
 def admit(scope: Scope, service: Service, limit: int) -> None:
-    """Raises TooLarge, Forbidden or NotReady for what is refused unread."""
+    """Raises TooLarge, Forbidden, NotReady or InvalidInput for what is refused unread."""
     settings = service.settings
     declared = next((v for k, v in scope["headers"] if k == b"content-length"), b"0")
     if declared.isdigit() and int(declared) > limit:
@@ -74,6 +75,7 @@ def admit(scope: Scope, service: Service, limit: int) -> None:
         check_origin(scope, anonymous=settings.allow_anonymous, allowed=settings.cors_origins)
     if not service.taking_work and scope["path"] not in OPEN:
         raise NotReady("the server is starting or stopping")
+    check_query(scope)
 
 
 class Envelope:

@@ -10,6 +10,7 @@ from fastapi.responses import Response
 
 from service.api.errors import TABLE
 from service.api.middleware import Trace
+from service.api.names import check_ignored
 from service.api.schemas import Compatible, ErrorBody
 from service.api.schemas_compatible import OpenAIErrorBody
 from service.api.state import ServiceDep
@@ -60,8 +61,10 @@ TraceDep = Annotated[Trace, Depends(trace_of)]
 
 
 def name_ignored(trace: Trace, body: Compatible) -> None:
+    """Raises InvalidInput where an ignored field is close to one of ours."""
     ignored = body.ignored()
     if ignored:
+        check_ignored(ignored, type(body))
         listed = ", ".join(ignored)[:512]
         trace.headers["x-isosim-ignored"] = re.sub(r"[^\x20-\x7e]", "?", listed)  # names are the caller's
 
