@@ -1,7 +1,8 @@
 """Stored versions made ready to serve on this process's encoder."""
 
-from collections.abc import Collection
+from collections.abc import Iterable, Mapping
 
+from service.adapters.domain_changes import ChangeWatch
 from service.adapters.domain_store import DomainStore
 from service.adapters.onnx_engine import OnnxCalibrator
 from service.core.calibration import Calibration
@@ -14,9 +15,10 @@ OVERHEAD = 100_000  # bytes of objects beside the arrays: measured 10,000 (ident
 class StoredCalibrations:
     def __init__(self, store: DomainStore, calibrator: OnnxCalibrator, encoder_digest: str) -> None:
         self.store, self.calibrator, self.encoder_digest = store, calibrator, encoder_digest
+        self.watch = ChangeWatch(store)
 
-    def changes(self, domains: Collection[str]) -> dict[str, int]:
-        return self.store.changes(domains)
+    def changes(self, resident: Mapping[str, frozenset[int]]) -> set[str]:
+        return self.watch.changes(resident)
 
     def named(self, domain: str) -> Named:
         aliases = self.store.aliases(domain, self.encoder_digest)
@@ -24,6 +26,9 @@ class StoredCalibrations:
 
     def exists(self, domain: str) -> bool:
         return bool(self.store.versions(domain))
+
+    def missing(self, domain: str, versions: Iterable[int]) -> set[int]:
+        return self.store.missing(domain, versions)
 
     def load(self, domain: str, version: int) -> Calibration:
         """Raises NotFound, EncoderMismatch or CorruptArtifact."""

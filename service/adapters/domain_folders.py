@@ -3,7 +3,7 @@
 import contextlib
 import os
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +16,8 @@ from service.adapters.garbage import Garbage, drop, leftovers, size_of
 
 ALIASES = "aliases.json"
 TOMBSTONE = "deleted"  # keeps a deleted version's number from being given again
+CHANGES = ".changes"  # no domain's name begins with a dot
+ANNOUNCED = 300.0  # s that an announcement stays: readers list them all, and a full look has found it long before
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,10 @@ class Shelf(Protocol):
 
     def versions(self, domain: str) -> list[int]:
         """Existing versions, rising."""
+        ...
+
+    def is_taken(self, domain: str) -> bool:
+        """Whether any number of the domain was ever given to a version."""
         ...
 
     def where(self, domain: str, version: int | None = None) -> str:
@@ -86,8 +92,24 @@ class Shelf(Protocol):
         """Raises Conflict where somebody replaced them since they were read."""
         ...
 
-    def changes(self, domains: Collection[str]) -> dict[str, int]:
-        """Of those domains that have aliases, a stamp each that differs after they changed; cheap enough to poll."""
+    def announce(self, domain: str) -> None:
+        """Tells readers that the domain's aliases were replaced. OSError where that is impossible."""
+        ...
+
+    def announced(self) -> Iterable[str]:
+        """Names of the announcements that readers may not have seen: `<ns>-<domain>`, each made once."""
+        ...
+
+    def stamps(self, domains: Mapping[str, frozenset[int]]) -> dict[str, Hashable]:
+        """For each domain a value that differs after its aliases were replaced or one of these versions was deleted.
+
+        Raises:
+            OSError: the volume is away; it must not look as if every domain had been deleted.
+        """
+        ...
+
+    def missing(self, domain: str, versions: Iterable[int]) -> set[int]:
+        """Those of the versions that were deleted. Raises OSError where the volume is away."""
         ...
 
     def sweep(self, domain: str) -> None:
@@ -107,6 +129,7 @@ class FolderShelf:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._prepared = False
+        self._swept = -ANNOUNCED  # s, monotonic: when this process last removed old announcements
 
     def prepare(self) -> None:
         """From then on the folder's absence means that the volume is away."""
@@ -129,6 +152,9 @@ class FolderShelf:
     def versions(self, domain: str) -> list[int]:
         folders = (self.root / domain).glob(f"[0-9]*/{MANIFEST}")
         return sorted(int(f.parent.name) for f in folders if f.parent.name.isdigit())
+
+    def is_taken(self, domain: str) -> bool:
+        return next((self.root / domain).glob("[0-9]*"), None) is not None
 
     def where(self, domain: str, version: int | None = None) -> str:
         return str(self.root / domain if version is None else self._folder(domain, version))
@@ -176,6 +202,7 @@ class FolderShelf:
         try:
             return Aliased((self.root / domain / ALIASES).read_bytes())
         except FileNotFoundError:
+            self._check_there()
             return Aliased(None)
 
     @contextmanager
@@ -186,15 +213,62 @@ class FolderShelf:
     def replace(self, domain: str, before: Aliased, content: bytes) -> None:
         write_atomically(self.root / domain / ALIASES, content)
 
-    def changes(self, domains: Collection[str]) -> dict[str, int]:
-        """Raises OSError where the volume is away; it must not look as if all domains had been deleted."""
-        found = {}
-        for name in domains:
-            with contextlib.suppress(FileNotFoundError):
-                facts = (self.root / name / ALIASES).stat()
-                found[name] = hash((facts.st_mtime_ns, facts.st_ino))
-        if self._prepared and not found:
+    def announce(self, domain: str) -> None:
+        folder = self.root / CHANGES
+        folder.mkdir(exist_ok=True)
+        while True:
+            place = folder / f"{time.time_ns():020d}-{domain}"
+            with contextlib.suppress(FileExistsError):  # another process announced at the same nanosecond
+                place.touch(exist_ok=False)
+                break
+        if time.monotonic() - self._swept > ANNOUNCED / 2:
+            self._swept = time.monotonic()
+            for old in self._old_announcements(place.stat().st_mtime - ANNOUNCED):
+                drop(old)
+
+    def _old_announcements(self, before: float) -> Iterator[Path]:
+        """Those made before a time by the volume's clock: the clocks of the machines that write may differ."""
+        with contextlib.suppress(FileNotFoundError), os.scandir(self.root / CHANGES) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):  # swept by another process
+                    if entry.stat().st_mtime < before:
+                        yield Path(entry)
+
+    def announced(self) -> Iterable[str]:
+        try:
+            return os.listdir(self.root / CHANGES)  # noqa: PTH208 - opens the folder: NFS clients ask the server then
+        except FileNotFoundError:
+            self._check_there()
+            return ()
+
+    def _check_there(self) -> None:
+        """Raises OSError where the volume is away."""
+        if self._prepared:
             self.root.stat()
+
+    def stamps(self, domains: Mapping[str, frozenset[int]]) -> dict[str, Hashable]:
+        found: dict[str, Hashable] = {}
+        there = False
+        for name, versions in domains.items():
+            place = f"{self.root}/{name}"
+            files = (f"{place}/{ALIASES}", *(f"{place}/{version}/{MANIFEST}" for version in sorted(versions)))
+            facts = [facts_of(file) for file in files]
+            there = there or any(facts)
+            found[name] = (versions, *facts)
+        if not there:
+            self._check_there()
+        return found
+
+    def missing(self, domain: str, versions: Iterable[int]) -> set[int]:
+        found = set()
+        for version in versions:
+            try:
+                with (self._folder(domain, version) / MANIFEST).open("rb"):  # NFS clients may answer `stat` from memory
+                    pass
+            except FileNotFoundError:
+                found.add(version)
+        if found:
+            self._check_there()
         return found
 
     def sweep(self, domain: str) -> None:
@@ -202,6 +276,9 @@ class FolderShelf:
 
     def garbage(self, age: float) -> Iterator[Garbage]:
         yield from leftovers(chain(self.root.glob("*/.building-*"), self.root.glob(f"*/.{ALIASES}.*")), age)
+        news = list(self._old_announcements(time.time() - max(age, ANNOUNCED)))
+        if news:
+            yield Garbage(str(self.root / CHANGES), f"{len(news)} announcements", 0, partial(drop_all, news))
         for domain in sorted(path for path in self.root.glob("*") if path.is_dir()):
             numbered = sorted(
                 (path for path in domain.iterdir() if path.name.isdigit()), key=lambda path: int(path.name)
@@ -222,3 +299,17 @@ class FolderShelf:
             for file in folder.iterdir():
                 if file.name != TOMBSTONE:
                     file.unlink(missing_ok=True)
+
+
+def facts_of(file: str) -> tuple[int, int] | None:
+    """Changes whenever another file is moved to its place; None where there is none."""
+    try:
+        found = os.stat(file)  # noqa: PTH116 - a thousand of them: a sixth of pathlib's time
+    except FileNotFoundError:
+        return None
+    return found.st_mtime_ns, found.st_ino
+
+
+def drop_all(files: Iterable[Path]) -> None:
+    for file in files:
+        drop(file)

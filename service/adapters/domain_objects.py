@@ -4,17 +4,16 @@
     domains/manifests/<domain>!<version>     made only where there is none: this takes the number and shows the version;
                                              empty once the version is deleted, so that the number stays taken
     domains/aliases/<domain>                 replaced only over the one that was read
-    domains/changes/<ns>-<domain>            empty; says that aliases changed, so that nobody has to look at them all
+    domains/changes/<ns>-<domain>            says that aliases were replaced; readers need not look at all of them
 
 `!` sorts before everything a name may hold, so that keys and names have one order.
 """
 
 import contextlib
-import logging
 import tempfile
 import time
 import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -29,13 +28,10 @@ from service.adapters.artifacts import MANIFEST, manifest_bytes, parsed_manifest
 from service.adapters.domain_folders import Aliased
 from service.adapters.garbage import Garbage
 from service.adapters.object_storage import Changed, Entry, ObjectStorage
-from service.core.errors import Conflict
-
-log = logging.getLogger(__name__)
+from service.core.errors import Conflict, CorruptArtifact
 
 MANIFESTS, ALIASES, FILES, CHANGES = "domains/manifests/", "domains/aliases/", "domains/files/", "domains/changes/"
 OVERLAP = 300.0  # s by which writers' clocks may be behind before a change is seen only by the next full look
-FULL_LOOK = 60.0  # s between looks at all aliases: for changes whose announcement was lost
 ANNOUNCED = 3600.0  # s after which everybody has seen a change, by an announcement or a full look
 SIDE_BY_SIDE = 8  # files of a version on their way at a time
 
@@ -47,9 +43,6 @@ class ObjectShelf:
 
     def __init__(self, storage: ObjectStorage) -> None:
         self.storage = storage
-        self._stamps: dict[str, int] = {}  # of all aliases, as far as announcements and full looks have told
-        self._looked = -FULL_LOOK  # s, monotonic: the last full look
-        self._announced: set[str] = set()  # announcements seen since the last full look
 
     def prepare(self) -> None:
         next(self.storage.list(MANIFESTS), None)
@@ -62,6 +55,9 @@ class ObjectShelf:
 
     def versions(self, domain: str) -> list[int]:
         return sorted(split(entry)[1] for entry in self._numbers(domain) if entry.size)
+
+    def is_taken(self, domain: str) -> bool:
+        return any(True for _ in self._numbers(domain))
 
     def _numbers(self, domain: str) -> Iterator[Entry]:
         return self.storage.list(f"{MANIFESTS}{domain}!")
@@ -116,9 +112,15 @@ class ObjectShelf:
                 return version
 
     def bury(self, domain: str, version: int) -> None:
-        place = self._files(domain, self.manifest(domain, version))
+        try:
+            place = self._files(domain, self.manifest(domain, version))
+        except FileNotFoundError:  # another process deletes it
+            return
+        except (CorruptArtifact, KeyError):  # which files were its own is unknown; `garbage` finds them
+            place = None
         self.storage.write(f"{MANIFESTS}{domain}!{version}", b"")  # first: from here on the version is not there
-        self.storage.delete([entry.key for entry in self.storage.list(place)])
+        if place is not None:
+            self.storage.delete([entry.key for entry in self.storage.list(place)])
 
     def size(self, domain: str, version: int) -> int:
         return sum(entry.size for entry in self.storage.list(self._files(domain, self.manifest(domain, version))))
@@ -139,35 +141,26 @@ class ObjectShelf:
             self.storage.write(ALIASES + domain, marked, over=before.tag, new=before.tag is None)
         except Changed as error:
             raise Conflict(f"the aliases of {domain!r} changed meanwhile; look and try again") from error
-        try:
-            self.storage.write(f"{CHANGES}{time.time_ns():020d}-{domain}", b"")
-        except OSError as error:
-            log.warning("the change of %s was not announced, others see it within %g s: %s", domain, FULL_LOOK, error)
 
-    def changes(self, domains: Collection[str]) -> dict[str, int]:
-        """One listing of what was announced lately; every now and then one of all aliases."""
-        if time.monotonic() - self._looked > FULL_LOOK:
-            began = time.monotonic()
-            self._announced = set(self._news())
-            self._stamps = {entry.key.removeprefix(ALIASES): hash(entry.etag) for entry in self.storage.list(ALIASES)}
-            self._looked = began
-        else:
-            for name in self._news():
-                if name in self._announced:
-                    continue
-                domain = name.partition("-")[2]
-                try:
-                    self._stamps[domain] = hash(self.storage.tag(ALIASES + domain))
-                except FileNotFoundError:
-                    self._stamps.pop(domain, None)
-                self._announced.add(name)
-        return {domain: self._stamps[domain] for domain in domains if domain in self._stamps}
+    def announce(self, domain: str) -> None:
+        while True:
+            with contextlib.suppress(Changed):  # another process announced at the same nanosecond
+                # The content differs, so that a lost answer is told from another process's announcement.
+                self.storage.write(f"{CHANGES}{time.time_ns():020d}-{domain}", uuid.uuid4().bytes, new=True)
+                return
 
-    def _news(self) -> Iterator[str]:
-        """What was announced within OVERLAP: a time and a domain each."""
+    def announced(self) -> Iterable[str]:
         since = time.time_ns() - int(OVERLAP * 1e9)
         for entry in self.storage.list(CHANGES, f"{CHANGES}{since:020d}"):
             yield entry.key.removeprefix(CHANGES)
+
+    def stamps(self, domains: Mapping[str, frozenset[int]]) -> dict[str, Hashable]:
+        """One listing of all aliases: a deletion replaces them, too."""
+        tags = {entry.key.removeprefix(ALIASES): entry.etag for entry in self.storage.list(ALIASES)}
+        return {domain: tags.get(domain) for domain in domains}
+
+    def missing(self, domain: str, versions: Iterable[int]) -> set[int]:
+        return set(versions) - set(self.versions(domain))
 
     def sweep(self, domain: str) -> None:
         """Announcements that everybody has seen; whose an upload is only its age tells (`garbage`)."""

@@ -4,9 +4,11 @@ Aliases are kept by encoder digest, so that fleets on different encoders share a
 """
 
 import contextlib
+import logging
 import re
+import time
 import zipfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +27,8 @@ from service.adapters.object_storage import opened, remote
 from service.core.calibration import DOMAIN_NAME
 from service.core.domain_model import DomainModel
 from service.core.errors import Conflict, CorruptArtifact, InvalidInput, NotFound, Unavailable
+
+log = logging.getLogger(__name__)
 
 WEIGHTS, REPORT = "weights.safetensors", "report.json"
 PART = ".npz"  # a file for each part of the domain model
@@ -116,13 +120,21 @@ class DomainStore:
         """The same one by one in their order, beyond a name; each is looked at when it is asked for."""
         return (name for name in self.shelf.names(after, contains) if NAME.fullmatch(name))
 
-    def changes(self, domains: Collection[str]) -> dict[str, int]:
-        """Of those domains that have aliases, a stamp each that differs after they changed; cheap enough to poll.
+    def announced(self) -> Iterable[str]:
+        """Announcements of changes, `<ns>-<domain>`, that readers may not have seen (see `ChangeWatch`)."""
+        return self.shelf.announced()
+
+    def stamps(self, domains: Mapping[str, frozenset[int]]) -> dict[str, Hashable]:
+        """For each domain a value that differs after its aliases were replaced or one of these versions was deleted.
 
         Raises:
-            OSError: the volume is away; it must not look as if all domains had been deleted.
+            OSError: the volume is away; it must not look as if every domain had been deleted.
         """
-        return self.shelf.changes([self.checked(domain) for domain in domains])
+        return self.shelf.stamps({self.checked(domain): versions for domain, versions in domains.items()})
+
+    def missing(self, domain: str, versions: Iterable[int]) -> set[int]:
+        """Those of the versions that were deleted. Raises OSError where the volume is away."""
+        return self.shelf.missing(self.checked(domain), versions)
 
     def versions(self, domain: str) -> list[int]:
         """Existing versions, rising."""
@@ -187,8 +199,17 @@ class DomainStore:
         report: Mapping[str, object],
         weights: Weights | None,
         model: DomainModel,
+        *,
+        generation: int | None = None,
     ) -> int:
-        """Writes a new version and returns its number; nothing half-written is ever visible."""
+        """Writes a new version and returns its number; nothing half-written is ever visible.
+
+        Args:
+            generation: the domain's when the work on the version began; None publishes into any.
+
+        Raises:
+            Conflict: the domain was deleted since then.
+        """
         with self.shelf.building(self.checked(domain)) as folder:
             if weights is not None:
                 (folder / WEIGHTS).write_bytes(safetensors.numpy.save(weights))  # its own writer raises no OSError
@@ -197,7 +218,28 @@ class DomainStore:
             write_json(folder / REPORT, report)
             created = datetime.now(UTC).isoformat()
             facts = {**manifest, "format": FORMAT, "domain": domain, "created": created}
-            return self.shelf.publish(domain, folder, facts)
+            if generation is None:
+                return self.shelf.publish(domain, folder, facts)
+            with self.shelf.changing(domain):  # no deletion in a folder until it is published
+                self.check_generation(domain, generation)
+                version = self.shelf.publish(domain, folder, facts)
+            if not self.shelf.exclusive:  # a deletion replaced the aliases before it listed the versions to delete
+                try:
+                    self.check_generation(domain, generation)
+                except Conflict:
+                    self.shelf.bury(domain, version)
+                    raise
+            return version
+
+    def generation(self, domain: str) -> int:
+        """Counts how often the domain was deleted."""
+        found: int = self._aliases(domain, self.shelf.aliases(self.checked(domain))).get("generation", 0)
+        return found
+
+    def check_generation(self, domain: str, generation: int) -> None:
+        """Raises Conflict where the domain was deleted since it had this generation."""
+        if self.generation(domain) != generation:
+            raise Conflict(f"domain {domain!r} was deleted after this calibration began")
 
     def _aliases(self, domain: str, found: Aliased) -> dict[str, Any]:
         if found.content is None:
@@ -209,7 +251,8 @@ class DomainStore:
             raise CorruptArtifact(f"{error}; {REMEDY}") from error
         encoders = stored.get("encoders")
         named = encoders.values() if isinstance(encoders, dict) else [None]
-        if not isinstance(stored.get("revision"), int) or not all(map(understood, named)):
+        counts = (stored.get("revision"), stored.get("generation", 0))
+        if not all(isinstance(count, int) for count in counts) or not all(map(understood, named)):
             raise CorruptArtifact(f"{name} is not understood; {REMEDY}")
         return stored
 
@@ -249,7 +292,7 @@ class DomainStore:
                     raise NotFound(f"version {wanted.champion} of {domain!r} is being deleted")
             stored["revision"] += 1
             stored["encoders"][encoder] = {"champion": wanted.champion, "previous": wanted.previous}
-            self.shelf.replace(domain, before, json_bytes(stored))
+            self._replace(domain, before, stored)
         return replace(wanted, revision=stored["revision"])
 
     def named(self, domain: str) -> set[int]:
@@ -280,14 +323,58 @@ class DomainStore:
         return old
 
     def _bury(self, domain: str, versions: list[int], before: Aliased, stored: dict[str, Any]) -> None:
-        """Without a lock it is the aliases that a deletion and a promotion meet at: one of the two replaces them."""
-        if not self.shelf.exclusive:
-            there = set(self.versions(domain))
-            stored["revision"] += 1
-            stored["deleted"] = sorted({*versions, *there.intersection(stored.get("deleted", ()))})
-            self.shelf.replace(domain, before, json_bytes(stored))
+        """Deletes versions, and replaces the aliases so that every reader looks at the domain again.
+
+        Without a lock a deletion and a promotion meet at the aliases: one of the two replaces them, and the deletion
+        does so first. Under a lock the files go first: a full disk has room for new aliases only then.
+        """
+        stored["revision"] += 1
+        if self.shelf.exclusive:
+            for version in versions:
+                self.shelf.bury(domain, version)
+            try:
+                self._replace(domain, before, stored)
+            except OSError as error:  # what was asked for is done
+                log.warning("readers find the deletion in %s with their next full look: %s", domain, error)
+            return
+        there = set(self.versions(domain))
+        stored["deleted"] = sorted({*versions, *there.intersection(stored.get("deleted", ()))})
+        self._replace(domain, before, stored)
         for version in versions:
             self.shelf.bury(domain, version)
+
+    def _replace(self, domain: str, before: Aliased, stored: Mapping[str, Any]) -> None:
+        """Replaces the aliases and announces it; without the announcement readers find it with their next full look."""
+        self.shelf.replace(domain, before, json_bytes(stored))
+        try:
+            self.shelf.announce(domain)
+        except OSError as error:
+            log.warning("the change of %s was not announced: %s", domain, error)
+
+    def was_there(self, domain: str) -> bool:
+        """Whether the domain has or ever had a version or aliases."""
+        return self.shelf.is_taken(self.checked(domain)) or self.shelf.aliases(domain).content is not None
+
+    def remove(self, domain: str) -> None:
+        """Deletes a domain with all its versions; may be repeated. Also where its files are damaged.
+
+        The taken numbers and the aliases stay as a tombstone: a domain that is made again under the name goes on
+        counting, and a calibration that began before cannot publish.
+        """
+        with self.shelf.changing(self.checked(domain)) as before:
+            try:
+                stored = self._aliases(domain, before)
+            except CorruptArtifact:
+                stored = {"revision": 0, "generation": int(time.time())}  # more than any count of deletions
+            versions = self.versions(domain)
+            if self.shelf.exclusive:  # the files first, as in `_bury`
+                for version in versions:
+                    self.shelf.bury(domain, version)
+            revision, generation = stored["revision"] + 1, stored.get("generation", 0) + 1
+            self._replace(domain, before, {"revision": revision, "generation": generation, "encoders": {}})
+        if not self.shelf.exclusive:
+            for version in self.versions(domain):
+                self.shelf.bury(domain, version)
 
 
 def named_in(stored: Mapping[str, Any]) -> set[int]:

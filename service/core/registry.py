@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Coroutine
+from collections import OrderedDict, deque
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +20,8 @@ Key = tuple[str, int]  # domain, version
 DEFAULT = "default"
 LOADERS = 4  # calibrations read at a time; each takes some 10 ms of a core from a disk
 MOST_PAUSE = 64  # refreshes between two attempts
+MOST_EVICTED = 4096  # domains whose deletion is still told of after they went for want of room
+NO_VERSIONS: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -33,22 +35,25 @@ class Named:
 class CalibrationSource(Protocol):
     """Where calibrations come from. The calls may block; they run in threads."""
 
-    def changes(self, domains: Collection[str]) -> dict[str, int]:
-        """Of the domains that have aliases, a stamp each that differs after they changed."""
+    def changes(self, resident: Mapping[str, frozenset[int]]) -> Iterable[str]:
+        """Domains that may have changed since the last call; others than the resident may be among them."""
         ...
 
     def named(self, domain: str) -> Named: ...
 
     def exists(self, domain: str) -> bool: ...
 
+    def missing(self, domain: str, versions: Iterable[int]) -> set[int]:
+        """Those of the versions that were deleted."""
+        ...
+
     def load(self, domain: str, version: int) -> Calibration: ...
 
 
 @dataclass
 class Miss:
-    """A champion that could not be loaded."""
+    """A domain whose change could not be taken over."""
 
-    stamp: int
     pause: int = 1  # refreshes until it is tried again
     left: int = 1
 
@@ -58,7 +63,11 @@ class Registry:
 
     A calibration is loaded when it is first asked for, champions and pinned versions alike; those not asked for
     longest go when all together take more than `resident_bytes`. The champion of `default` stays. Whoever holds one
-    that goes may use it to the end. Only what is resident is looked at again, so that a store may hold any number.
+    that goes may use it to the end. A refresh reads again what changed and is resident, pinned versions too: its cost
+    depends neither on the number of domains in the store nor on the number of those that are resident.
+
+    on_champion: told of each new champion. on_dropped: of each domain whose champion is resident no more.
+    on_gone: of each domain that was served and has no champion any more, because it was deleted.
     """
 
     def __init__(
@@ -69,17 +78,22 @@ class Registry:
         resident_bytes: int = 2**30,
         on_champion: Callable[[Calibration], None] = lambda _: None,
         on_dropped: Callable[[str], None] = lambda _: None,
+        on_gone: Callable[[str], None] = lambda _: None,
         on_failure: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.source, self.encoder_digest, self.resident_bytes = source, encoder_digest, resident_bytes
-        self.on_champion, self.on_dropped, self.on_failure = on_champion, on_dropped, on_failure
+        self.on_champion, self.on_dropped = on_champion, on_dropped
+        self.on_gone, self.on_failure = on_gone, on_failure
         self.builtin = Calibration(DEFAULT, 0, "identity", encoder_digest)
         self.champions: dict[str, Calibration] = {}
         self.size = 0  # bytes of what is resident
         self._resident: OrderedDict[Key, Calibration] = OrderedDict()  # champions too; asked for last at the end
         self._loading: dict[tuple[str, int | str], asyncio.Task[Calibration]] = {}
-        self._stamps: dict[str, int] = {}  # of resident champions
-        self._known: set[str] | None = None  # of `default` and the champions: those with aliases at the last refresh
+        self._versions: dict[str, frozenset[int]] = {DEFAULT: NO_VERSIONS}  # resident, of each domain; replaced whole
+        self._evicted: OrderedDict[str, None] = OrderedDict()  # domains that went for want of room, the last at the end
+        self._news: deque[Iterable[str]] = deque()  # what threads have found changed
+        self._due = {DEFAULT}  # domains to be compared with the store at the next refresh
+        self._identity = False  # `default` had no champion when it was compared last: the identity answers
         self._misses: dict[str, Miss] = {}
         self._refreshing = asyncio.Lock()
         self._threads = ThreadPoolExecutor(LOADERS, "calibrations")
@@ -105,7 +119,7 @@ class Registry:
             if champion is not None:
                 self._resident.move_to_end((ref.name, champion.version))
                 return champion
-            if ref.name == DEFAULT and self._known is not None and DEFAULT not in self._known:
+            if ref.name == DEFAULT and self._identity:
                 return self.builtin
             return await self._once((ref.name, "champion"), partial(self._load_champion, ref.name))
         if ref.version == "previous":
@@ -151,9 +165,8 @@ class Registry:
             except (IsosimError, OSError):
                 self.on_failure(domain)
                 raise
-        # A refresh may have been faster. If the champion changed meanwhile, the next refresh sees it: a domain gets
-        # its stamp only once it is resident.
-        current = self.champions.get(domain)
+        self._due.add(domain)  # it may have changed while it was read, before it was resident
+        current = self.champions.get(domain)  # a refresh may have been faster
         if current is None:
             self._set(calibration)
             return calibration
@@ -170,6 +183,7 @@ class Registry:
 
     async def _load_pinned(self, domain: str, version: int) -> Calibration:
         calibration = await self._call(self.source.load, domain, version)
+        self._due.add(domain)  # it may have been deleted while it was read
         self._keep(calibration)
         return calibration
 
@@ -186,6 +200,8 @@ class Registry:
         key = (calibration.domain, calibration.version)
         self._release(key)
         self._resident[key] = calibration
+        self._versions[key[0]] = self._versions.get(key[0], NO_VERSIONS) | {key[1]}
+        self._evicted.pop(key[0], None)
         self.size += calibration.size
         kept = self.champions.get(DEFAULT)
         while self.size > self.resident_bytes:
@@ -195,71 +211,102 @@ class Registry:
             self._release((oldest.domain, oldest.version))
             if self.champions.get(oldest.domain) is oldest:
                 self._forget(oldest.domain)
+                self._evicted[oldest.domain] = None
+                if len(self._evicted) > MOST_EVICTED:
+                    self._evicted.popitem(last=False)
 
     def _release(self, key: Key) -> None:
         calibration = self._resident.pop(key, None)
-        if calibration is not None:
-            self.size -= calibration.size
+        if calibration is None:
+            return
+        self.size -= calibration.size
+        domain, version = key
+        left = self._versions[domain] - {version}
+        if left or domain == DEFAULT:
+            self._versions[domain] = left
+        else:
+            del self._versions[domain]
 
     def _forget(self, domain: str) -> None:
         """A champion is resident no more; the next request for it looks at the store anew."""
         champion = self.champions.pop(domain)
         self._release((domain, champion.version))
-        self._stamps.pop(domain, None)
         self._misses.pop(domain, None)
         self.on_dropped(domain)
 
     async def refresh(self) -> None:
-        """Takes over what changed in the store, of `default` and of the champions that are resident.
+        """Takes over what changed in the store, of `default` and of what is resident.
 
-        A version that cannot be loaded is logged, and the one before keeps serving.
+        A champion that cannot be loaded is logged, and the one before keeps serving.
         """
         async with self._refreshing:
-            asked = {DEFAULT, *self.champions}
-            stamps = await asyncio.to_thread(self.source.changes, asked)
-            self._known = set(stamps)
-            for domain in (asked - stamps.keys()) & self.champions.keys():
-                self._forget(domain)
-            for domain, stamp in stamps.items():
-                wanted = domain in self.champions or domain == DEFAULT
-                if not wanted or self._stamps.get(domain) == stamp or not self._is_due(domain, stamp):
-                    continue
-                if await self._replace(domain):
-                    self._misses.pop(domain, None)
-                    if domain in self.champions or domain == DEFAULT:  # it may have gone meanwhile
-                        self._stamps[domain] = stamp
+            await asyncio.to_thread(self._look, self._versions.copy())
+            while self._news:
+                self._due.update(self._news.popleft())
+            self._due = {domain for domain in self._due if domain in self._versions or domain in self._evicted}
+            for domain in self._due:
+                self._misses.pop(domain, None)  # it changed again: it is tried at once
+            for domain, miss in self._misses.items():
+                miss.left -= 1
+                if miss.left <= 0:
+                    self._due.add(domain)
+            for domain in list(self._due):  # each is done once it is compared: whoever refreshes may be cancelled
+                self._due.discard(domain)
+                await self._compare(domain)
 
-    def _is_due(self, domain: str, stamp: int) -> bool:
-        """A champion that could not be loaded is tried again after 1, 2, 4 … refreshes: on a shared volume its files
-        may arrive later than its name."""
-        miss = self._misses.get(domain)
-        if miss is None or miss.stamp != stamp:
-            self._misses[domain] = Miss(stamp)
-            return True
-        miss.left -= 1
-        if miss.left > 0:
-            return False
-        miss.pause = miss.left = min(2 * miss.pause, MOST_PAUSE)
-        return True
+    def _look(self, resident: Mapping[str, frozenset[int]]) -> None:
+        """In a thread, which goes on where its caller has gone: what it has found is kept for the next refresh."""
+        self._news.append(self.source.changes(resident))
 
-    async def _replace(self, domain: str) -> bool:
-        """False where another look may find more."""
+    async def _compare(self, domain: str) -> None:
+        """Takes over what the store has of a domain: another champion, or fewer versions."""
         try:
-            named = await asyncio.to_thread(self.source.named, domain)
-            current = self.champions.get(domain)
-            if named.champion is not None and (current is None or current.version != named.champion):
-                loaded = await asyncio.to_thread(self.source.load, domain, named.champion)
-                if current is None or domain in self.champions:  # else it has gone, and nobody asks for it
-                    self._set(loaded)
+            await self._take_over(domain)
+        except asyncio.CancelledError:
+            self._due.add(domain)
+            raise
         except (IsosimError, OSError) as error:
-            if self._misses[domain].pause == 1:  # said once, counted every time
-                log.error("champion of %s not loaded, the version before keeps serving: %s", domain, error)
             self.on_failure(domain)
-            return False
-        return True
+            if domain not in self._versions:  # it went meanwhile; whoever asks for it next loads it anew
+                return
+            miss = self._misses.get(domain)
+            if miss is None:  # said once, counted every time
+                self._misses[domain] = Miss()
+                log.error("champion of %s not loaded, the version before keeps serving: %s", domain, error)
+            else:
+                miss.pause = miss.left = min(2 * miss.pause, MOST_PAUSE)
+        else:
+            self._misses.pop(domain, None)
+
+    async def _take_over(self, domain: str) -> None:
+        champion = (await asyncio.to_thread(self.source.named, domain)).champion
+        current = self.champions.get(domain)
+        if domain == DEFAULT:
+            self._identity = champion is None
+        if champion is None:
+            if current is not None:
+                self._forget(domain)
+            if domain != DEFAULT:
+                self._evicted.pop(domain, None)
+                self.on_gone(domain)
+        elif (current is None and domain == DEFAULT) or (current is not None and current.version != champion):
+            loaded = await asyncio.to_thread(self.source.load, domain, champion)
+            if current is None or domain in self.champions:  # else it went meanwhile, and nobody asks for it
+                self._set(loaded)
+        pinned = self._versions.get(domain, NO_VERSIONS) - {champion}
+        for version in await asyncio.to_thread(self.source.missing, domain, pinned) if pinned else ():
+            self.drop(domain, version)
 
     def drop(self, domain: str, version: int) -> None:
         """Forgets a deleted version."""
         champion = self.champions.get(domain)
         if champion is None or champion.version != version:  # a champion that changed meanwhile goes by a refresh
             self._release((domain, version))
+
+    def remove(self, domain: str) -> None:
+        """Forgets a deleted domain."""
+        if domain in self.champions:
+            self._forget(domain)
+        for version in self._versions.get(domain, NO_VERSIONS):
+            self._release((domain, version))
+        self.on_gone(domain)

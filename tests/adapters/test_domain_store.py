@@ -1,19 +1,25 @@
 """Versions and aliases of domains: numbers, promotion, rollback, deletion."""
 
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from service.adapters.domain_changes import FULL_LOOK, ChangeWatch
+from service.adapters.domain_folders import ANNOUNCED
 from service.adapters.domain_store import Aliases, DomainStore, Weights
 from service.core.domain_model import DomainModel
 from service.core.errors import Conflict, NotFound
 from tests.core.references import REFERENCE
 from tests.objects import objects  # noqa: F401 - a fixture
 
-BOTH = ("news", "law")
 MINE, THEIRS = "a" * 64, "b" * 64
+NONE: frozenset[int] = frozenset()
 WEIGHTS: Weights = {"mean": np.arange(8, dtype=np.float32), "flow.0.0.permutation": np.arange(8)}
 
 
@@ -71,7 +77,8 @@ def test_the_tenth_version_comes_after_the_ninth(domains: DomainStore) -> None:
 
 
 def test_a_store_without_the_domain_has_nothing_of_it(domains: DomainStore) -> None:
-    assert (domains.domains(), domains.versions("news"), domains.changes(["news"])) == ([], [], {})
+    assert (domains.domains(), domains.versions("news"), list(domains.announced())) == ([], [], [])
+    assert not domains.was_there("news")
     assert domains.aliases("news", MINE) == Aliases()
     for read in (domains.manifest, domains.report, domains.load):
         with pytest.raises(NotFound, match="news"):
@@ -84,7 +91,7 @@ def test_a_store_whose_volume_is_away_is_an_error_and_not_an_empty_one(in_folder
     promote(in_folder, 1)
     in_folder.root.rename(in_folder.root.with_name("away"))
     with pytest.raises(OSError, match="domains"):
-        in_folder.changes(["news"])
+        ChangeWatch(in_folder).changes({"news": frozenset({1})})
 
 
 def test_a_publication_that_fails_takes_no_number(domains: DomainStore) -> None:
@@ -194,7 +201,7 @@ def test_deleting_what_is_not_there_changes_nothing(domains: DomainStore) -> Non
     with pytest.raises(NotFound):
         domains.promote("typo", MINE, 1, expected=Aliases())
     assert domains.domains() == ["news"]
-    assert domains.changes(["typo"]) == {}
+    assert not domains.was_there("typo")
 
 
 def test_pruning_keeps_the_newest_and_those_with_a_name(domains: DomainStore) -> None:
@@ -208,16 +215,171 @@ def test_pruning_keeps_the_newest_and_those_with_a_name(domains: DomainStore) ->
     assert publish(domains) == 7
 
 
-def test_a_stamp_changes_with_the_aliases_of_its_domain_alone(domains: DomainStore) -> None:
-    publish(domains)
-    publish(domains)
+def test_a_reader_is_told_of_every_change_of_aliases_once(domains: DomainStore) -> None:
+    for _ in range(2):
+        publish(domains)
     publish(domains, "law")
-    assert domains.changes(BOTH) == {}
+    watch, resident = ChangeWatch(domains), {"news": frozenset({1}), "law": frozenset({1})}
+    watch.changes(resident)
+    assert watch.changes(resident) == set()
     promote(domains, 1)
     domains.promote("law", MINE, 1, expected=Aliases())
-    before = domains.changes(BOTH)
+    assert watch.changes(resident) == {"news", "law"}
+    assert watch.changes(resident) == set()
     promote(domains, 2)
-    after = domains.changes(BOTH)
-    assert before.keys() == after.keys() == {"news", "law"}
-    assert before["news"] != after["news"]
-    assert before["law"] == after["law"]
+    assert watch.changes(resident) == {"news"}
+    assert watch.changes(resident) == set()
+
+
+def test_a_deletion_is_a_change_of_aliases(domains: DomainStore) -> None:
+    for _ in range(3):
+        publish(domains)
+    watch, resident = ChangeWatch(domains), {"news": frozenset({1})}
+    for change in (lambda: domains.delete("news", 1), lambda: domains.prune("news", keep=1)):
+        watch.changes(resident)
+        before = domains.aliases("news", MINE).revision
+        change()
+        assert domains.aliases("news", MINE).revision == before + 1
+        assert watch.changes(resident) == {"news"}
+    assert domains.missing("news", [1, 2, 3]) == {1, 2}
+
+
+def unannounced(domains: DomainStore, change: Callable[[], object]) -> None:
+    """As a process of an earlier release changes a folder: without a word."""
+    folder = domains.root / ".changes"
+    before = set(folder.iterdir()) if folder.is_dir() else set()
+    change()
+    for made in set(folder.iterdir()) - before:
+        made.unlink()
+
+
+def test_what_an_earlier_release_changes_in_a_folder_is_seen_at_the_next_look(in_folder: DomainStore) -> None:
+    for _ in range(2):
+        publish(in_folder)
+    watch, resident = ChangeWatch(in_folder), {"news": frozenset({1})}
+    watch.changes(resident)
+    unannounced(in_folder, lambda: promote(in_folder, 2))
+    assert watch.changes(resident) == {"news"}
+    version = in_folder.root / "news" / "1"
+    (version / "manifest.json").unlink()  # a deletion of the release before: the aliases stay as they are
+    (version / "deleted").touch()
+    assert watch.changes(resident) == {"news"}
+
+
+def test_each_of_many_resident_domains_is_compared_once_in_a_full_look(
+    in_folder: DomainStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    in_folder.prepare()
+    resident = dict.fromkeys((f"d{number}" for number in range(1000)), NONE)
+    watch = ChangeWatch(in_folder)
+    watch.changes(resident)  # the first look is at all of them
+    version = publish(in_folder, "d500")
+    unannounced(in_folder, lambda: in_folder.promote("d500", MINE, version, expected=Aliases()))
+    looks = 0
+    while not watch.changes(resident):
+        now += 0.5
+        looks += 1
+        assert now <= FULL_LOOK
+    assert looks > 1
+    unannounced(in_folder, lambda: in_folder.delete("d500", publish(in_folder, "d500")))
+    now += FULL_LOOK  # the process was stopped
+    assert watch.changes(resident) == {"d500"}
+
+
+def test_two_processes_that_announce_at_once_are_both_heard(
+    domains: DomainStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = iter([1_000, 1_000, 1_001] if not domains.distant else [])
+    real = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: next(ticks, None) or real())
+    publish(domains)
+    publish(domains)
+    for version in (1, 2):
+        promote(domains, version)
+    assert len(set(domains.announced())) == 2
+
+
+@pytest.mark.parametrize("behind", [-3600, 3600])
+def test_in_a_folder_the_clocks_of_writers_do_not_matter(
+    in_folder: DomainStore, behind: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(in_folder)
+    watch = ChangeWatch(in_folder)
+    watch.changes({})
+    real = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: real() - behind * 10**9)
+    promote(in_folder, 1)
+    in_folder.shelf.announce("law")
+    assert watch.changes({}) == {"news", "law"}
+
+
+def test_old_announcements_are_swept_by_later_ones(in_folder: DomainStore) -> None:
+    for _ in range(2):
+        publish(in_folder)
+    promote(in_folder, 1)
+    old = next((in_folder.root / ".changes").iterdir())
+    long_ago = old.stat().st_mtime - ANNOUNCED - 1
+    os.utime(old, (long_ago, long_ago))
+    other = DomainStore(in_folder.root.parent)  # another process
+    other.promote("news", MINE, 2, expected=other.aliases("news", MINE))
+    assert not old.exists()
+    assert len(list(in_folder.announced())) == 1
+
+
+def test_a_change_that_cannot_be_announced_is_made_all_the_same(in_folder: DomainStore) -> None:
+    publish(in_folder)
+    watch = ChangeWatch(in_folder)
+    watch.changes({"news": frozenset({1})})
+    (in_folder.root / ".changes").write_text("in the way")
+    promote(in_folder, 1)
+    assert in_folder.aliases("news", MINE).champion == 1
+
+
+def test_a_removed_domain_leaves_nothing_but_its_numbers(domains: DomainStore) -> None:
+    for _ in range(2):
+        publish(domains)
+    promote(domains, 1)
+    promote(domains, 2)
+    expected = domains.aliases("news", MINE)
+    for _ in range(2):  # it may be repeated
+        domains.remove("news")
+        assert (domains.domains(), domains.versions("news"), domains.was_there("news")) == ([], [], True)
+        assert domains.aliases("news", MINE).champion is None
+        with pytest.raises(NotFound):
+            domains.load("news", 2)
+    with pytest.raises(NotFound):
+        domains.rollback("news", MINE, expected=replace(expected, revision=domains.aliases("news", MINE).revision))
+    assert [garbage.why for garbage in domains.shelf.garbage(0)][:1] != ["half deleted"]
+    for garbage in domains.shelf.garbage(-1):
+        garbage.remove()
+    assert publish(domains) == 3
+    assert promote(domains, 3).champion == 3
+    assert domains.domains() == ["news"]
+
+
+def test_what_began_before_a_domain_was_removed_cannot_publish(domains: DomainStore) -> None:
+    version = publish(domains)
+    begun = domains.generation("news")
+    domains.remove("news")
+    with pytest.raises(Conflict, match="deleted after this calibration began"):
+        domains.publish("news", manifest(), {}, WEIGHTS, DomainModel(), generation=begun)
+    assert domains.versions("news") == []
+    anew = domains.publish("news", manifest(), {}, WEIGHTS, DomainModel(), generation=domains.generation("news"))
+    assert (version, anew) == (1, 2)
+    with pytest.raises(Conflict):
+        domains.publish("news", manifest(), {}, WEIGHTS, DomainModel(), generation=begun)
+
+
+def test_a_damaged_domain_can_be_removed(in_folder: DomainStore) -> None:
+    for _ in range(2):
+        publish(in_folder)
+    begun = in_folder.generation("news")
+    (in_folder.root / "news" / "aliases.json").write_text("{")
+    (in_folder.root / "news" / "1" / "manifest.json").write_text("{")
+    in_folder.remove("news")
+    assert in_folder.domains() == []
+    with pytest.raises(Conflict):
+        in_folder.publish("news", manifest(), {}, WEIGHTS, DomainModel(), generation=begun)
+    assert publish(in_folder) == 3

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Iterable, Mapping
 
 import pytest
 
@@ -23,40 +23,53 @@ class FakeSource:
     def __init__(self) -> None:
         self.versions: set[tuple[str, int]] = set()
         self.aliases: dict[str, Named] = {}
-        self.stamps: dict[str, int] = {}
+        self.announced: set[str] = set()
         self.broken: dict[tuple[str, int], Exception] = {}
-        self.asked: set[str] = set()
+        self.asked: list[str] = []  # domains that were read
         self.loads: Counter[tuple[str, int]] = Counter()
+        self.held: set[tuple[str, int]] | None = None  # loads that wait for `free`; None: all
         self.loading, self.free = threading.Event(), threading.Event()
         self.free.set()
 
     def promote(self, domain: str, version: int) -> None:
         self.versions.add((domain, version))
-        self.aliases[domain] = Named(version, self.named(domain).champion)
-        self.stamps[domain] = self.stamps.get(domain, 0) + 1
+        before = self.aliases.get(domain, Named(None, None))
+        self.aliases[domain] = Named(version, before.champion)
+        self.announced.add(domain)
+
+    def delete(self, domain: str, version: int) -> None:
+        self.versions.discard((domain, version))
+        self.announced.add(domain)
 
     def remove(self, domain: str) -> None:
         self.versions = {known for known in self.versions if known[0] != domain}
-        del self.aliases[domain], self.stamps[domain]
+        del self.aliases[domain]
+        self.announced.add(domain)
 
-    def changes(self, domains: Collection[str]) -> dict[str, int]:
-        self.asked = set(domains)
-        return {name: stamp for name, stamp in self.stamps.items() if name in domains}
+    def changes(self, resident: Mapping[str, frozenset[int]]) -> set[str]:
+        found, self.announced = self.announced, set()
+        return found
 
     def named(self, domain: str) -> Named:
+        self.asked.append(domain)
         return self.aliases.get(domain, Named(None, None))
+
+    def missing(self, domain: str, versions: Iterable[int]) -> set[int]:
+        return {version for version in versions if (domain, version) not in self.versions}
 
     def exists(self, domain: str) -> bool:
         return any(name == domain for name, _ in self.versions)
 
     def load(self, domain: str, version: int) -> Calibration:
-        self.loading.set()
-        assert self.free.wait(10)
         self.loads[domain, version] += 1
-        if (domain, version) in self.broken:
-            raise self.broken[domain, version]
-        if (domain, version) not in self.versions:
-            raise NotFound(f"domain {domain!r} has no version {version}")
+        error = self.broken.get((domain, version))
+        if error is None and (domain, version) not in self.versions:
+            error = NotFound(f"domain {domain!r} has no version {version}")
+        if self.held is None or (domain, version) in self.held:
+            self.loading.set()
+            assert self.free.wait(10)
+        if error is not None:
+            raise error
         return Calibration(domain, version, "flow", ENCODER, size=SIZE)
 
 
@@ -118,23 +131,26 @@ async def test_a_refresh_takes_a_new_champion_over_and_what_was_resolved_before_
     assert await version(registry, "news") == 2
     assert before.version == 1
     source.aliases["news"] = Named(1, 2)  # a rollback
-    source.stamps["news"] += 1
+    source.announced.add("news")
     await registry.refresh()
     assert await version(registry, "news") == 1
 
 
-async def test_a_start_loads_default_alone_and_a_refresh_looks_only_at_what_is_resident(
+async def test_a_start_loads_default_alone_and_a_refresh_reads_only_what_is_resident_and_changed(
     source: FakeSource, registry: Registry
 ) -> None:
-    for domain in ("default", "news", "law"):
+    for domain in ("default", "news", "films", "law"):
         source.promote(domain, 1)
     await registry.refresh()
     assert registry.champions.keys() == {"default"}
     await version(registry, "news")
+    await registry.refresh()
+    source.asked.clear()
     for domain in ("news", "law"):
         source.promote(domain, 2)
-    await registry.refresh()
-    assert source.asked == {"default", "news"}
+    for _ in range(3):
+        await registry.refresh()
+    assert source.asked == ["news"]
     assert source.loads == {("default", 1): 1, ("news", 1): 1, ("news", 2): 1}
     assert await version(registry, "law") == 2
 
@@ -318,6 +334,103 @@ async def test_a_domain_that_has_gone_is_forgotten(source: FakeSource) -> None:
     assert dropped == ["news"]
     with pytest.raises(NotFound):
         await version(registry, "news")
+
+
+async def test_a_pinned_version_that_another_process_deleted_is_not_served_on(
+    source: FakeSource, registry: Registry
+) -> None:
+    for number in (1, 2):
+        source.promote("news", number)
+    await version(registry, "news@1")  # the champion is not resident
+    await registry.refresh()
+    source.delete("news", 1)
+    await registry.refresh()
+    with pytest.raises(NotFound):
+        await version(registry, "news@1")
+    assert await version(registry, "news") == 2
+
+
+async def test_a_version_that_is_deleted_while_it_is_being_loaded_is_not_served_on(
+    source: FakeSource, registry: Registry
+) -> None:
+    for number in (1, 2):
+        source.promote("news", number)
+    source.free.clear()
+    asked = asyncio.create_task(version(registry, "news@1"))
+    await asyncio.to_thread(source.loading.wait, 10)
+    source.delete("news", 1)
+    await registry.refresh()
+    source.free.set()
+    assert await asked == 1
+    await registry.refresh()
+    assert registry.size == 0
+
+
+async def test_every_version_of_a_domain_that_has_gone_goes(source: FakeSource) -> None:
+    gone: list[str] = []
+    registry = Registry(source, ENCODER, on_gone=gone.append)
+    for number in (1, 2):
+        source.promote("news", number)
+    for ref in ("news", "news@1"):
+        await version(registry, ref)
+    source.remove("news")
+    await registry.refresh()
+    assert (registry.size, gone) == (0, ["news"])
+    for ref in ("news", "news@1", "news@previous"):
+        with pytest.raises(NotFound):
+            await version(registry, ref)
+
+
+async def test_that_a_domain_has_gone_is_told_also_where_it_went_for_want_of_room_before(source: FakeSource) -> None:
+    gone: list[str] = []
+    registry = Registry(source, ENCODER, resident_bytes=SIZE, on_gone=gone.append)
+    for domain in ("a", "b"):
+        source.promote(domain, 1)
+        await version(registry, domain)
+    source.remove("a")
+    await registry.refresh()
+    assert gone == ["a"]
+
+
+async def test_a_domain_that_goes_for_want_of_room_while_its_broken_champion_is_read_stops_no_refresh(
+    source: FakeSource,
+) -> None:
+    failed: list[str] = []
+    registry = Registry(source, ENCODER, resident_bytes=SIZE, on_failure=failed.append)
+    for domain in ("a", "b"):
+        source.promote(domain, 1)
+    await version(registry, "a")
+    await registry.refresh()
+    source.broken["a", 2] = CorruptArtifact("weights")
+    source.promote("a", 2)
+    source.held = {("a", 2)}
+    source.free.clear()
+    refreshed = asyncio.create_task(registry.refresh())
+    await asyncio.to_thread(source.loading.wait, 10)
+    await version(registry, "b")
+    source.free.set()
+    await refreshed
+    source.promote("b", 2)
+    await registry.refresh()
+    assert (failed, await version(registry, "b")) == (["a"], 2)
+
+
+async def test_what_changed_is_taken_over_after_a_caller_of_refresh_has_gone(
+    source: FakeSource, registry: Registry
+) -> None:
+    source.promote("news", 1)
+    await version(registry, "news")
+    await registry.refresh()
+    source.promote("news", 2)
+    source.loading.clear()
+    source.free.clear()
+    refreshed = asyncio.create_task(registry.refresh())
+    await asyncio.to_thread(source.loading.wait, 10)
+    refreshed.cancel()
+    source.free.set()
+    await asyncio.gather(refreshed, return_exceptions=True)
+    await registry.refresh()
+    assert await version(registry, "news") == 2
 
 
 async def test_a_pinned_version_and_the_previous_one_answer_beside_the_champion(

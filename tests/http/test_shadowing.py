@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -45,14 +45,17 @@ class Versions:
     def __init__(self, digest: str, version: int) -> None:
         self.digest, self.version, self.gone = digest, version, False
 
-    def changes(self, domains: Collection[str]) -> dict[str, int]:
-        return dict.fromkeys(domains, self.version)
+    def changes(self, resident: Mapping[str, frozenset[int]]) -> set[str]:
+        return set(resident)
 
     def named(self, domain: str) -> Named:
         return Named(None if self.gone else self.version, None)
 
     def exists(self, domain: str) -> bool:
         return not self.gone
+
+    def missing(self, domain: str, versions: Iterable[int]) -> set[int]:
+        return set(versions) if self.gone else set()
 
     def load(self, domain: str, version: int) -> Calibration:
         if self.gone:
