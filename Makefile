@@ -9,7 +9,7 @@ export ISOSIM_PORT ?= $(PORT)
 .DEFAULT_GOAL := help
 DATA ?= ../shared/data
 
-.PHONY: help run test check reference format redis browser balancer monitoring pods faults images wheels shipped bench bench-peers soak clean
+.PHONY: help run test test-all check reference format redis browser balancer monitoring pods faults images wheels shipped bench bench-peers soak clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -17,8 +17,14 @@ help:  ## this list
 run: .venv/run model_store/encoders/minilm  ## environment, default encoder, server on http://127.0.0.1:8000 (PORT=)
 	@exec $(BIN)/isosim serve
 
-test: check redis browser balancer monitoring pods faults .venv-clients/ready .venv-deploy/ready  ## everything the tests need (a real Redis included), all checks, all tests
-	$(BIN)/python -m pytest
+# Two tests at a time; WORKERS=0: one after the other. OpenMP's threads of two processes would wait for each other.
+WORKERS ?= 2
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+test: check redis  ## checks and the quick tests: units, HTTP, modelling on small encoders, command line (12 minutes)
+	$(PYTEST) -m "not (browser or deploy or encoder or faults or fuzzing or operation or ray or training)"
+
+test-all: check redis browser balancer monitoring pods faults .venv-clients/ready .venv-deploy/ready  ## checks and all tests: with images, chart, browser, other clients, faults, fuzzing, Ray, training (60 minutes)
+	$(PYTEST)
 
 check: .venv/dev  ## ruff (with its security rules), mypy (strict), import-linter, pins and licences
 	$(BIN)/ruff check .

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import httpx
 import hypothesis
@@ -25,12 +25,75 @@ hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.load_profile("patient")
 
 
+ROOT = Path(__file__).parents[1]
+# What `make test` leaves out and `make test-all` runs: markers of pyproject.toml, given to whole folders and modules…
+GROUPS = {
+    "clients/python/tests/test_package.py": "deploy",
+    "clients/python/tests/test_server.py": "operation",
+    "tests/bulk/": "ray",
+    "tests/deploy/": "deploy",
+    "tests/docs/test_object_storage_page.py": "encoder",
+    "tests/faults/": "faults",
+    "tests/modelling/test_trained_encoders.py": "training",
+    "tests/modelling/test_training.py": "training",
+    "tests/observation/": "operation",
+    "tests/security/test_connections.py": "operation",
+    "tests/security/test_posted_text.py": "operation",
+    "tests/security/test_redis_tls.py": "operation",
+    "tests/security/test_secrets.py": "operation",
+}
+# … and to every test that needs one of these fixtures.
+GROUP_OF_FIXTURE = {
+    "balancer": "faults", "browser": "browser", "data": "encoder", "layer3_store": "encoder", "minilm_store": "encoder",
+}  # fmt: skip
+
+
+# What runs last and by itself where other tests run two at a time: it uses the whole machine, or measures times.
+ALONE = (*GROUPS, "tests/console/", "tests/http/test_lifecycle.py", "tests/http/test_process.py")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+    """Marks each test with its groups, before `-m` selects, and puts those that run alone behind the others."""
+    for item in items:
+        groups = {group for start, group in GROUPS.items() if place_of(item).startswith(start)}
+        groups |= {group for name, group in GROUP_OF_FIXTURE.items() if name in getattr(item, "fixturenames", ())}
+        for group in sorted(groups):
+            item.add_marker(group)
+    items.sort(key=lambda item: place_of(item).startswith(ALONE))
+    return (yield)
+
+
+def place_of(item: pytest.Item) -> str:
+    return item.path.relative_to(ROOT).as_posix()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Hands out whole files, and those that run alone as one: the other process has nothing to do by then."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            return "alone" if file.startswith(ALONE) else file
+
+    return Scheduling(config, log)
+
+
+def skip_without(what: str) -> NoReturn:
+    """Skips a test for which something is missing here, or fails it where ISOSIM_REQUIRE_ALL=1 says it has to run."""
+    if os.environ.get("ISOSIM_REQUIRE_ALL") == "1":
+        pytest.fail(what)
+    pytest.skip(what)
+
+
 @pytest.fixture(scope="session")
 def data() -> Path:
     """The measuring data beside the clone."""
-    folder = Path(os.environ.get("ISOSIM_DATA", Path(__file__).parents[2] / "shared" / "data"))
+    folder = Path(os.environ.get("ISOSIM_DATA", ROOT.parent / "shared" / "data"))
     if not folder.is_dir():
-        pytest.skip(f"no measuring data in {folder} (ISOSIM_DATA)")
+        skip_without(f"no measuring data in {folder} (ISOSIM_DATA)")
     return folder
 
 

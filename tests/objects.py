@@ -44,7 +44,6 @@ class Objects(Server):
 
 @pytest.fixture(scope="module")
 def objects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Objects]:
-    pytest.importorskip("s3fs")
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     given = {

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Process, Server, serve_with
+from tests.conftest import Process, Server, serve_with, skip_without
 from tests.console.analyst import Analyst
 from tests.text import sentences
 
@@ -16,10 +16,11 @@ from tests.text import sentences
 @pytest.fixture(scope="package")  # not the session: Playwright's loop would stop other tests from running one
 def browser() -> Iterator[Any]:
     """Headless Chromium: the system's, or the one in ISOSIM_CHROMIUM."""
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is missing; make test installs it")
+    from playwright import sync_api
+
     binary = os.environ.get("ISOSIM_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
     if not binary:
-        pytest.skip("no chromium (Debian: apt-get install chromium), nor ISOSIM_CHROMIUM")
+        skip_without("no chromium (Debian: apt-get install chromium), nor ISOSIM_CHROMIUM")
     with sync_api.sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=binary, args=["--no-sandbox"])
         yield launched

@@ -16,7 +16,9 @@ PLACES = ["#/domains", "#/report/tickets/1", "#/report/letters/2", "#/calibrate"
 
 def faults(analyst: Analyst) -> list[str]:
     """What axe-core finds that is serious or worse."""
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    from axe_playwright_python.sync_playwright import Axe
+
+    axe = Axe()
     found: list[dict[str, Any]] = axe.run(analyst.page).response["violations"]
     return [
         f"{one['id']}: {one['help']}: {[node['html'][:200] for node in one['nodes']]}"

@@ -20,7 +20,6 @@ from tests.text import sentences
 OUTCOME = re.compile(r"Version \d+ of")
 
 
-@pytest.mark.sts
 def test_twenty_thousand_lines_become_a_version_and_the_next_is_refused_with_its_reason(
     visit: Visit, serve: Serve, minilm_store: Path, data: Path, tmp_path: Path
 ) -> None:

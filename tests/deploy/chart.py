@@ -46,7 +46,7 @@ def values_file(name: str) -> Values:
 def ask_helm(requests: Sequence[Mapping[str, Values]]) -> list[Any]:
     """Starting Helm takes longer than rendering: many at once."""
     python = TOOLS / "python"
-    assert python.is_file(), f"{python} is missing; make test installs the tools"
+    assert python.is_file(), f"{python} is missing; make test-all installs the tools"
     done = subprocess.run(
         [python, Path(__file__).with_name("helm.py")],
         input=json.dumps(requests), capture_output=True, text=True, timeout=120, check=True,

@@ -28,11 +28,13 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def wheels(copied: Path) -> "subprocess.Popen[str]":
-    """What pip here can get of them is on its way, while the engine starts."""
-    return subprocess.Popen(
+def wheels(copied: Path) -> Iterator["subprocess.Popen[str]"]:
+    """Fetches what the images install, while the engine starts."""
+    with subprocess.Popen(
         [sys.executable, "docker/wheels.py"], cwd=copied, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
+    ) as popen:
+        yield popen
+        popen.kill()  # still under way where there is no engine
 
 
 @pytest.fixture(scope="session")

@@ -63,7 +63,7 @@ class Podman:
     def run(self, *words: str | Path, check: bool = True, timeout: float = 120, **options: Any) -> str:
         """Standard output; on failure all of it is in the message."""
         binary = shutil.which("podman")
-        assert binary, "podman is missing; make test installs it"
+        assert binary, "podman is missing; make test-all installs it"
         command = [binary, "--root", self.folder / "root", "--runroot", self.folder / "run", *words]
         environment = os.environ | {"CONTAINERS_CONF": str(self.folder / "containers.conf")}
         done = subprocess.run(

@@ -29,7 +29,7 @@ def of_programs(root: Path, *names: str) -> None:
     folder.mkdir(parents=True)
     for name in names:
         found = shutil.which(name)
-        assert found, f"{name} is missing; make test installs it"
+        assert found, f"{name} is missing; make test-all installs it"
         shutil.copy(found, folder / name)
     add_skeleton(root)
     add_libraries(root, folder.iterdir())

@@ -28,7 +28,7 @@ def image(engine: Engine, wanted: str, folder: Path, dockerfile: str, *commands:
     folder.mkdir()
     for command in commands:
         found = shutil.which(command)
-        assert found, f"{command} is missing; make test installs it"
+        assert found, f"{command} is missing; make test-all installs it"
         shutil.copy(found, folder / command)
     (folder / "Dockerfile").write_text(dockerfile)
     tag = f"{engine.name}-{folder.name}:stand-in"

@@ -8,13 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from tests.deploy.chart import CHART, IMAGE, KEYS, OWN_REDIS, ROOT, named, render
 from tests.deploy.promql import OF_THE_SCRAPE, exposed, families, grouped, metrics, selectors, values
-
-pytestmark = pytest.mark.deploy
 
 RULES = CHART / "files" / "alerts.yaml"
 CASES = Path(__file__).with_name("alerts")
@@ -85,7 +82,7 @@ def expressions() -> list[tuple[str, str]]:
 
 def promtool(*words: str | Path) -> subprocess.CompletedProcess[str]:
     command = shutil.which("promtool")
-    assert command, "promtool is missing; make test installs it"
+    assert command, "promtool is missing; make test-all installs it"
     return subprocess.run([command, *words], capture_output=True, text=True, timeout=120, check=False)
 
 

@@ -24,8 +24,6 @@ from tests.deploy.chart import (
 )
 from tests.deploy.combinations import COMBINATIONS, EXTERNAL_REDIS, render_all
 
-pytestmark = pytest.mark.deploy
-
 CUSTOM = {"HTTPRoute", "PrometheusRule", "ScaledObject", "ServiceMonitor"}  # Kubernetes' own schemas do not know them
 
 

@@ -12,8 +12,6 @@ from service.settings import Settings, unread
 from tests.deploy.chart import CHART, IMAGE, KEYS, OWN_REDIS, ROOT, Manifest, Values, named, render, values_file
 from tests.deploy.combinations import environment, pods, render_all
 
-pytestmark = pytest.mark.deploy
-
 
 @pytest.fixture(scope="module")
 def rendered() -> dict[str, list[Manifest]]:

@@ -16,8 +16,6 @@ from tests.docs.test_commands import ADDRESS, blocks
 from tests.faults.load import Load, metric
 from tests.text import sentences
 
-pytestmark = pytest.mark.deploy
-
 PAGE = "docs/how-to/docker.md"
 ASKED = {"domain": "again", "texts": sentences(300)}
 

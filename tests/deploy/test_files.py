@@ -34,7 +34,7 @@ def test_yamllint_finds_nothing() -> None:
 
 
 def test_prometheus_takes_its_configuration() -> None:
-    assert shutil.which("promtool"), "promtool is missing; make test installs it"
+    assert shutil.which("promtool"), "promtool is missing; make test-all installs it"
     succeeds("promtool", "check", "config", "docker/prometheus.yml")
 
 

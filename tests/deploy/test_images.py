@@ -13,8 +13,6 @@ from tests.conftest import wait_until
 from tests.deploy.conftest import REVISION, build
 from tests.deploy.engine import HARDENED, ROOT, Container, Engine, answers
 
-pytestmark = pytest.mark.deploy
-
 MB = 1_000_000
 COSINE = 0.6674459  # of the README's first pair
 BASE = re.search(r"^ARG BASE=(\S+)", (ROOT / "Dockerfile").read_text(), re.M)

@@ -15,8 +15,6 @@ from tests.deploy.test_alerts import RULES, expressions, of_the_dashboard, page_
 from tests.deploy.watching import Prometheus, Told, watched
 from tests.text import sentences
 
-pytestmark = pytest.mark.deploy
-
 # What a server without calibrations, drift, errors or restarts shows nothing of.
 EMPTY = {
     "Out of domain", "Shift of similarities", "Distance from the domain's text", "Spread of the distance", "Champions",

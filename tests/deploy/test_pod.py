@@ -20,8 +20,6 @@ from tests.deploy.engine import Engine
 from tests.deploy.podman import Podman, ready_to_play
 from tests.text import sentences
 
-pytestmark = pytest.mark.deploy
-
 KEY, PASSWORD = "a-key-for-the-pods", "apasswordforredis"
 VALUES: Values = {
     "encoder": "tiny",

@@ -55,7 +55,7 @@ class Told:
 @contextmanager
 def running(log: Path, *command: str | Path) -> Iterator[None]:
     binary = shutil.which(str(command[0]))
-    assert binary, f"{command[0]} is missing; make test installs it"
+    assert binary, f"{command[0]} is missing; make test-all installs it"
     with log.open("wb") as file:
         process = Process(
             subprocess.Popen(

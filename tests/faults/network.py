@@ -15,7 +15,7 @@ class OtherMachine:
 
     def __init__(self, folder: Path) -> None:
         for tool, package in (("ip", "iproute2"), ("iptables", "iptables"), ("redis-server", "redis-server")):
-            assert shutil.which(tool), f"{tool} is missing; make test installs it ({package})"
+            assert shutil.which(tool), f"{tool} is missing; make test-all installs it ({package})"
         self.namespace = f"isosim-{os.getpid()}"
         self.cable = f"iso{os.getpid()}"
         net = f"10.213.{os.getpid() % 250}"

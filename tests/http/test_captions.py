@@ -11,8 +11,6 @@ from service.modelling.quality.sts import read_text
 from tests.conftest import Serve, Server, wait_until
 from tests.faults.load import Load, metric
 
-pytestmark = pytest.mark.sts
-
 
 def spearman(server: Server, pairs: Pairs, domain: str) -> float:
     scores: list[float] = []

@@ -33,7 +33,7 @@ def test_openai_huggingface_langchain_llama_index_cohere_triton_and_mteb(
     serve: Serve, minilm_store: Path, data: Path, tmp_path: Path
 ) -> None:
     """All of tests/clients, in the clients' own environment, on a server that wants a key (mteb sends none)."""
-    assert PYTHON.is_file(), f"{PYTHON} is missing; make test installs the clients"
+    assert PYTHON.is_file(), f"{PYTHON} is missing; make test-all installs the clients"
     keys = tmp_path / "keys"
     keys.write_text(f"{hashlib.sha256(KEY.encode()).hexdigest()} read clients\n")
     copy = tmp_path / "store"

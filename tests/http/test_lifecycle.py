@@ -109,7 +109,7 @@ def balancer(tmp_path: Path) -> Iterator[tuple[int, int, int]]:
     config = tmp_path / "haproxy.cfg"
     config.write_text(BALANCER.format(port=ports[0], a=ports[1], b=ports[2]))
     binary = shutil.which("haproxy", path=os.environ["PATH"] + ":/usr/sbin")
-    assert binary, "haproxy is missing; make test installs it"
+    assert binary, "haproxy is missing; make test-all installs it"
     log = tmp_path / "haproxy.log"
     with log.open("wb") as file:
         popen = subprocess.Popen(

@@ -81,6 +81,7 @@ def test_errors_are_documented_in_the_shape_they_have(document: dict[str, Any]) 
                 assert response["content"]["application/json"]["schema"]["$ref"].endswith(f"/{wanted}"), (name, status)
 
 
+@pytest.mark.fuzzing
 def test_five_thousand_generated_requests_meet_nothing_undocumented(serve: Serve, store: Path, tmp_path: Path) -> None:
     """With a key that may do everything: no 5xx, and nothing that the document does not foresee (schemathesis)."""
     key = "isk_fuzz"

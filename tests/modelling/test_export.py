@@ -65,7 +65,7 @@ class Exported:
             return pooled.numpy(), calibrate(pooled, self.weights).numpy()
 
 
-@pytest.fixture(scope="session", params=["tiny-mean", "tiny-max", "minilm"])
+@pytest.fixture(scope="session", params=["tiny-mean", "tiny-max", pytest.param("minilm", marks=pytest.mark.encoder)])
 def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Exported:
     source, _, pooling = request.param.partition("-")
     if source == "minilm" or pooling == "mean":

@@ -37,7 +37,7 @@ def authority(folder: Path, name: str = "ca") -> Path:
 
 
 def openssl(*words: str) -> None:
-    assert shutil.which("openssl"), "openssl is missing; make test installs it"
+    assert shutil.which("openssl"), "openssl is missing; make test-all installs it"
     subprocess.run(["openssl", *words], check=True, capture_output=True)
 
 
