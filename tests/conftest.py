@@ -49,7 +49,10 @@ GROUP_OF_FIXTURE = {
 
 
 # What runs last and by itself where other tests run two at a time: it uses the whole machine, or measures times.
-ALONE = (*GROUPS, "tests/console/", "tests/http/test_lifecycle.py", "tests/http/test_process.py")
+ALONE = (
+    "tests/bulk/", "tests/console/", "tests/deploy/", "tests/faults/", "tests/http/test_lifecycle.py",
+    "tests/http/test_process.py",
+)  # fmt: skip
 
 
 @pytest.hookimpl(wrapper=True)

@@ -12,7 +12,7 @@ import pytest
 
 from service.modelling.checkpoints import KNOWN
 from service.settings import unread
-from tests.deploy.engine import ROOT
+from tests.deploy.engine import ROOT, start_engine
 
 TOOLS = Path(sys.executable).parent
 DEPLOYED = ["Dockerfile", "docker-compose.yml", "docker-compose.gpu.yml", "docs/how-to/docker.md"]
@@ -54,3 +54,17 @@ def test_the_wheels_for_a_build_without_an_index_are_those_that_it_asks_for() ->
     torch = next(line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.startswith("torch=="))
     assert f'"{known.package}=={known.version}"' in (ROOT / "docker" / "wheels.py").read_text()
     assert f"ARG TORCH={torch}+cpu" in (ROOT / "Dockerfile").read_text()
+
+
+@pytest.mark.parametrize(("required", "ends"), [("0", pytest.skip.Exception), ("1", pytest.fail.Exception)])
+def test_without_an_engine_its_tests_are_skipped_with_the_reason_or_fail_where_all_are_required(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, required: str, ends: type[BaseException]
+) -> None:
+    for name, code in (("docker", "exit 1"), ("stand-ins", "echo no package mirror is reached >&2; exit 1")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{code}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("STAND_INS", str(tmp_path / "stand-ins"))
+    monkeypatch.setenv("ISOSIM_REQUIRE_ALL", required)
+    with pytest.raises(ends, match="no package mirror is reached"):
+        start_engine(tmp_path / "engine")
