@@ -1,22 +1,35 @@
-"""A store that an earlier release wrote: the same scores, its jobs can be gone on with, new versions beside the old."""
+"""A store that an earlier release wrote: the same answers, its jobs can be gone on with, new versions beside the old.
+
+Of a release that was frozen whole (`stores/make.py`) the processes run too, beside this tree's on one store.
+"""
 
 import json
+import os
+import subprocess
+import sys
 import tarfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.commands.conftest import command
-from tests.conftest import Serve, Server, free_port
+from tests.conftest import Process, RedisServer, Serve, Server, environment, free_port, wait_until
+from tests.faults.jobs import becomes
+from tests.http.test_calibrate import accepts_jobs
 from tests.text import sentences
 
 STORES = Path(__file__).with_name("stores")
-RELEASES = sorted(path.name.removesuffix(".tar.xz") for path in STORES.glob("*.tar.xz"))
+FROZEN = sorted(path.name.removesuffix(".tar.xz") for path in STORES.glob("[0-9]*.tar.xz"))
+CLIENT = Path(__file__).parents[2] / "clients" / "python"
 SAME = 1e-5
+SEEN = 90.0  # s; a promotion by a process that does not announce it is found by the full look at the store
 
 
-@pytest.fixture(params=RELEASES)
+@pytest.fixture(params=["unsealed"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     with tarfile.open(STORES / f"{request.param}.tar.xz") as archive:
         archive.extractall(tmp_path, filter="data")
@@ -65,3 +78,203 @@ def test_an_earlier_releases_job_is_gone_on_with_and_new_versions_stand_beside_t
     assert (done["version"], done["promoted"]) == (3, True)
     assert server.client.post("/domains/news/rollback").raise_for_status().json()["champion"] == 2
     same_scores(server, store)
+
+
+@dataclass(frozen=True)
+class Release:
+    """A release as it was frozen, unpacked."""
+
+    folder: Path
+
+    @property
+    def store(self) -> Path:
+        return self.folder / "store"
+
+    @property
+    def code(self) -> Path:
+        return self.folder / "release"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"model_store": self.store, "encoder": "small", "next_encoder": "next"}
+
+    def _told(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / "answers.json").read_bytes())
+        return found
+
+    @property
+    def jobs(self) -> dict[str, str]:
+        """Ids of the jobs it left, by their states."""
+        found: dict[str, str] = self._told()["jobs"]
+        return found
+
+    def questions(self, beginning: str = "/") -> Iterator[dict[str, Any]]:
+        """What its server was asked, with what it answered."""
+        return (one for one in self._told()["questions"] if one["path"].startswith(beginning))
+
+
+@pytest.fixture(params=FROZEN)
+def release(request: pytest.FixtureRequest, tmp_path: Path) -> Release:
+    with tarfile.open(STORES / f"{request.param}.tar.xz") as archive:
+        archive.extractall(tmp_path / "frozen", filter="data")
+    return Release(tmp_path / "frozen")
+
+
+def missing(before: Any, now: Any, place: str) -> list[str]:
+    """Where an answer lacks something the earlier one had, or says something else; new fields are no difference."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        lost = [f"{place}.{name} is gone" for name in before if name not in now]
+        return lost + [one for n, v in before.items() if n in now for one in missing(v, now[n], f"{place}.{n}")]
+    if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        return [one for n, pair in enumerate(zip(before, now, strict=True)) for one in missing(*pair, f"{place}.{n}")]
+    if type(before) is type(now) is float:
+        return [] if now == pytest.approx(before, rel=SAME, abs=SAME) else [f"{place}: {before}, now {now}"]
+    return [] if before == now and type(before) is type(now) else [f"{place}: {before!r:.200}, now {now!r:.200}"]
+
+
+def ask(server: Server, question: dict[str, Any]) -> httpx.Response:
+    body = question.get("body")
+    return server.client.request("GET" if body is None else "POST", question["path"], json=body)
+
+
+def differences(server: Server, questions: Iterator[dict[str, Any]]) -> list[str]:
+    found = []
+    for question in questions:
+        response, what = ask(server, question), f"{question['path']} {question.get('body', {}).get('domain', '')}"
+        if response.status_code != question["status"]:
+            found.append(f"{what}: {response.status_code} {response.text[:200]}")
+        elif response.status_code == 200:
+            found += missing(question["answer"], response.json(), what)
+    return found
+
+
+def test_everything_a_frozen_release_answered_is_answered_the_same(
+    serve: Serve, redis_server: RedisServer, release: Release
+) -> None:
+    """Scores with every column, flags, thresholds, reports, migrations and jobs; without a worker none of them runs."""
+    server = serve(redis_url=redis_server.url, **release.settings)
+    assert differences(server, release.questions()) == []
+
+
+def test_jobs_a_frozen_release_left_are_run_and_its_idempotency_keys_hold(serve: Serve, release: Release) -> None:
+    server = serve(**release.settings)
+    assert becomes(server, release.jobs["queued"], "succeeded")["domain"] == "later"
+    server.client.post(f"/calibrate/{release.jobs['interrupted']}/retry").raise_for_status()
+    done = becomes(server, release.jobs["interrupted"], "succeeded")
+    assert (done["domain"], done["attempt"], done["version"]) == ("late", 2, 2)
+    (keyed,) = (j for j in server.client.get("/calibrate").json()["jobs"] if j["domain"] == "keyed")
+    body = {"domain": "keyed", "texts": sentences(250), "method": "centring"}
+    again = server.client.post("/calibrate", json=body, headers={"idempotency-key": "kept"})
+    assert (again.status_code, again.json()["job"]) == (202, keyed["job"])
+    assert differences(server, release.questions("/similarity")) == []
+
+
+Work = Callable[..., Process]
+
+
+@pytest.mark.parametrize("old", ["API", "worker"])
+def test_an_api_and_a_worker_of_two_releases_share_a_store_and_a_queue(
+    serve: Serve, worker: Work, redis_server: RedisServer, release: Release, old: str
+) -> None:
+    settings = release.settings | {"redis_url": redis_server.url}
+    code = {"API": {}, "worker": {}, old: {"release": release.code}}
+    running = worker(**settings, **code["worker"])
+    server = serve(**settings, **code["API"])
+    other = serve(**settings, **({} if code["API"] else {"release": release.code}))
+    assert code_of(server, release) == (old == "API")
+    wait_until(lambda: accepts_jobs(server))
+    assert becomes(server, release.jobs["queued"], "succeeded")["attempt"] == 1
+    server.client.post(f"/calibrate/{release.jobs['interrupted']}/retry").raise_for_status()
+    assert becomes(server, release.jobs["interrupted"], "succeeded")["attempt"] == 2
+    body: dict[str, Any] = {"domain": "news", "texts": sentences(300), "method": "whitening", "promote": "always"}
+    made = becomes(server, server.client.post("/calibrate", json=body).json()["job"], "succeeded")
+    assert (made["version"], made["promoted"]) == (3, True)
+    labels = [[text, text.replace("a ", "the "), 1] for text in sentences(60)]
+    labels += [[*sentences(n + 2)[n:], 0] for n in range(60)]
+    posted = server.client.post("/domains/news/labels", json={"labels": labels, "promote": "always"})
+    made = becomes(server, posted.raise_for_status().json()["job"], "succeeded")
+    assert (made["version"], made["promoted"], made["base"]) == (4, True, 3)
+    assert running.popen.poll() is None
+    for one in (server, other):
+        wait_until(lambda: one.client.get("/domains/news").json()["champion"] == 4)  # noqa: B023
+        question = {"path": "/similarity", "body": {"pairs": [sentences(2)], "domain": "news"}}
+        wait_until(lambda: ask(one, question).json()["version"] == 4, SEEN)  # noqa: B023
+    # Both are asked the same of all there is now, and the newer one may only have more.
+    asked = [*release.questions(), *({"path": f"/domains/news/versions/{n}"} for n in (3, 4))]
+    first, second = (server, other) if old == "API" else (other, server)
+    told = [(one, ask(first, one)) for one in asked]
+    told_now = [one | {"status": r.status_code, "answer": without_drift(r.json())} for one, r in told]
+    assert differences(second, iter(told_now)) == []
+    # What either promotes, the other answers with.
+    for one, another, version in ((server, other, 1), (other, server, 2)):
+        one.client.put("/domains/news/champion", json={"version": version}).raise_for_status()
+        question = {"path": "/similarity", "body": {"pairs": [sentences(2)], "domain": "news"}}
+        wait_until(lambda: ask(another, question).json()["version"] == version, SEEN)  # noqa: B023
+    assert differences(second, release.questions("/similarity")) == []
+
+
+def code_of(server: Server, release: Release) -> bool:
+    """Whether a server runs the frozen code."""
+    return Path(f"/proc/{server.popen.pid}/cwd").resolve() == release.code.resolve()
+
+
+def without_drift(answer: Any) -> Any:
+    """What a process has seen itself differs from one to the next."""
+    if isinstance(answer, dict):
+        return {name: without_drift(value) for name, value in answer.items() if name not in ("drift", "seen")}
+    return [without_drift(value) for value in answer] if isinstance(answer, list) else answer
+
+
+DAY = """
+import dataclasses, json, sys
+import isosim_client
+from isosim_client import Client
+
+url, pairs, texts, labels = json.load(sys.stdin)
+with Client(url) as client:
+    read = {
+        "similarity": client.similarity(pairs, domain="news", detail=True),
+        "version": client.version("news", 2),
+        "threshold": client.threshold("news", fmr=0.1),
+        "domain": client.domain("films"),
+        "job": client.jobs()[-1],
+    }
+    found = {name: dataclasses.asdict(value) for name, value in read.items()}
+    found["embed"] = client.embed(pairs[0], domain="news")
+    found["rerank"] = [one.index for one in client.rerank(pairs[0][0], pairs[1], domain="news")]
+    job = client.wait(client.calibrate(texts, domain="day", method="whitening"), progress=False)
+    labelled = client.wait(client.add_labels("day", labels), progress=False)
+    client.wait(client.calibrate(texts, domain="day", method="sn", promote="never"), progress=False)
+    found["promoted"] = [job.promoted, labelled.promoted]
+    found["champions"] = [client.domain("day").champion, client.promote("day", 3).champion]
+    found["champions"].append(client.rollback("day").champion)
+    client.delete_version("day", 1)
+    found["left"] = [one.version for one in client.domain("day").versions]
+    found["code"] = isosim_client.__file__
+json.dump(found, sys.stdout, default=lambda value: [float(one) for one in value])
+"""
+
+
+@pytest.mark.parametrize("old", ["client", "server"])
+def test_a_client_and_a_server_of_two_releases_understand_each_other(serve: Serve, release: Release, old: str) -> None:
+    server = serve(**release.settings, **({"release": release.code} if old == "server" else {}))
+    assert code_of(server, release) == (old == "server")
+    (scored,) = (one for one in release.questions("/similarity") if one["body"].get("domain") == "news")
+    labels = [(text, text.replace("a ", "the "), 1) for text in sentences(60)]
+    labels += [(*sentences(n + 2)[n:], 0) for n in range(60)]
+    given = [server.url, scored["body"]["pairs"], sentences(300), labels]
+    code = release.code if old == "client" else CLIENT
+    variables = environment() | {"PYTHONPATH": str(code)}
+    done = subprocess.run(
+        [sys.executable, "-c", DAY], input=json.dumps(given), env=variables, cwd=release.folder,
+        capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["code"].startswith(str(code) + os.sep)
+    assert missing(scored["answer"], found["similarity"], "similarity") == []
+    (version,) = (one for one in release.questions("/domains/news/versions/2"))
+    assert missing(version["answer"], found["version"], "version") == []
+    assert found["promoted"] == [True, True]
+    assert found["champions"] == [2, 3, 2]
+    assert found["left"] == [2, 3]
