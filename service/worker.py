@@ -16,7 +16,7 @@ from service.adapters.domain_store import DomainStore
 from service.adapters.encoder_store import EncoderStore
 from service.adapters.job_store import JobStore
 from service.core.errors import Conflict, IsosimError, JobCancelled, NotFound, Unavailable
-from service.core.jobs import Job, Status
+from service.core.jobs import Job, JobRequest, Status
 from service.job_log import observed
 from service.logs import setup as logs
 from service.settings import Settings
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 HEARTBEAT = 2.0  # s
+WATCHED = 5 * HEARTBEAT  # s in which an attempt that lives is seen to beat
 NICENESS = 19
 
 
@@ -92,8 +93,10 @@ class Reporter:
             thread.join()
 
 
-def run_job(settings: Settings, job_id: str) -> Job:
+def run_job(settings: Settings, job_id: str, handed: int | None = None, dead: int | None = None) -> Job:
     """Runs a stored job to its end and returns the record. What goes wrong inside is recorded, not raised.
+
+    `handed` and `dead` are those of `JobStore.begin`.
 
     Raises:
         JobCancelled: the job had ended, or was cancelled meanwhile, or another attempt has taken this one's place.
@@ -101,13 +104,22 @@ def run_job(settings: Settings, job_id: str) -> Job:
     """
     jobs = JobStore(settings.jobs_root)
     with observed(settings, jobs, job_id) as watched:
-        watched.job = calibrate(settings, jobs, job_id, watched.stage)
+        champion = champion_of(settings, jobs.read(job_id).request)
+        begun = jobs.begin(job_id, handed, dead, champion)
+        watched.job = calibrate(settings, jobs, begun, watched.stage)
         return watched.job
 
 
-def calibrate(settings: Settings, jobs: JobStore, job_id: str, on_stage: Callable[[str], None]) -> Job:
-    domains = DomainStore(settings.model_store)
-    reporter = Reporter(jobs, jobs.begin(job_id), on_stage)
+def champion_of(settings: Settings, request: JobRequest) -> int | None:
+    """The domain's champion; None also where it cannot be read, which the job comes upon when it publishes."""
+    with contextlib.suppress(IsosimError, OSError):
+        return DomainStore(settings.model_store).aliases(request.domain, request.encoder).champion
+    return None
+
+
+def calibrate(settings: Settings, jobs: JobStore, begun: Job, on_stage: Callable[[str], None]) -> Job:
+    domains, job_id = DomainStore(settings.model_store), begun.id
+    reporter = Reporter(jobs, begun, on_stage)
     try:
         done = published_before(jobs, domains, reporter.job)
         if done is not None:
@@ -135,13 +147,14 @@ def calibrate(settings: Settings, jobs: JobStore, job_id: str, on_stage: Callabl
 
 def calibrated(settings: Settings, jobs: JobStore, domains: DomainStore, reporter: Reporter) -> "Result":
     """What the job's text makes of the domain. Nothing is published."""
-    # Here and not above: the RQ parent and the settings stay light, torch loads in the child alone.
-    from service.modelling.job import Posted, calibrate_job  # noqa: PLC0415
-
     job = reporter.job
     if not jobs.has_text(job.id):
         raise Unavailable("the posted text is gone; post it again")
     with reporter.beating():
+        # Here and not above: the RQ parent and the settings stay light, torch loads in the child alone. On a busy
+        # machine that takes longer than a job may be silent.
+        from service.modelling.job import Posted, calibrate_job  # noqa: PLC0415
+
         encoder = EncoderStore(settings.model_store).find(f"{job.request.encoder_id}@{job.request.encoder}")
         posted = Posted(jobs.texts(job.id), jobs.labels(job.id))
         return calibrate_job(job.request, posted, encoder, domains, reporter, threads=settings.worker_threads)
@@ -150,7 +163,9 @@ def calibrated(settings: Settings, jobs: JobStore, domains: DomainStore, reporte
 def publish(jobs: JobStore, domains: DomainStore, job: Job, result: "Result") -> Job:
     """The job's end: its version, or why there is none."""
     try:
-        version, promoted, why = result.publish(domains, job.id)
+        version, promoted, why = result.publish(domains, job, partial(jobs.check_turn, job))
+    except JobCancelled:  # another attempt publishes
+        raise
     except IsosimError as error:
         log.exception("job %s could not publish", job.id)
         return jobs.end(job, Status.FAILED, error=str(error))
@@ -188,7 +203,7 @@ def put_off(jobs: JobStore, job: Job, error: OSError) -> Job:
 def tidy(settings: Settings, jobs: JobStore, domains: DomainStore, domain: str) -> None:
     """Old versions and records go; if they cannot, the job has succeeded all the same."""
     try:
-        domains.prune(domain, settings.keep_versions)
+        domains.prune(domain, settings.keep_versions, jobs.rested_on()[domain])
         jobs.forget(settings.keep_jobs)
     except (IsosimError, OSError):
         log.exception("tidying after a calibration of %s failed", domain)
@@ -209,14 +224,17 @@ def fail(jobs: JobStore, job: Job, message: str) -> Job:
 
 def run_queued(job_id: str) -> str:
     """RQ's entry: a job that ended or failed by itself is done for RQ; a killed one is retried."""
+    # Here and not above: children of the API need no RQ.
+    from service.adapters.rq_jobs import Delivery  # noqa: PLC0415
+
     settings = Settings()
     jobs = JobStore(settings.jobs_root)
+    delivery, dead = Delivery.current(), None
     try:
-        if jobs.read(job_id).status in (Status.RUNNING, Status.INTERRUPTED):
-            # RQ hands a job out again only after its worker has died.
-            jobs.interrupt(job_id)
-            jobs.requeue(job_id)
-        return run_job(settings, job_id).status.value
+        if delivery.repeated:  # RQ has lost sight of the attempt that this hand-over began; it may live all the same
+            begun = delivery.handed + 1
+            dead = None if not delivery.killed and jobs.beats(job_id, begun, WATCHED) else begun
+        return run_job(settings, job_id, delivery.handed, dead).status.value
     except (JobCancelled, Conflict, NotFound) as error:
         log.warning("job %s not run: %s", job_id, error)
         return Status.CANCELLED.value

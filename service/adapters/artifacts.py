@@ -1,6 +1,7 @@
 """Folders of files that appear whole or not at all, and never change: every file's SHA-256 in the manifest."""
 
 import contextlib
+import dataclasses
 import fcntl
 import hashlib
 import os
@@ -10,12 +11,13 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
 from service.core.errors import CorruptArtifact
 
+T = TypeVar("T")
 MANIFEST = "manifest.json"
 SEAL = "seal"  # of the manifest: SHA-256 of all else in it; those of the first release have none
 FRESH = 60.0  # s in which whoever makes a file or folder has surely locked it
@@ -66,6 +68,30 @@ def parsed(content: bytes, name: str) -> dict[str, Any]:
 
 def json_bytes(value: object) -> bytes:
     return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY) + b"\n"
+
+
+def from_facts(kind: type[T], facts: Mapping[str, Any]) -> T:
+    """A dataclass's stored fields; those that a newer release has added are passed over.
+
+    Raises:
+        TypeError: a field is missing, or these are no facts.
+    """
+    known: Any = kind
+    if not isinstance(facts, Mapping):
+        raise TypeError(f"{kind.__name__}: {facts!r:.80} is no object")
+    names = {field.name for field in dataclasses.fields(known)}
+    return kind(**{name: value for name, value in facts.items() if name in names})
+
+
+def to_facts(record: Any) -> dict[str, Any]:
+    """A dataclass's fields as they are stored: one that an earlier release would refuse, its metadata says `later`,
+    is written only where it differs from its default."""
+    facts = {}
+    for field in dataclasses.fields(record):
+        value = getattr(record, field.name)
+        if not (field.metadata.get("later") and value == field.default):
+            facts[field.name] = to_facts(value) if dataclasses.is_dataclass(value) else value
+    return facts
 
 
 def sha256(path: Path) -> str:

@@ -5,17 +5,17 @@ import hashlib
 import os
 from pathlib import Path
 
-from service.adapters.artifacts import fsync, read_json, write_json
+from service.adapters.artifacts import fsync, locked, read_json, write_json
 from service.core.errors import Conflict, CorruptArtifact
 
-CLAIM = "claim"
+CLAIM, LOCK = "claim", ".lock"
 
 
 class Claims:
-    """Of all jobs below `root`."""
+    """Of all jobs below `root`; `record` is the file that each of them has."""
 
-    def __init__(self, root: Path) -> None:
-        self.root, self.keys = root, root / "idempotency"
+    def __init__(self, root: Path, record: str) -> None:
+        self.root, self.record, self.keys = root, record, root / "idempotency"
 
     def write(self, folder: Path, job_id: str, fingerprint: str) -> None:
         """Into a job that is being built; nobody sees it before `take`."""
@@ -29,19 +29,28 @@ class Claims:
         """
         self.keys.mkdir(exist_ok=True)
         place = self.keys / hashlib.sha256(key.encode()).hexdigest()
-        try:
-            os.link(self.root / job_id / CLAIM, place)
-        except FileExistsError:
-            earlier = read_json(place)
-            if earlier["fingerprint"] != fingerprint:
-                raise Conflict("Idempotency-Key was used for another calibration") from None
-            return str(earlier["job"])
+        with locked(self.keys / LOCK):
+            self._free_if_gone(place)
+            try:
+                os.link(self.root / job_id / CLAIM, place)
+            except FileExistsError:
+                earlier = read_json(place)
+                if earlier.get("fingerprint") != fingerprint:
+                    raise Conflict("Idempotency-Key was used for another calibration") from None
+                return str(earlier["job"])
         fsync(self.keys)
         return job_id
 
-    def drop(self, jobs: set[str]) -> None:
+    def drop(self) -> None:
         """Frees the keys of jobs that are gone."""
-        for key in self.keys.glob("*") if jobs else ():
-            with contextlib.suppress(FileNotFoundError, CorruptArtifact):
-                if read_json(key).get("job") in jobs:
-                    key.unlink()
+        if not self.keys.is_dir():
+            return
+        with locked(self.keys / LOCK):
+            for key in self.keys.glob("[0-9a-f]*"):
+                self._free_if_gone(key)
+
+    def _free_if_gone(self, key: Path) -> None:
+        """A key comes after its job and goes after it: one without a job was left by a process that died between."""
+        with contextlib.suppress(FileNotFoundError, CorruptArtifact):
+            if not (self.root / str(read_json(key).get("job")) / self.record).is_file():
+                key.unlink()

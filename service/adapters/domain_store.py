@@ -34,6 +34,7 @@ WEIGHTS, REPORT = "weights.safetensors", "report.json"
 PART = ".npz"  # a file for each part of the domain model
 FORMAT = 1  # of a version's files; raise it when an older release would read them wrongly
 NAME = re.compile(DOMAIN_NAME)
+ALIASES = ("champion", "previous")
 REMEDY = "delete it and promote a version"  # aliases that nobody understands
 Weights = dict[str, npt.NDArray[Any]]
 
@@ -82,8 +83,7 @@ def read_version(folder: Path) -> StoredVersion:
 
 def understood(named: object) -> bool:
     """Are these one encoder's aliases?"""
-    known = ("champion", "previous")
-    return isinstance(named, dict) and all(named.get(n) is None or type(named[n]) is int for n in known)
+    return isinstance(named, dict) and all(named.get(n) is None or type(named[n]) is int for n in ALIASES)
 
 
 class DomainStore:
@@ -291,7 +291,9 @@ class DomainStore:
                 if wanted.champion in stored.get("deleted", ()):
                     raise NotFound(f"version {wanted.champion} of {domain!r} is being deleted")
             stored["revision"] += 1
-            stored["encoders"][encoder] = {"champion": wanted.champion, "previous": wanted.previous}
+            named = {"champion": wanted.champion, "previous": wanted.previous}
+            before_it = stored["encoders"].get(encoder, {})  # with what a newer release has written beside them
+            stored["encoders"][encoder] = before_it | named
             self._replace(domain, before, stored)
         return replace(wanted, revision=stored["revision"])
 
@@ -379,4 +381,5 @@ class DomainStore:
 
 def named_in(stored: Mapping[str, Any]) -> set[int]:
     """Versions that aliases name."""
-    return {v for mine in stored["encoders"].values() for v in mine.values() if v is not None}
+    named = (mine.get(name) for mine in stored["encoders"].values() for name in ALIASES)
+    return {version for version in named if version is not None}

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from service.adapters.artifacts import building, read_manifest, seal, verified
+from service.adapters.artifacts import building, from_facts, read_manifest, seal, verified
 from service.adapters.encoder_bucket import EncoderBucket
 from service.adapters.garbage import Garbage, drop, leftovers, since, size_of
 from service.adapters.object_storage import key_of, opened, remote
@@ -94,7 +94,7 @@ class EncoderStore:
         manifest = verified(folder, ENCODER, CALIBRATOR, TOKENIZER)
         try:
             spec = EncoderSpec(**manifest["encoder"])
-            probe = Probe(**manifest["probe"]) if manifest.get("probe") else None
+            probe = from_facts(Probe, manifest["probe"]) if manifest.get("probe") else None
         except (KeyError, TypeError) as error:
             raise CorruptArtifact(f"{folder / 'manifest.json'} does not describe an encoder: {error}") from error
         if spec.digest != folder.name == manifest.get("digest"):

@@ -1,23 +1,22 @@
 """Jobs in the model store: `jobs/<id>/job.json` and, until the job ends, `jobs/<id>/input`."""
 
 import contextlib
-import dataclasses
 import hashlib
 import logging
 import re
 import shutil
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from service.adapters.artifacts import building, fsync, locked, read_json, sweep, write_json
+from service.adapters.artifacts import building, from_facts, fsync, locked, read_json, sweep, to_facts, write_json
 from service.adapters.claims import Claims
 from service.adapters.spool import Spool
 from service.core.errors import Conflict, CorruptArtifact, JobCancelled, NotFound
@@ -33,7 +32,7 @@ log = logging.getLogger(__name__)
 
 def posted(request: JobRequest) -> dict[str, Any]:
     """The request without what was looked up for it: the same labels posted again are the same request."""
-    found = asdict(request)
+    found = to_facts(request)
     if request.base is not None:
         for name in ("base", "champion", "method", "normalization"):
             del found[name]
@@ -53,8 +52,9 @@ class JobStore:
 
     def __init__(self, root: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self.root, self.clock = root / "jobs", clock
-        self.claims = Claims(self.root)
+        self.claims = Claims(self.root, RECORD)
         self._seen: dict[str, tuple[float, float]] = {}  # of running jobs: the last heartbeat, and when it was new
+        self._waiting: dict[str, tuple[float, float]] = {}  # of interrupted jobs: `waited` at the last look, and when
 
     def folder(self, job_id: str) -> Path:
         if not JOB_ID.fullmatch(job_id) or not (self.root / job_id / RECORD).is_file():
@@ -86,7 +86,7 @@ class JobStore:
         job = Job(spool.id, request, created=now(), heartbeat=time.time(), notices=notices, traceparent=traceparent)
         fingerprint = hashlib.sha256(orjson.dumps(posted(request)) + spool.digest()).hexdigest()
         with building(self.root) as folder:
-            write_json(folder / RECORD, asdict(job))
+            write_json(folder / RECORD, to_facts(job))
             spool.move_to(folder / INPUT)
             if idempotency_key is not None:
                 self.claims.write(folder, job.id, fingerprint)
@@ -95,11 +95,13 @@ class JobStore:
             return job
         holder = ""
         try:
-            holder = self.claims.take(idempotency_key, job.id, fingerprint)
+            while (holder := self.claims.take(idempotency_key, job.id, fingerprint)) != job.id:
+                with contextlib.suppress(NotFound):  # forgotten at this moment: the key is free now
+                    return self.read(holder)
+            return job
         finally:
             if holder != job.id:  # another job has the key, or nothing could be written
-                shutil.rmtree(self.root / job.id)
-        return job if holder == job.id else self.read(holder)
+                self._remove(job.id)
 
     def _publish(self, folder: Path, job_id: str) -> None:
         fsync(folder)
@@ -114,9 +116,8 @@ class JobStore:
     def _record(self, job_id: str) -> Job:
         raw = read_json(self.folder(job_id) / RECORD)
         try:
-            known = {f.name for f in dataclasses.fields(Job)}  # a newer release may have written more
-            facts = {name: value for name, value in raw.items() if name in known - {"request", "status"}}
-            return Job(request=JobRequest(**raw["request"]), status=Status(raw["status"]), **facts)
+            stated = {"request": from_facts(JobRequest, raw["request"]), "status": Status(raw["status"])}
+            return from_facts(Job, raw | stated)
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptArtifact(f"{self.root / job_id / RECORD} is not understood: {error}") from error
 
@@ -130,6 +131,25 @@ class JobStore:
             self._seen[job.id] = job.heartbeat, now
             return False
         return now - since > SILENCE
+
+    def beats(self, job_id: str, attempt: int, seconds: float) -> bool:
+        """Whether an attempt is running and is heard of within so many seconds; waits for it."""
+        before, deadline = self._record(job_id), time.monotonic() + seconds
+        while (before.status, before.attempt) == (Status.RUNNING, attempt) and time.monotonic() < deadline:
+            time.sleep(0.1)
+            now = self._record(job_id)
+            if now.heartbeat != before.heartbeat or now.status.ended:
+                return True
+        return False
+
+    def rested_on(self) -> defaultdict[str, set[int]]:
+        """Domain by domain, the versions that jobs which have not ended name."""
+        found: dict[str, set[int]] = defaultdict(set)
+        for job in self.all():
+            if not job.status.ended:
+                named = (job.request.base, job.request.champion)
+                found[job.request.domain] |= {version for version in named if version is not None}
+        return found
 
     def names(self) -> list[str]:
         """The ids of the jobs on record, in no order."""
@@ -151,26 +171,39 @@ class JobStore:
         return Counter(job.status for job in self.all())
 
     def write(self, job: Job) -> Job:
-        write_json(self.folder(job.id) / RECORD, asdict(job))
+        write_json(self.folder(job.id) / RECORD, to_facts(job))
         return job
 
-    def begin(self, job_id: str) -> Job:
-        """A worker takes the job.
+    def begin(
+        self, job_id: str, handed: int | None = None, dead: int | None = None, champion: int | None = None
+    ) -> Job:
+        """A worker takes the job, which becomes its next attempt.
+
+        Args:
+            handed: how many attempts had begun when the job was handed over; with more of them the worker is late.
+            dead: an attempt whose process has died, if the queue hands the job over again for that reason.
+            champion: of the job's domain, now. The first attempt notes it; later ones replace no newer champion.
 
         Raises:
             JobCancelled: it has ended.
-            Conflict: another worker is at it.
+            Conflict: another worker is at it, or a later hand-over takes its turn.
         """
         with self._locked(job_id):
             job = self.read(job_id)
             if job.status.ended:
                 raise JobCancelled(f"job {job_id} is {job.status}")
-            if job.status is Status.RUNNING:
+            if job.attempt == dead and job.status in (Status.RUNNING, Status.INTERRUPTED):
+                (self.folder(job_id) / DECIDED).unlink(missing_ok=True)  # it died while ending
+            elif job.status is Status.RUNNING:
                 raise Conflict(f"job {job_id} is running elsewhere")
+            elif handed is not None and job.attempt != handed:
+                raise Conflict(f"job {job_id} was handed over again after attempt {job.attempt}")
             if self.decided(job_id):
                 raise JobCancelled(f"job {job_id} is being cancelled")
+            if job.attempt == 0 and job.request.base is None:  # labels are for the champion of when they were posted
+                job = replace(job, request=replace(job.request, champion=champion))
             started = replace(job, status=Status.RUNNING, stage="starting", progress=0.0, attempt=job.attempt + 1)
-            return self.write(replace(started, started=now(), heartbeat=time.time(), error=None))
+            return self.write(replace(started, started=now(), heartbeat=time.time(), error=None, waited=0.0))
 
     def beat(self, job: Job) -> bool:
         """Records how far an attempt is; False where it is another one's turn, or somebody has decided the end."""
@@ -187,6 +220,12 @@ class JobStore:
             if attempt is not None and self._superseded(job_id, attempt):
                 return False
             return self._decide(job_id)
+
+    def check_turn(self, job: Job) -> None:
+        """Raises JobCancelled where another attempt has taken this one's place."""
+        with self._locked(job.id):
+            if self._superseded(job.id, job.attempt):
+                raise JobCancelled(f"attempt {job.attempt} of job {job.id} is over")
 
     def _decide(self, job_id: str) -> bool:
         try:
@@ -241,36 +280,66 @@ class JobStore:
             if job.status is not Status.INTERRUPTED:
                 raise Conflict(f"job {job_id} is {job.status}; only an interrupted job can be retried")
             (self.folder(job_id) / DECIDED).unlink(missing_ok=True)  # of an attempt that died while ending
-            return self.write(replace(job, status=Status.QUEUED, stage="queued", progress=0.0, error=None))
+            waiting = replace(job, status=Status.QUEUED, stage="queued", progress=0.0, error=None)
+            return self.write(replace(waiting, waited=0.0))
 
     def discard(self, job_id: str) -> bool:
         """Forgets a job that could not be handed over, and its idempotency key; False where it has begun."""
         with self._locked(job_id):
             if self._record(job_id).attempt:
                 return False
-            shutil.rmtree(self.folder(job_id), ignore_errors=True)
-        self.claims.drop({job_id})
+            self._remove(job_id)
+        self.claims.drop()
         return True
+
+    def _remove(self, job_id: str) -> None:
+        """Whole, also where the process dies meanwhile: then the rest, posted text perhaps, is swept away."""
+        gone = self.root / f".building-{job_id}"
+        with contextlib.suppress(OSError):  # another process was faster, or the store is read-only
+            (self.root / job_id).rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
 
     def sweep(self) -> None:
         """Removes what a process that died has left half-made, posted text among it."""
         sweep(*self.root.glob(".spool-*"), *self.root.glob(".building-*"))
 
     def expire(self, age: float) -> None:
-        """Ends interrupted jobs that nobody has retried for `age` seconds, and those whose canceller died or could not
-        write: their text is deleted. Sweeps, too."""
+        """Ends interrupted jobs that were not retried for `age` seconds, and those whose canceller died or could not
+        write: their text is deleted. Sweeps, too.
+
+        The seconds are counted by the processes that look, each from one look to its next, and added up in the
+        record: no machine's clock is compared with another's, and a restart loses only the time in which none looked.
+        """
         for job in self.all():
             if job.status in (Status.QUEUED, Status.INTERRUPTED):
                 with contextlib.suppress(NotFound), self._locked(job.id):
                     self._expire(self.read(job.id), age)
+            if job.status is not Status.INTERRUPTED:
+                self._waiting.pop(job.id, None)
         self.sweep()
 
     def _expire(self, job: Job, age: float) -> None:
         if job.status is Status.QUEUED and self.decided(job.id):
             self._end(job, Status.CANCELLED)  # no worker begins it; a canceller who is still at it finds it done
-        elif job.status is Status.INTERRUPTED and time.time() - job.heartbeat > age:
+        elif job.status is Status.INTERRUPTED and self._waited(job) > age:
             self._decide(job.id)
-            self._end(job, Status.FAILED, error=f"{job.error}; nobody did for {age:g} s: its text is deleted")
+            self._end(job, Status.FAILED, error=f"{job.error}; it was not for {age:g} s: its text is deleted")
+
+    def _waited(self, job: Job) -> float:
+        """Seconds for which an interrupted job has been seen waiting for a retry.
+
+        This process adds the time since its last look only if no other process has added any meanwhile.
+        """
+        now = self.clock()
+        waited, since = self._waiting.get(job.id, (-1.0, now))
+        if waited != job.waited or now <= since:
+            self._waiting[job.id] = job.waited, now
+            return job.waited
+        waited += now - since
+        with contextlib.suppress(OSError):  # a full disk: the next look counts from where this one did
+            self.write(replace(self._record(job.id), waited=waited))  # its status stays: a silent worker may come back
+            self._waiting[job.id] = waited, now
+        return waited
 
     def interrupt(self, job_id: str, why: str | None = None, attempt: int | None = None) -> Job:
         """Marks a job whose worker is known to be dead, or could not go on. Its text stays, for another attempt.
@@ -282,6 +351,8 @@ class JobStore:
             if attempt is not None and self._superseded(job_id, attempt):
                 raise JobCancelled(f"attempt {attempt} of job {job_id} is over")
             job = self._record(job_id)
+            if job.status is Status.QUEUED:  # its process died before it could begin: that was an attempt, too
+                job = replace(job, attempt=job.attempt + 1)
             return job if job.status.ended else self.write(interrupted(job, why))
 
     def has_text(self, job_id: str) -> bool:
@@ -304,8 +375,9 @@ class JobStore:
         """Removes the records of all but the newest `keep` ended jobs, and what dead processes left behind."""
         old = [job.id for job in self.all() if job.status.ended][keep:]
         for job_id in old:
-            shutil.rmtree(self.root / job_id, ignore_errors=True)
-        self.claims.drop(set(old))
+            self._remove(job_id)
+        if old:
+            self.claims.drop()
         self.sweep()
 
 

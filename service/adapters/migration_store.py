@@ -5,13 +5,12 @@ In a folder `domains/.migrations.json`, changed under a lock: no domain's name b
 """
 
 import contextlib
-import dataclasses
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from service.adapters.artifacts import json_bytes, locked, parsed, write_atomically
+from service.adapters.artifacts import from_facts, json_bytes, locked, parsed, to_facts, write_atomically
 from service.adapters.object_storage import Changed, opened, remote
 from service.core.errors import Conflict, CorruptArtifact, Unavailable
 from service.core.migration import Migration
@@ -37,7 +36,7 @@ class MigrationStore:
             CorruptArtifact: the file is not understood. Unavailable: a newer release wrote it.
             OSError: the store is away; it must not look as if no domain had moved.
         """
-        return self._understood(self._read()[0])
+        return self._understood(self._stored(self._read()[0]))
 
     def _read(self) -> tuple[bytes | None, str | None]:
         try:
@@ -51,12 +50,15 @@ class MigrationStore:
         finally:
             self._was_there = self.storage is None and (self._was_there or self.path.parent.is_dir())
 
-    def _understood(self, content: bytes | None) -> dict[str, Migration]:
+    def _stored(self, content: bytes | None) -> dict[str, Any]:
         if content is None:
-            return {}
+            return {"format": FORMAT, "domains": {}}
         stored = parsed(content, self.where)
         if isinstance(stored.get("format"), int) and stored["format"] > FORMAT:
             raise Unavailable(f"{self.where} was written by a newer release (format {stored['format']}); run that one")
+        return stored
+
+    def _understood(self, stored: Mapping[str, Any]) -> dict[str, Migration]:
         try:
             return {domain: understood(facts) for domain, facts in stored["domains"].items()}
         except (KeyError, TypeError, AttributeError) as error:
@@ -74,15 +76,15 @@ class MigrationStore:
         for _ in range(ATTEMPTS):
             with self._alone(), contextlib.suppress(Changed):
                 content, tag = self._read()
-                found = self._understood(content)
-                if found.get(domain) != expected:
+                stored = self._stored(content)
+                if self._understood(stored).get(domain) != expected:
                     break
-                if wanted is None:
-                    found.pop(domain, None)
-                else:
-                    found[domain] = wanted
-                domains = {name: dataclasses.asdict(one) for name, one in sorted(found.items())}
-                self._write(json_bytes({"format": FORMAT, "domains": domains}), tag)
+                # What a newer release has written beside it stays.
+                before = stored["domains"].pop(domain, {})
+                if wanted is not None:
+                    stored["domains"][domain] = before | to_facts(wanted)
+                stored["domains"] = dict(sorted(stored["domains"].items()))
+                self._write(json_bytes(stored), tag)
                 return
         raise Conflict(f"the migration of {domain!r} changed meanwhile; look and try again")
 
@@ -101,7 +103,7 @@ class MigrationStore:
 
 def understood(facts: Any) -> Migration:
     """Raises TypeError where they are no migration."""
-    found = Migration(**facts)
+    found = from_facts(Migration, facts)
     texts = (found.old, found.old_id, found.new, found.new_id, found.started, found.changed)
     numbers = (found.share, found.shadow, found.revision)
     if not all(isinstance(text, str) for text in texts) or not isinstance(found.finished, bool):

@@ -5,11 +5,12 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Self, TypeVar
 
 from redis import Redis
 from redis.exceptions import RedisError
-from rq import Queue, Retry, Worker
+from rq import Queue, Retry, Worker, get_current_job
 from rq.command import send_stop_job_command
 from rq.exceptions import DuplicateJobError, InvalidJobOperation, NoSuchJobError
 from rq.job import Job as RqJob
@@ -26,9 +27,26 @@ TIMEOUT = 2.0  # s for Redis to connect, and to answer
 THREADS = 4  # of their own: a Redis that hangs must not take those that scoring needs
 MOST_CALLS = 64  # under way or waiting for a thread; a Redis that answers is done with as many in a moment
 LONGEST = 5.0  # s for a call, its wait for a thread included
+RETRIES = 1  # by RQ itself, of a job whose worker or process died
+KILLED = "killed"  # in RQ's facts about a job: its process is known to be dead
 ENDED = {JobStatus.FINISHED, JobStatus.FAILED, JobStatus.STOPPED, JobStatus.CANCELED}
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """How RQ brought the job that this process runs."""
+
+    handed: int  # attempts that had begun when the job was handed to RQ: the end of RQ's id
+    repeated: bool  # RQ has delivered it before, and takes that worker for dead
+    killed: bool  # the worker has seen its process die
+
+    @classmethod
+    def current(cls) -> Self:
+        job = get_current_job()
+        assert job is not None  # noqa: S101 - RQ alone calls what asks
+        return cls(int(job.id.rpartition("-")[2]), job.retries_left != RETRIES, bool(job.meta.get(KILLED)))
 
 
 class RqJobs:
@@ -88,7 +106,7 @@ class RqJobs:
     def _put(self, name: str, job_id: str) -> None:
         # One retry: a killed worker's job runs again on another; a job that fails by itself does not raise.
         self.queue.enqueue(
-            TASK, job_id, job_id=name, job_timeout=self.timeout, retry=Retry(max=1),
+            TASK, job_id, job_id=name, job_timeout=self.timeout, retry=Retry(max=RETRIES),
             result_ttl=60, failure_ttl=24 * 3600, unique=True,
         )  # fmt: skip
 

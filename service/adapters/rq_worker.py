@@ -1,5 +1,6 @@
 """The RQ worker of `isosim worker`: it outlives a Redis that goes away, also one that comes back empty."""
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from rq import Queue, Worker
 from rq.exceptions import StopRequested
 from rq.worker_registration import register
 
-from service.adapters.rq_jobs import QUEUE
+from service.adapters.rq_jobs import KILLED, QUEUE
 from service.core.errors import Unavailable
 
 log = logging.getLogger(__name__)
@@ -61,6 +62,10 @@ class QueueWorker(Worker):
     def handle_work_horse_killed(self, job: Any, retpid: Any, ret_val: Any, rusage: Any) -> None:
         if not job.retries_left:
             self.on_lost(job.args[0])
+            return
+        job.meta[KILLED] = True
+        with contextlib.suppress(RedisError):  # then the next process waits for a heartbeat before it takes over
+            job.save_meta()
 
     def teardown(self) -> None:
         try:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from service.adapters.artifacts import from_facts
 from service.bulk.places import Place
 from service.bulk.plan import DONE, PLAN, SUCCESS, Plan, check_same
 from service.bulk.search import MARGIN, Cells, index_of
@@ -115,7 +116,7 @@ def find(
     report("reading vectors", None)
     rows, pooled, kept = load(vectors, plan, plan.options.keep)
     if SUCCESS in names:
-        return Found(**orjson.loads(output.read(SUCCESS)))
+        return from_facts(Found, orjson.loads(output.read(SUCCESS)))
     report("indexing", None)
     unit = in_blocks(calibration, pooled)
     radius = advice.similarity - MARGIN

@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from service.adapters.artifacts import from_facts
 from service.adapters.object_storage import remote
 from service.bulk.cluster import Engines, cluster, engines, mapped
 from service.bulk.engine import Outcome
@@ -66,7 +67,7 @@ def finished(output: Place, plan: Plan) -> dict[int, Outcome]:
     found = {}
     for name in output.names(DONE):
         try:
-            outcome = Outcome(**orjson.loads(output.read(f"{DONE}/{name}")))
+            outcome = from_facts(Outcome, orjson.loads(output.read(f"{DONE}/{name}")))
         except (orjson.JSONDecodeError, TypeError) as error:
             raise CorruptArtifact(f"{output.address}/{DONE}/{name} is not readable: {error}; delete it") from error
         if outcome.number < len(plan.parts) and files.get(plan.name(plan.parts[outcome.number])) == outcome.bytes:

@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import re
-from collections import defaultdict
 from collections.abc import Iterator
 from functools import partial
 from typing import Annotated
@@ -82,9 +81,7 @@ def garbage(settings: Settings, age: float, *, encoders: bool) -> Iterator[Garba
     records = JobStore(settings.jobs_root)
     yield from leftovers([*records.root.glob(".spool-*"), *records.root.glob(".building-*")], age)
     jobs = [job for job in records.all() if not job.status.ended]
-    resting: dict[str, set[int]] = defaultdict(set)
-    for job in jobs:
-        resting[job.request.domain] |= {v for v in (job.request.base, job.request.champion) if v is not None}
+    resting = records.rested_on()
     yield from domains.shelf.garbage(age)
     needed: set[str] | None = {job.request.encoder for job in jobs}
     for domain in domains.names():

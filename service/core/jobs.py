@@ -25,6 +25,8 @@ METHODS = (
     "flow", "flow-paper", "soft-flow",
 )  # fmt: skip
 PROMOTIONS = ("if_better", "always", "never")
+# Of a stored field that releases up to 0.1.0 do not know: it is written only where it differs from its default.
+LATER = {"later": True}
 LabelledPair = tuple[str, str, float]  # two sentences, and 0 or 1 or a grade
 NORMALIZATIONS = ("none", "as-norm", "csls")
 
@@ -43,7 +45,7 @@ class JobRequest:
     sentences: int = 0  # as posted, duplicates included
     labels: int = 0  # labelled pairs, as posted
     base: int | None = None  # a version that gets labels; then there is no text, and method and scale stay its own
-    champion: int | None = None  # with a base: the domain's champion when the labels were posted
+    champion: int | None = None  # with a base: when the labels were posted; else when the first attempt began
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ class Job:
     error: str | None = None
     notices: list[str] = field(default_factory=list)
     traceparent: str | None = None  # of the request that posted it (W3C), where that was traced
+    waited: float = field(default=0.0, metadata=LATER)  # s, interrupted, as those who looked after it have counted
 
 
 class JobRunner(Protocol):

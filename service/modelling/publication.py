@@ -1,5 +1,6 @@
 """What a calibration made, and whether it becomes the domain's champion."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ from service.adapters.domain_store import DomainStore
 from service.adapters.encoder_store import EncoderArtifact
 from service.core.domain_model import DomainModel
 from service.core.errors import Conflict, IsosimError
-from service.core.jobs import JobRequest
+from service.core.jobs import Job, JobRequest
 from service.core.reference import ReferenceDistribution
 from service.modelling import measure, reference
 from service.modelling.calibrator import group_sizes
@@ -32,10 +33,15 @@ class Result:
     held_out: Vectors
     report: dict[str, Any]
 
-    def publish(self, domains: DomainStore, job: str | None = None) -> tuple[int, bool, str]:
+    def publish(
+        self, domains: DomainStore, job: Job | None = None, check_turn: Callable[[], None] = lambda: None
+    ) -> tuple[int, bool, str]:
         """Writes the version and promotes it if the request says so. -> version, promoted, why.
 
+        job: whose attempt this is. check_turn: raises JobCancelled once another attempt has taken its place.
+
         Raises:
+            JobCancelled: from `check_turn`; nothing is promoted.
             OSError: the version could not be written. One that could not be promoted is there and says so.
         """
         request = self.request
@@ -45,32 +51,36 @@ class Result:
             "sentences": self.report["sentences"],
             "seed": request.seed,
             "levels": group_sizes(self.encoder.spec.dim) if is_flow(self.fitted.method) else [],
-            "job": job,
+            "job": None if job is None else job.id,
         }
+        again = job is not None and job.attempt > 1
         expected = domains.aliases(request.domain, self.encoder.digest)
-        promote, why = self._wanted(domains, expected.champion)
+        promote, why = self._wanted(domains, expected.champion, again=again)
         report = {**self.report, "promotion": why}
+        check_turn()
         version = domains.publish(request.domain, manifest, report, self.fitted.weights, self.model)
         for _ in range(5):
             if not promote:
                 return version, False, why
+            check_turn()
             try:
                 domains.promote(request.domain, self.encoder.digest, version, expected=expected)
             except Conflict:  # promotion is compare-and-set: whoever loses compares with the new champion
                 expected = domains.aliases(request.domain, self.encoder.digest)
-                promote, why = self._wanted(domains, expected.champion)
+                promote, why = self._wanted(domains, expected.champion, again=again)
             except OSError as error:
                 return version, False, f"it could not be promoted ({error}): PUT /domains/{request.domain}/champion"
             else:
                 return version, True, why
         return version, False, "other promotions kept winning"
 
-    def _wanted(self, domains: DomainStore, champion: int | None) -> tuple[bool, str]:
+    def _wanted(self, domains: DomainStore, champion: int | None, *, again: bool = False) -> tuple[bool, str]:
+        """again: an earlier attempt of the same job did not come to its end, perhaps long ago."""
         request = self.request
         if request.promote == "never":
             return False, "promote: never"
-        if request.base is not None and champion != request.champion:
-            return False, f"version {champion} became champion after the labels were posted; post them again for it"
+        if newer := self._newer(champion, again=again):
+            return False, newer
         if request.promote == "always":
             return True, "promote: always"
         if champion is None:
@@ -78,6 +88,18 @@ class Result:
         if champion == request.base:
             return True, f"the champion, version {champion}, with probabilities learnt from labels"
         return self._compare(domains, champion)
+
+    def _newer(self, champion: int | None, *, again: bool) -> str | None:
+        """Why the champion stays whatever was asked for: it was promoted later than this job was decided on."""
+        request = self.request
+        if champion == request.champion:
+            return None
+        if request.base is not None:
+            return f"version {champion} became champion after the labels were posted; post them again for it"
+        if request.promote == "always" and again and champion is not None:
+            why = f"version {champion} is champion, and was not when this job first began"
+            return f"{why}; to promote this one: PUT /domains/{request.domain}/champion"
+        return None
 
     def _compare(self, domains: DomainStore, champion: int) -> tuple[bool, str]:
         """Does the champion's scale still hold on the new text, and does the challenger's hold surely better?

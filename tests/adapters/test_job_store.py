@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -286,7 +287,8 @@ def test_a_record_that_is_not_understood_is_named_and_passed_over_in_the_list(jo
 def test_a_record_with_fields_of_a_newer_release_is_read(jobs: JobStore) -> None:
     job = post(jobs)
     path = jobs.root / job.id / "job.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"colour": "blue"}))
+    stored = json.loads(path.read_text())
+    path.write_text(json.dumps(stored | {"colour": "blue", "request": stored["request"] | {"shape": "round"}}))
     assert jobs.read(job.id) == job
 
 
@@ -349,11 +351,14 @@ def test_a_cancel_that_got_stuck_halfway_is_ended_and_its_text_goes(jobs: JobSto
     assert jobs.cancel(stuck.id) == ended  # the canceller was only slow
 
 
-def test_an_interrupted_job_that_nobody_retries_fails_and_its_text_goes(jobs: JobStore) -> None:
+def test_an_interrupted_job_that_nobody_retries_fails_and_its_text_goes(jobs: JobStore, clock: Clock) -> None:
     old, fresh, queued = post(jobs), post(jobs), post(jobs)
+    jobs.interrupt(jobs.begin(old.id).id)
+    jobs.expire(age=50)
+    clock.now += 30
     jobs.interrupt(jobs.begin(fresh.id).id)
-    stale = jobs.interrupt(jobs.begin(old.id).id)
-    jobs.write(replace(stale, heartbeat=stale.heartbeat - 100))
+    jobs.expire(age=50)
+    clock.now += 30
     jobs.expire(age=50)
     assert [jobs.read(job.id).status for job in (old, fresh, queued)] == [
         Status.FAILED, Status.INTERRUPTED, Status.QUEUED,
@@ -362,3 +367,151 @@ def test_an_interrupted_job_that_nobody_retries_fails_and_its_text_goes(jobs: Jo
     with pytest.raises(Conflict):
         jobs.requeue(old.id)
     assert jobs.requeue(fresh.id).status is Status.QUEUED
+
+
+@pytest.mark.parametrize("written", [-1e9, 1e9], ids=["long ago", "in the future"])
+def test_an_interrupted_job_keeps_its_text_whatever_the_clock_of_its_worker_said(
+    jobs: JobStore, clock: Clock, written: float
+) -> None:
+    job = jobs.interrupt(jobs.begin(post(jobs).id).id)
+    jobs.write(replace(job, heartbeat=time.time() + written))
+    jobs.expire(age=50)
+    clock.now += 49
+    jobs.expire(age=50)
+    assert (jobs.read(job.id).status, jobs.has_text(job.id)) == (Status.INTERRUPTED, True)
+    clock.now += 2
+    jobs.expire(age=50)
+    assert (jobs.read(job.id).status, jobs.has_text(job.id)) == (Status.FAILED, False)
+
+
+def test_processes_that_look_in_turn_count_a_jobs_waiting_once_and_a_restart_does_not_begin_anew(
+    jobs: JobStore, clock: Clock
+) -> None:
+    job = jobs.interrupt(jobs.begin(post(jobs).id).id)
+    other = JobStore(jobs.root.parent, clock)
+    for _ in range(5):  # every 10 s each of them looks
+        for one in (jobs, other):
+            one.expire(age=100)
+            clock.now += 5
+    assert jobs.read(job.id).waited == pytest.approx(40)
+    restarted = JobStore(jobs.root.parent, clock)
+    for _ in range(8):
+        restarted.expire(age=100)
+        clock.now += 10
+    assert jobs.read(job.id).status is Status.FAILED
+
+
+def test_a_job_that_is_retried_has_its_time_anew(jobs: JobStore, clock: Clock) -> None:
+    job = jobs.interrupt(jobs.begin(post(jobs).id).id)
+    for _ in range(2):
+        jobs.expire(age=50)
+        clock.now += 40
+    jobs.requeue(job.id)
+    jobs.interrupt(jobs.begin(job.id).id)
+    for _ in range(2):
+        jobs.expire(age=50)
+        clock.now += 40
+    assert jobs.read(job.id).status is Status.INTERRUPTED
+
+
+def test_a_hand_over_that_comes_late_takes_nothing_from_the_attempt_after_it(jobs: JobStore, clock: Clock) -> None:
+    """The queue takes the first attempt's worker for dead only after somebody has retried the job."""
+    job = silent(jobs, clock, jobs.begin(post(jobs).id, handed=0))
+    waiting = jobs.requeue(job.id)
+    for late in ({"handed": 0, "dead": 1}, {"handed": 0}):
+        with pytest.raises(Conflict, match="handed over again"):
+            jobs.begin(job.id, **late)
+    assert jobs.read(job.id) == waiting
+    second = jobs.begin(job.id, handed=1)
+    for late in ({"handed": 0, "dead": 1}, {"handed": 0}, {"handed": 1}):
+        with pytest.raises(Conflict, match="running elsewhere"):
+            jobs.begin(job.id, **late)
+    assert jobs.read(job.id) == second
+    assert jobs.decide(job.id, second.attempt)
+
+
+def test_an_attempt_whose_process_is_known_dead_is_replaced_and_may_publish_nothing_more(jobs: JobStore) -> None:
+    first = jobs.begin(post(jobs).id, handed=0)
+    jobs.decide(first.id, first.attempt)  # it died, or seemed to, while it published
+    second = jobs.begin(first.id, handed=0, dead=1)
+    assert second.attempt == 2
+    with pytest.raises(JobCancelled):
+        jobs.check_turn(first)
+    assert not jobs.beat(first)
+    assert not jobs.decide(first.id, first.attempt)
+    jobs.check_turn(second)
+    assert jobs.decide(second.id, second.attempt)
+
+
+def test_an_attempt_that_beats_is_heard_of_and_a_silent_or_later_one_is_not(jobs: JobStore) -> None:
+    job = jobs.begin(post(jobs).id)
+    assert not jobs.beats(job.id, 1, 0.2)
+    with ThreadPoolExecutor(1) as pool:
+        heard = pool.submit(jobs.beats, job.id, 1, 30.0)
+        for n in range(100):
+            jobs.beat(replace(job, heartbeat=float(n)))
+            if heard.done():
+                break
+            time.sleep(0.1)
+        assert heard.result()
+    assert not jobs.beats(job.id, 2, 30.0)  # at once: it is another attempt's turn
+
+
+def test_a_process_that_dies_before_it_can_begin_was_an_attempt(jobs: JobStore) -> None:
+    """So that a retry is handed over under a name of its own, and replaces no newer champion."""
+    job = jobs.interrupt(post(jobs).id)
+    assert (job.status, job.attempt) == (Status.INTERRUPTED, 1)
+    again = jobs.begin(jobs.requeue(job.id).id, handed=1, champion=7)
+    assert (again.attempt, again.request.champion) == (2, None)
+
+
+def test_the_first_attempt_notes_the_champion_and_later_ones_keep_it(jobs: JobStore) -> None:
+    job = jobs.begin(post(jobs).id, champion=3)
+    jobs.interrupt(job.id)
+    assert jobs.begin(jobs.requeue(job.id).id, champion=5).request.champion == 3
+    labels = replace(REQUEST, base=2, champion=2)
+    assert jobs.begin(post(jobs, request=labels).id, champion=3).request.champion == 2
+
+
+@pytest.mark.parametrize("left", ["nothing", "a folder without a record"])
+def test_a_key_whose_job_was_removed_by_a_process_that_died_can_be_used_again(jobs: JobStore, left: str) -> None:
+    """It had removed the job, and not yet the key."""
+    first, other = post(jobs, key="k"), post(jobs, key="other")
+    shutil.rmtree(jobs.root / first.id)
+    if left != "nothing":
+        (jobs.root / first.id).mkdir()
+    found = at_once(6, lambda _: post(jobs, key="k"))
+    assert len({job.id for job in found if isinstance(job, Job)} - {first.id}) == 1
+    assert len({job.id for job in jobs.all()} - {other.id}) == 1
+    assert post(jobs, key="other") == other
+
+
+def test_keys_of_removed_jobs_are_swept_away_with_the_next_that_is_forgotten(jobs: JobStore) -> None:
+    gone, kept, ended = post(jobs, key="gone"), post(jobs, key="kept"), post(jobs, key="ended")
+    shutil.rmtree(jobs.root / gone.id)
+    jobs.end(jobs.begin(ended.id), Status.FAILED)
+    jobs.forget(keep=0)
+    keys = [path for path in (jobs.root / "idempotency").iterdir() if not path.name.startswith(".")]
+    assert [json.loads(path.read_text())["job"] for path in keys] == [kept.id]
+
+
+def test_versions_that_unended_jobs_name_are_known(jobs: JobStore) -> None:
+    queued, running, interrupted, ended = (
+        post(jobs, request=replace(REQUEST, base=base, champion=base)) for base in (1, 2, 3, 4)
+    )
+    jobs.begin(running.id)
+    jobs.interrupt(jobs.begin(interrupted.id).id)
+    jobs.end(jobs.begin(ended.id), Status.FAILED)
+    assert jobs.rested_on()["news"] == {1, 2, 3}
+    assert jobs.rested_on()["other"] == set()
+    assert queued.request.base == 1
+
+
+def test_what_an_earlier_release_would_refuse_is_written_only_where_it_says_something(jobs: JobStore) -> None:
+    """Releases up to 0.1.0 refuse a request with a field they do not know; API and worker may be of two releases."""
+    path = jobs.root / post(jobs).id / "job.json"
+    assert json.loads(path.read_text())["request"].keys() == {
+        "domain", "encoder", "encoder_id", "method", "promote", "seed", "normalization", "sentences", "labels", "base",
+        "champion",
+    }  # fmt: skip
+    assert "waited" not in json.loads(path.read_text())

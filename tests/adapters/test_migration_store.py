@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from service.adapters.artifacts import json_bytes
 from service.adapters.domain_store import DomainStore
 from service.adapters.migration_store import MigrationStore
 from service.core.errors import Conflict, CorruptArtifact, Unavailable
@@ -116,3 +117,19 @@ def test_changes_of_different_domains_at_once_are_all_kept(root: Path) -> None:
 def test_it_is_no_domain(tmp_path: Path) -> None:
     MigrationStore(tmp_path).set("news", MIGRATION, expected=None)
     assert DomainStore(tmp_path).domains() == []
+
+
+def test_fields_of_a_newer_release_are_passed_over_and_kept(root: Path) -> None:
+    store = MigrationStore(root)
+    for domain in ("news", "tickets"):
+        store.set(domain, MIGRATION, expected=None)
+    stored = store._stored(store._read()[0])
+    for facts in stored["domains"].values():
+        facts["reason"] = "cheaper"
+    store._write(json_bytes(stored | {"note": "x"}), store._read()[1])
+    assert store.all() == {"news": MIGRATION, "tickets": MIGRATION}
+    moved = replace(MIGRATION, share=0.5, revision=2)
+    store.set("news", moved, expected=MIGRATION)
+    now = store._stored(store._read()[0])
+    assert (now["note"], [facts["reason"] for facts in now["domains"].values()]) == ("x", ["cheaper"] * 2)
+    assert store.all() == {"news": moved, "tickets": MIGRATION}

@@ -9,10 +9,24 @@ from pathlib import Path
 
 import pytest
 from redis import Redis
+from rq.registry import StartedJobRegistry
 
 from tests.conftest import Process, RedisServer, wait_until
 from tests.faults.conftest import StartQueue
-from tests.faults.jobs import TEXTS, becomes, held_job, holds, kill, post, retry, state, whole_versions
+from tests.faults.jobs import (
+    TEXTS,
+    at_work,
+    becomes,
+    held_job,
+    holds,
+    kill,
+    post,
+    record,
+    retry,
+    running_job,
+    state,
+    whole_versions,
+)
 from tests.faults.line import Line
 from tests.http.test_calibrate import accepts_jobs
 
@@ -87,6 +101,48 @@ def test_a_worker_that_is_killed_with_its_job_is_noticed_and_the_job_can_be_retr
     assert becomes(server, held.job, "succeeded")["attempt"] == 2
     assert whole_versions(store, "torn") == [1]
     assert not holds(store, TEXTS[7])
+
+
+def hand_over_again(redis_server: RedisServer, rq_id: str) -> None:
+    """What the maintenance of any RQ worker does a minute after it last heard of a job's worker."""
+    with Redis.from_url(redis_server.url) as redis:
+        registry = StartedJobRegistry("isosim", connection=redis)
+        heard = {name.decode(): score for name, score in redis.zrange(registry.key, 0, -1, withscores=True)}
+        registry.cleanup(next(score for name, score in heard.items() if name.startswith(rq_id)) + 0.001)
+
+
+def test_a_job_that_was_retried_is_not_taken_from_its_attempt_by_the_queues_own_retry(
+    queue: StartQueue, worker: Callable[..., Process], redis_server: RedisServer, store: Path
+) -> None:
+    server, first = queue()
+    held = held_job(server, first, store, "torn")
+    first.kill()
+    kill(held.child)
+    second = worker(model_store=store, redis_url=redis_server.url)
+    becomes(server, held.job, "interrupted", 60)
+    retry(server, held.job)
+    wait_until(lambda: (r := record(store, held.job))["attempt"] == 2 and r["stage"] == "embedding", 120, every=0.0005)
+    child = at_work(second, held.job)
+    os.kill(child, signal.SIGSTOP)  # a moment's rest: it goes on before it could be taken for dead
+    third = worker(model_store=store, redis_url=redis_server.url)
+    hand_over_again(redis_server, f"{held.job}-0")
+    wait_until(lambda: "not run: job" in third.log.read_text(), 120)
+    assert record(store, held.job)["attempt"] == 2
+    os.kill(child, signal.SIGCONT)
+    assert becomes(server, held.job, "succeeded")["attempt"] == 2
+    assert whole_versions(store, "torn") == [1]
+
+
+def test_a_job_whose_worker_the_queue_has_lost_goes_on_where_it_is(
+    queue: StartQueue, worker: Callable[..., Process], redis_server: RedisServer, store: Path
+) -> None:
+    server, _ = queue()
+    job = running_job(server, "far")
+    second = worker(model_store=store, redis_url=redis_server.url)
+    hand_over_again(redis_server, f"{job}-0")
+    wait_until(lambda: "not run: job" in second.log.read_text(), 120)
+    assert becomes(server, job, "succeeded", 600)["attempt"] == 1
+    assert whole_versions(store, "far") == [1]
 
 
 def test_two_workers_that_publish_at_once_leave_whole_versions_and_a_clear_record(

@@ -13,7 +13,7 @@ import pytest
 from service.adapters.job_store import JobStore
 from service.core.jobs import JobRequest
 from tests.conftest import Process, RedisServer, Serve, Server, wait_until
-from tests.faults.jobs import held_job
+from tests.faults.jobs import held_job, post
 from tests.text import sentences
 
 PAIRS = [["A farmer repairs a wooden boat.", "The pilot admires the garden gate."], sentences(2)]
@@ -102,6 +102,22 @@ def test_a_cancelled_job_leaves_nothing(calibrating: Server, store: Path) -> Non
     assert not (store / "jobs" / job / "input").exists()
     assert calibrating.calibrate("after", sentences(300))["status"] == "succeeded"
     assert calibrating.client.get(f"/calibrate/{job}").json()["status"] == "cancelled"
+
+
+def test_a_version_that_a_waiting_job_rests_on_is_kept(serve: Serve, store: Path) -> None:
+    server = serve(model_store=store, encoder="tiny", keep_versions=1)
+    assert server.calibrate("news", sentences(300), method="sn")["promoted"]
+    held = held_job(server, server, store, "held")  # so that all others wait
+    ahead = [post(server, "news", sentences(300 + n), promote="always") for n in range(2)]
+    labels = [[text, text.upper(), 1] for text in sentences(40)] + [[*sentences(n + 2)[n:], 0] for n in range(40)]
+    body = {"labels": labels, "version": 1, "promote": "never"}
+    labelled = server.client.post("/domains/news/labels", json=body).raise_for_status().json()["job"]
+    held.let_go()
+    assert [server.wait_for(job)["version"] for job in ahead] == [2, 3]
+    done = server.wait_for(labelled)
+    assert (done["status"], done["version"]) == ("succeeded", 4), done["error"]
+    left = [one["version"] for one in server.client.get("/domains/news").json()["versions"]]
+    assert left == [2, 3, 4]  # no job rests on the first any more
 
 
 def test_uploads_at_the_same_time_do_not_take_more_room_than_there_is(serve: Serve, store: Path) -> None:

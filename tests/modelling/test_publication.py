@@ -6,10 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from service import worker
 from service.adapters.domain_store import DomainStore
 from service.adapters.encoder_store import EncoderArtifact
+from service.adapters.job_store import JobStore
 from service.core.domain_model import DomainModel
-from service.core.jobs import JobRequest
+from service.core.errors import JobCancelled
+from service.core.jobs import Job, JobRequest, Status
 from service.modelling import normalization, probability, reference
 from service.modelling.methods import Fitted, Vectors
 from service.modelling.publication import Result
@@ -115,3 +118,56 @@ def test_a_version_that_is_no_champion_gets_labels_and_becomes_one_only_if_that_
     assert kept[:2] == (3, False)
     assert "no new text" in kept[2]
     assert older.publish(domains)[:2] == (4, True)
+
+
+def job_of(jobs: JobStore, request: JobRequest) -> Job:
+    with jobs.spool() as spool:
+        spool.extend(["A boat."])
+        return jobs.create(request, spool, [], None)
+
+
+def test_a_job_that_is_retried_after_a_later_promotion_replaces_no_newer_champion(
+    tiny: EncoderArtifact, domains: DomainStore, tmp_path: Path
+) -> None:
+    jobs = JobStore(tmp_path)
+    old = result(tiny, law(500, 0.0, 1), law(100, 0.0, 2), "always")
+    old.publish(domains)
+    job = jobs.begin(job_of(jobs, old.request).id, champion=champion(domains, tiny))
+    jobs.interrupt(job.id)  # its worker was killed; for a day nobody retries it
+    old.publish(domains)
+    again = jobs.begin(jobs.requeue(job.id).id, champion=champion(domains, tiny))
+    jobs.decide(again.id, again.attempt)
+    done = worker.publish(jobs, domains, again, replace(old, request=again.request))
+    assert (done.status, done.version, done.promoted, champion(domains, tiny)) == (Status.SUCCEEDED, 3, False, 2)
+    assert done.report is not None
+    assert "version 2 is champion, and was not when this job first began" in done.report["promotion"]
+    assert domains.report("news", 3)["promotion"] == done.report["promotion"]
+
+
+def test_a_job_that_is_retried_while_the_champion_stays_is_promoted(
+    tiny: EncoderArtifact, domains: DomainStore, tmp_path: Path
+) -> None:
+    jobs = JobStore(tmp_path)
+    asked = result(tiny, law(500, 0.0, 1), law(100, 0.0, 2), "always")
+    for version in (1, 2):  # also a domain's first
+        job = jobs.begin(job_of(jobs, asked.request).id, champion=champion(domains, tiny))
+        jobs.interrupt(job.id)
+        again = jobs.begin(jobs.requeue(job.id).id)
+        done = worker.publish(jobs, domains, again, replace(asked, request=again.request))
+        assert (done.version, done.promoted, champion(domains, tiny)) == (version, True, version)
+
+
+def test_an_attempt_whose_place_was_taken_publishes_nothing(
+    tiny: EncoderArtifact, domains: DomainStore, tmp_path: Path
+) -> None:
+    """It had won the decision, and then its process stood still for so long that it was taken for dead."""
+    jobs = JobStore(tmp_path)
+    made = result(tiny, law(500, 0.0, 1), law(100, 0.0, 2), "always")
+    first = jobs.begin(job_of(jobs, made.request).id)
+    assert jobs.decide(first.id, first.attempt)
+    jobs.interrupt(first.id)
+    second = jobs.begin(jobs.requeue(first.id).id)
+    with pytest.raises(JobCancelled):
+        worker.publish(jobs, domains, first, made)
+    assert (domains.versions("news"), champion(domains, tiny)) == ([], None)
+    assert worker.publish(jobs, domains, second, made).version == 1
