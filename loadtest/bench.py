@@ -28,6 +28,7 @@ PARTS = (
     "shadow",
     "domains",
     "many",
+    "resident",
     "overload",
     "memory",
     "growth",

@@ -20,10 +20,10 @@ COUNTS = (1, 10, 100, 1000)
 SENTENCES = 3000
 
 
-def fitted(setup: Setup, store: Path, domain: str = "d0", encoder: str | None = None) -> Path:
+def fitted(setup: Setup, store: Path, domain: str = "d0", encoder: str | None = None, count: int = SENTENCES) -> Path:
     """A version with everything a domain can hold: weights, references, a domain test."""
     artifact = EncoderStore(store).find(encoder or setup.fp32)
-    sentences = (setup.data / "text" / "imdb-reviews.txt").read_text().splitlines()[:SENTENCES]
+    sentences = (setup.data / "text" / "imdb-reviews.txt").read_text().splitlines()[:count]
     wanted = JobRequest(
         domain=domain, method="whitening", promote="always", seed=0, encoder=artifact.digest, encoder_id=artifact.id
     )

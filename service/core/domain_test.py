@@ -1,9 +1,11 @@
 """Is a sentence like the text a domain was calibrated on? One vector, one p-value."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from functools import cached_property, lru_cache
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from threading import Lock
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +20,7 @@ BANDS = np.array([0, 8, 16, 32, 64, 128, 192, 256, 320, 384]) / 384  # of the sp
 NORMS = 2  # statistics beside the bands: log ‖x‖² and log ‖x − μ‖²
 CLIP = 6.0  # whitened coordinates beyond it tell the probe nothing more
 FLOOR = 1e-6  # of an energy, in units of the domain's variance: below is rounding error
-DOUBLED = 32  # domains whose whitening is kept in double precision too
+DOUBLED_BYTES = 40_000_000  # of whitenings kept in double precision too: 33 domains of 384 dimensions, 8 of 768
 LONGEST = 1_000_000  # tokens: no table is made for more
 
 
@@ -90,13 +92,25 @@ class Statistics:
         return out
 
 
-@lru_cache(maxsize=DOUBLED)
+_doubled: "WeakKeyDictionary[Statistics, Doubles]" = (
+    WeakKeyDictionary()
+)  # oldest first; a dropped domain's goes with it
+_adding = Lock()
+
+
 def in_double(statistics: Statistics) -> Doubles:
     """The whitening for products: in float32 those of a matrix and of a single vector differ by 1e-6, here by 1e-15.
 
-    Kept for the domains asked about last: with it a domain would hold three times the memory.
+    Kept for a few domains: with it each would hold three times the memory.
     """
-    return statistics.whitening.astype(np.float64)
+    found = _doubled.get(statistics)
+    if found is None:
+        found = statistics.whitening.astype(np.float64)
+        with _adding:
+            while _doubled and found.nbytes + sum(one.nbytes for one in _doubled.values()) > DOUBLED_BYTES:
+                del _doubled[next(iter(_doubled))]
+            _doubled[statistics] = found
+    return found
 
 
 @dataclass(frozen=True)
@@ -204,6 +218,7 @@ class DomainTest:
     statistics: Statistics
     standardization: Standardization
     combination: Combination
+    identity: object = field(default_factory=object, compare=False, repr=False)  # kept by texts it has judged
 
     def judge(self, pooled: Floats, tokens: Integers, levels: Floats | None = None) -> Judgement:
         """pooled (N, D), tokens (N,), levels (N, L) of a flow's latents -> (N,) each, whatever else is in the batch.

@@ -1,0 +1,76 @@
+"""Does `resident_bytes` bound the memory of many domains? Texts of their own for each, and the cache that keeps them.
+
+loadtest/many.py asks every domain about the same two texts, without a cache. So it saw nothing of texts that kept the
+domain test that had judged them in memory: 600 domains of two texts each held 600 tests at any setting.
+"""
+
+from typing import Any
+
+import httpx
+
+from loadtest import servers
+from loadtest.many import multiply
+from loadtest.servers import Server
+from loadtest.setup import Line, Result, Setup
+from service.adapters.device import GROWTH
+
+COUNT = 600  # domains; 1.7 MB each
+WARM = 20  # requests to `default` before the first look
+RESIDENT = 50_000_000  # bytes; about 30 of the domains
+SENTENCES = 1200  # enough for a domain test
+OTHERS = 80e6  # bytes that grow besides: drift windows (28 MB), whitenings in double precision (40 MB), texts (2.4 MB)
+
+
+def metric(client: httpx.Client, name: str) -> float:
+    """The value of a series without labels."""
+    return next(float(line.split()[1]) for line in client.get("/metrics").text.splitlines() if line.startswith(name))
+
+
+def connected(server: Server) -> httpx.Client:
+    return httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=60)
+
+
+def ask(client: httpx.Client, domain: str, number: int) -> None:
+    pair = [f"Ticket {number}: the printer is on fire.", f"Number {number} asks for a new invoice."]
+    client.post("/similarity", json={"pairs": [pair], "domain": domain}).raise_for_status()
+
+
+def measure(setup: Setup) -> Result:
+    from loadtest.domains import fitted  # noqa: PLC0415 - which takes multiply from loadtest.many
+
+    with servers.own_store(setup.store, setup.fp32) as store:
+        multiply(fitted(setup, store, count=SENTENCES), COUNT)
+        # The images set MALLOC_ARENA_MAX.
+        options: dict[str, Any] = {"environment": {"MALLOC_ARENA_MAX": "2"}, "resident_bytes": RESIDENT}
+        with servers.isosim(store, setup.fp32, **options) as server, connected(server) as client:
+            for number in range(WARM):
+                ask(client, "default", -1 - number)
+            before = server.resident()
+            resident = []
+            for number in range(COUNT):
+                ask(client, f"d{number}", number)
+                if number % 100 == 99:
+                    resident.append(server.resident())
+            counted = metric(client, "isosim_resident_calibration_bytes")
+            cached = metric(client, "isosim_memory_cache_bytes")
+    return {
+        "domains": COUNT,
+        "resident_bytes_setting": RESIDENT,
+        "resident_before": before,
+        "resident_each_100": resident,
+        "metric": counted,
+        "memory_cache": cached,
+    }
+
+
+def lines(result: Result) -> list[Line]:
+    grown = result["resident_each_100"][-1] - result["resident_before"]
+    last = result["resident_each_100"][-1] / result["resident_each_100"][-3]
+    bar = GROWTH * RESIDENT + OTHERS
+    return [
+        Line(
+            "memory that 600 domains add, at most 50 MB of them kept", grown / 1e6, bar / 1e6, at_most=True, unit=" MB"
+        ),
+        Line("resident memory after 600 domains / after 400", last, 1.05, at_most=True),
+        Line("calibrations in memory by the metric", result["metric"] / 1e6, RESIDENT / 1e6, at_most=True, unit=" MB"),
+    ]
