@@ -38,6 +38,11 @@ class Planned:
     providers: list[str]
     execution: Execution
 
+    @property
+    def held(self) -> int:
+        """Bytes of weights in memory."""
+        return self.artifact.encoder.stat().st_size * (2 if self.execution.threads_alone else 1)
+
 
 async def plan(settings: Settings, name: str, *, alone: bool) -> Planned:
     """`alone`: a lone batch may run on all cores, for which the weights are in memory twice.
@@ -122,7 +127,7 @@ class EncoderParts:
             on_failure=lambda _: self.metrics.load_failures.inc(),
         )
         stack.callback(registry.close)
-        tokenizer = FastTokenizer(artifact.tokenizer, artifact.spec.max_length)
+        tokenizer = FastTokenizer(artifact.tokenizer, artifact.spec.max_length, artifact.every_prompt)
         embedder = stack.enter_context(
             Embedder(
                 tokenizer,
@@ -156,7 +161,7 @@ class EncoderParts:
         background: BatchingPlan = dataclasses.replace(plan, runs=1, ahead=0, alone=False, background=True)
         return stack.enter_context(
             Embedder(
-                FastTokenizer(artifact.tokenizer, artifact.spec.max_length),
+                FastTokenizer(artifact.tokenizer, artifact.spec.max_length, artifact.every_prompt),
                 encoder,
                 encoder_digest=artifact.digest,
                 codec=VectorCodec(self.settings.cache_precision, artifact.spec.dim),

@@ -106,6 +106,12 @@ class Metrics:
         self.resident = Reading(
             GaugeMetricFamily, "isosim_resident_calibration_bytes", "Bytes of the calibrations in memory", r
         )
+        self.resident_limit = Reading(
+            GaugeMetricFamily,
+            "isosim_resident_calibration_limit_bytes",
+            "Bytes of calibrations that may stay in memory: what is set, or what the container's limit leaves",
+            r,
+        )
         self.load_failures = Counter(
             "isosim_calibration_load_failures_total", "Champions that could not be loaded", registry=r
         )

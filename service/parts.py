@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import importlib.util
 import logging
 import time
 from collections.abc import AsyncIterator
@@ -12,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 from threadpoolctl import threadpool_limits
 
 from service.adapters.artifacts import try_lock
+from service.adapters.device import memory_limit, plan_resident
 from service.adapters.domain_store import DomainStore
 from service.adapters.job_census import JobCensus
 from service.adapters.job_store import JobStore
 from service.adapters.local_jobs import LocalJobs
 from service.adapters.migration_store import MigrationStore
+from service.adapters.onnx_engine import on_gpu
 from service.adapters.redis_cache import RedisCache
 from service.adapters.redis_limits import RedisLimits
 from service.adapters.redis_pulse import beat
@@ -88,9 +91,16 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         limits = await stack.enter_async_context(shared_limits(settings, url, metrics))
         servings = Servings(MigrationStore(store), metrics)
         await servings.refresh_migrations()  # first: a server that may not answer for a domain knows it from the start
-        resident = settings.resident_bytes // (1 if following is None else 2)
+        resident = settings.resident_bytes or plan_resident(
+            memory_limit(),
+            settings.memory_cache_bytes + sum(planned.held for planned in (first, following) if planned is not None),
+            gpu=on_gpu(first.providers),
+            jobs=url is None and importlib.util.find_spec("torch") is not None,
+        )
+        metrics.resident_limit.read = lambda: resident
         memory = MemoryCache(settings.memory_cache_bytes)
-        parts = EncoderParts(settings, metrics, domain_store, servings, memory, shared, resident)
+        each = resident if following is None else resident // 2
+        parts = EncoderParts(settings, metrics, domain_store, servings, memory, shared, each)
         quiet = await parts.open_both(first, following, stack)
         metrics.resident.read = lambda: servings.resident
         runner: JobRunner

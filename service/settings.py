@@ -66,7 +66,7 @@ class Settings(BaseSettings):
     max_wait: PositiveFloat = 0.6  # s a newcomer may be expected to wait for the device; beyond it callers get 429
 
     # Calibrations in memory
-    resident_bytes: PositiveInt = 2**30  # of loaded calibrations; 1.6 MB each at 384 dimensions, so about 650 domains
+    resident_bytes: NonNegativeInt = 0  # of loaded calibrations; 0: what the memory limit leaves, 1 GiB without one
 
     # Cache
     memory_cache_bytes: NonNegativeInt = 64 * 2**20  # 64 MiB hold about 35,000 vectors of 384; 0: no memory cache

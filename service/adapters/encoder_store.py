@@ -47,6 +47,11 @@ class EncoderArtifact:
         return self.spec.digest
 
     @property
+    def every_prompt(self) -> set[str]:
+        """What may stand before a text."""
+        return {self.spec.prompt, *self.prompts.values()}
+
+    @property
     def joined(self) -> Path:
         return self.folder / JOINED
 

@@ -5,7 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from service.adapters.device import CPU_TOKENS, GPU_TOKENS, MOST_RUNS, Execution, plan_execution, usable_cores
+from service.adapters.device import (
+    CPU_TOKENS,
+    GPU_TOKENS,
+    GROWTH,
+    LEAST_RESIDENT,
+    MOST_RUNS,
+    PROCESS,
+    RESIDENT,
+    Execution,
+    memory_limit,
+    plan_execution,
+    plan_resident,
+    usable_cores,
+)
 
 CPU, GPU = ["CPUExecutionProvider"], ["CUDAExecutionProvider", "CPUExecutionProvider"]
 
@@ -19,6 +32,61 @@ def test_a_containers_limit_counts(tmp_path: Path, limit: str, cores: int | None
 def test_a_limit_above_the_cores_there_are_is_none(tmp_path: Path) -> None:
     (tmp_path / "cpu.max").write_text("100000000 100000")
     assert usable_cores(tmp_path) == len(os.sched_getaffinity(0)) == usable_cores(tmp_path / "absent")
+
+
+NONE_1 = 9223372036854771712  # what version 1 writes without a limit
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "limit"),
+    [
+        ("0::/", {"memory.max": GIB}, GIB),  # a container's own group is the root it sees
+        ("0::/", {"memory.max": "max"}, None),
+        ("0::/", {}, None),  # the root of a machine has no such file
+        ("0::/", {"memory.max": "max", "memory/memory.limit_in_bytes": GIB}, GIB),  # hybrid: memory is version 1's
+        ("0::/a/b/c", {"a/memory.max": GIB, "a/b/memory.max": 3 * GIB, "a/b/c/memory.max": "max"}, GIB),
+        ("0::/a/b/c", {"a/memory.max": "max", "a/b/c/memory.max": 2 * GIB, "other/memory.max": GIB}, 2 * GIB),
+        ("0::/../../kubepods/x", {"memory.max": GIB}, GIB),
+        ("5:cpu:/x\n4:memory:/", {"memory/memory.limit_in_bytes": GIB}, GIB),
+        ("4:memory:/docker/0123", {"memory/memory.limit_in_bytes": GIB}, GIB),  # the path is the host's
+        (
+            "7:cpuset,memory:/pods/x",
+            {"memory/pods/memory.limit_in_bytes": GIB, "memory/pods/x/memory.limit_in_bytes": NONE_1},
+            GIB,
+        ),
+        ("4:memory:/x\n0::/x", {"memory/memory.limit_in_bytes": NONE_1, "x/cpu.max": "max 100000"}, None),
+        ("not a cgroup's line", {"memory.max": "?"}, None),
+    ],
+)
+def test_a_memory_limit_is_the_smallest_of_a_group_and_those_around_it(
+    tmp_path: Path, own: str, files: dict[str, int | str], limit: int | None
+) -> None:
+    """Folders as Linux lays them out, for cgroup version 2, version 1 and both."""
+    for name, content in files.items():
+        file = tmp_path / "cgroup" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"{content}\n")
+    (tmp_path / "self").write_text(own + "\n")
+    assert memory_limit(tmp_path / "cgroup", tmp_path / "self") == limit
+
+
+def test_another_system_has_no_memory_limit(tmp_path: Path) -> None:
+    assert memory_limit(tmp_path / "absent", tmp_path / "neither") is None
+
+
+@pytest.mark.parametrize("limit", [GIB, 2 * GIB, 8 * GIB])
+def test_calibrations_get_what_the_limit_leaves(limit: int) -> None:
+    held = 240 * 2**20  # two copies of the default encoder, and the memory cache
+    found = plan_resident(limit, held)
+    assert found * GROWTH + held + PROCESS == pytest.approx(limit)
+    assert plan_resident(limit, held, jobs=True) == pytest.approx(found / 2, abs=1)
+    assert plan_resident(limit, held, gpu=True) <= found
+
+
+def test_a_small_container_keeps_some_calibrations_and_without_a_limit_there_is_a_gib_at_most() -> None:
+    assert plan_resident(300 * 2**20, 200 * 2**20) == LEAST_RESIDENT
+    assert LEAST_RESIDENT <= plan_resident(None, 0) <= RESIDENT
 
 
 def plan(providers: list[str], cores: int, **given: int) -> Execution:

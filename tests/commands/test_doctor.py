@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from service.commands.diagnosis import machine, packages, redis_server
+from service.settings import Settings
 from tests.commands.conftest import Run
 from tests.conftest import RedisServer, Serve, free_port
 
@@ -153,6 +154,16 @@ def test_a_containers_limits_are_read(tmp_path: Path) -> None:
     (tmp_path / "cpu.max").write_text("max 100000")
     (tmp_path / "memory.max").write_text("max")
     assert machine.cores(tmp_path).state == machine.memory(tmp_path).state == "ok"
+
+
+def test_calibrations_that_may_take_more_than_the_memory_limit_leaves_are_a_warning(
+    tmp_path: Path, calibrated_store: Path
+) -> None:
+    (tmp_path / "memory.max").write_text(str(2**30))
+    for given, state in ((0, "ok"), (2**28, "ok"), (2**30, "warning")):
+        settings = Settings(model_store=calibrated_store, encoder="tiny", resident_bytes=given)
+        (found,) = machine.calibrations(settings, tmp_path)
+        assert found.state == state, given
 
 
 def test_packages_that_are_there_are_well() -> None:

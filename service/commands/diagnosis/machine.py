@@ -1,5 +1,6 @@
 """Cores, memory, port: what the process is given."""
 
+import importlib.util
 import os
 import socket
 import urllib.error
@@ -7,8 +8,11 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-from service.adapters.device import usable_cores
+from service.adapters.device import memory_limit, plan_resident, usable_cores
+from service.adapters.encoder_store import EncoderStore
+from service.adapters.onnx_engine import choose_providers, on_gpu
 from service.commands.diagnosis.finding import Finding, fault, ok, warning
+from service.core.errors import IsosimError
 from service.settings import Settings
 
 CGROUP = Path("/sys/fs/cgroup")
@@ -18,6 +22,7 @@ RESIDENT = 400 * 2**20  # bytes: a loaded server held 385 MiB after ten minutes 
 def look(settings: Settings) -> Iterator[Finding]:
     yield cores()
     yield memory()
+    yield from calibrations(settings)
     yield port(settings)
 
 
@@ -36,14 +41,36 @@ def cores(root: Path = CGROUP) -> Finding:
 
 
 def memory(root: Path = CGROUP) -> Finding:
-    try:
-        limit = int((root / "memory.max").read_text())
-    except (OSError, ValueError):
+    limit = memory_limit(root)
+    if limit is None:
         return ok("memory", "no limit by cgroup")
     found = f"limit {limit / 2**20:,.0f} MiB"
     if limit < RESIDENT:
         return warning("memory", found, f"the default encoder under load takes up to {RESIDENT / 2**20:.0f} MiB")
     return ok("memory", found)
+
+
+def calibrations(settings: Settings, root: Path = CGROUP) -> Iterator[Finding]:
+    """How much of the memory loaded calibrations may take, and whether the limit has room for it."""
+    try:
+        artifact = EncoderStore(settings.model_store).find(settings.encoder)
+        gpu = on_gpu(choose_providers(settings.providers, artifact.calibrator))
+        weights = artifact.encoder.stat().st_size
+    except (IsosimError, OSError):  # another finding says so
+        return
+    limit, alone = memory_limit(root), settings.alone and not gpu and usable_cores(root) > 1
+    held = settings.memory_cache_bytes + weights * (2 if alone else 1)
+    jobs = settings.redis_address is None and importlib.util.find_spec("torch") is not None
+    room = plan_resident(limit, held, gpu=gpu, jobs=jobs)
+    given = settings.resident_bytes
+    if limit is not None and given > plan_resident(limit, held, gpu=gpu):
+        yield warning(
+            "calibrations",
+            f"up to {given / 2**20:,.0f} MiB may be loaded, the memory limit has room for {room / 2**20:,.0f}",
+            "unset ISOSIM_RESIDENT_BYTES, which then follows the limit, or raise the limit",
+        )
+    else:
+        yield ok("calibrations", f"up to {(given or room) / 2**20:,.0f} MiB of them stay in memory")
 
 
 def port(settings: Settings) -> Finding:
