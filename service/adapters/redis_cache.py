@@ -12,7 +12,7 @@ from service.adapters.tasks import end
 
 Event = Literal["error", "open", "dropped"]
 
-PREFIX = b"isosim:v2:"
+PREFIX = b"isosim:v3:"  # with the version of an entry (core/texts.py): replicas of two releases do not meet
 FAILURES = 3  # in a row before the circuit opens
 PAUSE = 2.0  # s of an open circuit before one request tries again
 BACKLOG = 8192  # entries waiting to be stored; more are dropped and counted

@@ -36,7 +36,10 @@ V1_STATUSES = (400, 404, 409, 413, 415, 424, 429)
 @router.post("/v2/rerank", response_model=list[Rank] | RerankResponse, responses=documented(*STATUSES))
 @router.post("/v1/rerank", response_model=list[Rank] | RerankResponse, responses=documented_v1(*V1_STATUSES))
 async def rerank(body: Annotated[RerankRequest, Body()], service: ServiceDep, trace: TraceDep) -> Response:
-    """Texts by how well they match the query, best first: `percentile`, or `similarity` where there is no reference."""
+    """Texts by how well they match the query, best first: `percentile`, or `similarity` where there is no reference.
+
+    A text without any token that the encoder knows comes last, with 0.
+    """
     texts = candidates(body, service)
     check_text(body.query, "query", service.settings.max_characters)
     name_ignored(trace, body)
@@ -46,7 +49,10 @@ async def rerank(body: Annotated[RerankRequest, Body()], service: ServiceDep, tr
     found = await scores(service, trace, model.calibration, embedded, 0, slice(1, None))
     relevance = relevance_of(found, model, raw=body.raw_scores)
     limits = [limit for limit in (body.top_n, body.top_k) if limit is not None]
-    best = np.lexsort((np.arange(len(texts)), -found.similarity, -relevance))[: min(limits, default=None)].tolist()
+    blind = np.zeros(len(texts), bool) if found.unreadable is None else found.unreadable
+    relevance, similarity = np.where(blind, 0.0, relevance), np.where(blind, 0.0, found.similarity)
+    order = np.lexsort((np.arange(len(texts)), -similarity, -relevance, blind))
+    best = order[: min(limits, default=None)].tolist()
     if body.texts is not None:
         shown = {"text": texts} if body.return_text else {}
         return json_response(

@@ -115,9 +115,14 @@ SimilarityRequest = Annotated[
 ]
 
 
+Flag = Literal["truncated", "unreadable", "out_of_domain"]
+
+
 class PairFlags(BaseModel):
-    a: list[Literal["truncated", "out_of_domain"]]
-    b: list[Literal["truncated", "out_of_domain"]]
+    """Of each text: it was cut; no token of it is known to the encoder; it is unlike the domain's own text."""
+
+    a: list[Flag]
+    b: list[Flag]
 
 
 class PairNumbers(BaseModel):

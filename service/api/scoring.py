@@ -160,6 +160,8 @@ def note(service: Service, trace: Trace, calibration: Calibration, embedded: Emb
     trace.headers["x-isosim-encoder"] = calibration.encoder
     trace.timings = embedded.timings
     trace.scored = Scored(calibration, embedded, spent, time.perf_counter())
+    if any(text.unreadable for text in embedded.texts):
+        trace.headers["x-isosim-flags"] = "unreadable"
     service.metrics.truncated.inc(sum(text.truncated for text in embedded.texts))
     service.metrics.observe_timings(embedded.timings, spent)
 

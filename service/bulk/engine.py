@@ -22,7 +22,7 @@ from service.bulk.places import Place, reaching
 from service.bulk.plan import Plan
 from service.bulk.rows import faults
 from service.bulk.vectors import Vectors
-from service.bulk.writing import VECTOR, encoded, vector_column
+from service.bulk.writing import UNREADABLE, VECTOR, encoded, vector_column
 from service.core.calibration import Calibration, DomainRef, Matrix
 from service.core.embedding import Embedded, Timings
 from service.core.errors import Conflict, InvalidInput
@@ -52,7 +52,7 @@ class Outcome:
 def result_columns(plan: Plan) -> tuple[str, ...]:
     """The columns a plan adds to those kept."""
     if plan.task == "embed":
-        return (ROW, VECTOR, "truncated", ERROR)
+        return (ROW, VECTOR, "truncated", UNREADABLE, ERROR)
     return (ROW, "cosine", "similarity", "percentile", "probability", "flags_a", "flags_b", ERROR)
 
 
@@ -65,7 +65,7 @@ class Engine:
         artifact = EncoderStore(store).find(f"{plan.encoder}@{plan.digest}")
         providers = PROVIDERS[plan.device]
         self.vectors = Vectors(
-            FastTokenizer(artifact.tokenizer, artifact.spec.max_length),
+            FastTokenizer(artifact.tokenizer, artifact.spec.max_length, artifact.every_prompt),
             OnnxEncoder(artifact.encoder, providers, threads, artifact.spec.pad_token_id),
             VectorCodec(plan.options.precision, artifact.spec.dim),
             artifact.spec.prompt,
@@ -124,10 +124,13 @@ class Engine:
     ) -> dict[str, pa.Array]:
         found = self.calibration.latents(pooled) if self.plan.options.space == "calibrated" else pooled
         found = normalized(found) if self.plan.options.normalize else found
-        truncated = np.array([text.truncated for text in texts], bool)
+        flags = {
+            "truncated": np.array([text.truncated for text in texts], bool),
+            UNREADABLE: np.array([text.unreadable for text in texts], bool),
+        }
         return {
             VECTOR: vector_column(found[sides[0]], good, count),
-            "truncated": spread(truncated[sides[0]].tolist(), good, count, pa.bool_()),
+            **{name: spread(flag[sides[0]].tolist(), good, count, pa.bool_()) for name, flag in flags.items()},
         }
 
     def _scored(

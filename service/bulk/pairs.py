@@ -16,7 +16,7 @@ from service.adapters.artifacts import from_facts
 from service.bulk.places import Place
 from service.bulk.plan import DONE, PLAN, SUCCESS, Plan, check_same
 from service.bulk.search import MARGIN, Cells, index_of
-from service.bulk.writing import VECTOR, encoded
+from service.bulk.writing import UNREADABLE, VECTOR, encoded
 from service.core.advice import Advice, advise
 from service.core.calibration import Calibration, Matrix
 from service.core.errors import Conflict, InvalidInput
@@ -80,11 +80,13 @@ def threshold_of(calibration: Calibration, fmr: float) -> Advice:
 
 
 def load(vectors: Place, plan: Plan, keep: Sequence[str]) -> tuple[Any, Matrix, pa.Table]:
-    """Rows that have a vector, these vectors (N, D), and their kept columns."""
+    """Rows with a text that the encoder can read, their vectors (N, D), and their kept columns."""
     rows, parts, kept = [], [], []
     for part in plan.parts:
         table = pq.read_table(io.BytesIO(vectors.read(plan.name(part))))
         table = table.filter(pc.is_valid(table[VECTOR]))
+        if UNREADABLE in table.column_names:  # not in vectors of earlier releases
+            table = table.filter(pc.invert(table[UNREADABLE]))  # all of them would be each other's copies
         array = table[VECTOR].combine_chunks()
         rows.append(table["row"].to_numpy())
         parts.append(np.asarray(array.flatten(), np.float32).reshape(len(table), array.type.list_size))

@@ -29,7 +29,7 @@ class Vectors:
             vectors[rows] = self.encode([tokens[row].ids for row in rows])
         vectors = self.codec.round(vectors)
         every = zip(vectors, tokens, strict=True)
-        return vectors, [Pooled(vector, len(one.ids), one.truncated) for vector, one in every]
+        return vectors, [Pooled(vector, len(one.ids), one.truncated, one.unreadable) for vector, one in every]
 
     def _tokens(self, texts: list[str]) -> list[Tokens]:
         try:
@@ -37,7 +37,7 @@ class Vectors:
         except TokenizerFailure as error:
             raise TokenizerFailure(f"{error} (one of {len(texts)} rows)") from error
         # A text of nothing but control characters has no tokens where no special ones are added.
-        return [one if one.ids else Tokens([self.encode.pad_token_id], one.truncated) for one in found]
+        return [one if one.ids else one._replace(ids=[self.encode.pad_token_id]) for one in found]
 
 
 def batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from service.core.calibration import Matrix
 
 FORMS = ("parquet", "csv", "jsonl")
-VECTOR = "vector"
+VECTOR, UNREADABLE = "vector", "unreadable"
 
 
 def vector_column(vectors: Matrix, rows: "np.ndarray[Any, np.dtype[np.intp]]", count: int) -> pa.Array:

@@ -121,6 +121,7 @@ def facts_of(manifest: dict[str, Any], report: dict[str, Any]) -> list[tuple[str
         ("promotion", report.get("promotion")),
         ("encoder", f"{encoder['id']} ({encoder['digest'][:12]})"),
         ("sentences", f"{report['sentences']:,} distinct of {report['posted']:,}" if "posted" in report else None),
+        ("unreadable", left_out(report)),
         ("created", manifest["created"]),
     ]
     if reference is not None:
@@ -132,6 +133,11 @@ def facts_of(manifest: dict[str, Any], report: dict[str, Any]) -> list[tuple[str
     facts.append(("labels", None if not labels else f"{labels.get('posted', 0):,} pairs; scores carry a probability"))
     facts.append(("flags", "texts foreign to the domain" if report.get("domain_test") else None))
     return [(name, value) for name, value in facts if value is not None]
+
+
+def left_out(report: dict[str, Any]) -> str | None:
+    count = report.get("unreadable")
+    return None if not count else f"{count:,} distinct sentences without a token that the encoder knows, left out"
 
 
 def figure(value: float | None) -> str:

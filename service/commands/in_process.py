@@ -57,7 +57,7 @@ class InProcess:
             StoredCalibrations(DomainStore(store), calibrator, self.artifact.digest), self.artifact.digest
         )
         self.embedder = Embedder(
-            FastTokenizer(self.artifact.tokenizer, self.artifact.spec.max_length),
+            FastTokenizer(self.artifact.tokenizer, self.artifact.spec.max_length, self.artifact.every_prompt),
             encoder,
             encoder_digest=self.artifact.digest,
             codec=VectorCodec(settings.cache_precision, self.artifact.spec.dim),

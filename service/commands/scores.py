@@ -124,6 +124,7 @@ class ColumnWriter:
     def _numbers(self, row: Row) -> str:
         mark = "" if not self.layout.marked else "✓  " if row["match"] else "   "
         percentile = "–" if row["percentile"] is None else f"{row['percentile']:.7f}"
+        percentile = "unreadable" if is_unreadable(row) else percentile
         line = f"{mark}{row['similarity']:10.4f}  {percentile:>10}"
         if self.layout.probability:
             line += f"  {'–' if row['probability'] is None else format(row['probability'], '.4f'):>11}"
@@ -146,6 +147,11 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
-def ranked(row: Row) -> tuple[float, int]:
-    """The most similar first; of equals the earlier."""
-    return -float(np.float32(row["similarity"])), row["line"]
+def is_unreadable(row: Row) -> bool:
+    """Whether the encoder knows no token of one side: the similarity says nothing."""
+    return any("unreadable" in flags for flags in row["flags"].values())
+
+
+def ranked(row: Row) -> tuple[bool, float, int]:
+    """The most similar first, unreadable pairs last; of equals the earlier."""
+    return is_unreadable(row), -float(np.float32(row["similarity"])), row["line"]

@@ -16,7 +16,17 @@ from service.commands.console import remark
 from service.commands.in_process import CHUNK, InProcess
 from service.commands.pairs import Pair, against, aligned, chunked, tabbed
 from service.commands.progress import bar
-from service.commands.scores import ColumnWriter, JsonWriter, Layout, Row, TabWriter, Writer, ranked, scored
+from service.commands.scores import (
+    ColumnWriter,
+    JsonWriter,
+    Layout,
+    Row,
+    TabWriter,
+    Writer,
+    is_unreadable,
+    ranked,
+    scored,
+)
 from service.commands.shared import AsJson, EncoderId, Store, stored
 from service.core.advice import NO_REFERENCE, SMALLEST_FMR
 from service.core.calibration import Calibration
@@ -78,15 +88,21 @@ def similarity(
         streams = not sort and top is None
 
         def rows() -> Iterator[list[Row]]:
-            empty = True
+            empty, unreadable = True, 0
             with bar("scoring", wanted=not (streams and sys.stdout.isatty())) as progress:
                 for pairs in chunked(pairs_of(texts, one), CHUNK):
                     found = scored(parts, calibration, pairs)
                     empty = empty and not found
+                    unreadable += sum(map(is_unreadable, found))
                     progress(f"{texts[0].number:,} lines", texts[0].share)
                     if limited:
                         found = [row | {"match": matches(row, threshold, fmr)} for row in found]
                     yield [row for row in found if every or row.get("match", True)]
+            if unreadable:
+                remark(
+                    f"isosim: {unreadable:,} pairs have a text without any token that the encoder knows (unreadable): "
+                    "their similarity says nothing, their percentile is 0, and they never match"
+                )
             if empty:
                 raise EmptyInput(f"{texts[0].name} is empty")
 
@@ -116,6 +132,8 @@ def pairs_of(texts: list[TextLines], one: str | None) -> Iterator[list[Pair]]:
 
 
 def matches(row: Row, threshold: float | None, fmr: float | None) -> bool:
+    if is_unreadable(row):
+        return False
     if threshold is not None:
         return bool(row["similarity"] >= threshold)
     assert fmr is not None  # noqa: S101 - one of the two is given

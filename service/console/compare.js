@@ -11,7 +11,11 @@ const EXAMPLE = {
   a: "A man is playing a guitar.",
   b: ["Someone plays an instrument.", "A person strums a guitar on stage.", "A man is not playing a guitar.", "Shares fell in London."].join("\n"),
 };
-const FLAGS = { truncated: "cut off: longer than the encoder reads", out_of_domain: "does not look like the domain's text" };
+const FLAGS = {
+  truncated: "cut off: longer than the encoder reads",
+  unreadable: "the encoder knows no word of it, so that its scores mean nothing",
+  out_of_domain: "does not look like the domain's text",
+};
 
 export async function openCompare([left = "default", right = ""], context) {
   const { server, signal } = context;
@@ -105,7 +109,8 @@ function offer(element, domains, chosen, none) {
 /** The answers as one table, the highest first where there are many; a heading above the columns of each version. */
 function scores(pairs, asked, answers, sorted) {
   const order = pairs.map((_, index) => index);
-  if (sorted) order.sort((i, j) => answers[0].similarity[j] - answers[0].similarity[i]);
+  const unreadable = ({ flags: all }, row) => Object.values(all[row]).some((found) => found.includes("unreadable"));
+  if (sorted) order.sort((i, j) => unreadable(answers[0], i) - unreadable(answers[0], j) || answers[0].similarity[j] - answers[0].similarity[i]);
   const columns = answers.map((answer) => [
     ["Similarity", (row) => score(answer.similarity[row], 4)],
     answer.percentile && ["Percentile", (row) => h("span", {}, percent(answer.percentile[row]), h("span", { class: "muted small under" }, `${oneIn(answer.percentile[row])} as high`))],

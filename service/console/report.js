@@ -59,12 +59,13 @@ function save(name, content) {
 
 function provenance(version, report) {
   const spent = Object.values(report.duration_seconds ?? {}).reduce((sum, part) => sum + part, 0);
-  const duplicates = report.posted - report.sentences;
+  const duplicates = report.posted - report.sentences - (report.unreadable ?? 0);
   const { labels } = report;
   return facts([
     ["Made", ago(version.created)],
     ["Distinct sentences", report.sentences === undefined ? null
       : `${count(report.sentences)}${duplicates > 0 ? ` of ${count(report.posted)} posted` : ""}`],
+    ["Texts the encoder knows no word of", report.unreadable ? `${count(report.unreadable)}, left out` : null],
     ["Labelled pairs", labels ? `${count(labels.pairs)}, mean label ${score(labels.mean_label, 2)}` : "none"],
     ["Method asked for", report.asked],
     ["Seed", report.seed === undefined ? null : String(report.seed)],

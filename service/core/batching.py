@@ -290,7 +290,9 @@ class MicroBatcher:
                 vectors = self.codec.round(self.encoder.run(prepared, alone=alone))
             for work, vector in zip(batch, vectors, strict=True):
                 # A copy of its own: a row would keep the whole batch alive in the cache.
-                work.result = Pooled(vector.copy(), work.length, work.tokens is not None and work.tokens.truncated)
+                tokens = work.tokens
+                truncated, unreadable = (False, False) if tokens is None else (tokens.truncated, tokens.unreadable)
+                work.result = Pooled(vector.copy(), work.length, truncated, unreadable)
         except IsosimError as known:
             error = known
         except Exception as unknown:  # the loop's boundary: a thread must outlive a bad batch

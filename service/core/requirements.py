@@ -23,11 +23,18 @@ def fewest_sentences(method: str, dim: int) -> int:
     return FEWEST_FOR_A_FLOW if "flow" in name else FEWEST_SENTENCES
 
 
-def check_sentences(method: str, dim: int, distinct: int) -> None:
-    """Raises InvalidInput, saying how many are needed."""
+def check_sentences(method: str, dim: int, distinct: int, *, unreadable: int = 0) -> None:
+    """`unreadable`: sentences that were left out. Raises InvalidInput, saying how many are needed."""
     needed = fewest_sentences(method, dim)
     if distinct < needed:
-        raise InvalidInput(f"texts: {distinct} distinct sentences; method {method!r} needs at least {needed}")
+        raise InvalidInput(
+            f"texts: {distinct} distinct sentences; method {method!r} needs at least {needed}{besides(unreadable)}"
+        )
+
+
+def besides(unreadable: int) -> str:
+    """The end of a message that counts what was given."""
+    return f" ({unreadable} more hold no token that the encoder knows)" if unreadable else ""
 
 
 class LabelSummary:
@@ -45,23 +52,24 @@ class LabelSummary:
         if len(self._pairs) < FEWEST_LABELS:
             self._pairs.add((min(a, b), max(a, b)))
 
-    def check(self) -> None:
-        """Raises InvalidInput: too few distinct pairs, or all labels alike."""
+    def check(self, *, unreadable: int = 0) -> None:
+        """`unreadable`: pairs that were left out. Raises InvalidInput: too few distinct pairs, or all labels alike."""
         if len(self._pairs) < FEWEST_LABELS:
             raise InvalidInput(
                 f"labels: {len(self._pairs)} distinct labelled pairs were posted, at least {FEWEST_LABELS} are needed"
+                + besides(unreadable)
             )
         if self.lowest == self.highest:
             needed = "both kinds, 0 and 1" if self.lowest in (0.0, 1.0) else "more than one grade"
             raise InvalidInput(f"labels: all are {self.lowest:g}; a probability needs {needed}")
 
 
-def check_labels(labels: Iterable[LabelledPair]) -> None:
+def check_labels(labels: Iterable[LabelledPair], *, unreadable: int = 0) -> None:
     """Raises InvalidInput where nothing can be learnt."""
     summary = LabelSummary()
     for pair in labels:
         summary.add(*pair)
-    summary.check()
+    summary.check(unreadable=unreadable)
 
 
 def distinct_labels(labels: Sequence[LabelledPair]) -> list[LabelledPair]:

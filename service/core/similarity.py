@@ -24,6 +24,7 @@ class Scores:
     percentile: Doubles | None  # None: the domain has no reference
     probability: Doubles | None  # None: the domain was given no labels
     judgement: Judgement | None  # None: the domain has no test of what belongs to it
+    unreadable: npt.NDArray[np.bool_] | None = None  # pairs with a text without a known token; None: there are none
 
 
 def cosine(a: Matrix, b: Matrix) -> npt.NDArray[np.float32]:
@@ -36,7 +37,11 @@ def cosine(a: Matrix, b: Matrix) -> npt.NDArray[np.float32]:
 
 
 def score(calibration: Calibration, texts: Sequence[Pooled], pooled: Matrix, left: Rows, right: Rows) -> Scores:
-    """Scores the pairs (left[i], right[i]) of N texts, whose vectors are the rows of `pooled` (N, D)."""
+    """Scores the pairs (left[i], right[i]) of N texts, whose vectors are the rows of `pooled` (N, D).
+
+    All texts without a known token have nearly the same vector, which says nothing of how alike they are: the
+    percentile and the probability of their pairs are 0.
+    """
     model = calibration.model
     latents = calibration.latents(pooled)
     raw = cosine(pooled[left], pooled[right])
@@ -44,14 +49,21 @@ def score(calibration: Calibration, texts: Sequence[Pooled], pooled: Matrix, lef
     rates = model.false_match_rates(latents, left, right, similarity)
     labelled = None if model.probability is None or rates is None else model.probability.probability(rates)
     judgement = None if model.domain_test is None else judge(model.domain_test, texts, pooled, latents, calibration)
-    return Scores(raw, similarity, None if rates is None else 1.0 - rates, labelled, judgement)
+    percentile = None if rates is None else 1.0 - rates
+    blind = [row for row, text in enumerate(texts) if text.unreadable]
+    unreadable = np.isin(left, blind) | np.isin(right, blind) if blind else None
+    if unreadable is not None:
+        for column in (percentile, labelled):
+            if column is not None:
+                column[unreadable] = 0.0
+    return Scores(raw, similarity, percentile, labelled, judgement, unreadable)
 
 
 def judge(
     test: DomainTest, texts: Sequence[Pooled], pooled: Matrix, latents: Matrix, calibration: Calibration
 ) -> Judgement:
     """The test's judgement of each text, remembered with the text: nothing but its vector enters it."""
-    known = [text.judged for text in texts if text.judged is not None and text.judged[0] is test]
+    known = [text.judged for text in texts if text.judged is not None and text.judged[0] is test.identity]
     if len(known) == len(texts):
         _, p_values, distances = zip(*known, strict=True)
         return Judgement(np.array(p_values), np.array(distances))
@@ -59,13 +71,16 @@ def judge(
     judgement = test.judge(pooled, np.array([text.tokens for text in texts]), energies)
     columns = (judgement.p_values.tolist(), judgement.distances.tolist())
     for text, p_value, distance in zip(texts, *columns, strict=True):
-        text.judged = (test, p_value, distance)
+        text.judged = (test.identity, p_value, distance)
     return judgement
 
 
 def flags_of(embedded: Embedded, scores: Scores) -> list[list[str]]:
-    """What a caller should know of each text asked for: `truncated`, `out_of_domain`."""
+    """What a caller should know of each text asked for: `truncated`, `unreadable`, `out_of_domain`."""
     flags = [["truncated"] if text.truncated else [] for text in embedded.texts]
+    for text, own in zip(embedded.texts, flags, strict=True):
+        if text.unreadable:
+            own.append("unreadable")
     if scores.judgement is not None:
         for row in np.flatnonzero(scores.judgement.p_values < FALSE_ALARMS):
             flags[row].append("out_of_domain")

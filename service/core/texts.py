@@ -17,6 +17,7 @@ Side = Literal["right", "left"]  # the end of the text that truncation takes awa
 class Tokens(NamedTuple):
     ids: list[int]
     truncated: bool
+    unreadable: bool = False  # none of them is a known one: only special and unknown tokens
 
 
 Content = str | tuple[int, ...]  # a text, or the tokens that a caller has made of it, special ones included
@@ -25,12 +26,17 @@ Tokenize = Callable[[Sequence[Content], Side], list[Tokens]]
 
 @dataclass(eq=False, slots=True)
 class Pooled:
-    """A text's frozen-encoder vector (D,), its tokens (special ones included), and whether it was cut."""
+    """A text's frozen-encoder vector (D,), its tokens (special ones included), and whether it was cut.
+
+    `unreadable`: no token of it is known, so that other texts have the same vector. `judged` holds the identity of the
+    domain test that last looked, its p-value and its distance: the test itself would stay in memory with the text.
+    """
 
     vector: npt.NDArray[np.float32]
     tokens: int
     truncated: bool
-    judged: tuple[object, float, float] | None = None  # by the domain test that last looked: p-value, distance
+    unreadable: bool = False
+    judged: tuple[object, float, float] | None = None
 
 
 class Text(NamedTuple):
@@ -62,6 +68,7 @@ class KeyMaker:
 
 
 HEADER = struct.Struct("<BBH")
+TRUNCATED, UNREADABLE = 1, 2  # bits of the flag byte
 CHECK = 8  # bytes
 
 
@@ -74,7 +81,7 @@ class VectorCodec:
 
     def __init__(self, precision: Literal["float32", "float16"], dim: int) -> None:
         self.exact = precision == "float32"
-        self.version = {"float32": 3, "float16": 4}[precision]  # 1 and 2 had no checksum
+        self.version = {"float32": 5, "float16": 6}[precision]  # 3 and 4 did not say `unreadable`; 1, 2: no checksum
         self.dtype: np.dtype[np.floating] = np.dtype({"float32": "<f4", "float16": "<f2"}[precision])
         self.dim = dim
 
@@ -82,7 +89,8 @@ class VectorCodec:
         return vectors if self.exact else vectors.astype(self.dtype).astype(np.float32)
 
     def encode(self, key: bytes, pooled: Pooled) -> bytes:
-        header = HEADER.pack(self.version, pooled.truncated, min(pooled.tokens, 0xFFFF))
+        flags = TRUNCATED * pooled.truncated | UNREADABLE * pooled.unreadable
+        header = HEADER.pack(self.version, flags, min(pooled.tokens, 0xFFFF))
         entry = header + pooled.vector.astype(self.dtype).tobytes()
         return entry + checksum(key, entry)
 
@@ -94,7 +102,7 @@ class VectorCodec:
         if version != self.version or entry[-CHECK:] != checksum(key, entry[:-CHECK]):
             return None
         vector = np.frombuffer(entry, self.dtype, self.dim, offset=HEADER.size).astype(np.float32)
-        return Pooled(vector, tokens, bool(flags))
+        return Pooled(vector, tokens, bool(flags & TRUNCATED), bool(flags & UNREADABLE))
 
 
 def checksum(key: bytes, entry: bytes) -> bytes:  # CHECK bytes

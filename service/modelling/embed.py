@@ -25,13 +25,25 @@ class Encode(Protocol):
     ) -> tuple[Matrix, npt.NDArray[np.intp]]: ...
 
 
+def unreadable(texts: Sequence[str], artifact: EncoderArtifact) -> set[str]:
+    """The texts without any token that the encoder knows: it gives nearly the same vector to all of them."""
+    tokenize = FastTokenizer(artifact.tokenizer, artifact.spec.max_length, artifact.every_prompt)
+    found: set[str] = set()
+    for start in range(0, len(texts), TOKENIZED):
+        chunk = texts[start : start + TOKENIZED]
+        tokens = tokenize([artifact.spec.prompt + text for text in chunk], "right")
+        found.update(text for text, one in zip(chunk, tokens, strict=True) if one.unreadable)
+    return found
+
+
 class OfflineEncoder:
     """The exported encoder without a server around it."""
 
     def __init__(self, artifact: EncoderArtifact, threads: int = 0, max_length: int | None = None) -> None:
         spec = artifact.spec
         self.spec = spec
-        self.tokenize = FastTokenizer(artifact.tokenizer, min(max_length or spec.max_length, spec.max_length))
+        longest = min(max_length or spec.max_length, spec.max_length)
+        self.tokenize = FastTokenizer(artifact.tokenizer, longest, artifact.every_prompt)
         self.encode = OnnxEncoder(
             artifact.encoder, choose_providers((), artifact.calibrator), threads, spec.pad_token_id
         )

@@ -23,7 +23,7 @@ from service.core.similarity import cosine
 from service.modelling import domain_test, gate, measure, normalization, probability, reference
 from service.modelling.calibrator import group_sizes
 from service.modelling.candidates import Labels
-from service.modelling.embed import Encode, OfflineEncoder
+from service.modelling.embed import Encode, OfflineEncoder, unreadable
 from service.modelling.evidence import noised
 from service.modelling.linear import Spectrum
 from service.modelling.methods import Fitted, Vectors, bits_per_dimension, fit, gaussian_bits_per_dimension, is_flow
@@ -99,10 +99,10 @@ def calibrate_job(
     clock = Clock()
     texts = list(posted.texts)
     distinct = list(dict.fromkeys(texts))
-    check_sentences(request.method, encoder.spec.dim, len(distinct))
-    labels = distinct_labels(posted.labels)
-    if labels:
-        check_labels(labels)
+    blind = unreadable(distinct, encoder)
+    distinct = [text for text in distinct if text not in blind] if blind else distinct
+    check_sentences(request.method, encoder.spec.dim, len(distinct), unreadable=len(blind))
+    labels, unreadable_labels = readable_labels(posted.labels, encoder)
     rng = np.random.default_rng(request.seed)
     embedded = embed(distinct, labels, encode, rng, report, auto=request.method == "auto")
     vectors = embedded.vectors
@@ -154,9 +154,11 @@ def calibrate_job(
         "domain_test": model.domain_test is not None,
         "labels": None,
     }
+    if blind:
+        facts["unreadable"] = len(blind)  # distinct texts without a known token, left out
     if embedded.labels is not None:
         model, learnt = with_labels(model, fitted, embedded.labels, request.seed)
-        facts["labels"] = {**learnt, "posted": len(posted.labels)}
+        facts["labels"] = {**learnt, "posted": len(posted.labels), **unreadable_labels}
     clock.lap("measuring")
     return Result(request, encoder, fitted, model, held_out, {**facts, "duration_seconds": clock.spent})
 
@@ -188,6 +190,25 @@ def embed(
         salad if len(shuffled) else None,
         labelled_vectors(labels, pairs, labelled) if labels else None,
     )
+
+
+def readable_labels(
+    labels: Sequence[LabelledPair], encoder: EncoderArtifact
+) -> tuple[list[LabelledPair], dict[str, int]]:
+    """The distinct pairs of texts that the encoder can read, and how many it cannot, for the report.
+
+    A pair with an unreadable text is served the probability 0, whatever its similarity: it teaches nothing.
+
+    Raises:
+        InvalidInput: labels were given and nothing can be learnt from what is left.
+    """
+    distinct = distinct_labels(labels)
+    blind = unreadable(list({text for a, b, _ in distinct for text in (a, b)}), encoder)
+    kept = [pair for pair in distinct if pair[0] not in blind and pair[1] not in blind] if blind else distinct
+    left_out = len(distinct) - len(kept)
+    if distinct:
+        check_labels(kept, unreadable=left_out)
+    return kept, {"unreadable": left_out} if left_out else {}
 
 
 def labelled_vectors(labels: Sequence[LabelledPair], texts: Sequence[str], vectors: Vectors) -> Labels:
@@ -236,8 +257,7 @@ def label_job(
 ) -> Result:
     """An existing version with probabilities learnt from labels; its map and its scale stay."""
     assert request.base is not None  # noqa: S101 - the caller has looked
-    distinct = distinct_labels(labels)
-    check_labels(distinct)
+    distinct, left_out = readable_labels(labels, encoder)
     stored: StoredVersion = domains.load(request.domain, request.base)
     if stored.manifest["encoder"]["digest"] != encoder.digest:
         raise EncoderMismatch(f"version {request.base} of {request.domain!r} was made for another encoder")
@@ -253,7 +273,7 @@ def label_job(
     earlier = domains.report(request.domain, request.base)
     facts = {
         **earlier,
-        "labels": {**learnt, "posted": len(labels)},
+        "labels": {**learnt, "posted": len(labels), **left_out},
         "base": request.base,
         "duration_seconds": clock.spent,
     }

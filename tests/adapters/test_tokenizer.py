@@ -4,12 +4,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models, pre_tokenizers
 from tokenizers.processors import BertProcessing
 
 from service.adapters.encoder_store import EncoderArtifact, EncoderStore
 from service.adapters.tokenizer import FastTokenizer
 from service.core.errors import InvalidInput, TokenizerFailure
+from tests.modelling.families import trained
 from tests.text import sentences
 
 
@@ -49,8 +50,8 @@ def test_truncation_takes_away_the_end_named(tiny: EncoderArtifact, plain: Token
     whole = plain.encode(LONG).ids
     tokenize = FastTokenizer(tiny.tokenizer, 12)
     (right,), (left,) = tokenize([LONG], "right"), tokenize([LONG], "left")
-    assert right == (whole[:12], True)
-    assert left == (whole[-12:], True)
+    assert right == (whole[:12], True, False)
+    assert left == (whole[-12:], True, False)
 
 
 @pytest.mark.parametrize(("length", "truncated"), [(-1, True), (0, False), (1, False)])
@@ -133,3 +134,56 @@ def test_an_id_outside_the_vocabulary_is_refused(minilm_store: Path, number: int
     artifact = EncoderStore(minilm_store).find("minilm")
     with pytest.raises(InvalidInput, match="30522"):
         FastTokenizer(artifact.tokenizer, 8).decode([[101, number]], skip_special=True)
+
+
+UNKNOWN = ["🙂", "🚀🎉", "ᚠᛇᚻ᛫ᛒᛦᚦ", "ᚠᛇ ᚻᛒ", "中文"]
+SPECIAL = {"wordpiece": ["[PAD]", "[UNK]", "[CLS]", "[SEP]"], "pieces": ["<s>", "<pad>", "</s>", "<unk>"]}
+
+
+@pytest.fixture(scope="module", params=[*SPECIAL, "bytes"])
+def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """WordPiece, SentencePiece's Unigram, and byte-level BPE."""
+    path = tmp_path_factory.mktemp(request.param) / "tokenizer.json"
+    trained(request.param, SPECIAL.get(request.param, ["<s>", "</s>", "<unk>"])).save(str(path))
+    return request.param, path
+
+
+def test_a_text_is_unreadable_where_the_vocabulary_knows_nothing_of_it(family: tuple[str, Path]) -> None:
+    """Byte-level BPE knows every byte: its texts have tokens of their own, and vectors of their own."""
+    kind, path = family
+    tokenize = FastTokenizer(path, 16)
+    assert [one.unreadable for one in tokenize(UNKNOWN, "right")] == [kind != "bytes"] * len(UNKNOWN)
+    mixed = [text + " boat" for text in UNKNOWN] + ["boat " + text for text in UNKNOWN] + sentences(50)
+    assert not any(one.unreadable for side in ("right", "left") for one in tokenize(mixed, side))  # type: ignore[arg-type]
+    assert tokenize([sentences(1)[0] + " 🙂" * 50], "left")[0].unreadable is (kind != "bytes")  # what is left of it
+    assert [one.unreadable for one in tokenize([tuple(tokenize(["🙂"], "right")[0].ids)], "right")] == [kind != "bytes"]
+
+
+def test_a_prompt_does_not_make_a_text_readable(family: tuple[str, Path]) -> None:
+    kind, path = family
+    prompts = ["a wooden boat: ", "the pilot "]
+    tokenize = FastTokenizer(path, 32, ["", *prompts])
+    for prompt in prompts:
+        found = tokenize([prompt + text for text in UNKNOWN], "right")
+        assert [one.unreadable for one in found] == [kind != "bytes"] * len(UNKNOWN)
+        known = [prompt + "boat", prompt + prompt, prompt, prompt.strip(), "boat a wooden", prompt + "🙂 pilot"]
+        assert not any(one.unreadable for one in tokenize(known, "right"))
+
+
+def test_a_byte_fallback_reads_what_the_vocabulary_lacks(tmp_path: Path) -> None:
+    """As Llama's and Gemma's tokenizers do it."""
+    pieces = [(f"<0x{byte:02X}>", -20.0) for byte in range(256)]
+    vocabulary = [("<unk>", 0.0), ("▁", -2.0), ("▁boat", -3.0), *pieces]
+    tokenizer = Tokenizer(models.Unigram(vocabulary, unk_id=0, byte_fallback=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    found = FastTokenizer(tmp_path / "tokenizer.json", 32)(["🙂", "🚀", "boat"], "right")
+    assert not any(one.unreadable for one in found)
+    assert found[0].ids != found[1].ids
+
+
+def test_control_characters_and_overlong_words_are_unreadable_for_bert(minilm_store: Path) -> None:
+    artifact = EncoderStore(minilm_store).find("minilm")
+    tokenize = FastTokenizer(artifact.tokenizer, artifact.spec.max_length, artifact.every_prompt)
+    texts = ["\0\u200b", "x" * 101, "[MASK]", "🙂", "猫", "x" * 100, "a"]
+    assert [one.unreadable for one in tokenize(texts, "right")] == [True] * 5 + [False] * 2

@@ -249,3 +249,15 @@ def test_a_domain_without_reference_says_so(run: Run, store: Path) -> None:
     refused = run("similarity", "--fmr", "0.01", model_store=store, stdin=TABBED)
     assert refused.returncode == 1
     assert "has no reference" in refused.stderr
+
+
+def test_a_text_without_a_known_token_is_flagged_never_matches_and_comes_last(run: Run) -> None:
+    lines = f"🙂\t🚀\n{PAIRS[0][0]}\t{PAIRS[0][1]}\n"
+    rows = objects(run("similarity", "--json", stdin=lines).stdout)
+    assert (rows[0]["percentile"], rows[0]["flags"]) == (0.0, {"a": ["unreadable"], "b": ["unreadable"]})
+    done = run("similarity", "--sort", stdin=lines)
+    assert [line.split("\t")[3] for line in done.stdout.splitlines()] == [PAIRS[0][0], "🙂"]
+    assert "1 pairs have a text without any token that the encoder knows (unreadable)" in done.stderr
+    for limit in (("--threshold", "-1"), ("--fmr", "1")):
+        matching = run("similarity", *limit, stdin=lines).stdout.splitlines()
+        assert [line.split("\t")[3] for line in matching] == [PAIRS[0][0]], limit

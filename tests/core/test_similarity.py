@@ -1,5 +1,8 @@
 """Cosines and what a calibration makes of them."""
 
+import weakref
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -13,6 +16,8 @@ from service.core.domain_test import Judgement
 from service.core.similarity import cosine, judge, normalized, score
 from service.core.texts import Pooled
 from tests.core.references import REFERENCE
+from tests.core.test_probability import MAP
+from tests.modelling.test_domain_test import fitted
 
 finite = st.floats(-1000, 1000, width=32)
 shapes = st.tuples(st.integers(1, 8), st.integers(1, 40))
@@ -113,11 +118,35 @@ class CountingTest:
     """A domain test that says how often it was asked."""
 
     def __init__(self, p_value: float) -> None:
-        self.p_value, self.asked = p_value, 0
+        self.p_value, self.asked, self.identity = p_value, 0, object()
 
     def judge(self, pooled: Matrix, tokens: npt.NDArray[np.intp], levels: object) -> Judgement:
         self.asked += 1
         return Judgement(np.full(len(pooled), self.p_value), np.zeros(len(pooled)))
+
+
+def test_a_remembered_judgement_does_not_keep_its_test_in_memory() -> None:
+    """A cache holds many texts, each judged by another domain: tests of domains that were dropped must go."""
+    texts = [Pooled(vector, 5, False) for vector in POOLED]
+    test = fitted(1000, 8)
+    gone = weakref.ref(test)
+    judge(test, texts, POOLED, POOLED, calibration())  # which keeps its whitening in double precision, too
+    del test
+    assert gone() is None
+    assert all(text.judged is not None for text in texts)
+
+
+def test_a_pair_with_a_text_without_a_known_token_has_percentile_and_probability_0() -> None:
+    blind = [replace(text, unreadable=row == 1) for row, text in enumerate(TEXTS)]
+    model = DomainModel(REFERENCE, probability=MAP)
+    plain, found = (score(calibration(model=model), texts, POOLED, LEFT, RIGHT) for texts in (TEXTS, blind))
+    assert plain.unreadable is None
+    assert found.unreadable is not None
+    assert found.unreadable.tolist() == [False, True, False]
+    for column in ("percentile", "probability"):
+        expected = np.where(found.unreadable, 0.0, getattr(plain, column))
+        np.testing.assert_array_equal(getattr(found, column), expected)
+    assert found.similarity.tobytes() == plain.similarity.tobytes()
 
 
 def test_a_texts_judgement_is_remembered_for_the_test_that_made_it_and_for_no_other() -> None:

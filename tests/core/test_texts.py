@@ -18,16 +18,16 @@ vectors = arrays(np.float32, DIM, elements=st.floats(-60000, 60000, width=32))
 
 
 @precisions
-@given(vector=vectors, tokens=st.integers(0, 0xFFFF), truncated=st.booleans())
+@given(vector=vectors, tokens=st.integers(0, 0xFFFF), truncated=st.booleans(), unreadable=st.booleans())
 def test_a_rounded_vector_comes_back_from_the_cache_bit_by_bit(
-    precision: str, vector: npt.NDArray[np.float32], tokens: int, truncated: bool
+    precision: str, vector: npt.NDArray[np.float32], tokens: int, truncated: bool, unreadable: bool
 ) -> None:
     codec = VectorCodec(precision, DIM)  # type: ignore[arg-type]
     rounded = codec.round(vector[None])[0]
-    found = codec.decode(KEY, codec.encode(KEY, Pooled(rounded, tokens, truncated)))
+    found = codec.decode(KEY, codec.encode(KEY, Pooled(rounded, tokens, truncated, unreadable)))
     assert found is not None
     assert (found.vector.tobytes(), found.vector.dtype) == (rounded.tobytes(), np.dtype(np.float32))
-    assert (found.tokens, found.truncated) == (tokens, truncated)
+    assert (found.tokens, found.truncated, found.unreadable) == (tokens, truncated, unreadable)
 
 
 @precisions

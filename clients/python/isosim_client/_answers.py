@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class PairFlags:
-    """Of a pair's two texts: `truncated`, `out_of_domain`."""
+    """Of a pair's two texts: `truncated`, `unreadable` (no token that the encoder knows), `out_of_domain`."""
 
     a: tuple[str, ...] = ()
     b: tuple[str, ...] = ()
