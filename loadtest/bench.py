@@ -30,6 +30,7 @@ PARTS = (
     "many",
     "resident",
     "overload",
+    "pipelining",
     "memory",
     "growth",
     "logs",

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ from typing import Any
 
 import httpx
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.conftest import Serve, Server, wait_until
 from tests.faults.load import metric
@@ -226,6 +229,179 @@ def test_requests_sent_ahead_are_answered_in_order(strict: Server) -> None:
         connection.sendall((GET + request) * 20 + GET.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"))
         answers = until_closed(connection)
     assert answers.count(b"HTTP/1.1 200") == 41
+
+
+def numbered(request: bytes, count: int) -> bytes:
+    return b"".join(request.replace(b"\r\n", b"\r\nx-request-id: n%d\r\n" % n, 1) for n in range(count))
+
+
+def order_of(answers: bytes) -> list[int]:
+    return [int(number) for number in re.findall(rb"x-request-id: n(\d+)\r\n", answers)]
+
+
+@pytest.mark.parametrize(
+    "request_", [GET, HEAD + b"content-length: %d\r\n\r\n" % len(BODY) + BODY], ids=["GET", "POST"]
+)
+@pytest.mark.parametrize("size", [1, 999, 10**6], ids=["a byte at a time", "in pieces", "at once"])
+def test_any_number_of_requests_sent_ahead_is_answered_in_order(strict: Server, request_: bytes, size: int) -> None:
+    """Far more than are parsed ahead: the others wait as bytes, and none is lost or refused."""
+    count = 60 if size == 1 else 1500
+    sent = numbered(request_, count)
+    with connected(strict) as connection:
+        connection.setblocking(False)
+        answers, begun = b"", time.monotonic()
+        while answers.count(b"HTTP/1.1 200") < count and time.monotonic() < begun + 60:
+            with contextlib.suppress(BlockingIOError):
+                sent = sent[connection.send(sent[:size]) :]
+            with contextlib.suppress(BlockingIOError):
+                answers += connection.recv(65536)
+    assert order_of(answers) == list(range(count))
+
+
+def test_requests_sent_ahead_by_clients_who_never_read_take_neither_memory_nor_time(serve: Serve, store: Path) -> None:
+    """20 connections with 8,000 requests each took 480 MB, and a probe 12 s."""
+    server = serve(model_store=store, encoder="tiny")
+    flood = b"GET /x HTTP/1.1\r\nhost:x\r\n\r\n" * 10_000
+    for _ in range(5):
+        server.client.get("/livez")
+    before = server.resident_bytes()
+    with contextlib.ExitStack() as stack:
+        senders = [stack.enter_context(connected(server)) for _ in range(20)]
+        for sender in senders:
+            sender.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                sender.send(flood)
+        slowest, most, begun = 0.0, before, time.monotonic()
+        while time.monotonic() < begun + 6:
+            asked = time.monotonic()
+            assert server.client.get("/livez").status_code == 200
+            slowest = max(slowest, time.monotonic() - asked)
+            most = max(most, server.resident_bytes())
+    assert most - before < 20 * 2_000_000
+    assert slowest < 4
+
+
+def test_an_invalid_request_is_refused_after_the_answers_to_those_before_it(strict: Server) -> None:
+    scored = HEAD + b"content-length: %d\r\n\r\n" % len(BODY) + BODY
+    chunked = HEAD + b"transfer-encoding: chunked\r\n\r\n3\r\nabc\r\nno size\r\n"
+    for invalid in (b"no request\r\n\r\n", chunked, HEAD + b"x: " + b"y" * 70_000):
+        with connected(strict) as connection:
+            with contextlib.suppress(OSError):
+                connection.sendall(numbered(scored, 3) + invalid + GET)
+            answers = until_closed(connection)
+        statuses = [int(status) for status in re.findall(rb"HTTP/1.1 (\d+) ", answers)]
+        assert order_of(answers) == [0, 1, 2]
+        assert statuses[:3] == [200, 200, 200]
+        assert statuses[3:] in ([400], [431])
+
+
+def test_a_request_whose_body_becomes_invalid_is_refused_once(strict: Server) -> None:
+    with connected(strict) as connection:
+        connection.sendall(HEAD + b"transfer-encoding: chunked\r\n\r\n3\r\nabc\r\n")
+        time.sleep(0.1)
+        connection.sendall(b"no size\r\n")
+        answer = until_closed(connection)
+    assert status_of(answer) == 400
+    assert answer.count(b"HTTP/1.1") == 1
+
+
+def test_a_trailer_is_not_taken_for_a_header(serve: Serve, store: Path) -> None:
+    keys = store.parent / "keys"
+    keys.write_text(key_line("k", "read"))
+    server = serve(model_store=store, encoder="tiny", api_keys_file=keys)
+    chunked = HEAD + b"transfer-encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n" % (len(BODY), BODY)
+    with connected(server) as connection:
+        connection.sendall(chunked + b"authorization: Bearer k\r\nx-request-id: trailer\r\n\r\n")
+        answer = answered(connection)
+    assert status_of(answer) == 401
+    assert b"x-request-id: trailer" not in answer
+
+
+@pytest.mark.parametrize(
+    "length", [b"0" * 5000 + b"5", b"0" * 20, b"9" * 5000, b"9" * 19], ids=["", "20", "nines", "19"]
+)
+def test_a_content_length_that_is_no_length_is_refused_before_the_key(serve: Serve, store: Path, length: bytes) -> None:
+    keys = store.parent / "keys"
+    keys.write_text(key_line("k", "read"))
+    server = serve(model_store=store, encoder="tiny", api_keys_file=keys)
+    for path in (b"/similarity", b"/calibrate", b"/domains/default/champion", b"/nope"):
+        with connected(server) as connection:
+            connection.sendall(HEAD.replace(b"/similarity", path) + b"content-length: " + length + b"\r\n\r\n12345")
+            connection.shutdown(socket.SHUT_WR)
+            assert status_of(until_closed(connection)) == (413 if length == b"9" * 19 else 400)
+    assert server.client.get("/readyz").status_code == 200
+
+
+NUMBER = st.one_of(
+    st.integers(-(2**70), 2**70).map(lambda n: b"%d" % n),
+    st.sampled_from([b"", b"+5", b"0x5", b"5 5", b"5,5", b"5;5", b"1e3", b"\xb2", b"NaN", b"0" * 4301, b"7" * 9000]),
+    st.integers(0, 6000).map(lambda n: b"0" * n + b"5"),
+    st.binary(max_size=20).map(lambda some: re.sub(rb"[\r\n]", b"", some)),
+)
+ODD = st.binary(max_size=40).map(lambda some: re.sub(rb"[\r\n]", b"", some))
+TARGET = st.one_of(
+    st.sampled_from(
+        [b"/similarity", b"/v1/models", b"/domains", b"/domains/default/threshold?fmr=", b"/livez", b"*", b"//", b"/%",
+         b"http://x/livez", b"http://[::1", b"x:99999999", b"/%00%ff%2e%2e/", b"/v2/models/isosim/infer",
+         b"/domains?limit=",
+         b"/calibrate/", b"/console/../livez", b"/v1/models/isosim/default@", b"/domains/default/versions/"]
+    ),
+    ODD.map(lambda some: b"/" + some),
+)  # fmt: skip
+METHOD = st.sampled_from(
+    [b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"OPTIONS", b"TRACE", b"CONNECT", b"PRI", b"get", b"X"]
+)
+HEADER = st.one_of(
+    st.tuples(st.just(b"content-length"), NUMBER),
+    st.tuples(
+        st.just(b"transfer-encoding"), st.sampled_from([b"chunked", b"Chunked", b"chunked, chunked", b"gzip", b""])
+    ),
+    st.tuples(st.just(b"expect"), st.sampled_from([b"100-continue", b"100-Continue, x", b"200", b""])),
+    st.tuples(st.just(b"connection"), st.sampled_from([b"close", b"upgrade", b"keep-alive, x", b",,,"])),
+    st.tuples(st.just(b"upgrade"), ODD),
+    st.tuples(
+        st.just(b"content-type"), st.sampled_from([b"application/json", b"text/plain; charset=\xff", b";;;", b""])
+    ),
+    st.tuples(
+        st.sampled_from(
+            [b"host", b"authorization", b"origin", b"x-request-id", b"x-isosim-split-key", b"content-encoding",
+             b"cookie",
+             b"inference-header-content-length", b"idempotency-key", b"traceparent", b"access-control-request-method",
+             b"sec-fetch-site", b"if-none-match", b"range", b"accept-encoding", b"forwarded", b"x-forwarded-for"]
+        ),
+        ODD | NUMBER,
+    ),
+    st.tuples(st.integers(0, 600).map(lambda n: b"x" * n), ODD),
+)  # fmt: skip
+CHUNK = st.tuples(st.one_of(NUMBER, st.integers(0, 2**70).map(lambda n: b"%x" % n)), ODD).map(
+    lambda pair: pair[0] + b"\r\n" + pair[1] + b"\r\n"
+)
+BODIES = st.one_of(st.just(BODY), ODD, st.lists(CHUNK, max_size=3).map(b"".join))
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> bytes:
+    version = draw(
+        st.sampled_from([b"HTTP/1.1", b"HTTP/1.1", b"HTTP/1.0", b"HTTP/0.9", b"HTTP/2.0", b"HTTP/1.10", b""])
+    )
+    headers = draw(st.lists(HEADER, max_size=6)) * draw(st.sampled_from([1, 1, 1, 500]))
+    target = draw(TARGET) + draw(st.one_of(st.just(b""), NUMBER))
+    lines = [draw(METHOD) + b" " + target + b" " + version, b"host: x", *(b": ".join(pair) for pair in headers)]
+    return b"\r\n".join([*lines, b"", b""]) + draw(BODIES)
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(sent=st.lists(requests(), min_size=1, max_size=3).map(b"".join))
+def test_no_request_makes_the_server_fail_or_hang(tiny_server: Server, sent: bytes) -> None:
+    """Numbers, headers and targets as no client should send them: refused or answered, never a 5xx or silence."""
+    with connected(tiny_server) as connection:
+        with contextlib.suppress(OSError):
+            connection.sendall(sent)
+            connection.shutdown(socket.SHUT_WR)
+        answers = until_closed(connection)
+    statuses = [int(status) for status in re.findall(rb"HTTP/1\.1 (\d+) ", answers)]
+    assert all(100 <= status < 500 for status in statuses), answers[:2000]
+    assert tiny_server.client.get("/livez").status_code == 200
 
 
 @pytest.mark.parametrize(
