@@ -153,7 +153,10 @@ class Metrics:
         self.build = Info("isosim_build", "The release this process is of", registry=r)
         self.build.info({"version": __version__})
         self.redis_up = Reading(
-            GaugeMetricFamily, "isosim_redis_up", "1 while Redis answers, 0 while it is done without; absent without", r
+            GaugeMetricFamily,
+            "isosim_redis_up",
+            "1 while Redis answers lookups, 0 while it is done without; absent without",
+            r,
         )
         self.log_dropped = Reading(
             CounterMetricFamily, "isosim_log_lines_dropped_total",

@@ -22,7 +22,7 @@ from service.adapters.migration_store import MigrationStore
 from service.adapters.onnx_engine import on_gpu
 from service.adapters.redis_cache import RedisCache
 from service.adapters.redis_limits import RedisLimits
-from service.adapters.redis_pulse import beat
+from service.adapters.redis_pulse import beat, refuse_cluster
 from service.adapters.rq_jobs import RqJobs
 from service.adapters.tasks import end
 from service.api.auth import Keys
@@ -83,6 +83,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         if url is None:
             stack.enter_context(only_process(settings))
         else:
+            await asyncio.to_thread(refuse_cluster, url)
             shared = await stack.enter_async_context(
                 RedisCache(url, ttl=settings.redis_ttl, timeout=settings.redis_timeout, on_event=metrics.observe_redis)
             )

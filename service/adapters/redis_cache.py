@@ -17,6 +17,7 @@ FAILURES = 3  # in a row before the circuit opens
 PAUSE = 2.0  # s of an open circuit before one request tries again
 BACKLOG = 8192  # entries waiting to be stored; more are dropped and counted
 CHUNK = 256  # entries a pipeline
+PROBED = [PREFIX + b"probe:1", PREFIX + b"probe:2"]  # two keys, as most lookups have; a cluster has them in two slots
 CONNECTIONS = 32  # requests that ask Redis at the same time; redis-py would open one for each that comes
 
 
@@ -62,6 +63,7 @@ class RedisCache:
         )
         self.ttl, self.timeout, self.on_event = ttl, timeout, on_event
         self.breaker = CircuitBreaker()
+        self.refusal = ""  # what Redis said to the last probe, where it answered with an error
         self._turns = asyncio.Semaphore(CONNECTIONS)
         self._backlog: asyncio.Queue[tuple[bytes, bytes]] = asyncio.Queue(BACKLOG)
         self._writer: asyncio.Task[None] | None = None
@@ -97,17 +99,25 @@ class RedisCache:
         """Whether Redis is in use: it has answered, and the last attempts did not all fail."""
         return self.breaker.closed
 
-    async def ping(self) -> None:
-        """An attempt that costs no request anything; it counts as any other."""
+    async def probe(self) -> None:
+        """A lookup that costs no request anything; it counts as any other.
+
+        PING would not do: a cluster, or a user without the right to MGET, answers it and refuses every lookup.
+        """
         if not self.breaker.allows():
             return
         try:
             async with asyncio.timeout(self.timeout):
-                await self.redis.ping()
+                await self.redis.mget(PROBED)
+        except ResponseError as error:
+            self.breaker.failed()
+            self.refusal = str(error)
         except Exception:  # noqa: BLE001 - redis-py meets garbage with whatever int() raises
             self.breaker.failed()
+            self.refusal = ""
         else:
             self.breaker.succeeded()
+            self.refusal = ""
 
     def put(self, entries: Sequence[tuple[bytes, bytes]]) -> None:
         for entry in entries:

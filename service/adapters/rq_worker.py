@@ -12,6 +12,7 @@ from rq import Queue, Worker
 from rq.exceptions import StopRequested
 from rq.worker_registration import register
 
+from service.adapters.redis_pulse import CLUSTER, CLUSTER_REMEDY, is_cluster
 from service.adapters.rq_jobs import KILLED, QUEUE
 from service.core.errors import Unavailable
 
@@ -79,11 +80,13 @@ def work(connection: Redis, on_lost: Callable[[str], None], log_level: str, *, b
     """Runs until it is told to stop, or with `burst` until the queue is empty.
 
     Raises:
-        Unavailable: with `burst`, Redis cannot be reached.
+        Unavailable: Redis is a cluster; with `burst`, Redis cannot be reached.
     """
     worker = None
     while True:
         try:
+            if is_cluster(connection):
+                raise Unavailable(f"{CLUSTER}; {CLUSTER_REMEDY}")
             worker = QueueWorker(connection, on_lost)
             worker.work(burst=burst, with_scheduler=False, logging_level=log_level)
         except StopRequested:

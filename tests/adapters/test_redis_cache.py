@@ -180,18 +180,18 @@ async def test_a_quiet_service_notices_that_redis_went_and_came_back(
     cache: RedisCache, redis_server: RedisServer, events: Counter[str]
 ) -> None:
     assert not cache.up  # it has not been met
-    await cache.ping()
+    await cache.probe()
     assert cache.up
     redis_server.kill()
     for _ in range(FAILURES):
-        await cache.ping()
+        await cache.probe()
     assert not cache.up
     assert await cache.get([b"a"]) == [None]
     assert events == {"open": 1}  # the first request after it does not have to find out
     redis_server.start()
 
     async def back() -> bool:
-        await cache.ping()
+        await cache.probe()
         return cache.up
 
     await eventually(back)
@@ -228,7 +228,7 @@ async def test_those_who_wait_for_a_hung_redis_wait_once(cache: RedisCache, redi
 
 @pytest.mark.anyio
 async def test_one_late_answer_does_not_take_redis_for_gone(cache: RedisCache) -> None:
-    await cache.ping()
+    await cache.probe()
     cache.breaker.failed()
     assert cache.up
 

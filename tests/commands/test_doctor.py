@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis import Redis
 
 from service.commands.diagnosis import machine, packages, redis_server
 from service.settings import Settings
@@ -128,6 +129,14 @@ def test_redis_is_asked_what_it_is(run: Run, redis_server: RedisServer) -> None:
     assert one(found, "redis latency")["found"].startswith("ping ")
     assert one(found, "redis eviction")["state"] == "warning"  # as installed: no bound
     assert "isosim worker" in one(found, "workers")["remedy"]
+
+
+def test_a_redis_that_refuses_every_lookup_is_a_fault(run: Run, redis_server: RedisServer) -> None:
+    with Redis.from_url(redis_server.url) as redis:
+        redis.execute_command("ACL", "SETUSER", "default", "-mget")
+    finding = one(examined(run, code=1, redis_url=redis_server.url), "redis lookup")
+    assert finding["state"] == "fault"
+    assert "mget" in finding["found"]
 
 
 def test_a_redis_that_is_away_is_a_fault(run: Run) -> None:

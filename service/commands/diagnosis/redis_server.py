@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from redis import Redis
 from redis.exceptions import RedisError
 
+from service.adapters.redis_cache import PROBED
+from service.adapters.redis_pulse import CLUSTER, CLUSTER_REMEDY, is_cluster
 from service.adapters.rq_jobs import QUEUE, REMEDY
 from service.commands.diagnosis.finding import Finding, fault, ok, warning
 from service.settings import Settings
@@ -28,10 +30,15 @@ def look(settings: Settings) -> Iterator[Finding]:
         try:
             facts = {**redis.info("server"), **redis.info("memory")}
             times = [ping(redis) for _ in range(PINGS)]
+            cluster = is_cluster(redis)
         except (RedisError, OSError) as error:
             yield fault("redis", f"cannot be reached: {error}", "start it, or correct ISOSIM_REDIS_URL")
             return
         yield version(str(facts["redis_version"]))
+        if cluster:
+            yield fault("redis cluster", CLUSTER, CLUSTER_REMEDY)
+            return
+        yield lookup(redis)
         yield latency(times, settings.redis_timeout)
         yield eviction(str(facts.get("maxmemory_policy", "?")), int(facts.get("maxmemory", 0)))
         yield workers(redis)
@@ -41,6 +48,17 @@ def ping(redis: Redis) -> float:  # s
     begun = time.perf_counter()
     redis.ping()
     return time.perf_counter() - begun
+
+
+def lookup(redis: Redis) -> Finding:
+    """What every request asks; it may fail where Redis answers all else."""
+    try:
+        redis.mget(PROBED)
+    except RedisError as error:
+        return fault(
+            "redis lookup", f"every lookup is a miss: {error}", "grant isosim's user the rights in SECURITY.md"
+        )
+    return ok("redis lookup", "answered")
 
 
 def version(found: str) -> Finding:
