@@ -24,7 +24,7 @@ COMMANDS = {  # name: where it is, and what the list says of it
     "calibrate": ("calibration:calibrate", "Fit a calibration to sentences, without a server."),
     "label": ("calibration:label", "Learn probabilities from labelled pairs."),
     "threshold": ("calibration:threshold", "Say which similarity to ask for."),
-    "domains": ("domains:app", "List domains; show, promote, roll back, delete versions."),
+    "domains": ("domains:app", "List domains; show, promote, roll back, delete."),
     "keys": ("keys:app", "Make API keys; list a file of them."),
     "train": ("training:train", "Train an encoder: SimCSE, or SBERT's objectives."),
     "store": ("store:app", "Remove from the store what nobody needs."),

@@ -124,6 +124,7 @@ class EncoderParts:
             resident_bytes=self.resident_bytes,
             on_champion=self.servings.loaded,
             on_dropped=lambda domain: self.servings.dropped(domain, artifact.digest),
+            on_gone=lambda domain: self.servings.gone(domain, artifact.digest),
             on_failure=lambda _: self.metrics.load_failures.inc(),
         )
         stack.callback(registry.close)

@@ -90,7 +90,8 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             metrics.redis_up.read = lambda: shared.up
             stack.push_async_callback(end, asyncio.create_task(beat(shared), name="redis-pulse"))
         limits = await stack.enter_async_context(shared_limits(settings, url, metrics))
-        servings = Servings(MigrationStore(store), metrics)
+        drift = DriftMonitor()
+        servings = Servings(MigrationStore(store), metrics, on_gone=drift.forget)
         await servings.refresh_migrations()  # first: a server that may not answer for a domain knows it from the start
         resident = settings.resident_bytes or plan_resident(
             memory_limit(),
@@ -123,7 +124,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             domains=domain_store,
             jobs=jobs,
             runner=runner,
-            drift=DriftMonitor(),
+            drift=drift,
             observer=observe(settings, metrics, stack),
         )
         artifact = first.artifact

@@ -150,6 +150,7 @@ def calibrated(settings: Settings, jobs: JobStore, domains: DomainStore, reporte
     job = reporter.job
     if not jobs.has_text(job.id):
         raise Unavailable("the posted text is gone; post it again")
+    domains.check_generation(job.request.domain, job.request.generation)
     with reporter.beating():
         # Here and not above: the RQ parent and the settings stay light, torch loads in the child alone. On a busy
         # machine that takes longer than a job may be silent.

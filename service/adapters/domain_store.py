@@ -35,6 +35,7 @@ PART = ".npz"  # a file for each part of the domain model
 FORMAT = 1  # of a version's files; raise it when an older release would read them wrongly
 NAME = re.compile(DOMAIN_NAME)
 ALIASES = ("champion", "previous")
+ATTEMPTS = 5  # to replace aliases that other processes change, too
 REMEDY = "delete it and promote a version"  # aliases that nobody understands
 Weights = dict[str, npt.NDArray[Any]]
 
@@ -362,7 +363,20 @@ class DomainStore:
 
         The taken numbers and the aliases stay as a tombstone: a domain that is made again under the name goes on
         counting, and a calibration that began before cannot publish.
+
+        Raises:
+            Conflict: in a bucket other processes kept changing the aliases.
         """
+        for left in reversed(range(ATTEMPTS)):
+            try:
+                self._remove(domain)
+            except Conflict:
+                if not left:
+                    raise
+            else:
+                return
+
+    def _remove(self, domain: str) -> None:
         with self.shelf.changing(self.checked(domain)) as before:
             try:
                 stored = self._aliases(domain, before)

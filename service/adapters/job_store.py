@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 def posted(request: JobRequest) -> dict[str, Any]:
     """The request without what was looked up for it: the same labels posted again are the same request."""
     found = to_facts(request)
+    found.pop("generation", None)  # looked up, too
     if request.base is not None:
         for name in ("base", "champion", "method", "normalization"):
             del found[name]

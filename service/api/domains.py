@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Header, Path, Query, Request
 from fastapi.responses import Response
 
+from service.adapters.domain_removal import remove_domain
 from service.adapters.domain_store import Aliases
 from service.api.access import DomainName, calibration_of
 from service.api.documentation import body_of
@@ -211,6 +212,22 @@ async def rollback(domain: DomainName, service: ServiceDep, trace: TraceDep) -> 
     await asyncio.to_thread(service.domains.rollback, domain, digest, expected=expected)
     await service.servings.refresh()
     return await asyncio.to_thread(state, service, domain)
+
+
+@router.delete("/{domain}", status_code=204, dependencies=ADMIN, responses=documented(404, 409, 422))
+async def delete_domain(domain: DomainName, service: ServiceDep) -> Response:
+    """Deletes a domain with all its versions and cancels its calibrations; may be repeated.
+
+    Version numbers are not given again, also where the domain is calibrated anew. `default` cannot be deleted.
+    """
+    store = service.servings.store
+    ended = await asyncio.to_thread(remove_domain, service.domains, service.jobs, store, domain)
+    service.servings.remove(domain)
+    for job in ended:
+        await service.runner.stop(job.id)
+        await asyncio.to_thread(service.jobs.cancel, job.id)
+    await service.servings.refresh_migrations()
+    return Response(status_code=204)
 
 
 @router.delete("/{domain}/versions/{version}", status_code=204, dependencies=ADMIN, responses=documented(404, 409, 422))

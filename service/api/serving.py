@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -45,8 +45,11 @@ class Champions(Protocol):
 class Servings:
     """The server's encoder, the next one where there is one, and the domains on their way between them."""
 
-    def __init__(self, store: MigrationStore, champions: Champions) -> None:
+    def __init__(
+        self, store: MigrationStore, champions: Champions, on_gone: Callable[[str], None] = lambda _: None
+    ) -> None:
         self.store, self.champions = store, champions
+        self.on_gone = on_gone  # told of domains that were deleted
         self.all: list[Serving] = []
         self.migrations: Mapping[str, Migration] = {}
         self._refreshing = asyncio.Lock()
@@ -218,6 +221,16 @@ class Servings:
         """A registry has a champion."""
         if self.settled(calibration.domain).digest == calibration.encoder:
             self.champions.observe_champion(calibration)
+
+    def gone(self, domain: str, encoder: str) -> None:
+        """A registry finds that a domain has no champion any more."""
+        if self.settled(domain).digest == encoder:
+            self.on_gone(domain)
+
+    def remove(self, domain: str) -> None:
+        """Forgets a domain that was deleted."""
+        for serving in self.all:
+            serving.registry.remove(domain)
 
     def dropped(self, domain: str, encoder: str) -> None:
         """A registry has let a champion go."""

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from fastapi import Request
 from fastapi.responses import Response
@@ -88,6 +89,8 @@ async def accept(
     """
     if idempotency_key is not None:
         idempotency_key = f"{trace.grant.id} {idempotency_key}"
+    generation = await asyncio.to_thread(service.domains.generation, wanted.domain)
+    wanted = replace(wanted, generation=generation)
     async with service.admission:
         await asyncio.to_thread(check_backlog, service)
         job = await asyncio.to_thread(service.jobs.create, wanted, spool, notices, idempotency_key, posting.get())

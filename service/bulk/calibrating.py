@@ -54,6 +54,7 @@ def fit_sample(
     parts = cut(reader, place, sources, SCAN_ROWS)
     artifact = EncoderStore(how.store).find(encoder)
     domains = DomainStore(how.store)
+    generation = domains.generation(domain)
     with cluster(how.address, how.local_cores) as ray:
         texts, unusable = sample(
             ray, [addressed(place, source) for source in sources], parts, form=form, delimiter=delimiter,
@@ -64,7 +65,7 @@ def fit_sample(
         if how.address is not None and not remote(how.store):
             shipped = [ray.put(packed(how.store, artifact.id, artifact.digest, domain, 0))]
         spread = SpreadEncoder(ray, artifact, how, shipped, gpu=device_of(device) == "gpu")
-        wanted = JobRequest(domain, artifact.digest, artifact.id, sentences=len(texts), **asked)
+        wanted = JobRequest(domain, artifact.digest, artifact.id, sentences=len(texts), generation=generation, **asked)
         result = calibrate_job(wanted, Posted(texts), artifact, domains, report, threads=threads, encode=spread)
     rows = sum(part.rows for part in parts)
     drawn = {"rows": rows, "unusable": unusable, "texts": len(texts), "asked": count}

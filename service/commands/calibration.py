@@ -101,6 +101,7 @@ def fit_here(
     if labels is not None:
         found = read_pairs(labels)
         pairs = [(a, b, float(gold)) for a, b, gold in zip(found.left, found.right, found.gold, strict=True)]
+    asked["generation"] = domains.generation(domain)
     wanted = JobRequest(domain, artifact.digest, artifact.id, sentences=len(texts), labels=len(pairs), **asked)
     with bar("starting") as progress:
         result = calibrate_job(wanted, Posted(texts, pairs), artifact, domains, progress, threads=settings.threads)

@@ -4,8 +4,11 @@ from typing import Annotated, Any
 
 import typer
 
+from service.adapters.domain_removal import remove_domain
 from service.adapters.domain_store import Aliases, DomainStore
 from service.adapters.encoder_store import EncoderArtifact, EncoderStore
+from service.adapters.job_store import JobStore
+from service.adapters.migration_store import MigrationStore
 from service.commands.completion import domain_names, version_numbers, versions
 from service.commands.console import print_json, show
 from service.commands.exits import EPILOG
@@ -181,9 +184,23 @@ def rollback(
 
 
 @app.command(epilog=EPILOG)
-def delete(domain: Name, version: Number, yes: Yes = False, model_store: Store = None, as_json: AsJson = False) -> None:
-    """Delete a version for good; its number is not given again."""
+def delete(
+    domain: Name,
+    version: Annotated[
+        int | None,
+        typer.Argument(
+            help="one of its versions; without it the whole domain goes", min=1, autocompletion=version_numbers
+        ),
+    ] = None,
+    yes: Yes = False,
+    model_store: Store = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a version, or a domain with all its versions, for good; numbers are not given again."""
     settings = stored(model_store=model_store)
+    if version is None:
+        delete_domain(settings, domain, yes=yes, as_json=as_json)
+        return
     name = alone(settings, domain)
     store = DomainStore(settings.model_store)
     store.manifest(name, version)
@@ -193,6 +210,26 @@ def delete(domain: Name, version: Number, yes: Yes = False, model_store: Store =
         print_json({"domain": name, "deleted": version, "versions": store.versions(name)})
     else:
         print(f"{name}@{version} is deleted")
+
+
+def delete_domain(settings: Settings, domain: str, *, yes: bool, as_json: bool) -> None:
+    """As `DELETE /domains/{domain}`; may be repeated. Servers see it within 2 s, workers with their next heartbeat."""
+    name = DomainRef.parse(domain).name
+    if name != domain:
+        raise InvalidInput(f"domain {domain!r}: name the domain alone, its version is an argument of its own")
+    store, jobs = DomainStore(settings.model_store), JobStore(settings.jobs_root)
+    count = len(store.versions(name))
+    versions = f"{count} version{'' if count == 1 else 's'}"
+    confirmed(f"Delete {name} with {versions} for good, and cancel its calibrations?", yes=yes)
+    cancelled = [
+        jobs.cancel(job.id).id for job in remove_domain(store, jobs, MigrationStore(settings.model_store), name)
+    ]
+    if as_json:
+        print_json({"domain": name, "deleted": True, "versions": [], "cancelled": cancelled})
+        return
+    print(f"{name} is deleted")
+    for job in cancelled:
+        print(f"  calibration {job} is cancelled")
 
 
 def change(settings: Settings, domain: str) -> tuple[DomainStore, EncoderArtifact, str]:

@@ -19,13 +19,18 @@ function ask(title, content, attributes = {}) {
   });
 }
 
-/** Whether the reader means it. A dangerous action has to be chosen, the focus is on leaving it. */
-export async function confirm({ title, text, label, danger = false }) {
+/** Whether the reader means it. A dangerous action has to be chosen, the focus is on leaving it; `typed` is a name that
+ * the reader must type first. */
+export async function confirm({ title, text, label, danger = false, typed = null }) {
   const close = (answer) => (event) => event.target.closest("dialog").close(answer);
-  const yes = button(label, close("yes"), { class: danger ? "danger" : "primary", autofocus: !danger });
-  const no = button("Cancel", close(""), { autofocus: danger });
+  const yes = button(label, close("yes"), { class: danger ? "danger" : "primary", autofocus: !danger, disabled: typed !== null });
+  const no = button("Cancel", close(""), { autofocus: danger && typed === null });
   const paragraphs = [text].flat().map((line) => h("p", {}, line));
-  return (await ask(title, [...paragraphs, h("div", { class: "buttons" }, yes, no)])) === "yes";
+  const name = typed !== null && field(`Type ${typed} to confirm`, h("input", {
+    type: "text", autocomplete: "off", spellcheck: "false", autofocus: true,
+    oninput: (event) => { yes.disabled = event.target.value.trim() !== typed; },
+  }));
+  return (await ask(title, [...paragraphs, name, h("div", { class: "buttons" }, yes, no)].filter(Boolean))) === "yes";
 }
 
 /** Asks for a key, tries it, and keeps it for this tab's session. Resolves to "changed", "forgotten" or "". */

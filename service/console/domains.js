@@ -4,7 +4,7 @@ import { report } from "./alerts.js";
 import { action, badge, button, facts, h, table } from "./dom.js";
 import { ago, count, counted, methodName, percent, score } from "./format.js";
 import { page, typed } from "./listing.js";
-import { promote, remove, rollBack } from "./versions.js";
+import { promote, remove, removeDomain, rollBack } from "./versions.js";
 
 const MANY = 8; // domains from which on a filter is offered
 
@@ -55,11 +55,14 @@ function domainCard(state, context) {
   const back = previous !== null && button(`Roll back to version ${previous}`, async () => {
     if (await rollBack(context, domain, champion, previous)) context.reload();
   });
+  const gone = domain !== "default" && button("Delete domain", async () => {
+    if (await removeDomain(context, domain, versions.length)) context.reload();
+  }, { class: "danger quiet", "aria-label": `Delete domain ${domain}` });
   const id = `domain-${domain}`;
   return h("section", { class: "card", "aria-labelledby": id },
     h("div", { class: "heading" },
       h("h2", { id }, domain),
-      h("div", { class: "buttons" }, action("Try it", `#/compare/${encodeURIComponent(domain)}`), back || null)),
+      h("div", { class: "buttons" }, action("Try it", `#/compare/${encodeURIComponent(domain)}`), back || null, gone || null)),
     h("p", {}, ...championLine(state)),
     driftLine(state.drift),
     newest.length > 0 && table(`Versions of ${domain}`, ["Version", "Role", "Method", "Made", h("th", { scope: "col", class: "number" }, "Sentences"), "Actions"],

@@ -46,6 +46,24 @@ export function rollBack(context, domain, champion, previous) {
   });
 }
 
+export function removeDomain(context, domain, versions) {
+  return change(context, {
+    question: {
+      title: `Delete ${domain}?`,
+      text: [
+        `All ${versions} of its versions go for good, and its calibrations are cancelled.`,
+        "Requests that name it will fail. A domain that is calibrated anew under the name goes on counting its versions.",
+      ],
+      label: "Delete the domain",
+      danger: true,
+      typed: domain,
+    },
+    failed: `${domain} was not deleted`,
+    done: `${domain} is deleted.`,
+    doing: () => call("DELETE", path("domains", domain)),
+  });
+}
+
 export function remove(context, domain, version) {
   return change(context, {
     question: {

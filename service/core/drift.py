@@ -121,6 +121,10 @@ class DriftMonitor:
         self._windows.move_to_end(calibration.domain)
         window.observe(scores)
 
+    def forget(self, domain: str) -> None:
+        """The domain was deleted."""
+        self._windows.pop(domain, None)
+
     def measure(self, domain: str) -> Drift | None:
         window = self._windows.get(domain)
         return None if window is None else window.measure()

@@ -46,6 +46,7 @@ class JobRequest:
     labels: int = 0  # labelled pairs, as posted
     base: int | None = None  # a version that gets labels; then there is no text, and method and scale stay its own
     champion: int | None = None  # with a base: when the labels were posted; else when the first attempt began
+    generation: int = field(default=0, metadata=LATER)  # how often the domain had been deleted at the posting
 
 
 @dataclass(frozen=True)

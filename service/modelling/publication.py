@@ -43,6 +43,7 @@ class Result:
         Raises:
             JobCancelled: from `check_turn`; nothing is promoted.
             OSError: the version could not be written. One that could not be promoted is there and says so.
+            Conflict: the domain was deleted after the request.
         """
         request = self.request
         manifest = {
@@ -58,7 +59,9 @@ class Result:
         promote, why = self._wanted(domains, expected.champion, again=again)
         report = {**self.report, "promotion": why}
         check_turn()
-        version = domains.publish(request.domain, manifest, report, self.fitted.weights, self.model)
+        version = domains.publish(
+            request.domain, manifest, report, self.fitted.weights, self.model, generation=request.generation
+        )
         for _ in range(5):
             if not promote:
                 return version, False, why

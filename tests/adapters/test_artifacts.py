@@ -1,13 +1,17 @@
 """Files and folders that appear whole or not at all, and say so when they were changed."""
 
+import errno
+import fcntl
 import os
 import resource
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +26,10 @@ from service.adapters.artifacts import (
     write_atomically,
     write_json,
 )
+from service.adapters.spool import Spool
 from service.core.errors import CorruptArtifact
+
+REAL_FLOCK = fcntl.flock
 
 
 @contextmanager
@@ -142,6 +149,35 @@ def test_what_is_being_built_stays_however_old_it_looks_and_goes_when_its_maker_
     os.utime(left, (0, 0))
     sweep(left, tmp_path / "gone")
     assert not left.exists()
+
+
+def flock_of_nfs(descriptor: Any, operation: int) -> None:
+    """NFS makes a lock of the whole file from it, which needs the file open for writing (flock(2), NFS details)."""
+    number = descriptor if isinstance(descriptor, int) else descriptor.fileno()
+    if operation & fcntl.LOCK_EX and fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+    REAL_FLOCK(number, operation)
+
+
+def test_on_nfs_posted_text_of_a_dead_process_is_swept_and_that_of_a_living_one_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fcntl, "flock", flock_of_nfs)
+    left = tmp_path / ".spool-left"
+    left.write_bytes(b"text")
+    with Spool(tmp_path) as spool:
+        arriving = tmp_path / f".spool-{spool.id}"
+        an_hour_ago = time.time() - 3600
+        for path in (left, arriving):
+            os.utime(path, (an_hour_ago, an_hour_ago))
+        sweep(left, arriving)
+        assert (left.exists(), arriving.exists()) == (False, True)
+    with locked(tmp_path / ".lock"), try_lock(tmp_path / ".lock") as mine:
+        assert not mine
+    with building(tmp_path) as folder:
+        os.utime(folder, (an_hour_ago, an_hour_ago))
+        sweep(folder)
+        assert folder.is_dir()
 
 
 @pytest.mark.parametrize("fails", [KeyboardInterrupt, ValueError, OSError])

@@ -181,6 +181,18 @@ def test_a_promotion_and_the_deletion_of_the_same_version_do_not_both_succeed(do
         assert champion is None or champion in domains.versions("news")
 
 
+def test_a_publication_and_the_deletion_of_its_domain_at_once_leave_no_version(domains: DomainStore) -> None:
+    domains.publish("news", MANIFEST, {}, None, DomainModel())
+    for _ in range(3 if domains.distant else 10):
+        begun = domains.generation("news")
+        calls: list[Callable[[], Any]] = [
+            partial(domains.publish, "news", MANIFEST, {}, None, DomainModel(), generation=begun),
+            partial(domains.remove, "news"),
+        ]
+        at_once(2, lambda number: calls[number]())  # noqa: B023 - used up within the round
+        assert domains.versions("news") == []
+
+
 def test_a_writer_killed_at_any_moment_leaves_whole_versions_and_no_others(domains: DomainStore) -> None:
     seen = 0
     for _ in range(4):

@@ -77,6 +77,21 @@ def test_what_the_api_refuses_is_refused(run: Run, own_store: Path) -> None:
     assert "does not match the SHA-256" in refused("rollback", "tickets")
 
 
+def test_a_domain_is_deleted_with_its_versions_and_again_without_complaint(run: Run, own_store: Path) -> None:
+    store = DomainStore(own_store)
+    assert run("domains", "delete", "tickets", model_store=own_store).returncode == 1  # nobody could be asked
+    assert store.versions("tickets") == [1, 2]
+    for _ in range(2):
+        done = run("domains", "delete", "tickets", "--yes", "--json", model_store=own_store)
+        answer = {"domain": "tickets", "deleted": True, "versions": [], "cancelled": []}
+        assert json.loads(done.stdout) == answer, done.stderr
+    assert (store.versions("tickets"), store.domains()) == ([], ["default"])
+    for name, why in (("default", "cannot be deleted"), ("nowhere", "no domain 'nowhere'")):
+        done = run("domains", "delete", name, "--yes", model_store=own_store)
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+        assert why in done.stderr
+
+
 def test_a_version_that_nothing_names_can_be_deleted(run: Run, own_store: Path, tiny: EncoderArtifact) -> None:
     store = DomainStore(own_store)
     stored = store.load("tickets", 1)

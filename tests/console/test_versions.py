@@ -64,6 +64,24 @@ def test_promotion_rollback_and_deletion_happen_after_a_confirmation_and_not_bef
     assert [v["version"] for v in changing.client.get("/domains/letters").json()["versions"]] == [1, 3]
 
 
+def test_a_domain_is_deleted_after_its_name_was_typed(visit: Visit, changing: Server) -> None:
+    changing.calibrate("fleeting", sentences(300), method="sn")
+    analyst = visit(changing, "#/domains")
+    analyst.sees("fleeting")
+    assert analyst.page.get_by_role("button", name="Delete domain default").count() == 0
+    analyst.presses("Delete domain fleeting")
+    dialog = analyst.page.get_by_role("dialog")
+    delete = dialog.get_by_role("button", name="Delete the domain")
+    name = dialog.get_by_label("Type fleeting to confirm")
+    assert delete.is_disabled()
+    name.fill("fleetin")
+    assert delete.is_disabled()
+    name.fill("fleeting")
+    analyst.answers("Delete the domain")
+    analyst.sees("fleeting is deleted.")
+    assert changing.client.get("/domains/fleeting").status_code == 404
+
+
 def test_what_somebody_else_did_meanwhile_is_said(visit: Visit, changing: Server) -> None:
     changing.calibrate("notes", sentences(300), method="sn")
     changing.calibrate("notes", sentences(300), method="sn", promote="never")

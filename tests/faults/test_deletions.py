@@ -6,13 +6,21 @@ from pathlib import Path
 
 import pytest
 
+from service.adapters.domain_removal import remove_domain
+from service.adapters.domain_store import DomainStore
 from service.adapters.encoder_store import EncoderArtifact
+from service.adapters.job_store import JobStore
+from service.adapters.migration_store import MigrationStore
 from service.adapters.object_storage import address
 from service.adapters.seeding import seed
+from service.core.jobs import JobRequest, Status
+from service.settings import Settings
+from service.worker import Reporter, calibrated, publish
 from tests.commands.conftest import calibrate
 from tests.conftest import RedisServer, Serve, Server, wait_until
 from tests.http.test_calibrate import score
 from tests.objects import objects  # noqa: F401 - a fixture
+from tests.text import sentences
 
 SOON = 2.0  # s in which every replica has seen a change
 
@@ -55,3 +63,69 @@ def test_a_deleted_version_is_not_served_by_another_replica_that_has_it_in_memor
     within(SOON, lambda: status(second, "news@1") == 404)
     assert score(second, "news").json()["version"] == 3
     assert status(second, "films@1") == 200
+
+
+def test_a_deleted_domain_is_not_found_on_any_replica(replicas: list[Server]) -> None:
+    first, second = replicas
+    names = ("news", "news@1", "news@3", "news@previous")
+    for server in replicas:
+        assert [status(server, name) for name in names] == [200] * len(names)
+        assert 'domain="news"' in server.client.get("/metrics").text
+    assert [first.client.delete("/domains/news").status_code for _ in range(2)] == [204, 204]
+    assert [status(first, name) for name in names] == [404] * len(names)
+    within(SOON, lambda: [status(second, name) for name in names] == [404] * len(names))
+    for server in replicas:
+        assert server.client.get("/domains/news").status_code == 404
+        assert [one["domain"] for one in server.client.get("/domains").json()["domains"]] == ["default", "films"]
+        assert "isosim/news" not in server.client.get("/v1/models").text
+        metrics = server.client.get("/metrics").text.splitlines()
+        assert not [line for line in metrics if "isosim_domain" in line and 'domain="news"' in line]
+        assert status(server, "films") == 200
+    assert second.client.delete("/domains/news").status_code == 204
+    assert [first.client.delete(f"/domains/{name}").status_code for name in ("default", "typo")] == [409, 404]
+    assert first.client.delete("/domains/default").json()["error_type"] == "Conflict"
+
+
+def test_a_deletion_cancels_the_calibrations_of_its_domain_alone_and_one_posted_later_makes_it_anew(
+    serve: Serve, news: Path
+) -> None:
+    server = serve(model_store=news, encoder="tiny")
+
+    def post(domain: str, key: str, **options: object) -> str:
+        body = {"domain": domain, "texts": sentences(300), "method": "sn", **options}
+        response = server.client.post("/calibrate", json=body, headers={"idempotency-key": key})
+        assert response.status_code == 202, response.text
+        job: str = response.json()["job"]
+        return job
+
+    jobs = [post("news", "one"), post("news", "two", seed=1), post("films", "three")]
+    wait_until(lambda: server.client.get(f"/calibrate/{jobs[0]}").json()["status"] == "running")
+    assert server.client.delete("/domains/news").status_code == 204
+    states = [server.client.get(f"/calibrate/{job}").json()["status"] for job in jobs[:2]]
+    assert states == ["cancelled", "cancelled"]
+    assert server.wait_for(jobs[2])["status"] == "succeeded"
+    assert not list((news / "jobs").glob("*/input"))
+    assert status(server, "news") == 404
+    again = post("news", "one")
+    assert again not in jobs
+    done = server.wait_for(again)
+    assert (done["status"], done["version"], done["promoted"]) == ("succeeded", 3, True), done
+    assert score(server, "news").json()["version"] == 3
+
+
+def test_a_calibration_that_publishes_after_the_deletion_does_not_bring_the_domain_back(
+    store: Path, tiny: EncoderArtifact
+) -> None:
+    calibrate(store, tiny, "news", "sn")
+    jobs, domains = JobStore(store), DomainStore(store)
+    with jobs.spool() as spool:
+        spool.extend(sentences(300))
+        wanted = JobRequest("news", tiny.digest, tiny.id, "sn", "always", sentences=300)
+        job = jobs.create(wanted, spool, [], None)
+    reporter = Reporter(jobs, jobs.begin(job.id))
+    result = calibrated(Settings(model_store=store, encoder="tiny"), jobs, domains, reporter)
+    assert jobs.decide(job.id, 1)  # it publishes: no cancel can stop it any more
+    assert remove_domain(domains, jobs, MigrationStore(store), "news") == []
+    done = publish(jobs, domains, reporter.job, result)
+    assert (done.status, domains.domains()) == (Status.FAILED, [])
+    assert "deleted after" in (done.error or "")

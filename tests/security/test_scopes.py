@@ -32,6 +32,7 @@ CALIBRATE = {
 }  # fmt: skip
 ADMIN = {
     "PUT /domains/{domain}/champion", "POST /domains/{domain}/rollback", "DELETE /domains/{domain}/versions/{version}",
+    "DELETE /domains/{domain}",
     "POST /domains/{domain}/migration", "PUT /domains/{domain}/migration", "DELETE /domains/{domain}/migration",
     "POST /domains/{domain}/migration/finish",
 }  # fmt: skip

@@ -110,6 +110,7 @@ class AsyncClient:
     threshold = sends(_domains.threshold)
     promote = sends(_domains.promote)
     rollback = sends(_domains.rollback)
+    delete_domain = sends(_domains.delete_domain)
     delete_version = sends(_domains.delete_version)
 
     def events(self, job: Job | str, *, timeout: float | None = None) -> AsyncIterator[Job]:

@@ -106,6 +106,7 @@ class Client:
     threshold = sends(_domains.threshold)
     promote = sends(_domains.promote)
     rollback = sends(_domains.rollback)
+    delete_domain = sends(_domains.delete_domain)
     delete_version = sends(_domains.delete_version)
 
     def events(self, job: Job | str, *, timeout: float | None = None) -> Iterator[Job]:

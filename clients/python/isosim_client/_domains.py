@@ -84,6 +84,17 @@ def rollback(domain: str) -> Call[Domain]:
     return Call(method="POST", path=path, parse=answer(Domain), repeat=Repeat.IF_REFUSED)
 
 
+def delete_domain(domain: str) -> Call[None]:
+    """Deletes a domain with all its versions, and cancels its calibrations. Repeating it does no harm.
+
+    Every server of the store answers 404 within two seconds. Version numbers are not given again.
+
+    Raises:
+        NotFound: there never was such a domain. Conflict: it is `default`.
+    """
+    return Call(method="DELETE", path=f"domains/{segment(domain)}", parse=nothing)
+
+
 def delete_version(domain: str, version: int) -> Call[None]:
     """Deletes a version for good; its number is not given again.
 

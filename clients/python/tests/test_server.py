@@ -156,6 +156,17 @@ def test_versions_are_promoted_rolled_back_and_deleted(client: Client) -> None:
         client.version("moved", 2)
 
 
+def test_a_domain_is_deleted_and_deleting_it_again_does_no_harm(client: Client) -> None:
+    client.wait(client.calibrate(sentences(300), domain="passing", method="sn"))
+    for _ in range(2):
+        client.delete_domain("passing")
+        with pytest.raises(NotFound):
+            client.domain("passing")
+    with pytest.raises(Conflict, match="cannot be deleted"):
+        client.delete_domain("default")
+    assert client.wait(client.calibrate(sentences(300), domain="passing", method="sn")).version == 2
+
+
 def test_labels_make_a_version_with_probabilities(client: Client) -> None:
     client.wait(client.calibrate(sentences(300), domain="labelled", method="sn"))
     labels = [(text, text.upper(), 1) for text in sentences(40)] + [(*sentences(n + 2)[n:], 0) for n in range(40)]
