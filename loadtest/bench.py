@@ -32,6 +32,7 @@ PARTS = (
     "overload",
     "pipelining",
     "memory",
+    "peak",
     "growth",
     "logs",
     "bulk",

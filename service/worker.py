@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from service.adapters.domain_store import DomainStore
 from service.adapters.encoder_store import EncoderStore
@@ -173,7 +173,14 @@ def publish(jobs: JobStore, domains: DomainStore, job: Job, result: "Result") ->
     except OSError as error:
         return put_off(jobs, job, error)
     report = {**result.report, "promotion": why}
-    return jobs.end(job, Status.SUCCEEDED, version=version, promoted=promoted, report=report)
+    return succeed(jobs, job, version, report, promoted=promoted)
+
+
+def succeed(jobs: JobStore, job: Job, version: int, report: dict[str, Any], *, promoted: bool) -> Job:
+    """Ends the job; what its report warns of is a notice of the job, too."""
+    labels = report.get("labels") or {}
+    notices = [*job.notices, labels["notice"]] if "notice" in labels else job.notices
+    return jobs.end(job, Status.SUCCEEDED, version=version, promoted=promoted, report=report, notices=notices)
 
 
 def published_before(jobs: JobStore, domains: DomainStore, job: Job) -> Job | None:
@@ -192,7 +199,7 @@ def published_before(jobs: JobStore, domains: DomainStore, job: Job) -> Job | No
     if not jobs.decide(job.id, job.attempt):
         raise JobCancelled(f"job {job.id} was cancelled")
     report = domains.report(domain, version)
-    return jobs.end(job, Status.SUCCEEDED, version=version, promoted=promoted, report=report)
+    return succeed(jobs, job, version, report, promoted=promoted)
 
 
 def put_off(jobs: JobStore, job: Job, error: OSError) -> Job:

@@ -13,9 +13,10 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response, StreamingResponse
 from pydantic import ValidationError
 
+from service.adapters.spool import Spool
 from service.api.access import JobDep
 from service.api.documentation import body_of
-from service.api.intake import Format, Intake, parse_json
+from service.api.intake import Format, Intake, Limits, parse_json
 from service.api.middleware import Trace
 from service.api.requests import TraceDep, documented, needs
 from service.api.schemas_calibration import CalibrateOptions, CalibrateRequest, JobAccepted, Jobs, JobState
@@ -70,6 +71,7 @@ async def calibrate(
     seed: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
     normalization: Annotated[str, Query()] = "none",
     encoder: Annotated[str, Query()] = "answering",
+    force: Annotated[bool, Query()] = False,
     idempotency_key: Annotated[str | None, Header(max_length=256)] = None,
 ) -> Response:
     """Fits a calibration to unlabelled text of a domain, in the background."""
@@ -79,18 +81,18 @@ async def calibrate(
         raise UnsupportedMedia(f"content-type {kind!r}: use application/json, {' or '.join(FORMATS)}")
     limits = intake_limits(service)
     async with spooling(service.jobs) as spool:
-        intake = Intake(spool, limits, FORMATS.get(kind, "text"))
         if kind in FORMATS:
             given = {
                 "domain": domain, "method": method, "promote": promote, "seed": seed, "normalization": normalization,
-                "encoder": encoder,
+                "encoder": encoder, "force": force,
             }  # fmt: skip
             options = checked_options(given, trace)
+            intake = Intake(spool, limits, FORMATS[kind], force=options.force)
             await stream(request, intake.feed)
             await asyncio.to_thread(intake.close)
         else:
             check_no_query(request)
-            options = await asyncio.to_thread(take_json, await read_json_body(request), intake, trace)
+            options, intake = await asyncio.to_thread(take_json, await read_json_body(request), spool, limits, trace)
         artifact = meant(service, options.domain, options.encoder).encoder
         notices = intake.check_enough(options.method, artifact.spec.dim)
         wanted = JobRequest(
@@ -134,14 +136,15 @@ async def stream(request: Request, feed: Callable[[bytes], None]) -> None:
         await asyncio.to_thread(feed, bytes(held))
 
 
-def take_json(body: bytes, intake: Intake, trace: Trace) -> CalibrateRequest:
+def take_json(body: bytes, spool: Spool, limits: Limits, trace: Trace) -> tuple[CalibrateRequest, Intake]:
     options = parse_json(CalibrateRequest, body)
     check_domain(options.domain, trace)
+    intake = Intake(spool, limits, force=options.force)
     intake.add(options.texts, lambda index: f"texts.{index}")
     if options.labels:
         intake.add_labels(options.labels, lambda index: f"labels.{index}")
     intake.close()
-    return options
+    return options, intake
 
 
 @router.get("", dependencies=READ, responses=documented(422))

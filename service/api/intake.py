@@ -14,6 +14,7 @@ from service.api.schemas_calibration import Label
 from service.core.errors import EmptyInput, InvalidInput
 from service.core.jobs import LabelledPair
 from service.core.requirements import STEADY_FLOW, LabelSummary, check_sentences, fewest_sentences
+from service.core.tables import LOOKED_AT, check_sentences_only
 
 Format = Literal["text", "ndjson"]
 Body = TypeVar("Body", bound=BaseModel)
@@ -31,9 +32,12 @@ class Limits:
 
 
 class Intake:
-    """Feeds sentences to a spool. Not for several threads at once."""
+    """Feeds sentences to a spool. Not for several threads at once.
 
-    def __init__(self, spool: Spool, limits: Limits, form: Format = "text") -> None:
+    `force`: lines that look like the rows of a table are sentences all the same.
+    """
+
+    def __init__(self, spool: Spool, limits: Limits, form: Format = "text", *, force: bool = False) -> None:
         self.spool, self.limits = spool, limits
         self._enough = max(STEADY_FLOW, fewest_sentences("whitening", limits.dim))
         self.parse: Callable[[bytes, int], str | LabelledPair] = parse_text if form == "text" else parse_ndjson
@@ -42,6 +46,7 @@ class Intake:
         self.labels = 0
         self._summary = LabelSummary()
         self._rest = b""
+        self._first: list[str] | None = None if force else []  # texts, until there are enough to tell a table
         self._seen: set[str] = set()  # until there are enough to know that there are enough
 
     @property
@@ -62,6 +67,13 @@ class Intake:
             self._rest = b""
         if not self.sentences:
             raise EmptyInput("texts: no sentence was posted")
+        self._check_table()
+
+    def _check_table(self) -> None:
+        """Raises InvalidInput where the first texts look like the rows of a table; looks at them once."""
+        if self._first is not None:
+            check_sentences_only(self._first)
+            self._first = None
 
     def _take(self, lines: Sequence[bytes]) -> None:
         texts: list[str] = []
@@ -90,6 +102,10 @@ class Intake:
             raise InvalidInput(f"more than {self.limits.sentences} sentences were posted")
         if len(self._seen) < self._enough:
             self._seen.update(kept)
+        if self._first is not None:
+            self._first += kept[: LOOKED_AT - len(self._first)]
+            if len(self._first) == LOOKED_AT:
+                self._check_table()
         self._spool(self.spool.extend, kept)
 
     def add_labels(self, labels: Sequence[LabelledPair], where: Callable[[int], str]) -> None:

@@ -29,6 +29,9 @@ class CalibrateOptions(Own):
     encoder: Literal["answering", "next"] = Field(
         default="answering", description="next: the one that the domain is to move to (ISOSIM_NEXT_ENCODER)"
     )
+    force: bool = Field(
+        default=False, description="take each line as a sentence although they look like a table's rows"
+    )
 
 
 def typed_label(value: Any) -> Any:

@@ -1,10 +1,5 @@
-"""A seeded sample of a corpus's distinct texts: those whose keyed hashes are the smallest.
+"""A seeded sample of a corpus's distinct texts, drawn by many workers as `core/sampling.py` draws it in one pass."""
 
-Bottom-k sampling (Cohen and Kaplan, PODC 2007): uniform among distinct texts, and the same whatever the order of the
-rows and however many workers look at them.
-"""
-
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import Any
@@ -17,16 +12,11 @@ from service.bulk.places import Place
 from service.bulk.rows import faults
 from service.bulk.run import Running
 from service.core.errors import BackendFailure, IsosimError
+from service.core.sampling import by_rank, rank
 
 SCAN_ROWS = 65_536  # of a part: hashing is quick
 SPARE = 4  # times the wanted texts are let through at first; twins leave fewer
 SPACE = 2**64
-
-
-def rank(text: str, seed: int) -> int:
-    """A text's place, uniform in [0, 2⁶⁴)."""
-    digest = hashlib.blake2b(text.encode(), digest_size=8, key=seed.to_bytes(8, "little", signed=True)).digest()
-    return int.from_bytes(digest, "big")
 
 
 class SampleWorker:
@@ -96,7 +86,3 @@ def sample(
         if len(found) >= count or limit == SPACE:
             return [text for text, _ in sorted(found.items(), key=by_rank)[:count]], unusable
         limit = min(SPACE, 16 * limit)
-
-
-def by_rank(item: tuple[str, int]) -> tuple[int, str]:
-    return item[1], item[0]

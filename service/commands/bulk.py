@@ -20,6 +20,7 @@ from service.core.advice import SMALLEST_FMR
 from service.core.calibration import DomainRef
 from service.core.errors import Unavailable
 from service.core.jobs import METHODS, NORMALIZATIONS, PROMOTIONS
+from service.core.sampling import MOST_SENTENCES
 from service.core.similarity import notices_of
 from service.settings import Settings
 
@@ -112,7 +113,9 @@ def calibrate(
     source: Input,
     domain: Annotated[str, typer.Option(help="the domain to calibrate", autocompletion=domain_names)],
     column: Annotated[str, typer.Option(help="the column with the text")] = "text",
-    sample: Annotated[int, typer.Option(min=200, help="distinct texts to fit to, drawn from all rows")] = 50_000,
+    sample: Annotated[
+        int, typer.Option(min=200, max=MOST_SENTENCES, help="distinct texts to fit to, drawn from all rows")
+    ] = 50_000,
     method: Annotated[str, typer.Option(help=", ".join(METHODS))] = "auto",
     promote: Annotated[str, typer.Option(help=", ".join(PROMOTIONS))] = "if_better",
     seed: Annotated[int, typer.Option(help="of the sample and of the fit")] = 0,

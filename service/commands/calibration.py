@@ -1,6 +1,7 @@
 """`isosim calibrate`, `label` and `threshold`: a calibration from files, without a server."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,7 +9,7 @@ import typer
 
 from service.adapters.domain_store import DomainStore
 from service.adapters.encoder_store import EncoderStore
-from service.adapters.text_lines import STDIN, read_lines
+from service.adapters.text_lines import STDIN, each_line
 from service.commands.completion import domain_names, encoder_ids, versions
 from service.commands.console import print_json
 from service.commands.equating import carry_over
@@ -18,6 +19,7 @@ from service.commands.versions import stored_version
 from service.core.advice import SMALLEST_FMR, advise
 from service.core.calibration import DomainRef
 from service.core.jobs import METHODS, NORMALIZATIONS, PROMOTIONS, JobRequest, LabelledPair
+from service.core.tables import LOOKED_AT, check_sentences_only
 
 Labels = Annotated[Path | None, typer.Option(help="labelled pairs: label, sentence, sentence in each line, by tabs")]
 
@@ -30,6 +32,9 @@ def calibrate(
     seed: int = 0,
     labels: Labels = None,
     normalization: Annotated[str, typer.Option(help=", ".join(NORMALIZATIONS))] = "none",
+    force: Annotated[
+        bool, typer.Option("--force", help="take each line as a sentence although they look like a table's rows")
+    ] = False,
     model_store: Store = None,
     encoder: EncoderId = None,
     as_json: AsJson = False,
@@ -44,9 +49,12 @@ def calibrate(
     check_choices(
         method=(method, METHODS), promote=(promote, PROMOTIONS), normalization=(normalization, NORMALIZATIONS)
     )
-    texts = [text for text in (line.strip() for line in read_lines(file)) if text]
+    texts = each_line(file)  # not held: of a million sentences a tenth is used
+    first = list(islice(texts, LOOKED_AT))
+    if not force:
+        check_sentences_only(first)
     asked = {"method": method, "promote": promote, "seed": seed, "normalization": normalization}
-    fit_here(domain, asked, texts, labels, model_store, encoder, as_json=as_json)
+    fit_here(domain, asked, chain(first, texts), labels, model_store, encoder, as_json=as_json)
 
 
 def label(
@@ -82,7 +90,7 @@ def check_choices(**given: tuple[str, Sequence[str]]) -> None:
 def fit_here(
     domain: str,
     asked: dict[str, Any],
-    texts: list[str],
+    texts: Iterable[str],
     labels: Path | None,
     model_store: Path | None,
     encoder: str | None,
@@ -102,7 +110,7 @@ def fit_here(
         found = read_pairs(labels)
         pairs = [(a, b, float(gold)) for a, b, gold in zip(found.left, found.right, found.gold, strict=True)]
     asked["generation"] = domains.generation(domain)
-    wanted = JobRequest(domain, artifact.digest, artifact.id, sentences=len(texts), labels=len(pairs), **asked)
+    wanted = JobRequest(domain, artifact.digest, artifact.id, labels=len(pairs), **asked)
     with bar("starting") as progress:
         result = calibrate_job(wanted, Posted(texts, pairs), artifact, domains, progress, threads=settings.threads)
     version, promoted, why = result.publish(domains)
@@ -112,7 +120,12 @@ def fit_here(
         print_json(facts)
         return
     print(f"{domain}@{version}: {result.report['method']}")
+    used, distinct = result.report.get("used", 0), result.report.get("distinct", 0)  # not of earlier releases' versions
+    if used < distinct:
+        print(f"  from: {used:,} of {distinct:,} distinct sentences")
     print(f"  why: {result.report['reason']}")
+    if (result.report["labels"] or {}).get("notice") is not None:
+        print(f"  notice: {result.report['labels']['notice']}")
     print(f"  {'promoted' if promoted else 'not promoted'}: {why}")
 
 

@@ -59,6 +59,7 @@ export async function openCalibrate([wanted = ""], context) {
   const promotion = select(server.promotions.map((name) => [name, PROMOTIONS[name] ?? name]), "if_better");
   const seed = h("input", { type: "number", min: "0", max: "2147483647", step: "1", value: "0" });
   const normalization = select(server.normalizations.map((name) => [name, NORMALIZATIONS[name] ?? name]), "none");
+  const force = h("input", { type: "checkbox" });
   const labels = h("textarea", { rows: "4", dir: "auto", spellcheck: "false", oninput: describeLabels });
   const labelFile = h("input", { type: "file", accept: ".tsv,.txt,text/*", onchange: async () => {
     labels.value = labelFile.files[0] ? await labelFile.files[0].text() : "";
@@ -77,7 +78,8 @@ export async function openCalibrate([wanted = ""], context) {
     h("details", {}, h("summary", {}, "More options"),
       h("div", { class: "row" },
         field("Seed", seed, "The same text and seed give the same calibration."),
-        field("Item normalization", normalization, "Compares scores less their texts' usual scores; costs ranking."))));
+        field("Item normalization", normalization, "Compares scores less their texts' usual scores; costs ranking.")),
+      h("label", { class: "check" }, force, " Take each line as a sentence, even where the lines look like the rows of a table")));
   const start = h("button", { type: "submit", class: "primary" }, "Start the calibration");
   const form = h("form", { class: "card", novalidate: true, onsubmit: submit, oninput: () => { state.posting = null; } }, text, options, list, h("div", { class: "buttons" }, start));
 
@@ -179,6 +181,7 @@ export async function openCalibrate([wanted = ""], context) {
       const { body, type } = await bodyOf(state.source, server.limits, state.understood, pairs, signal);
       const query = new URLSearchParams({
         domain: domain.value.trim(), method: method.value, promote: promotion.value, seed: seed.value, normalization: normalization.value,
+        ...(force.checked ? { force: "true" } : {}),
       });
       state.posting ??= idempotencyKey(); // the same for another try, which then finds the job of the first
       const { job } = await call("POST", `calibrate?${query}`, { body, headers: { "content-type": type, "idempotency-key": state.posting }, signal });
@@ -210,7 +213,7 @@ function describe(found, source, method, server) {
   if (found.sentences > server.limits.sentences) verdicts.push(["warn", `More than the ${count(server.limits.sentences)} sentences that are taken; use a random sample.`]);
   if (found.tooLong) verdicts.push(["warn", `${counted(found.tooLong, "line")} longer than ${count(server.limits.characters)} characters will be left out (line ${found.places.join(", ")}${found.tooLong > found.places.length ? ", …" : ""}).`]);
   if (found.objects > found.sentences / 2) verdicts.push(["warn", "These lines look like JSON; each is taken as a sentence, braces and all. Is that meant?"]);
-  if (found.columns > found.sentences / 2) verdicts.push(["warn", "These lines have tabs and look like a table; each is taken as one sentence. Is that meant?"]);
+  if (found.columns > found.sentences / 2) verdicts.push(["warn", "These lines have tabs and look like a table, which the server refuses: send only the column with the sentences. If each line is one sentence, say so under More options."]);
   return [
     h("p", {}, h("strong", {}, source instanceof File ? source.name : "Pasted text"), " as the server will read it:"),
     facts([

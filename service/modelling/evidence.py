@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_matrix
-from scipy.stats import rankdata, skew, spearmanr
+from scipy.stats import mannwhitneyu, rankdata, skew, spearmanr
 
 from service.core.similarity import cosine, normalized
 from service.modelling.linear import crowding
@@ -205,6 +205,39 @@ def paired_z(gain: Array) -> float:
 def score_of(values: npt.NDArray[np.floating]) -> Score:
     """AUROC where all labels are 0 or 1, else Spearman."""
     return "auroc" if np.isin(values, (0, 1)).all() else "spearman"
+
+
+@dataclass(frozen=True)
+class RankTest:
+    """Whether pairs with higher labels are the more similar ones: a score, and one-sided p-values against chance.
+
+    Mann and Whitney's test where all labels are 0 or 1, Spearman's for grades. NaN where all similarities are equal.
+    """
+
+    kind: Score
+    value: float
+    p_agree: float  # that a score as high comes about by chance
+    p_disagree: float  # that one as low does
+
+    @classmethod
+    def of(cls, similarities: npt.NDArray[np.floating], values: npt.NDArray[np.floating]) -> "RankTest":
+        """Of L pairs, (L,) and (L,)."""
+        kind = score_of(values)
+        if np.ptp(similarities) == 0:
+            return cls(kind, 0.5 if kind == "auroc" else 0.0, np.nan, np.nan)
+        if kind == "auroc":
+            ones, zeros = similarities[values == 1], similarities[values == 0]
+            above = mannwhitneyu(ones, zeros, alternative="greater", method="asymptotic")
+            below = mannwhitneyu(ones, zeros, alternative="less", method="asymptotic")
+            return cls(
+                kind, float(above.statistic / (len(ones) * len(zeros))), float(above.pvalue), float(below.pvalue)
+            )
+        above = spearmanr(similarities, values, alternative="greater")
+        below = spearmanr(similarities, values, alternative="less")
+        return cls(kind, float(above.statistic), float(above.pvalue), float(below.pvalue))
+
+    def __str__(self) -> str:
+        return f"{'AUROC' if self.kind == 'auroc' else 'Spearman correlation'} {self.value:.2f}"
 
 
 def labelled_score(similarities: npt.NDArray[np.floating], values: npt.NDArray[np.floating]) -> float:

@@ -19,12 +19,13 @@ from service.core.errors import EncoderMismatch, InvalidInput
 from service.core.jobs import JobRequest, LabelledPair
 from service.core.reference import Doubles, ReferenceDistribution
 from service.core.requirements import check_labels, check_sentences, distinct_labels
+from service.core.sampling import draw
 from service.core.similarity import cosine
 from service.modelling import domain_test, gate, measure, normalization, probability, reference
 from service.modelling.calibrator import group_sizes
 from service.modelling.candidates import Labels
 from service.modelling.embed import Encode, OfflineEncoder, unreadable
-from service.modelling.evidence import noised
+from service.modelling.evidence import RankTest, noised
 from service.modelling.linear import Spectrum
 from service.modelling.methods import Fitted, Vectors, bits_per_dimension, fit, gaussian_bits_per_dimension, is_flow
 from service.modelling.publication import Result
@@ -36,6 +37,7 @@ HELD_OUT = 0.1  # share of the sentences that the final fit does not see
 MOST_HELD_OUT = 2000
 COPIES = 100  # noised copies that may veto the gate's rule
 FOLDS = 10  # fits of the reference; 5 are 1.5 % too careful, 20 are noisier at 0.1 %
+SURE = 0.01  # one-sided p: labels that agree or disagree with the encoder's own order by chance
 FLOW_FOLDS = 4  # a flow's fit costs a hundred times a linear one
 
 
@@ -82,7 +84,7 @@ def calibrate_job(
     threads: int,
     encode: Encode | None = None,
 ) -> Result:
-    """Embeds the distinct texts, fits the method asked for and measures it. Nothing is written.
+    """Embeds the distinct texts, or a sample of them, fits the method asked for and measures it. Nothing is written.
 
     `encode` gives the vectors instead of an encoder in this process.
 
@@ -97,8 +99,8 @@ def calibrate_job(
     if request.base is not None:
         return label_job(request, posted.labels, encoder, domains, report, encode)
     clock = Clock()
-    texts = list(posted.texts)
-    distinct = list(dict.fromkeys(texts))
+    drawn = draw(posted.texts, request.seed)
+    distinct = drawn.texts
     blind = unreadable(distinct, encoder)
     distinct = [text for text in distinct if text not in blind] if blind else distinct
     check_sentences(request.method, encoder.spec.dim, len(distinct), unreadable=len(blind))
@@ -106,6 +108,7 @@ def calibrate_job(
     rng = np.random.default_rng(request.seed)
     embedded = embed(distinct, labels, encode, rng, report, auto=request.method == "auto")
     vectors = embedded.vectors
+    direction_facts = None if embedded.labels is None else check_direction(embedded.labels)
     clock.lap("embedding")
 
     report("choosing", EMBED_SHARE)
@@ -139,7 +142,9 @@ def calibrate_job(
         "candidates": [asdict(candidate) for candidate in choice.candidates] if choice else [],
         "settings": fitted.settings,
         "seed": request.seed,
-        "posted": len(texts),
+        "posted": drawn.posted,
+        "distinct": drawn.distinct,
+        "used": len(distinct),
         "sentences": len(distinct),
         "text_sha256": hashlib.sha256("\n".join(sorted(distinct)).encode()).hexdigest(),
         "fit_sentences": 0 if fitted.weights is None else len(train),
@@ -158,7 +163,7 @@ def calibrate_job(
         facts["unreadable"] = len(blind)  # distinct texts without a known token, left out
     if embedded.labels is not None:
         model, learnt = with_labels(model, fitted, embedded.labels, request.seed)
-        facts["labels"] = {**learnt, "posted": len(posted.labels), **unreadable_labels}
+        facts["labels"] = {**learnt, **(direction_facts or {}), "posted": len(posted.labels), **unreadable_labels}
     clock.lap("measuring")
     return Result(request, encoder, fitted, model, held_out, {**facts, "duration_seconds": clock.spent})
 
@@ -217,6 +222,29 @@ def labelled_vectors(labels: Sequence[LabelledPair], texts: Sequence[str], vecto
     return Labels(vectors[left], vectors[right], np.array([label for _, _, label in labels]))
 
 
+def check_direction(labels: Labels) -> dict[str, Any]:
+    """Labels beside the encoder's own similarities, for the report: `rank_test`, and a `notice` where it is unsure.
+
+    Raises:
+        InvalidInput: pairs with higher labels are surely the less similar ones.
+    """
+    found = RankTest.of(cosine(labels.left, labels.right), labels.values)
+    if found.p_disagree < SURE:
+        question = "are 0 and 1 swapped?" if found.kind == "auroc" else "is the scale upside down?"
+        raise InvalidInput(
+            f"labels_inverted: pairs with higher labels are less similar than others ({found}, one-sided p "
+            f"{found.p_disagree:.1g}); {question} A match is 1, or the highest grade"
+        )
+    facts: dict[str, Any] = {"rank_test": {"kind": found.kind, "value": found.value, "p": found.p_agree}}
+    if not found.p_agree < SURE:
+        facts["rank_test"]["p"] = None if np.isnan(found.p_agree) else found.p_agree
+        facts["notice"] = (
+            f"the labels do not surely agree with the similarities ({found} over {len(labels.values)} pairs): "
+            "probabilities learnt from them may mean little; check the labels or post more of them"
+        )
+    return facts
+
+
 def model_of(
     request: JobRequest,
     fitted: Fitted,
@@ -267,13 +295,15 @@ def label_job(
     vectors = encode(texts, lambda done: report("embedding", EMBED_SHARE * done))
     clock.lap("embedding")
     report("measuring", EMBED_SHARE)
+    pairs = labelled_vectors(distinct, texts, vectors)
+    direction_facts = check_direction(pairs)
     fitted = Fitted(stored.manifest["method"], stored.weights, {})
-    model, learnt = with_labels(stored.model, fitted, labelled_vectors(distinct, texts, vectors), request.seed)
+    model, learnt = with_labels(stored.model, fitted, pairs, request.seed)
     clock.lap("measuring")
     earlier = domains.report(request.domain, request.base)
     facts = {
         **earlier,
-        "labels": {**learnt, "posted": len(labels), **left_out},
+        "labels": {**learnt, **direction_facts, "posted": len(labels), **left_out},
         "base": request.base,
         "duration_seconds": clock.spent,
     }

@@ -86,8 +86,9 @@ class Result:
             return False, newer
         if request.promote == "always":
             return True, "promote: always"
-        if champion is None:
-            return True, "the domain had no champion"
+        notice = (self.report.get("labels") or {}).get("notice")
+        if notice is not None or champion is None:
+            return notice is None, notice or "the domain had no champion"
         if champion == request.base:
             return True, f"the champion, version {champion}, with probabilities learnt from labels"
         return self._compare(domains, champion)

@@ -259,3 +259,34 @@ def test_deleted_versions_are_gone_and_their_numbers_stay_taken(posting: Server)
     assert posting.client.delete("/domains/short/versions/2").status_code == 204
     assert posting.client.get("/domains/short/versions/2").status_code == 404
     assert posting.calibrate("short", sentences(300), promote="never")["version"] == 3
+
+
+TABLE = [f"{number},2026-01-{1 + number % 28:02d},{text},open" for number, text in enumerate(sentences(300))]
+BODIES: dict[str, Any] = {
+    "text": {"content": "\n".join(TABLE).encode(), "headers": {"content-type": "text/plain"}},
+    "NDJSON": {
+        "content": b"\n".join(orjson.dumps({"text": row}) for row in TABLE),
+        "headers": {"content-type": "application/x-ndjson"},
+    },
+}
+
+
+def post_table(server: Server, kind: str, *, force: bool) -> httpx.Response:
+    if kind == "JSON":
+        body = {"domain": "rows", "texts": TABLE, "method": "sn"} | ({"force": True} if force else {})
+        return server.client.post("/calibrate", json=body)
+    query = "domain=rows&method=sn" + ("&force=true" if force else "")
+    return server.client.post(f"/calibrate?{query}", **BODIES[kind])
+
+
+@pytest.mark.parametrize("kind", ["JSON", "text", "NDJSON"])
+def test_rows_of_a_table_are_refused_unless_they_are_meant(tiny_server: Server, kind: str) -> None:
+    before = len(tiny_server.client.get("/calibrate").json()["jobs"])
+    refused = post_table(tiny_server, kind, force=False)
+    assert (refused.status_code, refused.json()["error_type"]) == (422, "Validation")
+    for word in ("look like a table", "commas", "column 3", "force=true"):
+        assert word in refused.json()["error"]
+    assert len(tiny_server.client.get("/calibrate").json()["jobs"]) == before
+    taken = post_table(tiny_server, kind, force=True)
+    assert taken.status_code == 202, taken.text
+    tiny_server.client.delete(f"/calibrate/{taken.json()['job']}")

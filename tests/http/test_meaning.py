@@ -38,7 +38,12 @@ def server(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     shutil.copytree(tiny_store / "encoders", folder / "store" / "encoders")
     running: list[Process] = []
     made = serve_with(folder, running, model_store=folder / "store", encoder="tiny")
-    for domain, posted in (("plain", []), ("labelled", labels(300)), ("graded", labels(300, graded=True))):
+    for domain, posted in (
+        ("plain", []),
+        ("guessed", []),
+        ("labelled", labels(300)),
+        ("graded", labels(300, graded=True)),
+    ):
         job = made.calibrate(domain, TEXTS, labels=posted, method="whitening")
         assert job["status"] == "succeeded", job["error"]
         wait_until(lambda domain=domain: score(made, OWN[:1], domain=domain))
@@ -274,3 +279,38 @@ def test_full_whitening_needs_twice_as_many_sentences_as_dimensions(server: Serv
     few = server.client.post("/calibrate", json={"domain": "few", "method": "whitening", "texts": sentences(199)})
     assert few.status_code == 422
     assert "at least 200" in few.json()["error"]  # 32 dimensions
+
+
+def exchanged(posted: list[list[Any]]) -> list[list[Any]]:
+    top = 5 if any(label > 1 for _, _, label in posted) else 1
+    return [[a, b, top - label] for a, b, label in posted]
+
+
+@pytest.mark.parametrize("graded", [False, True])
+def test_labels_the_wrong_way_round_fail_and_change_nothing(server: Server, graded: bool) -> None:
+    wrong = exchanged(labels(100, graded))
+    before = server.client.get("/domains/plain").json()
+    jobs = [server.calibrate("plain", TEXTS, labels=wrong, method="sn", promote="always")]
+    answer = server.client.post("/domains/plain/labels", json={"labels": wrong, "promote": "always"})
+    jobs.append(server.wait_for(answer.json()["job"]))
+    for job in jobs:
+        assert (job["status"], job["version"]) == ("failed", None), job
+        assert job["error"].startswith("labels_inverted: ")
+        assert ("upside down?" if graded else "are 0 and 1 swapped?") in job["error"]
+        assert job["stage"] == "failed"
+    after = server.client.get("/domains/plain").json()
+    assert (after["champion"], len(after["versions"])) == (before["champion"], len(before["versions"]))
+
+
+def test_labels_that_might_be_chance_are_not_promoted_unless_always(server: Server) -> None:
+    rng = np.random.default_rng(1)
+    guessed = [[a, b, int(rng.random() < 0.5)] for a, b, _ in labels(60)]
+    for promote, promoted in (("if_better", False), ("always", True)):
+        answer = server.client.post("/domains/guessed/labels", json={"labels": guessed, "promote": promote})
+        job = server.wait_for(answer.json()["job"])
+        assert (job["status"], job["promoted"]) == ("succeeded", promoted), job
+        assert any("do not surely agree" in notice for notice in job["notices"]), job["notices"]
+        assert 0.01 <= job["report"]["labels"]["rank_test"]["p"] <= 0.99
+    first = server.calibrate("first", TEXTS, labels=guessed, method="sn")
+    assert (first["status"], first["promoted"]) == ("succeeded", False)
+    assert "do not surely agree" in first["report"]["promotion"]

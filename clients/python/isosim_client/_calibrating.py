@@ -20,6 +20,7 @@ def calibrate(
     seed: int = 0,
     normalization: str = "none",
     labels: Iterable[LabelledPair] = (),
+    force: bool = False,
     idempotency_key: IdempotencyKey = True,
 ) -> Call[Job]:
     """Posts unlabelled text of a domain; a job fits a calibration to it in the background.
@@ -33,13 +34,14 @@ def calibrate(
         seed: the same text, settings and seed give the same version.
         normalization: `none`, `as-norm` or `csls`.
         labels: (text, text, 0 or 1 or a grade) each, for probabilities.
+        force: takes each line as a sentence although the lines look like the rows of a table.
         idempotency_key: True makes one; a string is yours; False sends none, and then nothing is ever sent twice.
 
     Returns:
         The accepted job; `wait` for it.
 
     Raises:
-        EmptyInput, InvalidInput: no text, too little, or a bad line, which is named.
+        EmptyInput, InvalidInput: no text, too little, a table, or a bad line, which is named.
         TooLarge: more bytes than the server takes. Conflict: the key was used for something else.
         Unavailable: nothing runs jobs there. Overloaded: too many wait.
         OSError, UnicodeDecodeError: the file cannot be read.
@@ -47,7 +49,7 @@ def calibrate(
     upload = Upload(source, labels)
     query: dict[str, str | int | float] = {
         "domain": domain, "method": method, "promote": promote, "seed": seed, "normalization": normalization,
-    }  # fmt: skip
+    } | ({"force": "true"} if force else {})  # fmt: skip
     return Call(
         method="POST", path="calibrate", query=query, upload=upload, parse=answer(Job), **keyed(idempotency_key)
     )

@@ -1,0 +1,128 @@
+"""Rows of a table that were sent as sentences: `0,2026-01-01,How do I log in?,open`.
+
+Identifiers, dates and states make all rows alike: such text gave a threshold of 0.517 where its sentences alone give
+0.309. A separator has to stand on most lines, and the fields have to be those of a table. Prose has commas followed by
+a space, in numbers that differ from line to line; no text of the measuring data is taken for a table (whole or in
+parts of 200 to 2,000 lines; tests/core/test_tables.py).
+"""
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from service.core.errors import InvalidInput
+
+LOOKED_AT = 2000  # the first lines of a text
+FEWEST = 20  # lines; fewer are judged by what else they lack
+MOST = 0.8  # share of the lines that have to look alike: cells may hold line breaks, and a header may stand above
+EDGE = 3  # columns looked at from either end; between them an unquoted text may have separators of its own
+LONGEST_FIELD = 40  # characters of an identifier, a date or a number
+LONGEST_NAME = 24  # of a state, a language, a category
+REPEATED = 0.1  # distinct values over lines, at most, of a column that repeats itself
+SEPARATORS = {"\t": "tabs", "|": "pipes", ";": "semicolons", ",": "commas"}
+CUT = {"\t": "cut -f{0} table > sentences", "|": "cut -d'|' -f{0} table > sentences"}
+CSV = (
+    'python3 -c \'import csv, sys; [print(" ".join(row[{0}].split())) for row in csv.reader(sys.stdin{1})'
+    " if len(row) > {0}]' < table > sentences"
+)
+CODE = re.compile(r"[!-~]*[0-9][!-~]*")  # an identifier, a number, a date: no space, a digit
+IDEOGRAPHS = "\u2e80"  # the first of East Asian characters
+MOMENT = re.compile(r"[0-9]{1,4}[-/.][0-9]{1,2}[-/.][0-9]{1,4} [0-9]{1,2}:[0-9]{2}[!-~ ]*")
+NUMBER = re.compile(r"(?<!\S)[0-9]+(?:,[0-9]+)+(?=[\s.!?)]|$)")  # 1,250 and 3,5; not the first cells of 0,2026-01-01
+
+
+@dataclass(frozen=True)
+class Table:
+    """What a text looks like: its separator, why, and the column (from 1) that seems to hold the sentences."""
+
+    separator: str
+    why: str
+    column: int
+
+    @property
+    def remedy(self) -> str:
+        if self.separator in CUT:
+            return CUT[self.separator].format(self.column)
+        return CSV.format(self.column - 1, "" if self.separator == "," else ', delimiter=";"')
+
+
+def check_sentences_only(lines: Iterable[str]) -> None:
+    """Raises InvalidInput, with the remedy, where the first lines of a text look like the rows of a table."""
+    found = table_of(list(islice(lines, LOOKED_AT)))
+    if found is not None:
+        raise InvalidInput(
+            f"texts: these lines look like a table: {found.why}. Send only the column with the sentences, for column "
+            f"{found.column}: {found.remedy} (--force here, force=true over HTTP: each line is a sentence all the same)"
+        )
+
+
+def table_of(lines: Sequence[str]) -> Table | None:
+    """The table that the lines look like."""
+    if len(lines) < FEWEST:
+        return None
+    return next((found for separator in SEPARATORS if (found := read(lines, separator)) is not None), None)
+
+
+def read(lines: Sequence[str], separator: str) -> Table | None:
+    """The table that the lines are with this separator."""
+    needed = MOST * len(lines)
+    if sum(separator in line for line in lines) < needed:
+        return None
+    rows = [row for line in lines if len(row := cells(line, separator)) > 1]
+    if len(rows) < needed:
+        return None
+    width, same = Counter(map(len, rows)).most_common(1)[0]
+    column = longest([row for row in rows if len(row) == width], width)
+    name = SEPARATORS[separator]
+    for where, found in edges(rows):
+        if sum(is_code(cell) for cell, _ in found) >= needed:
+            return Table(separator, f"{where} of the fields between {name} holds numbers, dates or identifiers", column)
+        names = [cell for cell, tight in found if is_name(cell, separator, tight=tight)]
+        if len(names) >= needed and len(set(names)) <= REPEATED * len(lines):
+            return Table(separator, f"{where} of the fields between {name} repeats a few short values", column)
+    if same >= needed and (separator in CUT or (width > 2 and sum(is_tight(row) for row in rows) >= needed)):
+        return Table(separator, f"most lines have {width - 1} {name}", column)
+    return None
+
+
+def cells(line: str, separator: str) -> list[str]:
+    """A row's cells as they stand; quoted ones may hold the separator. A comma inside a number separates nothing."""
+    if separator == ",":
+        line = NUMBER.sub(lambda number: number[0].replace(",", "."), line)
+    if '"' not in line or separator in CUT:
+        return line.split(separator)
+    return next(csv.reader([line.replace("\n", " ")], delimiter=separator), [])
+
+
+def edges(rows: Sequence[Sequence[str]]) -> Iterator[tuple[str, list[tuple[str, bool]]]]:
+    """The first and the last columns, with whether no space follows the separator beside each cell.
+
+    Inner columns are at no fixed place where a text has separators of its own.
+    """
+    for place in range(EDGE):
+        long = [row for row in rows if len(row) > place + 1]
+        yield f"column {place + 1}", [(row[place].strip(), not row[place + 1][:1].isspace()) for row in long]
+        from_end = [(row[-place - 1].strip(), not row[-place - 1][:1].isspace()) for row in long]
+        yield f"column {place + 1} from the end", from_end
+
+
+def is_code(cell: str) -> bool:
+    return len(cell) <= LONGEST_FIELD and bool(CODE.fullmatch(cell) or MOMENT.fullmatch(cell))
+
+
+def is_name(cell: str, separator: str, *, tight: bool) -> bool:
+    """A state or a category. `Hello, …` and `您好,…` are none: a greeting may begin most lines of a text."""
+    return 0 < len(cell) <= LONGEST_NAME and (separator in CUT or (tight and cell.isascii()))
+
+
+def is_tight(row: Sequence[str]) -> bool:
+    """No separator is a comma of prose: with a space behind it, or between ideographs, which need none."""
+    return not any(cell[:1].isspace() or cell[:1] >= IDEOGRAPHS for cell in row[1:])
+
+
+def longest(rows: Sequence[Sequence[str]], width: int) -> int:
+    """The column (from 1) with the longest cells."""
+    return 1 + max(range(width), key=lambda place: sum(len(row[place]) for row in rows))
