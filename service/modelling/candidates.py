@@ -87,7 +87,7 @@ def measured(
     methods: Sequence[str], held: Held, labels: Labels | None, seed: int
 ) -> tuple[list[Candidate], LabelTest | None]:
     """Fits each method without the measured sentences and looks at what it makes of them."""
-    spectrum = Spectrum.of(held.fit.astype(np.float64))
+    spectrum = Spectrum.of(held.fit)
     pairs = random_pairs(len(held.measured), np.random.default_rng(seed))
     raw_loss = evidence.info_nce(held.copies, held.originals) if len(held.copies) else None
     seen: dict[str, dict[str, float | None]] = {}

@@ -232,9 +232,9 @@ class RankTest:
             return cls(
                 kind, float(above.statistic / (len(ones) * len(zeros))), float(above.pvalue), float(below.pvalue)
             )
-        above = spearmanr(similarities, values, alternative="greater")
-        below = spearmanr(similarities, values, alternative="less")
-        return cls(kind, float(above.statistic), float(above.pvalue), float(below.pvalue))
+        rising = spearmanr(similarities, values, alternative="greater")
+        falling = spearmanr(similarities, values, alternative="less")
+        return cls(kind, float(rising.statistic), float(rising.pvalue), float(falling.pvalue))
 
     def __str__(self) -> str:
         return f"{'AUROC' if self.kind == 'auroc' else 'Spearman correlation'} {self.value:.2f}"

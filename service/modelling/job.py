@@ -122,7 +122,7 @@ def calibrate_job(
     clock.lap("choosing")
 
     report("fitting", EMBED_SHARE + 0.05)
-    spectrum = Spectrum.of(train.astype(np.float64))
+    spectrum = Spectrum.of(train)
 
     def fitting(done: float) -> None:
         report("fitting", EMBED_SHARE + 0.05 + 0.1 * done)

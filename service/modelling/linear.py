@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.covariance import ledoit_wolf, shrunk_covariance
+from sklearn.covariance import empirical_covariance, ledoit_wolf_shrinkage, shrunk_covariance
 
 Array = npt.NDArray[np.float64]
 
@@ -35,14 +35,22 @@ class Spectrum:
     shrinkage: float
 
     @classmethod
-    def of(cls, x: Array, shrinkage: float | None = None) -> "Spectrum":  # (N, D)
-        """Shrunk as Ledoit & Wolf say, or by a given intensity: a fold's fit takes that of the whole text."""
+    def of(cls, x: npt.NDArray[np.floating], shrinkage: float | None = None) -> "Spectrum":  # (N, D)
+        """Shrunk as Ledoit & Wolf say, or by a given intensity: a fold's fit takes that of the whole text.
+
+        Works on one copy of x in float64, centred in place, where scikit-learn's `ledoit_wolf` holds two; the bits are
+        the same. 100,000 rows of 768 dimensions are 0.6 GB.
+        """
+        centred = x.astype(np.float64)
+        mean = centred.mean(0)
         if shrinkage is None:
-            covariance, shrinkage = ledoit_wolf(x)
+            centred -= mean
+            shrinkage = ledoit_wolf_shrinkage(centred, assume_centered=True)
+            covariance = shrunk_covariance(empirical_covariance(centred, assume_centered=True), shrinkage)
         else:
-            covariance = shrunk_covariance(np.cov(x.T, bias=True), shrinkage)
+            covariance = shrunk_covariance(np.cov(centred.T, bias=True), shrinkage)
         values, vectors = np.linalg.eigh(covariance)
-        return cls(x.mean(0), np.maximum(values[::-1], 1e-12 * values[-1]), vectors[:, ::-1], float(shrinkage))
+        return cls(mean, np.maximum(values[::-1], 1e-12 * values[-1]), vectors[:, ::-1], float(shrinkage))
 
 
 def crowding(x: Array) -> float:  # (N, D) -> scalar

@@ -110,14 +110,14 @@ def _affine(
     """A method's affine map and what has to be kept so that another fit has the same strength."""
     if method in {"flow", "flow-paper"}:
         return linear.identity(train.shape[1]), {}
-    x = train.astype(np.float64)
     if method == "sn":
-        return linear.standard_normalization(x), {}
+        return linear.standard_normalization(train.astype(np.float64)), {}
     name, _, argument = method.partition(":")
     if name == "sn-nulling":
+        x = train.astype(np.float64)
         affine, shrinkage = linear.standard_nulling(x, int(argument or NULLED), like.get("shrinkage"))
         return affine, {"shrinkage": shrinkage}
-    spectrum = spectrum or linear.Spectrum.of(x, like.get("shrinkage"))
+    spectrum = spectrum or linear.Spectrum.of(train, like.get("shrinkage"))
     found: dict[str, Any] = {"shrinkage": spectrum.shrinkage}
     match name:
         case "centring":
@@ -128,13 +128,13 @@ def _affine(
         case "whitening":
             affine = linear.whitening(spectrum)
         case "whitening-k":
-            found["keep"] = k = min(int(argument or WHITENING_KEEP), x.shape[1])
+            found["keep"] = k = min(int(argument or WHITENING_KEEP), train.shape[1])
             affine = linear.whitening(spectrum, keep=k)
         case "partial":
             found["power"] = power = float(argument or PARTIAL_POWER)
             affine = linear.whitening(spectrum, power=power)
         case "tempered":
-            found["crowding"] = c = like.get("crowding", linear.crowding(x))
+            found["crowding"] = c = like.get("crowding", linear.crowding(train.astype(np.float64)))
             affine = linear.tempered_whitening(spectrum, c)
         case "soft" | "soft-flow":
             found["strength"] = strength = float(like.get("strength", argument or SOFT_STRENGTH))
