@@ -294,7 +294,7 @@ def serve_with(folder: Path, running: list[Process], *, port: int | None = None,
     server = Server(start(["serve"], log, port=port, **settings), log, url, httpx.Client(base_url=url, timeout=60))
     running.append(server)
 
-    wait_until(lambda: httpx.get(url + "/readyz").status_code == 200)
+    wait_until(lambda: httpx.get(url + "/readyz").status_code == 200, 120)  # one that ends is noticed at once
     return server
 
 
