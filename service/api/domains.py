@@ -197,7 +197,7 @@ async def put_champion(domain: DomainName, body: ChampionRequest, service: Servi
     known = {s.digest: await asyncio.to_thread(service.domains.aliases, domain, s.digest) for s in service.servings.all}
     digest = (await calibration_of(service, trace, DomainRef(domain, body.version))).encoder
     await asyncio.to_thread(service.domains.promote, domain, digest, body.version, expected=known[digest])
-    await service.servings.refresh()
+    await service.servings.refresh(domain)
     return await asyncio.to_thread(state, service, domain)
 
 
@@ -210,7 +210,7 @@ async def rollback(domain: DomainName, service: ServiceDep, trace: TraceDep) -> 
     if expected.previous is not None:
         await calibration_of(service, trace, DomainRef(domain, expected.previous))
     await asyncio.to_thread(service.domains.rollback, domain, digest, expected=expected)
-    await service.servings.refresh()
+    await service.servings.refresh(domain)
     return await asyncio.to_thread(state, service, domain)
 
 

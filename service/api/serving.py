@@ -191,14 +191,14 @@ class Servings:
         """Whether it answers for its domain: neither a pinned version, nor one that is being tried."""
         return self.settled(calibration.domain).registry.champions.get(calibration.domain) is calibration
 
-    async def refresh(self) -> None:
-        """Takes over what changed in the store: champions, then migrations.
+    async def refresh(self, domain: str | None = None) -> None:
+        """Takes over what changed in the store: champions, then migrations. `domain` has certainly changed.
 
         Raises:
             CorruptArtifact, Unavailable: the migrations cannot be read; those known stay in force.
         """
         for serving in self.all:
-            await serving.registry.refresh()
+            await serving.registry.refresh(domain)
         await self.refresh_migrations()
 
     async def refresh_migrations(self) -> None:

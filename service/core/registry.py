@@ -234,12 +234,17 @@ class Registry:
         self._misses.pop(domain, None)
         self.on_dropped(domain)
 
-    async def refresh(self) -> None:
+    async def refresh(self, changed: str | None = None) -> None:
         """Takes over what changed in the store, of `default` and of what is resident.
 
         A champion that cannot be loaded is logged, and the one before keeps serving.
+
+        Args:
+            changed: a domain that has certainly changed, whether or not that could be announced.
         """
         async with self._refreshing:
+            if changed is not None:
+                self._due.add(changed)
             await asyncio.to_thread(self._look, self._versions.copy())
             while self._news:
                 self._due.update(self._news.popleft())

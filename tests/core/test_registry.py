@@ -415,6 +415,18 @@ async def test_a_domain_that_goes_for_want_of_room_while_its_broken_champion_is_
     assert (failed, await version(registry, "b")) == (["a"], 2)
 
 
+async def test_a_change_by_this_process_is_taken_over_also_where_it_could_not_be_announced(
+    source: FakeSource, registry: Registry
+) -> None:
+    source.promote("news", 1)
+    await version(registry, "news")
+    await registry.refresh()
+    source.promote("news", 2)
+    source.announced.clear()
+    await registry.refresh("news")
+    assert await version(registry, "news") == 2
+
+
 async def test_what_changed_is_taken_over_after_a_caller_of_refresh_has_gone(
     source: FakeSource, registry: Registry
 ) -> None:
