@@ -31,6 +31,7 @@ PARTS = (
     "resident",
     "overload",
     "pipelining",
+    "greedy",
     "memory",
     "peak",
     "growth",

@@ -26,6 +26,7 @@ from service.adapters.redis_pulse import beat, refuse_cluster
 from service.adapters.rq_jobs import RqJobs
 from service.adapters.tasks import end
 from service.api.auth import Keys
+from service.api.listing import Listings
 from service.api.observation import Observer
 from service.api.request_log import AccessLog
 from service.api.serving import Servings
@@ -114,6 +115,8 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             runner = RqJobs(url, settings.job_timeout)
         shadow = Shadow(servings, quiet, metrics)
         await stack.enter_async_context(shadow.running())
+        listings = Listings()
+        stack.callback(listings.close)
         service = Service(
             settings=settings,
             metrics=metrics,
@@ -126,6 +129,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             runner=runner,
             drift=drift,
             observer=observe(settings, metrics, stack),
+            listings=listings,
         )
         artifact = first.artifact
         metrics.encoder.info({"id": artifact.id, "digest": artifact.digest, "precision": artifact.spec.precision})

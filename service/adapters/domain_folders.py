@@ -3,7 +3,7 @@
 import contextlib
 import os
 import time
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -40,8 +40,8 @@ class Shelf(Protocol):
         """Looks that the place is there, and makes it where it can."""
         ...
 
-    def names(self, after: str, contains: str) -> Iterator[str]:
-        """Names in their order, beyond one, with a word in them; there may be others among them that are none."""
+    def names(self, after: str, contains: str, wanted: Callable[[str], bool]) -> Iterator[str]:
+        """Sorted names after `after` that contain `contains` and are wanted; only those are looked at in the store."""
         ...
 
     def versions(self, domain: str) -> list[int]:
@@ -136,10 +136,10 @@ class FolderShelf:
         self.root.mkdir(parents=True, exist_ok=True)
         self._prepared = True
 
-    def names(self, after: str, contains: str) -> Iterator[str]:
+    def names(self, after: str, contains: str, wanted: Callable[[str], bool]) -> Iterator[str]:
         with contextlib.suppress(FileNotFoundError):
             for name in sorted(os.listdir(self.root)):  # noqa: PTH208 - 10,000 names in a third of the time
-                if name > after and contains in name and self._has_version(name):
+                if name > after and contains in name and wanted(name) and self._has_version(name):
                     yield name
 
     def _has_version(self, domain: str) -> bool:

@@ -13,7 +13,7 @@ import contextlib
 import tempfile
 import time
 import uuid
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -47,10 +47,10 @@ class ObjectShelf:
     def prepare(self) -> None:
         next(self.storage.list(MANIFESTS), None)
 
-    def names(self, after: str, contains: str) -> Iterator[str]:
+    def names(self, after: str, contains: str, wanted: Callable[[str], bool]) -> Iterator[str]:
         beyond = f"{MANIFESTS}{after}!~" if after else ""
         for name, versions in groupby(self.storage.list(MANIFESTS, beyond), lambda entry: split(entry)[0]):
-            if contains in name and any(version.size for version in versions):
+            if contains in name and wanted(name) and any(version.size for version in versions):
                 yield name
 
     def versions(self, domain: str) -> list[int]:

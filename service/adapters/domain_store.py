@@ -8,7 +8,7 @@ import logging
 import re
 import time
 import zipfile
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -117,9 +117,11 @@ class DomainStore:
         """Names of all domains that have a version."""
         return list(self.names())
 
-    def names(self, after: str = "", contains: str = "") -> Iterator[str]:
-        """The same one by one in their order, beyond a name; each is looked at when it is asked for."""
-        return (name for name in self.shelf.names(after, contains) if NAME.fullmatch(name))
+    def names(
+        self, after: str = "", contains: str = "", wanted: Callable[[str], bool] = lambda _: True
+    ) -> Iterator[str]:
+        """The same one by one, sorted, after a name; the store is asked about those wanted, when they are asked for."""
+        return self.shelf.names(after, contains, lambda name: NAME.fullmatch(name) is not None and wanted(name))
 
     def announced(self) -> Iterable[str]:
         """Announcements of changes, `<ns>-<domain>`, that readers may not have seen (see `ChangeWatch`)."""

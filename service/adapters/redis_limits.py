@@ -37,9 +37,10 @@ if rate > 0 then
   local tokens, at = tonumber(held[1]) or capacity, tonumber(held[2]) or now
   tokens = math.min(capacity, tokens + math.max(0, now - at) * rate)
   local missing = math.min(texts, capacity) - tokens
-  if missing > 1e-9 then return {'rate', tostring(missing / rate)} end
-  redis.call('HSET', KEYS[1], 'tokens', string.format('%.9f', tokens - texts), 'at', string.format('%.6f', now))
-  redis.call('EXPIRE', KEYS[1], math.ceil((capacity - tokens + texts) / rate) + 1)
+  if missing > 1e-9 and ARGV[7] == 'ask' then return {'rate', tostring(missing / rate)} end
+  local left = math.min(capacity, tokens - texts)
+  redis.call('HSET', KEYS[1], 'tokens', string.format('%.9f', left), 'at', string.format('%.6f', now))
+  redis.call('EXPIRE', KEYS[1], math.ceil((capacity - left) / rate) + 1)
 end
 if concurrent > 0 then
   redis.call('ZADD', KEYS[2], now + lease, ARGV[6])
@@ -85,10 +86,8 @@ class RedisLimits:
     async def admit(self, grant: Grant, texts: int) -> Release:
         if not grant.limited:
             return nothing
-        rate, capacity = (0.0, 0) if grant.rate is None else (grant.rate.per_second, grant.rate.texts)
         request = os.urandom(8).hex()
-        # The braces keep a key's two entries on one node of a cluster.
-        bucket, under_way = (f"{PREFIX}{{{grant.id}}}:{name}" for name in ("texts", "requests"))
+        bucket, under_way = places(grant)
         release = nothing if grant.concurrent is None else lambda: self._tell(under_way, request)
         async with self._turns:
             if not self.breaker.allows():
@@ -98,7 +97,7 @@ class RedisLimits:
                 async with asyncio.timeout(self.timeout):
                     answer = await self._script(
                         keys=[bucket, under_way],
-                        args=[f"{rate:.9f}", capacity, texts, grant.concurrent or 0, math.ceil(self.lease), request],
+                        args=[*rate_of(grant), texts, grant.concurrent or 0, math.ceil(self.lease), request, "ask"],
                     )
                 refused, wait = refusal(answer)
             except Exception:  # noqa: BLE001 - limits fail no request, and redis-py meets garbage with whatever int() raises
@@ -113,6 +112,22 @@ class RedisLimits:
             self.on_refused("concurrent")
             raise too_many(grant.concurrent)
         return release
+
+    async def owe(self, grant: Grant, texts: int) -> None:
+        if grant.rate is None or not texts:
+            return
+        async with self._turns:
+            if self.breaker.allows():
+                try:
+                    async with asyncio.timeout(self.timeout):
+                        await self._script(keys=places(grant), args=[*rate_of(grant), texts, 0, 0, "", "owe"])
+                except Exception:  # noqa: BLE001 - as above
+                    self.breaker.failed()
+                else:
+                    self.breaker.succeeded()
+                    return
+        self.on_fallback()
+        await self.local.owe(grant, texts)
 
     def _take_here(self, grant: Grant, texts: int, release: Release) -> Release:
         """Redis may run the script yet, once it goes on: it is told of the request's end all the same."""
@@ -152,6 +167,16 @@ class RedisLimits:
         except Exception:  # noqa: BLE001 - as above; and the releases must outlive it
             return False
         return True
+
+
+def places(grant: Grant) -> list[str]:
+    """Where a key's texts and its requests under way are counted."""
+    return [f"{PREFIX}{{{grant.id}}}:{name}" for name in ("texts", "requests")]
+
+
+def rate_of(grant: Grant) -> tuple[str, int]:
+    """Texts a second, and as many as may come at once."""
+    return ("0", 0) if grant.rate is None else (f"{grant.rate.per_second:.9f}", grant.rate.texts)
 
 
 def refusal(answer: object) -> tuple[Limit | None, float]:

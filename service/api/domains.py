@@ -3,7 +3,6 @@
 import asyncio
 import heapq
 import itertools
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Literal
 
@@ -15,7 +14,8 @@ from service.adapters.domain_store import Aliases
 from service.api.access import DomainName, calibration_of
 from service.api.documentation import body_of
 from service.api.intake import Intake, parse_json
-from service.api.requests import JsonBody, TraceDep, documented, needs
+from service.api.listing import pay_for
+from service.api.requests import JsonBody, TraceDep, documented, json_response, needs
 from service.api.schemas_calibration import JobAccepted, LabelsRequest
 from service.api.schemas_domains import (
     ChampionRequest,
@@ -31,6 +31,7 @@ from service.api.submission import accept, check_room, intake_limits, read_json_
 from service.core.advice import NO_REFERENCE, SMALLEST_FMR, advise
 from service.core.calibration import DomainRef
 from service.core.errors import Conflict, CorruptArtifact, InvalidInput, NotFound, Unavailable
+from service.core.grants import Grant
 from service.core.jobs import JobRequest
 from service.core.registry import DEFAULT
 
@@ -86,28 +87,36 @@ def state(service: Service, domain: str) -> DomainState:
     )
 
 
-def names(service: Service, after: str, contains: str) -> Iterator[str]:
-    """The domains beyond a name, in order; `default` is there without a version, too."""
-    stored = (name for name in service.domains.names(after, contains) if name != DEFAULT)
-    yield from heapq.merge(stored, [DEFAULT] if after < DEFAULT and contains in DEFAULT else [])
+def names(service: Service, grant: Grant, after: str, contains: str, most: int) -> list[str]:
+    """The key's first domains after a name, sorted; `default` is there without a version, too."""
+    stored = service.domains.names(after, contains, lambda name: name != DEFAULT and grant.may_use(name))
+    builtin = [DEFAULT] if after < DEFAULT and contains in DEFAULT and grant.may_use(DEFAULT) else []
+    return list(itertools.islice(heapq.merge(stored, builtin), most))
 
 
-@router.get("", dependencies=READ, responses=documented(422))
-def list_domains(
+def listed(service: Service, page: list[str], more: str | None) -> Response:
+    """The answer, written where it is read: a thousand domains would keep the event loop for long."""
+    if service.domains.distant:
+        with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:  # each is some round trips
+            found = list(pool.map(lambda name: state(service, name), page))
+    else:
+        found = [state(service, name) for name in page]
+    return json_response({"domains": [domain.model_dump(mode="json") for domain in found], "next": more})
+
+
+@router.get("", response_model=Domains, dependencies=READ, responses=documented(422))
+async def list_domains(
     service: ServiceDep,
     trace: TraceDep,
     limit: Annotated[int, Query(ge=1, le=PAGE, description="most domains in the answer")] = PAGE,
     after: Annotated[str, Query(max_length=64, description="`next` of the answer before")] = "",
     contains: Annotated[str, Query(max_length=64, description="only domains with this in their name")] = "",
-) -> Domains:
+) -> Response:
     """The domains that the key may use, with their versions; `next` where there are more of them."""
-    found = (name for name in names(service, after, contains) if trace.grant.may_use(name))
-    page = list(itertools.islice(found, limit + 1))
+    page = await service.listings.read(trace.grant, names, service, trace.grant, after, contains, limit + 1)
     more = page[limit - 1] if len(page) > limit else None
-    if not service.domains.distant:
-        return Domains(domains=[state(service, name) for name in page[:limit]], next=more)
-    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:  # each is some round trips
-        return Domains(domains=list(pool.map(lambda name: state(service, name), page[:limit])), next=more)
+    await pay_for(service.limits, trace.grant, len(page))
+    return await service.listings.read(trace.grant, listed, service, page[:limit], more)
 
 
 @router.get("/{domain}", dependencies=READ, responses=documented(404, 422))

@@ -1,11 +1,12 @@
 """Model names of compatible bodies: `isosim`, `isosim/<domain>[@version]`, and with `:raw` the frozen encoder."""
 
-import asyncio
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
 
 from service.api.access import calibration_of
 from service.api.middleware import Trace
@@ -15,6 +16,8 @@ from service.core.calibration import Calibration, DomainRef
 from service.core.errors import InvalidInput, IsosimError, NotFound, UnknownModel
 from service.core.grants import Grant
 from service.core.registry import DEFAULT
+
+T = TypeVar("T")
 
 NAME = re.compile(r"isosim(?:/(?P<domain>[^:/]+))?(?P<raw>:raw)?")
 LISTED = 40  # names in a message
@@ -56,6 +59,8 @@ async def resolve(
             ref = DomainRef.parse(f"{ref.name}@{version}")
         return Model(name, await calibration_of(service, trace, ref, splits=splits), space)
     except (InvalidInput, NotFound):
+        if trace.grant.rate is not None:  # the message costs a look into the store
+            await service.limits.admit(replace(trace.grant, concurrent=None), 1)
         known = await names(service, trace.grant, LISTED // 2 + 1)
         more = " and more (GET /v1/models)" if len(known) > LISTED else ""
         asked = name[:80] if version is None else f"{name[:80]} version {version[:20]}"
@@ -64,30 +69,40 @@ async def resolve(
         raise unknown from None
 
 
-async def names(service: Service, grant: Grant, most: int | None = None) -> list[str]:
-    """The models this server can answer the key for, the default first; of the first `most` domains, or of all."""
-    found = await asyncio.to_thread(lambda: list(itertools.islice(servable(service, grant), most)))
+async def names(service: Service, grant: Grant, most: int) -> list[str]:
+    """The models of the first `most` domains that this server can answer the key for, the default's first."""
+    found = await service.listings.read(grant, lambda: list(itertools.islice(champions(service, grant), most)))
     bare = ["isosim"] if grant.may_use(DEFAULT) else []
-    return [*bare, *(f"isosim/{domain}{raw}" for domain in found for raw in ("", ":raw"))]
+    return [*bare, *(f"isosim/{domain}{raw}" for domain, _ in found for raw in ("", ":raw"))]
 
 
-def servable(service: Service, grant: Grant) -> Iterator[str]:
-    """The key's domains with a champion for the encoder that answers for them here; reads the store."""
+def permitted(service: Service, grant: Grant) -> list[str]:
+    """The key's domains, whether or not they can be served here; `default` is the first."""
+    stored = service.domains.names(wanted=lambda name: name != DEFAULT and grant.may_use(name))
+    return [*([DEFAULT] if grant.may_use(DEFAULT) else []), *stored]
+
+
+def champions(service: Service, grant: Grant) -> Iterator[tuple[str, int]]:
+    """The key's domains that have a champion for the encoder that answers for them here, and its version."""
     if grant.may_use(DEFAULT):
-        yield DEFAULT
-    names = (name for name in service.domains.names() if name != DEFAULT and grant.may_use(name))
+        yield DEFAULT, champion_of(service, DEFAULT) or 0
+    stored = service.domains.names(wanted=lambda name: name != DEFAULT and grant.may_use(name))
+    while some := list(itertools.islice(stored, SIDE_BY_SIDE)):
+        there = zip(some, side_by_side(service, partial(champion_of, service), some), strict=True)
+        yield from ((name, version) for name, version in there if version is not None)
+
+
+def side_by_side(service: Service, look: Callable[[str], T], domains: Sequence[str]) -> list[T]:
+    """A look at each domain; all at once where each look is a request."""
     if not service.domains.distant:
-        yield from (name for name in names if has_champion(service, name))
-        return
-    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:  # each is a request
-        while some := list(itertools.islice(names, SIDE_BY_SIDE)):
-            there = pool.map(lambda name: has_champion(service, name), some)
-            yield from itertools.compress(some, there)
+        return [look(domain) for domain in domains]
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        return list(pool.map(look, domains))
 
 
-def has_champion(service: Service, domain: str) -> bool:
-    """False also where its files cannot be read: one broken domain hides itself, not the others."""
+def champion_of(service: Service, domain: str) -> int | None:
+    """None also where its files cannot be read: one broken domain hides itself, not the others."""
     try:
-        return service.domains.aliases(domain, service.servings.settled(domain).digest).champion is not None
+        return service.domains.aliases(domain, service.servings.settled(domain).digest).champion
     except (IsosimError, OSError):
-        return False
+        return None

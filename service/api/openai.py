@@ -9,6 +9,7 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 
 from service.api import models
+from service.api.listing import MOST_KNOWN, pay_for
 from service.api.requests import TraceDep, documented_v1, json_response, name_ignored, needs
 from service.api.route import ScoringRoute
 from service.api.schemas_compatible import (
@@ -24,7 +25,6 @@ from service.api.serving import Serving
 from service.api.state import Service, ServiceDep
 from service.core.calibration import Matrix
 from service.core.errors import InvalidInput, IsosimError
-from service.core.grants import Grant
 from service.core.registry import DEFAULT
 from service.core.texts import Content
 
@@ -87,38 +87,51 @@ def inputs(given: str | list[str] | list[int] | list[list[int]], service: Servic
     return [tuple(row) for row in rows]
 
 
-@router.get("", responses=documented_v1())
-async def list_models(service: ServiceDep, trace: TraceDep) -> ModelList:
+@router.get("", response_model=ModelList, responses=documented_v1())
+async def list_models(service: ServiceDep, trace: TraceDep) -> Response:
     """`isosim`, and each domain calibrated and raw."""
-    return ModelList(data=await asyncio.to_thread(cards, service, trace.grant))
+    domains = await service.listings.read(trace.grant, models.permitted, service, trace.grant)
+    await pay_for(service.limits, trace.grant, len(domains))
+    return await service.listings.read(trace.grant, written, service, domains)
 
 
-def cards(service: Service, grant: Grant) -> list[ModelCard]:
-    found = [card(service, "isosim", DEFAULT)] if grant.may_use(DEFAULT) else []
-    for domain in models.servable(service, grant):
-        found += [card(service, f"isosim/{domain}{raw}", domain) for raw in ("", ":raw")]
-    return found
+def written(service: Service, domains: list[str]) -> Response:
+    """The list of models as JSON: with many of them it would keep the event loop for long."""
+    found = models.side_by_side(service, lambda domain: cards(service, domain), domains)
+    return json_response({"object": "list", "data": [card.model_dump() for some in found for card in some]})
 
 
-def card(service: Service, name: str, domain: str) -> ModelCard:
+def cards(service: Service, domain: str) -> list[ModelCard]:
+    """A domain's models; none without a champion here."""
+    champion = models.champion_of(service, domain)
+    if champion is None and domain != DEFAULT:
+        return []
     length = service.servings.settled(domain).encoder.spec.max_length
-    return ModelCard(id=name, created=since(service, domain), max_model_len=length)
+    made = since(service, domain, champion or 0)
+    names = ["isosim"] * (domain == DEFAULT) + [f"isosim/{domain}", f"isosim/{domain}:raw"]
+    return [ModelCard(id=name, created=made, max_model_len=length) for name in names]
 
 
-def since(service: Service, domain: str) -> int:
-    """When the champion was made; 0 also where that cannot be read: one broken domain does not hide the others."""
+def since(service: Service, domain: str, version: int) -> int:
+    """When a version was made; 0 also where that cannot be read: one broken domain does not hide the others."""
     try:
-        champion = service.domains.aliases(domain, service.servings.settled(domain).digest).champion
-        return created(service, domain, champion or 0)
+        return created(service, domain, version)
     except (IsosimError, OSError):
         return 0
 
 
 def created(service: Service, domain: str, version: int) -> int:
-    """Seconds since 1970; version 0 is built in."""
+    """Seconds since 1970; version 0 is built in. A version never changes, so its manifest is read once."""
     if not version:
         return 0
-    return int(datetime.fromisoformat(service.domains.manifest(domain, version)["created"]).timestamp())
+    known = service.listings.created
+    made = known.get((domain, version))
+    if made is None:
+        made = int(datetime.fromisoformat(service.domains.manifest(domain, version)["created"]).timestamp())
+        if len(known) >= MOST_KNOWN:
+            known.clear()
+        known[domain, version] = made
+    return made
 
 
 @router.get("/{model:path}", responses=documented_v1(404, 409))

@@ -162,6 +162,10 @@ class Servings:
                     log.debug("the new champion of %s did not answer: %s", ref.name, error)
         return await answering.registry.resolve(ref)
 
+    def holds(self, ref: DomainRef) -> bool:
+        """Whether a reference is answered from memory, without a look into the store."""
+        return any(serving.registry.holds(ref) for serving in self.all)
+
     async def _numbered(self, ref: DomainRef) -> Calibration:
         """Each registry refuses versions of other encoders, after a look into the store."""
         place = (ref.name, int(ref.version))

@@ -10,6 +10,7 @@ from fastapi import Depends, Request
 from service.adapters.domain_store import DomainStore
 from service.adapters.job_store import JobStore
 from service.api.auth import Keys
+from service.api.listing import Listings
 from service.api.observation import Observer
 from service.api.serving import Servings
 from service.api.shadowing import Shadow
@@ -44,6 +45,7 @@ class Service:
     runner: JobRunner
     drift: DriftMonitor
     observer: Observer
+    listings: Listings
     phase: Phase = Phase.STARTING
     event_streams: int = 0  # open now
     admission: asyncio.Lock = field(default_factory=asyncio.Lock)  # of calibrations: counted and taken one by one

@@ -27,6 +27,12 @@ class Limits(Protocol):
             Overloaded: the key has used up its rate, or has too many requests under way; nothing was taken.
         """
 
+    async def owe(self, grant: Grant, texts: int) -> None:
+        """Takes texts whatever the key has left; they are paid off before its next request. Negative: gives back.
+
+        For what a request turns out to cost once it has been admitted.
+        """
+
 
 def too_fast(rate: Rate, wait: float) -> Overloaded:
     seconds = max(1, math.ceil(wait))
@@ -51,13 +57,22 @@ class TokenBucket:
     def take(self, texts: int, now: float) -> float:
         """0 where the texts were taken, else the seconds until they could be."""
         capacity, per_second = self.rate.texts, self.rate.per_second
-        self.tokens = min(capacity, self.tokens + max(0.0, now - self.at) * per_second)
-        self.at = now
+        self.fill(now)
         missing = min(texts, capacity) - self.tokens
         if missing > 1e-9:  # what rounding leaves of a bucket that is full again
             return missing / per_second
         self.tokens -= texts
         return 0.0
+
+    def owe(self, texts: int, now: float) -> None:
+        """Takes the texts whether or not they are there."""
+        self.fill(now)
+        self.tokens = min(self.rate.texts, self.tokens - texts)
+
+    def fill(self, now: float) -> None:
+        """With what the time since the last look has earned."""
+        self.tokens = min(self.rate.texts, self.tokens + max(0.0, now - self.at) * self.rate.per_second)
+        self.at = now
 
 
 @dataclass
@@ -80,6 +95,15 @@ class LocalLimits:
     async def admit(self, grant: Grant, texts: int) -> Release:
         return self.take(grant, texts) if grant.limited else nothing
 
+    async def owe(self, grant: Grant, texts: int) -> None:
+        if grant.rate is not None and texts:
+            self._bucket(self._usage.setdefault(grant.id, Usage()), grant.rate).owe(texts, self.clock())
+
+    def _bucket(self, usage: Usage, rate: Rate) -> TokenBucket:
+        if usage.bucket is None or usage.bucket.rate != rate:  # the file gives the key another rate now
+            usage.bucket = TokenBucket(rate, self.clock())
+        return usage.bucket
+
     def take(self, grant: Grant, texts: int) -> Release:
         """`admit` for callers that cannot wait."""
         usage = self._usage.setdefault(grant.id, Usage())
@@ -87,9 +111,7 @@ class LocalLimits:
             self.on_refused("concurrent")
             raise too_many(grant.concurrent)
         if grant.rate is not None:
-            if usage.bucket is None or usage.bucket.rate != grant.rate:  # the file gives the key another rate now
-                usage.bucket = TokenBucket(grant.rate, self.clock())
-            wait = usage.bucket.take(texts, self.clock())
+            wait = self._bucket(usage, grant.rate).take(texts, self.clock())
             if wait:
                 self.on_refused("rate")
                 raise too_fast(grant.rate, wait)

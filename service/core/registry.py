@@ -106,6 +106,12 @@ class Registry:
         """In threads of their own: a store that hangs must not take those that scoring, and `refresh`, need."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
 
+    def holds(self, ref: DomainRef) -> bool:
+        """Whether a reference is resolved without the source."""
+        if ref.version == "champion":
+            return ref.name in self.champions or ref.name == DEFAULT
+        return (ref.name, ref.version) in self._resident or (ref.name, ref.version) == (DEFAULT, 0)
+
     async def resolve(self, ref: DomainRef) -> Calibration:
         """The calibration a reference means now. A request resolves once and keeps the object.
 

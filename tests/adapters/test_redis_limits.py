@@ -209,3 +209,19 @@ async def test_a_value_of_another_kind_under_our_name_fails_no_request(
         redis.set(f"{PREFIX}{{a}}:texts", "nonsense")
     assert await passed(pair[0], Grant("a", READ, rate=Rate(10, 1)))
     assert FALLBACKS["away"] == 1
+
+
+@pytest.mark.anyio
+async def test_what_a_request_owes_counts_in_every_process_and_without_redis(
+    pair: list[RedisLimits], redis_server: RedisServer
+) -> None:
+    grant = Grant("a", READ, rate=Rate(10, 3600))
+    assert await passed(pair[0], grant)
+    await pair[0].owe(grant, 30)
+    assert not await passed(pair[1], grant)
+    await pair[1].owe(grant, -100)
+    assert [await passed(pair[0], grant) for _ in range(11)] == [True] * 10 + [False]
+    redis_server.kill()
+    await pair[0].owe(grant, 30)
+    assert FALLBACKS["away"] >= 1
+    assert not await passed(pair[0], grant)

@@ -106,3 +106,18 @@ def test_a_new_rate_in_the_file_holds_at_once() -> None:
 
 def test_a_key_without_limits_is_not_counted() -> None:
     assert admit(LocalLimits(), Grant("a", READ), 10**6) is nothing
+
+
+def test_what_a_request_owes_is_paid_off_before_the_next_and_what_is_given_back_is_no_more_than_there_was() -> None:
+    now = 0.0
+    limits, grant = LocalLimits(clock=lambda: now), Grant("a", READ, rate=Rate(10, 1))
+    admit(limits, grant, 1)
+    asyncio.run(limits.owe(grant, 29))
+    with pytest.raises(Overloaded, match="in 3 s"):
+        admit(limits, grant, 1)
+    now = 2.2
+    admit(limits, grant, 1)
+    asyncio.run(limits.owe(grant, -100))
+    admit(limits, grant, 10)
+    with pytest.raises(Overloaded):
+        admit(limits, grant, 1)

@@ -1,0 +1,74 @@
+"""18 clients of one key that list 10,000 domains again and again: what the requests of others wait for."""
+
+import contextlib
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+
+import httpx
+import numpy as np
+
+from loadtest import servers, texts
+from loadtest.client import closed_loop, request
+from loadtest.many import COUNT, multiply
+from loadtest.setup import Line, Result, Setup, run
+
+CLIENTS = 18
+PAIRS = 60
+CONNECTIONS = 4  # of the others
+
+
+@contextlib.contextmanager
+def listing(port: int, taken: list[float]) -> Iterator[None]:
+    """Clients that ask for all models until the block ends; seconds of each answer."""
+    stop = threading.Event()
+
+    def ask() -> None:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=600) as client:
+            while not stop.is_set():
+                began = time.perf_counter()
+                client.get("/v1/models").raise_for_status()
+                taken.append(time.perf_counter() - began)
+
+    clients = [threading.Thread(target=ask) for _ in range(CLIENTS)]
+    for client in clients:
+        client.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for client in clients:
+            client.join()
+
+
+def measure(setup: Setup) -> Result:
+    from loadtest.domains import fitted  # noqa: PLC0415 - see many.py
+
+    stream = itertools.cycle([request("/similarity", texts.body_of(setup.pairs[:PAIRS]))])
+    with servers.own_store(setup.store, setup.fp32) as store:
+        multiply(fitted(setup, store), COUNT)
+        with servers.isosim(store, setup.fp32) as server:
+            run(closed_loop(server.port, stream, CONNECTIONS, 1.0))  # cached from here on
+            alone, beside, listed = [], [], list[float]()
+            for _ in range(setup.rounds):
+                alone.append(run(closed_loop(server.port, stream, CONNECTIONS, setup.seconds)))
+                with listing(server.port, listed):
+                    time.sleep(1)
+                    beside.append(run(closed_loop(server.port, stream, CONNECTIONS, setup.seconds)))
+    return {
+        "domains": COUNT,
+        "clients": CLIENTS,
+        "alone": [load.summary() for load in alone],
+        "beside": [load.summary() for load in beside],
+        "listing_seconds": {"p50": float(np.median(listed)), "fastest": min(listed)},
+    }
+
+
+def lines(result: Result) -> list[Line]:
+    alone = float(np.median([load["p99_ms"] for load in result["alone"]]))
+    beside = float(np.median([load["p99_ms"] for load in result["beside"]]))
+    return [
+        Line("60 cached pairs beside a key that lists 10,000 domains, p99", beside, 250, at_most=True, unit=" ms"),
+        Line("the same, p99 beside / p99 alone", beside / alone, 10, at_most=True),
+    ]

@@ -1,0 +1,139 @@
+"""Listings of large stores: they hold nothing else up, and the key that asks for them pays."""
+
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+import httpx
+import pytest
+
+from loadtest.many import multiply
+from service.adapters.domain_store import DomainStore
+from service.adapters.encoder_store import EncoderArtifact
+from tests.conftest import Process, Server, serve_with, wait_until
+from tests.security.conftest import bearer, furnish, key_line
+
+COUNT = 3000
+LINES = {
+    "greedy": "read", "other": "read", "narrow": "read domains=d7,d8,nothing-*",
+    "models": "read rate=100/m", "domains": "read rate=20/h", "unknown": "read rate=4/h", "cold": "read rate=2/h",
+    "name": "read rate=4/h",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def large(tiny_store: Path, tiny: EncoderArtifact, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """3,000 domains and keys without limits, with domains, and with rates."""
+    folder = tmp_path_factory.mktemp("large")
+    shutil.copytree(tiny_store / "encoders", folder / "store" / "encoders")
+    furnish(folder / "store", tiny, "d0")
+    multiply(folder / "store" / "domains" / "d0" / "2", COUNT)
+    keys = folder / "keys"
+    keys.write_text("".join(key_line(key, rest) for key, rest in LINES.items()))
+    running: list[Process] = []
+    yield serve_with(folder, running, model_store=folder / "store", encoder="tiny", api_keys_file=keys)
+    for process in running:
+        process.kill()
+
+
+def get(server: Server, key: str, path: str) -> httpx.Response:
+    return server.client.get(path, headers=bearer(key))
+
+
+def score(server: Server, key: str, domain: str, pairs: int = 1) -> httpx.Response:
+    body = {"pairs": [["a boat", "a gate"]] * pairs, "domain": domain}
+    return server.client.post("/similarity", json=body, headers=bearer(key))
+
+
+def test_scoring_promotion_and_metrics_do_not_wait_for_listings(large: Server) -> None:
+    """18 clients of one key list 3,000 domains; the work of others that needs a thread goes on beside them."""
+    stop, listed = threading.Event(), list[float]()
+
+    def list_models() -> None:
+        while not stop.is_set():
+            begun = time.monotonic()
+            answer = httpx.get(large.url + "/v1/models", headers=bearer("greedy"), timeout=600)
+            listed.append(time.monotonic() - begun)
+            assert len(answer.json()["data"]) == 2 * COUNT + 3
+
+    score(large, "other", "default", pairs=60)
+    clients = [threading.Thread(target=list_models) for _ in range(18)]
+    for client in clients:
+        client.start()
+    waits: dict[str, list[float]] = {"score": [], "metrics": [], "promotion": []}
+    try:
+        wait_until(lambda: listed, 120)
+        version = 1
+        while len(waits["score"]) < 5:
+            for name, path in (("score", "/similarity"), ("metrics", "/metrics"), ("promotion", "/domains/d1")):
+                begun = time.monotonic()
+                if name == "score":
+                    assert score(large, "other", "default", pairs=60).status_code == 200
+                else:
+                    assert get(large, "other", path).status_code == 200
+                waits[name].append(time.monotonic() - begun)
+            version += 1
+    finally:
+        stop.set()
+        for client in clients:
+            client.join()
+    assert all(median(some) < median(listed) / 8 for some in waits.values()), (waits, sorted(listed))
+
+
+def test_a_list_of_models_is_the_same_as_ever(large: Server) -> None:
+    models = get(large, "greedy", "/v1/models").json()
+    again = get(large, "greedy", "/v1/models").json()
+    assert models == again
+    assert models["object"] == "list"
+    assert [card["id"] for card in models["data"][:4]] == [
+        "isosim",
+        "isosim/default",
+        "isosim/default:raw",
+        "isosim/d0",
+    ]
+    card = next(card for card in models["data"] if card["id"] == "isosim/d9")
+    assert card == get(large, "greedy", "/v1/models/isosim/d9").json()
+    assert card["created"] > 1_700_000_000
+    assert [card["id"] for card in get(large, "narrow", "/v1/models").json()["data"]] == [
+        "isosim/d7", "isosim/d7:raw", "isosim/d8", "isosim/d8:raw",
+    ]  # fmt: skip
+
+
+def test_names_are_filtered_before_the_store_is_asked_about_them(large: Server, tmp_path: Path) -> None:
+    store = DomainStore(Path(large.log.parent / "store"))
+    everything, few = [], []
+    for _ in range(3):
+        begun = time.perf_counter()
+        assert len(list(store.names())) == COUNT
+        everything.append(time.perf_counter() - begun)
+        begun = time.perf_counter()
+        assert list(store.names(wanted=lambda name: name in {"d7", "../d8", "d8"})) == ["d7", "d8"]
+        few.append(time.perf_counter() - begun)
+    assert min(few) < min(everything) / 4
+
+
+def test_a_listing_is_paid_for_by_its_key(large: Server) -> None:
+    """3,000 domains cost as much as 300 texts."""
+    assert get(large, "models", "/v1/models").status_code == 200
+    refused = get(large, "models", "/v1/models")
+    assert refused.status_code == 429
+    assert 60 < int(refused.headers["retry-after"]) < 400
+    assert get(large, "domains", "/domains?limit=100").status_code == 200  # 11 of 20
+    assert get(large, "domains", "/domains?limit=80").status_code == 200  # 9
+    assert get(large, "domains", "/domains?limit=1").status_code == 429
+    assert get(large, "other", "/domains?limit=1").status_code == 200
+
+
+def test_an_unknown_name_is_paid_for_before_the_store_is_asked(large: Server) -> None:
+    assert [score(large, "unknown", f"nothing-{n}").status_code for n in range(6)] == [404] * 4 + [429] * 2
+    asked = [get(large, "name", "/v1/models/no-model-of-ours").status_code for _ in range(6)]
+    assert asked[0] == 404
+    assert asked[-1] == 429
+
+
+def test_a_domain_that_is_read_from_the_store_costs_no_more_than_its_texts(large: Server) -> None:
+    assert score(large, "cold", "d2000").status_code == 200  # two texts of two
+    assert score(large, "cold", "d2000").status_code == 429
