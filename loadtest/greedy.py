@@ -43,11 +43,9 @@ def listing(port: int, taken: list[float]) -> Iterator[None]:
 
 
 def measure(setup: Setup) -> Result:
-    from loadtest.domains import fitted  # noqa: PLC0415 - see many.py
-
     stream = itertools.cycle([request("/similarity", texts.body_of(setup.pairs[:PAIRS]))])
     with servers.own_store(setup.store, setup.fp32) as store:
-        multiply(fitted(setup, store), COUNT)
+        multiply(store / "domains" / "default" / "1", COUNT)
         with servers.isosim(store, setup.fp32) as server:
             run(closed_loop(server.port, stream, CONNECTIONS, 1.0))  # cached from here on
             alone, beside, listed = [], [], list[float]()

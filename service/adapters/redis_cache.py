@@ -111,7 +111,7 @@ class RedisCache:
                 await self.redis.mget(PROBED)
         except ResponseError as error:
             self.breaker.failed()
-            self.refusal = str(error)
+            self.refusal = f"{type(error).__name__}: {error}"
         except Exception:  # noqa: BLE001 - redis-py meets garbage with whatever int() raises
             self.breaker.failed()
             self.refusal = ""
