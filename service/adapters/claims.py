@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import os
+from collections.abc import Collection
 from pathlib import Path
 
 from service.adapters.artifacts import fsync, locked, read_json, write_json
@@ -41,16 +42,17 @@ class Claims:
         fsync(self.keys)
         return job_id
 
-    def drop(self) -> None:
-        """Frees the keys of jobs that are gone."""
+    def drop(self, deleted: Collection[str] = ()) -> None:
+        """Frees the keys of jobs that are gone, and of those whose domain was deleted."""
         if not self.keys.is_dir():
             return
         with locked(self.keys / LOCK):
             for key in self.keys.glob("[0-9a-f]*"):
-                self._free_if_gone(key)
+                self._free_if_gone(key, deleted)
 
-    def _free_if_gone(self, key: Path) -> None:
+    def _free_if_gone(self, key: Path, deleted: Collection[str] = ()) -> None:
         """A key comes after its job and goes after it: one without a job was left by a process that died between."""
         with contextlib.suppress(FileNotFoundError, CorruptArtifact):
-            if not (self.root / str(read_json(key).get("job")) / self.record).is_file():
+            job = str(read_json(key).get("job"))
+            if job in deleted or not (self.root / job / self.record).is_file():
                 key.unlink()
