@@ -14,6 +14,7 @@ from rq.registry import StartedJobRegistry
 from tests.conftest import Process, RedisServer, wait_until
 from tests.faults.conftest import StartQueue
 from tests.faults.jobs import (
+    LONG,
     TEXTS,
     at_work,
     becomes,
@@ -23,7 +24,6 @@ from tests.faults.jobs import (
     post,
     record,
     retry,
-    running_job,
     state,
     whole_versions,
 )
@@ -136,11 +136,13 @@ def test_a_job_that_was_retried_is_not_taken_from_its_attempt_by_the_queues_own_
 def test_a_job_whose_worker_the_queue_has_lost_goes_on_where_it_is(
     queue: StartQueue, worker: Callable[..., Process], redis_server: RedisServer, store: Path
 ) -> None:
-    server, _ = queue()
-    job = running_job(server, "far")
-    second = worker(model_store=store, redis_url=redis_server.url)
-    hand_over_again(redis_server, f"{job}-0")
-    wait_until(lambda: "not run: job" in second.log.read_text(), 120)
+    server, first = queue()
+    workers = [first, worker(model_store=store, redis_url=redis_server.url)]
+    wait_until(lambda: "Listening" in workers[1].log.read_text(), 120)
+    job = post(server, "far", LONG[:3000], method="flow")
+    becomes(server, job, "running")
+    hand_over_again(redis_server, f"{job}-0")  # the one that does not run it takes it
+    wait_until(lambda: any("not run: job" in one.log.read_text() for one in workers), 120)
     assert becomes(server, job, "succeeded", 600)["attempt"] == 1
     assert whole_versions(store, "far") == [1]
 
