@@ -114,3 +114,17 @@ def test_a_part_without_any_usable_row_has_the_same_columns(tmp_path: Path, bulk
         full = table_of(plan_of(tmp_path, bulk_store, texts_file, task), bulk_store)
         assert empty.schema.equals(full.schema)
     assert empty["error"].to_pylist() == ["text: empty"]
+
+
+def test_a_text_without_a_known_token_is_marked_and_its_pairs_have_percentile_0(
+    tmp_path: Path, bulk_store: Path
+) -> None:
+    rows = [("🙂", "🚀"), ("🙂", "A man sells a map."), ("A boat.", "A man sells a map.")]
+    lines = [json.dumps({"text": a, "other": b}) for a, b in rows]
+    (tmp_path / "x.jsonl").write_text("\n".join(lines))
+    vectors = table_of(plan_of(tmp_path, bulk_store, tmp_path / "x.jsonl"), bulk_store)
+    assert vectors["unreadable"].to_pylist() == [True, True, False]
+    scores = table_of(plan_of(tmp_path, bulk_store, tmp_path / "x.jsonl", "score"), bulk_store)
+    assert [value == 0 for value in scores["percentile"].to_pylist()] == [True, True, False]
+    flags = [scores[name].to_pylist() for name in ("flags_a", "flags_b")]
+    assert [["unreadable" in row for row in side] for side in flags] == [[True, True, False], [True, False, False]]
