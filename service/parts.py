@@ -115,8 +115,6 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             runner = RqJobs(url, settings.job_timeout)
         shadow = Shadow(servings, quiet, metrics)
         await stack.enter_async_context(shadow.running())
-        listings = Listings()
-        stack.callback(listings.close)
         service = Service(
             settings=settings,
             metrics=metrics,
@@ -129,7 +127,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             runner=runner,
             drift=drift,
             observer=observe(settings, metrics, stack),
-            listings=listings,
+            listings=stack.enter_context(contextlib.closing(Listings())),
         )
         artifact = first.artifact
         metrics.encoder.info({"id": artifact.id, "digest": artifact.digest, "precision": artifact.spec.precision})
