@@ -12,11 +12,12 @@ from service.adapters.encoder_store import EncoderStore
 from service.adapters.text_lines import STDIN, each_line
 from service.commands.completion import domain_names, encoder_ids, versions
 from service.commands.console import print_json
+from service.commands.domains import repetition
 from service.commands.equating import carry_over
 from service.commands.progress import bar
 from service.commands.shared import AsJson, EncoderId, Store, need_training, stored
 from service.commands.versions import stored_version
-from service.core.advice import SMALLEST_FMR, advise
+from service.core.advice import SMALLEST_FMR, advise, rounded
 from service.core.calibration import DomainRef
 from service.core.jobs import METHODS, NORMALIZATIONS, PROMOTIONS, JobRequest, LabelledPair
 from service.core.tables import LOOKED_AT, check_sentences_only
@@ -127,6 +128,11 @@ def fit_here(
     if (result.report["labels"] or {}).get("notice") is not None:
         print(f"  notice: {result.report['labels']['notice']}")
     print(f"  {'promoted' if promoted else 'not promoted'}: {why}")
+    if repeated := repetition(result.report):
+        print(f"  repeated: {repeated}")
+    smallest = (result.report["reference"] or {}).get("smallest_rate")
+    if smallest:
+        print(f"  smallest false-match rate that a threshold reaches: {rounded(smallest):g}")
 
 
 def threshold(

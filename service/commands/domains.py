@@ -127,12 +127,17 @@ def facts_of(manifest: dict[str, Any], report: dict[str, Any]) -> list[tuple[str
         ("unreadable", left_out(report)),
         ("created", manifest["created"]),
     ]
-    if reference is not None:
+    if reference is not None and reference.get("smallest_rate", 0) > 0.01:
+        facts.append(
+            ("1 % false", f"no threshold: {reference['smallest_rate']:.2%} of random pairs have the highest score")
+        )
+    elif reference is not None:
         low, high = reference["interval_at_1_percent"]
         at = f"similarity ≥ {reference['threshold_at_1_percent']:.4f} (95 % interval {low:.4f} to {high:.4f})"
         facts.append(("1 % false", f"{at}, from {reference['pairs']:,} random pairs"))
     else:
         facts.append(("1 % false", "no reference: give the domain text"))
+    facts.append(("repeated", repetition(report)))
     facts.append(("labels", None if not labels else f"{labels.get('posted', 0):,} pairs; scores carry a probability"))
     facts.append(("flags", "texts foreign to the domain" if report.get("domain_test") else None))
     return [(name, value) for name, value in facts if value is not None]
@@ -141,6 +146,19 @@ def facts_of(manifest: dict[str, Any], report: dict[str, Any]) -> list[tuple[str
 def left_out(report: dict[str, Any]) -> str | None:
     count = report.get("unreadable")
     return None if not count else f"{count:,} distinct sentences without a token that the encoder knows, left out"
+
+
+def repetition(report: dict[str, Any]) -> str | None:
+    """Texts that the encoder cannot tell apart, with the lines of the largest group; None where there are none."""
+    found = report.get("repeated")
+    if not found:
+        return None
+    largest = found["groups"][0]
+    listed = ", ".join(map(str, largest["lines"])) + (", …" if largest["texts"] > len(largest["lines"]) else "")
+    return (
+        f"{found['texts']:,} texts have {found['vectors']:,} vectors, as the encoder reads the same of them; the "
+        f"largest group has {largest['texts']:,}: lines {listed} (blank lines not counted)"
+    )
 
 
 def figure(value: float | None) -> str:

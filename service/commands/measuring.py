@@ -292,6 +292,33 @@ def text_size(
 
 
 @measure.command()
+def repeated_texts(
+    data: Data,
+    draws: Annotated[int, typer.Option(min=1)] = 5,
+    cache: Cache = None,
+    model_store: Store = None,
+    encoder: EncoderId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Thresholds where up to a fifth of the texts begin with one notice: the wanted rate, or a refusal."""
+    encode = encoder_of(model_store, encoder, cache)
+    from service.modelling.quality import repeated_texts as quality  # noqa: PLC0415
+
+    with bar("embedding") as progress:
+        results = quality.measure(data, encode, draws, progress)
+    title = f"{encode.artifact.id}, identity · false matches, %, of {quality.SENTENCES} texts, {draws} draws"
+    table = Table(
+        "repeated", "asked for", "smallest reachable", "refused", "counted", "on other texts", "kept", title=title
+    )
+    for r in results:
+        rates = [spread(rates, 100, 3) if rates else "–" for rates in (r.counted, r.unseen)]
+        reachable = mean(r.reachable) if max(r.reachable) else "–"
+        shown = (f"{r.share:.0%}", f"{100 * r.nominal:g}", reachable, f"{r.refused} of {draws}", *rates)
+        table.add_row(*shown, "yes" if r.kept else "NO", end_section=r.nominal == quality.RATES[-1])
+    show(table, results, as_json=as_json)
+
+
+@measure.command()
 def cost(
     data: Data,
     sentences: Annotated[int, typer.Option(min=1000)] = 10_000,

@@ -28,7 +28,7 @@ from service.commands.scores import (
     scored,
 )
 from service.commands.shared import AsJson, EncoderId, Store, stored
-from service.core.advice import NO_REFERENCE, SMALLEST_FMR
+from service.core.advice import NO_REFERENCE, SMALLEST_FMR, check_reachable
 from service.core.calibration import Calibration
 from service.core.errors import Conflict, EmptyInput
 from service.core.similarity import notices_of
@@ -79,8 +79,11 @@ def similarity(
         texts = [stack.enter_context(opened(path, settings.max_characters)) for path in chosen(files, one)]
         parts = stack.enter_context(InProcess(settings))
         calibration = parts.calibration(domain)
-        if fmr is not None and calibration.model.reference is None:
-            raise Conflict(NO_REFERENCE.format(calibration.domain))
+        if fmr is not None:
+            scale = calibration.model.scale
+            if scale is None:
+                raise Conflict(NO_REFERENCE.format(calibration.domain))
+            check_reachable(scale, calibration.domain, fmr)
         for notice in notices_of(calibration):
             remark(f"isosim: {calibration.domain}@{calibration.version}: {notice}")
         layout = Layout(one is None, every, calibration.model.probability is not None)

@@ -1,10 +1,14 @@
 """The threshold advisor: which similarity to ask for."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from service.core.domain_model import DomainModel
 from service.core.errors import Conflict, InvalidInput
+from service.core.reference import TOLERANCE, ReferenceDistribution
 
 SMALLEST_FMR = 1e-7  # nothing that text could teach
 NO_REFERENCE = "domain {!r} has no reference; give it text: POST /calibrate"
@@ -26,7 +30,7 @@ def advise(model: DomainModel, domain: str, *, fmr: float | None, precision: flo
 
     Raises:
         Conflict: the domain has no reference, or no labels that a precision could come from.
-        InvalidInput: a rate or precision outside its range, or one that the labels do not reach.
+        InvalidInput: a rate or precision outside its range, or one that no threshold reaches.
     """
     if precision is not None:
         return for_precision(model, domain, precision, raw=raw)
@@ -36,9 +40,32 @@ def advise(model: DomainModel, domain: str, *, fmr: float | None, precision: flo
     reference = model.raw_reference if raw else model.reference
     if reference is None:
         raise Conflict(NO_REFERENCE.format(domain))
+    check_reachable(reference, domain, fmr)
     interval = reference.interval(fmr)
-    beyond = min(fmr, 1 - fmr) < 10 / reference.pairs
+    beyond = bool(reference.extrapolated(np.array([fmr]))[0])
     return Advice({"fmr": fmr}, reference.threshold(fmr), interval, reference.pairs, beyond)
+
+
+def check_reachable(reference: ReferenceDistribution, domain: str, fmr: float) -> None:
+    """Raises InvalidInput, naming the rates to ask for, where pairs tie so that no threshold comes near this one."""
+    lower, upper = reference.reachable(fmr)
+    if lower >= fmr / TOLERANCE:
+        return
+    tie = int(np.flatnonzero(reference.gaps[:, 1] >= upper)[-1])
+    share, at = reference.tied_rates[tie], reference.tied[tie]
+    instead = f"the smallest rate that a threshold reaches is {rounded(upper):g}"
+    if lower > 0:
+        instead = f"a threshold reaches {lower:.3g} or less, and {rounded(upper):g} or more"
+    raise InvalidInput(
+        f"fmr: {fmr:g} cannot be reached in {domain!r}, where {share:.2%} of the random pairs have one similarity, "
+        f"{at:.4f}, because their texts repeat; {instead}"
+    )
+
+
+def rounded(rate: float) -> float:
+    """To three digits, upwards: a rate that is asked for has to be at least the one that is reached."""
+    unit = 10.0 ** (math.floor(math.log10(rate)) - 2)
+    return float(f"{math.ceil(rate / unit) * unit:.3g}")
 
 
 def for_precision(model: DomainModel, domain: str, precision: float, *, raw: bool) -> Advice:

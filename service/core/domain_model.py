@@ -33,6 +33,11 @@ class DomainModel:
         "domain_test": DomainTest,
     }
 
+    @property
+    def scale(self) -> ReferenceDistribution | None:
+        """The reference that percentiles are read from: that of normalized scores where there are some."""
+        return self.reference if self.normalization is None else self.normalization.reference
+
     def arrays(self) -> dict[str, dict[str, npt.NDArray[Any]]]:
         """The parts there are, each as named arrays; `from_arrays` is the inverse."""
         parts = {field.name: getattr(self, field.name) for field in fields(self)}

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from service.core.reference import ReferenceDistribution, clipped
+from service.core.errors import InvalidInput
+from service.core.reference import COUNTED, TOLERANCE, ReferenceDistribution, clipped
 
 USUAL_RATES = (0.1, 0.05, 0.01, 0.001, 0.0001)  # false-match rates people set thresholds for
 SUREST = 1 - 1e-12  # rates are held below it: at 1 there is no quantile
@@ -27,8 +28,17 @@ def equate(old: ReferenceDistribution, new: ReferenceDistribution, similarity: f
     The interval adds both scales' errors as if they were independent: that of the new threshold at the rate, and that
     of the rate, carried over. Two scales made from the same sentences err in the same direction, and then it is wider
     than it need be.
+
+    Raises:
+        InvalidInput: scores of the new scale tie, so that none of its thresholds comes near the old one's rate.
     """
     rate = min(rate_of(old, similarity), SUREST)
+    lower, upper = new.reachable(rate)
+    if lower < rate / TOLERANCE:
+        raise InvalidInput(
+            f"similarity: {similarity:g} has a false-match rate of {rate:.3g}, which no threshold of the new version "
+            f"reaches, because texts repeat in what it was made from; the next one that is reached is {upper:.3g}"
+        )
     equivalent = new.threshold(rate)
     new_low, new_high = new.interval(rate)
     old_low, old_high = old.interval(rate)
@@ -43,13 +53,14 @@ def equate(old: ReferenceDistribution, new: ReferenceDistribution, similarity: f
         rate,
         equivalent,
         (clipped(equivalent - below), clipped(equivalent + above)),
-        min(rate, 1 - rate) < 10 / min(old.pairs, new.pairs),
+        min(rate, 1 - rate) < COUNTED / min(old.pairs, new.pairs),
     )
 
 
 def table(old: ReferenceDistribution, new: ReferenceDistribution) -> list[Equated]:
-    """At the rates that are asked for most."""
-    return [equate(old, new, old.threshold(rate)) for rate in USUAL_RATES]
+    """At the rates that are asked for most, but for those that thresholds of one of the scales do not reach."""
+    reached = [rate for rate in USUAL_RATES if min(old.reachable(rate)[0], new.reachable(rate)[0]) >= rate / TOLERANCE]
+    return [equate(old, new, old.threshold(rate)) for rate in reached]
 
 
 def rate_of(reference: ReferenceDistribution, similarity: float) -> float:

@@ -1,7 +1,7 @@
 """What similarities unrelated sentences of a domain have: the scale that gives a score its meaning."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from functools import cached_property
 
 import numpy as np
@@ -12,6 +12,9 @@ Doubles = npt.NDArray[np.float64]
 
 Z_MAX = 1 - 1e-7  # similarities are held below it before Fisher's z
 SMALLEST_RATE = 1e-12
+ROUNDING = 1e-6  # cosines of identical texts differ by some 1e-7: within this distance scores are equal
+COUNTED = 10  # pairs at or above a score that make its rate countable; with fewer it is extrapolated
+TOLERANCE = 1.25  # factor by which a threshold's rate may miss the wanted one, where scores tie
 
 
 def fisher_z(similarity: Floats | float) -> Doubles:
@@ -29,6 +32,9 @@ def clipped(similarity: float) -> float:
 class ReferenceDistribution:
     """False-match rate of random sentence pairs: quantile knots, and a generalized Pareto tail above the last.
 
+    Where many pairs have one score, as texts with one vector have, the rate falls at once: two knots stand below the
+    tie and above it, at a distance of rounding errors. A tie at similarity 1 ends the scale, and no tail is used.
+
     The tail is one of exceedances of Fisher's z (Coles, 2001, section 4.2): on the cosine itself its end point
     fell below 1 on domains whose top pairs are near-duplicates, and the false-match rate there became zero.
     """
@@ -44,6 +50,8 @@ class ReferenceDistribution:
     relative_error: Doubles  # (L,) relative standard error of the rate; NaN where fewer than 10 pairs lie above
     sentences: int
     pairs: int
+    tied: Doubles = field(default_factory=lambda: np.empty(0))  # (T,) similarities at which pairs tie, rising
+    tied_rates: Doubles = field(default_factory=lambda: np.empty(0))  # (T,) share of random pairs in each tie
 
     @cached_property
     def join(self) -> float:
@@ -80,6 +88,29 @@ class ReferenceDistribution:
         excess = -self.scale * np.log(share) if self.shape == 0 else self.scale / self.shape * (share**-self.shape - 1)
         return clipped(float(np.tanh(float(fisher_z(self.join)) + excess)))
 
+    @cached_property
+    def gaps(self) -> Doubles:
+        """(T, 2): the rates just above each tie and at it. No threshold has a rate between the two."""
+        at = self.false_match_rate(self.tied - ROUNDING)
+        return np.column_stack([np.maximum(at - self.tied_rates, 0.0), at])
+
+    @property
+    def smallest_rate(self) -> float:
+        """The smallest rate that a threshold can have, where the highest scores tie; else 0."""
+        return float(self.gaps[-1, 1]) if len(self.tied) and self.gaps[-1, 0] < COUNTED / self.pairs else 0.0
+
+    def reachable(self, rate: float) -> tuple[float, float]:
+        """The nearest rates at or below this one, and at or above it, that thresholds have; 0 below the smallest."""
+        if rate < self.smallest_rate:
+            return 0.0, self.smallest_rate
+        inside = [(float(low), float(high)) for low, high in self.gaps if low < rate < high]
+        return inside[0] if inside else (rate, rate)
+
+    def extrapolated(self, rates: Doubles) -> npt.NDArray[np.bool_]:
+        """Whether too few of the sample's pairs lie beyond a rate, towards 0 or 1, to count it. (N,) -> (N,)"""
+        beyond: npt.NDArray[np.bool_] = np.minimum(rates, 1.0 - rates) < COUNTED / self.pairs
+        return beyond
+
     def interval(self, rate: float) -> tuple[float, float]:
         """95 % interval of the threshold: the bootstrap's offsets, interpolated in log rate.
 
@@ -94,23 +125,37 @@ class ReferenceDistribution:
 
     def curve(self) -> dict[str, list[float]]:
         """False-match rate against similarity, for a plot: the knots, then the tail down to the resolution's decade."""
-        rates = [*(1 / (1 + np.exp(-self.logits[1:]))), *(self.join_rate * np.logspace(-0.25, -2, 8))]
+        tail = np.empty(0) if self.join >= 1 else self.join_rate * np.logspace(-0.25, -2, 8)
+        rates = [*(1 / (1 + np.exp(-self.logits[1:]))), *tail]
         return {"similarity": [round(self.threshold(float(r)), 5) for r in rates], "rate": [float(r) for r in rates]}
 
     @property
     def resolution(self) -> float:
         """The smallest false-match rate that data back: 10 / pairs, or where the relative error passes one half."""
         unsure = self.levels[~(self.relative_error < 0.5)]
-        return max(10 / self.pairs, float(unsure.max()) if len(unsure) else 0.0)
+        return max(COUNTED / self.pairs, float(unsure.max()) if len(unsure) else 0.0, self.smallest_rate)
+
+    @property
+    def ties_lost(self) -> bool:
+        """Whether pairs tied in the sample that earlier releases made this of, so that its rates are too small there.
+
+        Those releases kept one of several equal knots. What is left are knots that are further apart in rate than
+        all the others, or a last one at similarity 1.
+        """
+        steps = -np.diff(self.logits[2:])
+        uneven = len(steps) > 0 and bool((steps > 1.5 * np.median(steps)).any())
+        return not len(self.tied) and (uneven or (1 - ROUNDING <= self.join <= 1))
 
     def arrays(self) -> dict[str, Doubles]:
-        """For storage; `from_arrays` is the inverse."""
-        return {f.name: np.asarray(getattr(self, f.name), np.float64) for f in fields(self)}
+        """For storage; `from_arrays` is the inverse. Ties are stored where there are some."""
+        arrays = {f.name: np.asarray(getattr(self, f.name), np.float64) for f in fields(self)}
+        return {name: array for name, array in arrays.items() if len(self.tied) or not name.startswith("tied")}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Doubles]) -> "ReferenceDistribution":
         """Raises KeyError where an array is missing, ValueError where the knots are not monotone."""
-        values = {f.name: arrays[f.name] for f in fields(cls)}
+        needed = [f.name for f in fields(cls) if f.default_factory is MISSING or "tied" in arrays]
+        values = {name: arrays[name] for name in needed}
         if not (np.diff(values["similarities"]) > 0).all() or not (np.diff(values["logits"]) < 0).all():
             raise ValueError("the knots of a reference must rise in similarity and fall in rate")
         numbers = {name: float(values.pop(name)) for name in ("shape", "scale", "tail_error")}

@@ -6,7 +6,7 @@ texts, and the same whatever the order of the lines and however many processes l
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 # Memory decides: a vector of 768 numbers takes 3 kB, and a fit holds several copies of all of them (loadtest/peak.py).
 MOST_SENTENCES = 100_000
@@ -26,6 +26,7 @@ class Draw:
     texts: list[str]
     posted: int
     distinct: int
+    lines: list[int] = field(default_factory=list, compare=False)  # of each text's first appearance, from 1
 
 
 def draw(posted: Iterable[str], seed: int, most: int = MOST_SENTENCES) -> Draw:
@@ -34,14 +35,14 @@ def draw(posted: Iterable[str], seed: int, most: int = MOST_SENTENCES) -> Draw:
     Of more texts than can be used only hashes are kept: 1,000,000 distinct sentences take 0.1 GB and not their text.
     """
     lines, count = iter(posted), 0
-    found: dict[str, None] = {}
+    found: dict[str, int] = {}  # lines
     for text in lines:
         count += 1
-        found[text] = None
+        found.setdefault(text, count)
         if len(found) > most:
             break
     else:
-        return Draw(list(found), count, len(found))
+        return Draw(list(found), count, len(found), list(found.values()))
     ranks = {text: rank(text, seed) for text in found}
     seen = set(ranks.values())
     limit = 2**64
@@ -51,10 +52,13 @@ def draw(posted: Iterable[str], seed: int, most: int = MOST_SENTENCES) -> Draw:
         seen.add(place)
         if place < limit:
             ranks[text] = place
+            found.setdefault(text, count)
             if len(ranks) > SPARE * most:
                 ranks = dict(sorted(ranks.items(), key=by_rank)[:most])
+                found = {text: found[text] for text in ranks}
                 limit = next(reversed(ranks.values())) + 1
-    return Draw([text for text, _ in sorted(ranks.items(), key=by_rank)[:most]], count, len(seen))
+    texts = [text for text, _ in sorted(ranks.items(), key=by_rank)[:most]]
+    return Draw(texts, count, len(seen), [found[text] for text in texts])
 
 
 def by_rank(item: tuple[str, int]) -> tuple[int, str]:

@@ -9,7 +9,8 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import csr_matrix
+from scipy.sparse import coo_array, csr_matrix
+from scipy.sparse.csgraph import connected_components
 from scipy.stats import mannwhitneyu, rankdata, skew, spearmanr
 
 from service.core.similarity import cosine, normalized
@@ -26,6 +27,9 @@ NEIGHBOURS = 10  # k of the k-occurrence (Radovanović et al., 2010, section 3)
 DROPPED = 0.2  # share of the words a noised copy lacks
 BOOTSTRAPS = 2000  # samples of the labelled pairs
 SWAPPED = 0.3  # share of the noised copies with two words exchanged
+SAME = 1e-4  # distance of unit vectors of the same tokens: rounding errors are 1e-6 in fp32
+WINDOW = 32  # neighbours on a random line among which equal vectors are looked for
+BLOCK = 10_000  # vectors compared at once: 30 MB at 768 dimensions
 
 
 @dataclass(frozen=True)
@@ -183,6 +187,33 @@ def hubness(x: Vectors, k: int = NEIGHBOURS) -> float | None:
     nearest = np.argpartition(-cosines, k, axis=1)[:, :k]
     occurrences = np.bincount(nearest.ravel(), minlength=len(x))
     return float(skew(occurrences)) if occurrences.std() else None
+
+
+def repeated(x: Vectors) -> list[Rows]:
+    """Rows, rising, of each group of vectors (N, D) that are the same but for rounding; the largest group first.
+
+    Equal vectors are neighbours on a random line, and only neighbours are compared.
+    """
+    unit = normalized(x)
+    line = unit.astype(np.float64) @ np.random.default_rng(0).standard_normal(x.shape[1])
+    order = np.argsort(line, kind="stable")
+    left: list[Rows] = []
+    right: list[Rows] = []
+    for step in range(1, min(WINDOW, len(x) - 1) + 1):
+        near = np.flatnonzero(line[order[step:]] - line[order[:-step]] < 5 * SAME)
+        for start in range(0, len(near), BLOCK):
+            a, b = order[near[start : start + BLOCK]], order[near[start : start + BLOCK] + step]
+            same = np.square(unit[a] - unit[b]).sum(1) < SAME**2
+            left.append(a[same])
+            right.append(b[same])
+    if not sum(map(len, left)):
+        return []
+    a, b = np.concatenate(left), np.concatenate(right)
+    groups = connected_components(coo_array((np.ones(len(a)), (a, b)), shape=(len(x), len(x))), directed=False)[1]
+    inside = np.unique(np.concatenate([a, b]))
+    members = inside[np.argsort(groups[inside], kind="stable")]
+    found = np.split(members, np.flatnonzero(np.diff(groups[members])) + 1)
+    return sorted(found, key=lambda rows: (-len(rows), int(rows[0])))
 
 
 def pairwise(x: Vectors) -> Vectors:  # (N, D) -> (N, N)

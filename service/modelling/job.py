@@ -25,7 +25,7 @@ from service.modelling import domain_test, gate, measure, normalization, probabi
 from service.modelling.calibrator import group_sizes
 from service.modelling.candidates import Labels
 from service.modelling.embed import Encode, OfflineEncoder, unreadable
-from service.modelling.evidence import RankTest, noised
+from service.modelling.evidence import RankTest, noised, repeated
 from service.modelling.linear import Spectrum
 from service.modelling.methods import Fitted, Vectors, bits_per_dimension, fit, gaussian_bits_per_dimension, is_flow
 from service.modelling.publication import Result
@@ -39,6 +39,7 @@ COPIES = 100  # noised copies that may veto the gate's rule
 FOLDS = 10  # fits of the reference; 5 are 1.5 % too careful, 20 are noisier at 0.1 %
 SURE = 0.01  # one-sided p: labels that agree or disagree with the encoder's own order by chance
 FLOW_FOLDS = 4  # a flow's fit costs a hundred times a linear one
+MOST_GROUPS = 20  # groups of repeated texts that a report lists, and lines of each
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,7 @@ def calibrate_job(
         return label_job(request, posted.labels, encoder, domains, report, encode)
     clock = Clock()
     drawn = draw(posted.texts, request.seed)
+    lines = dict(zip(drawn.texts, drawn.lines, strict=True))
     distinct = drawn.texts
     blind = unreadable(distinct, encoder)
     distinct = [text for text in distinct if text not in blind] if blind else distinct
@@ -155,6 +157,7 @@ def calibrate_job(
         "gaussian_bits_per_dimension": gaussian_bits_per_dimension(spectrum, held_out),
         "reference": reference_facts(model.reference, folds=len(latents)),
         "raw_reference": reference_facts(model.raw_reference, folds=1),
+        "repeated": repeated_facts(vectors, [lines[text] for text in distinct]),
         "normalization": request.normalization,
         "domain_test": model.domain_test is not None,
         "labels": None,
@@ -341,6 +344,30 @@ def reference_facts(made: ReferenceDistribution | None, folds: int) -> dict[str,
         "threshold_at_1_percent": made.threshold(0.01),
         "interval_at_1_percent": made.interval(0.01),
         "curve": made.curve(),
+        **({"smallest_rate": made.smallest_rate, "ties": ties_of(made)} if len(made.tied) else {}),
+    }
+
+
+def ties_of(made: ReferenceDistribution) -> list[dict[str, float]]:
+    """Similarities that many random pairs have, and the share of pairs that have each."""
+    both = zip(made.tied.tolist(), made.tied_rates.tolist(), strict=True)
+    return [{"similarity": similarity, "rate": rate} for similarity, rate in both]
+
+
+def repeated_facts(vectors: Vectors, lines: Sequence[int]) -> dict[str, Any] | None:
+    """Distinct texts that the encoder cannot tell apart, such as mails whose notice fills all it reads; no text.
+
+    lines: of each vector's text among those posted, from 1; blank lines are not counted.
+    """
+    groups = repeated(vectors)
+    if not groups:
+        return None
+    return {
+        "texts": sum(map(len, groups)),
+        "vectors": len(groups),
+        "groups": [
+            {"texts": len(rows), "lines": [lines[row] for row in rows[:MOST_GROUPS]]} for rows in groups[:MOST_GROUPS]
+        ],
     }
 
 

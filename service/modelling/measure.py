@@ -1,5 +1,6 @@
 """Measures of a vector space, before and after calibration."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,11 @@ SPECTRUM = 64  # singular values reported
 NOMINAL_RATES = (0.1, 0.05, 0.01)
 
 
-def threshold_error(percentiles: npt.NDArray[np.float64]) -> float:
+def threshold_error(percentiles: npt.NDArray[np.float64], nominal: Sequence[float] = NOMINAL_RATES) -> float:
     """Mean |ln(measured / nominal)| of the false-match rate, for percentiles of random pairs."""
     floor = 1 / len(percentiles)
-    measured = [max(floor, float((percentiles >= 1 - rate).mean())) for rate in NOMINAL_RATES]
-    return float(np.mean(np.abs(np.log(np.array(measured) / np.array(NOMINAL_RATES)))))
+    measured = [max(floor, float((percentiles >= 1 - rate).mean())) for rate in nominal]
+    return float(np.mean(np.abs(np.log(np.array(measured) / np.array(nominal)))))
 
 
 def space(latents: Vectors, rng: np.random.Generator) -> dict[str, Any]:

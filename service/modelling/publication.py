@@ -153,4 +153,6 @@ def loses(part: str, champion: DomainModel, challenger: DomainModel) -> bool:
 
 
 def off_by(scale: ReferenceDistribution, pairs: reference.Pairs) -> float:
-    return measure.threshold_error(scale.percentile(pairs.similarities))
+    """At rates that the scale's thresholds have: where scores tie, at the next one above a usual rate."""
+    nominal = [scale.reachable(rate)[1] for rate in measure.NOMINAL_RATES]
+    return measure.threshold_error(scale.percentile(pairs.similarities), nominal)

@@ -11,9 +11,11 @@ import pytest
 
 from service.adapters.domain_store import DomainStore
 from service.adapters.encoder_store import EncoderArtifact, EncoderStore
+from service.core.domain_model import DomainModel
 from service.core.jobs import JobRequest
 from service.modelling.job import Posted, calibrate_job
 from tests.conftest import environment
+from tests.modelling.test_repeated_texts import as_earlier_releases_made_it, reference_of, texts_with
 from tests.text import sentences
 
 Finished = subprocess.CompletedProcess[str]
@@ -45,6 +47,17 @@ def own_store(calibrated_store: Path, tmp_path: Path) -> Path:
     """A copy that a test may change."""
     shutil.copytree(calibrated_store, tmp_path / "own")
     return tmp_path / "own"
+
+
+def publish_repeated(store: Path, domain: str, *, ties: bool) -> None:
+    """A version made from texts of which a fifth has one vector; without `ties` as earlier releases made it."""
+    artifact = EncoderStore(store).find("tiny")
+    x = texts_with(0.2)
+    model = DomainModel(reference_of(x, intervals=True) if ties else as_earlier_releases_made_it(x))
+    facts = {"encoder": {"id": artifact.id, "digest": artifact.digest}, "sentences": len(x), "seed": 0, "levels": []}
+    domains = DomainStore(store)
+    version = domains.publish(domain, {"method": "identity", "job": None, **facts}, {}, None, model)
+    domains.promote(domain, artifact.digest, version, expected=domains.aliases(domain, artifact.digest))
 
 
 def command(*words: str, stdin: str | bytes = "", **settings: Any) -> Finished:

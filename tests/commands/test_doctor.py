@@ -10,7 +10,7 @@ from redis import Redis
 
 from service.commands.diagnosis import machine, packages, redis_server
 from service.settings import Settings
-from tests.commands.conftest import Run
+from tests.commands.conftest import Run, publish_repeated
 from tests.conftest import RedisServer, Serve, free_port
 
 
@@ -49,6 +49,16 @@ def test_a_changed_encoder_file_is_found_by_its_hash(run: Run, own_store: Path) 
     finding = one(examined(run, code=1, model_store=own_store), "encoder")
     assert finding["state"] == "fault"
     assert "model.onnx does not match" in finding["found"]
+
+
+def test_versions_whose_reference_lost_its_ties_are_named(run: Run, own_store: Path) -> None:
+    assert "ties" not in examined(run, model_store=own_store)
+    for domain, ties in (("letters", True), ("mails", False)):
+        publish_repeated(own_store, domain, ties=ties)
+    finding = one(examined(run, model_store=own_store), "ties")
+    assert finding["state"] == "warning"
+    assert finding["found"].endswith(": mails@1")
+    assert "isosim calibrate" in finding["remedy"]
 
 
 def test_a_missing_encoder_or_store_says_how_to_make_it(run: Run, tmp_path: Path) -> None:

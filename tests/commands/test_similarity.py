@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.commands.conftest import Run
+from tests.commands.conftest import Run, publish_repeated
 from tests.conftest import Serve, environment
 from tests.text import sentences
 
@@ -261,3 +261,12 @@ def test_a_text_without_a_known_token_is_flagged_never_matches_and_comes_last(ru
     for limit in (("--threshold", "-1"), ("--fmr", "1")):
         matching = run("similarity", *limit, stdin=lines).stdout.splitlines()
         assert [line.split("\t")[3] for line in matching] == [PAIRS[0][0]], limit
+
+
+def test_a_rate_that_no_threshold_reaches_is_refused_in_one_line(run: Run, own_store: Path) -> None:
+    publish_repeated(own_store, "mails", ties=True)
+    for words in (("threshold", "mails"), ("similarity", "--domain", "mails")):
+        done = run(*words, "--fmr", "0.01", stdin="a\tb\n", model_store=own_store)
+        assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
+        assert "the smallest rate that a threshold reaches is 0.0399" in done.stderr
+    assert run("threshold", "mails", "--fmr", "0.0399", model_store=own_store).returncode == 0

@@ -15,6 +15,10 @@ from tests.text import sentences
 
 TEXTS = sentences(1200)
 OWN = [[TEXTS[2 * i], TEXTS[2 * i + 1]] for i in range(100)]
+WORDS = TEXTS[0].split()
+ALIKE = [
+    " ".join(w.upper() if n >> i & 1 else w for i, w in enumerate(WORDS[:7])) for n in range(80)
+]  # to an uncased encoder
 ODD = [["0x7f " * 20, "!!! ??? ((( )))"], ["zzzz qqqq xxxx", "ééé ßßß " * 6]]
 
 
@@ -33,7 +37,7 @@ def labels(count: int, graded: bool = False) -> list[list[Any]]:
 
 @pytest.fixture(scope="module")
 def server(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with the domains `plain`, `labelled` and `graded`."""
+    """A server with the domains `plain`, `labelled`, `graded`, and `mails`, a fifth of whose texts are read alike."""
     folder = tmp_path_factory.mktemp("meaning")
     shutil.copytree(tiny_store / "encoders", folder / "store" / "encoders")
     running: list[Process] = []
@@ -47,6 +51,9 @@ def server(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         job = made.calibrate(domain, TEXTS, labels=posted, method="whitening")
         assert job["status"] == "succeeded", job["error"]
         wait_until(lambda domain=domain: score(made, OWN[:1], domain=domain))
+    job = made.calibrate("mails", ALIKE + TEXTS[:320], method="identity")
+    assert job["status"] == "succeeded", job["error"]
+    wait_until(lambda: score(made, OWN[:1], domain="mails"))
     yield made
     for process in running:
         process.kill()
@@ -77,6 +84,33 @@ def test_the_raw_space_has_thresholds_of_its_own(server: Server) -> None:
     assert raw["similarity"] != own["similarity"]
     answer = score(server, OWN, domain="plain")
     assert np.mean(np.array(answer["cosine"]) >= raw["similarity"]) < 0.3
+
+
+@pytest.mark.parametrize("space", ["calibrated", "raw"])
+def test_a_rate_below_that_of_equal_texts_is_refused_with_the_smallest_that_is_reached(
+    server: Server, space: str
+) -> None:
+    share = 80 * 79 / (400 * 399)
+    refused = threshold(server, "mails", fmr=0.01, space=space)
+    assert (refused.status_code, refused.json()["error_type"]) == (422, "Validation")
+    said = refused.json()["error"]
+    assert f"{share:.2%} of the random pairs have one similarity" in said
+    smallest = float(said.rpartition(" ")[2])
+    assert share <= smallest < 1.01 * share
+    advice = threshold(server, "mails", fmr=smallest, space=space)
+    assert advice.status_code == 200
+    assert advice.json()["similarity"] < 1
+    percentile = score(server, [[ALIKE[1], ALIKE[2]]], domain="mails")["percentile"][0]
+    assert 1 - percentile == pytest.approx(share, rel=1e-3)
+
+
+def test_the_report_says_which_lines_the_encoder_reads_alike(server: Server) -> None:
+    response = server.client.get("/domains/mails/versions/1")
+    report = response.json()["report"]
+    assert report["repeated"]["texts"] == 80
+    assert report["repeated"]["groups"] == [{"texts": 80, "lines": [*range(1, 21)]}]
+    assert report["reference"]["smallest_rate"] == pytest.approx(80 * 79 / (400 * 399), rel=1e-3)
+    assert not any(word in response.text for word in ALIKE[127 % 80].split())
 
 
 def test_rarer_matches_need_more_similarity(server: Server) -> None:

@@ -31,6 +31,7 @@ KNOWN = {  # cosines of the two sentences, by encoder digest: all-MiniLM-L6-v2 i
 # unmeasured beyond that a wrong kernel is off by far more.
 TOLERANCE = {"fp32": 1e-4}
 LOOSE = 1e-2
+MOST_NAMED = 100  # versions in one line
 
 
 NO_STORE = "set ISOSIM_MODEL_STORE, or make one: isosim export"
@@ -198,3 +199,26 @@ def calibrations(root: Path, artifact: EncoderArtifact) -> Iterator[Finding]:
         elif name == DEFAULT:
             yield ok("default", f"default@{champion}")
     yield ok("domains", f"{answering} answer with this encoder")
+    yield from outdated(domains)
+
+
+def outdated(domains: DomainStore) -> Iterator[Finding]:
+    """Versions of every encoder whose reference was made by a release that lost ties; what cannot be read is above."""
+    found = []
+    for name in domains.domains():
+        for version in domains.versions(name):
+            try:
+                parts = domains.load(name, version).model
+            except (IsosimError, OSError):
+                continue
+            scales = [parts.reference, parts.raw_reference]
+            scales += [parts.normalization.reference] if parts.normalization is not None else []
+            if any(scale is not None and scale.ties_lost for scale in scales):
+                found.append(f"{name}@{version}")
+    if found:
+        yield warning(
+            "ties",
+            f"{len(found)} versions rest on texts that repeat, and state too small false-match rates for them: "
+            f"{', '.join(found[:MOST_NAMED])}{', …' if len(found) > MOST_NAMED else ''}",
+            "calibrate these domains anew: isosim calibrate FILE --domain NAME",
+        )
