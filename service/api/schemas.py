@@ -131,12 +131,13 @@ class PairNumbers(BaseModel):
 
 
 class SimilarityDetail(BaseModel):
-    """What the flags rest on, one entry a pair."""
+    """What flags and percentiles rest on, one entry a pair."""
 
     out_of_domain: list[PairNumbers] | None = Field(
         description="share of the domain's own sentences that are at least as odd; flagged below 0.01"
     )
     tokens: list[PairNumbers] = Field(description="as the encoder counted them")
+    pairs: int | None = Field(description="random pairs that percentiles rest on; null where there is no reference")
 
 
 class SimilarityResponse(BaseModel):
@@ -151,6 +152,7 @@ class SimilarityResponse(BaseModel):
             "cosine": [0.6674459],
             "similarity": [0.6674459],
             "percentile": [0.9999991878494056],
+            "extrapolated": [True],
             "probability": None,
             "flags": [{"a": [], "b": []}],
             "notices": [],
@@ -164,6 +166,10 @@ class SimilarityResponse(BaseModel):
     cosine: list[float] = Field(description="cosine of the frozen encoder's vectors")
     similarity: list[float] = Field(description="cosine of the calibrated latents")
     percentile: list[float] | None = Field(description="share of the domain's random pairs that score lower")
+    extrapolated: list[bool] | None = Field(
+        description="true where fewer than 10 of the domain's random pairs lie beyond the score, and the percentile "
+        "is read off a fitted curve; null where percentile is null"
+    )
     probability: list[float] | None = Field(
         description="of a match, where the domain was given labels; for grades the mean grade, 0–1 of their range"
     )

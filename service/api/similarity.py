@@ -13,6 +13,7 @@ from service.api.route import ScoringRoute
 from service.api.schemas import PairsRequest, SimilarityRequest, SimilarityResponse, TeiParameters, TeiSimilarityRequest
 from service.api.scoring import check_count, check_text, embed, listed, named_prompt, scores, side_of
 from service.api.state import Service, ServiceDep
+from service.core.calibration import Calibration
 from service.core.embedding import Embedded
 from service.core.similarity import Scores, flags_of, notices_of
 
@@ -49,12 +50,13 @@ async def pairs_similarity(body: PairsRequest, service: Service, trace: Trace) -
         "cosine": found.cosine,
         "similarity": found.similarity,
         "percentile": found.percentile,
+        "extrapolated": found.extrapolated,
         "probability": found.probability,
         "flags": sides(flags_of(embedded, found)),
         "notices": notices_of(calibration),
     }
     if body.detail:
-        answer["detail"] = detail_of(embedded, found)
+        answer["detail"] = detail_of(embedded, found, calibration)
     return json_response(answer)
 
 
@@ -63,11 +65,16 @@ def sides(per_text: Sequence[Any]) -> list[dict[str, Any]]:
     return [{"a": a, "b": b} for a, b in zip(per_text[::2], per_text[1::2], strict=True)]
 
 
-def detail_of(embedded: Embedded, scores: Scores) -> dict[str, Any]:
-    """What the flags rest on. `out_of_domain`: the share of the domain's own sentences that are at least as odd."""
+def detail_of(embedded: Embedded, scores: Scores, calibration: Calibration) -> dict[str, Any]:
+    """What flags and percentiles rest on. `out_of_domain`: the share of the domain's own sentences at least as odd."""
     judgement = scores.judgement
     odd = None if judgement is None else sides([float(p) for p in judgement.p_values[embedded.rows]])
-    return {"out_of_domain": odd, "tokens": sides([embedded.texts[row].tokens for row in embedded.rows])}
+    scale = calibration.model.scale
+    return {
+        "out_of_domain": odd,
+        "tokens": sides([embedded.texts[row].tokens for row in embedded.rows]),
+        "pairs": None if scale is None else scale.pairs,
+    }
 
 
 async def tei_similarity(body: TeiSimilarityRequest, service: Service, trace: Trace) -> Response:

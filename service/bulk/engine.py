@@ -53,7 +53,7 @@ def result_columns(plan: Plan) -> tuple[str, ...]:
     """The columns a plan adds to those kept."""
     if plan.task == "embed":
         return (ROW, VECTOR, "truncated", UNREADABLE, ERROR)
-    return (ROW, "cosine", "similarity", "percentile", "probability", "flags_a", "flags_b", ERROR)
+    return (ROW, "cosine", "similarity", "percentile", "probability", "extrapolated", "flags_a", "flags_b", ERROR)
 
 
 class Engine:
@@ -139,16 +139,19 @@ class Engine:
         if not len(good):
             numbers = {n: pa.nulls(count, pa.float32()) for n in ("cosine", "similarity")}
             numbers |= {n: pa.nulls(count, pa.float64()) for n in ("percentile", "probability")}
+            numbers["extrapolated"] = pa.nulls(count, pa.bool_())
             return {**numbers, **{n: pa.nulls(count, pa.list_(pa.string())) for n in ("flags_a", "flags_b")}}
         left, right = sides
         found = score(self.calibration, texts, pooled, left, right)
         flags = flags_of(Embedded(texts, pooled, np.arange(len(texts)), Timings()), found)
         rates = {"percentile": found.percentile, "probability": found.probability}
+        beyond = None if found.extrapolated is None else found.extrapolated.tolist()
         absent = pa.nulls(count, pa.float64())
         return {
             "cosine": spread(found.cosine, good, count, pa.float32()),
             "similarity": spread(found.similarity, good, count, pa.float32()),
             **{name: absent if v is None else spread(v, good, count, pa.float64()) for name, v in rates.items()},
+            "extrapolated": pa.nulls(count, pa.bool_()) if beyond is None else spread(beyond, good, count, pa.bool_()),
             "flags_a": spread([flags[row] for row in left], good, count, pa.list_(pa.string())),
             "flags_b": spread([flags[row] for row in right], good, count, pa.list_(pa.string())),
         }

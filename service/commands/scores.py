@@ -11,6 +11,7 @@ import numpy as np
 from service.commands.console import dumped, tabbed
 from service.commands.in_process import InProcess
 from service.commands.pairs import Pair
+from service.core.advice import rarity
 from service.core.calibration import Calibration
 from service.core.similarity import flags_of, score
 
@@ -31,6 +32,7 @@ def scored(parts: InProcess, calibration: Calibration, pairs: Sequence[Pair]) ->
         found.cosine,
         found.similarity,
         absent if found.percentile is None else found.percentile.tolist(),
+        absent if found.extrapolated is None else found.extrapolated.tolist(),
         absent if found.probability is None else found.probability.tolist(),
     )
     return [
@@ -39,10 +41,13 @@ def scored(parts: InProcess, calibration: Calibration, pairs: Sequence[Pair]) ->
             "cosine": cosine,
             "similarity": similarity,
             "percentile": percentile,
+            "extrapolated": extrapolated,
             "probability": probability,
             "flags": {"a": flags[2 * at], "b": flags[2 * at + 1]},
         }
-        for at, (pair, cosine, similarity, percentile, probability) in enumerate(zip(pairs, *columns, strict=True))
+        for at, (pair, cosine, similarity, percentile, extrapolated, probability) in enumerate(
+            zip(pairs, *columns, strict=True)
+        )
     ]
 
 
@@ -53,6 +58,12 @@ class Layout:
     both: bool
     marked: bool
     probability: bool
+    pairs: int | None  # random pairs that percentiles rest on; None without a reference
+
+    @property
+    def percentile_width(self) -> int:
+        """Of the column for people, which says in words what the pairs cannot count."""
+        return 10 if self.pairs is None else len(rarity(1.0, self.pairs))
 
 
 class Writer(Protocol):
@@ -119,16 +130,25 @@ class ColumnWriter:
 
     def _head(self) -> str:
         mark = "   " if self.layout.marked else ""
-        return f"{mark}similarity  percentile" + ("  probability" if self.layout.probability else "")
+        return f"{mark}similarity  {'percentile':>{self.layout.percentile_width}}" + (
+            "  probability" if self.layout.probability else ""
+        )
 
     def _numbers(self, row: Row) -> str:
         mark = "" if not self.layout.marked else "✓  " if row["match"] else "   "
-        percentile = "–" if row["percentile"] is None else f"{row['percentile']:.7f}"
-        percentile = "unreadable" if is_unreadable(row) else percentile
-        line = f"{mark}{row['similarity']:10.4f}  {percentile:>10}"
+        line = f"{mark}{row['similarity']:10.4f}  {self._percentile(row):>{self.layout.percentile_width}}"
         if self.layout.probability:
             line += f"  {'–' if row['probability'] is None else format(row['probability'], '.4f'):>11}"
         return line
+
+    def _percentile(self, row: Row) -> str:
+        if is_unreadable(row):
+            return "unreadable"
+        if row["percentile"] is None or self.layout.pairs is None:
+            return "–"
+        if row["extrapolated"] and row["percentile"] > 0.5:
+            return rarity(row["percentile"], self.layout.pairs)
+        return f"{row['percentile']:.7f}"
 
 
 def divided(wanted: Sequence[int], room: int) -> list[int]:

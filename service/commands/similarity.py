@@ -67,6 +67,9 @@ def similarity(
     On a terminal in columns; into a file or a pipe a line a pair: similarity, percentile, probability (empty where
     there is none), and the sentences, by tabs. With --json an object a line. Input of any length, in order.
 
+    A percentile that the domain's random pairs cannot count is said in words in columns, and marked by `extrapolated`
+    in JSON.
+
     The exit code is 0 also where no pair matches: 1 says that something went wrong. Count the lines instead.
     """
     if threshold is not None and fmr is not None:
@@ -79,14 +82,15 @@ def similarity(
         texts = [stack.enter_context(opened(path, settings.max_characters)) for path in chosen(files, one)]
         parts = stack.enter_context(InProcess(settings))
         calibration = parts.calibration(domain)
+        scale = calibration.model.scale
         if fmr is not None:
-            scale = calibration.model.scale
             if scale is None:
                 raise Conflict(NO_REFERENCE.format(calibration.domain))
             check_reachable(scale, calibration.domain, fmr)
         for notice in notices_of(calibration):
             remark(f"isosim: {calibration.domain}@{calibration.version}: {notice}")
-        layout = Layout(one is None, every, calibration.model.probability is not None)
+        pairs = None if scale is None else scale.pairs
+        layout = Layout(one is None, every, calibration.model.probability is not None, pairs)
         out = writer(calibration, layout, as_json=as_json)
         streams = not sort and top is None
 

@@ -76,7 +76,7 @@ export async function openCompare([left = "default", right = ""], context) {
     const asked = [first.value, second.value].filter(Boolean);
     score_.disabled = true;
     try {
-      const answers = await Promise.all(asked.map((domain) => call("POST", "similarity", { json: { pairs, domain }, signal })));
+      const answers = await Promise.all(asked.map((domain) => call("POST", "similarity", { json: { pairs, domain, detail: true }, signal })));
       results.replaceChildren(...scores(pairs, asked, answers, several()));
     } catch (error) {
       if (signal.aborted || context.refused(error)) return;
@@ -113,7 +113,7 @@ function scores(pairs, asked, answers, sorted) {
   if (sorted) order.sort((i, j) => unreadable(answers[0], i) - unreadable(answers[0], j) || answers[0].similarity[j] - answers[0].similarity[i]);
   const columns = answers.map((answer) => [
     ["Similarity", (row) => score(answer.similarity[row], 4)],
-    answer.percentile && ["Percentile", (row) => h("span", {}, percent(answer.percentile[row]), h("span", { class: "muted small under" }, `${oneIn(answer.percentile[row])} as high`))],
+    answer.percentile && ["Percentile", (row) => h("span", {}, percent(answer.percentile[row]), h("span", { class: "muted small under" }, `${oneIn(answer.percentile[row], answer.detail.pairs)} as high`))],
     answer.probability && [answer.notices.some((n) => n.startsWith("probability_is_mean_grade")) ? "Mean grade (0–1)" : "Probability", (row) => percent(answer.probability[row])],
     answer.flags.some(({ a, b }) => a.length || b.length) && ["Flags", (row) => flags(answer.flags[row])],
   ].filter(Boolean));

@@ -23,10 +23,10 @@ export function percent(share) {
   return `${Number((share * 100).toFixed(digits))} %`;
 }
 
-/** How rarely a random pair scores as high: "1 in 1,200". */
-export function oneIn(percentile) {
+/** How rarely a random pair scores as high, as far as so many pairs can tell: "1 in 1,200". */
+export function oneIn(percentile, pairs) {
   const rate = 1 - percentile;
-  if (rate <= 1e-9) return "fewer than 1 in a billion";
+  if (rate < 10 / pairs) return `fewer than 1 in ${count(rate < 1 / pairs ? pairs : Math.floor(pairs / 10))}`;
   const times = 1 / rate;
   if (times < 10) return `1 in ${Number(times.toPrecision(2))}`;
   return `1 in ${count(Number(times.toPrecision(2)))}`;

@@ -57,6 +57,12 @@ function save(name, content) {
   URL.revokeObjectURL(address);
 }
 
+/** Texts that the encoder cannot tell apart, by line: their pairs tie, and bound the rates that a threshold can have. */
+function repetition({ texts, vectors, groups: [largest] }) {
+  const more = largest.texts > largest.lines.length ? ", …" : "";
+  return `${count(texts)} texts have ${count(vectors)} vectors, as the encoder reads the same of them. The largest group has ${count(largest.texts)}: lines ${largest.lines.join(", ")}${more} (blank lines not counted).`;
+}
+
 function provenance(version, report) {
   const spent = Object.values(report.duration_seconds ?? {}).reduce((sum, part) => sum + part, 0);
   const duplicates = report.posted - report.sentences - (report.unreadable ?? 0);
@@ -66,6 +72,8 @@ function provenance(version, report) {
     ["Distinct sentences", report.sentences === undefined ? null
       : `${count(report.sentences)}${duplicates > 0 ? ` of ${count(report.posted)} posted` : ""}`],
     ["Texts the encoder knows no word of", report.unreadable ? `${count(report.unreadable)}, left out` : null],
+    ["Texts read alike", report.repeated ? repetition(report.repeated) : null],
+    ["Smallest rate that a threshold reaches", report.reference?.smallest_rate ? percent(report.reference.smallest_rate) : null],
     ["Labelled pairs", labels ? `${count(labels.pairs)}, mean label ${score(labels.mean_label, 2)}` : "none"],
     ["Method asked for", report.asked],
     ["Seed", report.seed === undefined ? null : String(report.seed)],

@@ -8,7 +8,7 @@ import numpy as np
 
 from service.core.domain_model import DomainModel
 from service.core.errors import Conflict, InvalidInput
-from service.core.reference import TOLERANCE, ReferenceDistribution
+from service.core.reference import COUNTED, TOLERANCE, ReferenceDistribution
 
 SMALLEST_FMR = 1e-7  # nothing that text could teach
 NO_REFERENCE = "domain {!r} has no reference; give it text: POST /calibrate"
@@ -60,6 +60,16 @@ def check_reachable(reference: ReferenceDistribution, domain: str, fmr: float) -
         f"fmr: {fmr:g} cannot be reached in {domain!r}, where {share:.2%} of the random pairs have one similarity, "
         f"{at:.4f}, because their texts repeat; {instead}"
     )
+
+
+def rarity(percentile: float, pairs: int) -> str:
+    """How rarely one of the domain's random pairs scores as high, as far as so many pairs can tell."""
+    rate = 1 - percentile
+    if rate < COUNTED / pairs:
+        most = pairs if rate < 1 / pairs else pairs // COUNTED
+        return f"fewer than 1 in {most:,}"
+    times = float(f"{1 / rate:.2g}")
+    return f"1 in {times:g}" if times < 10 else f"1 in {times:,.0f}"
 
 
 def rounded(rate: float) -> float:

@@ -22,6 +22,7 @@ class Scores:
     cosine: npt.NDArray[np.float32]  # of the frozen encoder's vectors
     similarity: npt.NDArray[np.float32]  # of the calibrated latents
     percentile: Doubles | None  # None: the domain has no reference
+    extrapolated: npt.NDArray[np.bool_] | None  # percentiles beyond what the reference counts; None as above
     probability: Doubles | None  # None: the domain was given no labels
     judgement: Judgement | None  # None: the domain has no test of what belongs to it
     unreadable: npt.NDArray[np.bool_] | None = None  # pairs with a text without a known token; None: there are none
@@ -50,13 +51,14 @@ def score(calibration: Calibration, texts: Sequence[Pooled], pooled: Matrix, lef
     labelled = None if model.probability is None or rates is None else model.probability.probability(rates)
     judgement = None if model.domain_test is None else judge(model.domain_test, texts, pooled, latents, calibration)
     percentile = None if rates is None else 1.0 - rates
+    extrapolated = None if rates is None or model.scale is None else model.scale.extrapolated(rates)
     blind = [row for row, text in enumerate(texts) if text.unreadable]
     unreadable = np.isin(left, blind) | np.isin(right, blind) if blind else None
     if unreadable is not None:
-        for column in (percentile, labelled):
+        for column in (percentile, extrapolated, labelled):
             if column is not None:
-                column[unreadable] = 0.0
-    return Scores(raw, similarity, percentile, labelled, judgement, unreadable)
+                column[unreadable] = 0
+    return Scores(raw, similarity, percentile, extrapolated, labelled, judgement, unreadable)
 
 
 def judge(

@@ -51,6 +51,7 @@ def test_scores_are_the_apis(serve: Serve, tmp_path: Path, bulk_store: Path, tex
     found = table_of(plan_of(tmp_path, bulk_store, texts_file, "score", keep=("id",)), bulk_store)
     for name in ("cosine", "similarity", "percentile"):
         np.testing.assert_allclose(found[name].to_pylist(), expected[name], atol=1e-6)
+    assert found["extrapolated"].to_pylist() == expected["extrapolated"]
     assert found["probability"].null_count == 100
     told = list(zip(*(found[name].to_pylist() for name in FLAGS), strict=True))
     assert told == [(flags["a"], flags["b"]) for flags in expected["flags"]]

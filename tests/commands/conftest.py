@@ -53,7 +53,8 @@ def publish_repeated(store: Path, domain: str, *, ties: bool) -> None:
     """A version made from texts of which a fifth has one vector; without `ties` as earlier releases made it."""
     artifact = EncoderStore(store).find("tiny")
     x = texts_with(0.2)
-    model = DomainModel(reference_of(x, intervals=True) if ties else as_earlier_releases_made_it(x))
+    scale = reference_of(x, intervals=True) if ties else as_earlier_releases_made_it(x)
+    model = DomainModel(scale, scale)
     facts = {"encoder": {"id": artifact.id, "digest": artifact.digest}, "sentences": len(x), "seed": 0, "levels": []}
     domains = DomainStore(store)
     version = domains.publish(domain, {"method": "identity", "job": None, **facts}, {}, None, model)

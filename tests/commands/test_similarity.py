@@ -205,6 +205,14 @@ def test_a_terminal_gets_columns_that_fit(calibrated_store: Path, tmp_path: Path
     assert "\x1b[31m" not in shown
     assert all(len(line) <= 80 for line in lines)
     assert "…" in lines[-1]
+    same = on_a_terminal(calibrated_store, "similarity", "--domain", "tickets", str(identical(tmp_path)))
+    assert "fewer than 1 in " in same
+
+
+def identical(folder: Path) -> Path:
+    """A file with one pair, of a text and itself."""
+    (folder / "same.tsv").write_text(f"{PAIRS[0][0]}\t{PAIRS[0][0]}\n")
+    return folder / "same.tsv"
 
 
 def on_a_terminal(store: Path, *words: str) -> str:

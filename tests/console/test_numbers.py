@@ -7,6 +7,7 @@ import numpy as np
 
 from service.adapters.spool import Spool
 from service.api.intake import Intake, Limits
+from service.core.advice import rarity
 from service.modelling.reference import build, sample_pairs
 from tests.conftest import Server
 from tests.console.conftest import Visit
@@ -54,6 +55,20 @@ def test_a_rate_and_its_threshold_belong_together(visit: Visit, tiny_server: Ser
     for rate, (similarity, back) in zip(rates, found, strict=True):
         assert abs(similarity - reference.threshold(rate)) < 0.005
         assert abs(back / rate - 1) < 1e-6
+
+
+def test_rarity_is_said_as_the_command_line_says_it(visit: Visit, tiny_server: Server) -> None:
+    rates = [1e-9, 4e-7, 3e-6, 1e-5, 1 / 1234, 0.4]
+    found = imported(
+        visit,
+        tiny_server,
+        """async ([rates, pairs]) => {
+            const { oneIn } = await import('./console/format.js');
+            return rates.map((rate) => oneIn(1 - rate, pairs));
+        }""",
+        [rates, 2_000_000],
+    )
+    assert found == [rarity(1 - rate, 2_000_000) for rate in rates]
 
 
 def read(visit: Visit, server: Server, text: str) -> Any:

@@ -19,7 +19,7 @@ def scores(similarities: list[float] | np.ndarray, flagged: int = 0, distance: f
     p = np.full(len(found), 0.5)
     p[:flagged] = FALSE_ALARMS / 2
     distances = distance + np.where(np.arange(len(found)) % 2, 1.0, -1.0)
-    return Scores(found, found, None, None, Judgement(p, distances))
+    return Scores(found, found, None, None, None, Judgement(p, distances))
 
 
 @given(st.lists(st.lists(st.floats(-1, 1), max_size=30), max_size=20))
@@ -117,6 +117,6 @@ def test_the_domains_asked_last_are_kept() -> None:
 def test_a_domain_without_a_test_has_pairs_alone() -> None:
     found = np.zeros(FEWEST, np.float32)
     window = DriftWindow(1)
-    window.observe(Scores(found, found, None, None, None))
+    window.observe(Scores(found, found, None, None, None, None))
     drift = window.measure()
     assert (drift.texts, drift.pairs, drift.out_of_domain) == (0, FEWEST, None)

@@ -9,16 +9,13 @@ import numpy as np
 import orjson
 import pytest
 
-from tests.conftest import Process, Server, serve_with, wait_until
+from tests.commands.conftest import publish_repeated
+from tests.conftest import Process, Serve, Server, serve_with, wait_until
 from tests.faults.load import metric
 from tests.text import sentences
 
 TEXTS = sentences(1200)
 OWN = [[TEXTS[2 * i], TEXTS[2 * i + 1]] for i in range(100)]
-WORDS = TEXTS[0].split()
-ALIKE = [
-    " ".join(w.upper() if n >> i & 1 else w for i, w in enumerate(WORDS[:7])) for n in range(80)
-]  # to an uncased encoder
 ODD = [["0x7f " * 20, "!!! ??? ((( )))"], ["zzzz qqqq xxxx", "ééé ßßß " * 6]]
 
 
@@ -37,7 +34,7 @@ def labels(count: int, graded: bool = False) -> list[list[Any]]:
 
 @pytest.fixture(scope="module")
 def server(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with the domains `plain`, `labelled`, `graded`, and `mails`, a fifth of whose texts are read alike."""
+    """A server with the domains `plain`, `labelled` and `graded`."""
     folder = tmp_path_factory.mktemp("meaning")
     shutil.copytree(tiny_store / "encoders", folder / "store" / "encoders")
     running: list[Process] = []
@@ -51,9 +48,6 @@ def server(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         job = made.calibrate(domain, TEXTS, labels=posted, method="whitening")
         assert job["status"] == "succeeded", job["error"]
         wait_until(lambda domain=domain: score(made, OWN[:1], domain=domain))
-    job = made.calibrate("mails", ALIKE + TEXTS[:320], method="identity")
-    assert job["status"] == "succeeded", job["error"]
-    wait_until(lambda: score(made, OWN[:1], domain="mails"))
     yield made
     for process in running:
         process.kill()
@@ -86,31 +80,39 @@ def test_the_raw_space_has_thresholds_of_its_own(server: Server) -> None:
     assert np.mean(np.array(answer["cosine"]) >= raw["similarity"]) < 0.3
 
 
-@pytest.mark.parametrize("space", ["calibrated", "raw"])
-def test_a_rate_below_that_of_equal_texts_is_refused_with_the_smallest_that_is_reached(
-    server: Server, space: str
+def test_scores_beyond_what_the_pairs_count_are_marked_as_thresholds_are(server: Server) -> None:
+    pairs = [*OWN, [TEXTS[0], TEXTS[0]]]
+    answer = score(server, pairs, domain="plain", detail=True)
+    count = threshold(server, "plain", fmr=0.1).json()["pairs"]
+    assert answer["detail"]["pairs"] == count
+    percentile = np.array(answer["percentile"])
+    assert answer["extrapolated"] == (np.minimum(percentile, 1 - percentile) < 10 / count).tolist()
+    assert answer["extrapolated"][100]
+    assert not all(answer["extrapolated"])
+
+
+def test_where_texts_repeat_a_rate_below_theirs_is_refused_with_the_smallest_that_is_reached(
+    serve: Serve, store: Path
 ) -> None:
-    share = 80 * 79 / (400 * 399)
-    refused = threshold(server, "mails", fmr=0.01, space=space)
-    assert (refused.status_code, refused.json()["error_type"]) == (422, "Validation")
-    said = refused.json()["error"]
-    assert f"{share:.2%} of the random pairs have one similarity" in said
-    smallest = float(said.rpartition(" ")[2])
-    assert share <= smallest < 1.01 * share
-    advice = threshold(server, "mails", fmr=smallest, space=space)
-    assert advice.status_code == 200
-    assert advice.json()["similarity"] < 1
-    percentile = score(server, [[ALIKE[1], ALIKE[2]]], domain="mails")["percentile"][0]
-    assert 1 - percentile == pytest.approx(share, rel=1e-3)
-
-
-def test_the_report_says_which_lines_the_encoder_reads_alike(server: Server) -> None:
-    response = server.client.get("/domains/mails/versions/1")
-    report = response.json()["report"]
-    assert report["repeated"]["texts"] == 80
-    assert report["repeated"]["groups"] == [{"texts": 80, "lines": [*range(1, 21)]}]
-    assert report["reference"]["smallest_rate"] == pytest.approx(80 * 79 / (400 * 399), rel=1e-3)
-    assert not any(word in response.text for word in ALIKE[127 % 80].split())
+    publish_repeated(store, "mails", ties=True)
+    server = serve(model_store=store, encoder="tiny")
+    share = 149 * 148 / (744 * 743)
+    for space in ("calibrated", "raw"):
+        refused = threshold(server, "mails", fmr=0.01, space=space)
+        assert (refused.status_code, refused.json()["error_type"]) == (422, "Validation")
+        said = refused.json()["error"]
+        assert f"{share:.2%} of the random pairs have one similarity, 1.0000" in said
+        smallest = float(said.rpartition(" ")[2])
+        assert share <= smallest < 1.01 * share
+        advice = threshold(server, "mails", fmr=smallest, space=space)
+        assert advice.status_code == 200
+        assert advice.json()["similarity"] < 1
+    answer = score(server, [[TEXTS[0], TEXTS[0]], OWN[0]], domain="mails", detail=True)
+    assert 1 - answer["percentile"][0] == pytest.approx(share, rel=1e-3)
+    count = answer["detail"]["pairs"]
+    assert (count, answer["extrapolated"][0]) == (744 * 743 // 2, False)
+    percentile = np.array(answer["percentile"])
+    assert answer["extrapolated"] == (np.minimum(percentile, 1 - percentile) < 10 / count).tolist()
 
 
 def test_rarer_matches_need_more_similarity(server: Server) -> None:

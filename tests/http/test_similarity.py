@@ -28,6 +28,7 @@ def test_identity_changes_nothing_and_has_no_reference(tiny_server: Server) -> N
     answer = similarity(tiny_server, PAIRS)
     assert answer["similarity"] == answer["cosine"]
     assert answer["percentile"] is None
+    assert answer["extrapolated"] is None
     assert answer["probability"] is None
     assert answer["notices"] == ["no_reference"]
 

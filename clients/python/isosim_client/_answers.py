@@ -25,10 +25,11 @@ class PairNumbers:
 
 @dataclass(frozen=True, kw_only=True)
 class Detail:
-    """What the flags rest on, one entry a pair."""
+    """What flags and percentiles rest on, one entry a pair."""
 
     out_of_domain: tuple[PairNumbers, ...] | None = None  # share of the domain's own sentences at least as odd, 0-1
     tokens: tuple[PairNumbers, ...] = ()
+    pairs: int | None = None  # random pairs that percentiles rest on; None without a reference
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +44,7 @@ class Similarity:
     similarity: tuple[float, ...]  # cosine of the calibrated vectors
     percentile: tuple[float, ...] | None = None  # share of the domain's random pairs that score lower, 0-1
     probability: tuple[float, ...] | None = None  # of a match; only where the domain was given labels
+    extrapolated: tuple[bool, ...] | None = None  # percentiles beyond what the pairs can count; None as percentile
     flags: tuple[PairFlags, ...] = ()
     notices: tuple[str, ...] = ()
     detail: Detail | None = None  # only where it was asked for

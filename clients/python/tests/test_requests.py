@@ -71,6 +71,7 @@ def test_fields_an_older_server_does_not_have_take_their_defaults() -> None:
     assert (scores.percentile, scores.probability, scores.flags, scores.notices, scores.detail) == (
         None, None, (), (), None,
     )  # fmt: skip
+    assert scores.extrapolated is None
     state = Stub(says(200, job("running"))).client().job("j1")
     assert (state.normalization, state.base, state.progress, state.notices) == ("", None, 0.0, ())
     domain = Stub(says(200, {"domain": "letters", "versions": [{"version": 1, "method": "sn", "encoder": "e"}]}))

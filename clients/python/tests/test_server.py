@@ -95,9 +95,10 @@ def test_columns_are_the_servers(server: Server, client: Client, letters: Job) -
     body = {"pairs": PAIRS, "domain": "letters", "detail": True}
     answer = server.client.post("/similarity", json=body).json()
     assert (scores.domain, scores.version, scores.method, len(scores)) == ("letters", 1, "whitening", 2)
-    for column in ("cosine", "similarity", "percentile", "probability"):
+    for column in ("cosine", "similarity", "percentile", "probability", "extrapolated"):
         assert list(getattr(scores, column)) == answer[column]
     assert scores.detail is not None
+    assert scores.detail.pairs == answer["detail"]["pairs"]
     assert [pair.a for pair in scores.detail.tokens] == [pair["a"] for pair in answer["detail"]["tokens"]]
     assert (
         client.embed(sentences(2), domain="letters")
