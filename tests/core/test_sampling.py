@@ -26,3 +26,11 @@ def test_the_order_of_the_lines_does_not_matter_and_the_seed_does() -> None:
     shuffled = random.Random(1).sample(TEXTS, len(TEXTS))
     assert draw(shuffled, seed=3, most=500) == draw(TEXTS, seed=3, most=500)
     assert len(set(draw(TEXTS, seed=4, most=500).texts) & set(draw(TEXTS, seed=3, most=500).texts)) < 100
+
+
+def test_each_text_has_the_line_of_its_first_appearance() -> None:
+    posted = [*TEXTS[:50], *TEXTS[:20], *TEXTS[50:]]
+    for most in (50, len(TEXTS)):
+        found = draw(posted, seed=1, most=most)
+        assert [posted[line - 1] for line in found.lines] == found.texts
+        assert [posted.index(text) + 1 for text in found.texts] == found.lines
