@@ -163,6 +163,13 @@ def test_the_options_travel_in_the_query() -> None:
     assert request.headers["transfer-encoding"] == "chunked"
 
 
+def test_a_table_is_sent_on_purpose_only() -> None:
+    stub = Stub(says(202, job("queued")), says(202, job("queued")))
+    stub.client().calibrate(["1,a"], domain="d")
+    stub.client().calibrate(["1,a"], domain="d", force=True)
+    assert [dict(request.url.params).get("force") for request in stub.requests] == [None, "true"]
+
+
 def test_a_slow_source_does_not_hold_the_event_loop() -> None:
     async def use() -> int:
         ticks, done = 0, asyncio.Event()
