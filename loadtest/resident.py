@@ -18,7 +18,9 @@ COUNT = 600  # domains; 1.7 MB each
 WARM = 20  # requests to `default` before the first look
 RESIDENT = 50_000_000  # bytes; about 30 of the domains
 SENTENCES = 1200  # enough for a domain test
-OTHERS = 80e6  # bytes that grow besides: drift windows (28 MB), whitenings in double precision (40 MB), texts (2.4 MB)
+OTHERS = (
+    110e6  # bytes that grow besides: drift windows (28 MB), whitenings in double precision (40 MB), texts, fragments
+)
 
 
 def metric(client: httpx.Client, name: str) -> float:
@@ -71,6 +73,6 @@ def lines(result: Result) -> list[Line]:
         Line(
             "memory that 600 domains add, at most 50 MB of them kept", grown / 1e6, bar / 1e6, at_most=True, unit=" MB"
         ),
-        Line("resident memory after 600 domains / after 400", last, 1.05, at_most=True),
+        Line("resident memory after 600 domains / after 400", last, 1.1, at_most=True),
         Line("calibrations in memory by the metric", result["metric"] / 1e6, RESIDENT / 1e6, at_most=True, unit=" MB"),
     ]

@@ -37,7 +37,7 @@ from service.core.errors import Unavailable
 from service.core.jobs import JobRunner
 from service.core.memory_cache import MemoryCache
 from service.core.rate_limit import Limits, LocalLimits
-from service.encoder_parts import EncoderParts, plans
+from service.encoder_parts import EncoderParts, Planned, plans
 from service.logs import setup as logs
 from service.metrics import Metrics
 from service.settings import Settings
@@ -94,16 +94,12 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         drift = DriftMonitor()
         servings = Servings(MigrationStore(store), metrics, on_gone=drift.forget)
         await servings.refresh_migrations()  # first: a server that may not answer for a domain knows it from the start
-        resident = settings.resident_bytes or plan_resident(
-            memory_limit(),
-            settings.memory_cache_bytes + sum(planned.held for planned in (first, following) if planned is not None),
-            gpu=on_gpu(first.providers),
-            jobs=url is None and importlib.util.find_spec("torch") is not None,
-        )
+        resident = room_for_calibrations(settings, first, following)
         metrics.resident_limit.read = lambda: resident
         memory = MemoryCache(settings.memory_cache_bytes)
-        each = resident if following is None else resident // 2
-        parts = EncoderParts(settings, metrics, domain_store, servings, memory, shared, each)
+        parts = EncoderParts(
+            settings, metrics, domain_store, servings, memory, shared, resident // (1 if following is None else 2)
+        )
         quiet = await parts.open_both(first, following, stack)
         metrics.resident.read = lambda: servings.resident
         runner: JobRunner
@@ -139,6 +135,17 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         service.phase = Phase.SERVING
         yield service
         service.phase = Phase.STOPPING
+
+
+def room_for_calibrations(settings: Settings, first: Planned, following: Planned | None) -> int:
+    """Bytes of calibrations that may stay in memory, of both encoders together."""
+    weights = sum(planned.held for planned in (first, following) if planned is not None)
+    return settings.resident_bytes or plan_resident(
+        memory_limit(),
+        settings.memory_cache_bytes + weights,
+        gpu=on_gpu(first.providers),
+        jobs=settings.redis_address is None and importlib.util.find_spec("torch") is not None,
+    )
 
 
 @asynccontextmanager

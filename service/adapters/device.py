@@ -12,9 +12,7 @@ CPU_TOKENS = 128  # padded; measured on 2 cores: larger batches are no faster, a
 GPU_TOKENS = 16384
 CGROUPS, OWN_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 UNLIMITED = 2**60  # bytes: cgroup version 1 writes a number like 2**63 where there is no limit
-PROCESS = (
-    256 * 2**20
-)  # bytes beside weights, cache and calibrations: 220 under load (loadtest/memory.py), drift windows
+PROCESS = 320 * 2**20  # bytes beside weights, cache and calibrations: 220 MiB under load, 85 that many domains add
 GPU_PROCESS = 2 * 2**30  # the same with CUDA's libraries and buffers; unmeasured
 GROWTH = 1.25  # of the process by calibrations, over what they count (loadtest/resident.py)
 RESIDENT = 2**30  # bytes of calibrations where nothing limits the process
