@@ -22,12 +22,17 @@ def stop(_: int, __: FrameType | None) -> None:
 
 
 def carried_into(environment: MutableMapping[str, str]) -> None:
-    """Seeds the store, and names what the image carries as the encoder where nobody named one: by its digest, so that
-    an image serves what it was built with whatever else the store holds."""
+    """Seeds the store, and names what the image carries as the encoder where none is set: by its digest, so that an
+    image serves what it was built with whatever else the store holds. What cannot be seeded is said and stops no
+    command: a server whose encoder the store lacks says so itself, and any other serves what is there."""
     from service.adapters.seeding import seed  # noqa: PLC0415 - help needs none of it
+    from service.commands.exits import complain  # noqa: PLC0415
     from service.settings import Settings  # noqa: PLC0415
 
-    for artifact in seed(CARRIED, Settings().model_store):
+    def failed(error: Exception) -> None:
+        complain(f"the model store was not given all that this image carries: {error}")
+
+    for artifact in seed(CARRIED, Settings().model_store, failed):
         print(f"encoder {artifact.id} ({artifact.digest[:12]}) put into the model store", file=sys.stderr, flush=True)
     exported = json.loads(EXPORTED.read_bytes())
     environment.setdefault("ISOSIM_ENCODER", f"{exported['id']}@{exported['digest']}")

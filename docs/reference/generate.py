@@ -1,9 +1,12 @@
 """Writes the reference pages from the code they describe: `make reference`. A test compares them with the committed."""
 
+import ast
 import inspect
+import io
 import json
 import re
 import sys
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +17,6 @@ from service.metrics import Metrics
 from service.settings import Settings
 
 HERE = Path(__file__).parent
-FIELD = re.compile(r"    (?P<name>\w+): .+?(?:  # (?P<why>.*))?")
 GROUP = re.compile(r"    # (?P<title>.+)")
 NOT_OURS = ("process_", "python_")
 
@@ -22,13 +24,26 @@ NOT_OURS = ("process_", "python_")
 def settings() -> Iterator[str]:
     """The class's own source: fields in order, under its headings, each with its comment on how to choose it."""
     yield "# Settings\n\nRead once at the start, from the environment. `isosim doctor` names variables that are none.\n"
-    for line in inspect.getsource(Settings).splitlines():
+    source = inspect.getsource(Settings)
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    comments = {token.start[0]: token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT}
+    (definition,) = ast.parse(source).body
+    fields = {
+        statement.lineno: (statement.target.id, range(statement.lineno, (statement.end_lineno or 0) + 1))
+        for statement in ast.walk(definition)
+        if isinstance(statement, ast.AnnAssign)
+        and isinstance(statement.target, ast.Name)
+        and statement.target.id in Settings.model_fields
+    }
+    for number, line in enumerate(source.splitlines(), start=1):
         if group := GROUP.fullmatch(line):
             yield f"\n## {group['title']}\n\n| variable | default | how to choose it |\n|---|---|---|\n"
-        elif (field := FIELD.fullmatch(line)) and field["name"] in Settings.model_fields:
-            value = Settings.model_fields[field["name"]].default
+        elif number in fields:
+            name, lines = fields[number]
+            value = Settings.model_fields[name].default
             shown = str(value).lower() if isinstance(value, bool) else "" if value in (None, ()) else str(value)
-            yield f"| `ISOSIM_{field['name'].upper()}` | {shown and f'`{shown}`'} | {field['why'] or ''} |\n"
+            why = " ".join(comments[line] for line in lines if line in comments)
+            yield f"| `ISOSIM_{name.upper()}` | {shown and f'`{shown}`'} | {why} |\n"
 
 
 def metrics() -> Iterator[str]:

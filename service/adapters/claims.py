@@ -29,7 +29,7 @@ class Claims:
             Conflict: the key was used for something else.
         """
         self.keys.mkdir(exist_ok=True)
-        place = self.keys / hashlib.sha256(key.encode()).hexdigest()
+        place = self._place(key)
         with locked(self.keys / LOCK):
             self._free_if_gone(place)
             try:
@@ -41,6 +41,13 @@ class Claims:
                 return str(earlier["job"])
         fsync(self.keys)
         return job_id
+
+    def taken(self, key: str) -> bool:
+        """Whether a job has the key."""
+        return self._place(key).exists()
+
+    def _place(self, key: str) -> Path:
+        return self.keys / hashlib.sha256(key.encode()).hexdigest()
 
     def drop(self, deleted: Collection[str] = ()) -> None:
         """Frees the keys of jobs that are gone, and of those whose domain was deleted."""

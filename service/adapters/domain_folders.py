@@ -48,8 +48,8 @@ class Shelf(Protocol):
         """Existing versions, rising."""
         ...
 
-    def is_taken(self, domain: str) -> bool:
-        """Whether any number of the domain was ever given to a version."""
+    def highest(self, domain: str) -> int:
+        """The highest version number that was ever given; 0 before the first."""
         ...
 
     def where(self, domain: str, version: int | None = None) -> str:
@@ -153,8 +153,10 @@ class FolderShelf:
         folders = (self.root / domain).glob(f"[0-9]*/{MANIFEST}")
         return sorted(int(f.parent.name) for f in folders if f.parent.name.isdigit())
 
-    def is_taken(self, domain: str) -> bool:
-        return next((self.root / domain).glob("[0-9]*"), None) is not None
+    def highest(self, domain: str) -> int:
+        with contextlib.suppress(FileNotFoundError):
+            return max((int(f.name) for f in (self.root / domain).iterdir() if f.name.isdigit()), default=0)
+        return 0
 
     def where(self, domain: str, version: int | None = None) -> str:
         return str(self.root / domain if version is None else self._folder(domain, version))
@@ -178,8 +180,7 @@ class FolderShelf:
     def publish(self, domain: str, folder: Path, facts: Mapping[str, object]) -> int:
         place = self.root / domain
         while True:
-            taken = [int(f.name) for f in place.iterdir() if f.name.isdigit()]
-            version = max(taken, default=0) + 1
+            version = self.highest(domain) + 1
             try:
                 seal(folder, place / str(version), {**facts, "version": version})
             except FileExistsError:  # another worker took the number

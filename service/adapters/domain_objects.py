@@ -56,8 +56,8 @@ class ObjectShelf:
     def versions(self, domain: str) -> list[int]:
         return sorted(split(entry)[1] for entry in self._numbers(domain) if entry.size)
 
-    def is_taken(self, domain: str) -> bool:
-        return any(True for _ in self._numbers(domain))
+    def highest(self, domain: str) -> int:
+        return max((split(entry)[1] for entry in self._numbers(domain)), default=0)
 
     def _numbers(self, domain: str) -> Iterator[Entry]:
         return self.storage.list(f"{MANIFESTS}{domain}!")
@@ -105,7 +105,7 @@ class ObjectShelf:
         with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
             list(pool.map(lambda name: self.storage.upload(f"{FILES}{domain}/{upload}/{name}", folder / name), files))
         while True:
-            version = max((split(entry)[1] for entry in self._numbers(domain)), default=0) + 1
+            version = self.highest(domain) + 1
             content = manifest_bytes({**facts, "version": version, "upload": upload, "files": files})
             with contextlib.suppress(Changed):  # another worker took the number
                 self.storage.write(f"{MANIFESTS}{domain}!{version}", content, new=True)

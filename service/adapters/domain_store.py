@@ -9,7 +9,7 @@ import re
 import time
 import zipfile
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,27 @@ class Aliases:
     champion: int | None = None
     previous: int | None = None
     revision: int = 0
+    rolled_back: bool = field(default=False, compare=False)  # the champion was reached by a rollback from `previous`
+
+
+@dataclass(frozen=True)
+class Start:
+    """The state of a domain that a caller saw before it asked for a change; None where it does not say."""
+
+    version: int | None = None  # the champion; 0 is the built-in one of `default`
+    revision: int | None = None
+
+    def check(self, domain: str, found: Aliases) -> None:
+        """Raises Conflict where the domain has changed since the caller looked."""
+        champion = found.champion or 0
+        if self.version is not None and self.version != champion:
+            now = f"version {champion}" if champion else "no stored version"
+            raise Conflict(f"from: {now} answers for {domain!r} now, not version {self.version}; look and try again")
+        if self.revision is not None and self.revision != found.revision:
+            raise Conflict(
+                f"revision: the aliases of {domain!r} are at revision {found.revision}, not {self.revision}; "
+                "look and try again"
+            )
 
 
 @dataclass(frozen=True)
@@ -260,12 +281,15 @@ class DomainStore:
         return stored
 
     def aliases(self, domain: str, encoder: str) -> Aliases:
-        stored = self._aliases(domain, self.shelf.aliases(self.checked(domain)))
-        mine = stored["encoders"].get(encoder, {})
-        return Aliases(mine.get("champion"), mine.get("previous"), stored["revision"])
+        return aliases_in(self._aliases(domain, self.shelf.aliases(self.checked(domain))), encoder)
 
-    def promote(self, domain: str, encoder: str, version: int, *, expected: Aliases) -> Aliases:
+    def promote(
+        self, domain: str, encoder: str, version: int, *, expected: Aliases, repeatable: bool = False
+    ) -> Aliases:
         """Makes a version the champion, if nothing has changed since `expected` was read.
+
+        repeatable: the caller may send the same change again, and is answered alike; where another call has made
+        the very same change since `expected` was read, it counts as this one's.
 
         Raises:
             NotFound: no such version.
@@ -275,14 +299,24 @@ class DomainStore:
             raise Conflict(f"version {version} of {domain!r} belongs to another encoder")
         if version == expected.champion and self.aliases(domain, encoder).revision == expected.revision:
             return expected
-        return self._set(domain, encoder, replace(expected, champion=version, previous=expected.champion))
+        wanted = replace(expected, champion=version, previous=expected.champion, rolled_back=False)
+        return self._change(domain, encoder, wanted, repeatable=repeatable)
 
-    def rollback(self, domain: str, encoder: str, *, expected: Aliases) -> Aliases:
-        """Swaps champion and previous."""
+    def rollback(self, domain: str, encoder: str, *, expected: Aliases, repeatable: bool = False) -> Aliases:
+        """Swaps champion and previous; `repeatable` as for `promote`."""
         if expected.previous is None:
             raise Conflict(f"domain {domain!r} has no previous version to roll back to")
-        swapped = replace(expected, champion=expected.previous, previous=expected.champion)
-        return self._set(domain, encoder, swapped)
+        wanted = replace(expected, champion=expected.previous, previous=expected.champion, rolled_back=True)
+        return self._change(domain, encoder, wanted, repeatable=repeatable)
+
+    def _change(self, domain: str, encoder: str, wanted: Aliases, *, repeatable: bool) -> Aliases:
+        try:
+            return self._set(domain, encoder, wanted)
+        except Conflict:
+            now = self.aliases(domain, encoder)
+            if repeatable and now == replace(wanted, revision=now.revision) and now.rolled_back == wanted.rolled_back:
+                return now
+            raise
 
     def _set(self, domain: str, encoder: str, wanted: Aliases) -> Aliases:
         with self.shelf.changing(self.checked(domain)) as before:
@@ -297,12 +331,22 @@ class DomainStore:
             named = {"champion": wanted.champion, "previous": wanted.previous}
             before_it = stored["encoders"].get(encoder, {})  # with what a newer release has written beside them
             stored["encoders"][encoder] = before_it | named
+            rollbacks = {name: pair for name, pair in rollbacks_in(stored).items() if name != encoder}
+            if wanted.rolled_back:  # with both versions: an older release changes the champion and leaves this as it is
+                rollbacks[encoder] = [wanted.previous, wanted.champion]
+            stored.pop("rollbacks", None)
+            if rollbacks:
+                stored["rollbacks"] = rollbacks
             self._replace(domain, before, stored)
         return replace(wanted, revision=stored["revision"])
 
     def named(self, domain: str) -> set[int]:
         """Versions that are champion or previous for any encoder."""
         return named_in(self._aliases(domain, self.shelf.aliases(self.checked(domain))))
+
+    def deleted(self, domain: str, version: int) -> bool:
+        """Whether this number was given to a version that is gone."""
+        return version not in self.versions(domain) and version <= self.shelf.highest(domain)
 
     def delete(self, domain: str, version: int) -> None:
         """Raises NotFound; Conflict for a version that an alias names."""
@@ -358,7 +402,7 @@ class DomainStore:
 
     def was_there(self, domain: str) -> bool:
         """Whether the domain has or ever had a version or aliases."""
-        return self.shelf.is_taken(self.checked(domain)) or self.shelf.aliases(domain).content is not None
+        return self.shelf.highest(self.checked(domain)) > 0 or self.shelf.aliases(domain).content is not None
 
     def remove(self, domain: str) -> None:
         """Deletes a domain with all its versions; may be repeated. Also where its files are damaged.
@@ -393,6 +437,20 @@ class DomainStore:
         if not self.shelf.exclusive:
             for version in self.versions(domain):
                 self.shelf.bury(domain, version)
+
+
+def aliases_in(stored: Mapping[str, Any], encoder: str) -> Aliases:
+    """One encoder's, out of what a domain's file holds."""
+    mine = stored["encoders"].get(encoder, {})
+    champion, previous = mine.get("champion"), mine.get("previous")
+    rolled_back = rollbacks_in(stored).get(encoder) == [previous, champion]
+    return Aliases(champion, previous, stored["revision"], rolled_back)
+
+
+def rollbacks_in(stored: Mapping[str, Any]) -> Mapping[str, Any]:
+    """By encoder digest the two versions of its last change, where that was a rollback: from, to."""
+    found = stored.get("rollbacks")
+    return found if isinstance(found, dict) else {}
 
 
 def named_in(stored: Mapping[str, Any]) -> set[int]:

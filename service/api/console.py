@@ -33,12 +33,14 @@ PAGE = Page(
 )
 
 
+@router.head("", include_in_schema=False)
 @router.get("", include_in_schema=False)
 def console(request: Request) -> Response:
     """The page itself."""
     return PAGE.answer(request, "index.html")
 
 
+@router.head("/", include_in_schema=False)
 @router.get("/", include_in_schema=False)
 def console_with_slash() -> Response:
     """The page's own addresses are relative to the one without a slash."""
@@ -67,6 +69,7 @@ def console_facts(service: ServiceDep) -> ConsoleFacts:
     )
 
 
+@router.head("/{name:path}", include_in_schema=False)
 @router.get("/{name:path}", include_in_schema=False)
 def console_file(request: Request, name: str) -> Response:
     """A file the page is made of."""

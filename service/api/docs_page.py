@@ -42,6 +42,7 @@ START = b"""SwaggerUIBundle({
 """
 
 
+@router.head("")
 @router.get("")
 def docs(request: Request) -> Response:
     """The page itself."""

@@ -4,13 +4,14 @@ import asyncio
 import heapq
 import itertools
 from concurrent.futures import ThreadPoolExecutor
-from typing import Annotated, Literal
+from dataclasses import replace
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Path, Query, Request
 from fastapi.responses import Response
 
 from service.adapters.domain_removal import remove_domain
-from service.adapters.domain_store import Aliases
+from service.adapters.domain_store import Aliases, Start
 from service.api.access import DomainName, calibration_of
 from service.api.documentation import body_of
 from service.api.intake import Intake, parse_json
@@ -18,16 +19,19 @@ from service.api.listing import pay_for
 from service.api.requests import JsonBody, TraceDep, documented, json_response, needs
 from service.api.schemas_calibration import JobAccepted, LabelsRequest
 from service.api.schemas_domains import (
+    FROM,
+    REVISION,
     ChampionRequest,
     Domains,
     DomainState,
     DriftState,
+    RollbackRequest,
     Threshold,
     VersionState,
     VersionSummary,
 )
 from service.api.state import Service, ServiceDep
-from service.api.submission import accept, check_room, intake_limits, read_json_body, spooling
+from service.api.submission import accept, accepted_before, check_room, intake_limits, read_json_body, spooling
 from service.core.advice import NO_REFERENCE, SMALLEST_FMR, advise
 from service.core.calibration import DomainRef
 from service.core.errors import Conflict, CorruptArtifact, InvalidInput, NotFound, Unavailable
@@ -61,12 +65,10 @@ def state(service: Service, domain: str) -> DomainState:
     if not versions and domain != DEFAULT:
         raise NotFound(f"no domain {domain!r}; GET /domains lists what there is")
     unreadable: list[str] = []
-    aliases = Aliases()
-    builtin = 0 if domain == DEFAULT else None
+    aliases = None
     try:
         aliases = service.domains.aliases(domain, service.servings.settled(domain).digest)
     except CorruptArtifact as error:
-        builtin = None
         unreadable.append(str(error))
     summaries: list[VersionSummary] = []
     for version in versions:
@@ -76,15 +78,25 @@ def state(service: Service, domain: str) -> DomainState:
             continue  # deleted meanwhile
         except Unavailable as error:
             unreadable.append(str(error))
+    return DomainState(domain=domain, versions=summaries, unreadable=unreadable, **facts_of(service, domain, aliases))
+
+
+def facts_of(service: Service, domain: str, aliases: Aliases | None) -> dict[str, Any]:
+    """What of a domain's state its aliases decide; None: they cannot be read."""
     drift = service.drift.measure(domain)
-    return DomainState(
-        domain=domain,
-        champion=builtin if aliases.champion is None else aliases.champion,
-        previous=aliases.previous,
-        versions=summaries,
-        unreadable=unreadable,
-        drift=None if drift is None else DriftState(**vars(drift)),
-    )
+    facts = {"drift": None if drift is None else DriftState(**vars(drift))}
+    if aliases is None:
+        return {"champion": None, "previous": None, "revision": None, **facts}
+    builtin = 0 if domain == DEFAULT else None
+    champion = builtin if aliases.champion is None else aliases.champion
+    return {"champion": champion, "previous": aliases.previous, "revision": aliases.revision, **facts}
+
+
+async def state_after(service: Service, before: DomainState, aliases: Aliases) -> DomainState:
+    """A domain's state after a change of its aliases, out of what was read before it: a store that cannot be read any
+    more makes no failure of a change that was made."""
+    await service.servings.follow(before.domain)
+    return before.model_copy(update=facts_of(service, before.domain, aliases))
 
 
 def names(service: Service, grant: Grant, after: str, contains: str, most: int) -> list[str]:
@@ -175,6 +187,9 @@ async def post_labels(
     """Learns probabilities from labelled pairs; makes a new version with the same map and scale."""
     await check_room(service)
     body = await asyncio.to_thread(parse_json, LabelsRequest, await read_json_body(request))
+    if not await asyncio.to_thread(accepted_before, service, trace, idempotency_key):
+        shown = await asyncio.to_thread(service.domains.aliases, domain, service.servings.settled(domain).digest)
+        Start(body.from_).check(domain, shown)
     base = await calibration_of(service, trace, DomainRef(domain, body.version or "champion"))
     if base.model.reference is None:
         raise Conflict(NO_REFERENCE.format(domain))
@@ -203,24 +218,40 @@ async def post_labels(
 @router.put("/{domain}/champion", dependencies=[*ADMIN, JsonBody], responses=documented(404, 409, 413, 415, 422))
 async def put_champion(domain: DomainName, body: ChampionRequest, service: ServiceDep, trace: TraceDep) -> DomainState:
     """Makes a version the champion for the encoder it was made for; it is loaded and verified first."""
+    before = await asyncio.to_thread(state, service, domain)
     known = {s.digest: await asyncio.to_thread(service.domains.aliases, domain, s.digest) for s in service.servings.all}
     digest = (await calibration_of(service, trace, DomainRef(domain, body.version))).encoder
-    await asyncio.to_thread(service.domains.promote, domain, digest, body.version, expected=known[digest])
-    await service.servings.refresh(domain)
-    return await asyncio.to_thread(state, service, domain)
+    shown = service.servings.settled(domain).digest  # the encoder whose champion the caller saw
+    if known[digest].champion != body.version:
+        body.start.check(domain, known[shown])
+    expected, repeatable = known[digest], body.from_ is not None
+    promoted = await asyncio.to_thread(
+        service.domains.promote, domain, digest, body.version, expected=expected, repeatable=repeatable
+    )
+    now = promoted if digest == shown else replace(known[shown], revision=promoted.revision)
+    return await state_after(service, before, now)
 
 
-@router.post("/{domain}/rollback", dependencies=ADMIN, responses=documented(404, 409, 422))
-async def rollback(domain: DomainName, service: ServiceDep, trace: TraceDep) -> DomainState:
-    """Swaps champion and previous, for the encoder that answers for the domain."""
-    await asyncio.to_thread(state, service, domain)
+@router.post("/{domain}/rollback", dependencies=ADMIN, responses=documented(404, 409, 413, 415, 422))
+async def rollback(
+    domain: DomainName, service: ServiceDep, trace: TraceDep, body: RollbackRequest | None = None
+) -> DomainState:
+    """Swaps champion and previous, for the encoder that answers for the domain. The body may be left out; with `from`
+    the request may be sent again, and without it a second one undoes the first."""
+    before = await asyncio.to_thread(state, service, domain)
+    start = Start() if body is None else body.start
     digest = service.servings.answering(domain).digest
     expected = await asyncio.to_thread(service.domains.aliases, domain, digest)
+    if expected.rolled_back and start.version == expected.previous:
+        return await state_after(service, before, expected)  # it was made by an earlier request like this one
+    start.check(domain, expected)
     if expected.previous is not None:
         await calibration_of(service, trace, DomainRef(domain, expected.previous))
-    await asyncio.to_thread(service.domains.rollback, domain, digest, expected=expected)
-    await service.servings.refresh(domain)
-    return await asyncio.to_thread(state, service, domain)
+    repeatable = start.version is not None
+    swapped = await asyncio.to_thread(
+        service.domains.rollback, domain, digest, expected=expected, repeatable=repeatable
+    )
+    return await state_after(service, before, swapped)
 
 
 @router.delete("/{domain}", status_code=204, dependencies=ADMIN, responses=documented(404, 409, 422))
@@ -235,14 +266,24 @@ async def delete_domain(domain: DomainName, service: ServiceDep) -> Response:
     for job in ended:
         await service.runner.stop(job.id)
         await asyncio.to_thread(service.jobs.cancel, job.id)
-    await service.servings.refresh_migrations()
+    await service.servings.follow(domain)
     return Response(status_code=204)
 
 
 @router.delete("/{domain}/versions/{version}", status_code=204, dependencies=ADMIN, responses=documented(404, 409, 422))
-async def delete_version(domain: DomainName, version: VersionNumber, service: ServiceDep) -> Response:
-    """Deletes a version for good; its number is not given again."""
-    await asyncio.to_thread(service.domains.delete, domain, version)
+async def delete_version(
+    domain: DomainName,
+    version: VersionNumber,
+    service: ServiceDep,
+    from_: Annotated[int | None, Query(alias="from", ge=0, description=FROM)] = None,
+    revision: Annotated[int | None, Query(ge=0, description=REVISION)] = None,
+) -> Response:
+    """Deletes a version for good; its number is not given again. With `from`, a version that is gone already is no
+    error."""
+    if from_ is None or not await asyncio.to_thread(service.domains.deleted, domain, version):
+        digest = service.servings.settled(domain).digest
+        Start(from_, revision).check(domain, await asyncio.to_thread(service.domains.aliases, domain, digest))
+        await asyncio.to_thread(service.domains.delete, domain, version)
     for serving in service.servings.all:
         serving.registry.drop(domain, version)
     return Response(status_code=204)

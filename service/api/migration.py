@@ -8,11 +8,15 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query
 from fastapi.responses import Response
 
+from service.adapters.domain_store import Start
 from service.api.access import DomainName
 from service.api.requests import JsonBody, documented, needs
 from service.api.schemas_domains import (
+    FROM,
+    REVISION,
     EquatedThreshold,
     MigrationChange,
+    MigrationFinish,
     MigrationSide,
     MigrationStart,
     MigrationState,
@@ -68,9 +72,23 @@ async def champion(serving: Serving, domain: str) -> Calibration:
 
 
 async def write(service: Service, domain: str, wanted: Migration | None, expected: Migration | None) -> None:
-    """Raises Conflict where somebody was faster. The other replicas see it at their next look."""
+    """Raises Conflict where another request was faster. The other replicas see it at their next look."""
     await asyncio.to_thread(service.servings.store.set, domain, wanted, expected=expected)
-    await service.servings.refresh_migrations()
+    await service.servings.follow(domain)
+
+
+async def change(service: Service, domain: str, wanted: Migration, expected: Migration | None) -> MigrationState:
+    """Writes it, and answers with what was read before: once it is written, nothing may fail."""
+    answer = await shown(service, domain, wanted)
+    await write(service, domain, wanted, expected)
+    return answer
+
+
+async def check_start(service: Service, domain: str, start: Start, migration: Migration | None) -> None:
+    """Raises Conflict where another version answers than the caller saw, or the migration has changed since."""
+    aliases = await asyncio.to_thread(service.domains.aliases, domain, service.servings.settled(domain).digest)
+    revision = aliases.revision if migration is None else migration.revision
+    start.check(domain, replace(aliases, revision=revision))
 
 
 async def shown(service: Service, domain: str, migration: Migration) -> MigrationState:
@@ -110,10 +128,6 @@ async def start_migration(domain: DomainName, body: MigrationStart, service: Ser
     await service.servings.refresh_migrations()
     before = service.servings.migrations.get(domain)
     old, new = service.servings.first, service.servings.following()
-    if before is not None and not (before.finished and before.new == old.digest):
-        raise Conflict(f"domain {domain!r} has a migration ({before.state}); finish or abandon (DELETE) it first")
-    for serving in (old, new):
-        await champion(serving, domain)
     began = now()
     wanted = Migration(
         old=old.digest,
@@ -125,8 +139,18 @@ async def start_migration(domain: DomainName, body: MigrationStart, service: Ser
         started=began,
         changed=began,
     )
-    await write(service, domain, wanted, before)
-    return await shown(service, domain, wanted)
+    if (
+        before is not None
+        and body.from_ is not None
+        and before == replace(wanted, started=before.started, changed=before.changed)
+    ):
+        return await shown(service, domain, before)  # an earlier request like this one began it
+    if before is not None and not (before.finished and before.new == old.digest):
+        raise Conflict(f"domain {domain!r} has a migration ({before.state}); finish or abandon (DELETE) it first")
+    await check_start(service, domain, Start(body.from_), None)
+    for serving in (old, new):
+        await champion(serving, domain)
+    return await change(service, domain, wanted, before)
 
 
 @router.get("", dependencies=READ, responses=documented(404, 422))
@@ -141,33 +165,52 @@ async def change_migration(domain: DomainName, body: MigrationChange, service: S
     before = await of(service, domain)
     if before.finished:
         raise Conflict(f"the migration of {domain!r} is finished; DELETE takes it back")
-    given = body.model_dump(exclude_none=True)
+    given = body.model_dump(exclude_none=True, include={"share", "shadow"})
     if not given:
         raise InvalidInput("share or shadow: give one of them")
+    if body.start != Start() and before == replace(before, **given):
+        return await shown(service, domain, before)  # an earlier request like this one has made it so
+    await check_start(service, domain, body.start, before)
     for serving in service.servings.pair(domain):
         await champion(serving, domain)
     wanted = replace(before, **given, changed=now(), revision=before.revision + 1)
-    await write(service, domain, wanted, before)
-    return await shown(service, domain, wanted)
+    return await change(service, domain, wanted, before)
 
 
-@router.post("/finish", dependencies=ADMIN, responses=documented(*CHANGES))
-async def finish_migration(domain: DomainName, service: ServiceDep) -> MigrationState:
+@router.post("/finish", dependencies=ADMIN, responses=documented(*WITH_BODY))
+async def finish_migration(
+    domain: DomainName, service: ServiceDep, body: MigrationFinish | None = None
+) -> MigrationState:
     """Lets the new encoder answer everything the domain is asked, vectors included, on every replica."""
+    start = Start() if body is None else body.start
     before = await of(service, domain)
     if before.finished:
+        old = await asyncio.to_thread(service.domains.aliases, domain, before.old)
+        if start.version is not None and start.version == old.champion:
+            return await shown(service, domain, before)  # an earlier request like this one has finished it
         raise Conflict(f"the migration of {domain!r} is finished already")
+    await check_start(service, domain, start, before)
     for serving in service.servings.pair(domain):
         await champion(serving, domain)
-    wanted = replace(before, finished=True, changed=now(), revision=before.revision + 1)
-    await write(service, domain, wanted, before)
-    return await shown(service, domain, wanted)
+    return await change(
+        service, domain, replace(before, finished=True, changed=now(), revision=before.revision + 1), before
+    )
 
 
 @router.delete("", status_code=204, dependencies=ADMIN, responses=documented(*CHANGES))
-async def abandon_migration(domain: DomainName, service: ServiceDep) -> Response:
-    """Lets the old encoder answer everything again, also after a finish. Versions stay."""
-    await write(service, domain, None, await of(service, domain))
+async def abandon_migration(
+    domain: DomainName,
+    service: ServiceDep,
+    from_: Annotated[int | None, Query(alias="from", ge=0, description=FROM)] = None,
+    revision: Annotated[int | None, Query(ge=0, description=REVISION)] = None,
+) -> Response:
+    """Lets the old encoder answer everything again, also after a finish. Versions stay. With `from`, a migration that
+    is gone already is no error."""
+    await service.servings.refresh_migrations()
+    if from_ is None or domain in service.servings.migrations:
+        before = await of(service, domain)
+        await check_start(service, domain, Start(from_, revision), before)
+        await write(service, domain, None, before)
     return Response(status_code=204)
 
 

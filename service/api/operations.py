@@ -42,6 +42,7 @@ async def readyz(service: ServiceDep) -> dict[str, str]:
     return {"status": "ready", "encoder": service.servings.first.digest}
 
 
+@router.head("/metrics", include_in_schema=False)
 @router.get("/metrics", response_class=Response)
 async def metrics(service: ServiceDep) -> Response:
     """Prometheus exposition."""

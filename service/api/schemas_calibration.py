@@ -63,6 +63,13 @@ class LabelsRequest(Own):
         default="always", description="holds only while the champion is the one the labels were posted for"
     )
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
+    from_: int | None = Field(
+        default=None,
+        alias="from",
+        ge=0,
+        description="the version that answered when you looked; where another one answers by now, the answer is 409, "
+        "unless the Idempotency-Key says that this request was accepted before",
+    )
 
 
 class JobAccepted(BaseModel):

@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
+from service.adapters.domain_store import Start
 from service.api.schemas import Own, example
 
 
@@ -31,6 +32,7 @@ class DomainState(BaseModel):
     domain: str
     champion: int | None
     previous: int | None
+    revision: int | None = Field(description="counts the changes of champion and previous; null: they cannot be read")
     versions: list[VersionSummary]
     unreadable: list[str] = Field(description="what of the domain cannot be read, and why; empty where all is well")
     drift: DriftState | None = Field(description="null until the domain was asked about")
@@ -63,8 +65,34 @@ class Threshold(BaseModel):
     extrapolated: bool = Field(description="the rate is smaller than the sample can count: below 10 / pairs")
 
 
-class ChampionRequest(Own):
-    model_config = example({"version": 2})
+FROM = (
+    "the version that answered when you looked (`champion` of GET /domains/{domain}). Where another one answers by "
+    "now, the answer is 409 and nothing changes. With it the request may be sent again: what the first one changed "
+    "is answered again and not changed twice"
+)
+REVISION = (
+    "`revision` as you saw it; where anything has changed since, the answer is 409. With it a request that is sent "
+    "again late cannot repeat a change that somebody has taken back meanwhile"
+)
+
+
+class StartOfChange(Own):
+    """What the caller saw before the change; without it the change is made whatever the domain's state is."""
+
+    from_: int | None = Field(default=None, alias="from", ge=0, description=FROM)
+    revision: int | None = Field(default=None, ge=0, description=REVISION)
+
+    @property
+    def start(self) -> Start:
+        return Start(self.from_, self.revision)
+
+
+class RollbackRequest(StartOfChange):
+    model_config = example({"from": 2})
+
+
+class ChampionRequest(StartOfChange):
+    model_config = example({"version": 2, "from": 1})
 
     version: int = Field(ge=1)
 
@@ -72,8 +100,9 @@ class ChampionRequest(Own):
 class MigrationStart(Own):
     """How a domain's way to the next encoder begins."""
 
-    model_config = example({"share": 0.0, "shadow": 0.1})
+    model_config = example({"share": 0.0, "shadow": 0.1, "from": 1})
 
+    from_: int | None = Field(default=None, alias="from", ge=0, description=FROM)
     share: float = Field(
         default=0.0, ge=0, le=1, description="of the requests for scores that the new encoder answers; 0: none"
     )
@@ -86,13 +115,17 @@ class MigrationStart(Own):
     )
 
 
-class MigrationChange(Own):
+class MigrationChange(StartOfChange):
     """What is left out stays as it is."""
 
-    model_config = example({"share": 0.1})
+    model_config = example({"share": 0.1, "revision": 1})
 
     share: float | None = Field(default=None, ge=0, le=1)
     shadow: float | None = Field(default=None, ge=0, le=1)
+
+
+class MigrationFinish(StartOfChange):
+    model_config = example({"from": 1, "revision": 2})
 
 
 class MigrationSide(BaseModel):

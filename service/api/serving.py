@@ -205,6 +205,14 @@ class Servings:
             await serving.registry.refresh(domain)
         await self.refresh_migrations()
 
+    async def follow(self, domain: str) -> None:
+        """Takes over a change of a domain that was just made. Where that fails, the change is made all the same: the
+        failure is logged, and the next look at the store (`store_watch.py`) takes the change over."""
+        try:
+            await self.refresh(domain)
+        except Exception:  # whatever it is, the caller must not be told that nothing was changed
+            log.exception("a change was made, but the model store could not be read after it")
+
     async def refresh_migrations(self) -> None:
         async with self._refreshing:  # an older look must not be taken over after a newer one
             found = await asyncio.to_thread(self.store.all)

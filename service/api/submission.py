@@ -87,17 +87,25 @@ async def accept(
         Conflict: the key was used for something else. Unavailable: no runner takes the job.
         Overloaded: others that were uploaded meanwhile have taken the room.
     """
-    if idempotency_key is not None:
-        idempotency_key = f"{trace.grant.id} {idempotency_key}"
+    key = None if idempotency_key is None else owned(trace, idempotency_key)
     generation = await asyncio.to_thread(service.domains.generation, wanted.domain)
     wanted = replace(wanted, generation=generation)
     async with service.admission:
         await asyncio.to_thread(check_backlog, service)
-        job = await asyncio.to_thread(service.jobs.create, wanted, spool, notices, idempotency_key, posting.get())
+        job = await asyncio.to_thread(service.jobs.create, wanted, spool, notices, key, posting.get())
     if job.status is Status.QUEUED:
         await hand_over(service, job, new=job.id == spool.id)
     accepted = {"job": job.id, "domain": job.request.domain, "status": job.status.value}
     return json_response(accepted, 202, {"Location": f"/calibrate/{job.id}"})
+
+
+def owned(trace: Trace, idempotency_key: str) -> str:
+    return f"{trace.grant.id} {idempotency_key}"
+
+
+def accepted_before(service: Service, trace: Trace, idempotency_key: str | None) -> bool:
+    """Whether a request with this key of the caller's has made a job."""
+    return idempotency_key is not None and service.jobs.claims.taken(owned(trace, idempotency_key))
 
 
 async def hand_over(service: Service, job: Job, *, new: bool) -> None:

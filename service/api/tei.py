@@ -86,6 +86,7 @@ async def info(service: ServiceDep) -> Info:
     )
 
 
+@router.head("/ping", include_in_schema=False)
 @router.head("/health", include_in_schema=False)
 @router.get("/ping", response_class=Response, responses={503: documented()[503]}, summary="Health, for SageMaker")
 @router.get("/health", response_class=Response, responses={503: documented()[503]})
@@ -95,6 +96,7 @@ async def health(service: ServiceDep) -> Response:
     return Response()
 
 
+@router.head("/", include_in_schema=False)
 @router.get("/", response_class=Response, responses={307: {"description": "to /console"}, 503: documented()[503]})
 async def root(request: Request, service: ServiceDep) -> Response:
     """Health, as text-embeddings-inference has it; a browser is led to the console."""

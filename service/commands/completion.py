@@ -6,7 +6,10 @@ import typer
 
 from service.adapters.domain_store import DomainStore
 from service.adapters.encoder_store import EncoderStore
+from service.core.errors import IsosimError
 from service.settings import Settings
+
+UNREADABLE = (IsosimError, OSError, ValueError)  # ValueError: a setting that does not hold
 
 
 def store_of(context: typer.Context) -> Path:
@@ -19,7 +22,7 @@ def domain_names(context: typer.Context, args: list[str], incomplete: str) -> li
     """A completion never complains: what cannot be read is not offered."""
     try:
         return DomainStore(store_of(context)).domains()
-    except (OSError, ValueError):
+    except UNREADABLE:
         return []
 
 
@@ -31,7 +34,7 @@ def versions(context: typer.Context, args: list[str], incomplete: str) -> list[s
         if not at:
             return store.domains()
         return [f"{name}@{version}" for version in store.versions(name)] + [f"{name}@previous"]
-    except (OSError, ValueError):
+    except UNREADABLE:
         return []
 
 
@@ -39,12 +42,12 @@ def version_numbers(context: typer.Context, args: list[str], incomplete: str) ->
     """The versions of the domain that stands before."""
     try:
         return [str(version) for version in DomainStore(store_of(context)).versions(context.params.get("domain") or "")]
-    except (OSError, ValueError):
+    except UNREADABLE:
         return []
 
 
 def encoder_ids(context: typer.Context, args: list[str], incomplete: str) -> list[str]:
     try:
         return EncoderStore(store_of(context)).ids()
-    except (OSError, ValueError):
+    except UNREADABLE:
         return []

@@ -11,11 +11,11 @@ from service.adapters.job_store import JobStore
 from service.adapters.migration_store import MigrationStore
 from service.commands.completion import domain_names, version_numbers, versions
 from service.commands.console import print_json, show
-from service.commands.exits import EPILOG
+from service.commands.exits import EPILOG, complain
 from service.commands.shared import AsJson, EncoderId, Store, Yes, confirmed, stored
 from service.commands.versions import known, stored_version
 from service.core.calibration import DomainRef
-from service.core.errors import InvalidInput, NotFound
+from service.core.errors import InvalidInput, NotFound, Unavailable
 from service.settings import Settings
 
 app = typer.Typer(
@@ -28,6 +28,8 @@ app = typer.Typer(
 
 Name = Annotated[str, typer.Argument(help="a domain", autocompletion=domain_names)]
 Number = Annotated[int, typer.Argument(help="one of its versions", min=1, autocompletion=version_numbers)]
+COLUMNS = ("domain", "version", "alias", "method", "encoder", "sentences", "created")
+UNREADABLE = "unreadable"  # in place of an alias; the reason is said on stderr
 CANDIDATE_COLUMNS = ("agreement", "effective_rank", "mean_random_cosine", "hubness", "copies_z", "labelled_score")
 
 
@@ -50,26 +52,29 @@ def list_domains(model_store: Store = None, as_json: AsJson = False) -> None:
     if as_json:
         print_json(rows)
         return
-    columns = ("domain", "version", "alias", "method", "encoder", "sentences", "created")
-    show(columns, [list(row.values()) for row in rows])
+    show(COLUMNS, [list(row.values()) for row in rows])
 
 
 def rows_of(store: DomainStore, name: str) -> list[dict[str, Any]]:
     """A domain's versions, each with what it is for its encoder."""
     rows = []
     for version in store.versions(name):
-        manifest = store.manifest(name, version)
-        rows.append(
-            {
-                "domain": name,
-                "version": version,
-                "alias": alias_of(version, store.aliases(name, manifest["encoder"]["digest"])),
+        row = {"domain": name, "version": version} | dict.fromkeys(COLUMNS[2:])
+        try:
+            manifest = store.manifest(name, version)
+            row |= {
                 "method": manifest["method"],
                 "encoder": manifest["encoder"]["id"],
                 "sentences": manifest.get("sentences"),
                 "created": manifest["created"],
             }
-        )
+            row["alias"] = alias_of(version, store.aliases(name, manifest["encoder"]["digest"]))
+        except NotFound:
+            continue  # deleted meanwhile
+        except (Unavailable, OSError) as error:
+            row["alias"] = UNREADABLE
+            complain(f"{name}@{version}: {error}")
+        rows.append(row)
     return rows
 
 

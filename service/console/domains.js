@@ -50,10 +50,10 @@ async function attempt(context, doing) {
 }
 
 function domainCard(state, context) {
-  const { domain, champion, previous, versions } = state;
+  const { domain, previous, versions } = state;
   const newest = [...versions].sort((a, b) => b.version - a.version);
   const back = previous !== null && button(`Roll back to version ${previous}`, async () => {
-    if (await rollBack(context, domain, champion, previous)) context.reload();
+    if (await rollBack(context, state)) context.reload();
   });
   const gone = domain !== "default" && button("Delete domain", async () => {
     if (await removeDomain(context, domain, versions.length)) context.reload();
@@ -64,14 +64,19 @@ function domainCard(state, context) {
       h("h2", { id }, domain),
       h("div", { class: "buttons" }, action("Try it", `#/compare/${encodeURIComponent(domain)}`), back || null, gone || null)),
     h("p", {}, ...championLine(state)),
+    state.unreadable.length > 0 && h("p", { class: "muted" }, `Cannot be read: ${state.unreadable.join("; ")}`),
     driftLine(state.drift),
     newest.length > 0 && table(`Versions of ${domain}`, ["Version", "Role", "Method", "Made", h("th", { scope: "col", class: "number" }, "Sentences"), "Actions"],
       newest.map((version) => versionRow(version, state, context))),
   );
 }
 
-function championLine({ champion, versions }) {
+function championLine({ champion, versions, unreadable }) {
   const version = versions.find((one) => one.version === champion);
+  if (!version && unreadable.length) {
+    return [h("strong", {}, champion === null ? "It cannot be read which version answers." : `Version ${champion} is damaged.`),
+      " Requests fail where it is not in memory yet. Promote another version, or calibrate this domain anew."];
+  }
   if (champion === null) return ["No version answers yet: promote one."];
   if (!version) return ["Raw cosines answer, without a scale: no percentiles. Calibrate this domain to give it one."];
   return [
@@ -80,17 +85,18 @@ function championLine({ champion, versions }) {
   ];
 }
 
-function versionRow(version, { domain, champion, previous }, context) {
+function versionRow(version, state, context) {
+  const { domain, champion, previous } = state;
   const number = version.version;
   const role = number === champion ? badge("champion", "good") : number === previous ? badge("previous") : "";
   const named = number === champion || number === previous;
   const buttons = h("div", { class: "buttons tight" },
     action("Report", `#/report/${encodeURIComponent(domain)}/${number}`, { "aria-label": `Report of ${domain}, version ${number}` }),
     number !== champion && version.servable && button("Promote", async () => {
-      if (await promote(context, domain, number, champion)) context.reload();
+      if (await promote(context, state, number)) context.reload();
     }, { "aria-label": `Promote ${domain}, version ${number}` }),
     !named && button("Delete", async () => {
-      if (await remove(context, domain, number)) context.reload();
+      if (await remove(context, state, number)) context.reload();
     }, { class: "danger quiet", "aria-label": `Delete ${domain}, version ${number}` }),
   );
   return h("tr", {},

@@ -143,7 +143,7 @@ function ended(job, context) {
       ...job.notices.map((notice) => h("p", { class: "verdict warn" }, notice)),
       h("div", { class: "buttons" }, look, action("Try it", `#/compare/${encodeURIComponent(`${domain}@${version}`)}`),
         !job.promoted && button("Promote all the same", async () => {
-          if (await promote(context, domain, version, null)) location.hash = `#/report/${encodeURIComponent(domain)}/${version}`;
+          if (await promote(context, { domain, champion: null }, version)) location.hash = `#/report/${encodeURIComponent(domain)}/${version}`;
         })),
     ].filter(Boolean);
   }

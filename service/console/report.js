@@ -42,10 +42,10 @@ function actions(version, role, champion, context) {
   return [
     action("Try it", `#/compare/${encodeURIComponent(domain)}@${number}`),
     role !== "champion" && version.servable && button("Promote", async () => {
-      if (await promote(context, domain, number, champion)) context.reload();
+      if (await promote(context, { domain, champion }, number)) context.reload();
     }, { class: "primary" }),
     !role && button("Delete", async () => {
-      if (await remove(context, domain, number)) location.hash = "#/domains";
+      if (await remove(context, { domain, champion }, number)) location.hash = "#/domains";
     }, { class: "danger quiet" }),
     button("Save as JSON", () => save(`${domain}-${number}-report.json`, version)),
   ].filter(Boolean);

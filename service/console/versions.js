@@ -17,7 +17,13 @@ async function change(context, { question, failed, done, doing }) {
   return true;
 }
 
-export function promote(context, domain, version, champion) {
+/** What the person saw; where the domain has changed since, the server refuses. */
+function seen({ champion, revision = null }) {
+  return Object.fromEntries(Object.entries({ from: champion, revision }).filter(([, value]) => value !== null));
+}
+
+export function promote(context, state, version) {
+  const { domain, champion } = state;
   return change(context, {
     question: {
       title: `Promote version ${version} of ${domain}?`,
@@ -29,11 +35,12 @@ export function promote(context, domain, version, champion) {
     },
     failed: `Version ${version} was not promoted`,
     done: `${domain} is now answered by version ${version}.`,
-    doing: () => call("PUT", path("domains", domain, "champion"), { json: { version } }),
+    doing: () => call("PUT", path("domains", domain, "champion"), { json: { version, ...seen(state) } }),
   });
 }
 
-export function rollBack(context, domain, champion, previous) {
+export function rollBack(context, state) {
+  const { domain, champion, previous } = state;
   return change(context, {
     question: {
       title: `Roll ${domain} back?`,
@@ -42,7 +49,7 @@ export function rollBack(context, domain, champion, previous) {
     },
     failed: `${domain} was not rolled back`,
     done: `${domain} is again answered by version ${previous}.`,
-    doing: () => call("POST", path("domains", domain, "rollback")),
+    doing: () => call("POST", path("domains", domain, "rollback"), { json: seen(state) }),
   });
 }
 
@@ -64,7 +71,8 @@ export function removeDomain(context, domain, versions) {
   });
 }
 
-export function remove(context, domain, version) {
+export function remove(context, state, version) {
+  const { domain } = state;
   return change(context, {
     question: {
       title: `Delete version ${version} of ${domain}?`,
@@ -74,6 +82,6 @@ export function remove(context, domain, version) {
     },
     failed: `Version ${version} was not deleted`,
     done: `Version ${version} of ${domain} is deleted.`,
-    doing: () => call("DELETE", path("domains", domain, "versions", version)),
+    doing: () => call("DELETE", `${path("domains", domain, "versions", version)}?${new URLSearchParams(seen(state))}`),
   });
 }

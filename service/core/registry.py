@@ -18,6 +18,7 @@ T = TypeVar("T")
 Key = tuple[str, int]  # domain, version
 
 DEFAULT = "default"
+MOST_REPORTED = 1000  # domains whose failure is remembered as logged
 LOADERS = 4  # calibrations read at a time; each takes some 10 ms of a core from a disk
 MOST_PAUSE = 64  # refreshes between two attempts
 MOST_EVICTED = 4096  # domains whose deletion is still told of after they went for want of room
@@ -95,6 +96,7 @@ class Registry:
         self._due = {DEFAULT}  # domains to be compared with the store at the next refresh
         self._identity = False  # `default` had no champion when it was compared last: the identity answers
         self._misses: dict[str, Miss] = {}
+        self._reported: dict[str, str] = {}  # by domain the reason that was logged last for a failing request
         self._refreshing = asyncio.Lock()
         self._threads = ThreadPoolExecutor(LOADERS, "calibrations")
 
@@ -151,7 +153,11 @@ class Registry:
             task.exception()  # where all callers have left, nobody else asks for it
 
     async def _load_champion(self, domain: str) -> Calibration:
-        named = await self._call(self.source.named, domain)
+        try:
+            named = await self._call(self.source.named, domain)
+        except (CorruptArtifact, OSError) as error:
+            self._report(domain, error)
+            raise
         if named.champion is None:
             if domain == DEFAULT:
                 return self.builtin
@@ -166,10 +172,10 @@ class Registry:
             try:
                 calibration = await self._call(self.source.load, domain, named.champion)
             except NotFound as error:  # nobody asked for that version: the domain is broken, not the request
-                self.on_failure(domain)
+                self._report(domain, error)
                 raise CorruptArtifact(f"the champion of {domain!r} is missing, promote another: {error}") from error
-            except (IsosimError, OSError):
-                self.on_failure(domain)
+            except (IsosimError, OSError) as error:
+                self._report(domain, error)
                 raise
         self._due.add(domain)  # it may have changed while it was read, before it was resident
         current = self.champions.get(domain)  # a refresh may have been faster
@@ -177,6 +183,15 @@ class Registry:
             self._set(calibration)
             return calibration
         return current
+
+    def _report(self, domain: str, error: Exception) -> None:
+        """Counts a champion that a request asked for in vain, and logs the reason once."""
+        self.on_failure(domain)
+        if self._reported.get(domain) != str(error):
+            if len(self._reported) >= MOST_REPORTED:
+                self._reported.clear()
+            self._reported[domain] = str(error)
+            log.error("champion of %s not loaded, requests for it fail: %s", domain, error)
 
     async def _pinned(self, domain: str, version: int) -> Calibration:
         if (domain, version) == (DEFAULT, 0):
@@ -196,6 +211,7 @@ class Registry:
     def _set(self, calibration: Calibration) -> None:
         before = self.champions.get(calibration.domain)
         self.champions[calibration.domain] = calibration
+        self._reported.pop(calibration.domain, None)
         self.on_champion(calibration)
         if before is not None and before.version != calibration.version:
             self._release((before.domain, before.version))

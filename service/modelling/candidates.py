@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from service.core.errors import InvalidInput
 from service.core.similarity import cosine
 from service.modelling import evidence, measure
 from service.modelling.evidence import Array, LabelTest, Rows
@@ -102,13 +103,11 @@ def measured(
 
 
 def fitted_or_none(method: str, held: Held, spectrum: Spectrum, seed: int) -> Fitted | None:
-    """None where a flow diverged."""
-    if not is_flow(method):
-        return fit(method, held.fit, held.stop, seed, spectrum=spectrum)
-    train = held.fit[len(held.stop) :][:MOST_FLOW_SENTENCES]
+    """None where a flow diverged, or the vectors are all equal."""
+    train = held.fit[len(held.stop) :][:MOST_FLOW_SENTENCES] if is_flow(method) else held.fit
     try:
         return fit(method, train, held.stop, seed, spectrum=spectrum)
-    except FloatingPointError:
+    except (FloatingPointError, InvalidInput):
         return None
 
 

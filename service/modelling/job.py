@@ -26,7 +26,7 @@ from service.modelling.calibrator import group_sizes
 from service.modelling.candidates import Labels
 from service.modelling.embed import Encode, OfflineEncoder, unreadable
 from service.modelling.evidence import RankTest, noised, repeated
-from service.modelling.linear import Spectrum
+from service.modelling.linear import Spectrum, share_of_one
 from service.modelling.methods import Fitted, Vectors, bits_per_dimension, fit, gaussian_bits_per_dimension, is_flow
 from service.modelling.publication import Result
 
@@ -38,6 +38,7 @@ MOST_HELD_OUT = 2000
 COPIES = 100  # noised copies that may veto the gate's rule
 FOLDS = 10  # fits of the reference; 5 are 1.5 % too careful, 20 are noisier at 0.1 %
 SURE = 0.01  # one-sided p: labels that agree or disagree with the encoder's own order by chance
+SAME_VECTORS = "the encoder gives most of the sentences one and the same vector, which no fit can take apart"
 FLOW_FOLDS = 4  # a flow's fit costs a hundred times a linear one
 MOST_GROUPS = 20  # groups of repeated texts that a report lists, and lines of each
 
@@ -120,6 +121,8 @@ def calibrate_job(
     choice = None
     if request.method == "auto":
         choice = gate.choose(distinct, vectors, copies=embedded.copies, labels=embedded.labels, seed=request.seed)
+    if choice and share_of_one(vectors) >= 1 - 1 / FLOW_FOLDS:  # a fold's fit might see no other vector
+        choice = replace(choice, method="identity", reason=f"{choice.reason}; {SAME_VECTORS}")
     method = choice.method if choice else request.method
     clock.lap("choosing")
 

@@ -1,6 +1,7 @@
 """The linear post-processing methods: each is a mean and a matrix, y = (x − mean) · matrix."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -8,6 +9,8 @@ from sklearn.covariance import empirical_covariance, ledoit_wolf_shrinkage, shru
 
 Array = npt.NDArray[np.float64]
 
+LEAST_SPREAD = 1e-10  # squared distance, relative, below which vectors differ by rounding alone: float32 gives 1e-14
+CHUNK = 1000  # vectors
 SOFT_SHARE = 0.5  # of the covariance under soft whitening's root at full strength; the rest is the identity
 
 
@@ -51,6 +54,19 @@ class Spectrum:
             covariance = shrunk_covariance(np.cov(centred.T, bias=True), shrinkage)
         values, vectors = np.linalg.eigh(covariance)
         return cls(mean, np.maximum(values[::-1], 1e-12 * values[-1]), vectors[:, ::-1], float(shrinkage))
+
+
+def all_equal(x: npt.NDArray[Any]) -> bool:  # (N, D) -> scalar
+    """Whether all vectors are one within rounding; looks no further than the first thousand that holds another."""
+    most = LEAST_SPREAD * np.square(x[0]).sum()
+    return all((np.square(x[start : start + CHUNK] - x[0]).sum(1) <= most).all() for start in range(0, len(x), CHUNK))
+
+
+def share_of_one(x: npt.NDArray[Any]) -> float:  # (N, D) -> scalar
+    """Share of some thousand of the vectors that equal their median within rounding; meaningful above a half."""
+    some = x[:: max(1, len(x) // CHUNK)]
+    middle = np.median(some, axis=0)
+    return float(np.mean(np.square(some - middle).sum(1) <= LEAST_SPREAD * np.square(middle).sum()))
 
 
 def crowding(x: Array) -> float:  # (N, D) -> scalar

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 
 from service.adapters.domain_store import Weights
+from service.core.errors import InvalidInput
 from service.modelling import calibrator, linear
 from service.modelling.flow import PAPER, ROBUST, FlowSettings, fit_flow
 
@@ -92,9 +93,15 @@ def fit(
 
     Raises:
         ValueError: no such method. FloatingPointError: the flow diverged.
+        InvalidInput: the vectors are all equal, so that no scale can be learnt from them.
     """
     if method == "identity":
         return Fitted(method, None, {})
+    if linear.all_equal(train):
+        raise InvalidInput(
+            f"the encoder gives {len(train)} of the sentences one and the same vector, and {method} needs sentences "
+            "that differ: post text that is not repeated beyond what the encoder reads, or name the method identity"
+        )
     name = method.partition(":")[0]
     affine, found = _affine(method, train, like or {}, spectrum)
     if not is_flow(method):

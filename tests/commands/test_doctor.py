@@ -81,6 +81,26 @@ def test_a_broken_champion_is_named(run: Run, own_store: Path) -> None:
     assert "rollback tickets" in finding["remedy"]
 
 
+def test_the_remedy_for_a_broken_champion_is_one_that_the_store_allows(run: Run, own_store: Path) -> None:
+    tickets = own_store / "domains" / "tickets"
+    (tickets / "2" / "weights.safetensors").write_bytes(b"")
+
+    def remedy() -> str:
+        found: str = one(examined(run, code=1, model_store=own_store), "domain")["remedy"]
+        return found
+
+    aliases = json.loads((tickets / "aliases.json").read_text())
+    for named in aliases["encoders"].values():
+        named["previous"] = None
+    (tickets / "aliases.json").write_text(json.dumps(aliases))
+    assert "isosim domains promote tickets 1" in remedy()
+    (tickets / "1" / "manifest.json").write_text("{")
+    assert "rollback" not in remedy()
+    assert "isosim calibrate FILE --domain tickets" in remedy()
+    (tickets / "aliases.json").write_text("{")
+    assert "delete its aliases.json" in remedy()
+
+
 def test_a_misspelt_setting_names_the_nearest(run: Run) -> None:
     found = examined(run, code=1, api_key_file="/keys", colour_of_the_door="red")
     states = {finding["found"].split()[0]: finding for finding in found["variables"]}

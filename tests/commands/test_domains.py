@@ -19,6 +19,22 @@ def test_bare_it_lists(run: Run) -> None:
     assert json.loads(run("domains", "--json").stdout) == json.loads(run("domains", "list", "--json").stdout)
 
 
+def test_what_is_damaged_is_named_and_hides_no_other_version(run: Run, own_store: Path) -> None:
+    (own_store / "domains" / "tickets" / "1" / "manifest.json").write_text("{")
+    (own_store / "domains" / "default" / "aliases.json").write_text("[]")
+    listed = run("domains", model_store=own_store)
+    assert [line.split("\t")[:4] for line in listed.stdout.splitlines()] == [
+        ["default", "1", "unreadable", "identity"],
+        ["tickets", "1", "unreadable", ""],
+        ["tickets", "2", "champion", "soft"],
+    ]
+    assert "tickets@1" in listed.stderr
+    assert "manifest.json" in listed.stderr
+    assert "default@1" in listed.stderr
+    rows = json.loads(run("domains", "--json", model_store=own_store).stdout)
+    assert [(row["version"], row["method"]) for row in rows] == [(1, "identity"), (1, None), (2, "soft")]
+
+
 def test_show_is_a_report_for_people(run: Run, calibrated_store: Path) -> None:
     done = run("domains", "show", "tickets")
     assert done.stdout.startswith("tickets@2 (champion): soft\n")

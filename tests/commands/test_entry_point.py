@@ -144,6 +144,8 @@ def test_the_shell_completes_commands_domains_versions_and_encoders(calibrated_s
     shutil.rmtree(own_store / "domains" / "tickets")
     assert completed(calibrated_store, f"isosim threshold --model-store {own_store} ", 4) == ["default"]
     assert completed(own_store / "nowhere", "isosim threshold ", 2) == []
+    assert completed(own_store, "isosim domains delete ../tickets ", 4) == []  # no name: the store refuses it
+    assert completed(own_store, "isosim threshold TICKETS@", 2) == []
 
 
 def test_completion_can_be_installed(tmp_path: Path) -> None:

@@ -102,6 +102,17 @@ def test_a_default_domain_that_cannot_be_read_is_no_identity_in_disguise(serve: 
     assert server.client.get("/readyz").status_code == 200
 
 
+def test_the_cause_of_a_503_at_a_cold_load_is_in_the_log_once(serve: Serve, news: Path) -> None:
+    flip(news / "domains" / "news" / "2" / "weights.safetensors")
+    (news / "domains" / "films" / "aliases.json").write_text("{")
+    server = serve(model_store=news, encoder="tiny")
+    for _ in range(3):
+        refused(ask(server, "news"), "weights.safetensors")
+        refused(ask(server, "films"), "aliases.json")
+    lines = [line for line in server.log.read_text().splitlines() if "champion of" in line]  # as the runbook looks
+    assert [("news" in line, "weights.safetensors" in line) for line in lines] == [(True, True), (False, False)]
+
+
 GARBAGE = (
     "",
     "{",

@@ -319,3 +319,10 @@ class TestInferenceProtocol:
     def test_a_raw_model_promises_no_percentile(self, tiny_server: Server) -> None:
         described = tiny_server.client.get("/v2/models/isosim/default:raw").json()
         assert [output["name"] for output in described["outputs"]] == ["embedding", "similarity", "cosine"]
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/ping", "/livez", "/readyz", "/metrics", "/console", "/docs"])
+def test_what_probes_ask_for_answers_head_as_it_answers_get(tiny_server: Server, path: str) -> None:
+    got, asked = tiny_server.client.get(path), tiny_server.client.head(path)
+    assert (asked.status_code, asked.content) == (got.status_code, b"")
+    assert asked.headers.get("content-type") == got.headers.get("content-type")

@@ -1,6 +1,7 @@
 """The OpenAPI document tells the truth: against the committed one, about itself, and about a running server."""
 
 import hashlib
+import re
 import runpy
 import subprocess
 import sys
@@ -36,6 +37,13 @@ def test_the_committed_reference_is_that_of_the_code() -> None:
     pages = runpy.run_path(str(reference / "generate.py"))["pages"]()
     for name, text in pages.items():
         assert (reference / name).read_text(encoding="utf-8") == text, name
+
+
+def test_every_setting_says_how_to_choose_it() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `ISOSIM_(\w+)` \|.*\| (.*) \|$", page, re.MULTILINE))
+    assert {name.lower() for name in rows} == set(Settings.model_fields)
+    assert [name for name, why in rows.items() if not why.strip()] == []
 
 
 def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:

@@ -1,17 +1,23 @@
 """Every method a caller may ask for becomes weights that the exported graph takes and agrees with."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from service.adapters.domain_store import DomainStore
 from service.adapters.encoder_store import EncoderArtifact
 from service.adapters.onnx_engine import OnnxCalibrator
-from service.core.jobs import METHODS
+from service.core.errors import InvalidInput
+from service.core.jobs import METHODS, JobRequest
 from service.modelling import linear
 from service.modelling.flow import PAPER, ROBUST
+from service.modelling.job import Posted, calibrate_job
 from service.modelling.methods import Vectors, bits_per_dimension, fit, gaussian_bits_per_dimension, is_flow
+from tests.text import sentences
 
 
 def crowded(count: int, dim: int, seed: int = 0) -> Vectors:
@@ -43,6 +49,46 @@ def test_a_methods_weights_fit_the_exported_graph_and_agree_with_torch(graph: On
         return
     assert not np.allclose(latents, HELD_OUT, atol=0.01)
     np.testing.assert_allclose(graph.bind(fitted.weights)(HELD_OUT), latents, rtol=0, atol=1e-4)
+
+
+ONE, OTHER = crowded(2, 32, seed=9)
+
+
+class OneVector:
+    """An encoder that gives every text but the seventh the same vector."""
+
+    def __call__(self, texts: Sequence[str], progress: Callable[[float], None] = lambda _: None) -> Vectors:
+        return np.repeat(ONE[None], len(texts), axis=0)
+
+    def counted(self, texts: Sequence[str], progress: Callable[[float], None]) -> tuple[Vectors, np.ndarray]:
+        vectors = self(texts)
+        vectors[6] = OTHER
+        return vectors, np.full(len(texts), 8)
+
+
+@pytest.mark.parametrize("method", [*(m for m in METHODS if m not in ("auto", "identity")), *ARGUMENTS])
+@pytest.mark.parametrize("vector", [ONE, np.zeros(32, np.float32)])
+def test_equal_vectors_are_refused_by_name_and_not_fitted_to(method: str, vector: Vectors) -> None:
+    equal = np.repeat(vector[None], 249, axis=0)
+    with pytest.raises(InvalidInput, match="one and the same vector"):
+        fit(method, equal, equal[:25], seed=0)
+
+
+@pytest.mark.parametrize("method", [m for m in METHODS if m not in ("auto", "identity")])
+def test_one_vector_that_differs_is_enough_for_finite_weights(method: str) -> None:
+    vectors = np.repeat(ONE[None], 250, axis=0)
+    vectors[6] = OTHER
+    fitted = fit(method, vectors, vectors[:25], seed=0, flow_settings=SHORT.get(method))
+    assert all(np.isfinite(array).all() for array in (fitted.weights or {}).values())
+    assert np.isfinite(fitted(vectors)).all()
+
+
+def test_auto_keeps_the_raw_scale_where_nearly_all_vectors_are_equal(tiny: EncoderArtifact, tmp_path: Path) -> None:
+    wanted = JobRequest("same", tiny.digest, tiny.id, sentences=250)
+    posted, domains = Posted(sentences(250)), DomainStore(tmp_path)
+    result = calibrate_job(wanted, posted, tiny, domains, lambda *_: None, threads=1, encode=OneVector())
+    assert result.fitted.method == "identity"
+    assert "one and the same vector" in result.report["reason"]
 
 
 def test_only_identity_has_no_weights() -> None:

@@ -148,6 +148,7 @@ class Domain:
     domain: str
     champion: int | None = None
     previous: int | None = None
+    revision: int | None = None  # counts the changes of both; None: an older server, or they cannot be read
     versions: tuple[VersionSummary, ...] = ()
     unreadable: tuple[str, ...] = ()  # what of the domain the server cannot read, and why
     drift: Drift | None = None  # None until the domain was asked about

@@ -83,7 +83,11 @@ class AsyncClient:
                 content = None if call.upload is None else beside_the_loop(call.upload.chunks())
                 with translated():
                     response = await self._http.send(request(self._http, call, tries.timeout(self._timeout), content))
-                return call.read(response.status_code, response.headers, response.content)
+                answer = call.read(response.status_code, response.headers, response.content)
+                if call.then is None:
+                    return answer
+                call = call.then(answer)
+                continue
             except IsosimError as error:
                 pause = tries.pause_after(error, call.repeatable())
                 if pause is None:

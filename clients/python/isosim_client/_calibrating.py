@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ._answers import Job, Jobs
+from ._answers import Domain, Job, Jobs
 from ._call import Call, IdempotencyKey, answer, keyed, many, segment
+from ._domains import starting_from
 from ._reading import read
 from ._retries import Repeat
 from ._upload import LabelledPair, Source, Upload
@@ -62,6 +63,7 @@ def add_labels(
     version: int | None = None,
     promote: str = "always",
     seed: int = 0,
+    seen: Domain | None = None,
     idempotency_key: IdempotencyKey = True,
 ) -> Call[Job]:
     """Posts labelled pairs; a job makes a new version of the domain that has probabilities.
@@ -72,17 +74,23 @@ def add_labels(
         version: to start from; else the champion.
         promote: `always`, `if_better` or `never`.
         seed: the same labels and seed give the same version.
+        seen: the domain as it was when you decided; else it is looked at first.
         idempotency_key: as for `calibrate`.
 
     Raises:
         InvalidInput: too few pairs, or all of one kind. NotFound: no such domain.
-        Conflict: the domain has no reference yet.
+        Conflict: the domain has no reference yet, or another champion than `seen`.
     """
     body = {"labels": many(labels, "labels"), "promote": promote, "seed": seed}
     if version is not None:
         body["version"] = version
-    path = f"domains/{segment(domain)}/labels"
-    return Call(method="POST", path=path, body=body, parse=answer(Job), **keyed(idempotency_key))
+    path, key = f"domains/{segment(domain)}/labels", keyed(idempotency_key)
+
+    def change(start: dict[str, int]) -> Call[Job]:
+        start.pop("revision", None)
+        return Call(method="POST", path=path, body=body | start, parse=answer(Job), **key)
+
+    return starting_from(seen, domain, change)
 
 
 def path_of(job: Job | str) -> str:

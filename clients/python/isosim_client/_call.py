@@ -32,6 +32,7 @@ class Call(Generic[T]):
     headers: Mapping[str, str] = field(default_factory=dict)
     repeat: Repeat = Repeat.SAFE
     rescue: Callable[[IsosimError], T] | None = None  # an error that is an answer; raises the others
+    then: Callable[[Any], Call[T]] | None = None  # this one only looks: the call that its answer leads to
 
     def repeatable(self) -> Repeat:
         """What sending it again would do now: a source that has begun to run dry cannot be sent again."""

@@ -79,7 +79,11 @@ class Client:
                 content = None if call.upload is None else call.upload.chunks()
                 with translated():
                     response = self._http.send(request(self._http, call, tries.timeout(self._timeout), content))
-                return call.read(response.status_code, response.headers, response.content)
+                answer = call.read(response.status_code, response.headers, response.content)
+                if call.then is None:
+                    return answer
+                call = call.then(answer)
+                continue
             except IsosimError as error:
                 pause = tries.pause_after(error, call.repeatable())
                 if pause is None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 from ._answers import Domain, Domains, Threshold, Version
 from ._call import Call, answer, nothing, segment
 from ._reading import read
 from ._retries import Repeat
 from ._scoring import Space
+
+T = TypeVar("T")
 
 
 def domains(*, after: str = "", contains: str = "") -> Call[tuple[Domain, ...]]:
@@ -63,25 +68,44 @@ def threshold(
     return Call(method="GET", path=path, query=query | {"space": space}, parse=answer(Threshold))
 
 
-def promote(domain: str, version: int) -> Call[Domain]:
+def promote(domain: str, version: int, *, seen: Domain | None = None) -> Call[Domain]:
     """Makes a version the champion. Every server of the store answers with it within two seconds.
 
+    Args:
+        domain: its name alone.
+        version: the one that shall answer.
+        seen: the domain as it was when you decided; else it is looked at first.
+
     Raises:
-        NotFound: no such version. Conflict: somebody else was faster, or it belongs to another encoder.
+        NotFound: no such version. Conflict: the domain is no longer as `seen`, or the version is another encoder's.
         Unavailable: its files do not match their manifest.
     """
     path = f"domains/{segment(domain)}/champion"
-    return Call(method="PUT", path=path, body={"version": version}, parse=answer(Domain))
+    return starting_from(
+        seen,
+        domain,
+        lambda start: Call(method="PUT", path=path, body={"version": version} | start, parse=answer(Domain)),
+    )
 
 
-def rollback(domain: str) -> Call[Domain]:
-    """Swaps champion and previous. Sent again only where the first one was certainly refused: two are none.
+def rollback(domain: str, *, seen: Domain | None = None) -> Call[Domain]:
+    """Swaps champion and previous, once, however often the request has to be sent.
+
+    Args:
+        domain: its name alone.
+        seen: the domain as it was when you decided; else it is looked at first.
 
     Raises:
-        NotFound: no such domain. Conflict: it has no previous version, or somebody else was faster.
+        NotFound: no such domain. Conflict: it has no previous version, or is no longer as `seen`.
     """
     path = f"domains/{segment(domain)}/rollback"
-    return Call(method="POST", path=path, parse=answer(Domain), repeat=Repeat.IF_REFUSED)
+    return starting_from(
+        seen,
+        domain,
+        lambda start: Call(
+            method="POST", path=path, body=start or None, parse=answer(Domain), repeat=repeatability(start)
+        ),
+    )
 
 
 def delete_domain(domain: str) -> Call[None]:
@@ -95,10 +119,39 @@ def delete_domain(domain: str) -> Call[None]:
     return Call(method="DELETE", path=f"domains/{segment(domain)}", parse=nothing)
 
 
-def delete_version(domain: str, version: int) -> Call[None]:
-    """Deletes a version for good; its number is not given again.
+def delete_version(domain: str, version: int, *, seen: Domain | None = None) -> Call[None]:
+    """Deletes a version for good; its number is not given again. One that was deleted before is no error.
+
+    Args:
+        domain: its name alone.
+        version: neither champion nor previous.
+        seen: the domain as it was when you decided; else it is looked at first.
 
     Raises:
-        NotFound: no such version. Conflict: it is champion or previous.
+        NotFound: no such version. Conflict: it is champion or previous, or the domain is no longer as `seen`.
     """
-    return Call(method="DELETE", path=path_of(domain, version), parse=nothing, repeat=Repeat.IF_REFUSED)
+    path = path_of(domain, version)
+    return starting_from(
+        seen,
+        domain,
+        lambda start: Call(method="DELETE", path=path, query=start, parse=nothing, repeat=repeatability(start)),
+    )
+
+
+def starting_from(seen: Domain | None, domain: str, change: Callable[[dict[str, int]], Call[T]]) -> Call[T]:
+    """A change that says which state it starts from, after a look at the domain where the caller has not done so.
+
+    change: makes the call from what is sent of that state; nothing to a server of an earlier release, which tells no
+        revision and refuses fields that it does not know.
+    """
+    if seen is None:
+        look: Callable[[Any], Any] = answer(Domain)
+        path = f"domains/{segment(domain)}"
+        return Call(method="GET", path=path, parse=look, then=lambda found: starting_from(found, domain, change))
+    start = {"from": seen.champion, "revision": seen.revision} if seen.revision is not None else {}
+    return change({name: value for name, value in start.items() if value is not None})
+
+
+def repeatability(start: dict[str, int]) -> Repeat:
+    """With a start the server answers a repeated request as it did the first."""
+    return Repeat.SAFE if "from" in start else Repeat.IF_REFUSED

@@ -1,18 +1,20 @@
 """When a request is sent again, and when it is not; no test here waits."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
-from stubs import OVERLOADED, SCORES, Step, Stub, job, says
+from stubs import OVERLOADED, SCORES, Step, Stub, job, response, says
 
 from isosim_client import (
     ApiError,
     Client,
     ConnectionFailed,
     ConnectionLost,
+    Domain,
     IsosimError,
     NoAnswer,
     Overloaded,
@@ -129,12 +131,18 @@ def test_a_try_has_no_more_time_than_the_budget_has_left() -> None:
 
 
 Act = Callable[[Client], Any]
-HARMFUL: list[Act] = [
-    lambda client: client.rollback("letters"),
-    lambda client: client.cancel("j1"),
-    lambda client: client.retry("j1"),
-    lambda client: client.delete_version("letters", 2),
-]
+HARMFUL: list[Act] = [lambda client: client.cancel("j1"), lambda client: client.retry("j1")]
+LETTERS = {"domain": "letters", "champion": 2, "previous": 1, "revision": 7}
+START = {"from": 2, "revision": 7}
+CHANGES: dict[str, tuple[Act, Any]] = {
+    "promote": (lambda client: client.promote("letters", 1), {"version": 1} | START),
+    "rollback": (lambda client: client.rollback("letters"), START),
+    "delete_version": (lambda client: client.delete_version("letters", 3), None),
+    "add_labels": (
+        lambda client: client.add_labels("letters", [("a", "b", 1)]),
+        {"labels": [["a", "b", 1]], "promote": "always", "seed": 0, "from": 2},
+    ),
+}
 
 
 @pytest.mark.parametrize("act", HARMFUL)
@@ -159,6 +167,45 @@ def test_what_was_certainly_refused_is_sent_again(act: Act, first: Step) -> None
     assert len(stub.requests) == 2
 
 
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("first", [REFUSED, LOST, httpx.ReadTimeout("slow"), says(502), says(503), says(504)])
+def test_a_change_says_what_it_starts_from_and_is_sent_again_alike(name: str, first: Step) -> None:
+    act, body = CHANGES[name]
+    stub = Stub(response(200, LETTERS), first, says(200, {**job("queued"), **LETTERS}))
+    act(stub.client())
+    look, *sent = stub.requests
+    assert (look.method, look.url.path, len(sent)) == ("GET", "/domains/letters", 2)
+    assert sent[0].content == sent[1].content
+    assert json.loads(sent[0].content or b"null") == body
+    assert dict(sent[0].url.params) == ({"from": "2", "revision": "7"} if body is None else {})
+    assert sent[0].url == sent[1].url
+
+
+def test_the_async_client_says_it_too_and_sends_it_again() -> None:
+    stub = Stub(response(200, LETTERS), LOST, says(200, LETTERS))
+    assert asyncio.run(stub.async_client().rollback("letters")).champion == 2
+    assert [json.loads(request.content or b"null") for request in stub.requests] == [None, START, START]
+
+
+def test_a_state_that_the_caller_saw_is_not_looked_at_again() -> None:
+    stub = Stub(says(200, LETTERS))
+    client = stub.client()
+    seen = client.domain("letters")
+    client.rollback("letters", seen=seen)
+    client.delete_version("letters", 3, seen=seen)
+    assert [request.method for request in stub.requests] == ["GET", "POST", "DELETE"]
+
+
+@pytest.mark.parametrize("name", ["rollback", "delete_version"])
+def test_an_older_server_is_told_no_start_and_not_asked_twice_where_that_may_do_harm(name: str) -> None:
+    older = {name: value for name, value in LETTERS.items() if name != "revision"}
+    stub = Stub(response(200, older), LOST)
+    with pytest.raises(ConnectionLost):
+        CHANGES[name][0](stub.client())
+    _, sent = stub.requests
+    assert (sent.content, dict(sent.url.params)) == (b"", {})
+
+
 def test_a_calibration_is_sent_again_under_the_same_key() -> None:
     stub = Stub(LOST, says(503), says(202, job("queued")))
     assert stub.client().calibrate(["a", "b"], domain="letters").id == "j1"
@@ -173,7 +220,8 @@ def test_each_calibration_has_a_key_of_its_own_or_the_callers() -> None:
     for _ in range(2):
         client.calibrate(["a"], domain="letters")
     client.calibrate(["a"], domain="letters", idempotency_key="mine")
-    client.add_labels("letters", [("a", "b", 1)], idempotency_key="mine")
+    seen = Domain(domain="letters")
+    client.add_labels("letters", [("a", "b", 1)], seen=seen, idempotency_key="mine")
     keys = [request.headers["idempotency-key"] for request in stub.requests]
     assert (len(set(keys)), keys[2:]) == (3, ["mine", "mine"])
 

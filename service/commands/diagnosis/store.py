@@ -179,6 +179,27 @@ def parity(artifact: EncoderArtifact, wanted: tuple[str, ...]) -> Finding:
     return ok("parity", f"{JOINED} and what is served agree to {off:.0e}; two known sentences score {found:.4f}")
 
 
+def remedy_for(domains: DomainStore, name: str, artifact: EncoderArtifact) -> str:
+    """What can be done about a champion that cannot be loaded; only what the store allows."""
+    anew = f"isosim calibrate FILE --domain {name} --encoder {artifact.id} --promote always"
+    try:
+        aliases = domains.aliases(name, artifact.digest)
+    except (IsosimError, OSError):
+        return f"delete its aliases.json and promote a version: isosim domains promote {name} VERSION"
+    for version in [aliases.previous, *reversed(domains.versions(name))]:
+        if version is None or version == aliases.champion:
+            continue
+        try:
+            if domains.load(name, version).manifest["encoder"]["digest"] != artifact.digest:
+                continue
+        except (IsosimError, OSError):
+            continue
+        if version == aliases.previous:
+            return f"isosim domains rollback {name}, or {anew}"
+        return f"isosim domains promote {name} {version}, or {anew}"
+    return f"no other version of it can be read: {anew}"
+
+
 def calibrations(root: Path, artifact: EncoderArtifact) -> Iterator[Finding]:
     """The champions for this encoder, read as the server reads them."""
     domains = DomainStore(root)
@@ -191,7 +212,7 @@ def calibrations(root: Path, artifact: EncoderArtifact) -> Iterator[Finding]:
             if champion is not None:
                 source.load(name, champion)
         except (IsosimError, OSError) as error:
-            yield fault("domain", str(error), f"isosim domains rollback {name}, or calibrate it anew")
+            yield fault("domain", str(error), remedy_for(domains, name, artifact))
             continue
         answering += champion is not None
         if name == DEFAULT and champion is None:

@@ -1,0 +1,180 @@
+"""Changes of champions, labels and migrations whose answers are lost or come late: made once, and answered as made."""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from isosim_client import Client, Conflict, Retries
+
+from service.adapters.domain_store import DomainStore
+from service.adapters.encoder_store import EncoderStore
+from tests.conftest import Serve, Server, wait_until
+from tests.text import sentences
+
+NEWS = "/domains/news"
+LABELS = [(text, text, number % 2) for number, text in enumerate(sentences(40))]
+
+
+@contextmanager
+def damaged(path: Path, seconds: float) -> Iterator[None]:
+    """Garbage in a file that was not there, for a while."""
+    path.write_text("{")
+    timer = threading.Timer(seconds, path.unlink)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.join()
+
+
+@pytest.fixture
+def server(serve: Serve, news: Path) -> Server:
+    return serve(model_store=news, encoder="tiny")
+
+
+def answering(store: Path) -> tuple[int | None, int | None]:
+    found = DomainStore(store).aliases("news", EncoderStore(store).find("tiny").digest)
+    return found.champion, found.previous
+
+
+def third_version(store: Path) -> int:
+    """A copy of the first one, not promoted."""
+    domains = DomainStore(store)
+    stored = domains.load("news", 1)
+    facts = {name: value for name, value in stored.manifest.items() if name not in ("domain", "version", "files")}
+    return domains.publish("news", facts, domains.report("news", 1), stored.weights, stored.model)
+
+
+def champion(response: httpx.Response) -> int:
+    assert response.status_code == 200, response.text
+    found: int = response.json()["champion"]
+    return found
+
+
+def refused(response: httpx.Response, word: str) -> None:
+    assert (response.status_code, response.json()["error_type"]) == (409, "Conflict"), response.text
+    assert word in response.json()["error"]
+
+
+def test_a_change_is_answered_as_made_whatever_cannot_be_read_after_it(server: Server, news: Path) -> None:
+    with damaged(news / "domains" / ".migrations.json", 3.0):
+        first = server.client.post(f"{NEWS}/rollback")  # as an older client sends it
+        assert champion(first) == 1
+        assert champion(server.client.put(f"{NEWS}/champion", json={"version": 2})) == 2
+    assert answering(news) == (2, 1)
+    assert "a change was made, but the model store could not be read after it" in server.log.read_text()
+
+
+def test_a_rollback_by_the_client_is_not_undone_by_its_retry(server: Server, news: Path) -> None:
+    with Client(server.url) as client, damaged(news / "domains" / ".migrations.json", 3.0):
+        answer = client.rollback("news")
+    assert (answer.champion, answer.previous) == (1, 2)
+    assert answering(news) == (1, 2)
+
+
+class LostAnswers(httpx.HTTPTransport):
+    """The server gets every change, and the first answers to it are lost."""
+
+    def __init__(self, lost: int) -> None:
+        super().__init__()
+        self.left = lost
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        answer = super().handle_request(request)
+        if request.method != "GET" and self.left:
+            self.left -= 1
+            raise httpx.ReadError("the answer is lost")
+        return answer
+
+
+def test_changes_whose_answers_are_lost_are_made_once(server: Server, news: Path) -> None:
+    def client(lost: int = 2) -> Client:
+        return Client(server.url, transport=LostAnswers(lost), retries=Retries(first=0.01))
+
+    assert client().rollback("news").champion == 1
+    assert client().rollback("news").champion == 2  # on purpose
+    assert client().promote("news", 1).champion == 1
+    assert answering(news) == (1, 2)
+    assert third_version(news) == 3
+    client().delete_version("news", 3)
+    assert [version["version"] for version in server.client.get(NEWS).json()["versions"]] == [1, 2]
+    client().add_labels("news", LABELS)
+    assert len(server.client.get("/calibrate").json()["jobs"]) == 1
+
+
+def test_a_repeated_change_is_answered_as_the_first_and_a_late_one_is_refused(server: Server, news: Path) -> None:
+    def roll_back(**start: int) -> httpx.Response:
+        return server.client.post(f"{NEWS}/rollback", json=start)
+
+    def promote(version: int, **start: int) -> httpx.Response:
+        return server.client.put(f"{NEWS}/champion", json={"version": version, **start})
+
+    revision = server.client.get(NEWS).json()["revision"]
+    for _ in range(3):
+        assert champion(roll_back(**{"from": 2})) == 1
+        assert champion(roll_back(**{"from": 2, "revision": revision})) == 1
+    assert answering(news) == (1, 2)
+    assert champion(roll_back(**{"from": 1})) == 2  # there and back again
+    refused(roll_back(**{"from": 2, "revision": revision}), "revision")  # the first one, very late: it was taken back
+    refused(roll_back(**{"from": 3}), "version 2 answers")
+    assert answering(news) == (2, 1)
+
+    for _ in range(2):
+        assert champion(promote(1, **{"from": 2})) == 1
+    refused(roll_back(**{"from": 2}), "version 1 answers")  # that was a promotion, and no rollback
+    refused(promote(2, **{"from": 5}), "version 1 answers")
+    assert answering(news) == (1, 2)
+
+
+def test_a_version_that_is_deleted_twice_is_an_error_only_without_a_start(server: Server, news: Path) -> None:
+    assert third_version(news) == 3
+    refused(server.client.delete(f"{NEWS}/versions/3", params={"from": 1}), "version 2 answers")
+    for _ in range(2):
+        assert server.client.delete(f"{NEWS}/versions/3", params={"from": 2}).status_code == 204
+    assert server.client.delete(f"{NEWS}/versions/3").status_code == 404
+    assert server.client.delete(f"{NEWS}/versions/4", params={"from": 2}).status_code == 404  # there was none
+    refused(server.client.delete(f"{NEWS}/versions/2", params={"from": 2}), "cannot be deleted")
+
+
+def test_labels_start_from_the_champion_that_was_seen(server: Server) -> None:
+    body = {"labels": LABELS, "from": 2}
+    refused(server.client.post(f"{NEWS}/labels", json=body | {"from": 1}), "version 2 answers")
+    header = {"idempotency-key": "labels"}
+    first = server.client.post(f"{NEWS}/labels", json=body, headers=header)
+    assert first.status_code == 202, first.text
+    assert champion(server.client.put(f"{NEWS}/champion", json={"version": 1})) == 1
+    again = server.client.post(f"{NEWS}/labels", json=body, headers=header)
+    assert (again.status_code, again.json()["job"]) == (202, first.json()["job"])
+    refused(server.client.post(f"{NEWS}/labels", json=body), "version 1 answers")
+
+
+def test_the_same_change_sent_at_the_same_time_is_made_once(server: Server, news: Path) -> None:
+    changes: list[Callable[[int], httpx.Response]] = [
+        lambda start: server.client.post(f"{NEWS}/rollback", json={"from": start}),
+        lambda start: server.client.put(f"{NEWS}/champion", json={"version": 3 - start, "from": start}),
+    ]
+    with ThreadPoolExecutor(8) as pool:
+        for number in range(10):
+            start = 2 - number % 2
+            answers = list(pool.map(changes[number // 2 % 2], [start] * 8))
+            assert [champion(answer) for answer in answers] == [3 - start] * 8
+            assert answering(news) == (3 - start, start)
+
+
+def test_a_release_that_knows_no_rollbacks_may_change_the_same_store(server: Server, news: Path) -> None:
+    """Its promotion keeps what stands beside the encoders in `aliases.json`; that must not pass for a rollback."""
+    assert champion(server.client.post(f"{NEWS}/rollback", json={"from": 2})) == 1
+    assert third_version(news) == 3
+    place = news / "domains" / "news" / "aliases.json"
+    digest = EncoderStore(news).find("tiny").digest
+    content = place.read_text().replace('"champion": 1', '"champion": 3').replace('"previous": 2', '"previous": 1')
+    place.write_text(content.replace('"revision": 4', '"revision": 5'))
+    assert DomainStore(news).aliases("news", digest).champion == 3
+    wait_until(lambda: server.client.get(NEWS).json()["champion"] == 3)
+    refused(server.client.post(f"{NEWS}/rollback", json={"from": 1}), "version 3 answers")
+    with pytest.raises(Conflict):
+        Client(server.url).rollback("news", seen=Client(server.url).domain("films"))

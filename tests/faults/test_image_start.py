@@ -1,0 +1,94 @@
+"""The image's entry point on a store that is damaged or read-only: what it cannot seed is said, and the server starts.
+
+The script runs as a process of its own in a mount namespace, where what an image carries lies in its place.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from service.adapters.domain_store import DomainStore
+from service.adapters.encoder_store import EncoderStore
+from tests.adapters.test_seeding import publish
+from tests.conftest import Process, Server, environment, free_port, wait_until
+from tests.faults.conftest import root
+from tests.faults.test_corrupt import GARBAGE, ask, refused
+from tests.http.test_calibrate import score
+
+ENTRY = Path(__file__).parents[2] / "docker" / "entrypoint.py"
+PLACE = (  # in a namespace of its own; /opt holds nothing that Python needs
+    'set -e; mount -t tmpfs none /opt; mkdir -p /opt/isosim/model_store; mount --bind "$1" /opt/isosim/model_store; '
+    '[ "$3" = rw ] || { mount --bind "$2" "$2"; mount -o remount,ro,bind "$2"; }; shift 3; exec "$@"'
+)
+
+pytestmark = root
+Image = Callable[..., Server]
+
+
+@pytest.fixture
+def image(news: Path, tmp_path: Path) -> Iterator[Image]:
+    """Starts `isosim serve` on the store `news` as a container does; the image carries the tiny encoder."""
+    carried = tmp_path / "carried"
+    shutil.copytree(news / "encoders", carried / "encoders")
+    artifact = EncoderStore(carried).find("tiny")
+    publish(carried, artifact)
+    (carried / "exported.json").write_text(json.dumps({"id": artifact.id, "digest": artifact.digest}))
+    running: list[Process] = []
+
+    def start(*, mode: str = "rw", **settings: object) -> Server:
+        port = free_port()
+        log, url = tmp_path / f"image-{port}.log", f"http://127.0.0.1:{port}"
+        command = ["unshare", "--mount", "sh", "-c", PLACE, "sh", str(carried), str(news), mode]
+        with log.open("ab") as file:
+            popen = subprocess.Popen(
+                [*command, sys.executable, str(ENTRY), "serve"], start_new_session=True, stdout=file,
+                stderr=subprocess.STDOUT, env=environment(model_store=news, port=port, **settings),
+            )  # fmt: skip
+        server = Server(popen, log, url, httpx.Client(base_url=url, timeout=60))
+        running.append(server)
+
+        def ready() -> bool:
+            assert popen.poll() is None, log.read_text()
+            return httpx.get(url + "/readyz").status_code == 200
+
+        wait_until(ready, 120)
+        return server
+
+    yield start
+    for process in running:
+        process.kill()
+
+
+def test_an_image_starts_on_a_store_whose_default_aliases_are_garbage(image: Image, news: Path) -> None:
+    default = news / "domains" / "default"
+    default.mkdir()
+    for garbage in GARBAGE[1:3]:
+        (default / "aliases.json").write_text(garbage)
+        server = image()
+        assert score(server, "news").json()["version"] == 2
+        refused(ask(server, "default"), "aliases.json")
+        assert "the model store was not given all that this image carries: aliases.json" in server.log.read_text()
+        server.stop()
+
+
+def test_an_image_starts_on_a_read_only_store(image: Image, news: Path, tmp_path: Path) -> None:
+    """Jobs need a place that can be written: `jobs_folder`."""
+    (tmp_path / "jobs").mkdir()
+    server = image(mode="ro", jobs_folder=tmp_path / "jobs")
+    assert score(server, "news").json()["version"] == 2
+    assert "Read-only file system" in server.log.read_text()
+    assert DomainStore(news).domains() == ["films", "news"]
+
+
+def test_an_image_starts_on_a_store_whose_champion_is_damaged(image: Image, news: Path) -> None:
+    (news / "domains" / "news" / "2" / "weights.safetensors").write_bytes(b"")
+    server = image()
+    refused(ask(server, "news"), "weights.safetensors")
+    assert score(server, "films").json()["version"] == 1
+    assert score(server, "default").json()["version"] == 1  # the image's own, which the store was given
