@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Serve, Server, wait_until
-from tests.faults.jobs import becomes, held_job, kill, state, whole_versions
+from tests.faults.jobs import TEXTS, at_work, becomes, held_job, kill, post, state, whole_versions
 from tests.faults.load import Load
 from tests.text import sentences
 
@@ -75,9 +75,9 @@ def test_a_calibration_and_an_upload_outlive_jumps_of_the_clock(jump: Jump, serv
 
 def test_an_interrupted_job_keeps_its_text_when_the_clock_jumps(jump: Jump, serve: Serve, store: Path) -> None:
     server = serve(model_store=store, encoder="tiny", keep_interrupted=3600)
-    held = held_job(server, server, store, "held")
-    kill(held.child)
-    assert becomes(server, held.job, "interrupted")["attempt"] == 1
+    job = post(server, "killed", TEXTS)
+    kill(at_work(server, job))
+    assert becomes(server, job, "interrupted")["attempt"] == 1
     before = date(server)
     jump("+10d")
     wait_until(lambda: date(server)[:16] != before[:16])
@@ -85,6 +85,6 @@ def test_an_interrupted_job_keeps_its_text_when_the_clock_jumps(jump: Jump, serv
     sweepable = store / "jobs" / f".spool-{'0' * 32}"
     sweepable.write_text("left by a process that died")
     os.utime(sweepable, (0, 0))
-    wait_until(lambda: not sweepable.exists(), 90)  # it has looked once more
-    assert state(again, held.job)["status"] == "interrupted"
-    assert (store / "jobs" / held.job / "input").exists()
+    wait_until(lambda: not sweepable.exists(), 120)  # it has looked once more
+    assert state(again, job)["status"] == "interrupted"
+    assert (store / "jobs" / job / "input").exists()
