@@ -3,7 +3,7 @@
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 
@@ -64,7 +64,7 @@ def test_scoring_promotion_and_metrics_do_not_wait_for_listings(large: Server) -
     for client in clients:
         client.start()
     champion = {"version": 2}
-    others = {
+    others: dict[str, Callable[[], httpx.Response]] = {
         "score": lambda: score(large, "other", "default", pairs=60),
         "metrics": lambda: get(large, "other", "/metrics"),
         "promotion": lambda: large.client.put("/domains/d1/champion", json=champion, headers=bearer("promoter")),
