@@ -56,7 +56,7 @@ def export(store: Path, data: Path) -> None:
             vocab_size=4000, hidden_size=768, num_hidden_layers=1, num_attention_heads=4, intermediate_size=64,
             max_position_embeddings=64, initializer_range=0.2,
         )  # fmt: skip
-        BertModel(config).eval().save_pretrained(folder)
+        BertModel(config).save_pretrained(folder)
         checkpoint = checkpoints.resolve(folder)
         spec = encoder.describe(checkpoint, pooling=None, layers=None, max_length=6, prompt="")
         write(store, "wide", checkpoint, spec, lambda _: None)

@@ -145,7 +145,7 @@ class JobStore:
 
     def rested_on(self) -> defaultdict[str, set[int]]:
         """Domain by domain, the versions that jobs which have not ended name."""
-        found: dict[str, set[int]] = defaultdict(set)
+        found: defaultdict[str, set[int]] = defaultdict(set)
         for job in self.all():
             if not job.status.ended:
                 named = (job.request.base, job.request.champion)

@@ -50,7 +50,9 @@ def calibrate(
     upload = Upload(source, labels)
     query: dict[str, str | int | float] = {
         "domain": domain, "method": method, "promote": promote, "seed": seed, "normalization": normalization,
-    } | ({"force": "true"} if force else {})  # fmt: skip
+    }  # fmt: skip
+    if force:
+        query["force"] = "true"
     return Call(
         method="POST", path="calibrate", query=query, upload=upload, parse=answer(Job), **keyed(idempotency_key)
     )
