@@ -81,10 +81,9 @@ def test_an_interrupted_job_keeps_its_text_when_the_clock_jumps(jump: Jump, serv
     before = date(server)
     jump("+10d")
     wait_until(lambda: date(server)[:16] != before[:16])
-    again = serve(model_store=store, encoder="tiny", keep_interrupted=3600)  # looks at once for what has to go
     sweepable = store / "jobs" / f".spool-{'0' * 32}"
     sweepable.write_text("left by a process that died")
     os.utime(sweepable, (0, 0))
-    wait_until(lambda: not sweepable.exists(), 120)  # it has looked once more
-    assert state(again, job)["status"] == "interrupted"
+    wait_until(lambda: not sweepable.exists(), 120)  # it has looked once more for what has to go
+    assert state(server, job)["status"] == "interrupted"
     assert (store / "jobs" / job / "input").exists()
