@@ -5,6 +5,7 @@ import re
 import time
 from dataclasses import dataclass, field
 
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -15,7 +16,7 @@ from service.api.origin import check_origin
 from service.api.spans import Scored
 from service.api.state import Service
 from service.core.embedding import Timings
-from service.core.errors import CallerLeft, NotReady, TooLarge
+from service.core.errors import CallerLeft, InvalidInput, NotReady, TooLarge
 from service.core.grants import NOBODY, Grant
 from service.core.rate_limit import Release, nothing
 
@@ -66,7 +67,7 @@ class Trace:
 
 
 def admit(scope: Scope, service: Service, limit: int) -> None:
-    """Raises TooLarge, Forbidden, NotReady or InvalidInput for what is refused unread."""
+    """Raises TooLarge, Forbidden, NotReady, InvalidInput or Unauthorized for what is refused unread."""
     settings = service.settings
     declared = next((v for k, v in scope["headers"] if k == b"content-length"), b"0")
     if declared.isdigit() and int(declared) > limit:
@@ -75,7 +76,11 @@ def admit(scope: Scope, service: Service, limit: int) -> None:
         check_origin(scope, anonymous=settings.allow_anonymous, allowed=settings.cors_origins)
     if not service.taking_work and scope["path"] not in OPEN:
         raise NotReady("the server is starting or stopping")
-    check_query(scope)
+    try:
+        check_query(scope)
+    except InvalidInput:  # told to callers with a key alone, as all that is wrong with a request
+        service.keys.identify(Headers(scope=scope).get("authorization"))
+        raise
 
 
 class Envelope:

@@ -78,7 +78,7 @@ def test_compatible_routes_and_probes_ignore_what_others_may_know(tiny_server: S
     assert {route.path for _, route in foreign} >= COMPATIBLE
     for method, route in foreign:
         _, message = ask(tiny_server, method, route, "qwxz=1&api-version=2024-06-01&verbose")
-        assert "query parameter" not in message, route.path
+        assert "unknown query parameter" not in message, route.path
 
 
 def test_compatible_routes_refuse_a_parameter_close_to_ours(tiny_server: Server) -> None:
@@ -95,7 +95,7 @@ def test_every_documented_operation_has_known_names() -> None:
     reading = {route.path for method, route in OWN if method in ("POST", "PUT") and own_fields(route)}
     assert reading == {
         "/similarity", "/calibrate", "/domains/{domain}/labels", "/domains/{domain}/champion",
-        "/domains/{domain}/migration",
+        "/domains/{domain}/rollback", "/domains/{domain}/migration", "/domains/{domain}/migration/finish",
     }  # fmt: skip
 
 

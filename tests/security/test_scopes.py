@@ -107,3 +107,9 @@ def test_a_body_is_not_read_before_the_key_was_seen(keyed: Keyed) -> None:
     for path in ("/similarity", "/embed", "/calibrate", "/v2/models/isosim/infer", "/domains/default/labels"):
         response = keyed.server.client.post(path, content=b"{", headers={"content-type": "application/json"})
         assert response.status_code == 401, path
+
+
+def test_a_misspelt_parameter_is_told_to_callers_with_a_key_alone(keyed: Keyed) -> None:
+    assert keyed.ask(None, "GET", "/domains?limits=5").status_code == 401
+    assert keyed.ask("wrong", "GET", "/domains?limits=5").status_code == 401
+    assert keyed.ask("read", "GET", "/domains?limits=5").status_code == 422
