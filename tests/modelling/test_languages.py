@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import BertWordPieceTokenizer
 
 from service.adapters.domain_store import DomainStore
-from service.adapters.encoder_store import EncoderArtifact
+from service.adapters.encoder_store import EncoderArtifact, EncoderStore
 from service.core.errors import InvalidInput
 from service.core.jobs import JobRequest
 from service.modelling import gate
@@ -20,6 +21,7 @@ from service.modelling.job import Posted, calibrate_job
 from service.modelling.methods import Vectors
 from service.modelling.quality import languages
 from service.modelling.scripts import LETTER, characters, joined, unspaced, words
+from tests.conftest import export, save_bert
 from tests.text import sentences
 
 SENTENCES = {
@@ -178,12 +180,25 @@ def test_the_gate_leaves_chinese_alone_unless_its_vectors_show_length() -> None:
     assert corrected.method.startswith("soft:")
 
 
-def test_a_chinese_domain_is_calibrated_from_text_to_threshold(tiny: EncoderArtifact, tmp_path: Path) -> None:
-    request = JobRequest("d", tiny.digest, tiny.id)
-    result = calibrate_job(request, Posted(chinese(300)), tiny, DomainStore(tmp_path), lambda *_: None, threads=1)
+def test_a_chinese_domain_is_calibrated_from_text_to_threshold(tmp_path: Path) -> None:
+    tokenizer = BertWordPieceTokenizer()
+    tokenizer.train_from_iterator(chinese(1000), vocab_size=400, show_progress=False)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    save_bert(tmp_path, seed=0, dim=32, layers=1)
+    encoder = EncoderStore(export(tmp_path / "store", "chinese", str(tmp_path), max_length=32)).find("chinese")
+    request = JobRequest("d", encoder.digest, encoder.id)
+    result = calibrate_job(request, Posted(chinese(300)), encoder, DomainStore(tmp_path), lambda *_: None, threads=1)
     assert result.report["sentences"] == 300
     assert result.model.reference is not None
     assert -1 <= result.model.reference.threshold(0.05) <= 1
+
+
+def test_an_encoder_that_knows_no_character_of_a_domain_is_not_calibrated(
+    tiny: EncoderArtifact, tmp_path: Path
+) -> None:
+    request, posted = JobRequest("d", tiny.digest, tiny.id), Posted(chinese(300))
+    with pytest.raises(InvalidInput, match="300 more hold no token that the encoder knows"):
+        calibrate_job(request, posted, tiny, DomainStore(tmp_path), lambda *_: None, threads=1)
 
 
 def language(count: int, crowding: float, seed: int) -> languages.Language:
