@@ -50,6 +50,7 @@ async def similarity(body: Annotated[Pairs, Body()]) -> Response:
         "cosine": [0.123456] * count,
         "similarity": [0.123456] * count,
         "percentile": [0.123456789012] * count,
+        "extrapolated": [False] * count,
         "probability": None,
         "flags": [{"a": [], "b": []}] * count,
         "notices": [],

@@ -44,7 +44,7 @@ NEEDS = {
 PAGES = {
     "/openapi.json", "/docs", "/docs/start.js", "/docs/{name}", "/console", "/console/", "/console/{name:path}",
 }  # fmt: skip
-HEADS = {"/livez", "/readyz", "/health"}
+HEADS = {"/", "/livez", "/readyz", "/metrics", "/health", "/ping"}
 
 
 def test_every_route_is_in_the_table(document: dict[str, Any]) -> None:
