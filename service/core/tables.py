@@ -11,11 +11,12 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import accumulate, islice
 
 from service.core.errors import InvalidInput
 
 LOOKED_AT = 2000  # the first lines of a text
+MOST_CHARACTERS = 400_000  # of these lines: 20,000,000 of short cells took 500 MB, and the interpreter for a minute
 FEWEST = 20  # lines; fewer are judged by what else they lack
 MOST = 0.8  # share of the lines that have to look alike: cells may hold line breaks, and a header may stand above
 EDGE = 3  # columns looked at from either end; between them an unquoted text may have separators of its own
@@ -61,6 +62,8 @@ def check_sentences_only(lines: Iterable[str]) -> None:
 
 def table_of(lines: Sequence[str]) -> Table | None:
     """The table that the lines look like."""
+    size = accumulate(map(len, lines))
+    lines = [line for line, end in zip(lines, size, strict=True) if end <= MOST_CHARACTERS]
     if len(lines) < FEWEST:
         return None
     return next((found for separator in SEPARATORS if (found := read(lines, separator)) is not None), None)
@@ -94,7 +97,10 @@ def cells(line: str, separator: str) -> list[str]:
         line = NUMBER.sub(lambda number: number[0].replace(",", "."), line)
     if '"' not in line or separator in CUT:
         return line.split(separator)
-    return next(csv.reader([line.replace("\n", " ")], delimiter=separator), [])
+    try:
+        return next(csv.reader([" ".join(line.splitlines())], delimiter=separator), [])
+    except csv.Error:  # a cell of more than 131,072 characters
+        return line.split(separator)
 
 
 def edges(rows: Sequence[Sequence[str]]) -> Iterator[tuple[str, list[tuple[str, bool]]]]:

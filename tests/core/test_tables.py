@@ -5,6 +5,7 @@ import io
 import itertools
 import random
 import subprocess
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from service.core.errors import InvalidInput
-from service.core.tables import LOOKED_AT, check_sentences_only, table_of
+from service.core.tables import LOOKED_AT, cells, check_sentences_only, table_of
 from tests.text import sentences
 
 QUESTIONS = [
@@ -101,6 +102,24 @@ def test_the_refusal_says_what_was_seen_and_what_to_do() -> None:
 )
 def test_prose_is_not(lines: list[str]) -> None:
     assert table_of(lines) is None
+
+
+def test_a_carriage_return_between_quotes_and_commas_is_prose_as_well() -> None:
+    """csv refuses it; a text that is posted as JSON may hold it."""
+    assert table_of([f'"{text}",\rshe said, and: "{text}"' for text in sentences(600)]) is None
+    huge = ['"' + text * 3000 + '", she said.' for text in sentences(20)]  # beyond csv.field_size_limit()
+    assert all(len(cells(line, ",")) > 1 for line in huge)
+
+
+@pytest.mark.parametrize("pattern", ["ab,", '"ab",', "ab;ab,"])
+def test_long_lines_of_many_cells_take_little_memory(pattern: str) -> None:
+    lines = [pattern * (9990 // len(pattern)) + str(n) for n in range(200)]
+    tracemalloc.start()
+    try:
+        assert table_of(lines) is not None
+        assert tracemalloc.get_traced_memory()[1] < 12e6
+    finally:
+        tracemalloc.stop()
 
 
 def measured(data: Path) -> Iterator[tuple[str, list[str]]]:
