@@ -15,6 +15,7 @@ from sklearn.cluster import KMeans
 from service.core.normalization import KINDS, ItemNormalization, Usual, cohort_cosines, normalize, usual
 from service.core.similarity import cosine, normalized
 from service.modelling import reference
+from service.modelling.evidence import repeated
 
 Vectors = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.intp]
@@ -90,6 +91,16 @@ def fit(
     usually = usual_scores(groups, unit, clusters, cohort, near)
     pairs = reference.sample_pairs(groups, rng)
     scores = normalize(kind, pairs.similarities, usually[pairs.left], usually[pairs.right])
+    # Texts of one vector score alike when served, but not in every fold: the reference has their pairs as served.
+    own = np.full(len(unit), -1)
+    for number, rows in enumerate(repeated(unit)):
+        own[rows] = number
+    equal = (own[pairs.left] >= 0) & (own[pairs.left] == own[pairs.right])
+    if equal.any():
+        rows, place = np.flatnonzero(own >= 0), np.cumsum(own >= 0) - 1
+        served = usual(cohort_cosines(latents[rows], cohort), near)
+        left, right = place[pairs.left[equal]], place[pairs.right[equal]]
+        scores[equal] = normalize(kind, pairs.similarities[equal], served[left], served[right])
     scored = reference.Pairs(scores.astype(np.float32), pairs.left, pairs.right, pairs.sentences)
     return ItemNormalization(kind, cohort, near, reference.build(scored, rng))
 

@@ -11,9 +11,11 @@ from service.core.equating import USUAL_RATES, equate, table
 from service.core.errors import InvalidInput
 from service.core.jobs import JobRequest
 from service.core.reference import ReferenceDistribution
+from service.core.similarity import cosine
 from service.modelling import normalization
 from service.modelling.evidence import repeated
-from service.modelling.job import Posted, calibrate_job
+from service.modelling.job import Posted, calibrate_job, cross_fitted
+from service.modelling.methods import fit
 from service.modelling.publication import off_by
 from service.modelling.quality.thresholds import false_match_rate
 from service.modelling.reference import Pairs, Vectors, build, continuous, sample_pairs
@@ -164,6 +166,24 @@ def test_normalized_scores_tie_where_texts_repeat(kind: str) -> None:
     scores = made.score(x, left, right, np.ones(len(left), np.float32))
     rates = made.reference.false_match_rate(scores)
     assert np.median(rates) == pytest.approx(148 * 147 / (COUNT * (COUNT - 1)), rel=0.05)
+
+
+@pytest.mark.parametrize("kind", ["as-norm", "csls"])
+@pytest.mark.parametrize("shares", [(0.2,), (0.1, 0.1)])
+def test_normalized_scores_of_fitted_maps_tie_where_equal_texts_are_served(
+    kind: str, shares: tuple[float, ...]
+) -> None:
+    """Each fold's map gives equal texts another score; callers get that of the one map that serves."""
+    x = texts_with(*shares)
+    fitted = fit("whitening", x[75:], x[:75], 0)
+    latents = fitted(x)
+    folds = cross_fitted(fitted, x, np.random.default_rng(1), lambda _: None)
+    made = normalization.fit(kind, latents, folds, np.random.default_rng(0))
+    every = np.triu_indices(COUNT, 1)
+    scores = made.score(latents, *every, cosine(latents[every[0]], latents[every[1]]))
+    equal = scores[:1]  # of the first two texts
+    counted = float((scores >= equal - 1e-6).mean())
+    assert 1 / FACTOR <= made.reference.false_match_rate(equal)[0] / counted <= FACTOR
 
 
 def test_groups_of_equal_vectors_are_found_whatever_lies_between_them() -> None:
