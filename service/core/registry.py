@@ -295,6 +295,7 @@ class Registry:
         except (IsosimError, OSError) as error:
             self.on_failure(domain)
             if domain not in self._versions:  # it went meanwhile; whoever asks for it next loads it anew
+                self._misses.pop(domain, None)
                 return
             miss = self._misses.get(domain)
             if miss is None:  # said once, counted every time

@@ -481,3 +481,27 @@ async def test_a_pinned_version_that_cannot_be_read_is_an_error_of_that_request_
     with pytest.raises(IsosimError, match="weights"):
         await version(registry, "news@1")
     assert await version(registry, "news") == 2
+
+
+async def test_a_domain_that_cannot_be_read_and_is_resident_no_more_is_left_alone(source: FakeSource) -> None:
+    failures: list[str] = []
+    registry = Registry(source, ENCODER, resident_bytes=SIZE, on_failure=failures.append)
+    for domain in ("news", "films"):
+        source.promote(domain, 1)
+    named = source.named
+
+    def damaged(domain: str) -> Named:
+        if domain == "news":
+            raise CorruptArtifact("aliases.json")
+        return named(domain)
+
+    source.named = damaged  # type: ignore[method-assign]
+    await version(registry, "news@1")
+    await registry.refresh()
+    await version(registry, "films@1")  # `news@1` goes for want of room
+    for _ in range(3):
+        await registry.refresh()
+    told = len(failures)
+    for _ in range(3):
+        await registry.refresh()
+    assert failures[told:] == []

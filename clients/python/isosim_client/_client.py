@@ -80,17 +80,17 @@ class Client:
                 with translated():
                     response = self._http.send(request(self._http, call, tries.timeout(self._timeout), content))
                 answer = call.read(response.status_code, response.headers, response.content)
-                if call.then is None:
-                    return answer
-                call = call.then(answer)
-                continue
             except IsosimError as error:
                 pause = tries.pause_after(error, call.repeatable())
-                if pause is None:
-                    if call.rescue is None:
-                        raise
-                    return call.rescue(error)
-            self._sleep(pause)
+                if pause is not None:
+                    self._sleep(pause)
+                    continue
+                if call.rescue is None:
+                    raise
+                answer = call.rescue(error)
+            if call.then is None:
+                return answer
+            call = call.then(answer)
 
     similarity = sends(_scoring.similarity)
     embed = sends(_scoring.embed)

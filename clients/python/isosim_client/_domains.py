@@ -10,6 +10,7 @@ from ._call import Call, answer, nothing, segment
 from ._reading import read
 from ._retries import Repeat
 from ._scoring import Space
+from .errors import Forbidden, IsosimError
 
 T = TypeVar("T")
 
@@ -142,12 +143,23 @@ def starting_from(seen: Domain | None, domain: str, change: Callable[[dict[str, 
     """A change that says which state it starts from, after a look at the domain where the caller has not done so.
 
     change: makes the call from what is sent of that state; nothing to a server of an earlier release, which tells no
-        revision and refuses fields that it does not know.
+        revision and refuses fields that it does not know, nor where the key may change the domain but not read it.
     """
     if seen is None:
         look: Callable[[Any], Any] = answer(Domain)
-        path = f"domains/{segment(domain)}"
-        return Call(method="GET", path=path, parse=look, then=lambda found: starting_from(found, domain, change))
+
+        def unread(error: IsosimError) -> Any:
+            if not isinstance(error, Forbidden):
+                raise error
+            return Domain(domain=domain)
+
+        return Call(
+            method="GET",
+            path=f"domains/{segment(domain)}",
+            parse=look,
+            rescue=unread,
+            then=lambda found: starting_from(found, domain, change),
+        )
     start = {"from": seen.champion, "revision": seen.revision} if seen.revision is not None else {}
     return change({name: value for name, value in start.items() if value is not None})
 

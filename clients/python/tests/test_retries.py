@@ -206,6 +206,20 @@ def test_an_older_server_is_told_no_start_and_not_asked_twice_where_that_may_do_
     assert (sent.content, dict(sent.url.params)) == (b"", {})
 
 
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("client", ["client", "async_client"])
+def test_a_key_that_may_change_a_domain_and_not_read_it_changes_it_without_a_start(name: str, client: str) -> None:
+    stub = Stub(says(403, {"error": "the API key lacks the scope 'read'", "error_type": "Forbidden"}), LOST)
+    with pytest.raises(IsosimError) as caught:
+        found = CHANGES[name][0](getattr(stub, client)(times=0))
+        if client == "async_client":
+            asyncio.run(found)
+    assert isinstance(caught.value, ConnectionLost)
+    look, sent = stub.requests
+    assert (look.method, look.url.path) == ("GET", "/domains/letters")
+    assert not START.keys() & {*dict(sent.url.params), *json.loads(sent.content or b"{}")}
+
+
 def test_a_calibration_is_sent_again_under_the_same_key() -> None:
     stub = Stub(LOST, says(503), says(202, job("queued")))
     assert stub.client().calibrate(["a", "b"], domain="letters").id == "j1"
