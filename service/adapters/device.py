@@ -11,7 +11,7 @@ MOST_RUNS = 8  # more cores than that share a run: a single text should not be s
 CPU_TOKENS = 128  # padded; measured on 2 cores: larger batches are no faster, and longer
 GPU_TOKENS = 16384
 CGROUPS, OWN_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
-UNLIMITED = 2**60  # bytes: cgroup version 1 writes a number like 2**63 where there is no limit
+MACHINE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # bytes
 PROCESS = 320 * 2**20  # bytes beside weights, cache and calibrations: 220 MiB under load, 85 that many domains add
 GPU_PROCESS = 2 * 2**30  # the same with CUDA's libraries and buffers; unmeasured
 GROWTH = 1.25  # of the process by calibrations, over what they count (loadtest/resident.py)
@@ -39,7 +39,8 @@ def usable_cores(root: Path = Path("/sys/fs/cgroup")) -> int:
 
 
 def memory_limit(root: Path = CGROUPS, own: Path = OWN_CGROUP) -> int | None:
-    """Bytes that the container may hold, None without a limit: the smallest of its cgroup and those around it.
+    """Bytes that the container may hold: the smallest limit of its cgroup and those around it. None without one, or
+    where it is no less than the machine's memory: version 1 writes a number like 2**63 for no limit.
 
     A container usually sees its own group as the root; without a namespace of its own, version 1 names a path that is
     only there on the host.
@@ -53,7 +54,7 @@ def memory_limit(root: Path = CGROUPS, own: Path = OWN_CGROUP) -> int | None:
             group = files[name] / path.strip("/")
             places |= {(name, around) for around in (group, *group.parents) if around.is_relative_to(files[name])}
     limits = [int(line) for name, folder in places for line in lines_of(folder / name) if line.isdigit()]
-    return min((limit for limit in limits if limit < UNLIMITED), default=None)
+    return min((limit for limit in limits if limit < MACHINE), default=None)
 
 
 def lines_of(path: Path) -> list[str]:
@@ -69,9 +70,7 @@ def plan_resident(limit: int | None, held: int, *, gpu: bool = False, jobs: bool
 
     `jobs`: calibrations run in this container too, and get half of what is left.
     """
-    room = (
-        (limit or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")) - held - (GPU_PROCESS if gpu else PROCESS)
-    )
+    room = (limit or MACHINE) - held - (GPU_PROCESS if gpu else PROCESS)
     found = max(LEAST_RESIDENT, int(room / GROWTH / (2 if jobs else 1)))
     return min(found, RESIDENT) if limit is None else found
 

@@ -113,6 +113,10 @@ class GuardedProtocol(HttpToolsProtocol):
         if len(self.connections) > self.limits.max_connections:
             self._make_room()
 
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._unread = None  # what waits from now on is another answer's: the client has read nearly all before it
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._timer.cancel()
         self.waiting.pop(self, None)

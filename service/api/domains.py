@@ -125,7 +125,7 @@ async def list_domains(
     contains: Annotated[str, Query(max_length=64, description="only domains with this in their name")] = "",
 ) -> Response:
     """The domains that the key may use, with their versions; `next` where there are more of them."""
-    page = await service.listings.read(trace.grant, names, service, trace.grant, after, contains, limit + 1)
+    page = await service.listings.begin(trace.grant, names, service, trace.grant, after, contains, limit + 1)
     more = page[limit - 1] if len(page) > limit else None
     await pay_for(service.limits, trace.grant, len(page))
     return await service.listings.read(trace.grant, listed, service, page[:limit], more)

@@ -71,7 +71,7 @@ async def resolve(
 
 async def names(service: Service, grant: Grant, most: int) -> list[str]:
     """The models of the first `most` domains that this server can answer the key for, the default's first."""
-    found = await service.listings.read(grant, lambda: list(itertools.islice(champions(service, grant), most)))
+    found = await service.listings.begin(grant, lambda: list(itertools.islice(champions(service, grant), most)))
     bare = ["isosim"] if grant.may_use(DEFAULT) else []
     return [*bare, *(f"isosim/{domain}{raw}" for domain, _ in found for raw in ("", ":raw"))]
 

@@ -90,7 +90,7 @@ def inputs(given: str | list[str] | list[int] | list[list[int]], service: Servic
 @router.get("", response_model=ModelList, responses=documented_v1())
 async def list_models(service: ServiceDep, trace: TraceDep) -> Response:
     """`isosim`, and each domain calibrated and raw."""
-    domains = await service.listings.read(trace.grant, models.permitted, service, trace.grant)
+    domains = await service.listings.begin(trace.grant, models.permitted, service, trace.grant)
     await pay_for(service.limits, trace.grant, len(domains))
     return await service.listings.read(trace.grant, written, service, domains)
 

@@ -57,6 +57,8 @@ GIB = 2**30
         ),
         ("4:memory:/x\n0::/x", {"memory/memory.limit_in_bytes": NONE_1, "x/cpu.max": "max 100000"}, None),
         ("not a cgroup's line", {"memory.max": "?"}, None),
+        ("0::/x", {"memory.max": 2**50}, None),  # more than any machine has would be a room without end
+        ("0::/x", {"memory.max": 2**50, "x/memory.max": GIB}, GIB),
     ],
 )
 def test_a_memory_limit_is_the_smallest_of_a_group_and_those_around_it(

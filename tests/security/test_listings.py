@@ -1,5 +1,6 @@
 """Listings of large stores: they hold nothing else up, and the key that asks for them pays."""
 
+import asyncio
 import shutil
 import threading
 import time
@@ -13,6 +14,9 @@ import pytest
 from loadtest.many import multiply
 from service.adapters.domain_store import DomainStore
 from service.adapters.encoder_store import EncoderArtifact
+from service.api.listing import MOST_ASKED, Listings
+from service.core.errors import Overloaded
+from service.core.grants import ANYBODY, NOBODY
 from tests.conftest import Process, Server, serve_with, wait_until
 from tests.security.conftest import bearer, furnish, key_line
 
@@ -138,3 +142,22 @@ def test_an_unknown_name_is_paid_for_before_the_store_is_asked(large: Server) ->
 def test_a_domain_that_is_read_from_the_store_costs_no_more_than_its_texts(large: Server) -> None:
     assert score(large, "cold", "d2000").status_code == 200  # two texts of two
     assert score(large, "cold", "d2000").status_code == 429
+
+
+async def pile_up() -> None:
+    listings, go_on = Listings(), threading.Event()
+    asked = [asyncio.create_task(listings.begin(ANYBODY, go_on.wait)) for _ in range(MOST_ASKED)]
+    await asyncio.sleep(0)
+    for _ in range(2):
+        with pytest.raises(Overloaded, match="ask again later"):
+            await listings.begin(ANYBODY, go_on.wait)
+    assert await listings.begin(NOBODY, int) == 0  # another key's turn
+    go_on.set()
+    assert all(await asyncio.gather(*asked))
+    assert await listings.begin(ANYBODY, int) == 0
+    listings.close()
+
+
+def test_listings_whose_callers_have_left_do_not_pile_up() -> None:
+    """A caller who asks and leaves again and again: each request stays until its turn is over."""
+    asyncio.run(pile_up())
