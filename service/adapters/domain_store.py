@@ -345,18 +345,25 @@ class DomainStore:
         return named_in(self._aliases(domain, self.shelf.aliases(self.checked(domain))))
 
     def deleted(self, domain: str, version: int) -> bool:
-        """Whether this number was given to a version that is gone."""
+        """Whether this number was given to a version that is gone; in a bucket a deletion that was cut off goes on."""
+        if version in self._aliases(domain, self.shelf.aliases(self.checked(domain))).get("deleted", ()):
+            self.shelf.bury(domain, version)
         return version not in self.versions(domain) and version <= self.shelf.highest(domain)
 
     def delete(self, domain: str, version: int) -> None:
-        """Raises NotFound; Conflict for a version that an alias names."""
-        self.manifest(domain, version)
+        """Also one whose manifest is damaged. Raises NotFound; Conflict for a version that an alias names."""
+        self._check_there(domain, version)
         with self.shelf.changing(domain) as before:
-            self.manifest(domain, version)
+            self._check_there(domain, version)
             stored = self._aliases(domain, before)
             if version in named_in(stored):
                 raise Conflict(f"version {version} of {domain!r} is champion or previous and cannot be deleted")
             self._bury(domain, [version], before, stored)
+
+    def _check_there(self, domain: str, version: int) -> None:
+        """Raises NotFound; Unavailable where a newer release wrote it."""
+        with contextlib.suppress(CorruptArtifact):
+            self.manifest(domain, version)
 
     def prune(self, domain: str, keep: int, spare: Collection[int] = ()) -> list[int]:
         """Deletes all but the newest `keep` versions, never a champion or previous, and what killed workers left.
@@ -433,7 +440,10 @@ class DomainStore:
                 for version in versions:
                     self.shelf.bury(domain, version)
             revision, generation = stored["revision"] + 1, stored.get("generation", 0) + 1
-            self._replace(domain, before, {"revision": revision, "generation": generation, "encoders": {}})
+            tombstone: dict[str, Any] = {"revision": revision, "generation": generation, "encoders": {}}
+            if versions and not self.shelf.exclusive:  # until they are buried nobody may promote them, as in `_bury`
+                tombstone["deleted"] = versions
+            self._replace(domain, before, tombstone)
         if not self.shelf.exclusive:
             for version in self.versions(domain):
                 self.shelf.bury(domain, version)

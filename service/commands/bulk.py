@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from service.adapters.device import usable_cores
-from service.adapters.domain_store import DomainStore
 from service.adapters.encoder_store import EncoderStore
 from service.adapters.object_storage import remote
 from service.commands.bulk_ends import line_of, say_failed, search_of
@@ -15,7 +14,7 @@ from service.commands.completion import domain_names, versions
 from service.commands.console import print_json, remark
 from service.commands.exits import EPILOG
 from service.commands.progress import bar
-from service.commands.shared import AsJson, EncoderId, Store, need_training, stored
+from service.commands.shared import AsJson, EncoderId, Store, need_training, prune, stored
 from service.core.advice import SMALLEST_FMR
 from service.core.calibration import DomainRef
 from service.core.errors import Unavailable
@@ -146,7 +145,7 @@ def calibrate(
     asked = {"method": method, "promote": promote, "seed": seed, "normalization": normalization}
     with bar("planning") as report:
         facts = fit_sample(corpus, sample, domain, asked, settings.encoder, device, how, settings.threads, report)
-    DomainStore(settings.model_store).prune(domain, settings.keep_versions)
+    prune(settings, domain)
     if as_json:
         print_json(facts)
         return

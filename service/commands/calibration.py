@@ -15,7 +15,7 @@ from service.commands.console import print_json
 from service.commands.domains import repetition
 from service.commands.equating import carry_over
 from service.commands.progress import bar
-from service.commands.shared import AsJson, EncoderId, Store, need_training, stored
+from service.commands.shared import AsJson, EncoderId, Store, need_training, prune, stored
 from service.commands.versions import stored_version
 from service.core.advice import SMALLEST_FMR, advise, rounded
 from service.core.calibration import DomainRef
@@ -115,7 +115,7 @@ def fit_here(
     with bar("starting") as progress:
         result = calibrate_job(wanted, Posted(texts, pairs), artifact, domains, progress, threads=settings.threads)
     version, promoted, why = result.publish(domains)
-    domains.prune(domain, settings.keep_versions)
+    prune(settings, domain)
     facts = {"domain": domain, "version": version, "promoted": promoted, "promotion": why, "report": result.report}
     if as_json:
         print_json(facts)

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from service.adapters.domain_store import DomainStore
+from service.adapters.job_store import JobStore
 from service.adapters.object_storage import remote
 from service.commands import completion
 from service.core.errors import InvalidInput, Unavailable
@@ -40,6 +42,16 @@ def stored(**given: Any) -> Settings:
     if not any(settings.model_store.iterdir()):  # an OSError says that it cannot be read
         raise Unavailable(f"the model store {settings.model_store} is empty; fill it with: isosim export")
     return settings
+
+
+def prune(settings: Settings, domain: str) -> None:
+    """Deletes a domain's old versions, as a worker does: none that a job which has not ended rests on, and none at all
+    where it is not known which jobs there are."""
+    try:
+        jobs = JobStore(settings.jobs_root)
+    except Unavailable:
+        return
+    DomainStore(settings.model_store).prune(domain, settings.keep_versions, jobs.rested_on()[domain])
 
 
 def need_training() -> None:

@@ -70,6 +70,7 @@ class Result:
                 domains.promote(request.domain, self.encoder.digest, version, expected=expected)
             except Conflict:  # promotion is compare-and-set: whoever loses compares with the new champion
                 expected = domains.aliases(request.domain, self.encoder.digest)
+                domains.check_generation(request.domain, request.generation)  # after they were read
                 promote, why = self._wanted(domains, expected.champion, again=again)
             except OSError as error:
                 return version, False, f"it could not be promoted ({error}): PUT /domains/{request.domain}/champion"

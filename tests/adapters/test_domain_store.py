@@ -12,11 +12,12 @@ import pytest
 
 from service.adapters.domain_changes import FULL_LOOK, ChangeWatch
 from service.adapters.domain_folders import ANNOUNCED
+from service.adapters.domain_objects import ObjectShelf
 from service.adapters.domain_store import Aliases, DomainStore, Weights
 from service.core.domain_model import DomainModel
 from service.core.errors import Conflict, NotFound
 from tests.core.references import REFERENCE
-from tests.objects import objects  # noqa: F401 - a fixture
+from tests.objects import Objects, objects  # noqa: F401 - a fixture
 
 MINE, THEIRS = "a" * 64, "b" * 64
 NONE: frozenset[int] = frozenset()
@@ -383,3 +384,60 @@ def test_a_damaged_domain_can_be_removed(in_folder: DomainStore) -> None:
     with pytest.raises(Conflict):
         in_folder.publish("news", manifest(), {}, WEIGHTS, DomainModel(), generation=begun)
     assert publish(in_folder) == 3
+
+
+def cut_off(domains: DomainStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From here on no version is buried: the process is killed, or the bucket goes away."""
+
+    def away(domain: str, version: int) -> None:
+        raise OSError(f"{domain}@{version}: the bucket is away")
+
+    monkeypatch.setattr(domains.shelf, "bury", away)
+
+
+def test_a_deletion_in_a_bucket_that_was_cut_off_is_answered_as_made_and_goes_on(
+    objects: Objects,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    domains = DomainStore(objects.bucket())
+    for _ in range(2):
+        publish(domains)
+    promote(domains, 2)
+    with monkeypatch.context() as now:
+        cut_off(domains, now)
+        with pytest.raises(OSError, match="away"):
+            domains.delete("news", 1)
+    assert domains.versions("news") == [1, 2]
+    assert domains.deleted("news", 1)
+    assert domains.versions("news") == [2]
+    assert not domains.deleted("news", 2)
+
+
+def test_versions_of_a_domain_that_is_being_removed_from_a_bucket_cannot_be_promoted(
+    objects: Objects,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    domains = DomainStore(objects.bucket())
+    publish(domains)
+    with monkeypatch.context() as now:
+        cut_off(domains, now)
+        with pytest.raises(OSError, match="away"):
+            domains.remove("news")
+    with pytest.raises(NotFound, match="being deleted"):
+        promote(domains, 1)
+    domains.remove("news")
+    assert promote(domains, publish(domains)) == Aliases(2, None, domains.aliases("news", MINE).revision)
+
+
+def test_a_version_whose_manifest_is_damaged_can_be_deleted(domains: DomainStore) -> None:
+    for _ in range(3):
+        publish(domains)
+    promote(domains, 3)
+    if isinstance(domains.shelf, ObjectShelf):
+        domains.shelf.storage.write("domains/manifests/news!1", b"{")
+    else:
+        (domains.root / "news" / "1" / "manifest.json").write_text("{")
+    domains.delete("news", 1)
+    assert domains.versions("news") == [2, 3]
+    with pytest.raises(NotFound):
+        domains.delete("news", 1)

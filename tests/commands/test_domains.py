@@ -5,7 +5,10 @@ from pathlib import Path
 
 from service.adapters.domain_store import DomainStore
 from service.adapters.encoder_store import EncoderArtifact
+from service.adapters.job_store import JobStore
+from service.core.jobs import JobRequest
 from tests.commands.conftest import Run
+from tests.text import sentences
 
 
 def test_bare_it_lists(run: Run) -> None:
@@ -114,3 +117,19 @@ def test_a_version_that_nothing_names_can_be_deleted(run: Run, own_store: Path, 
     extra = store.publish("tickets", stored.manifest, {}, stored.weights, stored.model)
     done = run("domains", "delete", "tickets", str(extra), "--yes", "--json", model_store=own_store)
     assert json.loads(done.stdout) == {"domain": "tickets", "deleted": extra, "versions": [1, 2]}
+
+
+def test_a_calibration_by_hand_lets_old_versions_go_but_none_that_a_queued_job_rests_on(
+    run: Run, own_store: Path, tiny: EncoderArtifact
+) -> None:
+    domains, jobs = DomainStore(own_store), JobStore(own_store)
+    found = domains.load("tickets", 1)
+    facts = {name: value for name, value in found.manifest.items() if name not in ("domain", "version", "files")}
+    assert [domains.publish("tickets", facts, {}, found.weights, found.model) for _ in range(2)] == [3, 4]
+    with jobs.spool() as spool:
+        jobs.create(JobRequest("tickets", tiny.digest, tiny.id, labels=20, base=3, champion=2), spool, [], None)
+    text = "\n".join(sentences(60))
+    words = ("calibrate", "-", "--domain", "tickets", "--method", "identity", "--promote", "never")
+    done = run(*words, stdin=text, model_store=own_store, keep_versions=1)
+    assert done.returncode == 0, done.stderr
+    assert domains.versions("tickets") == [1, 2, 3, 5]

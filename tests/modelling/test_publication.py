@@ -11,7 +11,7 @@ from service.adapters.domain_store import DomainStore
 from service.adapters.encoder_store import EncoderArtifact
 from service.adapters.job_store import JobStore
 from service.core.domain_model import DomainModel
-from service.core.errors import JobCancelled
+from service.core.errors import Conflict, JobCancelled
 from service.core.jobs import Job, JobRequest, Status
 from service.modelling import normalization, probability, reference
 from service.modelling.methods import Fitted, Vectors
@@ -171,3 +171,19 @@ def test_an_attempt_whose_place_was_taken_publishes_nothing(
         worker.publish(jobs, domains, first, made)
     assert (domains.versions("news"), champion(domains, tiny)) == ([], None)
     assert worker.publish(jobs, domains, second, made).version == 1
+
+
+def test_a_version_of_a_domain_whose_deletion_has_begun_is_not_promoted(
+    tiny: EncoderArtifact, domains: DomainStore
+) -> None:
+    """In a bucket the aliases are replaced before the versions go."""
+    made = result(tiny, law(500, 0.0, 1), law(100, 0.0, 2), "always")
+    turns = iter(["publish", "promote"])
+
+    def deleted_meanwhile() -> None:
+        if next(turns) == "promote":
+            (domains.root / "news" / "aliases.json").write_text('{"revision": 1, "generation": 1, "encoders": {}}')
+
+    with pytest.raises(Conflict, match="was deleted"):
+        made.publish(domains, check_turn=deleted_meanwhile)
+    assert champion(domains, tiny) is None
