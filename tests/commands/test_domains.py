@@ -128,7 +128,7 @@ def test_a_calibration_by_hand_lets_old_versions_go_but_none_that_a_queued_job_r
     assert [domains.publish("tickets", facts, {}, found.weights, found.model) for _ in range(2)] == [3, 4]
     with jobs.spool() as spool:
         jobs.create(JobRequest("tickets", tiny.digest, tiny.id, labels=20, base=3, champion=2), spool, [], None)
-    text = "\n".join(sentences(60))
+    text = "\n".join(sentences(200))
     words = ("calibrate", "-", "--domain", "tickets", "--method", "identity", "--promote", "never")
     done = run(*words, stdin=text, model_store=own_store, keep_versions=1)
     assert done.returncode == 0, done.stderr

@@ -26,7 +26,8 @@ def unavailable(response: httpx.Response, why: str) -> None:
 
 
 def half_made(store: Path) -> list[Path]:
-    return [path for path in store.rglob(".*") if path.name != ".lock"]
+    """All hidden files and folders but locks and announcements of changes: those that writers rename when they end."""
+    return [path for path in store.rglob(".*") if path.name not in (".lock", ".changes")]
 
 
 @pytest.fixture
