@@ -216,6 +216,7 @@ async def test_a_caller_who_leaves_does_not_end_the_load_others_wait_for(
     source: FakeSource, registry: Registry
 ) -> None:
     source.promote("news", 1)
+    source.loading.clear()
     source.free.clear()
     first, second = (asyncio.create_task(registry.resolve(DomainRef("news"))) for _ in range(2))
     await asyncio.to_thread(source.loading.wait, 10)
@@ -300,6 +301,7 @@ async def test_a_promotion_while_the_first_champion_is_being_loaded_is_not_misse
     source: FakeSource, registry: Registry
 ) -> None:
     source.promote("news", 1)
+    source.loading.clear()
     source.free.clear()
     first = asyncio.create_task(registry.resolve(DomainRef("news")))
     await asyncio.to_thread(source.loading.wait, 10)
@@ -355,6 +357,7 @@ async def test_a_version_that_is_deleted_while_it_is_being_loaded_is_not_served_
 ) -> None:
     for number in (1, 2):
         source.promote("news", number)
+    source.loading.clear()
     source.free.clear()
     asked = asyncio.create_task(version(registry, "news@1"))
     await asyncio.to_thread(source.loading.wait, 10)
@@ -404,6 +407,7 @@ async def test_a_domain_that_goes_for_want_of_room_while_its_broken_champion_is_
     source.broken["a", 2] = CorruptArtifact("weights")
     source.promote("a", 2)
     source.held = {("a", 2)}
+    source.loading.clear()
     source.free.clear()
     refreshed = asyncio.create_task(registry.refresh())
     await asyncio.to_thread(source.loading.wait, 10)
