@@ -195,7 +195,7 @@ def test_two_versions_score_side_by_side(visit: Visit, shown: Server) -> None:
     analyst.chooses("Scored by", "tickets")
     analyst.chooses("Beside it", "default")
     analyst.presses("Score")
-    analyst.sees("Probability")
+    table.get_by_text("Probability").wait_for()
     analyst.sees("default has no scale yet, so there is no percentile: calibrate it with its own text.")
 
 

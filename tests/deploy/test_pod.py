@@ -3,6 +3,7 @@
 import hashlib
 import json
 import signal
+import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -30,10 +31,12 @@ API, REDIS, TEST = "similarity-isosim-api-pod-0-api", "similarity-isosim-redis-r
 
 
 @pytest.fixture(scope="module")
-def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
-    podman = Podman(tmp_path_factory.mktemp("podman"))
-    yield podman
-    podman.clean()
+def podman() -> Iterator[Podman]:
+    # Podman takes no path of more than 50 characters for what it keeps while it runs, and pytest's folders are longer.
+    with tempfile.TemporaryDirectory(prefix="pods-") as folder:
+        podman = Podman(Path(folder))
+        yield podman
+        podman.clean()
 
 
 @pytest.fixture(scope="module")
