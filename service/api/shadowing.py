@@ -73,6 +73,8 @@ class Shadow:
         new = self._compared(domain)
         if new is None or found.percentile is None or not self.servings.is_champion(calibration):
             return
+        if len(found.readable) == 0:
+            return
         if self.chance() >= self.servings.migrations[domain].shadow:
             return
         asked = self._sample(calibration, new, embedded, left, right, found)
@@ -94,7 +96,8 @@ class Shadow:
         self, calibration: Calibration, new: Serving, embedded: Embedded, left: Rows, right: Rows, found: Scores
     ) -> Asked:
         assert found.percentile is not None  # noqa: S101 - asked by `offer`
-        some = np.unique(np.linspace(0, len(left) - 1, min(len(left), MOST_PAIRS)).astype(np.intp))
+        readable = found.readable
+        some = readable[np.unique(np.linspace(0, len(readable) - 1, min(len(readable), MOST_PAIRS)).astype(np.intp))]
         rows, places = np.unique(np.concatenate([left[some], right[some]]), return_inverse=True)
         prompt, prefix = self.servings.of(calibration).encoder.spec.prompt, new.encoder.spec.prompt
         texts = [again(embedded.asked[row], prompt, prefix) for row in rows]
@@ -157,7 +160,15 @@ class Shadow:
         if found.percentile is None:
             self.tally.observe_shadow_dropped("failed")  # the new champion has lost its reference
             return
-        batch = Batch(asked.rates, 1.0 - found.percentile, asked.similarities, found.similarity.astype(np.float64))
+        readable = found.readable  # by the new encoder; the pairs offered are those that the old one could read
+        if len(readable) == 0:
+            return
+        batch = Batch(
+            asked.rates[readable],
+            1.0 - found.percentile[readable],
+            asked.similarities[readable],
+            found.similarity[readable].astype(np.float64),
+        )
         self._window(old.domain, (old.version, new.version)).observe(batch)
         self.tally.observe_shadow(old.domain, batch)
 

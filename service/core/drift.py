@@ -81,7 +81,7 @@ class DriftWindow:
         if scores.judgement is not None:
             self._flags.extend((scores.judgement.p_values < FALSE_ALARMS).astype(np.float64))
             self._distances.extend(scores.judgement.distances)
-        similarities = scores.similarity.astype(np.float64)
+        similarities = scores.similarity[scores.readable].astype(np.float64)
         self._baseline.extend(similarities[: self._room])
         self._similarities.extend(similarities[self._room :])
         self._room = max(0, self._room - len(similarities))

@@ -27,6 +27,11 @@ class Scores:
     judgement: Judgement | None  # None: the domain has no test of what belongs to it
     unreadable: npt.NDArray[np.bool_] | None = None  # pairs with a text without a known token; None: there are none
 
+    @property
+    def readable(self) -> Rows:
+        """The pairs whose scores say something; statistics count no others."""
+        return np.arange(len(self.similarity)) if self.unreadable is None else np.flatnonzero(~self.unreadable)
+
 
 def cosine(a: Matrix, b: Matrix) -> npt.NDArray[np.float32]:
     """Row by row, in float64, so that a pair's score does not depend on the pairs beside it. (N, D)² -> (N,)"""

@@ -12,9 +12,12 @@ DIM = 4
 
 
 def letters(texts: Sequence[str], side: Side) -> list[Tokens]:
-    """A token a letter, at most eight."""
+    """A token a letter, at most eight; a text with `?` counts as one without a known token."""
     cut = [text[:8] if side == "right" else text[-8:] for text in texts]
-    return [Tokens([ord(letter) for letter in kept], len(text) > 8) for kept, text in zip(cut, texts, strict=True)]
+    return [
+        Tokens([ord(letter) for letter in kept], len(text) > 8, "?" in text)
+        for kept, text in zip(cut, texts, strict=True)
+    ]
 
 
 class FakeEncoder:

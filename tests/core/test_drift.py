@@ -1,6 +1,7 @@
 """Sliding windows: what they hold, when they speak, and what a shift looks like in them."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -120,3 +121,11 @@ def test_a_domain_without_a_test_has_pairs_alone() -> None:
     window.observe(Scores(found, found, None, None, None, None))
     drift = window.measure()
     assert (drift.texts, drift.pairs, drift.out_of_domain) == (0, FEWEST, None)
+
+
+def test_pairs_that_say_nothing_are_not_counted() -> None:
+    seen = scores([0.1] * FEWEST)
+    unreadable = np.arange(FEWEST) % 2 == 0
+    window = DriftWindow(1)
+    window.observe(replace(seen, unreadable=unreadable))
+    assert window.measure().pairs == FEWEST // 2

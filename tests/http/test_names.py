@@ -73,6 +73,20 @@ def test_our_own_routes_refuse_a_query_parameter_they_do_not_know(
         assert f"did you mean {name}?" in message, message
 
 
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("limit=2&limit=3", "limit: given 2 times in the query; give it once"),
+        ("=x", "(no name): unknown query parameter"),
+        ("after=" + "a" * 8192, "the query has 8,198 bytes, at most 8,192 are read"),
+    ],
+)
+def test_a_query_whose_meaning_is_open_is_refused(tiny_server: Server, query: str, said: str) -> None:
+    response = tiny_server.client.get(f"/domains?{query}")
+    assert response.status_code == 422
+    assert said in response.json()["error"]
+
+
 def test_compatible_routes_and_probes_ignore_what_others_may_know(tiny_server: Server) -> None:
     foreign = [(method, route) for method, route in ROUTES if (method, route) not in OWN]
     assert {route.path for _, route in foreign} >= COMPATIBLE

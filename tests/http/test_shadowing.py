@@ -182,6 +182,19 @@ def test_it_waits_for_a_moment_without_requests_and_gives_up_after_a_while(tmp_p
     asyncio.run(busy())
 
 
+def test_pairs_that_either_encoder_cannot_read_are_not_compared(tmp_path: Path) -> None:
+    async def seen() -> None:
+        async with scene(tmp_path) as now:
+            await now.answered(["a?", "cd"])
+            await now.answered(["ab", "cd", "a?", "ef", "gh", "ij"])
+            await now.until(lambda: now.tally.scored)
+            assert sorted(now.new.seen) == ["n:ab", "n:cd", "n:gh", "n:ij"]
+            (batch,) = now.tally.scored
+            assert [len(part) for part in (batch.old_rates, batch.new_rates)] == [2, 2]
+
+    asyncio.run(seen())
+
+
 def kept(before: list[Any]) -> list[Any]:
     """What holds texts in this process, less what tests before this one left `before`."""
     known = {id(one) for one in before}
