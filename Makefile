@@ -21,7 +21,7 @@ run: .venv/run model_store/encoders/minilm  ## environment, default encoder, ser
 WORKERS ?= 2
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 test: check redis  ## checks and the quick tests: units, HTTP, modelling on small encoders, command line (12 minutes)
-	$(PYTEST) -m "not (browser or deploy or encoder or faults or fuzzing or operation or ray or training)"
+	$(PYTEST) -m "not (browser or calibration or deploy or encoder or faults or fuzzing or operation or ray or training)"
 
 test-all: check redis browser balancer monitoring pods faults .venv-clients/ready .venv-deploy/ready  ## checks and all tests: with images, chart, browser, other clients, faults, fuzzing, Ray, training (60 minutes)
 	$(PYTEST)

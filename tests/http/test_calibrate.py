@@ -73,6 +73,7 @@ def test_text_becomes_a_version_that_answers(calibrating: Server, store: Path) -
     assert all(text not in path.read_text("latin-1") for path in files for text in texts[:20])
 
 
+@pytest.mark.calibration
 def test_a_second_calibration_swaps_and_rollback_restores_bit_for_bit(calibrating: Server) -> None:
     first = calibrating.calibrate("letters", sentences(600), method="whitening")
     assert first["promoted"]
@@ -105,6 +106,7 @@ def test_a_cancelled_job_leaves_nothing(calibrating: Server, store: Path) -> Non
     assert calibrating.client.get(f"/calibrate/{job}").json()["status"] == "cancelled"
 
 
+@pytest.mark.calibration
 def test_a_version_that_a_waiting_job_rests_on_is_kept(serve: Serve, store: Path) -> None:
     server = serve(model_store=store, encoder="tiny", keep_versions=1)
     assert server.calibrate("news", sentences(300), method="sn")["promoted"]
@@ -169,6 +171,7 @@ def posting(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
         process.kill()
 
 
+@pytest.mark.calibration
 def test_lines_and_ndjson_are_read_like_json(posting: Server) -> None:
     texts = sentences(300)
     bodies = {
@@ -199,6 +202,7 @@ def test_an_idempotency_key_makes_one_job(posting: Server) -> None:
     assert posting.client.post("/calibrate", json=body).json()["job"] != first
 
 
+@pytest.mark.calibration
 def test_the_same_seed_gives_the_same_version(posting: Server) -> None:
     files = []
     for _ in range(2):
@@ -254,6 +258,7 @@ def test_the_advised_threshold_gives_the_rate_that_was_asked_for(posting: Server
     assert above == [p >= 0.9 for p in scores["percentile"]]
 
 
+@pytest.mark.calibration
 def test_deleted_versions_are_gone_and_their_numbers_stay_taken(posting: Server) -> None:
     posting.calibrate("short", sentences(300))
     posting.calibrate("short", sentences(300), promote="never")
