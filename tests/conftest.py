@@ -35,7 +35,9 @@ GROUPS = {
     "tests/docs/test_object_storage_page.py": "encoder",
     "tests/faults/": "faults",
     "tests/http/test_meaning.py": "calibration",
+    "tests/http/test_migration.py": "calibration",
     "tests/modelling/test_architectures.py": "calibration",
+    "tests/modelling/test_languages.py": "calibration",
     "tests/modelling/test_trained_encoders.py": "training",
     "tests/modelling/test_training.py": "training",
     "tests/observation/": "operation",
@@ -44,6 +46,7 @@ GROUPS = {
     "tests/security/test_listings.py": "operation",
     "tests/security/test_posted_text.py": "operation",
     "tests/security/test_redis_tls.py": "operation",
+    "tests/security/test_requests.py": "operation",
     "tests/security/test_secrets.py": "operation",
 }
 # … and to every test that needs one of these fixtures.
