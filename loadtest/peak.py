@@ -63,8 +63,8 @@ def export(store: Path, data: Path) -> None:
 
 
 def high_water(pid: int) -> int:
-    """Bytes a process has held at most; 0 where it has gone."""
-    with contextlib.suppress(OSError, ValueError):
+    """Bytes a process has held at most; 0 where it has ended, also where nobody has asked how."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
         status = Path(f"/proc/{pid}/status").read_text()
         return 1024 * int(status.partition("VmHWM:")[2].split()[0])
     return 0
