@@ -63,7 +63,7 @@ def export(store: Path, data: Path) -> None:
 
 
 def high_water(pid: int) -> int:
-    """Bytes a process has held at most; 0 where it has ended, also where nobody has asked how."""
+    """Peak resident bytes of a process; 0 once it has ended: a zombie's status has no VmHWM."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         status = Path(f"/proc/{pid}/status").read_text()
         return 1024 * int(status.partition("VmHWM:")[2].split()[0])

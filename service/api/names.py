@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Scope
 
 from service.api.schemas import Compatible, Own
-from service.core.errors import InvalidInput
+from service.core.errors import InvalidInput, IsosimError
 
 OURS = ("domain", "space")  # the fields that we added to bodies of other services
 CLOSE = 0.8  # difflib's ratio: `domian` 0.83, `spcae` 0.8; no field of TEI, OpenAI, Cohere, Jina or vLLM reaches 0.75
@@ -91,22 +91,26 @@ def own_fields(route: BaseRoute | None) -> list[str]:
     return [name for model in bodies(route) if issubclass(model, Own) for name in model.model_fields]
 
 
-def unknown(name: str, what: str, known: Sequence[str]) -> InvalidInput:
+def unknown(name: str, what: str, known: Sequence[str]) -> IsosimError:
     """The refusal of a name, with the nearest known one, or all of them where none is near."""
     near = nearest(name.rpartition(".")[2], known)
     if near is not None:
         remedy = f"did you mean {near}?"
     else:
         remedy = f"known are {', '.join(known)}" if known else "this route takes none"
-    return stated(name, f"unknown {what}; {remedy}")
+    return refusal(name, f"unknown {what}; {remedy}")
 
 
-def stated(name: str, fault: str) -> InvalidInput:
-    """An error about a parameter or field, whose message begins with the name."""
-    shown = name[:SHOWN] or "(no name)"
-    found = InvalidInput(f"{shown}: {fault}")
-    found.field = shown
-    return found
+def fault(kind: type[IsosimError], field: str, why: str) -> IsosimError:
+    """An error that names its field, in words and for clients that ask which one it was."""
+    error = kind(f"{field}{why}" if why.startswith(":") else f"{field} {why}")
+    error.field = field.strip("`")
+    return error
+
+
+def refusal(name: str, why: str) -> IsosimError:
+    """The error for a caller's parameter or field, which may be of any length or empty."""
+    return fault(InvalidInput, name[:SHOWN] or "(no name)", f": {why}")
 
 
 def check_query(scope: Scope) -> None:
@@ -138,7 +142,7 @@ def check_query(scope: Scope) -> None:
         if name not in known:
             refuse_parameter(name, route, known)
         elif times > 1:  # FastAPI would take the last value and say nothing of the others
-            raise stated(name, f"given {times} times in the query; give it once")
+            raise refusal(name, f"given {times} times in the query; give it once")
 
 
 def refuse_parameter(name: str, route: Route, known: Sequence[str]) -> None:
@@ -150,7 +154,7 @@ def refuse_parameter(name: str, route: Route, known: Sequence[str]) -> None:
     if compatible:
         raise misplaced(name, "query parameter", models[0] if models else None)
     if name in own_fields(route):
-        raise stated(name, "belongs into the JSON body, not into the query")
+        raise refusal(name, "belongs into the JSON body, not into the query")
     raise unknown(name, "query parameter", known)
 
 
@@ -161,7 +165,7 @@ def check_ignored(names: Iterable[str], body: type[BaseModel]) -> None:
             raise misplaced(name, "field", body)
 
 
-def misplaced(name: str, what: str, body: type[BaseModel] | None) -> InvalidInput:
+def misplaced(name: str, what: str, body: type[BaseModel] | None) -> IsosimError:
     """The refusal of a name close to one of ours on a compatible route; the message says where its value belongs."""
     meant = nearest(name.rpartition(".")[2], OURS, CLOSE)
     place = None if body is None else place_of(str(meant), body)
@@ -171,7 +175,7 @@ def misplaced(name: str, what: str, body: type[BaseModel] | None) -> InvalidInpu
         remedy = "name the domain in the field model: isosim/<domain>, or isosim/<domain>:raw for raw vectors"
     else:
         remedy = f"this route takes no {meant}; where a model is named, it names the domain: isosim/<domain>"
-    return stated(name, f"unknown {what}; {remedy}")
+    return refusal(name, f"unknown {what}; {remedy}")
 
 
 def place_of(name: str, body: type[BaseModel]) -> str | None:

@@ -10,6 +10,7 @@ from fastapi.responses import Response
 
 from service.api import models
 from service.api.listing import MOST_KNOWN, pay_for
+from service.api.names import fault
 from service.api.requests import TraceDep, documented_v1, json_response, name_ignored, needs
 from service.api.route import ScoringRoute
 from service.api.schemas_compatible import (
@@ -20,7 +21,7 @@ from service.api.schemas_compatible import (
     ModelPath,
     id_rows,
 )
-from service.api.scoring import INLINE_ROWS, check_count, check_dimensions, embed, fault, listed, usage, vectors
+from service.api.scoring import INLINE_ROWS, check_count, check_dimensions, embed, listed, usage, vectors
 from service.api.serving import Serving
 from service.api.state import Service, ServiceDep
 from service.core.calibration import Matrix

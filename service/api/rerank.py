@@ -11,6 +11,7 @@ from fastapi.responses import Response
 from service.api import models
 from service.api.access import calibration_of
 from service.api.middleware import Trace
+from service.api.names import fault
 from service.api.requests import TraceDep, documented, documented_v1, json_response, name_ignored
 from service.api.route import ScoringRoute
 from service.api.schemas_compatible import (
@@ -21,7 +22,7 @@ from service.api.schemas_compatible import (
     ScoreRequest,
     ScoreResponse,
 )
-from service.api.scoring import check_text, embed, fault, listed, scores, side_of, usage
+from service.api.scoring import check_text, embed, listed, scores, side_of, usage
 from service.api.state import Service, ServiceDep
 from service.core.errors import InvalidInput
 from service.core.similarity import Scores

@@ -9,24 +9,18 @@ import numpy as np
 
 from service.adapters.encoder_store import EncoderArtifact
 from service.api.middleware import Trace
+from service.api.names import fault
 from service.api.spans import Scored
 from service.api.state import Service
 from service.core.calibration import Calibration, Matrix
 from service.core.embedding import Embedded
-from service.core.errors import EmptyInput, InvalidInput, IsosimError
+from service.core.errors import EmptyInput, InvalidInput
 from service.core.similarity import Scores, normalized, score
 from service.core.texts import Content, Side, Text
 
 Space = Literal["calibrated", "raw"]
 
 INLINE_ROWS = 64  # so few texts and pairs are scored sooner than they are handed to a thread
-
-
-def fault(kind: type[IsosimError], field: str, why: str) -> IsosimError:
-    """An error that names its field, in words and for clients that ask which one it was."""
-    error = kind(f"{field}{why}" if why.startswith(":") else f"{field} {why}")
-    error.field = field.strip("`")
-    return error
 
 
 def check_count(count: int, field: str, limit: int) -> None:

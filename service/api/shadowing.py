@@ -73,9 +73,7 @@ class Shadow:
         new = self._compared(domain)
         if new is None or found.percentile is None or not self.servings.is_champion(calibration):
             return
-        if len(found.readable) == 0:
-            return
-        if self.chance() >= self.servings.migrations[domain].shadow:
+        if len(found.readable) == 0 or self.chance() >= self.servings.migrations[domain].shadow:
             return
         asked = self._sample(calibration, new, embedded, left, right, found)
         try:

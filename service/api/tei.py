@@ -6,6 +6,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response
 
 from service import __version__
+from service.api.names import fault
 from service.api.operations import check_ready
 from service.api.requests import TraceDep, documented, json_response, name_ignored, needs
 from service.api.route import ScoringRoute
@@ -18,7 +19,7 @@ from service.api.schemas_compatible import (
     TokenizeRequest,
     id_rows,
 )
-from service.api.scoring import check_count, fault, listed, named_prompt
+from service.api.scoring import check_count, listed, named_prompt
 from service.api.state import Service, ServiceDep
 from service.core.errors import InvalidInput
 

@@ -29,7 +29,7 @@ class Scores:
 
     @property
     def readable(self) -> Rows:
-        """The pairs whose scores say something; statistics count no others."""
+        """Indices of the pairs whose two texts both have known tokens; drift and shadow scoring count these alone."""
         return np.arange(len(self.similarity)) if self.unreadable is None else np.flatnonzero(~self.unreadable)
 
 

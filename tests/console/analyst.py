@@ -29,7 +29,7 @@ class Analyst:
         context.add_init_script(REPORT_VIOLATIONS)
         analyst = cls(context.new_page(), server)
         page = analyst.page
-        page.set_default_timeout(60_000)  # only a failure waits that long
+        page.set_default_timeout(15_000)
         page.on("request", lambda request: analyst.asked(request.url))
         page.on("console", lambda message: message.type in {"error", "warning"} and analyst.errors.append(message.text))
         page.on("pageerror", lambda error: analyst.errors.append(f"uncaught: {error}"))
@@ -52,7 +52,7 @@ class Analyst:
         text: str = self.page.locator("h1").inner_text()
         return text
 
-    def sees(self, text: str | re.Pattern[str], seconds: float = 60) -> None:
+    def sees(self, text: str | re.Pattern[str], seconds: float = 15) -> None:
         self.page.get_by_text(text).first.wait_for(timeout=seconds * 1000)
 
     def presses(self, name: str | re.Pattern[str], role: str = "button") -> None:

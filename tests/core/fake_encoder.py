@@ -9,13 +9,14 @@ from service.core.calibration import Matrix
 from service.core.texts import Side, Tokens
 
 DIM = 4
+UNREADABLE = ("?", "n:!")  # no encoder can read the first; one whose prompt is `n:` cannot read a `!` after it
 
 
 def letters(texts: Sequence[str], side: Side) -> list[Tokens]:
-    """A token a letter, at most eight; a text with `?` counts as one without a known token."""
+    """A token a letter, at most eight; a text with a mark of UNREADABLE has no known token."""
     cut = [text[:8] if side == "right" else text[-8:] for text in texts]
     return [
-        Tokens([ord(letter) for letter in kept], len(text) > 8, "?" in text)
+        Tokens([ord(letter) for letter in kept], len(text) > 8, any(mark in text for mark in UNREADABLE))
         for kept, text in zip(cut, texts, strict=True)
     ]
 

@@ -186,9 +186,9 @@ def test_pairs_that_either_encoder_cannot_read_are_not_compared(tmp_path: Path) 
     async def seen() -> None:
         async with scene(tmp_path) as now:
             await now.answered(["a?", "cd"])
-            await now.answered(["ab", "cd", "a?", "ef", "gh", "ij"])
+            await now.answered(["ab", "cd", "a?", "ef", "!k", "lm", "gh", "ij"])
             await now.until(lambda: now.tally.scored)
-            assert sorted(now.new.seen) == ["n:ab", "n:cd", "n:gh", "n:ij"]
+            assert sorted(now.new.seen) == ["n:!k", "n:ab", "n:cd", "n:gh", "n:ij", "n:lm"]
             (batch,) = now.tally.scored
             assert [len(part) for part in (batch.old_rates, batch.new_rates)] == [2, 2]
 
