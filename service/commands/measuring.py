@@ -213,36 +213,6 @@ def languages(
 
 
 @measure.command()
-def labelled_flow(
-    data: Data,
-    labels: Annotated[str, typer.Option(help="labelled pairs, comma-separated numbers")] = "20,100,1000",
-    seeds: Annotated[int, typer.Option(min=1)] = 3,
-    cache: Cache = None,
-    model_store: Store = None,
-    encoder: EncoderId = None,
-    as_json: AsJson = False,
-) -> None:
-    """Labels in the flow's objective, against labels that only teach the probability; on held-out pairs."""
-    encode = encoder_of(model_store, encoder, cache)
-    from service.modelling.quality import labelled_flow as quality  # noqa: PLC0415
-
-    if not all(count.isdigit() and int(count) >= quality.FEWEST for count in labels.split(",")):
-        raise typer.BadParameter(f"numbers, {quality.FEWEST} or more", param_hint="--labels")
-    with bar("fitting") as progress:
-        results = quality.measure(data, encode, [int(count) for count in labels.split(",")], seeds, progress)
-    title = f"{encode.artifact.id} · Spearman or AUROC × 100 on held-out pairs, {seeds} seeds"
-    columns = ("pairs", "labels", *quality.ARMS, "gain over auto", "gain over flow")
-    table = Table(*columns, "log-loss less auto's", "ECE: auto, labelled", "chosen", title=title)
-    for r in results:
-        scores = [f"{np.mean(r.scores[arm]):.1f}" for arm in quality.ARMS]
-        gains = ["{:+.2f} ({:+.2f}–{:+.2f})".format(*r.gains[arm]) for arm in ("auto", "flow")]
-        loss = "{:+.3f} ({:+.3f}–{:+.3f})".format(*r.losses["auto"]) if r.losses else "–"
-        errors = ", ".join(f"{np.mean(r.errors[arm]):.3f}" for arm in ("auto", "labelled")) if r.errors else "–"
-        table.add_row(r.source, str(r.labels), *scores, *gains, loss, errors, "; ".join(r.chosen))
-    show(table, results, as_json=as_json)
-
-
-@measure.command()
 def foreign_text(
     data: Data,
     seed: int = 0,
