@@ -25,8 +25,8 @@ def carried_into(environment: MutableMapping[str, str]) -> None:
     """Seeds the store, and names what the image carries as the encoder where none is set: by its digest, so that an
     image serves what it was built with whatever else the store holds. What cannot be seeded is said and stops no
     command: a server whose encoder the store lacks says so itself, and any other serves what is there."""
-    from service.adapters.seeding import seed  # noqa: PLC0415 - help needs none of it
-    from service.commands.exits import complain  # noqa: PLC0415
+    from service.adapters.storage.seeding import seed  # noqa: PLC0415 - help needs none of it
+    from service.commands.terminal import complain  # noqa: PLC0415
     from service.settings import Settings  # noqa: PLC0415
 
     def failed(error: Exception) -> None:
@@ -43,13 +43,13 @@ def main() -> None:
     # would have to wait for SIGKILL.
     signal.signal(signal.SIGTERM, stop)
     from service.cli import main as isosim  # noqa: PLC0415 - after the signal
-    from service.commands.exits import ended  # noqa: PLC0415
+    from service.commands.terminal import ended  # noqa: PLC0415
 
     command = next(iter(sys.argv[1:]), "--help")
     if EXPORTED.is_file() and not command.startswith("-") and (code := ended(lambda: carried_into(os.environ))):
         sys.exit(code)
     if command == "serve":
-        import service.app  # noqa: F401, PLC0415 - the seconds before it listens
+        import service.server.app  # noqa: F401, PLC0415 - the seconds before it listens
 
         # uvicorn raises the signal again once it has drained, and has to find what it found.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

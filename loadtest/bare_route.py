@@ -7,8 +7,8 @@ from fastapi import Body, FastAPI
 from fastapi.responses import Response
 from pydantic import ConfigDict
 
-from service.api.limits import GUARD
-from service.api.schemas import PairsRequest
+from service.api.middleware import GUARD
+from service.api.scoring.schemas import PairsRequest
 
 DIGEST = "0" * 64
 HEADERS = {

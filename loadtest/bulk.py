@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 from loadtest import servers
 from loadtest.setup import Line, Result, Setup
 from loadtest.throughput import STREAM, best
-from service.adapters.encoder_store import EncoderArtifact, EncoderStore
-from service.adapters.tokenizer import FastTokenizer
+from service.adapters.encoder.store import EncoderArtifact, EncoderStore
+from service.adapters.encoder.tokenizer import FastTokenizer
 from service.bulk.plan import PART_ROWS
 
 TEXTS = ("wikipedia-en.txt", "reuters-news.txt", "imdb-reviews.txt")

@@ -16,7 +16,7 @@ import httptools
 import numpy as np
 import numpy.typing as npt
 
-Doubles = npt.NDArray[np.float64]
+from service.core.arrays import Doubles
 
 TIMEOUT = 60.0  # s without an answer after which a run is given up
 

@@ -11,10 +11,10 @@ from loadtest import servers, texts
 from loadtest.many import multiply
 from loadtest.servers import Server
 from loadtest.setup import UNCACHED, Line, Result, Setup, drive
-from service.adapters.domain_store import DomainStore
-from service.adapters.encoder_store import EncoderStore
-from service.core.jobs import JobRequest
-from service.modelling.job import Posted, calibrate_job
+from service.adapters.domains.store import DomainStore
+from service.adapters.encoder.store import EncoderStore
+from service.core.jobs.job import JobRequest
+from service.modelling.calibration.job import Posted, calibrate_job
 
 COUNTS = (1, 10, 100, 1000)
 SENTENCES = 3000

@@ -20,10 +20,10 @@ import onnxruntime as ort
 from loadtest import servers, texts
 from loadtest.bench import hardware
 from loadtest.setup import UNCACHED, drive
-from service.adapters.encoder_store import EncoderArtifact, EncoderStore
-from service.adapters.onnx_engine import OnnxCalibrator, OnnxEncoder
-from service.modelling.linear import identity
-from service.modelling.methods import weights_of
+from service.adapters.encoder.onnx_engine import OnnxCalibrator, OnnxEncoder
+from service.adapters.encoder.store import EncoderArtifact, EncoderStore
+from service.modelling.calibration.linear import identity
+from service.modelling.calibration.methods import weights_of
 
 LENGTHS = (16, 64, 128, 512)
 TOKENS = 16384  # a batch

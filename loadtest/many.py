@@ -13,7 +13,7 @@ import orjson
 from loadtest import servers
 from loadtest.servers import Server
 from loadtest.setup import UNCACHED, Line, Result, Setup
-from service.adapters.artifacts import MANIFEST, SEAL, read_manifest, sealed_by
+from service.adapters.storage.artifacts import MANIFEST, SEAL, read_manifest, sealed_by
 
 COUNT = 10_000
 TOUCHED = 3000  # domains asked for, one after the other

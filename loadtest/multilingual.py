@@ -28,8 +28,8 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from torch.nn.functional import cross_entropy, normalize
 from transformers import AutoTokenizer, BertConfig, BertModel
 
-from service.modelling.checkpoints import resolve
-from service.modelling.pooling import masked_mean
+from service.modelling.encoder.checkpoints import resolve
+from service.modelling.encoder.pooling import masked_mean
 
 LANGUAGES = ("ar", "de", "hi", "ja", "ko", "ru", "th", "zh_CN")
 HOST = "https://github.com"

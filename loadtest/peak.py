@@ -44,7 +44,7 @@ def export(store: Path, data: Path) -> None:
     from tokenizers import BertWordPieceTokenizer  # noqa: PLC0415
     from transformers import BertConfig, BertModel  # noqa: PLC0415
 
-    from service.modelling import checkpoints, encoder  # noqa: PLC0415
+    from service.modelling.encoder import checkpoints, encoder  # noqa: PLC0415
     from service.modelling.store import export as write  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory() as folder:

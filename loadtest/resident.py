@@ -12,7 +12,7 @@ from loadtest import servers
 from loadtest.many import multiply
 from loadtest.servers import Server
 from loadtest.setup import Line, Result, Setup
-from service.adapters.device import GROWTH
+from service.adapters.encoder.device import GROWTH
 
 COUNT = 600  # domains; 1.7 MB each
 WARM = 20  # requests to `default` before the first look

@@ -14,8 +14,8 @@ from loadtest import servers, texts
 from loadtest.client import Load
 from loadtest.servers import Server
 from loadtest.setup import UNCACHED, Line, Result, Setup, drive
-from service.adapters.encoder_store import EncoderArtifact, EncoderStore
-from service.adapters.tokenizer import FastTokenizer
+from service.adapters.encoder.store import EncoderArtifact, EncoderStore
+from service.adapters.encoder.tokenizer import FastTokenizer
 
 CONNECTIONS = (1, 16, 64)
 STREAM = 4096  # texts of the bare session's stream

@@ -13,7 +13,7 @@ import typer
 import typer.core
 import typer.main
 
-from service.commands.exits import EPILOG, ReaderLeft, ended
+from service.commands.terminal import EPILOG, ReaderLeft, ended
 
 COMMANDS = {  # name: where it is, and what the list says of it
     "serve": ("serving:serve", "Run the API."),

@@ -12,17 +12,23 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from service.adapters.domain_store import DomainStore
-from service.adapters.encoder_store import EncoderStore
-from service.adapters.job_store import JobStore
+from service.adapters.domains.store import DomainStore
+from service.adapters.encoder.store import EncoderStore
+from service.adapters.jobs.store import JobStore
 from service.core.errors import Conflict, IsosimError, JobCancelled, NotFound, Unavailable
-from service.core.jobs import Job, JobRequest, Status
-from service.job_log import observed
-from service.logs import setup as logs
+from service.core.jobs.job import Job, JobRequest, Status
+from service.observability import setup as logs
 from service.settings import Settings
 
 if TYPE_CHECKING:
-    from service.modelling.publication import Result
+    from service.modelling.calibration.publication import Result
+from typing import TYPE_CHECKING
+
+from service.observability.lines import about
+from service.observability.tracing import tracing
+
+if TYPE_CHECKING:
+    from service.observability.otlp import JobSpan
 
 log = logging.getLogger(__name__)
 
@@ -154,7 +160,7 @@ def calibrated(settings: Settings, jobs: JobStore, domains: DomainStore, reporte
     with reporter.beating():
         # Here and not above: the RQ parent and the settings stay light, torch loads in the child alone. On a busy
         # machine that takes longer than a job may be silent.
-        from service.modelling.job import Posted, calibrate_job  # noqa: PLC0415
+        from service.modelling.calibration.job import Posted, calibrate_job  # noqa: PLC0415
 
         encoder = EncoderStore(settings.model_store).find(f"{job.request.encoder_id}@{job.request.encoder}")
         posted = Posted(jobs.texts(job.id), jobs.labels(job.id))
@@ -233,7 +239,7 @@ def fail(jobs: JobStore, job: Job, message: str) -> Job:
 def run_queued(job_id: str) -> str:
     """RQ's entry: a job that ended or failed by itself is done for RQ; a killed one is retried."""
     # Here and not above: children of the API need no RQ.
-    from service.adapters.rq_jobs import Delivery  # noqa: PLC0415
+    from service.adapters.jobs.queue import Delivery  # noqa: PLC0415
 
     settings = Settings()
     jobs = JobStore(settings.jobs_root)
@@ -252,7 +258,7 @@ def serve_queue(settings: Settings, *, burst: bool = False) -> None:
     """An RQ worker that runs until it is told to stop."""
     from redis import Redis  # noqa: PLC0415 - local children need neither
 
-    from service.adapters.rq_worker import work  # noqa: PLC0415
+    from service.adapters.jobs.queue import work  # noqa: PLC0415
 
     assert settings.redis_address is not None  # noqa: S101 - the command line has checked
     connection = Redis.from_url(settings.redis_address, socket_connect_timeout=5.0)
@@ -264,6 +270,63 @@ def lost(jobs: JobStore, job_id: str) -> None:
     """A job's child was killed, and RQ does not run it again by itself."""
     if jobs.read(job_id).status in (Status.RUNNING, Status.QUEUED):
         jobs.interrupt(job_id)
+
+
+JOBS = logging.getLogger("isosim.jobs")  # of what operators read about calibrations
+
+LAST_SPANS = 3.0  # s to send a calibration's spans
+
+
+class Watched:
+    """A job that runs; `job` is its record once it has ended."""
+
+    def __init__(self, span: "JobSpan | None") -> None:
+        self.span = span
+        self.job: Job | None = None
+
+    def stage(self, name: str) -> None:
+        JOBS.debug("stage %s", name)
+        if self.span is not None:
+            self.span.stage(name)
+
+
+@contextmanager
+def observed(settings: Settings, jobs: JobStore, job_id: str) -> Iterator[Watched]:
+    """Says that a job begins and how it ended; every line meanwhile names it."""
+    posted = jobs.read(job_id)
+    request = posted.request
+    what: dict[str, str | int | float | bool] = {
+        "domain": request.domain,
+        "method": request.method,
+        "sentences": request.sentences,
+    }
+    traces = tracing(settings, "isosim-worker")
+    span = None
+    if traces is not None:
+        span = traces.calibration(posted.traceparent, {f"isosim.{name}": value for name, value in what.items()})
+    about.set({"job": job_id} | (span.ids if span is not None else {}))
+    watched, began = Watched(span), time.perf_counter()
+    JOBS.info("calibration begins", extra={"facts": what | {"labels": request.labels, "attempt": posted.attempt + 1}})
+    try:
+        yield watched
+    except JobCancelled:
+        tell(watched, Status.CANCELLED, time.perf_counter() - began)
+        raise
+    finally:
+        if watched.job is not None:
+            tell(watched, watched.job.status, time.perf_counter() - began)
+        if traces is not None:
+            traces.close(LAST_SPANS)
+
+
+def tell(watched: Watched, status: Status, seconds: float) -> None:
+    facts: dict[str, str | int | float | bool] = {"status": status.value, "seconds": round(seconds, 2)}
+    if watched.job is not None and watched.job.version is not None:
+        facts |= {"version": watched.job.version, "promoted": bool(watched.job.promoted)}
+    JOBS.log(logging.ERROR if status is Status.FAILED else logging.INFO, "calibration ended", extra={"facts": facts})
+    if watched.span is not None:
+        failure = None if status in (Status.SUCCEEDED, Status.CANCELLED) else status.value
+        watched.span.end({f"isosim.{name}": value for name, value in facts.items()}, failure)
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ import httpx
 import hypothesis
 import pytest
 
-from service.adapters.encoder_store import EncoderArtifact, EncoderStore
+from service.adapters.encoder.store import EncoderArtifact, EncoderStore
 from tests.text import sentences
 
 # An example that a busy machine held up says nothing about the property.
@@ -164,7 +164,7 @@ def layer3_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def export(store: Path, name: str, source: str, **options: Any) -> Path:
-    from service.modelling import checkpoints, encoder
+    from service.modelling.encoder import checkpoints, encoder
     from service.modelling.store import export as write
 
     checkpoint = checkpoints.resolve(source)

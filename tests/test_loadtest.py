@@ -13,7 +13,7 @@ from loadtest import servers
 from loadtest.bare_session import main as bare_session
 from loadtest.client import Load, ask, closed_loop, forever, open_loop, request
 from loadtest.setup import Line, run
-from service.adapters.encoder_store import EncoderArtifact
+from service.adapters.encoder.store import EncoderArtifact
 from tests.conftest import Server
 from tests.text import sentences
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from service.adapters.job_census import JobCensus
-from service.adapters.job_store import JobStore
-from service.core.jobs import Job
-from service.metrics import Metrics
-from service.store_watch import watch
+from service.adapters.jobs.census import JobCensus
+from service.adapters.jobs.store import JobStore
+from service.core.jobs.job import Job
+from service.observability.metrics import Metrics
+from service.server.store_watch import watch
 
 
 class HungRunner:

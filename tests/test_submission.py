@@ -4,9 +4,9 @@ import asyncio
 from pathlib import Path
 from threading import Event
 
-from service.adapters.job_store import JobStore
-from service.adapters.spool import Spool
-from service.api.submission import spooling
+from service.adapters.jobs.spool import Spool
+from service.adapters.jobs.store import JobStore
+from service.api.calibration.calibrate import spooling
 
 
 class SlowSpool(Spool):

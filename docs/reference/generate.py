@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from service.api.errors import TABLE, V1_TYPES
-from service.app import create_app
 from service.core import errors
-from service.metrics import Metrics
+from service.observability.metrics import Metrics
+from service.server.app import create_app
 from service.settings import Settings
 
 HERE = Path(__file__).parent

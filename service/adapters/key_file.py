@@ -1,5 +1,6 @@
 """The file of API keys, re-read when it changes: by a thread of its own, so that no request ever waits for a disk."""
 
+import contextlib
 import hashlib
 import hmac
 import logging
@@ -8,11 +9,12 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Self
 
-from service.core.grants import Grant, parse_grant
+from service.core.errors import Unauthorized
+from service.core.limits.grants import ANYBODY, Grant, Scope, parse_grant
 
 log = logging.getLogger(__name__)
 
@@ -138,3 +140,46 @@ def parse(text: str, path: Path, place: Callable[[bytes], bytes]) -> dict[bytes,
             raise ValueError(f"{path}, line {number}: this key stands in the file twice")
         grants[place(digest)] = grant
     return grants
+
+
+class Keys:
+    """Without a file everybody may do everything; the server then binds loopback only.
+
+    Raises:
+        OSError, ValueError: the file cannot be read or understood; the message names the line.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.file = None if path is None else KeyFile(path)
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator["Keys"]:
+        """The keys, re-read whenever their file changes."""
+        with self.file or contextlib.nullcontext():
+            yield self
+
+    @property
+    def count(self) -> int:
+        return 0 if self.file is None else self.file.count
+
+    @property
+    def valid(self) -> bool:
+        return self.file is None or self.file.valid
+
+    def check(self, authorization: str | None, scope: Scope) -> Grant:
+        """What the key in the header grants. Raises Unauthorized or Forbidden."""
+        grant = self.identify(authorization)
+        grant.check_scope(scope)
+        return grant
+
+    def identify(self, authorization: str | None) -> Grant:
+        """The same, whatever the key grants. Raises Unauthorized."""
+        if self.file is None:
+            return ANYBODY
+        kind, _, key = (authorization or "").partition(" ")
+        if kind.lower() != "bearer" or not key:
+            raise Unauthorized("an API key is needed: Authorization: Bearer <key>")
+        grant = self.file.find(key.strip())
+        if grant is None:
+            raise Unauthorized("the API key is not known")
+        return grant

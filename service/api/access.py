@@ -6,12 +6,12 @@ from typing import Annotated
 
 from fastapi import Depends, Path
 
-from service.api.middleware import Trace
 from service.api.requests import TraceDep
 from service.api.state import Service, ServiceDep
-from service.core.calibration import DOMAIN_NAME, Calibration, DomainRef
+from service.api.trace import Trace
 from service.core.errors import NotFound
-from service.core.jobs import Job
+from service.core.jobs.job import Job
+from service.core.scoring.calibration import DOMAIN_NAME, Calibration, DomainRef
 
 
 async def calibration_of(service: Service, trace: Trace, ref: DomainRef | str, *, splits: bool = False) -> Calibration:

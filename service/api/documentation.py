@@ -7,9 +7,9 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from service.api.calibration.schemas import CalibrateRequest, LabelsRequest
+from service.api.compatible.tensors import InferRequest
 from service.api.middleware import OPEN
-from service.api.schemas_calibration import CalibrateRequest, LabelsRequest
-from service.api.tensors import InferRequest
 
 DESCRIPTION = """
 Every response carries `x-request-id` and the time it took (`x-total-time`, ms); where texts were encoded,

@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import BaseRoute, Match, Route
 
-from service.api.names import flat, own_fields, unknown
+from service.api.parameters import flat, own_fields, unknown
 from service.api.state import service_of
 from service.core import errors as e
 

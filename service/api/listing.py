@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from service.core.errors import Overloaded
-from service.core.grants import Grant
-from service.core.rate_limit import Limits
+from service.core.limits.grants import Grant
+from service.core.limits.rate_limit import Limits
 
 T = TypeVar("T")
 

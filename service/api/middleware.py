@@ -1,24 +1,22 @@
 """What happens to every request: an id, a body limit, timing headers, a duration in the metrics."""
 
+import asyncio
 import os
 import re
 import time
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Iterable
 
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.errors import unexpected
-from service.api.limits import body_limit, guards, time_limit, within
-from service.api.names import check_query
 from service.api.origin import check_origin
-from service.api.spans import Scored
+from service.api.parameters import check_query
 from service.api.state import Service
-from service.core.embedding import Timings
-from service.core.errors import CallerLeft, InvalidInput, NotReady, TooLarge
-from service.core.grants import NOBODY, Grant
-from service.core.rate_limit import Release, nothing
+from service.api.trace import Trace
+from service.core.errors import CallerLeft, InvalidInput, NotReady, TooLarge, Unavailable
+from service.settings import Settings
 
 REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 OPEN = {
@@ -31,39 +29,6 @@ OPEN = {
 }  # answered before the server is ready
 
 CLOSING = ((b"connection", b"close"),)
-
-
-@dataclass
-class Trace:
-    """What a request leaves behind for its headers; a route fills it in."""
-
-    request_id: str
-    started: float  # s, perf_counter
-    receive: Receive
-    timings: Timings = field(default_factory=Timings)
-    headers: dict[str, str] = field(default_factory=dict)
-    scored: Scored | None = None
-    error_type: str | None = None  # of the answer, where it is an error
-    grant: Grant = NOBODY  # until its key was checked
-    release: Release = nothing  # of what it holds of its key's limits
-    split_key: str = ""  # by which a split sends requests to one encoder or the other; the id where none was given
-
-    async def caller_left(self) -> None:
-        """Returns when the connection is closed; to be awaited after the body was read."""
-        while (await self.receive())["type"] != "http.disconnect":
-            pass
-
-    def as_headers(self) -> list[tuple[bytes, bytes]]:
-        """The route's headers and text-embeddings-inference's timings, in milliseconds."""
-        timings = self.timings
-        return [
-            *((name.encode(), value.encode()) for name, value in self.headers.items()),
-            (b"x-tokenization-time", b"%.3f" % (timings.tokenization * 1e3)),
-            (b"x-queue-time", b"%.3f" % (timings.queue * 1e3)),
-            (b"x-inference-time", b"%.3f" % (timings.inference * 1e3)),
-            (b"x-compute-tokens", b"%d" % timings.tokens),
-            (b"x-total-time", b"%.3f" % ((time.perf_counter() - self.started) * 1e3)),
-        ]
 
 
 def admit(scope: Scope, service: Service, limit: int) -> None:
@@ -144,3 +109,49 @@ class Envelope:
             service.metrics.in_flight.dec()
             service.metrics.observe_request(route, status, seconds)
             service.observer.end(scope, trace, span, route, status, seconds)
+
+
+SMALL_BODY = 16_384  # bytes; of routes that take a few fields, some of which read their body before they see the key
+
+# An answer of ours is data: it is never a page, never a script, in no frame, and in no cache on its way.
+GUARD = [
+    (b"cache-control", b"no-store"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-content-type-options", b"nosniff"),
+]
+
+
+def is_calibration(scope: Scope) -> bool:
+    """Text or labels, which routes stream or bound themselves."""
+    path: str = scope["path"]
+    return path == "/calibrate" or (path.startswith("/domains/") and path.endswith("/labels"))
+
+
+def body_limit(scope: Scope, settings: Settings) -> int:
+    """Bytes."""
+    if is_calibration(scope):
+        return settings.max_calibration_bytes
+    small = scope["path"].startswith(("/domains", "/calibrate/"))
+    return min(SMALL_BODY, settings.max_body_bytes) if small else settings.max_body_bytes
+
+
+def time_limit(scope: Scope, settings: Settings) -> float | None:
+    """Seconds until nobody waits any more; None where a body is streamed, or events are."""
+    return None if scope["path"].startswith(("/calibrate", "/domains")) else settings.request_timeout
+
+
+async def within(seconds: float | None, work: Awaitable[None]) -> None:
+    """Raises Unavailable where the work took longer; it is cancelled, and with it all that only it waited for."""
+    try:
+        async with asyncio.timeout(seconds) as clock:
+            await work
+    except TimeoutError as error:
+        if not clock.expired():
+            raise
+        raise Unavailable(f"the request took longer than {seconds:g} s; ask for less at a time") from error
+
+
+def guards(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """What protects an answer; nothing more for a page, which has its own policy."""
+    return [] if any(name == b"content-security-policy" for name, _ in headers) else GUARD

@@ -3,12 +3,20 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.resources import files
 from importlib.resources.abc import Traversable
 
-from fastapi import Request
-from fastapi.responses import Response
+from fastapi import APIRouter, Request
+from fastapi.responses import RedirectResponse, Response
 
+from service import __version__
+from service.api.requests import documented
+from service.api.scoring.schemas import ConsoleEncoder, ConsoleFacts, ConsoleLimits
+from service.api.state import ServiceDep
 from service.core.errors import NotFound
+from service.core.jobs.job import METHODS, NORMALIZATIONS, PROMOTIONS
+from service.core.jobs.requirements import STEADY_FLOW, fewest_sentences
+from service.core.scoring.calibration import DOMAIN_NAME
 
 HTML, CSS, SCRIPT, SVG, PNG = "text/html", "text/css", "text/javascript", "image/svg+xml", "image/png"
 
@@ -51,3 +59,119 @@ class Page:
         if tag in known:
             return Response(status_code=304, headers=headers)
         return Response(content, headers=headers, media_type=kind)
+
+
+console = APIRouter(prefix="/console", tags=["operations"])
+
+MODULES = (
+    "main", "api", "dom", "format", "alerts", "dialogs", "domains", "report", "pictures", "figure", "advisor",
+    "distribution", "calibrate", "intake", "labels", "job", "jobs", "compare", "versions",
+    "listing",
+)  # fmt: skip
+CONSOLE = Page(
+    files("service") / "console",
+    {
+        "index.html": HTML,
+        "console.css": CSS,
+        "icon.svg": SVG,
+        "vendor/chart.umd.min.js": SCRIPT,
+        **{f"{name}.js": SCRIPT for name in MODULES},
+    },
+)
+
+
+@console.head("", include_in_schema=False)
+@console.get("", include_in_schema=False)
+def console_page(request: Request) -> Response:
+    """The page itself."""
+    return CONSOLE.answer(request, "index.html")
+
+
+@console.head("/", include_in_schema=False)
+@console.get("/", include_in_schema=False)
+def console_with_slash() -> Response:
+    """The page's own addresses are relative to the one without a slash."""
+    return RedirectResponse("../console", 308)
+
+
+@console.get("/server.json", responses={503: documented()[503]})
+def console_facts(service: ServiceDep) -> ConsoleFacts:
+    """What the page must know to explain itself: limits, methods, whether a key is needed. Itself it needs none."""
+    settings, encoder = service.settings, service.servings.first.encoder
+    return ConsoleFacts(
+        version=__version__,
+        encoder=ConsoleEncoder(id=encoder.id, digest=encoder.digest, dim=encoder.spec.dim),
+        keys=settings.api_keys_file is not None,
+        limits=ConsoleLimits(
+            characters=settings.max_characters,
+            sentences=settings.max_calibration_sentences,
+            bytes=settings.max_calibration_bytes,
+            pairs=settings.max_pairs,
+        ),
+        fewest={method: fewest_sentences(method, encoder.spec.dim) for method in METHODS},
+        steady_flow=STEADY_FLOW,
+        promotions=list(PROMOTIONS),
+        normalizations=list(NORMALIZATIONS),
+        domain_pattern=DOMAIN_NAME,
+    )
+
+
+@console.head("/{name:path}", include_in_schema=False)
+@console.get("/{name:path}", include_in_schema=False)
+def console_file(request: Request, name: str) -> Response:
+    """A file the page is made of."""
+    return CONSOLE.answer(request, name)
+
+
+docs = APIRouter(prefix="/docs", include_in_schema=False)
+
+# Swagger UI's style sheet carries its icons as data: addresses, and the page sets style attributes.
+DOCS_POLICY = STRICT.replace("img-src 'self'", "img-src 'self' data:").replace(
+    "style-src 'self'", "style-src 'self' 'unsafe-inline'"
+)
+DOCS = Page(
+    files("fastapi_offline") / "static",
+    {"swagger-ui-bundle.js": SCRIPT, "swagger-ui.css": CSS},
+    DOCS_POLICY,
+)
+DOCS_INDEX = b"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>isosim: all routes</title>
+<link rel="icon" href="console/icon.svg" type="image/svg+xml">
+<link rel="stylesheet" href="docs/swagger-ui.css">
+</head>
+<body>
+<div id="swagger-ui"></div>
+<script src="docs/swagger-ui-bundle.js"></script>
+<script src="docs/start.js"></script>
+</body>
+</html>
+"""
+# Without null, Swagger UI would send the schema's address to its authors' validator.
+DOCS_START = b"""SwaggerUIBundle({
+  url: "openapi.json", dom_id: "#swagger-ui", deepLinking: true, validatorUrl: null, layout: "BaseLayout",
+  presets: [SwaggerUIBundle.presets.apis, SwaggerUIBundle.SwaggerUIStandalonePreset],
+});
+"""
+
+
+@docs.head("")
+@docs.get("")
+def docs_page(request: Request) -> Response:
+    """The page itself."""
+    return DOCS.respond(request, DOCS_INDEX, HTML)
+
+
+@docs.get("/start.js")
+def docs_start(request: Request) -> Response:
+    """What would be an inline script elsewhere."""
+    return DOCS.respond(request, DOCS_START, SCRIPT)
+
+
+@docs.get("/{name}")
+def docs_file(request: Request, name: str) -> Response:
+    """A file of Swagger UI."""
+    return DOCS.answer(request, name)

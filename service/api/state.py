@@ -7,17 +7,17 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from service.adapters.domain_store import DomainStore
-from service.adapters.job_store import JobStore
-from service.api.auth import Keys
+from service.adapters.domains.store import DomainStore
+from service.adapters.jobs.store import JobStore
+from service.adapters.key_file import Keys
+from service.api.access_log import Observer
 from service.api.listing import Listings
-from service.api.observation import Observer
-from service.api.serving import Servings
-from service.api.shadowing import Shadow
-from service.core.drift import DriftMonitor
-from service.core.jobs import JobRunner
-from service.core.rate_limit import Limits
-from service.metrics import Metrics
+from service.core.jobs.job import JobRunner
+from service.core.limits.rate_limit import Limits
+from service.core.scoring.drift import DriftMonitor
+from service.migration.encoders import Servings
+from service.migration.shadow import Shadow
+from service.observability.metrics import Metrics
 from service.settings import Settings
 
 

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,25 +12,24 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from service.adapters.calibration_source import StoredCalibrations
-from service.adapters.domain_store import DomainStore
-from service.adapters.encoder_store import EncoderStore
-from service.adapters.onnx_engine import CUDA, OnnxCalibrator, OnnxEncoder
-from service.adapters.tokenizer import FastTokenizer
-from service.bulk.inputs import Part, Records, reader_of
+from service.adapters.domains.calibrations import StoredCalibrations
+from service.adapters.domains.store import DomainStore
+from service.adapters.encoder.onnx_engine import CUDA, OnnxCalibrator, OnnxEncoder
+from service.adapters.encoder.store import EncoderStore
+from service.adapters.encoder.tokenizer import FastTokenizer
+from service.bulk.inputs import Part, Records, faults
 from service.bulk.places import Place, reaching
-from service.bulk.plan import Plan
-from service.bulk.rows import faults
-from service.bulk.vectors import Vectors
+from service.bulk.plan import ERROR, ROW, Plan
+from service.bulk.readers import reader_of
 from service.bulk.writing import UNREADABLE, VECTOR, encoded, vector_column
-from service.core.calibration import Calibration, DomainRef, Matrix
-from service.core.embedding import Embedded, Timings
-from service.core.errors import Conflict, InvalidInput
-from service.core.registry import Registry
-from service.core.similarity import flags_of, normalized, score
-from service.core.texts import Pooled, VectorCodec
+from service.core.arrays import Vectors
+from service.core.encoding.embedding import Embedded, Timings
+from service.core.encoding.texts import Pooled, Tokens, VectorCodec
+from service.core.errors import Conflict, InvalidInput, TokenizerFailure
+from service.core.scoring.calibration import Calibration, DomainRef
+from service.core.scoring.registry import Registry
+from service.core.scoring.similarity import flags_of, normalized, score
 
-ROW, ERROR = "row", "error"
 PROVIDERS = {"cpu": ["CPUExecutionProvider"], "gpu": [CUDA, "CPUExecutionProvider"]}
 
 
@@ -49,13 +48,6 @@ class Outcome:
     node: str = ""  # of the cluster
 
 
-def result_columns(plan: Plan) -> tuple[str, ...]:
-    """The columns a plan adds to those kept."""
-    if plan.task == "embed":
-        return (ROW, VECTOR, "truncated", UNREADABLE, ERROR)
-    return (ROW, "cosine", "similarity", "percentile", "probability", "extrapolated", "flags_a", "flags_b", ERROR)
-
-
 class Engine:
     """Encoder, calibration and readers, opened once."""
 
@@ -64,7 +56,7 @@ class Engine:
         self.plan = plan
         artifact = EncoderStore(store).find(f"{plan.encoder}@{plan.digest}")
         providers = PROVIDERS[plan.device]
-        self.vectors = Vectors(
+        self.vectors = PartEncoder(
             FastTokenizer(artifact.tokenizer, artifact.spec.max_length, artifact.every_prompt),
             OnnxEncoder(artifact.encoder, providers, threads, artifact.spec.pad_token_id),
             VectorCodec(plan.options.precision, artifact.spec.dim),
@@ -120,7 +112,7 @@ class Engine:
                 )
 
     def _embedded(
-        self, pooled: Matrix, texts: list[Pooled], sides: Sequence[Any], good: Any, count: int
+        self, pooled: Vectors, texts: list[Pooled], sides: Sequence[Any], good: Any, count: int
     ) -> dict[str, pa.Array]:
         found = self.calibration.latents(pooled) if self.plan.options.space == "calibrated" else pooled
         found = normalized(found) if self.plan.options.normalize else found
@@ -134,7 +126,7 @@ class Engine:
         }
 
     def _scored(
-        self, pooled: Matrix, texts: list[Pooled], sides: Sequence[Any], good: Any, count: int
+        self, pooled: Vectors, texts: list[Pooled], sides: Sequence[Any], good: Any, count: int
     ) -> dict[str, pa.Array]:
         if not len(good):
             numbers = {n: pa.nulls(count, pa.float32()) for n in ("cosine", "similarity")}
@@ -170,3 +162,46 @@ def calibration_of(store: Path, calibrator: Path, plan: Plan) -> Calibration:
     source = StoredCalibrations(DomainStore(store), OnnxCalibrator(calibrator, PROVIDERS[plan.device]), plan.digest)
     registry = Registry(source, plan.digest)
     return asyncio.run(registry.resolve(DomainRef(plan.domain, plan.version)))
+
+
+class PartEncoder:
+    """Tokenizer and encoder of one engine. Safe from several threads."""
+
+    def __init__(
+        self, tokenize: FastTokenizer, encode: OnnxEncoder, codec: VectorCodec, prompt: str, batch_tokens: int
+    ) -> None:
+        self.tokenize, self.encode, self.codec = tokenize, encode, codec
+        self.prompt, self.batch_tokens = prompt, batch_tokens
+
+    def __call__(self, texts: Sequence[str]) -> tuple[Vectors, list[Pooled]]:
+        """N texts -> (N, D), and each with its tokens. Raises TokenizerFailure or BackendFailure."""
+        tokens = self._tokens([self.prompt + text for text in texts])
+        lengths = [len(one.ids) for one in tokens]
+        vectors: Vectors = np.empty((len(texts), self.encode.dim), np.float32)
+        for rows in batches(lengths, self.batch_tokens):
+            vectors[rows] = self.encode([tokens[row].ids for row in rows])
+        vectors = self.codec.round(vectors)
+        every = zip(vectors, tokens, strict=True)
+        return vectors, [Pooled(vector, len(one.ids), one.truncated, one.unreadable) for vector, one in every]
+
+    def _tokens(self, texts: list[str]) -> list[Tokens]:
+        try:
+            found = self.tokenize(texts, "right")
+        except TokenizerFailure as error:
+            raise TokenizerFailure(f"{error} (one of {len(texts)} rows)") from error
+        # A text of nothing but control characters has no tokens where no special ones are added.
+        return [one if one.ids else one._replace(ids=[self.encode.pad_token_id]) for one in found]
+
+
+def batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
+    """Rows of like length together, at most so many padded tokens a batch; the shortest first, so that the last text
+    decides. A single longer text is a batch of its own."""
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)  # stable: of equals the earlier row first
+    batch: list[int] = []
+    for row in order:
+        if batch and (len(batch) + 1) * lengths[row] > max_tokens:
+            yield batch
+            batch = []
+        batch.append(row)
+    if batch:
+        yield batch

@@ -1,6 +1,6 @@
 """What a bulk command reads: its files, their form, and the parts they are cut into."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from typing import Any, BinaryIO, Protocol
@@ -60,20 +60,6 @@ class Reader(Protocol):
         """Parts of at most so many rows: rows, start, stop."""
 
     def read(self, place: Place, path: str, part: Part, columns: Sequence[str], keep: Sequence[str]) -> Records: ...
-
-
-def reader_of(form: str, delimiter: str) -> Reader:
-    if form == "parquet":
-        from service.bulk.parquet_rows import ParquetReader  # noqa: PLC0415 - one of the three is needed
-
-        return ParquetReader()
-    if form == "csv":
-        from service.bulk.csv_rows import CsvReader  # noqa: PLC0415
-
-        return CsvReader(delimiter)
-    from service.bulk.json_rows import JsonReader  # noqa: PLC0415
-
-    return JsonReader()
 
 
 def sources_of(address: str) -> tuple[Place, list[Source]]:
@@ -170,3 +156,39 @@ def cut(reader: Reader, place: Place, sources: Sequence[Source], rows: int) -> l
     if not parts:
         raise EmptyInput(f"{sources[0].path}: no rows")
     return parts
+
+
+BAD = ("malformed", "null", "not_text", "empty", "too_long", "not_unicode")
+
+
+def fault(cell: Any, longest: int) -> str | None:
+    """Why a cell cannot be embedded; None where it can. The API's own rules (422 and 400 there)."""
+    if cell is None:
+        return "null"
+    if not isinstance(cell, str):
+        return "not_text"
+    if not cell or cell.isspace():
+        return "empty"
+    if len(cell) > longest:
+        return "too_long"
+    try:
+        cell.encode()
+    except UnicodeEncodeError:
+        return "not_unicode"
+    return None
+
+
+def faults(records: Records, rows: int, longest: int) -> list[str | None]:
+    """For each row the reason why it has no result; with several columns the first fault counts."""
+    columns: Mapping[str, Any] = records.cells
+    found: list[str | None] = [None] * rows
+    for row in range(rows):
+        if row in records.broken:
+            found[row] = "malformed"
+            continue
+        for name, cells in columns.items():
+            reason = fault(cells[row], longest)
+            if reason is not None:
+                found[row] = reason if len(columns) == 1 else f"{name}: {reason}"
+                break
+    return found

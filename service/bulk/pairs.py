@@ -12,15 +12,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from service.adapters.artifacts import from_facts
+from service.adapters.storage.artifacts import from_facts
 from service.bulk.places import Place
 from service.bulk.plan import DONE, PLAN, SUCCESS, Plan, check_same
 from service.bulk.search import MARGIN, Cells, index_of
 from service.bulk.writing import UNREADABLE, VECTOR, encoded
-from service.core.advice import Advice, advise
-from service.core.calibration import Calibration, Matrix
+from service.core.arrays import Vectors
 from service.core.errors import Conflict, InvalidInput
-from service.core.similarity import normalized, score
+from service.core.scoring.advice import Advice, advise
+from service.core.scoring.calibration import Calibration
+from service.core.scoring.similarity import normalized, score
 
 FORMAT = 1
 VECTORS = "_vectors"
@@ -79,7 +80,7 @@ def threshold_of(calibration: Calibration, fmr: float) -> Advice:
     return advice
 
 
-def load(vectors: Place, plan: Plan, keep: Sequence[str]) -> tuple[Any, Matrix, pa.Table]:
+def load(vectors: Place, plan: Plan, keep: Sequence[str]) -> tuple[Any, Vectors, pa.Table]:
     """Rows with a text that the encoder can read, their vectors (N, D), and their kept columns."""
     rows, parts, kept = [], [], []
     for part in plan.parts:
@@ -159,7 +160,7 @@ def find(
     return found
 
 
-def in_blocks(calibration: Calibration, pooled: Matrix) -> Matrix:
+def in_blocks(calibration: Calibration, pooled: Vectors) -> Vectors:
     """Calibrated latents at unit length (N, D)."""
     unit = np.empty_like(pooled)
     for start in range(0, len(pooled), BLOCK):
@@ -167,7 +168,7 @@ def in_blocks(calibration: Calibration, pooled: Matrix) -> Matrix:
     return unit
 
 
-def scored(calibration: Calibration, pooled: Matrix, left: Any, right: Any, fmr: float) -> dict[str, Any]:
+def scored(calibration: Calibration, pooled: Vectors, left: Any, right: Any, fmr: float) -> dict[str, Any]:
     """The pairs that stay once they are scored as /similarity scores them."""
     needed, places = np.unique(np.concatenate([left, right]), return_inverse=True)
     a, b = np.split(places.astype(np.intp), 2)

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, cast
 
 import fsspec
 
-from service.adapters.artifacts import fsync, write_atomically
+from service.adapters.storage.artifacts import fsync, write_atomically
 from service.core.errors import Conflict, Unavailable
 
 

@@ -1,21 +1,34 @@
 """What a bulk job does, down to the bytes it writes: a job that was interrupted goes on only with the same plan."""
 
+import asyncio
 import importlib.metadata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal, Self
 
 import orjson
 
-from service.bulk.inputs import Part, Source
+from service.adapters.domains.calibrations import StoredCalibrations
+from service.adapters.domains.store import DomainStore
+from service.adapters.encoder.device import GPU_TOKENS
+from service.adapters.encoder.onnx_engine import CUDA, OnnxCalibrator
+from service.adapters.encoder.store import EncoderArtifact, EncoderStore
+from service.bulk.inputs import Part, Source, check_columns, cut, form_of, sources_of
 from service.bulk.places import Place
-from service.core.errors import Conflict, CorruptArtifact
+from service.bulk.readers import reader_of
+from service.bulk.writing import UNREADABLE, VECTOR
+from service.core.errors import Conflict, CorruptArtifact, InvalidInput
+from service.core.scoring.calibration import Calibration, DomainRef
+from service.core.scoring.registry import Registry
 
 PLAN, DONE, SUCCESS = "_plan.json", "_done", "_SUCCESS"
 FORMAT = 1  # of what is written; raise it when the same plan gives other bytes
 PART_ROWS = 4096  # rows a part: 6 MB of vectors of 384, some seconds of a core
 BATCH_TOKENS = 256  # padded, on a CPU; 128, what serving takes, costs 5 % more processor time, 2048 15 %
 DECIDE_BYTES = ("isosim", "onnxruntime", "onnxruntime-gpu", "pyarrow", "tokenizers")
+
+ROW, ERROR = "row", "error"  # columns
 
 Task = Literal["embed", "score"]
 
@@ -93,6 +106,13 @@ class Plan:
         }
 
 
+def result_columns(plan: Plan) -> tuple[str, ...]:
+    """The columns a plan adds to those kept."""
+    if plan.task == "embed":
+        return (ROW, VECTOR, "truncated", UNREADABLE, ERROR)
+    return (ROW, "cosine", "similarity", "percentile", "probability", "extrapolated", "flags_a", "flags_b", ERROR)
+
+
 def software() -> dict[str, str]:
     """Releases of what computes and writes."""
     found = {}
@@ -136,3 +156,94 @@ def check_same(stored: Mapping[str, Any], wanted: Mapping[str, Any], where: str)
     if told:
         differs = "; ".join(told)
         raise Conflict(f"{where} was begun with another plan ({differs}); go on with that one, or name a new folder")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A bulk command as it was given."""
+
+    task: Task
+    input: str
+    columns: Sequence[str]
+    keep: Sequence[str]
+    form: str | None  # None: as the names say
+    delimiter: str | None  # None: a tab for .tsv, else a comma
+    write: str
+    space: str
+    normalize: bool
+    domain: DomainRef
+    device: Literal["auto", "cpu", "gpu"]
+    part_rows: int = PART_ROWS
+    batch_tokens: int = 0  # 0: as serving does on this device
+    max_characters: int = 10_000
+    precision: Literal["float32", "float16"] = "float32"
+
+
+def device_of(asked: str) -> Literal["cpu", "gpu"]:
+    """`auto` is a GPU where this process has ONNX Runtime's package for it."""
+    import onnxruntime  # noqa: PLC0415 - commands that only look need it not
+
+    if asked == "cpu" or (asked == "auto" and CUDA not in onnxruntime.get_available_providers()):
+        return "cpu"
+    return "gpu"
+
+
+def resolved(store: Path, artifact: EncoderArtifact, domain: DomainRef) -> Calibration:
+    """The version a reference means now. Raises NotFound, EncoderMismatch or CorruptArtifact."""
+    calibrator = OnnxCalibrator(artifact.calibrator, ["CPUExecutionProvider"])
+    source = StoredCalibrations(DomainStore(store), calibrator, artifact.digest)
+    return asyncio.run(Registry(source, artifact.digest).resolve(domain))
+
+
+def plan_for(asked: Asked, store: Path, encoder: str, output: Place) -> tuple[Plan, Calibration]:
+    """The plan in OUTPUT, where it is the same; else a new one, written there.
+
+    A job that was begun with a domain's champion goes on with the version that was champion then.
+
+    Raises:
+        Conflict: OUTPUT belongs to another plan, or holds other files.
+        EmptyInput, InvalidInput: the input has no rows, or not the columns.
+    """
+    place, sources = sources_of(asked.input)
+    form = form_of(sources, asked.form)
+    delimiter = asked.delimiter or ("\t" if form == "csv" and sources[0].path.lower().endswith(".tsv") else ",")
+    earlier = stored_plan(output)
+    artifact = EncoderStore(store).find(encoder)
+    domain = asked.domain
+    if earlier is not None and earlier.domain == domain.name and domain.version == "champion":
+        domain = DomainRef(domain.name, earlier.version)
+    calibration = resolved(store, artifact, domain)
+    device = device_of(asked.device)
+    wanted: dict[str, Any] = {
+        "task": asked.task,
+        "input": tuple(addressed(place, source) for source in sources),
+        "options": Options(
+            tuple(asked.columns), tuple(asked.keep), form, delimiter, asked.write, asked.space, asked.normalize,
+            asked.max_characters, asked.precision,
+        ),
+        "encoder": artifact.id,
+        "digest": artifact.digest,
+        "domain": calibration.domain,
+        "version": calibration.version,
+        "method": calibration.method,
+        "device": device,
+        "batch_tokens": asked.batch_tokens or (GPU_TOKENS if device == "gpu" else BATCH_TOKENS),
+        "part_rows": asked.part_rows,
+        "software": software(),
+    }  # fmt: skip
+    if earlier is not None:
+        check_same(vars(earlier), wanted, output.address)
+        return earlier, calibration
+    reader = reader_of(form, delimiter)
+    check_columns(reader, place, sources, asked.columns, asked.keep)
+    plan = Plan(**wanted, parts=tuple(cut(reader, place, sources, asked.part_rows)))
+    taken = [name for name in asked.keep if name in result_columns(plan)]
+    if taken:
+        raise InvalidInput(f"a kept column cannot be called {taken[0]!r}: the result has one")
+    output.create(PLAN, plan.dumped())
+    return plan, calibration
+
+
+def addressed(place: Place, source: Source) -> Source:
+    """The same file under an address that another process understands."""
+    return Source(str(place.fs.unstrip_protocol(source.path)), source.size, source.stamp)

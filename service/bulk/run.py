@@ -11,8 +11,8 @@ from typing import Any
 
 import orjson
 
-from service.adapters.artifacts import from_facts
-from service.adapters.object_storage import remote
+from service.adapters.storage.artifacts import from_facts
+from service.adapters.storage.object_storage import remote
 from service.bulk.cluster import Engines, cluster, engines, mapped
 from service.bulk.engine import Outcome
 from service.bulk.places import Place

@@ -7,12 +7,12 @@ from typing import Any
 import orjson
 
 from service.bulk.cluster import mapped
-from service.bulk.inputs import Part, Source, reader_of
+from service.bulk.inputs import Part, Source, faults
 from service.bulk.places import Place
-from service.bulk.rows import faults
+from service.bulk.readers import reader_of
 from service.bulk.run import Running
 from service.core.errors import BackendFailure, IsosimError
-from service.core.sampling import by_rank, rank
+from service.core.jobs.requirements import by_rank, rank
 
 SCAN_ROWS = 65_536  # of a part: hashing is quick
 SPARE = 4  # times the wanted texts are let through at first; twins leave fewer

@@ -10,11 +10,8 @@ from typing import Any
 
 import faiss
 import numpy as np
-import numpy.typing as npt
 
-from service.core.calibration import Matrix
-
-Rows = npt.NDArray[np.intp]
+from service.core.arrays import Rows, Vectors
 
 MARGIN = 1e-5  # of a similarity: products of unit float32 vectors are off by less; what is found is scored again
 QUERIES = 256  # searched at once: a crowd of copies gives this many rows of hits and no more
@@ -37,7 +34,7 @@ class Recall:
 class Exact:
     """Every pair; the index grows block by block, so that each pair is looked at once."""
 
-    def __init__(self, unit: Matrix) -> None:
+    def __init__(self, unit: Vectors) -> None:
         self.unit = unit
         self.index = faiss.IndexFlatIP(unit.shape[1])
 
@@ -54,7 +51,7 @@ class Exact:
 class Cells:
     """An inverted file: a query looks into the nearest cells alone, as many as the wanted recall takes."""
 
-    def __init__(self, unit: Matrix, radius: float, wanted: float, seed: int) -> None:
+    def __init__(self, unit: Vectors, radius: float, wanted: float, seed: int) -> None:
         self.unit = unit
         count = max(1, int(4 * np.sqrt(len(unit))))
         count = min(count, max(1, len(unit) // FEWEST_PER_CELL))
@@ -88,7 +85,7 @@ class Cells:
         yield from hits(self.index, self.unit, start, stop, radius)
 
 
-def hits(index: Any, unit: Matrix, start: int, stop: int, radius: float) -> Iterator[tuple[Rows, Rows]]:
+def hits(index: Any, unit: Vectors, start: int, stop: int, radius: float) -> Iterator[tuple[Rows, Rows]]:
     """Each pair once: with the later row as the query."""
     for at in range(start, stop, QUERIES):
         end = min(at + QUERIES, stop)
@@ -104,7 +101,7 @@ def counts(limits: Any) -> Rows:
     return at[1:] - at[:-1]
 
 
-def every_hit(unit: Matrix, rows: Rows, radius: float) -> int:
+def every_hit(unit: Vectors, rows: Rows, radius: float) -> int:
     """How many pairs the rows are in, counted from their side; themselves not."""
     count = 0
     for start in range(0, len(unit), COLUMNS):
@@ -112,7 +109,9 @@ def every_hit(unit: Matrix, rows: Rows, radius: float) -> int:
     return count - len(rows)
 
 
-def index_of(unit: Matrix, radius: float, *, exact_up_to: int, wanted: float, seed: int, threads: int) -> Exact | Cells:
+def index_of(
+    unit: Vectors, radius: float, *, exact_up_to: int, wanted: float, seed: int, threads: int
+) -> Exact | Cells:
     """The exact index for at most so many rows."""
     faiss.omp_set_num_threads(threads)
     return Exact(unit) if len(unit) <= exact_up_to else Cells(unit, radius, wanted, seed)

@@ -5,9 +5,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from service.adapters.domain_store import DomainStore
-from service.adapters.encoder_store import JOINED, EncoderStore
-from service.adapters.object_storage import remote
+from service.adapters.domains.store import DomainStore
+from service.adapters.encoder.store import JOINED, EncoderStore
+from service.adapters.storage.object_storage import remote
 
 Files = dict[str, bytes]
 

@@ -9,13 +9,13 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from service.core.calibration import Matrix
+from service.core.arrays import Vectors
 
 FORMS = ("parquet", "csv", "jsonl")
 VECTOR, UNREADABLE = "vector", "unreadable"
 
 
-def vector_column(vectors: Matrix, rows: "np.ndarray[Any, np.dtype[np.intp]]", count: int) -> pa.Array:
+def vector_column(vectors: Vectors, rows: "np.ndarray[Any, np.dtype[np.intp]]", count: int) -> pa.Array:
     """(N, D) vectors at `rows` of a column of `count` entries; null in the others."""
     dim = vectors.shape[1]
     every = np.zeros((count, dim), np.float32)

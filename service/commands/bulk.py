@@ -5,22 +5,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from service.adapters.device import usable_cores
-from service.adapters.encoder_store import EncoderStore
-from service.adapters.object_storage import remote
-from service.commands.bulk_ends import line_of, say_failed, search_of
+from service.adapters.encoder.device import usable_cores
+from service.adapters.encoder.store import EncoderStore
+from service.adapters.storage.object_storage import remote
 from service.commands.calibration import check_choices
-from service.commands.completion import domain_names, versions
-from service.commands.console import print_json, remark
-from service.commands.exits import EPILOG
-from service.commands.progress import bar
-from service.commands.shared import AsJson, EncoderId, Store, need_training, prune, stored
-from service.core.advice import SMALLEST_FMR
-from service.core.calibration import DomainRef
+from service.commands.shared import AsJson, EncoderId, Store, domain_names, need_training, prune, stored, versions
+from service.commands.terminal import EPILOG, bar, print_json, remark
 from service.core.errors import Unavailable
-from service.core.jobs import METHODS, NORMALIZATIONS, PROMOTIONS
-from service.core.sampling import MOST_SENTENCES
-from service.core.similarity import notices_of
+from service.core.jobs.job import METHODS, NORMALIZATIONS, PROMOTIONS
+from service.core.jobs.requirements import MOST_SENTENCES
+from service.core.scoring.advice import SMALLEST_FMR
+from service.core.scoring.calibration import DomainRef
+from service.core.scoring.similarity import notices_of
 from service.settings import Settings
 
 if TYPE_CHECKING:
@@ -193,7 +189,7 @@ def pairs(
     need_bulk()
     from service.bulk.pairs import VECTORS, Wanted, find, threshold_of  # noqa: PLC0415
     from service.bulk.places import Place  # noqa: PLC0415
-    from service.bulk.planning import Asked, plan_for, resolved  # noqa: PLC0415
+    from service.bulk.plan import Asked, plan_for, resolved  # noqa: PLC0415
     from service.bulk.run import run  # noqa: PLC0415
 
     place = Place(output)
@@ -265,7 +261,7 @@ def carry_out(
     settings = stored(model_store=model_store, encoder=encoder)
     need_bulk()
     from service.bulk.places import Place  # noqa: PLC0415 - an extra
-    from service.bulk.planning import Asked, plan_for  # noqa: PLC0415
+    from service.bulk.plan import Asked, plan_for  # noqa: PLC0415
     from service.bulk.run import run  # noqa: PLC0415
 
     asked = Asked(
@@ -294,3 +290,30 @@ def need_bulk() -> None:
     missing = [name for name in ("pyarrow", "fsspec", "ray") if importlib.util.find_spec(name) is None]
     if missing:
         raise Unavailable(f"this command needs {', '.join(missing)}: pip install 'isosim[ray]'")
+
+
+def search_of(recall: dict[str, Any] | None) -> str:
+    """How the pairs were looked for."""
+    if recall is None:
+        return "exact search"
+    looked = f"{recall['looked_at']} of {recall['cells']} cells a row"
+    if recall["found"] is None:
+        return f"{looked}, recall unknown: {recall['asked']:,} rows that were looked at whole are in no pair"
+    return f"{looked}, recall {recall['found']:.4f} of the {recall['pairs']:,} pairs of {recall['asked']:,} rows"
+
+
+def say_failed(failed: dict[str, int]) -> None:
+    for reason, count in failed.items():
+        remark(f"isosim: {count:,} rows have no result: {reason}")
+
+
+def line_of(facts: dict[str, Any], name: str) -> str:
+    """What a person is told at the end."""
+    there = f"{facts['output']}: {facts['rows']:,} rows in {facts['parts']:,} files, {facts['bytes'] / 1e6:,.1f} MB"
+    there = f"{there}, {name}"
+    if not facts["computed"]:
+        return f"{there}; all were there already"
+    return (
+        f"{there}; {facts['computed']:,} rows in {facts['seconds']:,.1f} s, {facts['rate']:,.0f} rows/s, "
+        f"{facts['sentences'] / facts['seconds']:,.0f} sentences/s on {facts['engines']} engines"
+    )

@@ -1,26 +1,38 @@
 """`isosim calibrate`, `label` and `threshold`: a calibration from files, without a server."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from service.adapters.domain_store import DomainStore
-from service.adapters.encoder_store import EncoderStore
+from service.adapters.domains.store import DomainStore
+from service.adapters.encoder.store import EncoderStore
 from service.adapters.text_lines import STDIN, each_line
-from service.commands.completion import domain_names, encoder_ids, versions
-from service.commands.console import print_json
 from service.commands.domains import repetition
-from service.commands.equating import carry_over
-from service.commands.progress import bar
-from service.commands.shared import AsJson, EncoderId, Store, need_training, prune, stored
-from service.commands.versions import stored_version
-from service.core.advice import SMALLEST_FMR, advise, rounded
-from service.core.calibration import DomainRef
-from service.core.jobs import METHODS, NORMALIZATIONS, PROMOTIONS, JobRequest, LabelledPair
-from service.core.tables import LOOKED_AT, check_sentences_only
+from service.commands.shared import (
+    AsJson,
+    EncoderId,
+    Store,
+    domain_names,
+    encoder_ids,
+    need_training,
+    prune,
+    stored,
+    stored_version,
+    versions,
+)
+from service.commands.terminal import bar, print_json, show
+from service.core.errors import Conflict
+from service.core.jobs.job import METHODS, NORMALIZATIONS, PROMOTIONS, JobRequest, LabelledPair
+from service.core.jobs.tables import LOOKED_AT, check_sentences_only
+from service.core.scoring.advice import SMALLEST_FMR, advise, rounded
+from service.core.scoring.calibration import DomainRef
+from service.core.scoring.reference import ReferenceDistribution
+from service.migration.equating import Equated, equate, table
+from service.settings import Settings
 
 Labels = Annotated[Path | None, typer.Option(help="labelled pairs: label, sentence, sentence in each line, by tabs")]
 
@@ -101,8 +113,8 @@ def fit_here(
     """Runs a calibration in this process, with a progress bar, and says what came out."""
     need_training()
     settings = stored(model_store=model_store, encoder=encoder)
-    from service.modelling.job import Posted, calibrate_job  # noqa: PLC0415
-    from service.modelling.quality.sources import read_pairs  # noqa: PLC0415
+    from service.measurements.sources import read_pairs  # noqa: PLC0415
+    from service.modelling.calibration.job import Posted, calibrate_job  # noqa: PLC0415
 
     artifact = EncoderStore(settings.model_store).find(settings.encoder)
     domains = DomainStore(settings.model_store)
@@ -174,3 +186,41 @@ def threshold(
         f"{ref.name}@{version}: similarity ≥ {advice.similarity:.4f} "
         f"(95 % interval {low:.4f} to {high:.4f}; from {advice.pairs:,} pairs{beyond})"
     )
+
+
+def carry_over(settings: Settings, domain: str, to: str, similarity: float | None, *, raw: bool, as_json: bool) -> None:
+    """Prints the new encoder's threshold for one of the old, or a table at the usual false-match rates.
+
+    Raises:
+        NotFound: the domain has no such version for one of the encoders.
+        Conflict: a version has no reference.
+    """
+    if similarity is not None and not -1 <= similarity <= 1:
+        raise typer.BadParameter("a similarity lies in -1 to 1", param_hint="--similarity")
+    name, version, old = reference_of(settings, domain, raw=raw)
+    new_name, new_version, new = reference_of(settings.model_copy(update={"encoder": to}), name, raw=raw)
+    found = table(old, new) if similarity is None else [equate(old, new, similarity)]
+    if as_json:
+        sides = {"old": f"{name}@{version}", "new": f"{new_name}@{new_version}"}
+        print_json({**sides, "thresholds": [asdict(one) for one in found]})
+        return
+    show(
+        ("false-match rate", f"{name}@{version}", f"{new_name}@{new_version}", "95 % interval", ""),
+        [row(one) for one in found],
+        head=True,
+    )
+
+
+def row(one: Equated) -> tuple[str, ...]:
+    low, high = one.interval
+    beyond = "extrapolated" if one.extrapolated else ""
+    return f"{one.fmr:.3g}", f"{one.similarity:.4f}", f"{one.equivalent:.4f}", f"{low:.4f} to {high:.4f}", beyond
+
+
+def reference_of(settings: Settings, domain: str, *, raw: bool) -> tuple[str, int, ReferenceDistribution]:
+    ref, version, _ = stored_version(settings, domain)
+    model = DomainStore(settings.model_store).load(ref.name, version).model
+    found = model.raw_reference if raw else model.reference
+    if found is None:
+        raise Conflict(f"{ref.name}@{version} has no reference; calibrate the domain for encoder {settings.encoder}")
+    return ref.name, version, found

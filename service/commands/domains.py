@@ -4,18 +4,27 @@ from typing import Annotated, Any
 
 import typer
 
-from service.adapters.domain_removal import remove_domain
-from service.adapters.domain_store import Aliases, DomainStore
-from service.adapters.encoder_store import EncoderArtifact, EncoderStore
-from service.adapters.job_store import JobStore
-from service.adapters.migration_store import MigrationStore
-from service.commands.completion import domain_names, version_numbers, versions
-from service.commands.console import print_json, show
-from service.commands.exits import EPILOG, complain
-from service.commands.shared import AsJson, EncoderId, Store, Yes, confirmed, stored
-from service.commands.versions import known, stored_version
-from service.core.calibration import DomainRef
+from service.adapters.domains.migrations import MigrationStore
+from service.adapters.domains.removal import remove_domain
+from service.adapters.domains.store import Aliases, DomainStore
+from service.adapters.encoder.store import EncoderArtifact, EncoderStore
+from service.adapters.jobs.store import JobStore
+from service.commands.shared import (
+    AsJson,
+    EncoderId,
+    Store,
+    Yes,
+    confirmed,
+    domain_names,
+    known,
+    stored,
+    stored_version,
+    version_numbers,
+    versions,
+)
+from service.commands.terminal import EPILOG, complain, print_json, show
 from service.core.errors import InvalidInput, NotFound, Unavailable
+from service.core.scoring.calibration import DomainRef
 from service.settings import Settings
 
 app = typer.Typer(
@@ -272,8 +281,8 @@ def alone(settings: Settings, domain: str) -> str:
 
 def servable(store: DomainStore, artifact: EncoderArtifact, name: str, version: int) -> None:
     """Raises NotFound, EncoderMismatch or CorruptArtifact, as the API does before a change."""
-    from service.adapters.calibration_source import StoredCalibrations  # noqa: PLC0415 - ONNX Runtime; a list needs none
-    from service.adapters.onnx_engine import OnnxCalibrator  # noqa: PLC0415
+    from service.adapters.domains.calibrations import StoredCalibrations  # noqa: PLC0415 - ONNX Runtime; a list needs none
+    from service.adapters.encoder.onnx_engine import OnnxCalibrator  # noqa: PLC0415
 
     calibrator = OnnxCalibrator(artifact.calibrator, ["CPUExecutionProvider"])
     StoredCalibrations(store, calibrator, artifact.digest).load(name, version)

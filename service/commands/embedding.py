@@ -1,20 +1,22 @@
 """`isosim embed`: vectors of sentences in files and pipes."""
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, BinaryIO, Literal, Protocol
 
+import numpy as np
 import typer
 
 from service.adapters.text_lines import STDIN, opened
-from service.commands.completion import versions
-from service.commands.console import print_json, remark
 from service.commands.in_process import CHUNK, InProcess
-from service.commands.progress import bar
-from service.commands.shared import AsJson, EncoderId, Store, stored
-from service.commands.vectors import vector_file
-from service.core.calibration import Calibration, Matrix
+from service.commands.shared import AsJson, EncoderId, Store, stored, versions
+from service.commands.terminal import bar, dumped, print_json, remark
+from service.core.arrays import Vectors
 from service.core.errors import EmptyInput
-from service.core.similarity import normalized
+from service.core.scoring.calibration import Calibration
+from service.core.scoring.similarity import normalized
 
 SUFFIXES = (".npy", ".jsonl")
 
@@ -71,9 +73,67 @@ def check(chunk: list[str], name: str, before: int) -> None:
             raise EmptyInput(f"{name}, line {number}: empty; each line needs a sentence, as each gets a row")
 
 
-def vectors(parts: InProcess, chunk: list[str], calibration: Calibration | None, *, unit: bool) -> Matrix:
+def vectors(parts: InProcess, chunk: list[str], calibration: Calibration | None, *, unit: bool) -> Vectors:
     """(N, D), as POST /embed gives them."""
     embedded = parts.embed(chunk)
     found = embedded.vectors if calibration is None else calibration.latents(embedded.vectors)
     found = normalized(found) if unit else found
     return found[embedded.rows]
+
+
+class VectorFile(Protocol):
+    def write(self, vectors: Vectors) -> None: ...
+
+
+class JsonVectors:
+    """A list of numbers a line."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file = file
+
+    def write(self, vectors: Vectors) -> None:
+        self.file.write(b"".join(dumped(vector) + b"\n" for vector in vectors))
+        self.file.flush()
+
+
+class NumpyVectors:
+    """Rows of a `.npy` file; its header, which NumPy pads for this, gets the count at the end."""
+
+    def __init__(self, file: BinaryIO, dim: int) -> None:
+        self.file, self.dim, self.count = file, dim, 0
+        self._head()
+        self._length = file.tell()
+
+    def _head(self) -> None:
+        shape = {"descr": "<f4", "fortran_order": False, "shape": (self.count, self.dim)}
+        np.lib.format.write_array_header_1_0(self.file, shape)
+
+    def write(self, vectors: Vectors) -> None:
+        self.file.write(np.ascontiguousarray(vectors, "<f4").tobytes())
+        self.count += len(vectors)
+
+    def finish(self) -> None:
+        self.file.seek(0)
+        self._head()
+        if self.file.tell() != self._length:
+            raise OSError(f"NumPy's header for {self.count} rows does not fit where the one for none was")
+
+
+@contextmanager
+def vector_file(output: Path | None, dim: int) -> Iterator[VectorFile]:
+    """Yields what takes the vectors. A named file appears whole, once everything was written, or not at all."""
+    if output is None:
+        yield JsonVectors(sys.stdout.buffer)
+        return
+    part = output.with_name(f".{output.name}.part")
+    try:
+        with part.open("wb") as file:
+            if output.suffix == ".npy":
+                rows = NumpyVectors(file, dim)
+                yield rows
+                rows.finish()
+            else:
+                yield JsonVectors(file)
+        part.replace(output)
+    finally:
+        part.unlink(missing_ok=True)

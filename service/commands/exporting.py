@@ -5,13 +5,19 @@ from typing import Annotated, Literal
 
 import typer
 
-from service.adapters.domain_store import DomainStore
-from service.adapters.encoder_store import EncoderStore
-from service.commands.completion import versions
-from service.commands.console import print_json, remark
-from service.commands.progress import bar
-from service.commands.shared import AsJson, EncoderId, Store, need_training, settings_with, stored
-from service.commands.versions import stored_version
+from service.adapters.domains.store import DomainStore
+from service.adapters.encoder.store import EncoderStore
+from service.commands.shared import (
+    AsJson,
+    EncoderId,
+    Store,
+    need_training,
+    settings_with,
+    stored,
+    stored_version,
+    versions,
+)
+from service.commands.terminal import bar, print_json, remark
 
 Precision = Literal["fp32", "int8", "fp16", "auto"]
 
@@ -44,8 +50,9 @@ def export(
     need_training()
     settings = settings_with(model_store=model_store)
     with bar("reading the checkpoint") as progress:
-        from service.modelling import checkpoints, store  # noqa: PLC0415 - torch takes seconds; the bar says so
-        from service.modelling import encoder as encoders  # noqa: PLC0415
+        from service.modelling import store  # noqa: PLC0415 - torch takes seconds; the bar says so
+        from service.modelling.encoder import checkpoints  # noqa: PLC0415 - torch takes seconds; the bar says so
+        from service.modelling.encoder import encoder as encoders  # noqa: PLC0415
 
         checkpoint = checkpoints.resolve(encoder, revision)
         spec = encoders.describe(checkpoint, pooling=pooling, layers=layers, max_length=max_length, prompt=prompt)
@@ -58,7 +65,7 @@ def export(
             settings.model_store, name or encoder_id(encoder, layers, pooling), checkpoint, spec, say
         )
         if precision != "fp32":
-            from service.modelling.reduced import Evidence, export_reduced  # noqa: PLC0415
+            from service.modelling.encoder.reduced import Evidence, export_reduced  # noqa: PLC0415
 
             reduced = export_reduced(settings.model_store, artifact, precision, Evidence(text, sts), say)
             artifact = reduced or artifact
@@ -84,7 +91,7 @@ def bundle(
     if not output.parent.is_dir():  # found out now, not after the work
         raise FileNotFoundError(2, "No such folder", str(output.parent))
     with bar("reading the graph") as progress:
-        from service.modelling.bundle import bundle as write  # noqa: PLC0415 - torch takes seconds; the bar says so
+        from service.modelling.store import bundle as write  # noqa: PLC0415 - torch takes seconds; the bar says so
 
         progress("writing the graph", None)
         artifact = EncoderStore(settings.model_store).find(settings.encoder)

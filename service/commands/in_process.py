@@ -5,18 +5,17 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Self
 
-from service.adapters.calibration_source import StoredCalibrations
-from service.adapters.device import plan_execution, usable_cores
-from service.adapters.domain_store import DomainStore
-from service.adapters.encoder_store import EncoderStore
-from service.adapters.onnx_engine import OnnxCalibrator, OnnxEncoder, choose_providers
-from service.adapters.tokenizer import FastTokenizer
-from service.commands.versions import known
-from service.core.calibration import Calibration
-from service.core.embedding import Embedded, Embedder
-from service.core.memory_cache import MemoryCache
-from service.core.registry import Registry
-from service.core.texts import Text, VectorCodec
+from service.adapters.domains.calibrations import StoredCalibrations
+from service.adapters.domains.store import DomainStore
+from service.adapters.encoder.device import plan_execution, usable_cores
+from service.adapters.encoder.onnx_engine import OnnxCalibrator, OnnxEncoder, choose_providers
+from service.adapters.encoder.store import EncoderStore
+from service.adapters.encoder.tokenizer import FastTokenizer
+from service.commands.shared import known
+from service.core.encoding.embedding import Embedded, Embedder, MemoryCache
+from service.core.encoding.texts import Text, VectorCodec
+from service.core.scoring.calibration import Calibration
+from service.core.scoring.registry import Registry
 from service.settings import Settings
 
 CHUNK = 256  # pairs, or texts, on their way at a time

@@ -8,13 +8,12 @@ from typing import Annotated
 
 import typer
 
-from service.adapters.artifacts import locked, write_atomically
 from service.adapters.key_file import KeyFile
-from service.commands.console import print_json, show
-from service.commands.exits import EPILOG
+from service.adapters.storage.artifacts import locked, write_atomically
 from service.commands.shared import AsJson
+from service.commands.terminal import EPILOG, print_json, show
 from service.core.errors import InvalidInput, Unavailable
-from service.core.grants import SCOPES, Grant, parse_grant
+from service.core.limits.grants import SCOPES, Grant, parse_grant
 from service.settings import Settings
 
 PREFIX = "isk_"  # tells people and secret scanners what this is

@@ -1,10 +1,20 @@
 """Sentence pairs out of files and pipes, in order, as they come in."""
 
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
 
 from service.adapters.text_lines import TextLines
+from service.commands.in_process import InProcess
+from service.commands.terminal import dumped, tabbed
 from service.core.errors import InvalidInput
+from service.core.scoring.advice import rarity
+from service.core.scoring.calibration import Calibration
+from service.core.scoring.similarity import flags_of, score
 
 
 class Pair(NamedTuple):
@@ -13,7 +23,7 @@ class Pair(NamedTuple):
     b: str
 
 
-def tabbed(lines: TextLines) -> Iterator[list[Pair]]:
+def tab_separated(lines: TextLines) -> Iterator[list[Pair]]:
     """Sentence, tab, sentence in each line. Blank lines are passed over, here and below.
 
     Raises:
@@ -76,3 +86,165 @@ def chunked(blocks: Iterable[list[Pair]], size: int) -> Iterator[list[Pair]]:
     for block in blocks:
         for start in range(0, len(block), size):
             yield block[start : start + size]
+
+
+Row = dict[str, Any]
+NARROW = 12  # columns a sentence gets on any terminal
+
+
+def scored(parts: InProcess, calibration: Calibration, pairs: Sequence[Pair]) -> list[Row]:
+    """Each pair with what the service would answer for it."""
+    if not pairs:
+        return []
+    embedded = parts.embed([text for pair in pairs for text in (pair.a, pair.b)])
+    rows = embedded.rows
+    found = score(calibration, embedded.texts, embedded.vectors, rows[::2], rows[1::2])
+    flags = flags_of(embedded, found)
+    absent = [None] * len(pairs)
+    columns = (
+        found.cosine,
+        found.similarity,
+        absent if found.percentile is None else found.percentile.tolist(),
+        absent if found.extrapolated is None else found.extrapolated.tolist(),
+        absent if found.probability is None else found.probability.tolist(),
+    )
+    return [
+        {
+            **pair._asdict(),
+            "cosine": cosine,
+            "similarity": similarity,
+            "percentile": percentile,
+            "extrapolated": extrapolated,
+            "probability": probability,
+            "flags": {"a": flags[2 * at], "b": flags[2 * at + 1]},
+        }
+        for at, (pair, cosine, similarity, percentile, extrapolated, probability) in enumerate(
+            zip(pairs, *columns, strict=True)
+        )
+    ]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a row shows: both sentences or, against one sentence, the first; and a mark where all rows are shown."""
+
+    both: bool
+    marked: bool
+    probability: bool
+    pairs: int | None  # random pairs that percentiles rest on; None without a reference
+
+    @property
+    def percentile_width(self) -> int:
+        """Of the column for people, which says in words what the pairs cannot count."""
+        return 10 if self.pairs is None else len(rarity(1.0, self.pairs))
+
+
+class Writer(Protocol):
+    def write(self, rows: Sequence[Row]) -> None: ...
+
+
+class JsonWriter:
+    """One object a pair, with the calibration that gave it."""
+
+    def __init__(self, calibration: Calibration) -> None:
+        self.source = {
+            "domain": calibration.domain,
+            "version": calibration.version,
+            "method": calibration.method,
+            "encoder": calibration.encoder,
+        }
+
+    def write(self, rows: Sequence[Row]) -> None:
+        print("".join(dumped({**row, **self.source}).decode() + "\n" for row in rows), end="", flush=True)
+
+
+class TabWriter:
+    """Similarity, percentile, probability, the mark if there is one, sentences. What is not there is empty."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+
+    def write(self, rows: Sequence[Row]) -> None:
+        print("".join(tabbed(self._cells(row)) + "\n" for row in rows), end="", flush=True)
+
+    def _cells(self, row: Row) -> list[str]:
+        numbers = [row[name] for name in ("similarity", "percentile", "probability")]
+        cells = ["" if number is None else str(number) for number in numbers]
+        if self.layout.marked:
+            cells.append(str(int(row["match"])))
+        return [*cells, row["a"], *([row["b"]] if self.layout.both else [])]
+
+
+class ColumnWriter:
+    """Columns as wide as the terminal, set by the first rows: what comes later is printed when it comes."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.widths: list[int] = []
+
+    def write(self, rows: Sequence[Row]) -> None:
+        from rich.cells import cell_len, set_cell_size  # noqa: PLC0415 - a terminal's letters may be two wide
+
+        if not rows:
+            return
+        texts = [[printable(row[side]) for side in ("a", "b")[: 1 + self.layout.both]] for row in rows]
+        head = self._head()
+        if not self.widths:
+            wanted = [max(map(cell_len, column)) for column in zip(*texts, strict=True)]
+            self.widths = divided(wanted, shutil.get_terminal_size().columns - len(head) - 2 * len(wanted))
+            print(head + "".join(f"  {name:{width}}" for name, width in zip("ab", self.widths, strict=False)))
+        for row, sentences in zip(rows, texts, strict=True):
+            shown = (
+                set_cell_size(text, width) if cell_len(text) <= width else set_cell_size(text, width - 1) + "…"
+                for text, width in zip(sentences, self.widths, strict=True)
+            )
+            print((self._numbers(row) + "".join(f"  {text}" for text in shown)).rstrip())
+        sys.stdout.flush()
+
+    def _head(self) -> str:
+        mark = "   " if self.layout.marked else ""
+        return f"{mark}similarity  {'percentile':>{self.layout.percentile_width}}" + (
+            "  probability" if self.layout.probability else ""
+        )
+
+    def _numbers(self, row: Row) -> str:
+        mark = "" if not self.layout.marked else "✓  " if row["match"] else "   "
+        line = f"{mark}{row['similarity']:10.4f}  {self._percentile(row):>{self.layout.percentile_width}}"
+        if self.layout.probability:
+            line += f"  {'–' if row['probability'] is None else format(row['probability'], '.4f'):>11}"
+        return line
+
+    def _percentile(self, row: Row) -> str:
+        if is_unreadable(row):
+            return "unreadable"
+        if row["percentile"] is None or self.layout.pairs is None:
+            return "–"
+        if row["extrapolated"] and row["percentile"] > 0.5:
+            return rarity(row["percentile"], self.layout.pairs)
+        return f"{row['percentile']:.7f}"
+
+
+def divided(wanted: Sequence[int], room: int) -> list[int]:
+    """Widths for columns: what each wants where there is room, else an even share, and never less than NARROW."""
+    widths = list(wanted)
+    share = room // len(wanted)
+    if sum(wanted) > room:
+        short = [width for width in wanted if width <= share]
+        rest = (room - sum(short)) // max(1, len(wanted) - len(short))
+        widths = [width if width <= share else rest for width in wanted]
+    return [max(NARROW, width) for width in widths]
+
+
+def printable(text: str) -> str:
+    """A terminal must not obey what stands in a file."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+def is_unreadable(row: Row) -> bool:
+    """Whether the encoder knows no token of one side: the similarity says nothing."""
+    return any("unreadable" in flags for flags in row["flags"].values())
+
+
+def ranked(row: Row) -> tuple[bool, float, int]:
+    """The most similar first, unreadable pairs last; of equals the earlier."""
+    return is_unreadable(row), -float(np.float32(row["similarity"])), row["line"]

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.adapters.object_storage import remote
+from service.adapters.storage.object_storage import remote
 from service.commands.shared import EncoderId, Store, need_training, settings_with
 from service.core.errors import IsosimError, Unavailable
-from service.logs import setup as logs
+from service.observability import setup as logs
+from service.observability.tracing import tracing_class
 from service.settings import Settings, unread
-from service.tracing import tracing_class
 
 if TYPE_CHECKING:
-    from service.server import Server  # the help is there sooner without
+    from service.server.process import Server
 
 log = logging.getLogger("isosim")
 
@@ -32,8 +32,8 @@ def serve(
     redis_url: RedisUrl = None,
 ) -> None:
     """Run the API."""
-    from service.api.auth import Keys  # noqa: PLC0415 - its help is there sooner without
-    from service.server import Server  # noqa: PLC0415
+    from service.adapters.key_file import Keys  # noqa: PLC0415 - its help is there sooner without
+    from service.server.process import Server  # noqa: PLC0415
 
     settings = settings_with(host=host, port=port, model_store=model_store, encoder=encoder, redis_url=redis_url)
     with logged(settings, queued=True):
@@ -103,7 +103,7 @@ def worker(
     burst: Annotated[bool, typer.Option(help="stop when the queue is empty")] = False,
 ) -> None:
     """Run calibrations that the API puts into Redis."""
-    from service import announcements  # noqa: PLC0415
+    from service.server import announcements  # noqa: PLC0415
 
     need_training()
     settings = settings_with(model_store=model_store, redis_url=redis_url)

@@ -7,17 +7,63 @@ from typing import Annotated, Any
 
 import typer
 
-from service.adapters.domain_store import DomainStore
-from service.adapters.job_store import JobStore
-from service.adapters.object_storage import remote
-from service.commands import completion
-from service.core.errors import InvalidInput, Unavailable
+from service.adapters.domains.store import DomainStore
+from service.adapters.encoder.store import EncoderStore
+from service.adapters.jobs.store import JobStore
+from service.adapters.storage.object_storage import remote
+from service.core.errors import InvalidInput, IsosimError, NotFound, Unavailable
+from service.core.scoring.calibration import DomainRef
+from service.core.scoring.registry import DEFAULT
 from service.settings import Settings
+
+UNREADABLE = (IsosimError, OSError, ValueError)  # ValueError: a setting that does not hold
+
+
+def store_of(context: typer.Context) -> Path:
+    """The store that the command line, or the environment, names."""
+    given = context.params.get("model_store")
+    return Path(given) if given else Settings().model_store
+
+
+def domain_names(context: typer.Context, args: list[str], incomplete: str) -> list[str]:
+    """A completion never complains: what cannot be read is not offered."""
+    try:
+        return DomainStore(store_of(context)).domains()
+    except UNREADABLE:
+        return []
+
+
+def versions(context: typer.Context, args: list[str], incomplete: str) -> list[str]:
+    """Domains; after an `@` the versions of one."""
+    try:
+        store = DomainStore(store_of(context))
+        name, at, _ = incomplete.partition("@")
+        if not at:
+            return store.domains()
+        return [f"{name}@{version}" for version in store.versions(name)] + [f"{name}@previous"]
+    except UNREADABLE:
+        return []
+
+
+def version_numbers(context: typer.Context, args: list[str], incomplete: str) -> list[str]:
+    """The versions of the domain that stands before."""
+    try:
+        return [str(version) for version in DomainStore(store_of(context)).versions(context.params.get("domain") or "")]
+    except UNREADABLE:
+        return []
+
+
+def encoder_ids(context: typer.Context, args: list[str], incomplete: str) -> list[str]:
+    try:
+        return EncoderStore(store_of(context)).ids()
+    except UNREADABLE:
+        return []
+
 
 Store = Annotated[Path | None, typer.Option("--model-store", help="the model store (ISOSIM_MODEL_STORE)")]
 EncoderId = Annotated[
     str | None,
-    typer.Option("--encoder", help="an encoder of the store (ISOSIM_ENCODER)", autocompletion=completion.encoder_ids),
+    typer.Option("--encoder", help="an encoder of the store (ISOSIM_ENCODER)", autocompletion=encoder_ids),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON for machines")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="do not ask")]
@@ -79,3 +125,36 @@ def confirmed(question: str, *, yes: bool) -> None:
         raise InvalidInput(f"{question} Nobody is at a terminal to answer; give --yes")
     if not typer.confirm(question, err=True):
         raise InvalidInput("nothing was changed")
+
+
+def known(settings: Settings, domain: str) -> DomainRef:
+    """A reference to a domain that the store has.
+
+    Raises:
+        InvalidInput: no reference. NotFound: no such domain; the message lists those there are.
+    """
+    ref = DomainRef.parse(domain)
+    domains = DomainStore(settings.model_store)
+    if ref.name != DEFAULT and not domains.versions(ref.name):
+        there = ", ".join(domains.domains()) or "none"
+        raise NotFound(f"no domain {ref.name!r} in {settings.model_store}; there are: {there}")
+    return ref
+
+
+def stored_version(settings: Settings, domain: str) -> tuple[DomainRef, int, dict[str, Any]]:
+    """The version a reference means for the encoder of the settings, with its manifest.
+
+    Raises:
+        NotFound: no such version. InvalidInput: it was made for another encoder.
+    """
+    ref = known(settings, domain)
+    artifact = EncoderStore(settings.model_store).find(settings.encoder)
+    domains = DomainStore(settings.model_store)
+    aliases = domains.aliases(ref.name, artifact.digest)
+    version = {"champion": aliases.champion, "previous": aliases.previous}.get(str(ref.version), ref.version)
+    if version is None:
+        raise NotFound(f"domain {ref.name!r} has no {ref.version} for encoder {artifact.id}")
+    manifest = domains.manifest(ref.name, int(version))
+    if manifest["encoder"]["digest"] != artifact.digest:
+        raise InvalidInput(f"{ref.name}@{version} was made for encoder {manifest['encoder']['id']}")
+    return ref, int(version), manifest

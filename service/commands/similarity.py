@@ -11,27 +11,29 @@ from typing import Annotated
 import typer
 
 from service.adapters.text_lines import STDIN, TextLines, opened
-from service.commands.completion import versions
-from service.commands.console import remark
 from service.commands.in_process import CHUNK, InProcess
-from service.commands.pairs import Pair, against, aligned, chunked, tabbed
-from service.commands.progress import bar
-from service.commands.scores import (
+from service.commands.pairs import (
     ColumnWriter,
     JsonWriter,
     Layout,
+    Pair,
     Row,
     TabWriter,
     Writer,
+    against,
+    aligned,
+    chunked,
     is_unreadable,
     ranked,
     scored,
+    tab_separated,
 )
-from service.commands.shared import AsJson, EncoderId, Store, stored
-from service.core.advice import NO_REFERENCE, SMALLEST_FMR, check_reachable
-from service.core.calibration import Calibration
+from service.commands.shared import AsJson, EncoderId, Store, stored, versions
+from service.commands.terminal import bar, remark
 from service.core.errors import Conflict, EmptyInput
-from service.core.similarity import notices_of
+from service.core.scoring.advice import NO_REFERENCE, SMALLEST_FMR, check_reachable
+from service.core.scoring.calibration import Calibration
+from service.core.scoring.similarity import notices_of
 
 Files = Annotated[
     list[Path] | None,
@@ -135,7 +137,7 @@ def chosen(files: list[Path] | None, one: str | None) -> list[Path]:
 def pairs_of(texts: list[TextLines], one: str | None) -> Iterator[list[Pair]]:
     if one is not None:
         return against(texts[0], one)
-    return aligned(*texts) if len(texts) == 2 else tabbed(texts[0])
+    return aligned(*texts) if len(texts) == 2 else tab_separated(texts[0])
 
 
 def matches(row: Row, threshold: float | None, fmr: float | None) -> bool:

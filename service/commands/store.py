@@ -9,13 +9,12 @@ from typing import Annotated
 
 import typer
 
-from service.adapters.domain_store import DomainStore
-from service.adapters.encoder_store import EncoderStore
-from service.adapters.garbage import Garbage, leftovers, since, superfluous
-from service.adapters.job_store import JobStore
-from service.commands.console import print_json, show
-from service.commands.exits import EPILOG
+from service.adapters.domains.store import DomainStore
+from service.adapters.encoder.store import EncoderStore
+from service.adapters.jobs.store import JobStore
+from service.adapters.storage.artifacts import Garbage, leftovers, since, superfluous
 from service.commands.shared import AsJson, Store, stored
+from service.commands.terminal import EPILOG, print_json, show
 from service.core.errors import InvalidInput, IsosimError, NotFound, Unavailable
 from service.settings import Settings
 

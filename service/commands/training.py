@@ -5,9 +5,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from service.commands.console import print_json, remark
-from service.commands.progress import bar
 from service.commands.shared import AsJson, need_finetuning
+from service.commands.terminal import bar, print_json, remark
 from service.core.errors import InvalidInput
 
 Objective = Literal["simcse", "simcse-supervised", "classification", "regression", "triplet"]
@@ -54,7 +53,7 @@ def train(
     if patience is not None and dev is None:
         raise InvalidInput("--patience needs --dev: pairs to measure on")
     with bar("reading") as progress:
-        from service.modelling import checkpoints  # noqa: PLC0415 - torch takes seconds; the bar says so
+        from service.modelling.encoder import checkpoints  # noqa: PLC0415 - torch takes seconds; the bar says so
         from service.modelling.training import run  # noqa: PLC0415
         from service.modelling.training.objectives import Knobs  # noqa: PLC0415
         from service.modelling.training.recipe import Recipe  # noqa: PLC0415

@@ -5,17 +5,20 @@ from pathlib import Path
 
 import onnx
 
-from service.adapters import probe
-from service.adapters.domain_store import DomainStore
-from service.adapters.encoder_store import CALIBRATOR, ENCODER, JOINED, TOKENIZER, EncoderArtifact, EncoderStore
-from service.adapters.seeding import adopt_default
-from service.core.encoders import EncoderSpec
-from service.core.registry import DEFAULT
-from service.modelling import checkpoint_config
-from service.modelling.checkpoint_tokenizer import tokenizer_json
-from service.modelling.checkpoints import Checkpoint
-from service.modelling.encoder import load, prompts_of
-from service.modelling.export import OPSET, check_parity, cut, export_joined
+from service.adapters.domains.store import DomainStore, StoredVersion
+from service.adapters.encoder import probe
+from service.adapters.encoder.store import CALIBRATOR, ENCODER, JOINED, TOKENIZER, EncoderArtifact, EncoderStore
+from service.adapters.storage.artifacts import verified
+from service.adapters.storage.seeding import adopt_default
+from service.core.encoding.spec import EncoderSpec
+from service.core.scoring.registry import DEFAULT
+from service.modelling.calibration.linear import identity
+from service.modelling.calibration.methods import weights_of
+from service.modelling.encoder import checkpoint_config
+from service.modelling.encoder.checkpoint_config import tokenizer_json
+from service.modelling.encoder.checkpoints import Checkpoint
+from service.modelling.encoder.encoder import load, prompts_of
+from service.modelling.encoder.export import OPSET, check_parity, cut, export_joined, with_weights
 
 SHIPPED = Path(__file__).parent / "shipped"  # default calibrations by encoder digest; numbers only
 
@@ -74,3 +77,24 @@ def install_default(store: Path, artifact: EncoderArtifact, say: Say) -> None:
     version = adopt_default(domains, folder, artifact.digest)
     if version is not None:
         say(f"default calibration installed as default@{version}")
+
+
+def bundle(encoder: EncoderArtifact, version: StoredVersion, output: Path) -> None:
+    """Writes token ids → pooled, latent; where the vectors come from stands in the graph's metadata.
+
+    Raises:
+        CorruptArtifact: the joined graph does not match its manifest.
+    """
+    verified(encoder.folder, JOINED)
+    weights = version.weights if version.weights is not None else weights_of(identity(encoder.spec.dim))
+    model = with_weights(onnx.load(encoder.joined), weights)
+    facts = {
+        "isosim.domain": version.manifest["domain"],
+        "isosim.version": str(version.manifest["version"]),
+        "isosim.method": version.manifest["method"],
+        "isosim.encoder": encoder.digest,
+        "isosim.max_length": str(encoder.spec.max_length),
+        "isosim.prompt": encoder.spec.prompt,
+    }
+    onnx.helper.set_model_props(model, facts)
+    onnx.save(model, output)

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from service.adapters.artifacts import (
+from service.adapters.jobs.spool import Spool
+from service.adapters.storage.artifacts import (
     building,
     locked,
     read_json,
@@ -26,7 +27,6 @@ from service.adapters.artifacts import (
     write_atomically,
     write_json,
 )
-from service.adapters.spool import Spool
 from service.core.errors import CorruptArtifact
 
 REAL_FLOCK = fcntl.flock

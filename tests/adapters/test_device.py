@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from service.adapters.device import (
+from service.adapters.encoder.device import (
     CPU_TOKENS,
     GPU_TOKENS,
     GROWTH,

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.adapters.domain_changes import FULL_LOOK, ChangeWatch
-from service.adapters.domain_folders import ANNOUNCED
-from service.adapters.domain_objects import ObjectShelf
-from service.adapters.domain_store import Aliases, DomainStore, Weights
-from service.core.domain_model import DomainModel
+from service.adapters.domains.calibrations import FULL_LOOK, ChangeWatch
+from service.adapters.domains.folders import ANNOUNCED
+from service.adapters.domains.objects import ObjectShelf
+from service.adapters.domains.store import Aliases, DomainStore, Weights
 from service.core.errors import Conflict, NotFound
+from service.core.scoring.calibration import DomainModel
 from tests.core.references import REFERENCE
 from tests.objects import Objects, objects  # noqa: F401 - a fixture
 

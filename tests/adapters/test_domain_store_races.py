@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from service.adapters.artifacts import FRESH
-from service.adapters.domain_store import Aliases, DomainStore
-from service.core.domain_model import DomainModel
+from service.adapters.domains.store import Aliases, DomainStore
+from service.adapters.storage.artifacts import FRESH
 from service.core.errors import Conflict, IsosimError
+from service.core.scoring.calibration import DomainModel
 from tests.objects import objects  # noqa: F401 - a fixture
 
 MANIFEST = {"method": "identity", "encoder": {"id": "tiny", "digest": "d"}}

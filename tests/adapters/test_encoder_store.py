@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from service.adapters.artifacts import read_manifest, sealed_by, write_json
-from service.adapters.encoder_store import EncoderArtifact, EncoderStore
-from service.core.encoders import EncoderSpec
+from service.adapters.encoder.store import EncoderArtifact, EncoderStore
+from service.adapters.storage.artifacts import read_manifest, sealed_by, write_json
+from service.core.encoding.spec import EncoderSpec
 from service.core.errors import CorruptArtifact, InvalidInput, Unavailable
 
 FILES = ("model.onnx", "encoder.onnx", "calibrator.onnx", "tokenizer.json")

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from service.adapters.job_census import JobCensus
-from service.adapters.job_store import SILENCE, JobStore
-from service.core.jobs import Job, JobRequest, Status
+from service.adapters.jobs.census import JobCensus
+from service.adapters.jobs.store import SILENCE, JobStore
+from service.core.jobs.job import Job, JobRequest, Status
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ from threading import Barrier
 import pytest
 
 from service import worker
-from service.adapters.artifacts import FRESH
-from service.adapters.job_store import SILENCE, JobStore
+from service.adapters.jobs.store import SILENCE, JobStore
+from service.adapters.storage.artifacts import FRESH
 from service.core.errors import Conflict, CorruptArtifact, IsosimError, JobCancelled, NotFound
-from service.core.jobs import Job, JobRequest, Status
+from service.core.jobs.job import Job, JobRequest, Status
 
 REQUEST = JobRequest("news", "d" * 64, "tiny")
 TEXTS = ["A boat.", 'with "quotes"\nand lines', "лодка \u2028", ""]

@@ -9,14 +9,14 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
-from service.adapters.calibration_source import StoredCalibrations
-from service.adapters.domain_store import Aliases, DomainStore, Weights
-from service.adapters.encoder_store import EncoderArtifact
-from service.adapters.onnx_engine import OnnxCalibrator, OnnxEncoder, choose_providers
-from service.core.domain_model import DomainModel
+from service.adapters.domains.calibrations import StoredCalibrations
+from service.adapters.domains.store import Aliases, DomainStore, Weights
+from service.adapters.encoder.onnx_engine import OnnxCalibrator, OnnxEncoder, choose_providers
+from service.adapters.encoder.store import EncoderArtifact
 from service.core.errors import BackendFailure, CorruptArtifact, EncoderMismatch, NotFound, Unavailable
-from service.core.registry import Named
-from service.modelling.export import random_weights
+from service.core.scoring.calibration import DomainModel
+from service.core.scoring.registry import Named
+from service.modelling.encoder.export import random_weights
 
 CPU = ["CPUExecutionProvider"]
 

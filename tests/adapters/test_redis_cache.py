@@ -10,7 +10,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 import redis as sync_redis
 
-from service.adapters.redis_cache import BACKLOG, CONNECTIONS, FAILURES, PAUSE, PREFIX, CircuitBreaker, RedisCache
+from service.adapters.redis.cache import BACKLOG, CONNECTIONS, PREFIX, RedisCache
+from service.adapters.redis.connection import FAILURES, PAUSE, CircuitBreaker
 from tests.conftest import RedisServer
 
 TIMEOUT = 1.0  # s; a machine that is busy for less is no Redis that is away

@@ -11,10 +11,10 @@ from contextlib import AsyncExitStack
 import pytest
 import redis as sync_redis
 
-from service.adapters.redis_cache import FAILURES
-from service.adapters.redis_limits import PREFIX, RedisLimits
+from service.adapters.redis.connection import FAILURES
+from service.adapters.redis.limits import PREFIX, RedisLimits
 from service.core.errors import Overloaded
-from service.core.grants import Grant, Rate
+from service.core.limits.grants import Grant, Rate
 from tests.conftest import RedisServer
 
 TIMEOUT = 2.0  # s; a machine that is busy with other tests must not look like a Redis that is away

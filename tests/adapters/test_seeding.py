@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from service.adapters.domain_store import DomainStore
-from service.adapters.encoder_store import EncoderArtifact, EncoderStore
-from service.adapters.seeding import seed
-from service.core.domain_model import DomainModel
+from service.adapters.domains.store import DomainStore
+from service.adapters.encoder.store import EncoderArtifact, EncoderStore
+from service.adapters.storage.seeding import seed
 from service.core.errors import CorruptArtifact
+from service.core.scoring.calibration import DomainModel
 
 FACTS = {"method": "identity", "sentences": 2, "seed": 0}
 

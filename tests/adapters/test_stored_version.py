@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from service.adapters.artifacts import building, read_json, read_manifest, seal, sealed_by, write_json
-from service.adapters.domain_store import WEIGHTS, DomainStore, read_version
-from service.core.domain_model import DomainModel
+from service.adapters.domains.store import WEIGHTS, DomainStore, read_version
+from service.adapters.storage.artifacts import building, read_json, read_manifest, seal, sealed_by, write_json
 from service.core.errors import CorruptArtifact, Unavailable
+from service.core.scoring.calibration import DomainModel
 from tests.core.references import REFERENCE as DISTRIBUTION
 
 

@@ -7,8 +7,8 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from tokenizers.processors import BertProcessing
 
-from service.adapters.encoder_store import EncoderArtifact, EncoderStore
-from service.adapters.tokenizer import FastTokenizer
+from service.adapters.encoder.store import EncoderArtifact, EncoderStore
+from service.adapters.encoder.tokenizer import FastTokenizer
 from service.core.errors import InvalidInput, TokenizerFailure
 from tests.modelling.families import trained
 from tests.text import sentences

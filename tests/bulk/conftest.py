@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from service.adapters.encoder_store import EncoderArtifact, EncoderStore
-from service.bulk.planning import Asked
+from service.adapters.encoder.store import EncoderArtifact, EncoderStore
+from service.bulk.plan import Asked
 from service.bulk.run import Running
-from service.core.calibration import DomainRef
+from service.core.scoring.calibration import DomainRef
 from tests.commands.conftest import calibrate
 from tests.conftest import environment
 from tests.text import sentences

@@ -12,8 +12,7 @@ import pytest
 
 from service.bulk.engine import Engine
 from service.bulk.places import Place
-from service.bulk.plan import Plan
-from service.bulk.planning import plan_for
+from service.bulk.plan import Plan, plan_for
 from service.core.errors import InvalidInput
 from tests.bulk.conftest import TEXTS, asked
 from tests.conftest import Serve

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.bulk.inputs import check_columns, cut, form_of, reader_of, sources_of
+from service.bulk.inputs import check_columns, cut, form_of, sources_of
+from service.bulk.readers import reader_of
 from service.core.errors import EmptyInput, InvalidInput
 
 CELL = st.text(st.sampled_from('ab,"\n\ré; \t\u2028'), max_size=6)

@@ -11,16 +11,16 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from service.adapters.encoder_store import EncoderStore
+from service.adapters.encoder.store import EncoderStore
 from service.bulk.pairs import Wanted, find, threshold_of
 from service.bulk.places import Place
-from service.bulk.planning import plan_for, resolved
+from service.bulk.plan import plan_for, resolved
 from service.bulk.run import run
 from service.bulk.search import Cells, Exact
 from service.commands.in_process import InProcess
-from service.core.calibration import Calibration, DomainRef
 from service.core.errors import Conflict, InvalidInput
-from service.core.similarity import score
+from service.core.scoring.calibration import Calibration, DomainRef
+from service.core.scoring.similarity import score
 from service.settings import Settings
 from tests.bulk.conftest import TEXTS, asked, running
 

@@ -15,11 +15,10 @@ import pytest
 from loadtest.bulk import kill_tree
 from service.bulk.engine import Engine
 from service.bulk.places import Place
-from service.bulk.plan import Plan
-from service.bulk.planning import plan_for
+from service.bulk.plan import Plan, plan_for
 from service.bulk.run import Summary, run
-from service.core.calibration import DomainRef
 from service.core.errors import BackendFailure, Conflict
+from service.core.scoring.calibration import DomainRef
 from tests.bulk.conftest import ROWS, TEXTS, asked, running
 from tests.commands.conftest import calibrate
 from tests.conftest import Process, free_port, start, wait_until
@@ -128,7 +127,7 @@ def test_another_plan_is_refused_and_a_new_champion_is_not_taken(
     ):
         with pytest.raises(Conflict, match=told):
             plan_for(asked(texts_file, **given), store, "tiny", out)  # type: ignore[arg-type]
-    from service.adapters.encoder_store import EncoderStore
+    from service.adapters.encoder.store import EncoderStore
 
     assert calibrate(store, EncoderStore(store).find("tiny"), "tickets", "centring") == 2
     assert plan_for(asked(texts_file), store, "tiny", out)[0] == first

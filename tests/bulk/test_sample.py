@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from service.adapters.domain_store import DomainStore
-from service.adapters.encoder_store import EncoderStore
+from service.adapters.domains.store import DomainStore
+from service.adapters.encoder.store import EncoderStore
 from service.bulk.calibrating import Corpus, fit_sample
 from service.bulk.cluster import cluster
-from service.bulk.inputs import Part, Source, cut, reader_of, sources_of
+from service.bulk.inputs import Part, Source, cut, sources_of
+from service.bulk.readers import reader_of
 from service.bulk.sample import SPACE, SampleWorker, rank, sample
-from service.core.jobs import JobRequest
-from service.modelling.job import Posted, calibrate_job
+from service.core.jobs.job import JobRequest
+from service.modelling.calibration.job import Posted, calibrate_job
 from tests.bulk.conftest import TEXTS, running
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from service.adapters.domain_store import DomainStore
-from service.adapters.encoder_store import EncoderArtifact, EncoderStore
-from service.core.domain_model import DomainModel
-from service.core.jobs import JobRequest
-from service.modelling.job import Posted, calibrate_job
+from service.adapters.domains.store import DomainStore
+from service.adapters.encoder.store import EncoderArtifact, EncoderStore
+from service.core.jobs.job import JobRequest
+from service.core.scoring.calibration import DomainModel
+from service.modelling.calibration.job import Posted, calibrate_job
 from tests.conftest import environment
 from tests.modelling.test_repeated_texts import as_earlier_releases_made_it, reference_of, texts_with
 from tests.text import sentences

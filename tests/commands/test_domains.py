@@ -3,10 +3,10 @@
 import json
 from pathlib import Path
 
-from service.adapters.domain_store import DomainStore
-from service.adapters.encoder_store import EncoderArtifact
-from service.adapters.job_store import JobStore
-from service.core.jobs import JobRequest
+from service.adapters.domains.store import DomainStore
+from service.adapters.encoder.store import EncoderArtifact
+from service.adapters.jobs.store import JobStore
+from service.core.jobs.job import JobRequest
 from tests.commands.conftest import Run
 from tests.text import sentences
 

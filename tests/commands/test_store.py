@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.adapters.artifacts import building
-from service.adapters.domain_store import DomainStore
-from service.adapters.encoder_store import EncoderArtifact, EncoderStore
-from service.adapters.job_store import JobStore
-from service.adapters.object_storage import address, opened, remote
-from service.adapters.seeding import seed
+from service.adapters.domains.store import DomainStore
+from service.adapters.encoder.store import EncoderArtifact, EncoderStore
+from service.adapters.jobs.store import JobStore
+from service.adapters.storage.artifacts import building
+from service.adapters.storage.object_storage import address, opened, remote
+from service.adapters.storage.seeding import seed
 from service.commands import store as command_of
-from service.core.domain_model import DomainModel
-from service.core.jobs import JobRequest
+from service.core.jobs.job import JobRequest
+from service.core.scoring.calibration import DomainModel
 from service.settings import Settings
 from tests.commands.conftest import command
 from tests.objects import objects  # noqa: F401 - a fixture

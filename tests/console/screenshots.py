@@ -15,7 +15,7 @@ from typing import Any
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
-from service.adapters.encoder_store import EncoderStore
+from service.adapters.encoder.store import EncoderStore
 from service.modelling.store import install_default
 from tests.conftest import Process, Server, serve_with
 from tests.console.analyst import Analyst

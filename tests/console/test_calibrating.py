@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from service.adapters.encoder_store import EncoderStore
-from service.adapters.job_store import JobStore
-from service.core.jobs import JobRequest
+from service.adapters.encoder.store import EncoderStore
+from service.adapters.jobs.store import JobStore
+from service.core.jobs.job import JobRequest
 from tests.conftest import Process, Serve, Server, serve_with, start, wait_until
 from tests.console.conftest import Visit, labelled
 from tests.faults.jobs import running_job

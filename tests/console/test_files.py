@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 import service
-from service.api.console import PAGE
+from service.api.pages import PAGE
 from tests.conftest import Serve, Server
 
 FOLDER = Path(service.__file__).parent / "console"

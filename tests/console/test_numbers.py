@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from service.adapters.spool import Spool
-from service.api.intake import Intake, Limits
-from service.core.advice import rarity
-from service.modelling.reference import build, sample_pairs
+from service.adapters.jobs.spool import Spool
+from service.api.calibration.intake import Intake, Limits
+from service.core.scoring.advice import rarity
+from service.modelling.calibration.reference import build, sample_pairs
 from tests.conftest import Server
 from tests.console.conftest import Visit
 

@@ -9,8 +9,8 @@ import orjson
 import pytest
 
 from loadtest.many import multiply
-from service.adapters.artifacts import read_manifest, sha256
-from service.adapters.encoder_store import EncoderStore
+from service.adapters.encoder.store import EncoderStore
+from service.adapters.storage.artifacts import read_manifest, sha256
 from tests.commands.conftest import calibrate
 from tests.conftest import Process, Serve, Server, serve_with, wait_until
 from tests.console.conftest import Visit

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from service.core.calibration import Matrix
-from service.core.texts import Side, Tokens
+from service.core.arrays import Vectors
+from service.core.encoding.texts import Side, Tokens
 
 DIM = 4
 UNREADABLE = ("?", "n:!")  # no encoder can read the first; one whose prompt is `n:` cannot read a `!` after it
@@ -33,7 +33,7 @@ class FakeEncoder:
     def prepare(self, ids: list[list[int]]) -> list[list[int]]:
         return ids
 
-    def run(self, ids: list[list[int]], *, alone: bool = False) -> Matrix:
+    def run(self, ids: list[list[int]], *, alone: bool = False) -> Vectors:
         self.busy.set()
         assert self.free.wait(30)
         self.batches.append(["".join(map(chr, row)) for row in ids])
@@ -44,8 +44,8 @@ class FakeEncoder:
         return [text for batch in self.batches for text in batch]
 
 
-def vector_of(ids: Sequence[int]) -> Matrix:
+def vector_of(ids: Sequence[int]) -> Vectors:
     """(D,); no component survives rounding to half precision."""
     values = [np.sin(i + sum(n * id for n, id in enumerate(ids, 1))) for i in range(DIM)]
-    vector: Matrix = np.array(values, np.float32)
+    vector: Vectors = np.array(values, np.float32)
     return vector

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from service.core.reference import ReferenceDistribution
+from service.core.scoring.reference import ReferenceDistribution
 
 REFERENCE = ReferenceDistribution(
     similarities=np.array([-1.0, -0.2, 0.0, 0.2, 0.4]),

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.core.batching import BatchingPlan, BatchStats
-from service.core.calibration import Matrix
-from service.core.embedding import Embedded, Embedder
+from service.core.arrays import Vectors
+from service.core.encoding.batching import BatchingPlan, BatchStats
+from service.core.encoding.embedding import Embedded, Embedder, MemoryCache
+from service.core.encoding.texts import Side, Text, Tokens, VectorCodec
 from service.core.errors import BackendFailure, CallerLeft, NotReady, Overloaded, TokenizerFailure
-from service.core.memory_cache import MemoryCache
-from service.core.texts import Side, Text, Tokens, VectorCodec
 from tests.conftest import wait_until
 from tests.core.fake_encoder import DIM, FakeEncoder, letters, vector_of
 
@@ -48,23 +47,23 @@ async def soon(coroutine: Coroutine[Any, Any, Embedded]) -> Embedded:
         return await coroutine
 
 
-async def vectors(made: Embedder, *texts: str) -> Matrix:
+async def vectors(made: Embedder, *texts: str) -> Vectors:
     found = await soon(made.embed([Text(text) for text in texts]))
     return found.vectors[found.rows]
 
 
-def expected(*texts: str) -> Matrix:
+def expected(*texts: str) -> Vectors:
     return np.stack([vector_of([ord(letter) for letter in text]) for text in texts])
 
 
-async def under_way(made: Embedder, *texts: str) -> "asyncio.Task[Matrix]":
+async def under_way(made: Embedder, *texts: str) -> "asyncio.Task[Vectors]":
     """A request that has been admitted and not been answered."""
     task = asyncio.create_task(vectors(made, *texts))
     await asyncio.sleep(0)  # without a shared cache the task's first wait is the one for its vectors
     return task
 
 
-async def hold(made: Embedder, encoder: FakeEncoder) -> "asyncio.Task[Matrix]":
+async def hold(made: Embedder, encoder: FakeEncoder) -> "asyncio.Task[Vectors]":
     """A request inside the encoder, that keeps it busy until `free` is set."""
     encoder.free.clear()
     task = await under_way(made, "first")
@@ -193,7 +192,7 @@ class Breaks(FakeEncoder):
         super().__init__()
         self.how = how
 
-    def run(self, ids: list[list[int]], *, alone: bool = False) -> Matrix:
+    def run(self, ids: list[list[int]], *, alone: bool = False) -> Vectors:
         found = super().run(ids)
         if not any(ord("!") in row for row in ids):
             return found
@@ -313,7 +312,7 @@ class Watched(FakeEncoder):
         self.prepared.append(len(ids))
         return ids
 
-    def run(self, ids: list[list[int]], *, alone: bool = False) -> Matrix:
+    def run(self, ids: list[list[int]], *, alone: bool = False) -> Vectors:
         with self.lock:
             self.running += 1
             self.most = max(self.most, self.running)

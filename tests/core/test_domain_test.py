@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.core.domain_test import (
+from service.core.arrays import Doubles, Vectors
+from service.core.scoring.out_of_domain import (
     CLIP,
     FLOOR,
     Combination,
@@ -15,9 +16,6 @@ from service.core.domain_test import (
     Statistics,
     level_energies,
 )
-
-Doubles = npt.NDArray[np.float64]
-Vectors = npt.NDArray[np.float32]
 
 
 def a_test(dim: int = 12, levels: int = 0, *, probe: bool = True, seed: int = 0) -> DomainTest:

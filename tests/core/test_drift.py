@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.core.calibration import Calibration
-from service.core.domain_test import FALSE_ALARMS, Judgement
-from service.core.drift import BASELINE, FEWEST, WINDOW, DriftMonitor, DriftWindow, Ring, stability_index
-from service.core.similarity import Scores
+from service.core.scoring.calibration import Calibration
+from service.core.scoring.drift import BASELINE, FEWEST, WINDOW, DriftMonitor, DriftWindow, Ring, stability_index
+from service.core.scoring.out_of_domain import FALSE_ALARMS, Judgement
+from service.core.scoring.similarity import Scores
 
 
 def scores(similarities: list[float] | np.ndarray, flagged: int = 0, distance: float = 0.0) -> Scores:

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.core.batching import BatchingPlan
-from service.core.embedding import CacheLookup, Embedder
-from service.core.memory_cache import MemoryCache
-from service.core.texts import Pooled, Side, Text, VectorCodec
+from service.core.encoding.batching import BatchingPlan
+from service.core.encoding.embedding import CacheLookup, Embedder, MemoryCache
+from service.core.encoding.texts import Pooled, Side, Text, VectorCodec
 from tests.core.fake_encoder import DIM, FakeEncoder, letters, vector_of
 
 precisions = pytest.mark.parametrize("precision", ["float32", "float16"])

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from service.core.equating import USUAL_RATES, equate, rate_of, table
-from service.core.reference import ReferenceDistribution
+from service.core.scoring.reference import ReferenceDistribution
+from service.migration.equating import USUAL_RATES, equate, rate_of, table
 from tests.core.references import REFERENCE
 from tests.core.test_reference import references
 

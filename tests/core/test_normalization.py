@@ -8,11 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.core.normalization import KINDS, SMALLEST_SPREAD, ItemNormalization
+from service.core.arrays import Doubles, Vectors
+from service.core.scoring.normalization import KINDS, SMALLEST_SPREAD, ItemNormalization
 from tests.core.references import REFERENCE
-
-Vectors = npt.NDArray[np.float32]
-Doubles = npt.NDArray[np.float64]
 
 
 def unit(vectors: npt.NDArray[np.floating]) -> Vectors:

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.core.packing import LEAD, MIN_FILL, WINDOW, Work, pack
-from service.core.texts import Text
+from service.core.encoding.packing import LEAD, MIN_FILL, WINDOW, Work, pack
+from service.core.encoding.texts import Text
 
 
 def works(lengths: list[int]) -> list[Work]:

@@ -3,15 +3,13 @@
 from dataclasses import fields, replace
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from service.core.probability import ProbabilityMap, evidence
-
-Doubles = npt.NDArray[np.float64]
+from service.core.arrays import Doubles
+from service.core.scoring.probability import ProbabilityMap, evidence
 
 MAP = ProbabilityMap(
     knots=np.array([-2.0, 4.0, 10.0]),

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.core.errors import Overloaded
-from service.core.grants import Grant, Rate
-from service.core.rate_limit import LocalLimits, TokenBucket, nothing
+from service.core.limits.grants import Grant, Rate
+from service.core.limits.rate_limit import LocalLimits, TokenBucket, nothing
 
 READ = frozenset({"read"})
 

@@ -9,13 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from service.core.advice import advise, rarity
-from service.core.domain_model import DomainModel
+from service.core.arrays import Doubles
 from service.core.errors import InvalidInput
-from service.core.reference import ReferenceDistribution
+from service.core.scoring.advice import advise, rarity
+from service.core.scoring.calibration import DomainModel
+from service.core.scoring.reference import ReferenceDistribution
 from tests.core.references import REFERENCE
-
-Doubles = npt.NDArray[np.float64]
 
 
 @st.composite

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
-from service.core.calibration import Calibration, DomainRef
-from service.core.domain_model import DomainModel
 from service.core.errors import CorruptArtifact, EncoderMismatch, IsosimError, NotFound
-from service.core.registry import Named, Registry
+from service.core.scoring.calibration import Calibration, DomainModel, DomainRef
+from service.core.scoring.registry import Named, Registry
 
 pytestmark = pytest.mark.anyio
 ENCODER = "this-encoder"

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.core.errors import InvalidInput
-from service.core.jobs import METHODS
-from service.core.requirements import (
+from service.core.jobs.job import METHODS
+from service.core.jobs.requirements import (
     FEWEST_FOR_A_FLOW,
     FEWEST_LABELS,
     FEWEST_SENTENCES,

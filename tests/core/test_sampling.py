@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from service.core.sampling import draw, rank
+from service.core.jobs.requirements import draw, rank
 
 TEXTS = [f"Sentence {number}." for number in range(5000)]
 

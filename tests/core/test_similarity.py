@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from service.core.calibration import Calibration, Matrix
-from service.core.domain_model import DomainModel
-from service.core.domain_test import Judgement
-from service.core.similarity import cosine, judge, normalized, score
-from service.core.texts import Pooled
+from service.core.arrays import Vectors
+from service.core.encoding.texts import Pooled
+from service.core.scoring.calibration import Calibration, DomainModel
+from service.core.scoring.out_of_domain import Judgement
+from service.core.scoring.similarity import cosine, judge, normalized, score
 from tests.core.references import REFERENCE
 from tests.core.test_probability import MAP
 from tests.modelling.test_domain_test import fitted
@@ -24,13 +24,13 @@ shapes = st.tuples(st.integers(1, 8), st.integers(1, 40))
 
 
 @st.composite
-def pairs(draw: st.DrawFn) -> tuple[Matrix, Matrix]:
+def pairs(draw: st.DrawFn) -> tuple[Vectors, Vectors]:
     shape = draw(shapes)
     return draw(arrays(np.float32, shape, elements=finite)), draw(arrays(np.float32, shape, elements=finite))
 
 
 @given(pairs())
-def test_a_cosine_is_symmetric_and_between_minus_1_and_1(pair: tuple[Matrix, Matrix]) -> None:
+def test_a_cosine_is_symmetric_and_between_minus_1_and_1(pair: tuple[Vectors, Vectors]) -> None:
     a, b = pair
     scores = cosine(a, b)
     assert scores.tobytes() == cosine(b, a).tobytes()
@@ -39,14 +39,14 @@ def test_a_cosine_is_symmetric_and_between_minus_1_and_1(pair: tuple[Matrix, Mat
 
 
 @given(pairs(), st.floats(2.0**-10, 2.0**10, width=32))
-def test_a_vectors_length_does_not_enter_its_cosine(pair: tuple[Matrix, Matrix], factor: float) -> None:
+def test_a_vectors_length_does_not_enter_its_cosine(pair: tuple[Vectors, Vectors], factor: float) -> None:
     a, b = (np.where(np.abs(x) < 1e-6, 0, x).astype(np.float32) for x in pair)  # smaller ones lose bits when scaled
     np.testing.assert_allclose(cosine(a * np.float32(factor), b), cosine(a, b), rtol=1e-5, atol=1e-6)
 
 
 @given(pairs(), st.data())
 def test_a_pairs_score_has_the_same_bits_whatever_pairs_stand_beside_it(
-    pair: tuple[Matrix, Matrix], data: st.DataObject
+    pair: tuple[Vectors, Vectors], data: st.DataObject
 ) -> None:
     a, b = pair
     together = cosine(a, b)
@@ -76,7 +76,7 @@ def test_a_zero_vector_is_similar_to_nothing() -> None:
 
 
 @given(pairs())
-def test_normalized_rows_have_unit_length_and_the_old_direction(pair: tuple[Matrix, Matrix]) -> None:
+def test_normalized_rows_have_unit_length_and_the_old_direction(pair: tuple[Vectors, Vectors]) -> None:
     rows = np.where(np.abs(pair[0]) < 1e-6, 0, pair[0]).astype(np.float32)
     unit = normalized(rows)
     zero = ~rows.any(1)
@@ -103,7 +103,7 @@ def test_without_a_calibrator_similarity_is_the_cosine_bit_by_bit() -> None:
 def test_a_calibration_moves_similarity_and_percentile_and_leaves_the_cosine() -> None:
     seen: list[npt.NDArray[np.float32]] = []
 
-    def transform(x: Matrix) -> Matrix:
+    def transform(x: Vectors) -> Vectors:
         seen.append(x)
         return x + np.float32(1)
 
@@ -120,7 +120,7 @@ class CountingTest:
     def __init__(self, p_value: float) -> None:
         self.p_value, self.asked, self.identity = p_value, 0, object()
 
-    def judge(self, pooled: Matrix, tokens: npt.NDArray[np.intp], levels: object) -> Judgement:
+    def judge(self, pooled: Vectors, tokens: npt.NDArray[np.intp], levels: object) -> Judgement:
         self.asked += 1
         return Judgement(np.full(len(pooled), self.p_value), np.zeros(len(pooled)))
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from service.core.errors import InvalidInput
-from service.core.tables import LOOKED_AT, cells, check_sentences_only, table_of
+from service.core.jobs.tables import LOOKED_AT, cells, check_sentences_only, table_of
 from tests.text import sentences
 
 QUESTIONS = [

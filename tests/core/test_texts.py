@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from service.core.texts import CHECK, HEADER, KeyMaker, Pooled, Text, VectorCodec
+from service.core.encoding.texts import CHECK, HEADER, KeyMaker, Pooled, Text, VectorCodec
 
 DIM = 7
 KEY = b"of the text"

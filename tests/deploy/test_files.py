@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from service.modelling.checkpoints import KNOWN
+from service.modelling.encoder.checkpoints import KNOWN
 from service.settings import unread
 from tests.deploy.engine import ROOT, start_engine
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
-from service.adapters.encoder_store import EncoderStore
+from service.adapters.encoder.store import EncoderStore
 from tests.conftest import Serve, environment
 from tests.http.test_clients import PYTHON
 from tests.text import sentences

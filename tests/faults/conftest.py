@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from service.adapters.encoder_store import EncoderStore
+from service.adapters.encoder.store import EncoderStore
 from tests.commands.conftest import calibrate
 from tests.conftest import Process, RedisServer, Serve, Server, wait_until
 from tests.faults.line import Line

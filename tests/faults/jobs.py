@@ -101,7 +101,7 @@ def record(store: Path, job: str) -> dict[str, Any]:
 
 def whole_versions(store: Path, domain: str) -> list[int]:
     """A domain's versions, each read back and compared with its hashes."""
-    from service.adapters.domain_store import DomainStore
+    from service.adapters.domains.store import DomainStore
 
     domains = DomainStore(store)
     for version in domains.versions(domain):

@@ -10,8 +10,8 @@ import httpx
 import pytest
 from isosim_client import Client, Conflict, Retries
 
-from service.adapters.domain_store import DomainStore
-from service.adapters.encoder_store import EncoderStore
+from service.adapters.domains.store import DomainStore
+from service.adapters.encoder.store import EncoderStore
 from tests.conftest import Serve, Server, wait_until
 from tests.text import sentences
 

@@ -10,8 +10,8 @@ import httpx
 import numpy as np
 import pytest
 
-from service.adapters.domain_store import Aliases, DomainStore
-from service.adapters.encoder_store import EncoderStore
+from service.adapters.domains.store import Aliases, DomainStore
+from service.adapters.encoder.store import EncoderStore
 from tests.commands.conftest import command
 from tests.conftest import Serve, Server, wait_until
 from tests.faults.load import metric

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from service.adapters.domain_removal import remove_domain
-from service.adapters.domain_store import DomainStore
-from service.adapters.encoder_store import EncoderArtifact
-from service.adapters.job_store import JobStore
-from service.adapters.migration_store import MigrationStore
-from service.adapters.object_storage import address
-from service.adapters.seeding import seed
-from service.core.jobs import JobRequest, Status
+from service.adapters.domains.migrations import MigrationStore
+from service.adapters.domains.removal import remove_domain
+from service.adapters.domains.store import DomainStore
+from service.adapters.encoder.store import EncoderArtifact
+from service.adapters.jobs.store import JobStore
+from service.adapters.storage.object_storage import address
+from service.adapters.storage.seeding import seed
+from service.core.jobs.job import JobRequest, Status
 from service.settings import Settings
 from service.worker import Reporter, calibrated, publish
 from tests.commands.conftest import calibrate

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from service.adapters.encoder_store import EncoderStore
+from service.adapters.encoder.store import EncoderStore
 from tests.conftest import Serve
 from tests.faults.load import Load
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.adapters.domain_store import DomainStore
-from service.adapters.encoder_store import EncoderStore
+from service.adapters.domains.store import DomainStore
+from service.adapters.encoder.store import EncoderStore
 from tests.adapters.test_seeding import publish
 from tests.conftest import Process, Server, environment, free_port, wait_until
 from tests.faults.conftest import root

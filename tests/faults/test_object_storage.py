@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from service.adapters.encoder_store import EncoderArtifact, EncoderStore
-from service.adapters.object_storage import address, opened
-from service.adapters.seeding import seed
+from service.adapters.encoder.store import EncoderArtifact, EncoderStore
+from service.adapters.storage.object_storage import address, opened
+from service.adapters.storage.seeding import seed
 from tests.commands.conftest import calibrate, command
 from tests.conftest import Process, Server, serve_with, wait_until
 from tests.faults.load import Load

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 
-from service.adapters.domain_store import DomainStore
+from service.adapters.domains.store import DomainStore
 from tests.conftest import Serve, wait_until
 from tests.faults.load import Load
 from tests.http.test_calibrate import score

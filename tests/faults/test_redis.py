@@ -14,7 +14,7 @@ import httpx
 import pytest
 from redis import Redis
 
-from service.adapters.redis_cache import PREFIX
+from service.adapters.redis.cache import PREFIX
 from tests.conftest import Process, RedisServer, Serve, Server, serve_with, wait_until
 from tests.faults.conftest import root
 from tests.faults.line import Line

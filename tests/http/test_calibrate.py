@@ -10,8 +10,8 @@ import httpx
 import orjson
 import pytest
 
-from service.adapters.job_store import JobStore
-from service.core.jobs import JobRequest
+from service.adapters.jobs.store import JobStore
+from service.core.jobs.job import JobRequest
 from tests.conftest import Process, RedisServer, Serve, Server, wait_until
 from tests.faults.jobs import held_job, post
 from tests.text import sentences

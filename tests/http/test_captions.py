@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from service.modelling.quality.sources import Pairs, read_pairs
-from service.modelling.quality.sts import read_text
+from service.measurements.sources import Pairs, read_pairs
+from service.measurements.sts import read_text
 from tests.conftest import Serve, Server, wait_until
 from tests.faults.load import Load, metric
 

@@ -13,7 +13,7 @@ from fastapi import FastAPI
 
 from service.api.errors import ERROR_TYPES
 from service.api.state import Phase
-from service.app import create_app
+from service.server.app import create_app
 from service.settings import Settings
 from tests.conftest import Process, RedisServer, Serve, Server, export, serve_with, wait_until
 from tests.text import sentences

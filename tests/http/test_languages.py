@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from service.adapters.spool import Spool
-from service.api.intake import Format, Intake, Limits
+from service.adapters.jobs.spool import Spool
+from service.api.calibration.intake import Format, Intake, Limits
 from service.core.errors import InvalidInput
 from tests.conftest import Process, Server, serve_with
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from loadtest.client import Load, closed_loop, request
-from service.adapters.artifacts import SEAL, read_manifest, sealed_by
+from service.adapters.storage.artifacts import SEAL, read_manifest, sealed_by
 from tests.conftest import Process, RedisServer, Serve, Server, environment, free_port, wait_until
 from tests.text import sentences
 

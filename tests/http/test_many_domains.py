@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from loadtest.many import multiply
-from service.adapters.calibration_source import OVERHEAD
-from service.adapters.domain_store import DomainStore
-from service.adapters.encoder_store import EncoderArtifact
+from service.adapters.domains.calibrations import OVERHEAD
+from service.adapters.domains.store import DomainStore
+from service.adapters.encoder.store import EncoderArtifact
 from tests.commands.conftest import calibrate
 from tests.conftest import Process, Server, serve_with
 from tests.faults.load import metric

@@ -14,12 +14,12 @@ import httpx
 import numpy as np
 import pytest
 
-from service.adapters.domain_store import Aliases, DomainStore
-from service.adapters.encoder_store import EncoderStore
-from service.api.schemas_domains import EquatedThreshold
+from service.adapters.domains.store import Aliases, DomainStore
+from service.adapters.encoder.store import EncoderStore
+from service.api.domains.schemas import EquatedThreshold
 from service.core.errors import Unavailable
-from service.core.jobs import JobRequest
-from service.encoder_parts import plans
+from service.core.jobs.job import JobRequest
+from service.server.encoders import plans
 from service.settings import Settings
 from tests.commands.conftest import command
 from tests.conftest import Process, RedisServer, Serve, Server, export, save_bert, serve_with, wait_until
@@ -60,7 +60,7 @@ class Site:
 
 def calibrated(store: Path, encoder: str) -> int:
     """The version that `isosim calibrate` would make, and the encoder's champion."""
-    from service.modelling.job import Posted, calibrate_job
+    from service.modelling.calibration.job import Posted, calibrate_job
 
     artifact = EncoderStore(store).find(encoder)
     wanted = JobRequest("tickets", artifact.digest, artifact.id, method="identity", sentences=400)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from starlette.routing import Route
 
-from service.api.names import OURS, flat, nearest, own_fields, parameters
-from service.app import create_app
+from service.api.parameters import OURS, flat, nearest, own_fields, parameters
+from service.server.app import create_app
 from service.settings import Settings
 from tests.conftest import Server
 from tests.text import sentences

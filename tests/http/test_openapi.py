@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from service.app import create_app
+from service.server.app import create_app
 from service.settings import Settings
 from tests.conftest import Serve
 from tests.text import sentences

@@ -15,23 +15,21 @@ from typing import Any
 
 import numpy as np
 
-from service.adapters.encoder_store import EncoderArtifact
-from service.adapters.migration_store import MigrationStore
-from service.api.serving import Serving, Servings
-from service.api.shadowing import MOST_PAIRS, WAITING, Asked, Shadow
-from service.core.batching import BatchingPlan
-from service.core.calibration import Calibration, DomainRef
-from service.core.comparison import Batch
-from service.core.domain_model import DomainModel
-from service.core.embedding import Embedded, Embedder
-from service.core.encoders import EncoderSpec
+from service.adapters.domains.migrations import MigrationStore
+from service.adapters.encoder.store import EncoderArtifact
+from service.core.encoding.batching import BatchingPlan
+from service.core.encoding.embedding import Embedded, Embedder, MemoryCache
+from service.core.encoding.packing import Work
+from service.core.encoding.spec import EncoderSpec
+from service.core.encoding.texts import Text, VectorCodec
 from service.core.errors import NotFound
-from service.core.memory_cache import MemoryCache
-from service.core.migration import Migration
-from service.core.packing import Work
-from service.core.registry import Named, Registry
-from service.core.similarity import score
-from service.core.texts import Text, VectorCodec
+from service.core.scoring.calibration import Calibration, DomainModel, DomainRef
+from service.core.scoring.migration import Migration
+from service.core.scoring.registry import Named, Registry
+from service.core.scoring.similarity import score
+from service.migration.comparison import Batch
+from service.migration.encoders import Serving, Servings
+from service.migration.shadow import MOST_PAIRS, WAITING, Asked, Shadow
 from tests.core.fake_encoder import DIM, FakeEncoder, letters
 from tests.core.references import REFERENCE
 

@@ -8,11 +8,11 @@ from typing import Any
 import httpx
 import pytest
 
-from service.adapters.domain_store import DomainStore
-from service.adapters.encoder_store import EncoderStore
+from service.adapters.domains.store import DomainStore
+from service.adapters.encoder.store import EncoderStore
 from service.core.errors import InvalidInput
-from service.core.jobs import JobRequest, LabelledPair
-from service.modelling.job import Posted, calibrate_job
+from service.core.jobs.job import JobRequest, LabelledPair
+from service.modelling.calibration.job import Posted, calibrate_job
 from tests.conftest import Process, Server, serve_with
 from tests.text import sentences
 

@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 from service.core.errors import Conflict, CorruptArtifact, InvalidInput, NotFound
-from service.logs.lines import LineHandler, about, as_json, as_text
+from service.observability.lines import LineHandler, about, as_json, as_text
 
 MARKER = "a sentence nobody else may read"
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from service.logs.sink import PAUSE, PIECE, QueuedSink
+from service.observability.sink import PAUSE, PIECE, QueuedSink
 from tests.conftest import wait_until
 
 LINE = b"x" * 299 + b"\n"

@@ -14,15 +14,16 @@ import torch
 from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
-from service.adapters.encoder_store import EncoderArtifact, EncoderStore
-from service.adapters.onnx_engine import PREFIX, OnnxEncoder, open_session
-from service.adapters.tokenizer import FastTokenizer
-from service.modelling import encoder, precision
-from service.modelling.architectures import longest
+from service.adapters.encoder.onnx_engine import PREFIX, OnnxEncoder, open_session
+from service.adapters.encoder.store import EncoderArtifact, EncoderStore
+from service.adapters.encoder.tokenizer import FastTokenizer
+from service.core.arrays import Doubles
 from service.modelling.calibrator import calibrate
-from service.modelling.checkpoints import Checkpoint
-from service.modelling.export import random_weights
-from service.modelling.precision import Bench
+from service.modelling.encoder import encoder, precision
+from service.modelling.encoder.architectures import longest
+from service.modelling.encoder.checkpoints import Checkpoint
+from service.modelling.encoder.export import random_weights
+from service.modelling.encoder.precision import Bench
 from tests.conftest import export
 from tests.modelling.families import FAMILIES, Case
 from tests.text import sentences
@@ -37,8 +38,6 @@ TEXTS = [
     "Zoë's 東京 café 🚣",
     "  The  MAYOR\tsells\n",
 ]
-
-Array = npt.NDArray[np.float32]
 
 
 def by_hand(pooling: str, states: list[Tensor], output: Any) -> Tensor:
@@ -89,7 +88,7 @@ class Family:
             output = self.whole(**inputs, output_hidden_states=True)
         return [*(state[0] for state in output.hidden_states[:-1]), output.last_hidden_state[0]], output
 
-    def transformers(self, text: str) -> Array:
+    def transformers(self, text: str) -> Doubles:
         """What the checkpoint gives for a text where isosim has no part in it."""
         inputs = self.tokenizer(text, truncation=True, return_tensors="pt")
         states, output = self.states(inputs)

@@ -7,13 +7,13 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from service.adapters.domain_store import StoredVersion, Weights
-from service.adapters.encoder_store import EncoderArtifact, EncoderStore
-from service.adapters.onnx_engine import PREFIX, open_session
-from service.core.domain_model import DomainModel
+from service.adapters.domains.store import StoredVersion, Weights
+from service.adapters.encoder.onnx_engine import PREFIX, open_session
+from service.adapters.encoder.store import EncoderArtifact, EncoderStore
 from service.core.errors import CorruptArtifact
-from service.modelling.bundle import bundle
-from service.modelling.export import random_weights
+from service.core.scoring.calibration import DomainModel
+from service.modelling.encoder.export import random_weights
+from service.modelling.store import bundle
 
 CPU = ["CPUExecutionProvider"]
 IDS = np.array([[2, 17, 350, 44, 99, 5, 3], [2, 8, 3, 0, 0, 0, 0]])

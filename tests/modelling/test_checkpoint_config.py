@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from service.core.errors import InvalidInput
-from service.modelling import checkpoint_config, encoder
-from service.modelling.checkpoint_tokenizer import tokenizer_json
-from service.modelling.checkpoints import Checkpoint, resolve
+from service.modelling.encoder import checkpoint_config, encoder
+from service.modelling.encoder.checkpoint_config import tokenizer_json
+from service.modelling.encoder.checkpoints import Checkpoint, resolve
 from tests.modelling.families import FAMILIES
 
 CHAIN = [("Transformer", ""), ("Pooling", "1_Pooling")]

@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 
 from service.core.errors import InvalidInput
-from service.modelling.checkpoints import KNOWN, PackagedCheckpoint, cache_folder, fetch_packaged, resolve, sha256_of
+from service.modelling.encoder.checkpoints import (
+    KNOWN,
+    PackagedCheckpoint,
+    cache_folder,
+    fetch_packaged,
+    resolve,
+    sha256_of,
+)
 
 
 @pytest.fixture

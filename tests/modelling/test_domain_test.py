@@ -3,13 +3,13 @@
 from collections import Counter
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.core.domain_test import FALSE_ALARMS, DomainTest
-from service.modelling.domain_test import (
+from service.core.arrays import Integers, Vectors
+from service.core.scoring.out_of_domain import FALSE_ALARMS, DomainTest
+from service.modelling.calibration.out_of_domain import (
     FEWEST,
     Moments,
     band_edges,
@@ -20,10 +20,6 @@ from service.modelling.domain_test import (
     unspaced,
     upper_curve,
 )
-
-Doubles = npt.NDArray[np.float64]
-Vectors = npt.NDArray[np.float32]
-Integers = npt.NDArray[np.intp]
 
 
 def texts(count: int, dim: int, seed: int) -> tuple[Vectors, Integers]:

@@ -8,10 +8,10 @@ from scipy.stats import rankdata, spearmanr
 from sklearn.linear_model import LinearRegression
 from sklearn.metrics import roc_auc_score
 
-from service.modelling import evidence
-from service.modelling.evidence import Array, LabelTest, Surface
-from service.modelling.methods import Vectors
-from service.modelling.scripts import characters, unspaced
+from service.core.arrays import Doubles, Vectors
+from service.modelling.calibration import evidence
+from service.modelling.calibration.evidence import LabelTest, Surface
+from service.modelling.calibration.scripts import characters, unspaced
 from tests.text import sentences
 
 WORDS = st.text("abcé 東京7.!Q", max_size=30)
@@ -21,9 +21,9 @@ def gaussian(count: int, dim: int, seed: int = 0) -> Vectors:
     return np.random.default_rng(seed).standard_normal((count, dim)).astype(np.float32)
 
 
-def cosines(x: Vectors) -> Array:
+def cosines(x: Vectors) -> Doubles:
     unit = x.astype(np.float64) / np.linalg.norm(x, axis=1, keepdims=True)
-    found: Array = unit @ unit.T
+    found: Doubles = unit @ unit.T
     return found
 
 

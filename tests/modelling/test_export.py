@@ -9,17 +9,17 @@ import onnxruntime as ort
 import pytest
 import torch
 
-from service.adapters.encoder_store import EncoderArtifact, EncoderStore
-from service.adapters.onnx_engine import PREFIX, OnnxCalibrator, OnnxEncoder, open_session
-from service.modelling import checkpoints, encoder
+from service.adapters.encoder.onnx_engine import PREFIX, OnnxCalibrator, OnnxEncoder, open_session
+from service.adapters.encoder.store import EncoderArtifact, EncoderStore
+from service.core.arrays import Doubles
 from service.modelling.calibrator import calibrate, identity
-from service.modelling.export import check_parity, random_weights
+from service.modelling.encoder import checkpoints, encoder
+from service.modelling.encoder.export import check_parity, random_weights
 from tests.conftest import export
 
 CPU = ["CPUExecutionProvider"]
 SHAPES = [(1, 1), (1, 3), (2, 30), (7, 5), (19, 12)]  # (B, T); traced was (3, 7)
 
-Array = npt.NDArray[np.float32]
 Feeds = dict[str, npt.NDArray[np.generic]]
 
 
@@ -54,11 +54,11 @@ class Exported:
         names = {value.name for value in self.joined.get_inputs()}
         return {name: array for name, array in feeds.items() if name in names}
 
-    def run(self, feeds: Feeds) -> tuple[Array, Array]:
+    def run(self, feeds: Feeds) -> tuple[Doubles, Doubles]:
         pooled, latent = self.joined.run(["pooled", "latent"], feeds)
         return pooled, latent
 
-    def torch(self, feeds: Feeds) -> tuple[Array, Array]:
+    def torch(self, feeds: Feeds) -> tuple[Doubles, Doubles]:
         """What torch gives for the same tokens and the random weights."""
         with torch.no_grad():
             pooled = self.module(torch.from_numpy(feeds["input_ids"]), torch.from_numpy(feeds["attention_mask"]))

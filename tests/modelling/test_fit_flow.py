@@ -7,8 +7,17 @@ import pytest
 import torch
 from torch import Tensor
 
+from service.modelling.calibration.flow import (
+    PAPER,
+    PRESETS,
+    ROBUST,
+    Flow,
+    FlowFit,
+    adamw,
+    drop_bias_correction,
+    fit_flow,
+)
 from service.modelling.calibrator import flow
-from service.modelling.flow import PAPER, PRESETS, ROBUST, Flow, FlowFit, adamw, drop_bias_correction, fit_flow
 
 DIM = 16
 

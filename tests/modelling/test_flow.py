@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from service.modelling import calibrator
+from service.modelling.calibration.flow import PAPER, Actnorm, Flow, Step, adamw
 from service.modelling.calibrator import DEPTH, LEVELS, bits_per_dimension, flow
-from service.modelling.flow import PAPER, Actnorm, Flow, Step, adamw
 
 dims = pytest.mark.parametrize("dim", [8, 9, 37])
 

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.core.similarity import cosine
-from service.modelling import evidence, gate
-from service.modelling.candidates import FLOW_SENTENCES, Labels
-from service.modelling.gate import Choice, choose
-from service.modelling.methods import Vectors, fit
+from service.core.arrays import Vectors
+from service.core.scoring.similarity import cosine
+from service.modelling.calibration import evidence, gate
+from service.modelling.calibration.candidates import FLOW_SENTENCES, Labels
+from service.modelling.calibration.gate import Choice, choose
+from service.modelling.calibration.methods import fit
 from tests.text import sentences
 
 DIM = 64

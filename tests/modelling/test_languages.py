@@ -10,17 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import BertWordPieceTokenizer
 
-from service.adapters.domain_store import DomainStore
-from service.adapters.encoder_store import EncoderArtifact, EncoderStore
+from service.adapters.domains.store import DomainStore
+from service.adapters.encoder.store import EncoderArtifact, EncoderStore
+from service.core.arrays import Vectors
 from service.core.errors import InvalidInput
-from service.core.jobs import JobRequest
-from service.modelling import gate
-from service.modelling.domain_test import shuffled_copies
-from service.modelling.evidence import TOKEN, Surface, noise, noised, surface_basis, surface_features
-from service.modelling.job import Posted, calibrate_job
-from service.modelling.methods import Vectors
-from service.modelling.quality import languages
-from service.modelling.scripts import LETTER, characters, joined, unspaced, words
+from service.core.jobs.job import JobRequest
+from service.measurements import languages
+from service.modelling.calibration import gate
+from service.modelling.calibration.evidence import TOKEN, Surface, noise, noised, surface_basis, surface_features
+from service.modelling.calibration.job import Posted, calibrate_job
+from service.modelling.calibration.out_of_domain import shuffled_copies
+from service.modelling.calibration.scripts import LETTER, characters, joined, unspaced, words
 from tests.conftest import export, save_bert
 from tests.text import sentences
 

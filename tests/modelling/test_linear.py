@@ -5,11 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.modelling import linear
-from service.modelling.linear import Array, Spectrum
+from service.core.arrays import Doubles
+from service.modelling.calibration import linear
+from service.modelling.calibration.linear import Spectrum
 
 
-def sample(count: int, dim: int, seed: int = 0) -> Array:
+def sample(count: int, dim: int, seed: int = 0) -> Doubles:
     """Correlated, off-centre, with few strong directions."""
     rng = np.random.default_rng(seed)
     rotation = np.linalg.qr(rng.standard_normal((dim, dim))).Q
@@ -17,12 +18,12 @@ def sample(count: int, dim: int, seed: int = 0) -> Array:
     return 3 * rng.standard_normal(dim) + rng.standard_normal((count, dim)) @ mixing
 
 
-def cosines(x: Array) -> Array:  # (N, D) -> (N, N)
+def cosines(x: Doubles) -> Doubles:  # (N, D) -> (N, N)
     unit = x / np.linalg.norm(x, axis=1, keepdims=True)
     return unit @ unit.T
 
 
-def covariance(x: Array) -> Array:
+def covariance(x: Doubles) -> Doubles:
     return np.cov(x, rowvar=False)
 
 

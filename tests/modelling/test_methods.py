@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from service.adapters.domain_store import DomainStore
-from service.adapters.encoder_store import EncoderArtifact
-from service.adapters.onnx_engine import OnnxCalibrator
+from service.adapters.domains.store import DomainStore
+from service.adapters.encoder.onnx_engine import OnnxCalibrator
+from service.adapters.encoder.store import EncoderArtifact
+from service.core.arrays import Vectors
 from service.core.errors import InvalidInput
-from service.core.jobs import METHODS, JobRequest
-from service.modelling import linear
-from service.modelling.flow import PAPER, ROBUST
-from service.modelling.job import Posted, calibrate_job
-from service.modelling.methods import Vectors, bits_per_dimension, fit, gaussian_bits_per_dimension, is_flow
+from service.core.jobs.job import METHODS, JobRequest
+from service.modelling.calibration import linear
+from service.modelling.calibration.flow import PAPER, ROBUST
+from service.modelling.calibration.job import Posted, calibrate_job
+from service.modelling.calibration.methods import bits_per_dimension, fit, gaussian_bits_per_dimension, is_flow
 from tests.text import sentences
 
 

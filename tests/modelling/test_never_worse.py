@@ -2,8 +2,8 @@
 
 import pytest
 
-from service.modelling.quality.fit_cost import Result
-from service.modelling.quality.never_worse import View
+from service.measurements.fit_cost import Result
+from service.measurements.sts import View
 
 
 def view(auto: list[float], rival: list[float] | None = None) -> View:

@@ -6,13 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.core.normalization import KINDS, ItemNormalization, Usual, normalize, usual
-from service.core.similarity import cosine, normalized
-from service.modelling.normalization import FEWEST_MEMBERS, NEAREST, Clusters, fit, usual_scores
-from service.modelling.reference import folds, sample_pairs
-
-Vectors = npt.NDArray[np.float32]
-Doubles = npt.NDArray[np.float64]
+from service.core.arrays import Doubles, Vectors
+from service.core.scoring.normalization import KINDS, ItemNormalization, Usual, normalize, usual
+from service.core.scoring.similarity import cosine, normalized
+from service.modelling.calibration.normalization import FEWEST_MEMBERS, NEAREST, Clusters, fit, usual_scores
+from service.modelling.calibration.reference import folds, sample_pairs
 
 
 def latents(count: int, seed: int, dim: int = 24) -> Vectors:

@@ -8,14 +8,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from service.adapters.encoder_store import EncoderArtifact, EncoderStore
-from service.adapters.onnx_engine import OnnxEncoder
-from service.adapters.tokenizer import FastTokenizer
-from service.modelling import precision
-from service.modelling.export import check_latents
-from service.modelling.precision import Bench, Trial
-from service.modelling.products import separated
-from service.modelling.reduced import Evidence, export_reduced, texts_of
+from service.adapters.encoder.onnx_engine import OnnxEncoder
+from service.adapters.encoder.store import EncoderArtifact, EncoderStore
+from service.adapters.encoder.tokenizer import FastTokenizer
+from service.modelling.encoder import precision
+from service.modelling.encoder.export import check_latents
+from service.modelling.encoder.precision import Bench, Trial, separated
+from service.modelling.encoder.reduced import Evidence, export_reduced, texts_of
 from tests.text import sentences
 
 TRIAL = Trial("int8", speed=1.5, shift=1e-7, moved=0.005, lost=0.1)

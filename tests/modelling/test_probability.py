@@ -13,15 +13,19 @@ from scipy.special import expit
 from scipy.stats import binomtest
 from sklearn.linear_model import LogisticRegression
 
+from service.core.arrays import Doubles
 from service.core.errors import InvalidInput
-from service.core.probability import ProbabilityMap, evidence
-from service.modelling.probability import (
+from service.core.scoring.probability import ProbabilityMap, evidence
+from service.modelling.calibration.probability import (
     BENDING_SLOPES,
     FEWEST_ABOVE,
     LEVELS,
     PLATT_SLOPE,
     Mixture,
     bending_line,
+    calibration_error,
+    calibration_report,
+    equal_mass_bins,
     fit,
     label_range,
     labelled,
@@ -32,11 +36,9 @@ from service.modelling.probability import (
     precision_thresholds,
     ramps,
     smoothed,
+    wilson,
 )
-from service.modelling.reliability import calibration_error, calibration_report, equal_mass_bins, wilson
 from tests.core.references import REFERENCE
-
-Doubles = npt.NDArray[np.float64]
 
 
 def truth(similarities: Doubles) -> Doubles:

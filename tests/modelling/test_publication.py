@@ -7,15 +7,16 @@ import numpy as np
 import pytest
 
 from service import worker
-from service.adapters.domain_store import DomainStore
-from service.adapters.encoder_store import EncoderArtifact
-from service.adapters.job_store import JobStore
-from service.core.domain_model import DomainModel
+from service.adapters.domains.store import DomainStore
+from service.adapters.encoder.store import EncoderArtifact
+from service.adapters.jobs.store import JobStore
+from service.core.arrays import Vectors
 from service.core.errors import Conflict, JobCancelled
-from service.core.jobs import Job, JobRequest, Status
-from service.modelling import normalization, probability, reference
-from service.modelling.methods import Fitted, Vectors
-from service.modelling.publication import Result
+from service.core.jobs.job import Job, JobRequest, Status
+from service.core.scoring.calibration import DomainModel
+from service.modelling.calibration import normalization, probability, reference
+from service.modelling.calibration.methods import Fitted
+from service.modelling.calibration.publication import Result
 
 DIM = 32
 

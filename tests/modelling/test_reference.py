@@ -9,10 +9,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from service.core.reference import ReferenceDistribution
-from service.modelling.reference import Pairs, Rows, Vectors, build, fit_tail, folds, pareto, sample_pairs
-
-Doubles = npt.NDArray[np.float64]
+from service.core.arrays import Doubles, Rows, Vectors
+from service.core.scoring.reference import ReferenceDistribution
+from service.modelling.calibration.reference import Pairs, build, fit_tail, folds, pareto, sample_pairs
 
 
 def latents(count: int, dim: int = 8, seed: int = 0) -> Vectors:

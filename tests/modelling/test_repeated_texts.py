@@ -3,22 +3,23 @@
 import numpy as np
 import pytest
 
-from service.adapters.domain_store import DomainStore
-from service.adapters.encoder_store import EncoderArtifact
-from service.core.advice import advise, rounded
-from service.core.domain_model import DomainModel
-from service.core.equating import USUAL_RATES, equate, table
+from service.adapters.domains.store import DomainStore
+from service.adapters.encoder.store import EncoderArtifact
+from service.core.arrays import Vectors
 from service.core.errors import InvalidInput
-from service.core.jobs import JobRequest
-from service.core.reference import ReferenceDistribution
-from service.core.similarity import cosine
-from service.modelling import normalization
-from service.modelling.evidence import repeated
-from service.modelling.job import Posted, calibrate_job, cross_fitted
-from service.modelling.methods import fit
-from service.modelling.publication import off_by
-from service.modelling.quality.thresholds import false_match_rate
-from service.modelling.reference import Pairs, Vectors, build, continuous, sample_pairs
+from service.core.jobs.job import JobRequest
+from service.core.scoring.advice import advise, rounded
+from service.core.scoring.calibration import DomainModel
+from service.core.scoring.reference import ReferenceDistribution
+from service.core.scoring.similarity import cosine
+from service.measurements.thresholds import false_match_rate
+from service.migration.equating import USUAL_RATES, equate, table
+from service.modelling.calibration import normalization
+from service.modelling.calibration.evidence import repeated
+from service.modelling.calibration.job import Posted, calibrate_job, cross_fitted
+from service.modelling.calibration.methods import fit
+from service.modelling.calibration.publication import off_by
+from service.modelling.calibration.reference import Pairs, build, continuous, sample_pairs
 from tests.text import sentences
 
 COUNT = 744

@@ -7,18 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.adapters.encoder_store import EncoderArtifact
+from service.adapters.encoder.store import EncoderArtifact
 from service.core.errors import InvalidInput
-from service.modelling.quality.reproduction import (
-    Beside,
-    Reproduction,
-    beside_table,
-    edit_distance,
-    grids,
-    write_report,
-)
-from service.modelling.quality.sources import Encoder
-from service.modelling.quality.sts import SETS, Evaluation, read_sets
+from service.measurements.reproduction import Beside, Reproduction, beside_table, edit_distance, grids, write_report
+from service.measurements.sources import Encoder
+from service.measurements.sts import SETS, Evaluation, read_sets
 from tests.text import sentences
 
 words = st.lists(st.sampled_from("abc"), max_size=8)

@@ -6,25 +6,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from service.adapters.encoder_store import EncoderStore
-from service.adapters.onnx_engine import OnnxEncoder
-from service.adapters.tokenizer import FastTokenizer
+from service.adapters.encoder.onnx_engine import OnnxEncoder
+from service.adapters.encoder.store import EncoderStore
+from service.adapters.encoder.tokenizer import FastTokenizer
+from service.core.arrays import Doubles
 from service.core.errors import InvalidInput
-from service.core.similarity import normalized
-from service.modelling import checkpoint_config, encoder
-from service.modelling.checkpoint_tokenizer import tokenizer_json
-from service.modelling.checkpoints import Checkpoint
-from service.modelling.reduced import Evidence, export_reduced
+from service.core.scoring.similarity import normalized
+from service.modelling.encoder import checkpoint_config, encoder
+from service.modelling.encoder.checkpoint_config import tokenizer_json
+from service.modelling.encoder.checkpoints import Checkpoint
+from service.modelling.encoder.reduced import Evidence, export_reduced
 from tests.conftest import export
 from tests.modelling.families import FAMILIES
 from tests.text import sentences
 
-Array = npt.NDArray[np.float32]
 Save = Callable[..., Any]
 
 TEXTS = ["boat", "A farmer paints the garden gate.", " ".join(sentences(6)), "Zoë's CAFÉ 🚣"]
@@ -51,7 +50,7 @@ def save(bert: Path, tmp_path: Path) -> Save:
     return write
 
 
-def in_torch(folder: Path, prompt: str | None = None, **options: Any) -> Array:
+def in_torch(folder: Path, prompt: str | None = None, **options: Any) -> Doubles:
     """Our module behind our tokenizer, text by text."""
     checkpoint = Checkpoint(folder, "test")
     wanted = {"pooling": None, "layers": None, "max_length": None, "prompt": prompt} | options
@@ -62,7 +61,7 @@ def in_torch(folder: Path, prompt: str | None = None, **options: Any) -> Array:
     tokens = FastTokenizer(path, spec.max_length)([spec.prompt + text for text in TEXTS], "right")
     with torch.no_grad():
         rows = [module(torch.tensor([one.ids]), torch.ones(1, len(one.ids), dtype=torch.long)) for one in tokens]
-    found: Array = torch.cat(rows).numpy()
+    found: Doubles = torch.cat(rows).numpy()
     assert found.shape[1] == spec.dim
     return found
 

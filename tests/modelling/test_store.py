@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from service.adapters.artifacts import verified
-from service.adapters.domain_store import DomainStore
-from service.adapters.encoder_store import EncoderStore
-from service.modelling import checkpoints, encoder
-from service.modelling.export import PARITY
+from service.adapters.domains.store import DomainStore
+from service.adapters.encoder.store import EncoderStore
+from service.adapters.storage.artifacts import verified
+from service.modelling.encoder import checkpoints, encoder
+from service.modelling.encoder.export import PARITY
 from service.modelling.store import export
 
 

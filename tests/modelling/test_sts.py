@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from service.core.errors import InvalidInput
-from service.modelling.quality.grid import cell
-from service.modelling.quality.sources import read_pairs
-from service.modelling.quality.sts import SETS, Row, read_sets, read_text, spearman, table
+from service.measurements.sources import read_pairs
+from service.measurements.sts import SETS, Row, cell, read_sets, read_text, spearman, table
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file
 
 from service.core.errors import Conflict, InvalidInput
-from service.modelling import checkpoints, encoder
-from service.modelling.training import run, start
+from service.modelling.encoder import checkpoints, encoder
+from service.modelling.training import run
 from service.modelling.training.recipe import Recipe
 from tests.conftest import Process, environment, wait_until
 from tests.text import sentences
@@ -124,7 +124,7 @@ def test_the_weights_kept_are_those_the_development_pairs_chose(
 
     from sentence_transformers import SentenceTransformer
 
-    from service.modelling.quality.sources import read_pairs
+    from service.measurements.sources import read_pairs
 
     pairs = read_pairs(files / "dev.tsv")
     model = SentenceTransformer(str(done.folder), device="cpu", local_files_only=True)
@@ -235,7 +235,7 @@ def test_simcse_refuses_an_encoder_that_drops_nothing_out(tiny_checkpoint: Path,
 def test_dropout_is_on_in_every_layer_that_is_asked_for_it(tiny_checkpoint: Path) -> None:
     checkpoint = checkpoints.resolve(str(tiny_checkpoint))
     recipe = Recipe("simcse", layers=3, dropout=0.25)
-    model = start.load(checkpoint, start.described(checkpoint, recipe), recipe.dropout)
+    model = run.load_start(checkpoint, run.described(checkpoint, recipe), recipe.dropout)
     rates = {module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)}
     assert rates == {0.25}
 

@@ -14,9 +14,9 @@ from service.api.errors import TABLE
 from service.api.state import ServiceDep
 from service.commands.serving import logged
 from service.core.errors import CallerLeft, IsosimError
-from service.logs import setup as logs
-from service.logs.sink import QueuedSink
-from service.server import Server
+from service.observability import setup as logs
+from service.observability.sink import QueuedSink
+from service.server.process import Server
 from service.settings import Settings
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from service.adapters.job_store import JobStore
-from service.adapters.rq_jobs import RqJobs
-from service.core.jobs import JobRequest, Status
+from service.adapters.jobs.queue import RqJobs
+from service.adapters.jobs.store import JobStore
+from service.core.jobs.job import JobRequest, Status
 from tests.conftest import RedisServer, Server, environment, wait_until
 from tests.observation.conftest import event, events, hang_up, lines_of
 from tests.observation.indiscreet import KINDS
@@ -85,7 +85,7 @@ def test_no_text_and_no_key_is_logged_however_a_request_ends(
 @pytest.fixture
 def quoting_job(store: Path) -> tuple[JobStore, str]:
     """A queued job that fails in the words of what it was given."""
-    from service.adapters.encoder_store import EncoderStore
+    from service.adapters.encoder.store import EncoderStore
 
     artifact, jobs = EncoderStore(store).find("tiny"), JobStore(store)
     with jobs.spool() as spool:

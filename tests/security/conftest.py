@@ -10,12 +10,12 @@ from typing import Any
 import httpx
 import pytest
 
-from service.adapters.domain_store import DomainStore
-from service.adapters.encoder_store import EncoderArtifact
-from service.adapters.job_store import JobStore
-from service.app import create_app
-from service.core.domain_model import DomainModel
-from service.core.jobs import JobRequest, Status
+from service.adapters.domains.store import DomainStore
+from service.adapters.encoder.store import EncoderArtifact
+from service.adapters.jobs.store import JobStore
+from service.core.jobs.job import JobRequest, Status
+from service.core.scoring.calibration import DomainModel
+from service.server.app import create_app
 from service.settings import Settings
 from tests.conftest import Process, Server, serve_with
 

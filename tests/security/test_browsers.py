@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from service.core.errors import Unavailable
-from service.parts import check_exposure
+from service.server.composition import check_exposure
 from service.settings import Settings
 from tests.conftest import Serve, Server
 from tests.security.conftest import bearer, key_line

@@ -6,8 +6,8 @@ from typing import Any
 import httpx
 import pytest
 
-from service.adapters.job_store import JobStore
-from service.core.jobs import JobRequest
+from service.adapters.jobs.store import JobStore
+from service.core.jobs.job import JobRequest
 from tests.conftest import RedisServer, Serve, Server, wait_until
 from tests.faults.load import metric
 from tests.security.conftest import bearer, key_line

@@ -12,11 +12,11 @@ import httpx
 import pytest
 
 from loadtest.many import multiply
-from service.adapters.domain_store import DomainStore
-from service.adapters.encoder_store import EncoderArtifact
+from service.adapters.domains.store import DomainStore
+from service.adapters.encoder.store import EncoderArtifact
 from service.api.listing import MOST_ASKED, Listings
 from service.core.errors import Overloaded
-from service.core.grants import ANYBODY, NOBODY
+from service.core.limits.grants import ANYBODY, NOBODY
 from tests.conftest import Process, Server, serve_with, wait_until
 from tests.security.conftest import bearer, furnish, key_line
 

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from service.adapters.domain_store import Aliases, DomainStore
-from service.adapters.job_store import JobStore
-from service.core.calibration import DOMAIN_REF
-from service.core.domain_model import DomainModel
+from service.adapters.domains.store import Aliases, DomainStore
+from service.adapters.jobs.store import JobStore
 from service.core.errors import InvalidInput, IsosimError, NotFound
+from service.core.scoring.calibration import DOMAIN_REF, DomainModel
 from tests.conftest import Serve, Server
 from tests.text import sentences
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import redis
 
-from service.adapters.job_store import JobStore
+from service.adapters.jobs.store import JobStore
 from tests.conftest import Process, RedisServer, Serve, Server, wait_until
 from tests.faults.jobs import child_of
 from tests.http.test_calibrate import accepts_jobs

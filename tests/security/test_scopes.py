@@ -6,7 +6,7 @@ import pytest
 from starlette.routing import Route
 
 from service.api.errors import flat
-from service.app import create_app
+from service.server.app import create_app
 from service.settings import Settings
 from tests.security.conftest import SUBSETS, Keyed
 from tests.security.operations import requests

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from service.api.auth import Keys
+from service.adapters.key_file import Keys
 from service.commands.diagnosis.finding import Finding, fault, ok, warning
 from service.core.errors import Unavailable
 from service.settings import Settings, unread
@@ -53,7 +53,7 @@ def variables(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
 
 def exposure(settings: Settings) -> Finding:
     """Who can reach the server."""
-    from service.parts import check_exposure  # noqa: PLC0415 - the web framework; its absence is another finding
+    from service.server.composition import check_exposure  # noqa: PLC0415 - the web framework; its absence is another finding
 
     try:
         check_exposure(settings)

@@ -8,9 +8,9 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-from service.adapters.device import memory_limit, plan_resident, usable_cores
-from service.adapters.encoder_store import EncoderStore
-from service.adapters.onnx_engine import choose_providers, on_gpu
+from service.adapters.encoder.device import memory_limit, plan_resident, usable_cores
+from service.adapters.encoder.onnx_engine import choose_providers, on_gpu
+from service.adapters.encoder.store import EncoderStore
 from service.commands.diagnosis.finding import Finding, fault, ok, warning
 from service.core.errors import IsosimError
 from service.settings import Settings

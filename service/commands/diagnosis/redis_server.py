@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from redis import Redis
 from redis.exceptions import RedisError
 
-from service.adapters.redis_cache import PROBED
-from service.adapters.redis_pulse import CLUSTER, CLUSTER_REMEDY, is_cluster
-from service.adapters.rq_jobs import QUEUE, REMEDY
+from service.adapters.jobs.queue import QUEUE, REMEDY
+from service.adapters.redis.cache import PROBED
+from service.adapters.redis.connection import CLUSTER, CLUSTER_REMEDY, is_cluster
 from service.commands.diagnosis.finding import Finding, fault, ok, warning
 from service.settings import Settings
 

@@ -8,18 +8,18 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 
-from service.adapters.artifacts import verified
-from service.adapters.calibration_source import StoredCalibrations
-from service.adapters.domain_store import DomainStore
-from service.adapters.encoder_store import JOINED, EncoderArtifact, EncoderStore
-from service.adapters.object_storage import Changed, address, opened, remote
-from service.adapters.onnx_engine import OnnxCalibrator, OnnxEncoder, choose_providers
-from service.adapters.tokenizer import FastTokenizer
+from service.adapters.domains.calibrations import StoredCalibrations
+from service.adapters.domains.store import DomainStore
+from service.adapters.encoder.onnx_engine import OnnxCalibrator, OnnxEncoder, choose_providers
+from service.adapters.encoder.store import JOINED, EncoderArtifact, EncoderStore
+from service.adapters.encoder.tokenizer import FastTokenizer
+from service.adapters.storage.artifacts import verified
+from service.adapters.storage.object_storage import Changed, address, opened, remote
 from service.commands.diagnosis.finding import Finding, fault, ok, warning
-from service.core.calibration import Matrix
+from service.core.arrays import Vectors
 from service.core.errors import IsosimError
-from service.core.registry import DEFAULT
-from service.core.similarity import cosine
+from service.core.scoring.registry import DEFAULT
+from service.core.scoring.similarity import cosine
 from service.settings import Settings
 
 CPU = ["CPUExecutionProvider"]
@@ -162,7 +162,7 @@ def parity(artifact: EncoderArtifact, wanted: tuple[str, ...]) -> Finding:
         pad = artifact.spec.pad_token_id
         served = OnnxEncoder(artifact.encoder, choose_providers(wanted, artifact.calibrator), 0, pad)
         pooled = served(ids)
-        joined: Callable[[list[list[int]]], Matrix] = OnnxEncoder(artifact.joined, CPU, 0, pad)
+        joined: Callable[[list[list[int]]], Vectors] = OnnxEncoder(artifact.joined, CPU, 0, pad)
         off = float(np.abs(pooled - joined(ids)).max())
     except Exception as error:  # noqa: BLE001 - whatever fails here is the finding
         return fault("parity", f"the encoder does not run: {error}", "isosim export, or another ISOSIM_PROVIDERS")

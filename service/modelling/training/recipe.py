@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from service.core.encoders import EncoderSpec
+from service.core.encoding.spec import EncoderSpec
 from service.core.errors import InvalidInput
-from service.modelling.checkpoints import sha256_of
+from service.modelling.encoder.checkpoints import sha256_of
 from service.modelling.training.objectives import Knobs
 
 Precision = Literal["fp32", "bf16", "fp16"]

@@ -1,6 +1,7 @@
 """One training from its start, or from its newest whole checkpoint, to a folder that can be exported."""
 
 import importlib.metadata
+import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,17 +12,19 @@ import torch
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
-from transformers import set_seed
+from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+from transformers import AutoConfig, set_seed
+from transformers.utils import logging as transformers_logging
 
+from service.core.encoding.spec import EncoderSpec
 from service.core.errors import Conflict, InvalidInput
-from service.modelling.checkpoints import Checkpoint
-from service.modelling.training import start
+from service.modelling.encoder.checkpoints import Checkpoint
+from service.modelling.encoder.encoder import describe
 from service.modelling.training.data import Examples, read_graded, without_words
-from service.modelling.training.loop import DEV, SCORE, Setting, optimize
+from service.modelling.training.loop import DEV, SCORE, Setting, Working, optimize
 from service.modelling.training.objectives import OBJECTIVES
-from service.modelling.training.recipe import Identity, Recipe, Source, differences
+from service.modelling.training.recipe import POOLINGS, Identity, Recipe, Source, differences
 from service.modelling.training.result import Outcome, facts_of, publish
-from service.modelling.training.working import Working
 
 Report = Callable[[str, float | None], None]
 PACKAGES = ("torch", "transformers", "sentence-transformers")
@@ -57,12 +60,12 @@ def train(
             trains there.
     """
     recipe.check()
-    start.quiet()
+    quiet()
     objective = OBJECTIVES[recipe.objective]
     examples = objective.read(data, recipe.knobs)
     if objective.contrastive and len(examples) < 2:
         raise InvalidInput(f"{data}: one example has no others to be told from; at least 2 are needed")
-    spec = start.described(checkpoint, recipe)
+    spec = described(checkpoint, recipe)
     check_precision(recipe)
     pairs = None if dev is None else read_graded(dev)
     chosen_by = None if dev is None or pairs is None else Source.of(dev, len(pairs))
@@ -74,9 +77,9 @@ def train(
     with working.of(identity.facts(), differences):
         report("loading the start", None)
         set_seed(recipe.seed)
-        model = start.load(checkpoint, spec, recipe.dropout)
+        model = load_start(checkpoint, spec, recipe.dropout)
         if objective.needs_dropout and not recipe.word_deletion:
-            start.check_dropout(model, examples.sentences["anchor"][0])
+            check_dropout(model, examples.sentences["anchor"][0])
         evaluator = None
         if pairs is not None:
             left, right = pairs.sentences.values()
@@ -132,3 +135,67 @@ def before(evaluator: EmbeddingSimilarityEvaluator | None, model: SentenceTransf
     if evaluator is None:
         return None
     return float(evaluator(model)[SCORE])
+
+
+DROPOUTS = (  # as the configurations of BERT and its kin, DistilBERT, ModernBERT and GPT-2 call them
+    "hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "embedding_dropout",
+    "mlp_dropout", "embd_pdrop", "attn_pdrop", "resid_pdrop",
+)  # fmt: skip
+
+
+def quiet() -> None:
+    """What the libraries say of their own business; what matters is an error, or checked here."""
+    transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
+
+
+def described(checkpoint: Checkpoint, recipe: Recipe) -> EncoderSpec:
+    """The start's own spec: pooling, kept layers and served length decided, weights and tokenizer hashed.
+
+    Raises:
+        InvalidInput: an option does not fit this checkpoint.
+    """
+    spec = describe(checkpoint, pooling=recipe.pooling, layers=recipe.layers, max_length=None, prompt="")
+    if spec.pooling not in POOLINGS:
+        raise InvalidInput(f"this encoder's pooling {spec.pooling!r} cannot be trained; give --pooling")
+    if spec.layers < 1:
+        raise InvalidInput(f"--layers {spec.layers}: at least one layer is needed")
+    if recipe.max_length > spec.max_length:
+        raise InvalidInput(f"--max-length {recipe.max_length}: this encoder takes {spec.max_length} tokens at most")
+    return spec
+
+
+def load_start(checkpoint: Checkpoint, spec: EncoderSpec, dropout: float | None) -> SentenceTransformer:
+    """The start as a SentenceTransformer, in float32, on the GPU where there is one.
+
+    The layers beyond `spec.layers` are left out of the configuration, so the result's folder has none of them.
+    """
+    config = AutoConfig.from_pretrained(checkpoint.folder)
+    changed: dict[str, Any] = {"num_hidden_layers": spec.layers}
+    if isinstance(kinds := getattr(config, "layer_types", None), list):  # ModernBERT: one entry a layer
+        changed["layer_types"] = kinds[: spec.layers]
+    if dropout is not None:
+        changed |= {name: dropout for name in DROPOUTS if getattr(config, name, None) is not None}
+    transformer = Transformer(
+        str(checkpoint.folder),
+        config_kwargs=changed,
+        model_kwargs={"use_safetensors": True, "dtype": torch.float32},
+        max_seq_length=spec.max_length,
+    )
+    model = SentenceTransformer(modules=[transformer, Pooling(spec.dim, spec.pooling)])
+    model.model_card_data.local_files_only = True
+    model.model_card_data.generate_widget_examples = False
+    return model
+
+
+def check_dropout(model: SentenceTransformer, sentence: str) -> None:
+    """Raises InvalidInput where dropout does not make one sentence two vectors: nothing could be learnt."""
+    was_training = model.training
+    model.train()
+    features = {k: v.to(model.device) if hasattr(v, "to") else v for k, v in model.preprocess([sentence] * 2).items()}
+    with torch.no_grad():
+        first, second = model(features)["sentence_embedding"]
+    model.train(was_training)
+    if torch.equal(first, second):
+        raise InvalidInput("this encoder has no dropout, which unsupervised SimCSE learns from; give --dropout 0.1")

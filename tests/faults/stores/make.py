@@ -28,7 +28,7 @@ import torch
 from tokenizers import BertWordPieceTokenizer
 from transformers import BertConfig, BertModel
 
-from service.adapters.encoder_store import EncoderArtifact, EncoderStore
+from service.adapters.encoder.store import EncoderArtifact, EncoderStore
 from tests.conftest import Process, RedisServer, Server, export, serve_with, start, wait_until
 from tests.faults.jobs import becomes, held_job, post
 from tests.text import sentences

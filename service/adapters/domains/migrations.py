@@ -1,0 +1,113 @@
+"""Migrations in the model store: one small file for all domains, so that replicas look at one thing.
+
+In a folder `domains/.migrations.json`, changed under a lock: no domain's name begins with a dot. In a bucket
+`domains/migrations.json`, replaced only over the one that was read.
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from service.adapters.storage.artifacts import from_facts, json_bytes, locked, parsed, to_facts, write_atomically
+from service.adapters.storage.object_storage import Changed, opened, remote
+from service.core.errors import Conflict, CorruptArtifact, Unavailable
+from service.core.scoring.migration import Migration
+
+NAME, KEY = ".migrations.json", "domains/migrations.json"
+FORMAT = 1  # raise it when an older release would read the file wrongly
+ATTEMPTS = 5  # in a bucket, where somebody else may be changing another domain's
+
+
+class MigrationStore:
+    """Of a folder, or of a bucket (s3://bucket/prefix)."""
+
+    def __init__(self, root: Path) -> None:
+        self.path = root / "domains" / NAME
+        self.storage = opened(root) if remote(root) else None
+        self.where = f"{self.storage.address}/{KEY}" if self.storage is not None else str(self.path)
+        self._was_there = False  # the folder: from then on its absence means that the volume is away
+
+    def all(self) -> Mapping[str, Migration]:
+        """Domain by domain; a missing file is none.
+
+        Raises:
+            CorruptArtifact: the file is not understood. Unavailable: a newer release wrote it.
+            OSError: the store is away; it must not look as if no domain had moved.
+        """
+        return self._understood(self._stored(self._read()[0]))
+
+    def _read(self) -> tuple[bytes | None, str | None]:
+        try:
+            if self.storage is not None:
+                return self.storage.read(KEY)
+            return self.path.read_bytes(), None
+        except FileNotFoundError:
+            if self._was_there:
+                self.path.parent.stat()
+            return None, None
+        finally:
+            self._was_there = self.storage is None and (self._was_there or self.path.parent.is_dir())
+
+    def _stored(self, content: bytes | None) -> dict[str, Any]:
+        if content is None:
+            return {"format": FORMAT, "domains": {}}
+        stored = parsed(content, self.where)
+        if isinstance(stored.get("format"), int) and stored["format"] > FORMAT:
+            raise Unavailable(f"{self.where} was written by a newer release (format {stored['format']}); run that one")
+        return stored
+
+    def _understood(self, stored: Mapping[str, Any]) -> dict[str, Migration]:
+        try:
+            return {domain: understood(facts) for domain, facts in stored["domains"].items()}
+        except (KeyError, TypeError, AttributeError) as error:
+            raise CorruptArtifact(
+                f"{self.where} is not understood ({error}); delete it, and every domain is answered as before its "
+                "migration began"
+            ) from error
+
+    def set(self, domain: str, wanted: Migration | None, *, expected: Migration | None) -> None:
+        """Writes or, with None, removes a domain's migration, if it still is the expected one.
+
+        Raises:
+            Conflict: somebody else has changed it meanwhile.
+        """
+        for _ in range(ATTEMPTS):
+            with self._alone(), contextlib.suppress(Changed):
+                content, tag = self._read()
+                stored = self._stored(content)
+                if self._understood(stored).get(domain) != expected:
+                    break
+                # What a newer release has written beside it stays.
+                before = stored["domains"].pop(domain, {})
+                if wanted is not None:
+                    stored["domains"][domain] = before | to_facts(wanted)
+                stored["domains"] = dict(sorted(stored["domains"].items()))
+                self._write(json_bytes(stored), tag)
+                return
+        raise Conflict(f"the migration of {domain!r} changed meanwhile; look and try again")
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        with locked(self.path.with_name(NAME + ".lock")) if self.storage is None else contextlib.nullcontext():
+            yield
+
+    def _write(self, content: bytes, tag: str | None) -> None:
+        """Raises Changed where a bucket's object is no longer the one that was read."""
+        if self.storage is None:
+            write_atomically(self.path, content)
+        else:
+            self.storage.write(KEY, content, over=tag, new=tag is None)
+
+
+def understood(facts: Any) -> Migration:
+    """Raises TypeError where they are no migration."""
+    found = from_facts(Migration, facts)
+    texts = (found.old, found.old_id, found.new, found.new_id, found.started, found.changed)
+    numbers = (found.share, found.shadow, found.revision)
+    if not all(isinstance(text, str) for text in texts) or not isinstance(found.finished, bool):
+        raise TypeError("a name that is none")
+    if not all(isinstance(number, int | float) for number in numbers):
+        raise TypeError("a number that is none")
+    return found

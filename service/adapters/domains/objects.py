@@ -1,0 +1,211 @@
+"""Domains in object storage, where there are no folders and no locks: files first, then the manifest, made once.
+
+    domains/files/<domain>/<upload>/<file>   never changed; of one attempt to publish
+    domains/manifests/<domain>!<version>     made only where there is none: this takes the number and shows the version;
+                                             empty once the version is deleted, so that the number stays taken
+    domains/aliases/<domain>                 replaced only over the one that was read
+    domains/changes/<ns>-<domain>            says that aliases were replaced; readers need not look at all of them
+
+`!` sorts before everything a name may hold, so that keys and names have one order.
+"""
+
+import contextlib
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import partial
+from itertools import groupby, takewhile
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from service.adapters.domains.folders import Aliased
+from service.adapters.storage.artifacts import MANIFEST, Garbage, manifest_bytes, parsed_manifest, sha256
+from service.adapters.storage.object_storage import Changed, Entry, ObjectStorage
+from service.core.errors import Conflict, CorruptArtifact
+
+MANIFESTS, ALIASES, FILES, CHANGES = "domains/manifests/", "domains/aliases/", "domains/files/", "domains/changes/"
+OVERLAP = 300.0  # s by which writers' clocks may be behind before a change is seen only by the next full look
+ANNOUNCED = 3600.0  # s after which everybody has seen a change, by an announcement or a full look
+SIDE_BY_SIDE = 8  # files of a version on their way at a time
+
+
+class ObjectShelf:
+    """In a bucket; every worker and API process may be on a machine of its own."""
+
+    exclusive = False
+
+    def __init__(self, storage: ObjectStorage) -> None:
+        self.storage = storage
+
+    def prepare(self) -> None:
+        next(self.storage.list(MANIFESTS), None)
+
+    def names(self, after: str, contains: str, wanted: Callable[[str], bool]) -> Iterator[str]:
+        beyond = f"{MANIFESTS}{after}!~" if after else ""
+        for name, versions in groupby(self.storage.list(MANIFESTS, beyond), lambda entry: split(entry)[0]):
+            if contains in name and wanted(name) and any(version.size for version in versions):
+                yield name
+
+    def versions(self, domain: str) -> list[int]:
+        return sorted(split(entry)[1] for entry in self._numbers(domain) if entry.size)
+
+    def highest(self, domain: str) -> int:
+        return max((split(entry)[1] for entry in self._numbers(domain)), default=0)
+
+    def _numbers(self, domain: str) -> Iterator[Entry]:
+        return self.storage.list(f"{MANIFESTS}{domain}!")
+
+    def where(self, domain: str, version: int | None = None) -> str:
+        key = ALIASES + domain if version is None else f"{MANIFESTS}{domain}!{version}"
+        return f"{self.storage.address}/{key}"
+
+    def manifest(self, domain: str, version: int) -> dict[str, Any]:
+        content, _ = self.storage.read(f"{MANIFESTS}{domain}!{version}")
+        if not content:
+            raise FileNotFoundError(f"{self.where(domain, version)} is deleted")
+        return parsed_manifest(content, self.where(domain, version))
+
+    def _files(self, domain: str, manifest: Mapping[str, Any]) -> str:
+        return f"{FILES}{domain}/{manifest['upload']}/"
+
+    def read(self, domain: str, version: int, name: str) -> bytes:
+        return self.storage.read(self._files(domain, self.manifest(domain, version)) + name)[0]
+
+    @contextmanager
+    def files(self, domain: str, version: int, manifest: Mapping[str, Any]) -> Iterator[Path]:
+        place = self._files(domain, manifest)
+        with tempfile.TemporaryDirectory(prefix="isosim-") as temporary:
+            folder = Path(temporary) / domain / str(version)
+            folder.mkdir(parents=True)
+            (folder / MANIFEST).write_bytes(manifest_bytes(manifest))
+
+            def fetch(name: str) -> None:
+                with contextlib.suppress(FileNotFoundError):  # whoever compares it with the manifest says so
+                    self.storage.download(place + name, folder / name)
+
+            with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+                list(pool.map(fetch, manifest["files"]))
+            yield folder
+
+    @contextmanager
+    def building(self, domain: str) -> Iterator[Path]:
+        with tempfile.TemporaryDirectory(prefix="isosim-") as folder:
+            yield Path(folder)
+
+    def publish(self, domain: str, folder: Path, facts: Mapping[str, object]) -> int:
+        files = {file.name: sha256(file) for file in sorted(folder.iterdir())}
+        upload = uuid.uuid4().hex
+        with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+            list(pool.map(lambda name: self.storage.upload(f"{FILES}{domain}/{upload}/{name}", folder / name), files))
+        while True:
+            version = self.highest(domain) + 1
+            content = manifest_bytes({**facts, "version": version, "upload": upload, "files": files})
+            with contextlib.suppress(Changed):  # another worker took the number
+                self.storage.write(f"{MANIFESTS}{domain}!{version}", content, new=True)
+                return version
+
+    def bury(self, domain: str, version: int) -> None:
+        try:
+            place = self._files(domain, self.manifest(domain, version))
+        except FileNotFoundError:  # another process deletes it
+            return
+        except (CorruptArtifact, KeyError):  # which files were its own is unknown; `garbage` finds them
+            place = None
+        self.storage.write(f"{MANIFESTS}{domain}!{version}", b"")  # first: from here on the version is not there
+        if place is not None:
+            self.storage.delete([entry.key for entry in self.storage.list(place)])
+
+    def size(self, domain: str, version: int) -> int:
+        return sum(entry.size for entry in self.storage.list(self._files(domain, self.manifest(domain, version))))
+
+    def aliases(self, domain: str) -> Aliased:
+        try:
+            return Aliased(*self.storage.read(ALIASES + domain))
+        except FileNotFoundError:
+            return Aliased(None)
+
+    @contextmanager
+    def changing(self, domain: str) -> Iterator[Aliased]:
+        yield self.aliases(domain)
+
+    def replace(self, domain: str, before: Aliased, content: bytes) -> None:
+        marked = orjson.dumps({**orjson.loads(content), "change": uuid.uuid4().hex})  # no two writers' are equal
+        try:
+            self.storage.write(ALIASES + domain, marked, over=before.tag, new=before.tag is None)
+        except Changed as error:
+            raise Conflict(f"the aliases of {domain!r} changed meanwhile; look and try again") from error
+
+    def announce(self, domain: str) -> None:
+        while True:
+            with contextlib.suppress(Changed):  # another process announced at the same nanosecond
+                # The content differs, so that a lost answer is told from another process's announcement.
+                self.storage.write(f"{CHANGES}{time.time_ns():020d}-{domain}", uuid.uuid4().bytes, new=True)
+                return
+
+    def announced(self) -> Iterable[str]:
+        since = time.time_ns() - int(OVERLAP * 1e9)
+        for entry in self.storage.list(CHANGES, f"{CHANGES}{since:020d}"):
+            yield entry.key.removeprefix(CHANGES)
+
+    def stamps(self, domains: Mapping[str, frozenset[int]]) -> dict[str, Hashable]:
+        """One listing of all aliases: a deletion replaces them, too."""
+        tags = {entry.key.removeprefix(ALIASES): entry.etag for entry in self.storage.list(ALIASES)}
+        return {domain: tags.get(domain) for domain in domains}
+
+    def missing(self, domain: str, versions: Iterable[int]) -> set[int]:
+        return set(versions) - set(self.versions(domain))
+
+    def sweep(self, domain: str) -> None:
+        """Announcements that everybody has seen; whose an upload is only its age tells (`garbage`)."""
+        self.storage.delete([entry.key for entry in self._old_news(ANNOUNCED)])
+
+    def _old_news(self, age: float) -> Iterator[Entry]:
+        before = f"{CHANGES}{time.time_ns() - int(max(age, ANNOUNCED) * 1e9):020d}"
+        return takewhile(lambda entry: entry.key < before, self.storage.list(CHANGES))
+
+    def garbage(self, age: float) -> Iterator[Garbage]:
+        keys = [entry.key for entry in self._old_news(age)]
+        if keys:
+            yield Garbage(CHANGES, f"{len(keys)} announcements", 0, partial(self.storage.delete, keys))
+        # Uploads before manifests: one that is published between the two looks is in the second.
+        uploads = {name: list(files) for name, files in groupby(self.storage.list(FILES), upload_of)}
+        manifests = [
+            (domain, list(found)) for domain, found in groupby(self.storage.list(MANIFESTS), lambda e: split(e)[0])
+        ]
+        for domain, entries in manifests:
+            entries.sort(key=lambda entry: split(entry)[1])
+            for entry in entries:
+                if entry.size:
+                    with contextlib.suppress(FileNotFoundError):  # deleted meanwhile: its files go with it
+                        uploads.pop(self._files(domain, self.manifest(domain, split(entry)[1])), None)
+                elif entry is not entries[-1] and old(entry, age):
+                    why = "the number of a deleted version"
+                    yield Garbage(self.where(*split(entry)), why, 0, partial(self.storage.delete, [entry.key]))
+        for name, files in uploads.items():
+            if all(old(file, age) for file in files):
+                keys = [file.key for file in files]
+                size = sum(file.size for file in files)
+                yield Garbage(
+                    f"{self.storage.address}/{name}", "left unfinished", size, partial(self.storage.delete, keys)
+                )
+
+
+def old(entry: Entry, age: float) -> bool:
+    return (datetime.now(UTC) - entry.modified).total_seconds() > age
+
+
+def upload_of(entry: Entry) -> str:
+    """The folder of a version's file."""
+    return entry.key.rpartition("/")[0] + "/"
+
+
+def split(entry: Entry) -> tuple[str, int]:
+    """Domain and version of a manifest's key."""
+    domain, _, version = entry.key.removeprefix(MANIFESTS).rpartition("!")
+    return domain, int(version)

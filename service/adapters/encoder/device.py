@@ -1,0 +1,103 @@
+"""What the machine offers, how the encoder is fed on it, and how many calibrations fit beside it."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from service.adapters.encoder.onnx_engine import on_gpu
+from service.core.encoding.batching import BatchingPlan
+
+MOST_RUNS = 8  # more cores than that share a run: a single text should not be slow on a large machine
+CPU_TOKENS = 128  # padded; measured on 2 cores: larger batches are no faster, and longer
+GPU_TOKENS = 16384
+CGROUPS, OWN_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+MACHINE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # bytes
+PROCESS = 320 * 2**20  # bytes beside weights, cache and calibrations: 220 MiB under load, 85 that many domains add
+GPU_PROCESS = 2 * 2**30  # the same with CUDA's libraries and buffers; unmeasured
+GROWTH = 1.25  # of the process by calibrations, over what they count (loadtest/resident.py)
+RESIDENT = 2**30  # bytes of calibrations where nothing limits the process
+LEAST_RESIDENT = 32 * 2**20  # bytes: some calibrations are loaded again and again with less
+
+
+@dataclass(frozen=True)
+class Execution:
+    """Threads of one encoder run, of one that has the device to itself, and the batches beside and behind it."""
+
+    threads: int
+    threads_alone: int  # 0: no run ever has it
+    plan: BatchingPlan
+
+
+def usable_cores(root: Path = Path("/sys/fs/cgroup")) -> int:
+    """Cores this process may use: its affinity, and what a container's limit leaves of it (cgroup version 2)."""
+    cores = len(os.sched_getaffinity(0))
+    try:
+        quota, period = (root / "cpu.max").read_text().split()
+        return max(1, min(cores, int(quota) // int(period)))
+    except (OSError, ValueError):  # no limit reads `max`; another system has no such file
+        return cores
+
+
+def memory_limit(root: Path = CGROUPS, own: Path = OWN_CGROUP) -> int | None:
+    """Bytes that the container may hold: the smallest limit of its cgroup and those around it. None without one, or
+    where it is no less than the machine's memory: version 1 writes a number like 2**63 for no limit.
+
+    A container usually sees its own group as the root; without a namespace of its own, version 1 names a path that is
+    only there on the host.
+    """
+    files = {"memory.max": root, "memory.limit_in_bytes": root / "memory"}
+    places = set(files.items())
+    for line in lines_of(own):
+        controllers, _, path = line.partition(":")[2].partition(":")
+        name = "memory.max" if not controllers else "memory.limit_in_bytes"
+        if not controllers or "memory" in controllers.split(","):
+            group = files[name] / path.strip("/")
+            places |= {(name, around) for around in (group, *group.parents) if around.is_relative_to(files[name])}
+    limits = [int(line) for name, folder in places for line in lines_of(folder / name) if line.isdigit()]
+    return min((limit for limit in limits if limit < MACHINE), default=None)
+
+
+def lines_of(path: Path) -> list[str]:
+    """None of a file that is not there: another version of cgroup, or another system."""
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []
+
+
+def plan_resident(limit: int | None, held: int, *, gpu: bool = False, jobs: bool = False) -> int:
+    """Bytes of calibrations that fit beside `held` bytes of weights and caches into a container's limit.
+
+    `jobs`: calibrations run in this container too, and get half of what is left.
+    """
+    room = (limit or MACHINE) - held - (GPU_PROCESS if gpu else PROCESS)
+    found = max(LEAST_RESIDENT, int(room / GROWTH / (2 if jobs else 1)))
+    return min(found, RESIDENT) if limit is None else found
+
+
+def plan_execution(
+    providers: list[str],
+    cores: int,
+    *,
+    runs: int,
+    threads: int,
+    max_batch_tokens: int,
+    max_batch_texts: int,
+    max_queued_texts: int,
+    max_wait: float,
+    alone: bool,
+) -> Execution:
+    """Fills in what is 0. On a processor a run a core: one thread each needs no barriers (loadtest/README.md)."""
+    gpu = on_gpu(providers)
+    runs = runs or (1 if gpu else min(cores, MOST_RUNS))
+    alone = alone and not gpu and runs > 1
+    plan = BatchingPlan(
+        runs=runs,
+        ahead=1 if gpu else 0,
+        alone=alone,
+        max_batch_tokens=max_batch_tokens or (GPU_TOKENS if gpu else CPU_TOKENS),
+        max_batch_texts=max_batch_texts or (256 if gpu else 64),
+        max_queued_texts=max_queued_texts,
+        max_wait=max_wait,
+    )
+    return Execution(threads or max(1, cores // runs), cores if alone else 0, plan)

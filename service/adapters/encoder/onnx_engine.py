@@ -1,0 +1,225 @@
+"""The encoder and calibrator graphs on ONNX Runtime."""
+
+import contextlib
+import functools
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime as ort
+
+from service.adapters.domains.store import Weights
+from service.core.arrays import Vectors
+from service.core.errors import BackendFailure, CorruptArtifact, Unavailable
+
+log = logging.getLogger("isosim")
+
+PREFIX = "calibrator."  # of the calibrator's weights among the graph's inputs
+
+# On the CPU the fused kernel takes five times as long as the addition and the normalization it replaces (1.31, AVX2:
+# 296 µs against 60 µs for 128 × 384), 8 % of an encoder run.
+SLOWER_FUSED = ["SkipLayerNormFusion"]
+
+# onnxruntime's exceptions share no base but Exception; these are what `run` raises.
+CUDA = "CUDAExecutionProvider"
+LOAD_ERRORS = (RuntimeError, ValueError)  # of a provider; a broken graph raises others
+RUN_ERRORS = (
+    ort.capi.onnxruntime_pybind11_state.Fail,
+    ort.capi.onnxruntime_pybind11_state.InvalidArgument,
+    ort.capi.onnxruntime_pybind11_state.RuntimeException,
+    ort.capi.onnxruntime_pybind11_state.EPFail,
+)
+
+
+def choose_providers(wanted: tuple[str, ...], trial: Path) -> list[str]:
+    """The wanted execution providers, or CUDA where it is installed and loads the graph `trial`; the CPU always last.
+
+    Raises:
+        Unavailable: a wanted one is not installed.
+    """
+    installed = ort.get_available_providers()
+    missing = [name for name in wanted if name not in installed]
+    if missing:
+        raise Unavailable(f"execution providers {missing} are not installed; there are {installed}")
+    chosen = list(wanted) or [CUDA] * (CUDA in installed and loads(CUDA, trial))
+    return chosen if "CPUExecutionProvider" in chosen else [*chosen, "CPUExecutionProvider"]
+
+
+def loads(provider: str, trial: Path) -> bool:
+    """Whether it does here, and not only lies on the disk."""
+    try:
+        open_session(trial, [provider], threads=1)
+    except Unavailable as error:
+        log.warning("vectors are computed on the processor: %s", error)
+        return False
+    return True
+
+
+def open_session(
+    path: Path, providers: list[str], threads: int, *, spin: bool = False, memory: int = 0
+) -> ort.InferenceSession:
+    """`threads` of one run; 0 is one a physical core. `spin`: they wait for each other awake, while a run lasts.
+
+    Raises:
+        Unavailable: the first provider does not load. ONNX Runtime would go on with the others and not say so.
+    """
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    # Threads that spin between runs take the core the event loop and the tokenizer need.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    # Shapes change with every batch: a remembered plan for each of them is memory that only grows.
+    options.enable_mem_pattern = False
+    if CUDA in providers:
+        load_cuda()
+    if on_gpu(providers):
+        try:
+            session = ort.InferenceSession(
+                path, options, providers=providers, provider_options=gpu_options(providers, memory), enable_fallback=0
+            )
+        except LOAD_ERRORS as error:
+            raise Unavailable(f"{providers[0]} does not load: {' '.join(str(error).split())[:300]}") from error
+        if providers[0] not in session.get_providers():
+            raise Unavailable(f"{providers[0]} does not load: is there a device, its driver, and CUDA's libraries?")
+        return session
+    return ort.InferenceSession(path, options, providers=providers, disabled_optimizers=SLOWER_FUSED)
+
+
+@functools.cache
+def load_cuda() -> None:
+    """CUDA's libraries out of the wheels that [gpu] brings; where there are none, the system's."""
+    with contextlib.redirect_stdout(sys.stderr):  # it prints what it misses; stdout is for results
+        ort.preload_dlls()
+
+
+def on_gpu(providers: list[str]) -> bool:
+    return providers[0] != "CPUExecutionProvider"
+
+
+def gpu_options(providers: list[str], memory: int) -> list[dict[str, str]]:
+    """One set of options a provider. CUDA's arena grows by what is asked for, not by powers of two, up to `memory`
+    bytes (0: all there is), and products stay float32 where the graph says so: TF32 moves scores by 1e-3."""
+    cuda = {"arena_extend_strategy": "kSameAsRequested", "use_tf32": "0"}
+    if memory:
+        cuda["gpu_mem_limit"] = str(memory)
+    return [cuda if name == CUDA else {} for name in providers]
+
+
+BUCKET = 16  # tokens; GPU kernels are chosen by shape, and memory is kept for each
+Feeds = dict[str, npt.NDArray[np.int64]]
+
+
+class OnnxEncoder:
+    """Token ids to pooled vectors. With `threads_alone`, runs that have the device to themselves take so many threads:
+    that is a second session, and a second copy of the weights."""
+
+    def __init__(
+        self,
+        path: Path,
+        providers: list[str],
+        threads: int,
+        pad_token_id: int = 0,
+        *,
+        threads_alone: int = 0,
+        memory: int = 0,
+    ) -> None:
+        self.session = open_session(path, providers, threads, memory=memory)
+        self.wide = open_session(path, providers, threads_alone, spin=True) if threads_alone else self.session
+        self.bucket = BUCKET if on_gpu(providers) else 1
+        self.bound = on_gpu(providers)
+        self.pad_token_id = pad_token_id
+        self.inputs = {value.name for value in self.session.get_inputs()}
+        self.dim: int = self.session.get_outputs()[0].shape[1]
+
+    def __call__(self, ids: list[list[int]]) -> Vectors:
+        """N lists of token ids -> (N, D) float32. Raises BackendFailure."""
+        return self.run(self.prepare(ids))
+
+    def prepare(self, ids: list[list[int]]) -> Feeds:
+        """Arrays (N, T), padded to the longest; on a GPU to the next bucket, so that there are few shapes."""
+        lengths = [len(row) for row in ids]
+        longest = -(-max(lengths) // self.bucket) * self.bucket
+        padded = np.full((len(ids), longest), self.pad_token_id, np.int64)
+        mask = np.zeros_like(padded)
+        for row, (tokens, length) in enumerate(zip(ids, lengths, strict=True)):
+            padded[row, :length] = tokens
+            mask[row, :length] = 1
+        feeds = {"input_ids": padded, "attention_mask": mask}
+        if "token_type_ids" in self.inputs:
+            feeds["token_type_ids"] = np.zeros_like(padded)
+        return feeds
+
+    def run(self, prepared: Feeds, *, alone: bool = False) -> Vectors:
+        """Prepared arrays -> (N, D) float32. Safe from several threads; `alone`: nothing else runs.
+
+        Raises:
+            BackendFailure: the run failed, or gave a number that is none.
+        """
+        try:
+            session = self.wide if alone else self.session
+            (pooled,) = run_bound(session, prepared) if self.bound else session.run(["pooled"], prepared)
+        except RUN_ERRORS as error:
+            count, length = prepared["input_ids"].shape
+            raise BackendFailure(f"the encoder failed on {count} × {length} tokens: {error}") from error
+        if not np.isfinite(pooled).all():
+            raise BackendFailure("the encoder gave a vector with NaN or infinity")
+        matrix: Vectors = pooled
+        return matrix
+
+
+def run_bound(session: ort.InferenceSession, feeds: Feeds) -> list[Vectors]:
+    """A run whose output alone comes back from the device: (N, D), not the hidden states."""
+    binding = session.io_binding()
+    for name, value in feeds.items():
+        binding.bind_cpu_input(name, value)
+    binding.bind_output("pooled", "cpu")
+    session.run_with_iobinding(binding)
+    found: list[Vectors] = binding.copy_outputs_to_cpu()
+    return found
+
+
+class OnnxCalibrator:
+    """The calibrator graph: pooled vectors and a domain's weights to latents. Safe from any thread."""
+
+    def __init__(self, path: Path, providers: list[str]) -> None:
+        self.session = open_session(path, providers, threads=1)
+        self.shapes: dict[str, tuple[list[int], str]] = {
+            value.name.removeprefix(PREFIX): (value.shape, value.type)
+            for value in self.session.get_overridable_initializers()
+        }
+
+    def bind(self, weights: Weights) -> "BoundCalibrator":
+        """Raises CorruptArtifact where names, shapes or types are not the graph's."""
+        found = {name: (list(array.shape), ONNX_TYPES.get(array.dtype.name)) for name, array in weights.items()}
+        if found != self.shapes:
+            wrong = sorted(name for name in found.keys() | self.shapes if found.get(name) != self.shapes.get(name))
+            raise CorruptArtifact(f"calibrator weights do not fit this encoder's graph: {', '.join(wrong[:5])}")
+        values = {PREFIX + name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in weights.items()}
+        return BoundCalibrator(self.session, values)
+
+
+ONNX_TYPES = {"float32": "tensor(float)", "int64": "tensor(int64)"}
+
+
+class BoundCalibrator:
+    """One version's calibrator; its weights stay in ONNX Runtime's memory."""
+
+    def __init__(self, session: ort.InferenceSession, weights: dict[str, Any]) -> None:
+        self.session = session
+        self.weights = weights
+
+    def __call__(self, pooled: Vectors) -> Vectors:  # (N, D) -> (N, D)
+        if not len(pooled):
+            return pooled
+        feeds = {"pooled": ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(pooled)), **self.weights}
+        try:
+            (latent,) = self.session.run_with_ort_values(["latent"], feeds)
+        except RUN_ERRORS as error:
+            raise BackendFailure(f"the calibrator failed on {pooled.shape}: {error}") from error
+        result: npt.NDArray[np.float32] = latent.numpy()
+        return result

@@ -1,0 +1,60 @@
+"""A known sentence and the vector it had at export: does this machine compute what was exported?
+
+A wrong kernel, a provider that lost precision or a tokenizer of another release gives scores that look like scores;
+nothing but a known answer tells them apart.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from service.adapters.encoder.onnx_engine import OnnxEncoder
+from service.adapters.encoder.store import ENCODER, TOKENIZER, EncoderArtifact, Probe
+from service.adapters.encoder.tokenizer import FastTokenizer
+from service.core.arrays import Vectors
+from service.core.encoding.spec import EncoderSpec
+from service.core.errors import CorruptArtifact, TokenizerFailure
+
+SENTENCE = "In 2019 about 1,000 people heard Zoë's café band play guitar – naïve, isn't it?"
+LONGER = " ".join([SENTENCE] * 3)  # beside it the sentence is padded
+# Largest ‖found − known‖ / ‖known‖. Another batch or padding moves scores by 1e-7 (loadtest/README.md); what
+# instruction sets and GPUs differ by is unmeasured, what is wrong differs by tenths.
+TOLERANCE, REDUCED_TOLERANCE = 1e-3, 2e-2
+
+
+def take(folder: Path, spec: EncoderSpec) -> dict[str, object] | None:
+    """The probe of the encoder graph in a folder, for its manifest; None where it has no tokens for the sentence."""
+    encoder = OnnxEncoder(folder / ENCODER, ["CPUExecutionProvider"], 0, spec.pad_token_id)
+    try:
+        (tokens,) = FastTokenizer(folder / TOKENIZER, spec.max_length)([SENTENCE], "right")
+    except TokenizerFailure:  # a vocabulary without a token for the unknown
+        return None
+    return {"text": SENTENCE, "pooled": [float(f"{x:.7g}") for x in encoder([tokens.ids])[0]]}
+
+
+def check(artifact: EncoderArtifact, tokenizer: FastTokenizer, encoder: OnnxEncoder) -> float | None:
+    """Largest relative difference to the known vector, alone and padded; None where the export kept none.
+
+    Raises:
+        CorruptArtifact: it is above what precision explains.
+    """
+    probe: Probe | None = artifact.probe
+    if probe is None:
+        return None
+    tokens = tokenizer([probe.text, LONGER], "right")
+    alone, padded = encoder([tokens[0].ids])[0], encoder([one.ids for one in tokens])[0]
+    known = np.asarray(probe.pooled, np.float32)
+    worst = max(difference(alone, known), difference(padded, known))
+    limit = TOLERANCE if artifact.spec.precision == "fp32" else REDUCED_TOLERANCE
+    if not worst <= limit:  # NaN is worse than any
+        raise CorruptArtifact(
+            f"encoder {artifact.id} gives another vector here than at its export: off by {worst:.1e}, "
+            f"at most {limit:.0e} is taken; export it again on this machine, or try other execution providers"
+        )
+    return worst
+
+
+def difference(found: Vectors, known: Vectors) -> float:
+    if found.shape != known.shape:
+        return float("inf")
+    return float(np.linalg.norm(found - known) / np.linalg.norm(known))

@@ -1,0 +1,257 @@
+"""Exported encoders in the model store: `encoders/<id>/<digest>/`."""
+
+import contextlib
+import dataclasses
+import shutil
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+
+from service.adapters.storage.artifacts import (
+    MANIFEST,
+    Garbage,
+    building,
+    drop,
+    from_facts,
+    leftovers,
+    parsed_manifest,
+    read_manifest,
+    seal,
+    since,
+    size_of,
+    verified,
+    write_atomically,
+)
+from service.adapters.storage.object_storage import Changed, ObjectStorage, key_of, opened, remote
+from service.core.encoding.spec import EncoderSpec
+from service.core.errors import CorruptArtifact, InvalidInput, Unavailable
+
+JOINED, ENCODER, CALIBRATOR, TOKENIZER = "model.onnx", "encoder.onnx", "calibrator.onnx", "tokenizer.json"
+
+
+def cache() -> Path:
+    """Where this machine keeps encoders that it has fetched; their hashes are compared at every start."""
+    return Path.home() / ".cache" / "isosim"
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A sentence and its vector at export."""
+
+    text: str
+    pooled: list[float]
+
+
+@dataclass(frozen=True)
+class EncoderArtifact:
+    """An encoder's files. `joined` is the whole graph; `encoder` and `calibrator` are cut out of it."""
+
+    id: str
+    spec: EncoderSpec
+    folder: Path
+    probe: Probe | None = None  # exports of earlier versions have none
+    licence: str | None = None  # of the weights; exports of earlier versions do not say
+    prompts: Mapping[str, str] = field(default_factory=dict)  # a caller may name one; it takes the place of the spec's
+
+    @property
+    def digest(self) -> str:
+        return self.spec.digest
+
+    @property
+    def every_prompt(self) -> set[str]:
+        """What may stand before a text."""
+        return {self.spec.prompt, *self.prompts.values()}
+
+    @property
+    def joined(self) -> Path:
+        return self.folder / JOINED
+
+    @property
+    def encoder(self) -> Path:
+        return self.folder / ENCODER
+
+    @property
+    def calibrator(self) -> Path:
+        return self.folder / CALIBRATOR
+
+    @property
+    def tokenizer(self) -> Path:
+        return self.folder / TOKENIZER
+
+
+def bury(folder: Path) -> None:
+    """Nobody begins to read an export whose manifest is gone."""
+    (folder / "manifest.json").unlink(missing_ok=True)
+    drop(folder)
+
+
+class EncoderStore:
+    """A folder's encoders, or a bucket's: those are fetched into a folder of this machine, and read there."""
+
+    def __init__(self, root: Path) -> None:
+        self.bucket = EncoderBucket(opened(root), cache() / key_of(root)) if remote(root) else None
+        self.root = (root if self.bucket is None else self.bucket.folder) / "encoders"
+
+    def find(self, name: str) -> EncoderArtifact:
+        """The encoder `id` (its newest export) or `id@<digest's beginning>`; files verified.
+
+        Raises:
+            Unavailable: there is none, or it is another release's; the message says how to make one.
+            CorruptArtifact: a file does not match its manifest.
+        """
+        artifact_id, _, digest = name.partition("@")
+        if self.bucket is not None:
+            digest = self.bucket.fetch(artifact_id, digest)
+        found = (self.root / artifact_id).glob(f"{digest}*/manifest.json")
+        folders = [f.parent for f in found if not f.parent.name.startswith(".")]
+        if not folders:
+            raise Unavailable(f"no encoder {name!r} in {self.root}; make it with: isosim export --encoder minilm")
+        folder = max(folders, key=lambda f: str(read_manifest(f).get("created")))
+        manifest = verified(folder, ENCODER, CALIBRATOR, TOKENIZER)
+        try:
+            spec = EncoderSpec(**manifest["encoder"])
+            probe = from_facts(Probe, manifest["probe"]) if manifest.get("probe") else None
+        except (KeyError, TypeError) as error:
+            raise CorruptArtifact(f"{folder / 'manifest.json'} does not describe an encoder: {error}") from error
+        if spec.digest != folder.name == manifest.get("digest"):
+            raise Unavailable(
+                f"encoder {name!r} was exported by a release that computes other vectors; export it again "
+                f"(isosim export --encoder {spec.source}) and calibrate its domains anew"
+            )
+        if spec.digest != folder.name:
+            raise CorruptArtifact(f"{folder / 'manifest.json'} describes another encoder ({spec.digest})")
+        return EncoderArtifact(artifact_id, spec, folder, probe, manifest.get("licence"), manifest.get("prompts", {}))
+
+    def ids(self) -> list[str]:
+        """Names of all encoders that have an export."""
+        if self.bucket is not None:
+            return self.bucket.ids()
+        found = {f.parent.parent.name for f in self.root.glob("*/*/manifest.json") if not f.parent.name.startswith(".")}
+        return sorted(found)
+
+    def garbage(self, age: float, needed: Collection[str] | None) -> Iterator[Garbage]:
+        """Unfinished exports; and exports whose digest nobody needs, unless `needed` is None."""
+        if self.bucket is not None:
+            yield from self.bucket.garbage(age, needed)
+            return
+        yield from leftovers(self.root.glob("*/.building-*"), age)
+        if needed is None:
+            return
+        for folder in sorted(manifest.parent for manifest in self.root.glob("*/*/manifest.json")):
+            if folder.name.startswith(".") or folder.name in needed:
+                continue
+            if since(read_manifest(folder).get("created")) > age:
+                yield Garbage(str(folder), "an encoder nobody names", size_of(folder), partial(bury, folder))
+
+    def has(self, artifact_id: str, digest: str) -> bool:
+        if self.bucket is not None:
+            return self.bucket.has(artifact_id, digest)
+        return (self.root / artifact_id / digest / "manifest.json").is_file()
+
+    def add(self, artifact_id: str, spec: EncoderSpec, write: Callable[[Path], dict[str, object]]) -> EncoderArtifact:
+        """Publishes what `write` puts into a folder; what it returns goes into the manifest."""
+        if not artifact_id.replace("-", "").replace(".", "").replace("_", "").isalnum() or artifact_id[0] in ".-":
+            raise InvalidInput(f"encoder id {artifact_id!r}: use letters, digits, '-', '_' and '.'")
+        place = self.root / artifact_id / spec.digest
+        if self.bucket is not None:
+            shutil.rmtree(place, ignore_errors=True)  # of an export that was not sent to its end
+        with building(place.parent) as folder:
+            facts = write(folder)
+            created = datetime.now(UTC).isoformat()
+            seal(
+                folder, place, {"encoder": dataclasses.asdict(spec), "digest": spec.digest, "created": created, **facts}
+            )
+        if self.bucket is not None:
+            self.bucket.send(place)
+        return self.find(f"{artifact_id}@{spec.digest}")
+
+
+ENCODERS = "encoders/"
+
+
+class EncoderBucket:
+    """Graphs are hundreds of megabytes and are read as files: each machine keeps those it has used."""
+
+    def __init__(self, storage: ObjectStorage, folder: Path) -> None:
+        self.storage, self.folder = storage, folder
+
+    def _manifests(self, prefix: str = "") -> list[str]:
+        """Keys of manifests."""
+        keys = (entry.key for entry in self.storage.list(ENCODERS + prefix))
+        return [key for key in keys if key.count("/") == 3 and key.endswith(f"/{MANIFEST}")]
+
+    def ids(self) -> list[str]:
+        return sorted({key.split("/")[1] for key in self._manifests()})
+
+    def has(self, artifact_id: str, digest: str) -> bool:
+        return f"{ENCODERS}{artifact_id}/{digest}/{MANIFEST}" in self._manifests(f"{artifact_id}/{digest}/")
+
+    def fetch(self, artifact_id: str, digest: str) -> str:
+        """Puts the newest export whose digest begins so into the folder, unless it is there. -> its digest
+
+        Raises:
+            Unavailable: there is none.
+            CorruptArtifact: what was fetched does not match its manifest.
+            OSError: object storage does not answer, or the folder cannot be written.
+        """
+        read = {key: self.storage.read(key)[0] for key in self._manifests(f"{artifact_id}/{digest}")}
+        if not read:
+            name = f"{artifact_id}@{digest}" if digest else artifact_id
+            raise Unavailable(
+                f"no encoder {name!r} in {self.storage.address}; make it with: "
+                f"isosim export --encoder minilm --model-store {self.storage.address}"
+            )
+        key = max(read, key=lambda key: str(parsed_manifest(read[key], f"{self.storage.address}/{key}").get("created")))
+        found = key.split("/")[2]
+        place = self.folder / ENCODERS / artifact_id / found
+        if not self._is_there(place, read[key]):
+            self._download(key.removesuffix(MANIFEST), place, read[key])
+        return found
+
+    def _is_there(self, place: Path, manifest: bytes) -> bool:
+        try:
+            verified(place)
+            same = read_manifest(place) == parsed_manifest(manifest, str(place))
+        except (FileNotFoundError, CorruptArtifact):
+            same = False
+        return same
+
+    def _download(self, prefix: str, place: Path, manifest: bytes) -> None:
+        with building(place.parent) as folder:
+            for name in parsed_manifest(manifest, prefix + MANIFEST)["files"]:
+                self.storage.download(prefix + name, folder / name)
+            write_atomically(folder / MANIFEST, manifest)
+            verified(folder)
+            shutil.rmtree(place, ignore_errors=True)  # what is there was found wrong
+            try:
+                folder.rename(place)
+            except OSError:  # another process of this machine was faster
+                verified(place)
+
+    def send(self, place: Path) -> None:
+        """An export that lies in the folder; files first, the manifest last, which makes it visible."""
+        prefix = f"{ENCODERS}{place.parent.name}/{place.name}/"
+        manifest = read_manifest(place)
+        for name in manifest["files"]:
+            self.storage.upload(prefix + name, place / name)
+        with contextlib.suppress(Changed):  # somebody has exported the same
+            self.storage.write(prefix + MANIFEST, (place / MANIFEST).read_bytes(), new=True)
+
+    def garbage(self, age: float, needed: Collection[str] | None) -> Iterator[Garbage]:
+        """Exports that were not sent to their end; and those whose digest nobody needs, unless `needed` is None."""
+        for prefix, entries in groupby(self.storage.list(ENCODERS), lambda entry: entry.key.rpartition("/")[0]):
+            files = sorted(entries, key=lambda entry: not entry.key.endswith(f"/{MANIFEST}"))  # the manifest goes first
+            whole = files[0].key.endswith(f"/{MANIFEST}")
+            unwanted = not whole or (needed is not None and prefix.rpartition("/")[2] not in needed)
+            if unwanted and all((datetime.now(UTC) - entry.modified).total_seconds() > age for entry in files):
+                why = "an encoder nobody names" if whole else "left unfinished"
+                size = sum(entry.size for entry in files)
+                name = f"{self.storage.address}/{prefix}"
+                yield Garbage(name, why, size, partial(self._bury, [entry.key for entry in files]))
+
+    def _bury(self, keys: list[str]) -> None:
+        self.storage.delete(keys[:1])
+        self.storage.delete(keys[1:])

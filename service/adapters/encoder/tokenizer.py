@@ -1,0 +1,126 @@
+"""The encoder's tokenizer (Hugging Face tokenizers): texts to ids, with a mark where a text was cut."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import orjson
+from tokenizers import Tokenizer
+from tokenizers.models import BPE, Unigram, WordLevel, WordPiece
+
+from service.core.encoding.texts import Content, Side, Tokens
+from service.core.errors import InvalidInput, TokenizerFailure
+
+
+class Piece(NamedTuple):
+    """One token of a text, and the characters it stands for; a special token stands for none."""
+
+    id: int
+    text: str
+    special: bool
+    start: int | None
+    stop: int | None
+
+
+SPACE = "▁"  # SentencePiece's sign for the space before a word
+
+
+class FastTokenizer:
+    """Truncates at `max_length` tokens, special tokens included; never pads. Safe from any thread.
+
+    A text without any known token is marked `unreadable`: nothing but special tokens and the vocabulary's unknown
+    token, besides one of `prompts` at its beginning. Tokenizers that fall back to bytes know every text.
+    """
+
+    def __init__(self, path: Path, max_length: int, prompts: Iterable[str] = ()) -> None:
+        self.max_length = max_length
+        self.sides: dict[Side, Tokenizer] = {"right": self._open(path, "right"), "left": self._open(path, "left")}
+        self.whole = self._open(path, None)
+        self.size: int = self.whole.get_vocab_size(with_added_tokens=True)
+        self.unknown = frozenset(unknown_ids(self.whole, path))
+        self.prompts = sorted({prompt for prompt in prompts if prompt}, key=len, reverse=True)
+        known = [number for prompt in self.prompts for number in self.whole.encode(prompt).ids]
+        self._suspected = self.unknown.union(known)  # a text with any other token is readable
+
+    def _open(self, path: Path, side: Side | None) -> Tokenizer:
+        tokenizer = Tokenizer.from_file(str(path))
+        tokenizer.no_padding()
+        if side is None:
+            tokenizer.no_truncation()
+        else:
+            tokenizer.enable_truncation(self.max_length, direction=side)
+        return tokenizer
+
+    def __call__(self, contents: Sequence[Content], side: Side) -> list[Tokens]:
+        """Raises TokenizerFailure where a text cannot be turned into tokens. What is tokens already is only cut."""
+        texts = [content for content in contents if isinstance(content, str)]
+        try:
+            encodings = iter(self.sides[side].encode_batch_fast(texts))
+        except Exception as error:  # tokenizers raises bare Exceptions
+            raise TokenizerFailure(f"a text cannot be tokenized: {error}") from error
+        tokens = []
+        for content in contents:
+            if isinstance(content, str):
+                encoding = next(encodings)
+                ids, truncated = encoding.ids, bool(encoding.overflowing)
+            else:
+                kept = content[: self.max_length] if side == "right" else content[-self.max_length :]
+                ids, truncated = list(kept), len(kept) < len(content)
+            # The look at the ids ends with the first that is known, in most texts the second.
+            unreadable = self._suspected.issuperset(ids) and self._is_unreadable(content, ids, side)
+            tokens.append(Tokens(ids, truncated, unreadable))
+        return tokens
+
+    def _is_unreadable(self, content: Content, ids: Sequence[int], side: Side) -> bool:
+        """Whether no known token stands for a letter behind the prompt."""
+        if self.unknown.issuperset(ids):
+            return True
+        if not isinstance(content, str):
+            return False
+        begin = next((len(prompt) for prompt in self.prompts if content.startswith(prompt)), 0)
+        if not content[begin:].strip():  # the text itself is what some prompt says
+            return False
+        encoding = self.sides[side].encode(content)
+        places = zip(encoding.ids, encoding.offsets, strict=True)
+        return all(number in self.unknown or stop <= begin for number, (_, stop) in places)
+
+    def pieces(self, texts: Sequence[str], *, special: bool) -> list[list[Piece]]:
+        """Every token of each text, uncut. Raises TokenizerFailure."""
+        try:
+            encodings = self.whole.encode_batch(list(texts), add_special_tokens=special)
+        except Exception as error:  # tokenizers raises bare Exceptions
+            raise TokenizerFailure(f"a text cannot be tokenized: {error}") from error
+        return [
+            [
+                Piece(number, token, True, None, None) if mask else Piece(number, text[start:stop], False, start, stop)
+                for number, token, mask, (start, stop) in zip(
+                    encoding.ids, encoding.tokens, encoding.special_tokens_mask, encoding.offsets, strict=True
+                )
+            ]
+            for text, encoding in zip(texts, encodings, strict=True)
+        ]
+
+    def decode(self, rows: Sequence[Sequence[int]], *, skip_special: bool) -> list[str]:
+        """Texts of token ids. Raises InvalidInput where an id is not of this vocabulary."""
+        for row in rows:
+            self.check(row)
+        return [self.whole.decode(list(row), skip_special_tokens=skip_special) for row in rows]
+
+    def check(self, ids: Sequence[int]) -> None:
+        """Raises InvalidInput where an id is not of this vocabulary."""
+        wrong = next((number for number in ids if not 0 <= number < self.size), None)
+        if wrong is not None:
+            raise InvalidInput(f"token id {wrong} is not of this encoder's vocabulary, which has {self.size}")
+
+
+def unknown_ids(tokenizer: Tokenizer, path: Path) -> list[int]:
+    """Tokens that say nothing of a text: special ones, the unknown one, and a space that no letter belongs to."""
+    found = [number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special]
+    model = tokenizer.model
+    names: list[str | None] = [SPACE] if isinstance(model, BPE | Unigram) else []
+    if isinstance(model, BPE | WordPiece | WordLevel):
+        names.append(model.unk_token)
+    else:
+        number = orjson.loads(path.read_bytes())["model"].get("unk_id")  # Unigram's has no attribute for it
+        found += [] if number is None else [number]
+    return found + [number for name in names if name and (number := tokenizer.token_to_id(name)) is not None]

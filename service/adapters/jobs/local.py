@@ -1,0 +1,136 @@
+"""Calibrations without Redis: one child process at a time, at low priority, killable."""
+
+import asyncio
+import contextlib
+import importlib.util
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Self
+
+from service.adapters.jobs.store import JobStore
+from service.core.errors import NotFound, Unavailable
+from service.core.jobs.job import Job, Status
+
+log = logging.getLogger(__name__)
+
+
+class LocalJobs:
+    """Runs jobs in order of submission. An async context manager that owns its queue and its child."""
+
+    def __init__(
+        self,
+        jobs: JobStore,
+        model_store: Path,
+        threads: int,
+        timeout: float,
+        on_busy: Callable[[bool], None] = lambda _: None,
+    ) -> None:
+        self.jobs, self.model_store, self.threads, self.timeout = jobs, model_store, threads, timeout
+        self.on_busy = on_busy  # told when a calibration starts and ends to use this machine
+        self._queue: asyncio.Queue[str] = asyncio.Queue()
+        self._waiting: set[str] = set()  # what is in the queue
+        self._task: asyncio.Task[None] | None = None
+        self._current: tuple[str, asyncio.subprocess.Process] | None = None
+        self._stopped: str | None = None  # the job whose end its canceller records
+
+    async def __aenter__(self) -> Self:
+        """Takes up what an earlier process left: queued jobs run, running ones are marked interrupted."""
+        for job in reversed(await asyncio.to_thread(self.jobs.all)):
+            if job.status is Status.QUEUED and self.jobs.decided(job.id):
+                await asyncio.to_thread(self.jobs.cancel, job.id)  # the process died while cancelling
+            elif job.status is Status.QUEUED:
+                await self.submit(job.id, job.attempt)
+            elif job.status is Status.RUNNING:
+                await asyncio.to_thread(self.jobs.interrupt, job.id)
+        self._task = asyncio.create_task(self._run(), name="local-jobs")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    async def available(self) -> None:
+        if self._task is None or self._task.done():
+            raise Unavailable("the local job runner has stopped; restart the server")
+        if importlib.util.find_spec("torch") is None:
+            raise Unavailable(
+                "calibration needs PyTorch beside the server (pip install 'isosim[train]') "
+                "or Redis and a worker (ISOSIM_REDIS_URL, isosim worker)"
+            )
+
+    async def submit(self, job_id: str, attempt: int) -> None:
+        if job_id not in self._waiting:
+            self._waiting.add(job_id)
+            self._queue.put_nowait(job_id)
+
+    async def recover(self, waiting: Sequence[Job]) -> None:
+        for job in waiting:
+            await self.submit(job.id, job.attempt)
+
+    async def stop(self, job_id: str) -> None:
+        if self._current is not None and self._current[0] == job_id:
+            self._stopped = job_id
+            await kill(self._current[1])
+
+    async def _run(self) -> None:
+        while True:
+            job_id = await self._queue.get()
+            self._waiting.discard(job_id)
+            try:
+                await self._run_one(job_id)
+            except NotFound:
+                continue  # cancelled while it waited, and its record is gone
+            except Exception:  # the loop's boundary: one odd job must not stop all others
+                log.exception("job %s could not be run", job_id)
+
+    async def _run_one(self, job_id: str) -> None:
+        before = await asyncio.to_thread(self.jobs.read, job_id)
+        if before.status is not Status.QUEUED or await asyncio.to_thread(self.jobs.decided, job_id):
+            return  # handed over twice, or cancelled while it waited
+        environment = {
+            **os.environ,
+            "ISOSIM_MODEL_STORE": str(self.model_store),
+            "ISOSIM_JOBS_FOLDER": str(self.jobs.root.parent),
+            "ISOSIM_WORKER_THREADS": str(self.threads),
+        }
+        # No session of its own: Linux divides time among sessions before it looks at priorities (sched(7), autogroup).
+        # A child that had one took half of the machine, and a lone request's p99 from 12 to 115 ms.
+        child = await asyncio.create_subprocess_exec(sys.executable, "-m", "service.worker", job_id, env=environment)
+        self._current = (job_id, child)
+        self.on_busy(True)
+        try:
+            async with asyncio.timeout(self.timeout):
+                await child.wait()
+        except TimeoutError:
+            await kill(child)
+            await asyncio.to_thread(self._time_out, job_id)
+        finally:
+            await kill(child)
+            self._current = None
+            self.on_busy(False)
+            # Whatever ended the child, a job that still says running does not run. One that is queued has either not
+            # begun or, after an attempt that was put off, been retried already.
+            job = await asyncio.to_thread(self.jobs.read, job_id)
+            retried = job.status is Status.QUEUED and job.attempt > before.attempt
+            if job.status in (Status.RUNNING, Status.QUEUED) and not retried and self._stopped != job_id:
+                await asyncio.to_thread(self.jobs.interrupt, job_id)
+
+    def _time_out(self, job_id: str) -> None:
+        if self.jobs.decide(job_id):
+            self.jobs.end(self.jobs.read(job_id), Status.FAILED, error=f"stopped after {self.timeout:.0f} s")
+
+
+async def kill(child: asyncio.subprocess.Process) -> None:
+    """Ends a child and all it started; returns when it is gone. A child leads its own group, once it has begun."""
+    if child.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            child.kill()
+    await child.wait()

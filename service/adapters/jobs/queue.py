@@ -1,0 +1,223 @@
+"""Calibrations behind Redis: RQ carries the job's id, a worker anywhere runs it in a killable child."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar
+
+from redis import Redis
+from redis.exceptions import RedisError
+from rq import Queue, Retry, Worker, get_current_job
+from rq.command import send_stop_job_command
+from rq.exceptions import DuplicateJobError, InvalidJobOperation, NoSuchJobError, StopRequested
+from rq.job import Job as RqJob
+from rq.job import JobStatus
+from rq.worker_registration import register
+
+from service.adapters.redis.connection import CLUSTER, CLUSTER_REMEDY, is_cluster
+from service.core.errors import Unavailable
+from service.core.jobs.job import Job
+
+QUEUE = "isosim"
+TASK = "service.worker.run_queued"
+REMEDY = "start one with: isosim worker"
+STOP_SECONDS = 10.0  # how long a cancel waits for the worker to end its child
+TIMEOUT = 2.0  # s for Redis to connect, and to answer
+THREADS = 4  # of their own: a Redis that hangs must not take those that scoring needs
+MOST_CALLS = 64  # under way or waiting for a thread; a Redis that answers is done with as many in a moment
+LONGEST = 5.0  # s for a call, its wait for a thread included
+RETRIES = 1  # by RQ itself, of a job whose worker or process died
+KILLED = "killed"  # in RQ's facts about a job: its process is known to be dead
+ENDED = {JobStatus.FINISHED, JobStatus.FAILED, JobStatus.STOPPED, JobStatus.CANCELED}
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """How RQ brought the job that this process runs."""
+
+    handed: int  # attempts that had begun when the job was handed to RQ: the end of RQ's id
+    repeated: bool  # RQ has delivered it before, and takes that worker for dead
+    killed: bool  # the worker has seen its process die
+
+    @classmethod
+    def current(cls) -> Self:
+        job = get_current_job()
+        assert job is not None  # noqa: S101 - RQ alone calls what asks
+        return cls(int(job.id.rpartition("-")[2]), job.retries_left != RETRIES, bool(job.meta.get(KILLED)))
+
+
+class RqJobs:
+    """Hands jobs to RQ. Redis holds nothing but the id."""
+
+    def __init__(self, url: str, timeout: int) -> None:
+        # Without redis-py's retries: who asks is told within seconds, and may try again.
+        self.redis = Redis.from_url(url, socket_timeout=TIMEOUT, socket_connect_timeout=TIMEOUT, retry=None)
+        self.queue = Queue(QUEUE, connection=self.redis)
+        self.timeout = timeout
+        self._threads = ThreadPoolExecutor(THREADS, "rq")
+        self._places = asyncio.Semaphore(MOST_CALLS)
+
+    async def _call(self, function: Callable[..., T], *args: object, seconds: float = LONGEST) -> T:
+        """Raises OSError at once where too many wait for Redis already, and where it takes too long."""
+        if self._places.locked():
+            raise BlockingIOError(f"{MOST_CALLS} calls wait for Redis already")
+        async with self._places, asyncio.timeout(seconds):
+            return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
+
+    async def available(self) -> None:
+        try:
+            workers = await self._call(self._workers)
+        except (RedisError, OSError) as error:
+            raise Unavailable(f"the job queue cannot be reached ({type(error).__name__}); is Redis running?") from error
+        if not workers:
+            raise Unavailable(f"no calibration worker is running; {REMEDY}")
+
+    def _workers(self) -> int:
+        """Those that still beat: a killed worker stays in RQ's list until another one looks at it."""
+        keys = Worker.all_keys(queue=self.queue)
+        return int(self.redis.exists(*keys)) if keys else 0
+
+    async def submit(self, job_id: str, attempt: int) -> None:
+        try:
+            await self._call(self._enqueue, job_id, attempt)
+        except (RedisError, OSError) as error:
+            raise Unavailable(f"the job queue cannot be reached ({type(error).__name__}); retry the job") from error
+
+    async def recover(self, waiting: Sequence[Job]) -> None:
+        with contextlib.suppress(RedisError, OSError):  # the next look may find Redis again
+            for job in waiting:
+                await self._call(self._enqueue, job.id, job.attempt)
+
+    def _enqueue(self, job_id: str, attempt: int) -> None:
+        # One id an attempt: a request that is sent twice does not queue the job twice.
+        name = f"{job_id}-{attempt}"
+        with contextlib.suppress(DuplicateJobError):
+            self._put(name, job_id)
+            return
+        with contextlib.suppress(DuplicateJobError, NoSuchJobError):
+            before = RqJob.fetch(name, connection=self.redis)
+            if before.get_status() in ENDED:  # no worker could even begin it
+                before.delete()
+                self._put(name, job_id)
+
+    def _put(self, name: str, job_id: str) -> None:
+        # One retry: a killed worker's job runs again on another; a job that fails by itself does not raise.
+        self.queue.enqueue(
+            TASK, job_id, job_id=name, job_timeout=self.timeout, retry=Retry(max=RETRIES),
+            result_ttl=60, failure_ttl=24 * 3600, unique=True,
+        )  # fmt: skip
+
+    async def stop(self, job_id: str) -> None:
+        try:
+            await self._call(self._stop, job_id, seconds=STOP_SECONDS + LONGEST)
+        except (RedisError, OSError):
+            return  # the worker finds the decision in the store at its next heartbeat
+
+    def _stop(self, job_id: str) -> None:
+        deadline = time.monotonic() + STOP_SECONDS
+        waiting = self.queue.get_job_ids()
+        started = self.queue.started_job_registry.get_job_ids()
+        for rq_id in [i for i in (*waiting, *started) if i.startswith(job_id)]:
+            try:
+                job = RqJob.fetch(rq_id, connection=self.redis)
+                if job.get_status() is not JobStatus.STARTED:
+                    job.cancel()
+                    continue
+                send_stop_job_command(self.redis, rq_id)
+                while job.get_status(refresh=True) is JobStatus.STARTED and time.monotonic() < deadline:
+                    time.sleep(0.05)
+            except (NoSuchJobError, InvalidJobOperation):
+                continue
+
+
+log = logging.getLogger(__name__)
+
+TTL = 60  # s; a killed worker counts as there for twice as long, and a cut connection is noticed after as long
+MONITORING = 10  # s between signs of life of a running job; a minute after the last, another worker takes it over
+MAINTENANCE = 60  # s between looks for jobs whose worker has died
+PAUSE = 2.0  # s between attempts to reach Redis
+
+
+class QueueWorker(Worker):
+    """Takes jobs one after the other, each in a child of its own. `on_lost` is told of a job that is not run again."""
+
+    def __init__(self, connection: Redis, on_lost: Callable[[str], None]) -> None:
+        super().__init__(
+            [Queue(QUEUE, connection=connection)],
+            connection=connection,
+            worker_ttl=TTL,
+            job_monitoring_interval=MONITORING,
+            maintenance_interval=MAINTENANCE,
+        )
+        self.on_lost = on_lost
+        self.stopping = False
+
+    def request_stop(self, signum: Any, frame: Any) -> None:
+        self.stopping = True
+        super().request_stop(signum, frame)  # type: ignore[no-untyped-call]
+
+    def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
+        super().heartbeat(timeout, pipeline)
+        register(self, pipeline)  # a Redis that was restarted empty does not know this worker any more
+
+    # While Redis is away a running job goes on: its own heartbeat is in its record in the store.
+
+    def maintain_heartbeats(self, job: Any) -> None:
+        try:
+            super().maintain_heartbeats(job)
+        except RedisError as error:
+            log.warning("Redis does not hear of job %s: %s", job.id, error)
+
+    def set_current_job_working_time(self, current_job_working_time: float, pipeline: Any = None) -> None:
+        try:
+            super().set_current_job_working_time(current_job_working_time, pipeline)
+        except RedisError as error:
+            log.warning("Redis does not hear of a running job: %s", error)
+
+    def handle_work_horse_killed(self, job: Any, retpid: Any, ret_val: Any, rusage: Any) -> None:
+        if not job.retries_left:
+            self.on_lost(job.args[0])
+            return
+        job.meta[KILLED] = True
+        with contextlib.suppress(RedisError):  # then the next process waits for a heartbeat before it takes over
+            job.save_meta()
+
+    def teardown(self) -> None:
+        try:
+            super().teardown()  # type: ignore[no-untyped-call]
+        except RedisError:
+            if self.pubsub_thread is not None:
+                self.pubsub_thread.stop()
+
+
+def work(connection: Redis, on_lost: Callable[[str], None], log_level: str, *, burst: bool) -> None:
+    """Runs until it is told to stop, or with `burst` until the queue is empty.
+
+    Raises:
+        Unavailable: Redis is a cluster; with `burst`, Redis cannot be reached.
+    """
+    worker = None
+    while True:
+        try:
+            if is_cluster(connection):
+                raise Unavailable(f"{CLUSTER}; {CLUSTER_REMEDY}")
+            worker = QueueWorker(connection, on_lost)
+            worker.work(burst=burst, with_scheduler=False, logging_level=log_level)
+        except StopRequested:
+            return
+        except RedisError as error:
+            if burst:
+                raise Unavailable(f"the job queue cannot be reached: {error}") from error
+            log.warning("Redis cannot be reached, trying again: %s", error)
+        if burst or (worker is not None and worker.stopping):
+            return
+        try:
+            time.sleep(PAUSE)
+        except StopRequested:  # from a signal's handler
+            return

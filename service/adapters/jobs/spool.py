@@ -1,0 +1,61 @@
+"""Text that is still arriving, on its way to disk."""
+
+import contextlib
+import hashlib
+import os
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+
+import orjson
+
+from service.adapters.storage.artifacts import claim, fsync
+from service.core.jobs.job import LabelledPair
+
+
+class Spool:
+    """Input on its way to disk, hashed as it passes: a line is a JSON string, or [text, text, label].
+
+    The job that is made of it gets its id."""
+
+    def __init__(self, root: Path) -> None:
+        root.mkdir(parents=True, exist_ok=True)
+        self.id = uuid.uuid4().hex
+        self._path = root / f".spool-{self.id}"
+        self._file = self._path.open("wb")
+        self._hash = hashlib.sha256()
+        claim(self._file.fileno())
+
+    def __enter__(self) -> "Spool":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Text that became no job goes."""
+        try:
+            self._path.unlink(missing_ok=True)
+        finally:
+            with contextlib.suppress(OSError):  # a full disk: what was not written yet is not wanted any more
+                self._file.close()
+
+    def extend(self, texts: Iterable[str]) -> None:
+        self._write(texts)
+
+    def extend_labels(self, pairs: Iterable[LabelledPair]) -> None:
+        self._write(pairs)
+
+    def _write(self, entries: Iterable[str | LabelledPair]) -> None:
+        lines = b"".join(orjson.dumps(entry) + b"\n" for entry in entries)
+        self._hash.update(lines)
+        self._file.write(lines)
+
+    def digest(self) -> bytes:
+        return self._hash.digest()
+
+    def move_to(self, place: Path) -> None:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._path.rename(place)
+        fsync(place.parent)

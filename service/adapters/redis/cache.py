@@ -1,0 +1,140 @@
+"""The shared vector cache in Redis: best effort, bounded in time, never a reason for a request to fail."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Literal, Self
+
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
+
+from service.adapters.redis.connection import CircuitBreaker, end
+
+log = logging.getLogger("isosim")
+
+Event = Literal["error", "open", "dropped"]
+
+PREFIX = b"isosim:v3:"  # with the version of an entry (core/texts.py): replicas of two releases do not meet
+BACKLOG = 8192  # entries waiting to be stored; more are dropped and counted
+CHUNK = 256  # entries a pipeline
+PROBED = [PREFIX + b"probe:1", PREFIX + b"probe:2"]  # two keys, as most lookups have; a cluster has them in two slots
+CONNECTIONS = 32  # requests that ask Redis at the same time; redis-py would open one for each that comes
+
+
+EVERY = 2.0  # s; three failures open the circuit, so a Redis that goes is known within 6 s
+
+
+class RedisCache:
+    """One MGET a lookup; stores go through a bounded backlog and a pipeline. An async context manager."""
+
+    def __init__(
+        self, url: str, *, ttl: int, timeout: float, on_event: Callable[[Event, int], None] = lambda _, __: None
+    ) -> None:
+        self.redis = Redis.from_url(
+            url, socket_timeout=timeout, socket_connect_timeout=timeout, decode_responses=False, retry=None
+        )
+        self.ttl, self.timeout, self.on_event = ttl, timeout, on_event
+        self.breaker = CircuitBreaker()
+        self.refusal = ""  # what Redis said to the last probe, where it answered with an error
+        self._turns = asyncio.Semaphore(CONNECTIONS)
+        self._backlog: asyncio.Queue[tuple[bytes, bytes]] = asyncio.Queue(BACKLOG)
+        self._writer: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._writer = asyncio.create_task(self._write(), name="redis-cache-writer")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await end(self._writer)
+        await self.redis.aclose()
+
+    async def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """An entry or None for each key; a failure, a timeout or an open circuit is all None."""
+        async with self._turns:  # the wait for one is no failure of Redis
+            if not self.breaker.allows():
+                self.on_event("open", len(keys))
+                return [None] * len(keys)
+            try:
+                async with asyncio.timeout(self.timeout):
+                    entries: object = await self.redis.mget([PREFIX + key for key in keys])
+                if not isinstance(entries, list) or len(entries) != len(keys):
+                    raise ConnectionError("no answer to what was asked")
+            except Exception:  # noqa: BLE001 - a cache fails no request, and redis-py meets garbage with whatever int() raises
+                self.breaker.failed()
+                self.on_event("error", len(keys))
+                return [None] * len(keys)
+            self.breaker.succeeded()
+            return [entry if isinstance(entry, bytes) else None for entry in entries]
+
+    @property
+    def up(self) -> bool:
+        """Whether Redis is in use: it has answered, and the last attempts did not all fail."""
+        return self.breaker.closed
+
+    async def probe(self) -> None:
+        """A lookup that costs no request anything; it counts as any other.
+
+        PING would not do: a cluster, or a user without the right to MGET, answers it and refuses every lookup.
+        """
+        if not self.breaker.allows():
+            return
+        try:
+            async with asyncio.timeout(self.timeout):
+                await self.redis.mget(PROBED)
+        except ResponseError as error:
+            self.breaker.failed()
+            self.refusal = f"{type(error).__name__}: {error}"
+        except Exception:  # noqa: BLE001 - redis-py meets garbage with whatever int() raises
+            self.breaker.failed()
+            self.refusal = ""
+        else:
+            self.breaker.succeeded()
+            self.refusal = ""
+
+    def put(self, entries: Sequence[tuple[bytes, bytes]]) -> None:
+        for entry in entries:
+            try:
+                self._backlog.put_nowait(entry)
+            except asyncio.QueueFull:
+                self.on_event("dropped", 1)
+
+    async def _write(self) -> None:
+        while True:
+            entries = [await self._backlog.get()]
+            while len(entries) < CHUNK and not self._backlog.empty():
+                entries.append(self._backlog.get_nowait())
+            if not self.breaker.allows():
+                self.on_event("dropped", len(entries))
+                continue
+            try:
+                async with asyncio.timeout(1.0), self.redis.pipeline(transaction=False) as pipeline:
+                    for key, entry in entries:
+                        pipeline.set(PREFIX + key, entry, ex=self.ttl)
+                    await pipeline.execute()
+            except ResponseError:  # it answers, and is full or read-only: what it holds can still be read
+                self.breaker.succeeded()
+                self.on_event("dropped", len(entries))
+            except Exception:  # noqa: BLE001 - as above; and the writer must outlive it
+                self.breaker.failed()
+                self.on_event("dropped", len(entries))
+            else:
+                self.breaker.succeeded()
+
+
+async def beat(cache: RedisCache) -> None:
+    """Until cancelled; says when Redis goes and comes back, and why it refuses lookups where it answers."""
+    up, refusal, since = True, "", time.monotonic()
+    while True:
+        await cache.probe()
+        if cache.up is not up:
+            up, before, since = cache.up, since, time.monotonic()
+            if up:
+                log.info("Redis answers again", extra={"facts": {"away_s": round(since - before, 1)}})
+            else:
+                log.warning("Redis does not answer: vectors are computed and not shared, calibrations refused")
+        if cache.refusal != refusal:
+            refusal = cache.refusal
+            if refusal:
+                log.warning("Redis refuses lookups: %s", refusal)
+        await asyncio.sleep(EVERY)

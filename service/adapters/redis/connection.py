@@ -1,0 +1,75 @@
+"""What every use of Redis rests on: a server that is no cluster, a circuit breaker, and tasks that end."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+
+from redis import Redis
+
+from service.core.errors import Unavailable
+
+log = logging.getLogger("isosim")
+
+FAILURES = 3  # in a row before the circuit opens
+PAUSE = 2.0  # s of an open circuit before one request tries again
+START = 1.0  # s that a start waits for Redis to say what it is
+CLUSTER = "Redis runs as a cluster (cluster_enabled:1), which refuses lookups of several keys and RQ's job queue"
+CLUSTER_REMEDY = "use a Redis without cluster mode: one primary, with replicas for failover if you like"
+
+
+def is_cluster(redis: Redis) -> bool:
+    """Raises RedisError or OSError where Redis does not answer."""
+    return bool(redis.info("cluster").get("cluster_enabled"))
+
+
+def refuse_cluster(url: str) -> None:
+    """Raises Unavailable where Redis is a cluster. One that cannot be asked passes: scoring does without it."""
+    cluster = False
+    redis: Redis = Redis.from_url(url, socket_timeout=START, socket_connect_timeout=START, retry=None)
+    with redis, contextlib.suppress(Exception):  # redis-py meets garbage with whatever int() raises
+        cluster = is_cluster(redis)
+    if cluster:
+        raise Unavailable(f"{CLUSTER}; {CLUSTER_REMEDY}")
+
+
+AGAIN = 0.1  # s
+
+
+async def end(task: "asyncio.Task[None] | None") -> None:
+    """Cancels until it has ended: redis-py can take a cancellation for a time-out of its own, and the task goes on."""
+    while task is not None and not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=AGAIN)
+
+
+class CircuitBreaker:
+    """After some failures in a row nothing is tried for a pause; then one attempt decides."""
+
+    def __init__(self, failures: int = FAILURES, pause: float = PAUSE, clock: Callable[[], float] = time.monotonic):
+        self.limit, self.pause, self.clock = failures, pause, clock
+        self.failures = 0
+        self.closed_at = 0.0
+        self.met = False  # it has answered once
+
+    @property
+    def closed(self) -> bool:
+        return self.met and self.failures < self.limit
+
+    def allows(self) -> bool:
+        if self.failures < self.limit:
+            return True
+        if self.clock() < self.closed_at:
+            return False
+        self.closed_at = self.clock() + self.pause  # this attempt decides; others wait
+        return True
+
+    def succeeded(self) -> None:
+        self.failures = 0
+        self.met = True
+
+    def failed(self) -> None:
+        self.failures += 1
+        if self.failures >= self.limit:
+            self.closed_at = self.clock() + self.pause

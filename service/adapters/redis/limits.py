@@ -1,0 +1,195 @@
+"""The keys' limits for all processes together: one script in Redis, one round trip a request."""
+
+import asyncio
+import contextlib
+import math
+import os
+from collections.abc import Callable
+from typing import Self
+
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
+
+from service.adapters.redis.cache import CONNECTIONS
+from service.adapters.redis.connection import CircuitBreaker, end
+from service.core.errors import Overloaded
+from service.core.limits.grants import Grant
+from service.core.limits.rate_limit import Limit, LocalLimits, Release, nothing, too_fast, too_many
+
+PREFIX = "isosim:limit:"
+BACKLOG = 4096  # releases waiting to be told; those dropped end with their lease
+CHUNK = 256
+AGAIN = 0.5  # s until Redis is told again what it did not take
+
+# The clock is Redis's own, so that the processes' clocks need not agree. Numbers go back as text: Redis cuts them
+# to integers otherwise. A request that is never released (its process was killed) counts until its lease ends.
+SCRIPT = """
+local time = redis.call('TIME')
+local now = time[1] + time[2] / 1e6
+local rate, capacity, texts = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local concurrent, lease = tonumber(ARGV[4]), tonumber(ARGV[5])
+if concurrent > 0 then
+  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now)
+  if redis.call('ZCARD', KEYS[2]) >= concurrent then return {'concurrent', '1'} end
+end
+if rate > 0 then
+  local held = redis.call('HMGET', KEYS[1], 'tokens', 'at')
+  local tokens, at = tonumber(held[1]) or capacity, tonumber(held[2]) or now
+  tokens = math.min(capacity, tokens + math.max(0, now - at) * rate)
+  local missing = math.min(texts, capacity) - tokens
+  if missing > 1e-9 and ARGV[7] == 'ask' then return {'rate', tostring(missing / rate)} end
+  local left = math.min(capacity, tokens - texts)
+  redis.call('HSET', KEYS[1], 'tokens', string.format('%.9f', left), 'at', string.format('%.6f', now))
+  redis.call('EXPIRE', KEYS[1], math.ceil((capacity - left) / rate) + 1)
+end
+if concurrent > 0 then
+  redis.call('ZADD', KEYS[2], now + lease, ARGV[6])
+  redis.call('EXPIRE', KEYS[2], math.ceil(lease) + 1)
+end
+return {}
+"""
+
+
+class RedisLimits:
+    """Shared limits; where Redis does not answer in time, this process's own. An async context manager.
+
+    `lease` is the time (s) a request may take: after it, it no longer counts as under way.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout: float,
+        lease: float,
+        on_refused: Callable[[Limit], None] = lambda _: None,
+        on_fallback: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.redis = Redis.from_url(url, socket_timeout=timeout, socket_connect_timeout=timeout, retry=None)
+        self.timeout, self.lease = timeout, lease
+        self.on_refused, self.on_fallback = on_refused, on_fallback
+        self.breaker = CircuitBreaker()
+        self.local = LocalLimits(on_refused=on_refused)
+        self._script = self.redis.register_script(SCRIPT)
+        self._turns = asyncio.Semaphore(CONNECTIONS)
+        self._released: asyncio.Queue[tuple[str, str]] = asyncio.Queue(BACKLOG)
+        self._releasing: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._releasing = asyncio.create_task(self._release(), name="redis-limits-releases")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await end(self._releasing)
+        await self.redis.aclose()
+
+    async def admit(self, grant: Grant, texts: int) -> Release:
+        if not grant.limited:
+            return nothing
+        request = os.urandom(8).hex()
+        bucket, under_way = places(grant)
+        release = nothing if grant.concurrent is None else lambda: self._tell(under_way, request)
+        async with self._turns:
+            if not self.breaker.allows():
+                self.on_fallback()
+                return self.local.take(grant, texts)
+            try:
+                async with asyncio.timeout(self.timeout):
+                    answer = await self._script(
+                        keys=[bucket, under_way],
+                        args=[*rate_of(grant), texts, grant.concurrent or 0, math.ceil(self.lease), request, "ask"],
+                    )
+                refused, wait = refusal(answer)
+            except Exception:  # noqa: BLE001 - limits fail no request, and redis-py meets garbage with whatever int() raises
+                self.breaker.failed()
+                self.on_fallback()
+                return self._take_here(grant, texts, release)
+            self.breaker.succeeded()
+        if refused == "rate" and grant.rate is not None:
+            self.on_refused("rate")
+            raise too_fast(grant.rate, wait)
+        if refused == "concurrent" and grant.concurrent is not None:
+            self.on_refused("concurrent")
+            raise too_many(grant.concurrent)
+        return release
+
+    async def owe(self, grant: Grant, texts: int) -> None:
+        if grant.rate is None or not texts:
+            return
+        async with self._turns:
+            if self.breaker.allows():
+                try:
+                    async with asyncio.timeout(self.timeout):
+                        await self._script(keys=places(grant), args=[*rate_of(grant), texts, 0, 0, "", "owe"])
+                except Exception:  # noqa: BLE001 - as above
+                    self.breaker.failed()
+                else:
+                    self.breaker.succeeded()
+                    return
+        self.on_fallback()
+        await self.local.owe(grant, texts)
+
+    def _take_here(self, grant: Grant, texts: int, release: Release) -> Release:
+        """Redis may run the script yet, once it goes on: it is told of the request's end all the same."""
+        try:
+            release_here = self.local.take(grant, texts)
+        except Overloaded:
+            release()
+            raise
+
+        def both() -> None:
+            release_here()
+            release()
+
+        return both
+
+    def _tell(self, under_way: str, request: str) -> None:
+        with contextlib.suppress(asyncio.QueueFull):  # its lease ends it
+            self._released.put_nowait((under_way, request))
+
+    async def _release(self) -> None:
+        while True:
+            ended = [await self._released.get()]
+            while len(ended) < CHUNK and not self._released.empty():
+                ended.append(self._released.get_nowait())
+            while not await self._tell_all(ended):  # noqa: ASYNC110 - Redis tells nobody that it is back
+                await asyncio.sleep(AGAIN)
+
+    async def _tell_all(self, ended: list[tuple[str, str]]) -> bool:
+        """False where Redis did not answer. Only after it has may a request count as released: see `admit`."""
+        try:
+            async with asyncio.timeout(1.0), self.redis.pipeline(transaction=False) as pipeline:
+                for under_way, request in ended:
+                    pipeline.zrem(under_way, request)
+                await pipeline.execute()
+        except ResponseError:  # of another kind under our name: no release will help
+            return True
+        except Exception:  # noqa: BLE001 - as above; and the releases must outlive it
+            return False
+        return True
+
+
+def places(grant: Grant) -> list[str]:
+    """Where a key's texts and its requests under way are counted."""
+    return [f"{PREFIX}{{{grant.id}}}:{name}" for name in ("texts", "requests")]
+
+
+def rate_of(grant: Grant) -> tuple[str, int]:
+    """Texts a second, and as many as may come at once."""
+    return ("0", 0) if grant.rate is None else (f"{grant.rate.per_second:.9f}", grant.rate.texts)
+
+
+def refusal(answer: object) -> tuple[Limit | None, float]:
+    """Which limit the script has found to be reached, and the seconds until it is not.
+
+    Raises:
+        ValueError: this is no answer of the script.
+    """
+    match answer:
+        case []:
+            return None, 0.0
+        case [b"rate", bytes(wait)]:
+            return "rate", float(wait)
+        case [b"concurrent", bytes(wait)]:
+            return "concurrent", float(wait)
+    raise ValueError("no answer of the script")

@@ -1,0 +1,284 @@
+"""Folders of files that appear whole or not at all, and never change: every file's SHA-256 in the manifest."""
+
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import orjson
+
+from service.core.errors import CorruptArtifact
+
+T = TypeVar("T")
+MANIFEST = "manifest.json"
+SEAL = "seal"  # of the manifest: SHA-256 of all else in it; those of the first release have none
+FRESH = 60.0  # s in which whoever makes a file or folder has surely locked it
+LEFTOVER = 24 * 3600.0  # s after which an unfinished folder belongs to nobody where locks do not tell
+
+
+def fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Readers see the old content or the new, never a part; a crash keeps one of both."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    fsync(path.parent)
+
+
+def write_json(path: Path, value: object) -> None:
+    write_atomically(path, json_bytes(value))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Raises CorruptArtifact where the file is no JSON object; FileNotFoundError where it is not there."""
+    return parsed(path.read_bytes(), f"{path.name} of {path.parent}")
+
+
+def parsed(content: bytes, name: str) -> dict[str, Any]:
+    """Raises CorruptArtifact, with the name, where the content is no JSON object."""
+    try:
+        value = orjson.loads(content)
+    except orjson.JSONDecodeError as error:
+        raise CorruptArtifact(f"{name} is not readable: {error}") from error
+    if not isinstance(value, dict):
+        raise CorruptArtifact(f"{name} is not a JSON object")
+    return value
+
+
+def json_bytes(value: object) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY) + b"\n"
+
+
+def from_facts(kind: type[T], facts: Mapping[str, Any]) -> T:
+    """A dataclass's stored fields; those that a newer release has added are passed over.
+
+    Raises:
+        TypeError: a field is missing, or these are no facts.
+    """
+    known: Any = kind
+    if not isinstance(facts, Mapping):
+        raise TypeError(f"{kind.__name__}: {facts!r:.80} is no object")
+    names = {field.name for field in dataclasses.fields(known)}
+    return kind(**{name: value for name, value in facts.items() if name in names})
+
+
+def to_facts(record: Any) -> dict[str, Any]:
+    """A dataclass's fields as they are stored: one that an earlier release would refuse, its metadata says `later`,
+    is written only where it differs from its default."""
+    facts = {}
+    for field in dataclasses.fields(record):
+        value = getattr(record, field.name)
+        if not (field.metadata.get("later") and value == field.default):
+            facts[field.name] = to_facts(value) if dataclasses.is_dataclass(value) else value
+    return facts
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def building(parent: Path) -> Iterator[Path]:
+    """A private folder beside its place to be; removed unless `seal` moved it there."""
+    parent.mkdir(parents=True, exist_ok=True)
+    folder = parent / f".building-{uuid.uuid4().hex}"
+    folder.mkdir()
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        claim(descriptor)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
+
+
+def claim(descriptor: int) -> None:
+    """Marks an unfinished file or folder as somebody's, until it is closed or the process has ended."""
+    with contextlib.suppress(OSError):  # a volume that cannot lock it: there its age must tell
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def sweep(*leftovers: Path) -> None:
+    """Removes unfinished files and folders whose makers have died.
+
+    Whoever lives holds a lock, so that no clock has to be trusted; a clock that jumps may only keep something longer.
+    """
+    for path in leftovers:
+        with contextlib.suppress(OSError):  # somebody else was faster, or the volume is read-only
+            age = time.time() - path.stat().st_mtime
+            if age > FRESH and abandoned(path, age):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def abandoned(path: Path, age: float) -> bool:
+    """Whether the maker of an unfinished file or folder has ended; by its age (s) where locks do not tell.
+
+    NFS grants an exclusive lock only on what is open for writing. A folder cannot be: there its age tells.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    except PermissionError:  # another user's
+        return age > LEFTOVER
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return age > LEFTOVER
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def seal(folder: Path, place: Path, manifest: Mapping[str, object]) -> None:
+    """Writes the manifest with all files' hashes, flushes everything, and moves the folder to its place at once.
+
+    Raises:
+        FileExistsError: the place is taken.
+    """
+    files = {file.name: sha256(file) for file in sorted(folder.iterdir())}
+    write_atomically(folder / MANIFEST, manifest_bytes({**manifest, "files": files}))
+    for file in folder.iterdir():
+        fsync(file)
+    fsync(folder)
+    try:
+        folder.rename(place)
+    except OSError as error:  # a non-empty folder is there: ENOTEMPTY or EEXIST
+        if place.exists():
+            raise FileExistsError(str(place)) from error
+        raise
+    fsync(place.parent)
+
+
+def sealed_by(facts: Mapping[str, object]) -> str:
+    """SHA-256 (hex) of a manifest's facts."""
+    return hashlib.sha256(orjson.dumps(facts, option=orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY)).hexdigest()
+
+
+def manifest_bytes(facts: Mapping[str, object]) -> bytes:
+    """A manifest with its seal, as it is kept."""
+    return json_bytes({**facts, SEAL: sealed_by(facts)})
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Raises FileNotFoundError where there is no such artifact; CorruptArtifact where its manifest was changed."""
+    return parsed_manifest((folder / MANIFEST).read_bytes(), str(folder / MANIFEST))
+
+
+def parsed_manifest(content: bytes, name: str) -> dict[str, Any]:
+    """Raises CorruptArtifact, with the name, where it was changed."""
+    manifest = parsed(content, name)
+    seal = manifest.pop(SEAL, None)
+    if seal is not None and seal != sealed_by(manifest):
+        raise CorruptArtifact(f"{name} was changed after it was written")
+    return manifest
+
+
+def verified(folder: Path, *names: str) -> dict[str, Any]:
+    """The manifest, after the named files (all of them if none is named) were compared with it.
+
+    Raises:
+        FileNotFoundError: there is no such artifact.
+        CorruptArtifact: a file is missing or has another hash; the message names it.
+    """
+    manifest = read_manifest(folder)
+    files = manifest.get("files")
+    if not isinstance(files, dict):
+        raise CorruptArtifact(f"{folder / MANIFEST} lists no files")
+    for name in names or files:
+        path = folder / name
+        if name not in files or not path.is_file():
+            raise CorruptArtifact(f"{path} is missing")
+        if sha256(path) != files[name]:
+            raise CorruptArtifact(f"{path} does not match the SHA-256 in its manifest")
+    return manifest
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Holds an exclusive lock that ends with the process (flock; NFS version 4 and local volumes have it)."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def try_lock(path: Path) -> Iterator[bool]:
+    """The same lock without waiting; False where somebody else holds it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """Something to remove: its name, why nobody needs it, how much it holds (bytes)."""
+
+    name: str
+    why: str
+    size: int
+    remove: Callable[[], object]
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file, or of all files in a folder."""
+    return sum(file.stat().st_size for file in ([path] if path.is_file() else path.rglob("*")) if file.is_file())
+
+
+def drop(path: Path) -> None:
+    """What is gone already is no error."""
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def leftovers(paths: Iterable[Path], age: float) -> Iterator[Garbage]:
+    """Unfinished files and folders that are old enough and whose makers hold no lock on them any more."""
+    for path in sorted(paths):
+        with contextlib.suppress(FileNotFoundError):
+            old = time.time() - path.stat().st_mtime
+            if old > age and abandoned(path, old):
+                yield Garbage(str(path), "left unfinished", size_of(path), partial(drop, path))
+
+
+def since(created: object) -> float:
+    """Seconds since a manifest's date, ISO 8601; CorruptArtifact where it is none."""
+    try:
+        return (datetime.now(UTC) - datetime.fromisoformat(str(created))).total_seconds()
+    except (ValueError, TypeError) as error:
+        raise CorruptArtifact(f"{created!r} is no date: {error}") from error
+
+
+def superfluous(versions: Collection[int], keep: int, needed: Collection[int]) -> list[int]:
+    """All but the newest `keep` versions, rising, without those somebody needs."""
+    return [version for version in sorted(versions)[:-keep] if version not in needed]

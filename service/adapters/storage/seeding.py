@@ -1,0 +1,102 @@
+"""What an image carries into the model store that is mounted: encoders, and their default calibrations."""
+
+import contextlib
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from service.adapters.domains.store import REPORT, DomainStore, read_version
+from service.adapters.encoder.store import EncoderArtifact, EncoderStore
+from service.adapters.storage.artifacts import MANIFEST, building, locked, read_json, seal, verified
+from service.core.errors import Conflict, IsosimError
+from service.core.scoring.registry import DEFAULT
+
+LEFTOVER = 24 * 3600.0  # s after which a half-made copy belongs to nobody; a killed process leaves one
+
+
+Failed = Callable[[Exception], None]
+
+
+def seed(source: Path, store: Path, failed: Failed | None = None) -> list[EncoderArtifact]:
+    """Copies into `store` the encoders of `source` that it lacks, and gives each its default calibration unless the
+    domain has one for it already. Several processes may do so at once, and any of them may be killed.
+
+    Args:
+        failed: is told of every part that fails, and the rest goes on; without it the first failure is raised.
+
+    Returns:
+        What was copied.
+
+    Raises:
+        CorruptArtifact: a file of `source` does not match its manifest, or the store's aliases cannot be read.
+        OSError: the store cannot be written.
+    """
+    theirs, mine = EncoderStore(source), EncoderStore(store)
+    copied = []
+    # The first one copies, the others wait for it: so many copies would be waste.
+    with passing_over(failed), locked(mine.root / ".seeding"):
+        for name in theirs.ids():
+            for manifest in sorted((theirs.root / name).glob(f"*/{MANIFEST}")):
+                digest = manifest.parent.name
+                if digest.startswith("."):  # half-made
+                    continue
+                with passing_over(failed):
+                    if not mine.has(name, digest):
+                        copy(manifest.parent, mine.root / name / digest)
+                        if mine.bucket is not None:
+                            mine.bucket.send(mine.root / name / digest)
+                        copied.append(mine.find(f"{name}@{digest}"))
+                with passing_over(failed):
+                    champion = DomainStore(source).aliases(DEFAULT, digest).champion
+                    if champion is not None:
+                        with contextlib.suppress(Conflict):  # another process promoted one meanwhile
+                            adopt_default(DomainStore(store), source / "domains" / DEFAULT / str(champion), digest)
+    return copied
+
+
+@contextmanager
+def passing_over(failed: Failed | None) -> Iterator[None]:
+    try:
+        yield
+    except (IsosimError, OSError) as error:
+        if failed is None:
+            raise
+        failed(error)
+
+
+def copy(artifact: Path, place: Path) -> None:
+    """An encoder's folder, whole or not at all."""
+    manifest = verified(artifact)
+    sweep(place.parent)
+    with building(place.parent) as folder:
+        for file in artifact.iterdir():
+            if file.name != MANIFEST:
+                shutil.copyfile(file, folder / file.name)
+        with contextlib.suppress(FileExistsError):  # `isosim export` was faster
+            seal(folder, place, {name: value for name, value in manifest.items() if name != "files"})
+
+
+def sweep(parent: Path) -> None:
+    for leftover in parent.glob(".building-*"):
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - leftover.stat().st_mtime > LEFTOVER:
+                shutil.rmtree(leftover, ignore_errors=True)
+
+
+def adopt_default(domains: DomainStore, version: Path, digest: str) -> int | None:
+    """Publishes and promotes a default calibration that comes from elsewhere; None where the domain has its own.
+
+    Raises:
+        CorruptArtifact: the version cannot be read.
+        Conflict: the domain was given another one meanwhile.
+    """
+    aliases = domains.aliases(DEFAULT, digest)
+    if aliases.champion is not None:
+        return None
+    found = read_version(version)
+    facts = {key: found.manifest[key] for key in ("method", "encoder", "sentences", "seed")}
+    number = domains.publish(DEFAULT, facts, read_json(version / REPORT), found.weights, found.model)
+    domains.promote(DEFAULT, digest, number, expected=aliases)
+    return number

@@ -1,0 +1,167 @@
+"""What is told of a request beside its answer: a line in the log, a trace."""
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING
+
+from starlette.types import Scope
+
+from service.api.trace import attributes_of, stages
+from service.observability.lines import about
+from service.observability.tracing import Attributes, posting
+
+if TYPE_CHECKING:
+    from service.api.trace import Trace
+    from service.observability.otlp import RequestSpan, Tracing
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from service.api.trace import Scored
+from service.observability.lines import Facts
+
+if TYPE_CHECKING:
+    from service.api.trace import Trace
+
+METHODS = {"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"}
+
+
+def method_of(scope: Scope) -> str:
+    """Methods that are none are the caller's own words."""
+    return scope["method"] if scope["method"] in METHODS else "_OTHER"
+
+
+class Ended(NamedTuple):
+    """How a request ended."""
+
+    method: str
+    route: str  # template: a path may hold the name of a domain or a job, a query anything
+    status: int
+    seconds: float
+    client: str | None  # address
+    caller: str | None  # the name of the key, never the key
+
+    @property
+    def failed(self) -> bool:
+        return self.status >= 500
+
+
+class AccessLog:
+    """A line for each request, or only for those that were slow or failed for a reason of ours."""
+
+    def __init__(self, write: Callable[[str, str, Facts], None], which: Literal["all", "slow"], slow: float) -> None:
+        self.write = write
+        self.least = slow if which == "slow" else 0.0  # s
+
+    def __call__(self, trace: "Trace", ended: Ended) -> None:
+        wanted = ended.failed or (ended.seconds >= self.least and ended.route not in PROBES)
+        if not wanted:  # a probe that passes is of every few seconds, and asks nothing of anybody
+            return
+        facts: dict[str, Any] = {
+            "method": ended.method,
+            "route": ended.route,
+            "status": ended.status,
+            "duration_ms": milliseconds(ended.seconds),
+        }
+        if trace.error_type is not None:
+            facts["error_type"] = trace.error_type
+        if trace.scored is not None:
+            facts |= scoring(trace.scored)
+        if ended.caller:
+            facts["caller"] = ended.caller
+        if ended.client:
+            facts["client"] = ended.client
+        self.write(LOGGER, f"{ended.method} {ended.route} {ended.status}", facts)
+
+
+class Observer:
+    """Told by the outermost layer when a request begins and ends."""
+
+    def __init__(self, access: AccessLog | None = None, tracing: "Tracing | None" = None) -> None:
+        self.access, self.tracing = access, tracing
+        self.under_way = 0
+        self.answered = 0
+        self.aborted = 0  # cancelled before their answer was whole
+        self.drained_by: float | None = None  # perf_counter until which a stopping server may take
+
+    def begin(self, scope: Scope, trace: "Trace") -> "RequestSpan | None":
+        self.under_way += 1
+        facts = {"request_id": trace.request_id}
+        span = None
+        if self.tracing is not None and scope["path"] not in PROBES:
+            span = self.tracing.request(method_of(scope), scope["headers"], trace.started)
+            posting.set(span.traceparent)
+            facts |= span.ids
+        about.set(facts)
+        return span
+
+    def end(
+        self, scope: Scope, trace: "Trace", span: "RequestSpan | None", route: str, status: int, seconds: float
+    ) -> None:
+        self.under_way -= 1
+        if isinstance(sys.exception(), asyncio.CancelledError):
+            self.aborted += 1
+        else:
+            self.answered += 1
+        if self.access is None and span is None:
+            return
+        client = scope.get("client")
+        ended = Ended(
+            method=method_of(scope),
+            route=route,
+            status=status,
+            seconds=seconds,
+            client=client[0] if client else None,
+            caller=trace.grant.name or None,
+        )
+        if self.access is not None:
+            self.access(trace, ended)
+        if span is not None:
+            name = f"{ended.method} {route}"
+            parts = [] if trace.scored is None else stages(trace.scored, trace.started)
+            failure = (trace.error_type or str(status)) if ended.failed else None
+            span.end(name, attributes(scope, trace, ended), parts, failure)
+
+
+def attributes(scope: Scope, trace: "Trace", ended: Ended) -> Attributes:
+    """By the semantic conventions for HTTP servers, but for `url.path`: it may name a domain or a job."""
+    found: dict[str, str | int | float | bool] = {
+        "http.route": ended.route,
+        "http.response.status_code": ended.status,
+        "url.scheme": scope.get("scheme", "http"),
+        "network.protocol.version": scope.get("http_version", ""),
+        "isosim.request_id": trace.request_id,
+    }
+    if ended.client:
+        found["client.address"] = ended.client
+    if ended.caller:
+        found["isosim.caller"] = ended.caller
+    if trace.error_type:
+        found["isosim.error_type"] = trace.error_type
+    return found if trace.scored is None else {**found, **attributes_of(trace.scored)}
+
+
+PROBES = {"/livez", "/readyz", "/metrics", "/health", "/v2/health/live", "/v2/health/ready"}
+LOGGER = "isosim.access"
+
+
+def scoring(scored: Scored) -> dict[str, Any]:
+    """Who answered, where the vectors came from, and what each stage took."""
+    embedded = scored.embedded
+    timings, lookup = embedded.timings, embedded.lookup
+    return {
+        "domain": scored.calibration.domain,
+        "version": scored.calibration.version,
+        "texts": len(embedded.rows),
+        "tokens": timings.tokens,
+        "memory_hits": lookup.memory_hits,
+        "redis_hits": lookup.shared_hits,
+        "cache_ms": milliseconds(timings.cache),
+        "tokenization_ms": milliseconds(timings.tokenization),
+        "queue_ms": milliseconds(timings.queue),
+        "inference_ms": milliseconds(timings.inference),
+        "calibration_ms": milliseconds(scored.spent),
+    }
+
+
+def milliseconds(seconds: float) -> float:
+    return round(seconds * 1e3, 3)

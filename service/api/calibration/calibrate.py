@@ -1,0 +1,328 @@
+"""Calibration jobs: post text, follow the job, cancel or retry it."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import asdict, replace
+from itertools import islice
+from typing import Annotated, Any
+
+import orjson
+from fastapi import APIRouter, Header, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response, StreamingResponse
+from pydantic import ValidationError
+
+from service.adapters.jobs.spool import Spool
+from service.adapters.jobs.store import JobStore
+from service.api.access import JobDep
+from service.api.calibration.intake import Format, Intake, Limits, parse_json
+from service.api.calibration.schemas import CalibrateOptions, CalibrateRequest, JobAccepted, Jobs, JobState
+from service.api.documentation import body_of
+from service.api.requests import TraceDep, documented, json_response, needs
+from service.api.state import Service, ServiceDep
+from service.api.trace import Trace
+from service.core.errors import Conflict, InvalidInput, Overloaded, TooLarge, Unavailable, UnsupportedMedia
+from service.core.jobs.job import Job, JobRequest, Status
+from service.core.scoring.calibration import DomainRef
+from service.migration.encoders import Serving
+from service.observability.tracing import posting
+
+router = APIRouter(prefix="/calibrate", tags=["calibration"])
+READ, CALIBRATE = [needs("read")], [needs("calibrate")]
+
+FORMATS: dict[str, Format] = {"text/plain": "text", "application/x-ndjson": "ndjson"}
+CHUNK = 256 * 1024  # bytes handed to a thread at once
+EVENT_SECONDS = 0.25
+MAX_EVENT_STREAMS = 256  # of a process; each reads its job's record four times a second
+KEEP_ALIVE_SECONDS = 15.0  # proxies close connections that stay silent for a minute, some for half of one
+
+BODY_DOC = body_of(
+    CalibrateRequest,
+    {
+        "text/plain": {"type": "string", "description": "one sentence a line"},
+        "application/x-ndjson": {
+            "type": "string",
+            "description": 'lines of "a sentence", {"text": "a sentence"} or {"a": "…", "b": "…", "label": 1}',
+        },
+    },
+)
+
+
+def state(job: Job) -> JobState:
+    request = asdict(job.request)
+    known = {k: v for k, v in request.items() if k in JobState.model_fields}
+    facts = {k: v for k, v in asdict(job).items() if k in JobState.model_fields}
+    return JobState(job=job.id, **facts, **known)
+
+
+@router.post(
+    "",
+    status_code=202,
+    response_model=JobAccepted,
+    dependencies=CALIBRATE,
+    openapi_extra=BODY_DOC,
+    responses=documented(400, 409, 413, 415, 422, 429),
+)
+async def calibrate(
+    request: Request,
+    service: ServiceDep,
+    trace: TraceDep,
+    domain: Annotated[str | None, Query(description="for text and NDJSON bodies")] = None,
+    method: Annotated[str, Query()] = "auto",
+    promote: Annotated[str, Query()] = "if_better",
+    seed: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
+    normalization: Annotated[str, Query()] = "none",
+    encoder: Annotated[str, Query()] = "answering",
+    force: Annotated[bool, Query()] = False,
+    idempotency_key: Annotated[str | None, Header(max_length=256)] = None,
+) -> Response:
+    """Fits a calibration to unlabelled text of a domain, in the background."""
+    await check_room(service)
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json" and kind not in FORMATS:
+        raise UnsupportedMedia(f"content-type {kind!r}: use application/json, {' or '.join(FORMATS)}")
+    limits = intake_limits(service)
+    async with spooling(service.jobs) as spool:
+        if kind in FORMATS:
+            given = {
+                "domain": domain, "method": method, "promote": promote, "seed": seed, "normalization": normalization,
+                "encoder": encoder, "force": force,
+            }  # fmt: skip
+            options = checked_options(given, trace)
+            intake = Intake(spool, limits, FORMATS[kind], force=options.force)
+            await stream(request, intake.feed)
+            await asyncio.to_thread(intake.close)
+        else:
+            check_no_query(request)
+            options, intake = await asyncio.to_thread(take_json, await read_json_body(request), spool, limits, trace)
+        artifact = meant(service, options.domain, options.encoder).encoder
+        notices = intake.check_enough(options.method, artifact.spec.dim)
+        wanted = JobRequest(
+            domain=options.domain,
+            encoder=artifact.digest,
+            encoder_id=artifact.id,
+            method=options.method,
+            promote=options.promote,
+            seed=options.seed,
+            normalization=options.normalization,
+            sentences=intake.sentences,
+            labels=intake.labels,
+        )
+        return await accept(service, trace, wanted, spool, notices, idempotency_key)
+
+
+def check_no_query(request: Request) -> None:
+    """Raises InvalidInput: beside a JSON body, which has its own options, the query would not be looked at."""
+    for name in request.query_params:
+        raise InvalidInput(f"{name}: belongs into the JSON body; the query is for bodies of text and NDJSON")
+
+
+def checked_options(given: dict[str, Any], trace: Trace) -> CalibrateOptions:
+    """The query's options, by the same rules as the JSON body's."""
+    try:
+        options = CalibrateOptions.model_validate({k: v for k, v in given.items() if v is not None})
+    except ValidationError as error:
+        raise RequestValidationError([{**found, "loc": ("query", *found["loc"])} for found in error.errors()]) from None
+    check_domain(options.domain, trace)
+    return options
+
+
+async def stream(request: Request, feed: Callable[[bytes], None]) -> None:
+    held = bytearray()
+    async for chunk in request.stream():
+        held += chunk
+        if len(held) >= CHUNK:
+            await asyncio.to_thread(feed, bytes(held))
+            held.clear()
+    if held:
+        await asyncio.to_thread(feed, bytes(held))
+
+
+def take_json(body: bytes, spool: Spool, limits: Limits, trace: Trace) -> tuple[CalibrateRequest, Intake]:
+    options = parse_json(CalibrateRequest, body)
+    check_domain(options.domain, trace)
+    intake = Intake(spool, limits, force=options.force)
+    intake.add(options.texts, lambda index: f"texts.{index}")
+    if options.labels:
+        intake.add_labels(options.labels, lambda index: f"labels.{index}")
+    intake.close()
+    return options, intake
+
+
+@router.get("", dependencies=READ, responses=documented(422))
+def list_jobs(service: ServiceDep, trace: TraceDep, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Jobs:
+    """Jobs on record of the key's domains, the newest first; each with its report, some 20 kB."""
+    mine = (job for job in service.jobs.all() if trace.grant.may_use(job.request.domain))
+    return Jobs(jobs=[state(job) for job in islice(mine, limit)])
+
+
+@router.get("/{job_id}", dependencies=READ, responses=documented(404))
+async def get_job(job: JobDep) -> JobState:
+    """How far a job is; its report when it has succeeded, its error when it has failed."""
+    return state(job)
+
+
+@router.get(
+    "/{job_id}/events",
+    dependencies=READ,
+    response_class=StreamingResponse,
+    responses={200: {"content": {"text/event-stream": {}}}, **documented(404)},
+)
+async def job_events(job: JobDep, service: ServiceDep) -> StreamingResponse:
+    """Server-sent events: the job's state whenever it changes, until it ends; a comment every 15 s in between."""
+    if service.event_streams >= MAX_EVENT_STREAMS:
+        raise Overloaded(f"{MAX_EVENT_STREAMS} event streams are open; ask for the job itself instead", retry_after=5)
+    return StreamingResponse(
+        events(service, job.id), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
+    )
+
+
+async def events(service: Service, job_id: str) -> AsyncIterator[bytes]:
+    service.event_streams += 1
+    try:
+        async for event in changes(service, job_id):
+            yield event
+    finally:
+        service.event_streams -= 1
+
+
+async def changes(service: Service, job_id: str) -> AsyncIterator[bytes]:
+    last, sent = None, time.monotonic()
+    while True:
+        now = state(await asyncio.to_thread(service.jobs.read, job_id))
+        if now != last:
+            yield b"event: state\ndata: " + orjson.dumps(now.model_dump()) + b"\n\n"
+            last, sent = now, time.monotonic()
+        elif time.monotonic() - sent > KEEP_ALIVE_SECONDS:
+            yield b": alive\n\n"
+            sent = time.monotonic()
+        if now.status not in (Status.QUEUED, Status.RUNNING) or not service.ready:
+            return
+        await asyncio.sleep(EVENT_SECONDS)
+
+
+@router.delete("/{job_id}", dependencies=CALIBRATE, responses=documented(404, 409))
+async def cancel_job(job: JobDep, service: ServiceDep) -> JobState:
+    """Stops a job. Its text is deleted and no version appears."""
+    job_id = job.id
+    if job.status.ended:
+        raise Conflict(f"job {job_id} is {job.status} already")
+    version = await asyncio.to_thread(service.domains.made_by, job.request.domain, job_id)
+    if version is not None:
+        raise Conflict(f"job {job_id} has made version {version} already; if it was interrupted, a retry ends it")
+    if not await asyncio.to_thread(service.jobs.decide, job_id) and job.status is Status.RUNNING:
+        raise Conflict(f"job {job_id} is publishing its result and can no longer be cancelled")
+    await service.runner.stop(job_id)
+    return state(await asyncio.to_thread(service.jobs.cancel, job_id))
+
+
+@router.post("/{job_id}/retry", status_code=202, dependencies=CALIBRATE, responses=documented(404, 409))
+async def retry_job(job: JobDep, service: ServiceDep) -> JobAccepted:
+    """Runs an interrupted job again on the text it still has."""
+    await service.runner.available()
+    job = await asyncio.to_thread(service.jobs.requeue, job.id)
+    await service.runner.submit(job.id, job.attempt)
+    return JobAccepted(job=job.id, domain=job.request.domain, status=job.status.value)
+
+
+MAX_JSON_BYTES = 16_000_000  # a JSON body is held in memory whole; text and NDJSON are streamed
+
+
+async def check_room(service: Service) -> None:
+    """Raises Unavailable where nothing runs jobs, Overloaded where too many wait."""
+    await service.runner.available()
+    await asyncio.to_thread(check_backlog, service)
+
+
+def check_backlog(service: Service) -> None:
+    """Raises Overloaded: waiting jobs hold their text on disk."""
+    waiting, most = service.jobs.counts()[Status.QUEUED], service.settings.max_queued_jobs
+    if waiting >= most:
+        raise Overloaded(f"{waiting} calibrations are queued, at most {most} may be", retry_after=60)
+
+
+@asynccontextmanager
+async def spooling(jobs: JobStore) -> AsyncIterator[Spool]:
+    """A spool, opened and closed in a thread: a volume that hangs holds up those who upload, and nobody else."""
+    spool = await asyncio.to_thread(jobs.spool)
+    try:
+        yield spool
+    finally:
+        await asyncio.shield(asyncio.to_thread(spool.close))  # also where the caller has hung up
+
+
+def check_domain(domain: str, trace: Trace) -> None:
+    """Raises InvalidInput where a version is named, Forbidden where the key may not use the domain."""
+    if DomainRef.parse(domain) != DomainRef(domain):
+        raise InvalidInput(f"domain {domain!r}: a calibration makes a new version; name the domain alone")
+    trace.grant.check_domain(domain)
+
+
+def intake_limits(service: Service) -> Limits:
+    """Before it is known which encoder the text is for: the larger vectors need more of it."""
+    settings = service.settings
+    dim = max(serving.encoder.spec.dim for serving in service.servings.all)
+    return Limits(settings.max_calibration_sentences, settings.max_characters, dim)
+
+
+def meant(service: Service, domain: str, encoder: str) -> Serving:
+    """The encoder that a calibration is for. Raises EncoderMismatch; Conflict where there is no next one."""
+    return service.servings.following() if encoder == "next" else service.servings.answering(domain)
+
+
+async def read_json_body(request: Request) -> bytes:
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_JSON_BYTES:
+            raise TooLarge(
+                f"a JSON body may have {MAX_JSON_BYTES} bytes; post more text as text/plain or application/x-ndjson"
+            )
+    return bytes(body)
+
+
+async def accept(
+    service: Service, trace: Trace, wanted: JobRequest, spool: Spool, notices: list[str], idempotency_key: str | None
+) -> Response:
+    """Makes the spooled input a job, hands it over and answers 202; an idempotency key answers with its first job.
+
+    An idempotency key is its API key's own: nobody can take another's, or learn that it was used.
+
+    Raises:
+        Conflict: the key was used for something else. Unavailable: no runner takes the job.
+        Overloaded: others that were uploaded meanwhile have taken the room.
+    """
+    key = None if idempotency_key is None else owned(trace, idempotency_key)
+    generation = await asyncio.to_thread(service.domains.generation, wanted.domain)
+    wanted = replace(wanted, generation=generation)
+    async with service.admission:
+        await asyncio.to_thread(check_backlog, service)
+        job = await asyncio.to_thread(service.jobs.create, wanted, spool, notices, key, posting.get())
+    if job.status is Status.QUEUED:
+        await hand_over(service, job, new=job.id == spool.id)
+    accepted = {"job": job.id, "domain": job.request.domain, "status": job.status.value}
+    return json_response(accepted, 202, {"Location": f"/calibrate/{job.id}"})
+
+
+def owned(trace: Trace, idempotency_key: str) -> str:
+    return f"{trace.grant.id} {idempotency_key}"
+
+
+def accepted_before(service: Service, trace: Trace, idempotency_key: str | None) -> bool:
+    """Whether a request with this key of the caller's has made a job."""
+    return idempotency_key is not None and service.jobs.claims.taken(owned(trace, idempotency_key))
+
+
+async def hand_over(service: Service, job: Job, *, new: bool) -> None:
+    """A new job that no runner takes is no job: the caller gets the error and nothing stays behind.
+
+    One that was accepted before stays; what failed then is only to hand it over once more.
+    """
+    try:
+        await service.runner.submit(job.id, job.attempt)
+    except Unavailable:
+        if new and not await asyncio.to_thread(service.jobs.discard, job.id):
+            return  # only the answer was lost: it has been taken, and has begun
+        raise

@@ -1,0 +1,188 @@
+"""Posted text on its way to disk: decoded, checked and counted as it streams in."""
+
+from codecs import BOM_UTF8
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+import orjson
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from service.adapters.jobs.spool import Spool
+from service.api.calibration.schemas import Label
+from service.core.errors import EmptyInput, InvalidInput
+from service.core.jobs.job import LabelledPair
+from service.core.jobs.requirements import STEADY_FLOW, LabelSummary, check_sentences, fewest_sentences
+from service.core.jobs.tables import LOOKED_AT, check_sentences_only
+
+Format = Literal["text", "ndjson"]
+Body = TypeVar("Body", bound=BaseModel)
+
+MAX_LABELS = 100_000
+LONGEST_CHARACTER = 24  # bytes of a line: two texts of a labelled pair, spelt out as surrogate pairs
+LABELLED: TypeAdapter[LabelledPair] = TypeAdapter(Label)
+
+
+@dataclass(frozen=True)
+class Limits:
+    sentences: int
+    characters: int  # a sentence
+    dim: int  # of the largest vectors that may be fitted to
+
+
+class Intake:
+    """Feeds sentences to a spool. Not for several threads at once.
+
+    `force`: lines that look like the rows of a table are sentences all the same.
+    """
+
+    def __init__(self, spool: Spool, limits: Limits, form: Format = "text", *, force: bool = False) -> None:
+        self.spool, self.limits = spool, limits
+        self._enough = max(STEADY_FLOW, fewest_sentences("whitening", limits.dim))
+        self.parse: Callable[[bytes, int], str | LabelledPair] = parse_text if form == "text" else parse_ndjson
+        self.lines = 0
+        self.sentences = 0
+        self.labels = 0
+        self._summary = LabelSummary()
+        self._rest = b""
+        self._first: list[str] | None = None if force else []  # texts, until there are enough to tell a table
+        self._seen: set[str] = set()  # until there are enough to know that there are enough
+
+    @property
+    def distinct(self) -> int:
+        """Distinct sentences, counted up to the number from which on it no longer matters."""
+        return len(self._seen)
+
+    def feed(self, chunk: bytes) -> None:
+        """Raises InvalidInput, naming the line."""
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        if len(self._rest) > LONGEST_CHARACTER * self.limits.characters + 1024:
+            raise InvalidInput(f"line {self.lines + len(lines) + 1} is longer than {self.limits.characters} characters")
+        self._take(lines)
+
+    def close(self) -> None:
+        if self._rest:
+            self._take([self._rest])
+            self._rest = b""
+        if not self.sentences:
+            raise EmptyInput("texts: no sentence was posted")
+        self._check_table()
+
+    def _check_table(self) -> None:
+        """Raises InvalidInput where the first texts look like the rows of a table; looks at them once."""
+        if self._first is not None:
+            check_sentences_only(self._first)
+            self._first = None
+
+    def _take(self, lines: Sequence[bytes]) -> None:
+        texts: list[str] = []
+        labels: list[LabelledPair] = []
+        places: dict[bool, list[int]] = {True: [], False: []}
+        for line in lines:
+            self.lines += 1
+            if line.strip():
+                entry = self.parse(line, self.lines)
+                if isinstance(entry, str):
+                    texts.append(entry)
+                else:
+                    labels.append(entry)
+                places[isinstance(entry, str)].append(self.lines)
+        self.add(texts, lambda index: f"line {places[True][index]}")
+        self.add_labels(labels, lambda index: f"line {places[False][index]}")
+
+    def add(self, texts: Sequence[str], where: Callable[[int], str]) -> None:
+        kept = []
+        for index, text in enumerate(texts):
+            self._check_length(text, where(index))
+            if text.strip():
+                kept.append(text.strip())
+        self.sentences += len(kept)
+        if self.sentences > self.limits.sentences:
+            raise InvalidInput(f"more than {self.limits.sentences} sentences were posted")
+        if len(self._seen) < self._enough:
+            self._seen.update(kept)
+        if self._first is not None:
+            self._first += kept[: LOOKED_AT - len(self._first)]
+            if len(self._first) == LOOKED_AT:
+                self._check_table()
+        self._spool(self.spool.extend, kept)
+
+    def add_labels(self, labels: Sequence[LabelledPair], where: Callable[[int], str]) -> None:
+        for index, (a, b, label) in enumerate(labels):
+            for text in (a, b):
+                self._check_length(text, where(index))
+                if not text.strip():
+                    raise EmptyInput(f"{where(index)} has an empty sentence")
+            try:
+                self._summary.add(a.strip(), b.strip(), label)
+            except InvalidInput as error:
+                raise InvalidInput(f"{where(index)}: {error}") from None
+        self.labels += len(labels)
+        if self.labels > MAX_LABELS:
+            raise InvalidInput(f"more than {MAX_LABELS} labelled pairs were posted")
+        self._spool(self.spool.extend_labels, [(a.strip(), b.strip(), label) for a, b, label in labels])
+
+    def _check_length(self, text: str, where: str) -> None:
+        if len(text) > self.limits.characters:
+            raise InvalidInput(f"{where} has {len(text)} characters, at most {self.limits.characters} are taken")
+
+    @staticmethod
+    def _spool(extend: Callable[[Any], None], entries: Sequence[Any]) -> None:
+        try:
+            extend(entries)
+        except (TypeError, UnicodeError):
+            raise InvalidInput("a sentence holds a lone surrogate, which is no Unicode text") from None
+
+    def check_labels(self) -> None:
+        """Raises InvalidInput, saying what is needed."""
+        self._summary.check()
+
+    def check_enough(self, method: str, dim: int) -> list[str]:
+        """Notices for the job, which fits to vectors of `dim` numbers.
+
+        Raises:
+            InvalidInput: too few distinct sentences; the message says how many are needed.
+        """
+        if self.labels:
+            self.check_labels()
+        check_sentences(method, dim, self.distinct)
+        if "flow" in method and self.distinct < STEADY_FLOW:
+            return [
+                f"a flow fitted on fewer than {STEADY_FLOW} distinct sentences is unsteady; here are {self.distinct}"
+            ]
+        return []
+
+
+def parse_text(line: bytes, number: int) -> str:
+    try:
+        return line.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"line {number} is not UTF-8 (byte {error.start + 1})") from None
+
+
+def parse_ndjson(line: bytes, number: int) -> str | LabelledPair:
+    try:
+        value = orjson.loads(line.removeprefix(BOM_UTF8) if number == 1 else line)
+    except orjson.JSONDecodeError as error:
+        raise InvalidInput(f"line {number} is not JSON: {error}") from None
+    if isinstance(value, dict) and "label" in value:
+        try:
+            return LABELLED.validate_python((value.get("a"), value.get("b"), value["label"]))
+        except ValidationError as error:
+            raise InvalidInput(f"line {number}: {error.errors()[0]['msg']} in a labelled pair") from None
+    text = value.get("text") if isinstance(value, dict) else value
+    if not isinstance(text, str):
+        raise InvalidInput(
+            f'line {number}: expected "a sentence", {{"text": "a sentence"}} or {{"a": "…", "b": "…", "label": 1}}'
+        )
+    return text
+
+
+def parse_json(model: type[Body], body: bytes) -> Body:
+    """Raises RequestValidationError, as FastAPI would for a body it reads itself."""
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        errors = [{**found, "loc": ("body", *found["loc"])} for found in error.errors()]
+        raise RequestValidationError(errors) from None

@@ -1,0 +1,107 @@
+"""Bodies and answers of calibrations, of labelled pairs for a version, and of jobs."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, FailFast, Field
+
+from service.api.scoring.schemas import Own, Sentences, example
+from service.core.jobs.job import METHODS, NORMALIZATIONS, PROMOTIONS
+
+Method = Literal[METHODS]  # type: ignore[valid-type]
+Promotion = Literal[PROMOTIONS]  # type: ignore[valid-type]
+Normalization = Literal[NORMALIZATIONS]  # type: ignore[valid-type]
+
+
+class CalibrateOptions(Own):
+    """What a calibration is asked to do; the query of a text body, part of a JSON body."""
+
+    domain: str
+    method: Method = "auto"
+    promote: Promotion = Field(
+        default="if_better",
+        description="if_better: where its scale holds better on the new text than the champion's, by more than the "
+        "error of the difference, and nothing of the answer would be lost; a domain's first version is promoted",
+    )
+    seed: int = Field(default=0, ge=0, le=2**31 - 1)
+    normalization: Normalization = Field(
+        default="none", description="item normalization: percentiles compare scores less their texts' usual scores"
+    )
+    encoder: Literal["answering", "next"] = Field(
+        default="answering", description="next: the one that the domain is to move to (ISOSIM_NEXT_ENCODER)"
+    )
+    force: bool = Field(
+        default=False, description="take each line as a sentence although they look like a table's rows"
+    )
+
+
+def typed_label(value: Any) -> Any:
+    """A label is a number; true and false are taken as 1 and 0."""
+    return float(value) if isinstance(value, bool) else value
+
+
+Label = tuple[str, str, Annotated[float, BeforeValidator(typed_label), Field(allow_inf_nan=False)]]
+LabelledPairs = Annotated[list[Label], FailFast(), Field(description="[text, text, 0 or 1, or a grade]")]
+
+
+class CalibrateRequest(CalibrateOptions):
+    """Sentences of a domain, 200 distinct ones at least, and labelled pairs if there are any."""
+
+    model_config = example({"domain": "tickets", "texts": ["The printer is jammed.", "I cannot log in."]})
+
+    texts: Sentences
+    labels: LabelledPairs = Field(default=[])
+
+
+class LabelsRequest(Own):
+    """Labelled pairs for a version that exists; they make a new version of it."""
+
+    model_config = example({"labels": [["Printer is jammed.", "Paper stuck in the printer.", 1]]})
+
+    labels: LabelledPairs
+    version: int | None = Field(default=None, ge=1, description="the version to start from; else the champion")
+    promote: Promotion = Field(
+        default="always", description="holds only while the champion is the one the labels were posted for"
+    )
+    seed: int = Field(default=0, ge=0, le=2**31 - 1)
+    from_: int | None = Field(
+        default=None,
+        alias="from",
+        ge=0,
+        description="the version that answered when you looked; where another one answers by now, the answer is 409, "
+        "unless the Idempotency-Key says that this request was accepted before",
+    )
+
+
+class JobAccepted(BaseModel):
+    job: str
+    domain: str
+    status: str
+
+
+class JobState(BaseModel):
+    job: str
+    domain: str
+    encoder: str = Field(description="digest of the one that the calibration is for")
+    status: Literal["queued", "running", "succeeded", "failed", "cancelled", "interrupted"]
+    stage: str
+    progress: float
+    attempt: int
+    method: str
+    promote: str
+    seed: int
+    normalization: str
+    sentences: int
+    labels: int
+    base: int | None = Field(description="the version that was given labels")
+    created: str
+    started: str | None
+    finished: str | None
+    version: int | None
+    promoted: bool | None
+    report: dict[str, Any] | None
+    error: str | None
+    notices: list[str]
+
+
+class Jobs(BaseModel):
+    jobs: list[JobState]

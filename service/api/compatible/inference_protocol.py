@@ -1,0 +1,161 @@
+"""The Open Inference Protocol V2 (KServe, Triton) over HTTP: texts give vectors, pairs of texts give scores."""
+
+import asyncio
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+from fastapi import APIRouter, Depends, Header, Path, Request
+from fastapi.responses import Response
+
+from service import __version__
+from service.api.compatible import models, tensors
+from service.api.compatible.schemas import ModelPath
+from service.api.documentation import body_of
+from service.api.operations import check_alive, check_ready
+from service.api.requests import TraceDep, check_encoding, documented, name_ignored, needs
+from service.api.scoring.pipeline import embed, listed, scores, vectors
+from service.api.state import Service, ServiceDep
+from service.core.errors import InvalidInput
+
+router = APIRouter(prefix="/v2", tags=["Open Inference Protocol"])
+
+READ = [needs("read")]
+VersionPath = Annotated[str, Path(description="of the domain", examples=["1"])]
+MODEL_STATUSES = (404, 409)
+INFER: dict[str, Any] = {
+    "responses": {
+        200: {"content": {"application/json": {}, "application/octet-stream": {}}},
+        **documented(400, 404, 409, 413, 415, 422, 424, 429),
+    },
+    "openapi_extra": body_of(
+        tensors.InferRequest, {"application/octet-stream": {"type": "string", "format": "binary"}}
+    ),
+    "dependencies": [needs("read", texts=0)],  # `embed` counts them
+    "response_class": Response,
+}
+
+
+async def named(model: ModelPath, service: ServiceDep, trace: TraceDep) -> models.Model:
+    return await models.resolve(service, trace, model)
+
+
+async def versioned(model: ModelPath, version: VersionPath, service: ServiceDep, trace: TraceDep) -> models.Model:
+    return await models.resolve(service, trace, model, version)
+
+
+ModelDep = Annotated[models.Model, Depends(named)]
+VersionDep = Annotated[models.Model, Depends(versioned)]
+HeaderLength = Annotated[str | None, Header(alias="inference-header-content-length")]
+
+
+@router.get("", dependencies=READ, responses=documented())
+async def server() -> dict[str, Any]:
+    """The server's name and what it speaks beyond the protocol."""
+    return {"name": "isosim", "version": __version__, "extensions": ["binary_tensor_data"]}
+
+
+@router.get("/health/live", responses={503: documented()[503]})
+async def live(service: ServiceDep) -> dict[str, bool]:
+    """The process answers."""
+    check_alive(service)
+    return {"live": True}
+
+
+@router.get("/health/ready", responses={503: documented()[503]})
+async def ready(service: ServiceDep) -> dict[str, bool]:
+    """All models answer."""
+    check_ready(service)
+    return {"ready": True}
+
+
+@router.get("/models/{model:path}/versions/{version}/ready", dependencies=READ, responses=documented(*MODEL_STATUSES))
+async def version_ready(found: VersionDep, service: ServiceDep) -> dict[str, Any]:
+    """The version answers."""
+    check_ready(service)
+    return {"name": found.name, "version": str(found.calibration.version), "ready": True}
+
+
+@router.get("/models/{model:path}/ready", dependencies=READ, responses=documented(*MODEL_STATUSES))
+async def model_ready(found: ModelDep, service: ServiceDep) -> dict[str, Any]:
+    """The model answers."""
+    return await version_ready(found, service)
+
+
+@router.post("/models/{model:path}/versions/{version}/infer", **INFER)
+async def infer_version(
+    request: Request, found: VersionDep, service: ServiceDep, trace: TraceDep, header_length: HeaderLength = None
+) -> Response:
+    """Embeds or scores a tensor of texts with a version of a domain."""
+    check_encoding(request)
+    settings = service.settings
+    # Off the event loop: a body of 2 MB may hold half a million elements.
+    asked, texts = await asyncio.to_thread(tensors.read, await request.body(), header_length, settings.max_texts)
+    for name, entries in texts.items():
+        listed(entries, name[: tensors.SHOWN], service, settings.max_texts if name == "text" else settings.max_pairs)
+    name_ignored(trace, asked)
+    outputs = await compute(found, texts, service, trace)
+    head: dict[str, Any] = {"model_name": found.name, "model_version": str(found.calibration.version)}
+    if asked.id is not None:
+        head["id"] = asked.id
+    content, headers = await asyncio.to_thread(tensors.write, head, asked, outputs)
+    return Response(content, headers=headers)
+
+
+@router.post("/models/{model:path}/infer", **INFER)
+async def infer(
+    request: Request, found: ModelDep, service: ServiceDep, trace: TraceDep, header_length: HeaderLength = None
+) -> Response:
+    """Embeds or scores a tensor of texts."""
+    return await infer_version(request, found, service, trace, header_length)
+
+
+async def compute(
+    model: models.Model, texts: dict[str, list[str]], service: Service, trace: TraceDep
+) -> dict[str, tuple[tensors.Datatype, npt.NDArray[np.floating]]]:
+    """Raises InvalidInput where the inputs are not those of the model."""
+    if texts.keys() == {"text"}:
+        embedded = await embed(service, trace, model.calibration, texts["text"])
+        return {"embedding": ("FP32", await vectors(service, trace, model.calibration, model.space, embedded))}
+    if texts.keys() != {"text_1", "text_2"}:
+        raise InvalidInput(f"inputs {', '.join(texts)[: tensors.SHOWN] or 'none'}: give text, or text_1 and text_2")
+    left, right = texts["text_1"], texts["text_2"]
+    if len(left) != len(right):
+        raise InvalidInput(f"text_1 has {len(left)} texts, text_2 {len(right)}; a pair needs one of each")
+    embedded = await embed(service, trace, model.calibration, [*left, *right])
+    half = len(left)
+    found = await scores(service, trace, model.calibration, embedded, slice(0, half), slice(half, None))
+    outputs: dict[str, tuple[tensors.Datatype, npt.NDArray[np.floating]]] = {
+        "similarity": ("FP32", found.cosine if model.space == "raw" else found.similarity),
+        "cosine": ("FP32", found.cosine),
+    }
+    if found.percentile is not None and model.space == "calibrated":
+        outputs["percentile"] = ("FP64", found.percentile)  # float32 cannot tell 1 - 1e-8 from 1
+    return outputs
+
+
+@router.get("/models/{model:path}/versions/{version}", dependencies=READ, responses=documented(*MODEL_STATUSES))
+async def version_metadata(found: VersionDep, service: ServiceDep) -> dict[str, Any]:
+    """The tensors of a version."""
+    dim = service.servings.of(found.calibration).encoder.spec.dim
+    optional = {"parameters": {"optional": True}}
+    outputs: list[dict[str, Any]] = [
+        {"name": "embedding", "datatype": "FP32", "shape": [-1, dim]},
+        {"name": "similarity", "datatype": "FP32", "shape": [-1]},
+        {"name": "cosine", "datatype": "FP32", "shape": [-1]},
+    ]
+    if found.space == "calibrated" and found.calibration.model.reference is not None:
+        outputs.append({"name": "percentile", "datatype": "FP64", "shape": [-1]})
+    return {
+        "name": found.name,
+        "versions": [str(found.calibration.version)],
+        "platform": "onnxruntime_onnx",
+        "inputs": [{"name": n, "datatype": "BYTES", "shape": [-1], **optional} for n in ("text", "text_1", "text_2")],
+        "outputs": outputs,
+    }
+
+
+@router.get("/models/{model:path}", dependencies=READ, responses=documented(*MODEL_STATUSES))
+async def metadata(found: ModelDep, service: ServiceDep) -> dict[str, Any]:
+    """The model's tensors: `text` gives `embedding`; `text_1` and `text_2` give the scores of pairs."""
+    return await version_metadata(found, service)

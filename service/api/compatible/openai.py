@@ -1,0 +1,144 @@
+"""OpenAI's embeddings and models routes. Errors under /v1 have OpenAI's shape (service/api/errors.py)."""
+
+import asyncio
+import base64
+from datetime import datetime
+from typing import Any
+
+from fastapi import APIRouter
+from fastapi.responses import Response
+
+from service.api.compatible import models
+from service.api.compatible.schemas import (
+    EmbeddingsRequest,
+    EmbeddingsResponse,
+    ModelCard,
+    ModelList,
+    ModelPath,
+    id_rows,
+)
+from service.api.listing import MOST_KNOWN, pay_for
+from service.api.parameters import fault
+from service.api.requests import ScoringRoute, TraceDep, documented_v1, json_response, name_ignored, needs
+from service.api.scoring.pipeline import INLINE_ROWS, check_count, check_dimensions, embed, listed, usage, vectors
+from service.api.state import Service, ServiceDep
+from service.core.arrays import Vectors
+from service.core.encoding.texts import Content
+from service.core.errors import InvalidInput, IsosimError
+from service.core.scoring.registry import DEFAULT
+from service.migration.encoders import Serving
+
+scoring = APIRouter(tags=["OpenAI"], route_class=ScoringRoute)
+router = APIRouter(tags=["OpenAI"], prefix="/v1/models", dependencies=[needs("read")])
+
+ANSWERS = documented_v1(400, 404, 409, 413, 415, 424, 429)
+
+
+@scoring.post("/v1/embeddings", response_model=EmbeddingsResponse, responses=ANSWERS)
+async def embeddings(body: EmbeddingsRequest, service: ServiceDep, trace: TraceDep) -> Response:
+    """Unit vectors: calibrated ones of `isosim/<domain>`, the frozen encoder's of `isosim/<domain>:raw`."""
+    name_ignored(trace, body)
+    model = await models.resolve(service, trace, body.model)
+    serving = service.servings.of(model.calibration)
+    contents = inputs(body.input, service, serving)
+    check_dimensions(body.dimensions, model.space, serving.encoder.spec.dim)
+    embedded = await embed(service, trace, model.calibration, contents)
+    found = await vectors(service, trace, model.calibration, model.space, embedded, dimensions=body.dimensions)
+    answer = {"object": "list", "data": [], "model": body.model, "usage": usage(embedded)}
+    few = len(found) <= INLINE_ROWS
+    return write(answer, found, body) if few else await asyncio.to_thread(write, answer, found, body)
+
+
+def write(answer: dict[str, Any], found: Vectors, body: EmbeddingsRequest) -> Response:
+    """The answer with its vectors in the form that was asked for."""
+    written = as_base64(found) if body.encoding_format == "base64" else found
+    data = [{"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(written)]
+    return json_response({**answer, "data": data})
+
+
+def as_base64(vectors: Vectors) -> list[str]:
+    """Each row's float32 values, little-endian."""
+    return [base64.b64encode(vector).decode() for vector in vectors.astype("<f4")]
+
+
+def inputs(given: str | list[str] | list[int] | list[list[int]], service: Service, serving: Serving) -> list[Content]:
+    """What `input` asks for: texts, or token ids where they are switched on.
+
+    Raises:
+        EmptyInput, InvalidInput: naming the entry.
+    """
+    if isinstance(given, str):
+        return [*listed(given, "input", service)]
+    texts = [entry for entry in given if isinstance(entry, str)]
+    if len(texts) == len(given):
+        return [*listed(texts, "input", service)]
+    if not service.settings.allow_token_ids:
+        raise fault(
+            InvalidInput,
+            "input",
+            "holds token ids, which mean something else to this encoder than to OpenAI's tokenizer; send texts "
+            "(LangChain: check_embedding_ctx_length=False), or allow them (ISOSIM_ALLOW_TOKEN_IDS=true)",
+        )
+    rows = id_rows([entry for entry in given if not isinstance(entry, str)])
+    check_count(len(rows), "input", service.settings.max_texts)
+    for number, row in enumerate(rows):
+        check_count(len(row), f"input.{number}", service.settings.max_characters)
+        serving.tokenizer.check(row)
+    return [tuple(row) for row in rows]
+
+
+@router.get("", response_model=ModelList, responses=documented_v1())
+async def list_models(service: ServiceDep, trace: TraceDep) -> Response:
+    """`isosim`, and each domain calibrated and raw."""
+    domains = await service.listings.begin(trace.grant, models.permitted, service, trace.grant)
+    await pay_for(service.limits, trace.grant, len(domains))
+    return await service.listings.read(trace.grant, written, service, domains)
+
+
+def written(service: Service, domains: list[str]) -> Response:
+    """The list of models as JSON: with many of them it would keep the event loop for long."""
+    found = models.side_by_side(service, lambda domain: cards(service, domain), domains)
+    return json_response({"object": "list", "data": [card.model_dump() for some in found for card in some]})
+
+
+def cards(service: Service, domain: str) -> list[ModelCard]:
+    """A domain's models; none without a champion here."""
+    champion = models.champion_of(service, domain)
+    if champion is None and domain != DEFAULT:
+        return []
+    length = service.servings.settled(domain).encoder.spec.max_length
+    made = since(service, domain, champion or 0)
+    names = ["isosim"] * (domain == DEFAULT) + [f"isosim/{domain}", f"isosim/{domain}:raw"]
+    return [ModelCard(id=name, created=made, max_model_len=length) for name in names]
+
+
+def since(service: Service, domain: str, version: int) -> int:
+    """When a version was made; 0 also where that cannot be read: one broken domain does not hide the others."""
+    try:
+        return created(service, domain, version)
+    except (IsosimError, OSError):
+        return 0
+
+
+def created(service: Service, domain: str, version: int) -> int:
+    """Seconds since 1970; version 0 is built in. A version never changes, so its manifest is read once."""
+    if not version:
+        return 0
+    known = service.listings.created
+    made = known.get((domain, version))
+    if made is None:
+        made = int(datetime.fromisoformat(service.domains.manifest(domain, version)["created"]).timestamp())
+        if len(known) >= MOST_KNOWN:
+            known.clear()
+        known[domain, version] = made
+    return made
+
+
+@router.get("/{model:path}", responses=documented_v1(404, 409))
+async def get_model(model: ModelPath, service: ServiceDep, trace: TraceDep) -> ModelCard:
+    """One model; unknown names are told what there is."""
+    found = await models.resolve(service, trace, model)
+    calibration = found.calibration
+    since = await asyncio.to_thread(created, service, calibration.domain, calibration.version)
+    length = service.servings.of(calibration).encoder.spec.max_length
+    return ModelCard(id=model, created=since, max_model_len=length)

@@ -1,0 +1,263 @@
+"""Bodies and answers that other services defined: OpenAI, TEI, Cohere, Jina, vLLM."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from fastapi import Path
+from pydantic import BaseModel, Discriminator, Field, Tag
+
+from service.api.scoring.schemas import (
+    Compatible,
+    DomainField,
+    PromptName,
+    TruncationDirection,
+    all_texts,
+    entries,
+    example,
+)
+
+OneOrMore = Annotated[str | list[str], all_texts]
+
+
+def is_row(entry: Any) -> bool:
+    return isinstance(entry, list) and all(type(number) is int for number in entry)
+
+
+Texts = Annotated[list[str], all_texts]
+TokenIds = Annotated[list[int], entries(lambda entry: type(entry) is int, "a token id")]
+# Rows are looked into here: pydantic would make an error of each wrong one.
+TokenRows = Annotated[list[TokenIds], entries(is_row, "a list of token ids")]
+MODEL_NAMES = "isosim, isosim/<domain>[@version], isosim/<domain>:raw"
+ModelField = Annotated[str, Field(description=MODEL_NAMES)]
+ModelPath = Annotated[str, Path(description=MODEL_NAMES, examples=["isosim/default"])]
+
+
+def id_rows(given: Sequence[int | list[int]]) -> list[list[int]]:
+    """Token ids of one text, or of several, as rows."""
+    rows = [[entry] if isinstance(entry, int) else entry for entry in given]
+    return [[number for row in rows for number in row]] if isinstance(given[0], int) else rows
+
+
+def which_input(value: Any) -> str:
+    """The form of OpenAI's `input`, by its first entry."""
+    first = value[0] if isinstance(value, list) and value else value
+    if isinstance(first, list):
+        return "id_lists"
+    if isinstance(first, int) and not isinstance(first, bool):
+        return "ids" if isinstance(value, list) else "text"
+    return "texts" if isinstance(value, list) else "text"
+
+
+EmbeddingsInput = Annotated[
+    Annotated[str, Tag("text")]
+    | Annotated[Texts, Tag("texts")]
+    | Annotated[TokenIds, Tag("ids")]
+    | Annotated[TokenRows, Tag("id_lists")],
+    Discriminator(which_input),
+]
+
+
+class EmbeddingsRequest(Compatible):
+    """OpenAI's body."""
+
+    model_config = example({"model": "isosim", "input": ["A man is playing a guitar."]})
+
+    input: EmbeddingsInput
+    model: ModelField = "isosim"
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: int | None = Field(default=None, ge=1, le=65_536, description="of raw vectors: cut, then normalized")
+    user: str | None = None
+
+
+class Usage(BaseModel):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class Embedding(BaseModel):
+    object: Literal["embedding"] = "embedding"
+    index: int
+    embedding: list[float] | str = Field(description="numbers, or base64 of little-endian float32")
+
+
+class EmbeddingsResponse(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[Embedding]
+    model: str
+    usage: Usage
+
+
+class ModelCard(BaseModel):
+    id: str
+    object: Literal["model"] = "model"
+    max_model_len: int = Field(description="tokens of a text, special ones included")
+    created: int = Field(description="s since 1970; 0 for what is built in")
+    owned_by: str = "isosim"
+
+
+class ModelList(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[ModelCard]
+
+
+class OpenAIError(BaseModel):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class OpenAIErrorBody(BaseModel):
+    error: OpenAIError
+
+
+class Document(Compatible):
+    """Cohere and Jina take documents as objects too."""
+
+    text: str
+
+
+def is_document(entry: Any) -> bool:
+    return isinstance(entry, str) or (isinstance(entry, dict) and isinstance(entry.get("text"), str))
+
+
+Documents = Annotated[list[str | Document], entries(is_document, "a text or an object with one")]
+
+
+class RerankRequest(Compatible):
+    """TEI's body with `texts`; Cohere's, Jina's and Voyage's with `documents`."""
+
+    model_config = example(
+        {"query": "Who plays?", "texts": ["A man is playing a guitar.", "Shares fell."], "return_text": True}
+    )
+
+    query: str
+    texts: Texts | None = None
+    documents: Documents | None = None
+    model: ModelField | None = None
+    domain: DomainField | None = Field(default=None, description="where no model is named")
+    raw_scores: bool = Field(default=False, description="similarity in place of the percentile")
+    truncate: bool | None = None
+    truncation_direction: TruncationDirection = "Right"
+    return_text: bool = False
+    return_documents: bool = False
+    top_n: int | None = Field(default=None, ge=1)
+    top_k: int | None = Field(default=None, ge=1)
+
+
+class Rank(BaseModel):
+    """TEI's answer; `text` only where it was asked for."""
+
+    index: int
+    score: float
+    text: str | None = None
+
+
+class RerankedText(BaseModel):
+    text: str
+
+
+class Reranked(BaseModel):
+    index: int
+    relevance_score: float
+    document: RerankedText | None = None
+
+
+class RerankResponse(BaseModel):
+    id: str
+    model: str
+    results: list[Reranked]
+    usage: Usage
+
+
+class ScoreRequest(Compatible):
+    """vLLM's body: one against one, one against many, or as many against as many."""
+
+    model_config = example(
+        {
+            "model": "isosim",
+            "text_1": "A man is playing a guitar.",
+            "text_2": ["Someone plays an instrument.", "Shares fell in London."],
+        }
+    )
+
+    text_1: OneOrMore
+    text_2: OneOrMore
+    model: ModelField = "isosim"
+
+
+class ScoreEntry(BaseModel):
+    index: int
+    object: Literal["score"] = "score"
+    score: float
+
+
+class ScoreResponse(BaseModel):
+    id: str
+    object: Literal["list"] = "list"
+    created: int
+    model: str
+    data: list[ScoreEntry]
+    usage: Usage
+
+
+class TokenizeRequest(Compatible):
+    """TEI's body."""
+
+    model_config = example({"inputs": "A man is playing a guitar."})
+
+    inputs: OneOrMore
+    add_special_tokens: bool = True
+    prompt_name: PromptName = None
+
+
+class SimpleToken(BaseModel):
+    id: int
+    text: str
+    special: bool
+    start: int | None = Field(description="character; null for a special token")
+    stop: int | None
+
+
+def which_ids(value: Any) -> str:
+    return "id_lists" if isinstance(value, list) and value and isinstance(value[0], list) else "ids"
+
+
+class DecodeRequest(Compatible):
+    """TEI's body."""
+
+    model_config = example({"ids": [101, 1037, 2158, 102]})
+
+    ids: Annotated[
+        Annotated[TokenIds, Tag("ids")] | Annotated[TokenRows, Tag("id_lists")],
+        Discriminator(which_ids),
+    ]
+    skip_special_tokens: bool = True
+
+
+class Pooling(BaseModel):
+    pooling: str
+
+
+class ModelType(BaseModel):
+    embedding: Pooling
+
+
+class Info(BaseModel):
+    """TEI's fields."""
+
+    model_id: str
+    model_sha: str
+    model_dtype: str
+    served_model_name: str
+    model_type: ModelType
+    max_concurrent_requests: int
+    max_input_length: int
+    max_batch_tokens: int
+    max_batch_requests: int | None
+    max_client_batch_size: int
+    auto_truncate: bool
+    tokenization_workers: int
+    version: str
+    sha: str | None
+    docker_label: str | None

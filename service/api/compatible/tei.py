@@ -1,0 +1,105 @@
+"""text-embeddings-inference's other routes: tokens of texts and texts of tokens, what is served, whether it is well."""
+
+import asyncio
+
+from fastapi import APIRouter, Request
+from fastapi.responses import RedirectResponse, Response
+
+from service import __version__
+from service.api.compatible.schemas import (
+    DecodeRequest,
+    Info,
+    ModelType,
+    Pooling,
+    SimpleToken,
+    TokenizeRequest,
+    id_rows,
+)
+from service.api.operations import check_ready
+from service.api.parameters import fault
+from service.api.requests import ScoringRoute, TraceDep, documented, json_response, name_ignored, needs
+from service.api.scoring.pipeline import check_count, listed, named_prompt
+from service.api.state import Service, ServiceDep
+from service.core.errors import InvalidInput
+
+tokens = APIRouter(tags=["scoring"], route_class=ScoringRoute)
+router = APIRouter(tags=["operations"])
+
+DTYPES = {"fp32": "float32", "fp16": "float16"}
+STATUSES = (400, 413, 415, 422)
+MOST_CHARACTERS = 200_000  # of a request: each becomes up to 60 bytes of the answer
+ONE_AT_A_TIME = asyncio.Semaphore(1)  # tokenizing for show must not take the threads that scoring needs
+
+
+@tokens.post("/tokenize", response_model=list[list[SimpleToken]], responses=documented(*STATUSES))
+async def tokenize(body: TokenizeRequest, service: ServiceDep, trace: TraceDep) -> Response:
+    """The encoder's tokens of each text, uncut, with the characters they stand for; of a named prompt and the text."""
+    texts = listed(body.inputs, "inputs", service)
+    prompt = named_prompt(body.prompt_name, service.servings.first.encoder) or ""
+    name_ignored(trace, body)
+    if sum(map(len, texts)) > MOST_CHARACTERS:
+        raise fault(InvalidInput, "inputs", f"has more than {MOST_CHARACTERS} characters; send fewer at a time")
+    trace.release = await service.limits.admit(trace.grant, len(texts))
+    async with ONE_AT_A_TIME:
+        return await asyncio.to_thread(
+            pieces_of, [prompt + text for text in texts], service, special=body.add_special_tokens
+        )
+
+
+def pieces_of(texts: list[str], service: Service, *, special: bool) -> Response:
+    found = service.servings.first.tokenizer.pieces(texts, special=special)
+    return json_response([[piece._asdict() for piece in pieces] for pieces in found])
+
+
+@tokens.post("/decode", response_model=list[str], responses=documented(*STATUSES))
+async def decode(body: DecodeRequest, service: ServiceDep, trace: TraceDep) -> Response:
+    """Texts of token ids."""
+    check_count(len(body.ids), "ids", service.settings.max_characters)
+    rows = id_rows(body.ids)
+    name_ignored(trace, body)
+    trace.release = await service.limits.admit(trace.grant, len(rows))
+    tokenizer = service.servings.first.tokenizer
+    return json_response(await asyncio.to_thread(tokenizer.decode, rows, skip_special=body.skip_special_tokens))
+
+
+@router.get("/info", dependencies=[needs("read")], responses=documented())
+async def info(service: ServiceDep) -> Info:
+    """What is served and how much it takes at once."""
+    settings, first = service.settings, service.servings.first
+    spec, plan = first.encoder.spec, first.embedder.batcher.plan
+    return Info(
+        model_id=first.encoder.id,
+        model_sha=first.digest,
+        model_dtype=DTYPES.get(spec.precision, spec.precision),
+        served_model_name="isosim",
+        model_type=ModelType(embedding=Pooling(pooling=spec.pooling)),
+        max_concurrent_requests=settings.max_queued_texts,
+        max_input_length=spec.max_length,
+        max_batch_tokens=plan.max_batch_tokens,
+        max_batch_requests=plan.max_batch_texts,
+        max_client_batch_size=settings.max_texts,
+        auto_truncate=True,
+        tokenization_workers=1,
+        version=__version__,
+        sha=None,
+        docker_label=None,
+    )
+
+
+@router.head("/ping", include_in_schema=False)
+@router.head("/health", include_in_schema=False)
+@router.get("/ping", response_class=Response, responses={503: documented()[503]}, summary="Health, for SageMaker")
+@router.get("/health", response_class=Response, responses={503: documented()[503]})
+async def health(service: ServiceDep) -> Response:
+    """200 and nothing else where /readyz is well."""
+    check_ready(service)
+    return Response()
+
+
+@router.head("/", include_in_schema=False)
+@router.get("/", response_class=Response, responses={307: {"description": "to /console"}, 503: documented()[503]})
+async def root(request: Request, service: ServiceDep) -> Response:
+    """Health, as text-embeddings-inference has it; a browser is led to the console."""
+    if "text/html" in request.headers.get("accept", ""):
+        return RedirectResponse("console")
+    return await health(service)

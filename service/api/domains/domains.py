@@ -1,0 +1,296 @@
+"""Domains, their versions, and who answers for them."""
+
+import asyncio
+import heapq
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Header, Path, Query, Request
+from fastapi.responses import Response
+
+from service.adapters.domains.removal import remove_domain
+from service.adapters.domains.store import Aliases, Start
+from service.api.access import DomainName, calibration_of
+from service.api.calibration.calibrate import (
+    accept,
+    accepted_before,
+    check_room,
+    intake_limits,
+    read_json_body,
+    spooling,
+)
+from service.api.calibration.intake import Intake, parse_json
+from service.api.calibration.schemas import JobAccepted, LabelsRequest
+from service.api.documentation import body_of
+from service.api.domains.schemas import (
+    FROM,
+    REVISION,
+    ChampionRequest,
+    Domains,
+    DomainState,
+    DriftState,
+    RollbackRequest,
+    Threshold,
+    VersionState,
+    VersionSummary,
+)
+from service.api.listing import pay_for
+from service.api.requests import JsonBody, TraceDep, documented, json_response, needs
+from service.api.state import Service, ServiceDep
+from service.core.errors import Conflict, CorruptArtifact, InvalidInput, NotFound, Unavailable
+from service.core.jobs.job import JobRequest
+from service.core.limits.grants import Grant
+from service.core.scoring.advice import NO_REFERENCE, SMALLEST_FMR, advise
+from service.core.scoring.calibration import DomainRef
+from service.core.scoring.registry import DEFAULT
+
+router = APIRouter(prefix="/domains", tags=["domains"])
+
+VersionNumber = Annotated[int, Path(ge=1, le=999_999_999, examples=[1])]
+PAGE = 1000  # domains of an answer; they took 0.23 s and 280 kB (loadtest/many.py)
+SIDE_BY_SIDE = 16  # domains looked at at a time where a look is a request; unmeasured
+READ, ADMIN = [needs("read")], [needs("admin")]
+
+
+def summary(service: Service, domain: str, version: int) -> VersionSummary:
+    manifest = service.domains.manifest(domain, version)
+    return VersionSummary(
+        version=version,
+        method=manifest["method"],
+        encoder=manifest["encoder"]["digest"],
+        created=manifest["created"],
+        sentences=manifest.get("sentences"),
+        servable=service.servings.find(manifest["encoder"]["digest"]) is not None,
+    )
+
+
+def state(service: Service, domain: str) -> DomainState:
+    """What cannot be read is named and hides nothing else."""
+    versions = service.domains.versions(domain)
+    if not versions and domain != DEFAULT:
+        raise NotFound(f"no domain {domain!r}; GET /domains lists what there is")
+    unreadable: list[str] = []
+    aliases = None
+    try:
+        aliases = service.domains.aliases(domain, service.servings.settled(domain).digest)
+    except CorruptArtifact as error:
+        unreadable.append(str(error))
+    summaries: list[VersionSummary] = []
+    for version in versions:
+        try:
+            summaries.append(summary(service, domain, version))
+        except NotFound:
+            continue  # deleted meanwhile
+        except Unavailable as error:
+            unreadable.append(str(error))
+    return DomainState(domain=domain, versions=summaries, unreadable=unreadable, **facts_of(service, domain, aliases))
+
+
+def facts_of(service: Service, domain: str, aliases: Aliases | None) -> dict[str, Any]:
+    """What of a domain's state its aliases decide; None: they cannot be read."""
+    drift = service.drift.measure(domain)
+    facts = {"drift": None if drift is None else DriftState(**vars(drift))}
+    if aliases is None:
+        return {"champion": None, "previous": None, "revision": None, **facts}
+    builtin = 0 if domain == DEFAULT else None
+    champion = builtin if aliases.champion is None else aliases.champion
+    return {"champion": champion, "previous": aliases.previous, "revision": aliases.revision, **facts}
+
+
+async def state_after(service: Service, before: DomainState, aliases: Aliases) -> DomainState:
+    """A domain's state after a change of its aliases, out of what was read before it: a store that cannot be read any
+    more makes no failure of a change that was made."""
+    await service.servings.follow(before.domain)
+    return before.model_copy(update=facts_of(service, before.domain, aliases))
+
+
+def names(service: Service, grant: Grant, after: str, contains: str, most: int) -> list[str]:
+    """The key's first domains after a name, sorted; `default` is there without a version, too."""
+    stored = service.domains.names(after, contains, lambda name: name != DEFAULT and grant.may_use(name))
+    builtin = [DEFAULT] if after < DEFAULT and contains in DEFAULT and grant.may_use(DEFAULT) else []
+    return list(itertools.islice(heapq.merge(stored, builtin), most))
+
+
+def listed(service: Service, page: list[str], more: str | None) -> Response:
+    """The answer, written where it is read: a thousand domains would keep the event loop for long."""
+    if service.domains.distant:
+        with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:  # each is some round trips
+            found = list(pool.map(lambda name: state(service, name), page))
+    else:
+        found = [state(service, name) for name in page]
+    return json_response({"domains": [domain.model_dump(mode="json") for domain in found], "next": more})
+
+
+@router.get("", response_model=Domains, dependencies=READ, responses=documented(422))
+async def list_domains(
+    service: ServiceDep,
+    trace: TraceDep,
+    limit: Annotated[int, Query(ge=1, le=PAGE, description="most domains in the answer")] = PAGE,
+    after: Annotated[str, Query(max_length=64, description="`next` of the answer before")] = "",
+    contains: Annotated[str, Query(max_length=64, description="only domains with this in their name")] = "",
+) -> Response:
+    """The domains that the key may use, with their versions; `next` where there are more of them."""
+    page = await service.listings.begin(trace.grant, names, service, trace.grant, after, contains, limit + 1)
+    more = page[limit - 1] if len(page) > limit else None
+    await pay_for(service.limits, trace.grant, len(page))
+    return await service.listings.read(trace.grant, listed, service, page[:limit], more)
+
+
+@router.get("/{domain}", dependencies=READ, responses=documented(404, 422))
+def get_domain(domain: DomainName, service: ServiceDep) -> DomainState:
+    """One domain, with its versions."""
+    return state(service, domain)
+
+
+@router.get("/{domain}/versions/{version}", dependencies=READ, responses=documented(404, 422))
+def get_version(domain: DomainName, version: VersionNumber, service: ServiceDep) -> VersionState:
+    """A version's provenance and measured report."""
+    facts = summary(service, domain, version)
+    files = service.domains.manifest(domain, version)["files"]
+    report = service.domains.report(domain, version)
+    return VersionState(domain=domain, files=files, report=report, **facts.model_dump())
+
+
+@router.get("/{domain}/threshold", dependencies=READ, responses=documented(404, 409, 422))
+async def get_threshold(
+    domain: Annotated[str, Path(description="name, name@3 or name@previous", examples=["default"])],
+    service: ServiceDep,
+    trace: TraceDep,
+    fmr: Annotated[
+        float | None, Query(ge=SMALLEST_FMR, lt=1, description="false-match rate among random pairs")
+    ] = None,
+    precision: Annotated[
+        float | None, Query(gt=0, lt=1, description="share of matches among pairs like the labelled ones")
+    ] = None,
+    space: Annotated[
+        Literal["calibrated", "raw"], Query(description="raw: a threshold for the frozen encoder's cosine")
+    ] = "calibrated",
+) -> Threshold:
+    """Which similarity to ask for: for a false-match rate, or, where labels were given, for a precision."""
+    if (fmr is None) == (precision is None):
+        raise InvalidInput("fmr or precision: give one of them")
+    calibration = await calibration_of(service, trace, domain)
+    advice = advise(calibration.model, calibration.domain, fmr=fmr, precision=precision, raw=space == "raw")
+    return Threshold(domain=calibration.domain, version=calibration.version, space=space, **vars(advice))
+
+
+@router.post(
+    "/{domain}/labels",
+    status_code=202,
+    response_model=JobAccepted,
+    dependencies=[needs("calibrate"), JsonBody],
+    openapi_extra=body_of(LabelsRequest),
+    responses=documented(400, 404, 409, 413, 415, 422, 429),
+)
+async def post_labels(
+    domain: DomainName,
+    request: Request,
+    service: ServiceDep,
+    trace: TraceDep,
+    idempotency_key: Annotated[str | None, Header(max_length=256)] = None,
+) -> Response:
+    """Learns probabilities from labelled pairs; makes a new version with the same map and scale."""
+    await check_room(service)
+    body = await asyncio.to_thread(parse_json, LabelsRequest, await read_json_body(request))
+    if not await asyncio.to_thread(accepted_before, service, trace, idempotency_key):
+        shown = await asyncio.to_thread(service.domains.aliases, domain, service.servings.settled(domain).digest)
+        Start(body.from_).check(domain, shown)
+    base = await calibration_of(service, trace, DomainRef(domain, body.version or "champion"))
+    if base.model.reference is None:
+        raise Conflict(NO_REFERENCE.format(domain))
+    limits = intake_limits(service)
+    async with spooling(service.jobs) as spool:
+        intake = Intake(spool, limits)
+        await asyncio.to_thread(intake.add_labels, body.labels, lambda index: f"labels.{index}")
+        intake.check_labels()
+        aliases = await asyncio.to_thread(service.domains.aliases, domain, base.encoder)
+        normalization = base.model.normalization
+        wanted = JobRequest(
+            domain=domain,
+            encoder=base.encoder,
+            encoder_id=service.servings.of(base).encoder.id,
+            method=base.method,
+            promote=body.promote,
+            seed=body.seed,
+            labels=intake.labels,
+            base=base.version,
+            normalization="none" if normalization is None else normalization.kind,
+            champion=aliases.champion,
+        )
+        return await accept(service, trace, wanted, spool, [], idempotency_key)
+
+
+@router.put("/{domain}/champion", dependencies=[*ADMIN, JsonBody], responses=documented(404, 409, 413, 415, 422))
+async def put_champion(domain: DomainName, body: ChampionRequest, service: ServiceDep, trace: TraceDep) -> DomainState:
+    """Makes a version the champion for the encoder it was made for; it is loaded and verified first."""
+    before = await asyncio.to_thread(state, service, domain)
+    known = {s.digest: await asyncio.to_thread(service.domains.aliases, domain, s.digest) for s in service.servings.all}
+    digest = (await calibration_of(service, trace, DomainRef(domain, body.version))).encoder
+    shown = service.servings.settled(domain).digest  # the encoder whose champion the caller saw
+    if known[digest].champion != body.version:
+        body.start.check(domain, known[shown])
+    expected, repeatable = known[digest], body.from_ is not None
+    promoted = await asyncio.to_thread(
+        service.domains.promote, domain, digest, body.version, expected=expected, repeatable=repeatable
+    )
+    now = promoted if digest == shown else replace(known[shown], revision=promoted.revision)
+    return await state_after(service, before, now)
+
+
+@router.post("/{domain}/rollback", dependencies=ADMIN, responses=documented(404, 409, 413, 415, 422))
+async def rollback(
+    domain: DomainName, service: ServiceDep, trace: TraceDep, body: RollbackRequest | None = None
+) -> DomainState:
+    """Swaps champion and previous, for the encoder that answers for the domain. The body may be left out; with `from`
+    the request may be sent again, and without it a second one undoes the first."""
+    before = await asyncio.to_thread(state, service, domain)
+    start = Start() if body is None else body.start
+    digest = service.servings.answering(domain).digest
+    expected = await asyncio.to_thread(service.domains.aliases, domain, digest)
+    if expected.rolled_back and start.version == expected.previous:
+        return await state_after(service, before, expected)  # it was made by an earlier request like this one
+    start.check(domain, expected)
+    if expected.previous is not None:
+        await calibration_of(service, trace, DomainRef(domain, expected.previous))
+    repeatable = start.version is not None
+    swapped = await asyncio.to_thread(
+        service.domains.rollback, domain, digest, expected=expected, repeatable=repeatable
+    )
+    return await state_after(service, before, swapped)
+
+
+@router.delete("/{domain}", status_code=204, dependencies=ADMIN, responses=documented(404, 409, 422))
+async def delete_domain(domain: DomainName, service: ServiceDep) -> Response:
+    """Deletes a domain with all its versions and cancels its calibrations; may be repeated.
+
+    Version numbers are not given again, also where the domain is calibrated anew. `default` cannot be deleted.
+    """
+    store = service.servings.store
+    ended = await asyncio.to_thread(remove_domain, service.domains, service.jobs, store, domain)
+    service.servings.remove(domain)
+    for job in ended:
+        await service.runner.stop(job.id)
+        await asyncio.to_thread(service.jobs.cancel, job.id)
+    await service.servings.follow(domain)
+    return Response(status_code=204)
+
+
+@router.delete("/{domain}/versions/{version}", status_code=204, dependencies=ADMIN, responses=documented(404, 409, 422))
+async def delete_version(
+    domain: DomainName,
+    version: VersionNumber,
+    service: ServiceDep,
+    from_: Annotated[int | None, Query(alias="from", ge=0, description=FROM)] = None,
+    revision: Annotated[int | None, Query(ge=0, description=REVISION)] = None,
+) -> Response:
+    """Deletes a version for good; its number is not given again. With `from`, a version that is gone already is no
+    error."""
+    if from_ is None or not await asyncio.to_thread(service.domains.deleted, domain, version):
+        digest = service.servings.settled(domain).digest
+        Start(from_, revision).check(domain, await asyncio.to_thread(service.domains.aliases, domain, digest))
+        await asyncio.to_thread(service.domains.delete, domain, version)
+    for serving in service.servings.all:
+        serving.registry.drop(domain, version)
+    return Response(status_code=204)

@@ -1,0 +1,241 @@
+"""A domain's move to the next encoder: begun, tried on a share of requests, finished or abandoned."""
+
+import asyncio
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query
+from fastapi.responses import Response
+
+from service.adapters.domains.store import Start
+from service.api.access import DomainName
+from service.api.domains.schemas import (
+    FROM,
+    REVISION,
+    EquatedThreshold,
+    MigrationChange,
+    MigrationFinish,
+    MigrationSide,
+    MigrationStart,
+    MigrationState,
+    MigrationThreshold,
+    ShadowState,
+)
+from service.api.requests import JsonBody, documented, needs
+from service.api.state import Service, ServiceDep
+from service.core.errors import Conflict, InvalidInput, IsosimError, NotFound
+from service.core.scoring.calibration import Calibration, DomainRef
+from service.core.scoring.migration import Migration
+from service.migration.encoders import Serving
+from service.migration.equating import equate, table
+
+router = APIRouter(prefix="/domains/{domain}/migration", tags=["domains"])
+READ, ADMIN = [needs("read")], [needs("admin")]
+CHANGES = (404, 409, 422)
+WITH_BODY = (404, 409, 413, 415, 422)
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+async def of(service: Service, domain: str) -> Migration:
+    """The domain's migration, as the store has it. Raises NotFound."""
+    await service.servings.refresh_migrations()
+    found = service.servings.migrations.get(domain)
+    if found is None:
+        raise NotFound(f"domain {domain!r} has no migration; begin one: POST /domains/{domain}/migration")
+    return found
+
+
+async def champion(serving: Serving, domain: str) -> Calibration:
+    """The version that a migration is from or to.
+
+    Raises:
+        Conflict: the domain has none for this encoder, or one without a reference; the message says how to make it.
+    """
+    name = f"encoder {serving.encoder.id} ({serving.digest[:12]})"
+    try:
+        found = await serving.registry.resolve(DomainRef(domain))
+    except (NotFound, Conflict) as error:
+        raise Conflict(
+            f"domain {domain!r} has no champion for {name}; calibrate it with the same text: "
+            "POST /calibrate with encoder: next, or isosim calibrate --encoder"
+        ) from error
+    if found.model.reference is None:
+        raise Conflict(
+            f"version {found.version} of {domain!r} for {name} has no reference, so that nothing could be compared; "
+            "calibrate the domain anew"
+        )
+    return found
+
+
+async def write(service: Service, domain: str, wanted: Migration | None, expected: Migration | None) -> None:
+    """Raises Conflict where another request was faster. The other replicas see it at their next look."""
+    await asyncio.to_thread(service.servings.store.set, domain, wanted, expected=expected)
+    await service.servings.follow(domain)
+
+
+async def change(service: Service, domain: str, wanted: Migration, expected: Migration | None) -> MigrationState:
+    """Writes it, and answers with what was read before: once it is written, nothing may fail."""
+    answer = await shown(service, domain, wanted)
+    await write(service, domain, wanted, expected)
+    return answer
+
+
+async def check_start(service: Service, domain: str, start: Start, migration: Migration | None) -> None:
+    """Raises Conflict where another version answers than the caller saw, or the migration has changed since."""
+    aliases = await asyncio.to_thread(service.domains.aliases, domain, service.servings.settled(domain).digest)
+    revision = aliases.revision if migration is None else migration.revision
+    start.check(domain, replace(aliases, revision=revision))
+
+
+async def shown(service: Service, domain: str, migration: Migration) -> MigrationState:
+    """What cannot be loaded is left out: a migration must be seen most of all where something is wrong."""
+    digests = (migration.old, migration.new)
+    aliases = [await asyncio.to_thread(service.domains.aliases, domain, digest) for digest in digests]
+    versions = [one.champion for one in aliases]
+    thresholds = seen = None
+    try:
+        old, new = service.servings.pair(domain)
+        a, b = await champion(old, domain), await champion(new, domain)
+    except IsosimError:
+        pass
+    else:
+        if a.model.reference is not None and b.model.reference is not None:
+            found = await asyncio.to_thread(table, a.model.reference, b.model.reference)
+            thresholds = [EquatedThreshold.model_validate(asdict(one) | {"interval": [*one.interval]}) for one in found]
+        compared = await asyncio.to_thread(service.shadow.measure, domain, (a.version, b.version))
+        if compared is not None:
+            sides = compared.changed_sides
+            named = None if sides is None else {f"{rate:g}": share for rate, share in sides.items()}
+            seen = ShadowState.model_validate(asdict(compared) | {"changed_sides": named})
+    facts = {name: getattr(migration, name) for name in ("state", "share", "shadow", "revision", "started", "changed")}
+    return MigrationState(
+        domain=domain,
+        old=MigrationSide(encoder=migration.old, id=migration.old_id, version=versions[0]),
+        new=MigrationSide(encoder=migration.new, id=migration.new_id, version=versions[1]),
+        thresholds=thresholds,
+        seen=seen,
+        **facts,
+    )
+
+
+@router.post("", status_code=201, dependencies=[*ADMIN, JsonBody], responses=documented(*WITH_BODY))
+async def start_migration(domain: DomainName, body: MigrationStart, service: ServiceDep) -> MigrationState:
+    """Begins a domain's move from this server's encoder to the next: both need a champion with a reference."""
+    await service.servings.refresh_migrations()
+    before = service.servings.migrations.get(domain)
+    old, new = service.servings.first, service.servings.following()
+    began = now()
+    wanted = Migration(
+        old=old.digest,
+        old_id=old.encoder.id,
+        new=new.digest,
+        new_id=new.encoder.id,
+        share=body.share,
+        shadow=body.shadow,
+        started=began,
+        changed=began,
+    )
+    if (
+        before is not None
+        and body.from_ is not None
+        and before == replace(wanted, started=before.started, changed=before.changed)
+    ):
+        return await shown(service, domain, before)  # an earlier request like this one began it
+    if before is not None and not (before.finished and before.new == old.digest):
+        raise Conflict(f"domain {domain!r} has a migration ({before.state}); finish or abandon (DELETE) it first")
+    await check_start(service, domain, Start(body.from_), None)
+    for serving in (old, new):
+        await champion(serving, domain)
+    return await change(service, domain, wanted, before)
+
+
+@router.get("", dependencies=READ, responses=documented(404, 422))
+async def get_migration(domain: DomainName, service: ServiceDep) -> MigrationState:
+    """How far a domain's move is, its thresholds on both sides, and what shadow scoring has seen in this process."""
+    return await shown(service, domain, await of(service, domain))
+
+
+@router.put("", dependencies=[*ADMIN, JsonBody], responses=documented(*WITH_BODY))
+async def change_migration(domain: DomainName, body: MigrationChange, service: ServiceDep) -> MigrationState:
+    """Another share of requests for the new encoder, or another share of them that both score."""
+    before = await of(service, domain)
+    if before.finished:
+        raise Conflict(f"the migration of {domain!r} is finished; DELETE takes it back")
+    given = body.model_dump(exclude_none=True, include={"share", "shadow"})
+    if not given:
+        raise InvalidInput("share or shadow: give one of them")
+    if body.start != Start() and before == replace(before, **given):
+        return await shown(service, domain, before)  # an earlier request like this one has made it so
+    await check_start(service, domain, body.start, before)
+    for serving in service.servings.pair(domain):
+        await champion(serving, domain)
+    wanted = replace(before, **given, changed=now(), revision=before.revision + 1)
+    return await change(service, domain, wanted, before)
+
+
+@router.post("/finish", dependencies=ADMIN, responses=documented(*WITH_BODY))
+async def finish_migration(
+    domain: DomainName, service: ServiceDep, body: MigrationFinish | None = None
+) -> MigrationState:
+    """Lets the new encoder answer everything the domain is asked, vectors included, on every replica."""
+    start = Start() if body is None else body.start
+    before = await of(service, domain)
+    if before.finished:
+        old = await asyncio.to_thread(service.domains.aliases, domain, before.old)
+        if start.version is not None and start.version == old.champion:
+            return await shown(service, domain, before)  # an earlier request like this one has finished it
+        raise Conflict(f"the migration of {domain!r} is finished already")
+    await check_start(service, domain, start, before)
+    for serving in service.servings.pair(domain):
+        await champion(serving, domain)
+    return await change(
+        service, domain, replace(before, finished=True, changed=now(), revision=before.revision + 1), before
+    )
+
+
+@router.delete("", status_code=204, dependencies=ADMIN, responses=documented(*CHANGES))
+async def abandon_migration(
+    domain: DomainName,
+    service: ServiceDep,
+    from_: Annotated[int | None, Query(alias="from", ge=0, description=FROM)] = None,
+    revision: Annotated[int | None, Query(ge=0, description=REVISION)] = None,
+) -> Response:
+    """Lets the old encoder answer everything again, also after a finish. Versions stay. With `from`, a migration that
+    is gone already is no error."""
+    await service.servings.refresh_migrations()
+    if from_ is None or domain in service.servings.migrations:
+        before = await of(service, domain)
+        await check_start(service, domain, Start(from_, revision), before)
+        await write(service, domain, None, before)
+    return Response(status_code=204)
+
+
+@router.get("/threshold", dependencies=READ, responses=documented(404, 409, 422))
+async def get_equivalent(
+    domain: DomainName,
+    service: ServiceDep,
+    similarity: Annotated[float, Query(ge=-1, le=1, description="a threshold of the old version")],
+    space: Annotated[
+        Literal["calibrated", "raw"], Query(description="raw: thresholds for the frozen encoders' cosines")
+    ] = "calibrated",
+) -> MigrationThreshold:
+    """The new version's threshold with the same false-match rate; also before a migration begins."""
+    await service.servings.refresh_migrations()
+    old, new = service.servings.pair(domain)
+    versions = [await champion(serving, domain) for serving in (old, new)]
+    models = [version.model for version in versions]
+    references = [model.raw_reference if space == "raw" else model.reference for model in models]
+    if references[0] is None or references[1] is None:
+        raise Conflict(f"a version of {domain!r} has no reference of its {space} similarities; calibrate it anew")
+    found = await asyncio.to_thread(equate, references[0], references[1], similarity)
+    sides = [
+        MigrationSide(encoder=serving.digest, id=serving.encoder.id, version=version.version)
+        for serving, version in zip((old, new), versions, strict=True)
+    ]
+    return MigrationThreshold(
+        domain=domain, old=sides[0], new=sides[1], space=space, **asdict(found) | {"interval": [*found.interval]}
+    )

@@ -1,0 +1,190 @@
+"""Names of query parameters and body fields: what a route takes, and what the caller may have meant by another name.
+
+Our own routes refuse every name they do not know. Compatible routes ignore unknown names, which other services may
+know, but refuse one that is close to a name of ours: `domian` would otherwise be answered by the wrong domain.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import get_close_matches
+from typing import Any, get_args, get_type_hints
+from urllib.parse import parse_qsl
+
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
+from starlette.routing import BaseRoute, Match, Route
+from starlette.types import Scope
+
+from service.api.scoring.schemas import Compatible, Own
+from service.core.errors import InvalidInput, IsosimError
+
+OURS = ("domain", "space")  # the fields that we added to bodies of other services
+CLOSE = 0.8  # difflib's ratio: `domian` 0.83, `spcae` 0.8; no field of TEI, OpenAI, Cohere, Jina or vLLM reaches 0.75
+LIKELY = 0.5  # for a suggestion: `metod`, `promot`, `fals_match_rate`
+SHOWN = 80  # characters of a caller's name, in a message
+MOST_PARAMETERS = 64
+MOST_BYTES = 8192  # of a query: one of 60 kB took 5.7 ms to parse, before any key is looked at
+
+# Routes whose parameters other services defined; a route that is not listed here is our own.
+COMPATIBLE = ("/v1", "/v2", "/embed", "/rerank", "/score", "/tokenize", "/decode", "/info", "/health", "/ping")
+# Probes, scrapers and browsers add parameters of their own (`/livez?verbose`), and none could change an answer.
+EXEMPT = ("/livez", "/readyz", "/metrics", "/console", "/docs", "/openapi.json")
+
+
+def below(path: str, places: Iterable[str]) -> bool:
+    return any(path == place or path.startswith(f"{place}/") for place in places)
+
+
+def flat(routes: Sequence[BaseRoute]) -> Iterator[BaseRoute]:
+    """FastAPI keeps the routers that were included in an application as routes of their own kind."""
+    for route in routes:
+        inner = getattr(route, "original_router", None)
+        yield from flat(inner.routes) if inner is not None else (route,)
+
+
+def nearest(name: str, known: Iterable[str], cutoff: float = LIKELY) -> str | None:
+    """The known name that the caller most likely meant."""
+    found = get_close_matches(name[:SHOWN].lower(), list(known), 1, cutoff)
+    return found[0] if found else None
+
+
+def parameters(route: BaseRoute) -> list[str]:
+    """The query parameters that a route and its dependencies declare."""
+
+    def declared(part: Dependant) -> Iterator[str]:
+        yield from (parameter.alias for parameter in part.query_params)
+        for dependency in part.dependencies:
+            yield from declared(dependency)
+
+    return list(dict.fromkeys(declared(route.dependant))) if isinstance(route, APIRoute) else []
+
+
+def models(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, Own | Compatible):
+        yield annotation
+    for part in get_args(annotation):
+        yield from models(part)
+
+
+def by_name(kind: type[BaseModel]) -> dict[str, type[BaseModel]]:
+    found = {kind.__name__: kind}
+    for derived in kind.__subclasses__():
+        found |= by_name(derived)
+    return found
+
+
+def bodies(route: BaseRoute | None) -> list[type[BaseModel]]:
+    """The models of a route's JSON body, also where the route reads it itself and only documents it."""
+    if not isinstance(route, APIRoute):
+        return []
+    content = (route.openapi_extra or {}).get("requestBody", {}).get("content", {})
+    reference = content.get("application/json", {}).get("schema", {}).get("$ref", "")
+    documented = (by_name(Own) | by_name(Compatible)).get(reference.rpartition("/")[2])
+    if documented is not None:
+        return [documented]
+    return list(models(get_type_hints(route.endpoint, include_extras=True).get("body")))
+
+
+def own_fields(route: BaseRoute | None) -> list[str]:
+    """The fields of a route's body, where the body is ours."""
+    return [name for model in bodies(route) if issubclass(model, Own) for name in model.model_fields]
+
+
+def unknown(name: str, what: str, known: Sequence[str]) -> IsosimError:
+    """The refusal of a name, with the nearest known one, or all of them where none is near."""
+    near = nearest(name.rpartition(".")[2], known)
+    if near is not None:
+        remedy = f"did you mean {near}?"
+    else:
+        remedy = f"known are {', '.join(known)}" if known else "this route takes none"
+    return refusal(name, f"unknown {what}; {remedy}")
+
+
+def fault(kind: type[IsosimError], field: str, why: str) -> IsosimError:
+    """An error that names its field, in words and for clients that ask which one it was."""
+    error = kind(f"{field}{why}" if why.startswith(":") else f"{field} {why}")
+    error.field = field.strip("`")
+    return error
+
+
+def refusal(name: str, why: str) -> IsosimError:
+    """The error for a caller's parameter or field, which may be of any length or empty."""
+    return fault(InvalidInput, name[:SHOWN] or "(no name)", f": {why}")
+
+
+def check_query(scope: Scope) -> None:
+    """Raises InvalidInput for a query parameter that the request's route does not take.
+
+    Requests without a query, as those for scores, cost nothing. Others look for their route a second time: at this
+    point the router has not chosen it yet.
+    """
+    query, path = scope["query_string"], scope["path"]
+    if not query or below(path, EXEMPT):
+        return
+    if len(query) > MOST_BYTES:
+        raise InvalidInput(f"the query has {len(query):,} bytes, at most {MOST_BYTES:,} are read")
+    try:
+        pairs = parse_qsl(
+            query.decode("latin-1"), keep_blank_values=True, errors="replace", max_num_fields=MOST_PARAMETERS
+        )
+    except ValueError:
+        raise InvalidInput(f"the query has more than {MOST_PARAMETERS} parameters") from None
+    route = next(
+        (r for r in flat(scope["app"].routes) if isinstance(r, Route) and r.matches(scope)[0] is Match.FULL), None
+    )
+    if route is None:
+        return  # the router's answer is a 404 or 405
+    known, given = parameters(route), Counter(name for name, _ in pairs)
+    for name, times in given.items():
+        if name not in known or times > 1:
+            scope["route"] = route  # for the metrics
+        if name not in known:
+            refuse_parameter(name, route, known)
+        elif times > 1:  # FastAPI would take the last value and say nothing of the others
+            raise refusal(name, f"given {times} times in the query; give it once")
+
+
+def refuse_parameter(name: str, route: Route, known: Sequence[str]) -> None:
+    """Raises InvalidInput, unless the route is another service's and the name is not close to one of ours."""
+    compatible = route.path == "/" or below(route.path, COMPATIBLE)
+    if compatible and nearest(name, OURS, CLOSE) is None:
+        return
+    models = bodies(route)
+    if compatible:
+        raise misplaced(name, "query parameter", models[0] if models else None)
+    if name in own_fields(route):
+        raise refusal(name, "belongs into the JSON body, not into the query")
+    raise unknown(name, "query parameter", known)
+
+
+def check_ignored(names: Iterable[str], body: type[BaseModel]) -> None:
+    """Raises InvalidInput where a field that a compatible body does not have is close to one of ours."""
+    for name in names:
+        if nearest(name.rpartition(".")[2], OURS, CLOSE) is not None:
+            raise misplaced(name, "field", body)
+
+
+def misplaced(name: str, what: str, body: type[BaseModel] | None) -> IsosimError:
+    """The refusal of a name close to one of ours on a compatible route; the message says where its value belongs."""
+    meant = nearest(name.rpartition(".")[2], OURS, CLOSE)
+    place = None if body is None else place_of(str(meant), body)
+    if place is not None:
+        remedy = f"did you mean the field {place} of the body?"
+    elif body is not None and "model" in body.model_fields:
+        remedy = "name the domain in the field model: isosim/<domain>, or isosim/<domain>:raw for raw vectors"
+    else:
+        remedy = f"this route takes no {meant}; where a model is named, it names the domain: isosim/<domain>"
+    return refusal(name, f"unknown {what}; {remedy}")
+
+
+def place_of(name: str, body: type[BaseModel]) -> str | None:
+    """Where a body has a field of this name: `domain`, or `parameters.domain`."""
+    if name in body.model_fields:
+        return name
+    for outer, field in body.model_fields.items():
+        for inner in models(field.annotation):
+            place = place_of(name, inner)
+            if place is not None:
+                return f"{outer}.{place}"
+    return None

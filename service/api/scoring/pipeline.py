@@ -1,0 +1,166 @@
+"""What every scoring route does between body and answer: texts to vectors, vectors to scores, a note of both."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from service.adapters.encoder.store import EncoderArtifact
+from service.api.parameters import fault
+from service.api.state import Service
+from service.api.trace import Scored, Trace
+from service.core.arrays import Vectors
+from service.core.encoding.embedding import Embedded
+from service.core.encoding.texts import Content, Side, Text
+from service.core.errors import EmptyInput, InvalidInput
+from service.core.scoring.calibration import Calibration
+from service.core.scoring.similarity import Scores, normalized, score
+
+Space = Literal["calibrated", "raw"]
+
+INLINE_ROWS = 64  # so few texts and pairs are scored sooner than they are handed to a thread
+
+
+def check_count(count: int, field: str, limit: int) -> None:
+    """Raises EmptyInput or InvalidInput, naming the field."""
+    if not count:
+        raise fault(EmptyInput, f"`{field}`", "cannot be empty")  # TEI's words
+    if count > limit:
+        raise fault(InvalidInput, field, f"has {count} entries, at most {limit} are taken")
+
+
+def check_text(text: str, field: str, max_characters: int) -> None:
+    """Raises EmptyInput or InvalidInput, naming the field."""
+    if not text or text.isspace():
+        raise fault(EmptyInput, field, "is empty")
+    if len(text) > max_characters:
+        raise fault(InvalidInput, field, f"has {len(text)} characters, at most {max_characters} are taken")
+
+
+def listed(value: str | list[str], field: str, service: Service, limit: int | None = None) -> list[str]:
+    """A field that holds one text or several, checked. Raises EmptyInput or InvalidInput, naming the entry."""
+    settings = service.settings
+    if isinstance(value, str):
+        check_text(value, field, settings.max_characters)
+        return [value]
+    check_count(len(value), field, settings.max_texts if limit is None else limit)
+    for number, text in enumerate(value):
+        check_text(text, f"{field}.{number}", settings.max_characters)
+    return value
+
+
+def named_prompt(name: str | None, encoder: EncoderArtifact) -> str | None:
+    """The text of a prompt of the encoder's, to be put before each text in its own prompt's place; None: none is named.
+
+    Raises:
+        InvalidInput: the encoder has no prompt of that name; the message lists those it has.
+    """
+    known = encoder.prompts
+    if name is None or name in known:
+        return None if name is None else known[name]
+    there = f"the encoder's are {', '.join(sorted(known))[:500]}" if known else "this encoder has no named prompts"
+    raise fault(InvalidInput, "prompt_name", f": {name[:80]!r}, but {there}")
+
+
+def check_dimensions(dimensions: int | None, space: Space, dim: int) -> None:
+    """Raises InvalidInput: a raw vector may be cut to its first entries, a calibrated one loses its meaning."""
+    if dimensions is not None and space == "calibrated":
+        raise fault(
+            InvalidInput,
+            "dimensions",
+            ": a calibrated vector cannot be cut; ask for the raw one (space: raw, or isosim/<domain>:raw)",
+        )
+    if dimensions is not None and dimensions > dim:
+        raise fault(InvalidInput, "dimensions", f": {dimensions} asked, the encoder has {dim}")
+
+
+def side_of(truncation_direction: str) -> Side:
+    return "left" if truncation_direction.lower() == "left" else "right"
+
+
+async def embed(
+    service: Service,
+    trace: Trace,
+    calibration: Calibration,
+    contents: Sequence[Content],
+    *,
+    side: Side = "right",
+    truncate: bool | None = None,
+    prompt: str | None = None,
+) -> Embedded:
+    """Vectors of the texts by the calibration's frozen encoder.
+
+    `truncate=False`, as TEI has it: a text that does not fit is refused. `prompt` stands before each text; None: the
+    encoder's own does.
+
+    Raises:
+        InvalidInput, TokenizerFailure, Overloaded, BackendFailure; CallerLeft where nobody waits any more.
+    """
+    trace.release = await service.limits.admit(trace.grant, len(contents))
+    serving = service.servings.of(calibration)
+    before = serving.encoder.spec.prompt if prompt is None else prompt
+    texts = [Text(before + content if isinstance(content, str) else content, side) for content in contents]
+    embedded = await serving.embedder.embed(texts, trace.caller_left)
+    if truncate is False and any(text.truncated for text in embedded.texts):
+        raise InvalidInput(f"truncate is false and a text has more than {serving.encoder.spec.max_length} tokens")
+    return embedded
+
+
+async def vectors(
+    service: Service,
+    trace: Trace,
+    calibration: Calibration,
+    space: Space,
+    embedded: Embedded,
+    *,
+    normalize: bool = True,
+    dimensions: int | None = None,
+) -> Vectors:
+    """A vector for each text that was asked for: (texts, dim or dimensions)."""
+    started = time.perf_counter()
+    found = embedded.vectors
+    if space == "calibrated" and calibration.transform is not None:
+        few = len(found) <= INLINE_ROWS
+        found = calibration.latents(found) if few else await asyncio.to_thread(calibration.latents, found)
+    found = found[:, :dimensions]
+    if normalize:
+        found = normalized(found)
+    note(service, trace, calibration, embedded, time.perf_counter() - started)
+    return found[embedded.rows]
+
+
+async def scores(
+    service: Service, trace: Trace, calibration: Calibration, embedded: Embedded, left: slice | int, right: slice
+) -> Scores:
+    """Scores the texts at `left` (one text: an index) against those at `right`, in the order of the request."""
+    started = time.perf_counter()
+    b = embedded.rows[right]
+    a = np.full_like(b, embedded.rows[left]) if isinstance(left, int) else embedded.rows[left]
+    inputs = (calibration, embedded.texts, embedded.vectors, a, b)
+    small = max(len(embedded.vectors), len(a)) <= INLINE_ROWS
+    found = score(*inputs) if small else await asyncio.to_thread(score, *inputs)
+    service.drift.observe(calibration, found, champion=service.servings.is_champion(calibration))
+    service.shadow.offer(calibration, embedded, a, b, found)
+    note(service, trace, calibration, embedded, time.perf_counter() - started)
+    return found
+
+
+def note(service: Service, trace: Trace, calibration: Calibration, embedded: Embedded, spent: float) -> None:
+    """Every score says where it came from: headers and metrics; `spent` seconds on calibration."""
+    trace.headers["x-isosim-domain"] = calibration.domain
+    trace.headers["x-isosim-version"] = str(calibration.version)
+    trace.headers["x-isosim-encoder"] = calibration.encoder
+    trace.timings = embedded.timings
+    trace.scored = Scored(calibration, embedded, spent, time.perf_counter())
+    if any(text.unreadable for text in embedded.texts):
+        trace.headers["x-isosim-flags"] = "unreadable"
+    service.metrics.truncated.inc(sum(text.truncated for text in embedded.texts))
+    service.metrics.observe_timings(embedded.timings, spent)
+
+
+def usage(embedded: Embedded) -> dict[str, Any]:
+    """Tokens of all texts asked for, cached ones too: what such clients account by."""
+    tokens = sum(embedded.texts[row].tokens for row in embedded.rows)
+    return {"prompt_tokens": tokens, "total_tokens": tokens}

@@ -1,0 +1,110 @@
+"""POST /rerank, in TEI's and in Cohere's words, and vLLM's /score: how well texts match a text."""
+
+import time
+from typing import Annotated
+
+import numpy as np
+import numpy.typing as npt
+from fastapi import APIRouter, Body
+from fastapi.responses import Response
+
+from service.api.access import calibration_of
+from service.api.compatible import models
+from service.api.compatible.schemas import Document, Rank, RerankRequest, RerankResponse, ScoreRequest, ScoreResponse
+from service.api.parameters import fault
+from service.api.requests import ScoringRoute, TraceDep, documented, documented_v1, json_response, name_ignored
+from service.api.scoring.pipeline import check_text, embed, listed, scores, side_of, usage
+from service.api.state import Service, ServiceDep
+from service.api.trace import Trace
+from service.core.errors import InvalidInput
+from service.core.scoring.similarity import Scores
+
+router = APIRouter(tags=["scoring"], route_class=ScoringRoute)
+
+STATUSES = (400, 404, 409, 413, 415, 422, 424, 429)
+V1_STATUSES = (400, 404, 409, 413, 415, 424, 429)
+
+
+@router.post("/rerank", response_model=list[Rank] | RerankResponse, responses=documented(*STATUSES))
+@router.post("/v2/rerank", response_model=list[Rank] | RerankResponse, responses=documented(*STATUSES))
+@router.post("/v1/rerank", response_model=list[Rank] | RerankResponse, responses=documented_v1(*V1_STATUSES))
+async def rerank(body: Annotated[RerankRequest, Body()], service: ServiceDep, trace: TraceDep) -> Response:
+    """Texts by how well they match the query, best first: `percentile`, or `similarity` where there is no reference.
+
+    A text without any token that the encoder knows comes last, with 0.
+    """
+    texts = candidates(body, service)
+    check_text(body.query, "query", service.settings.max_characters)
+    name_ignored(trace, body)
+    model = await model_of(body, service, trace)
+    side = side_of(body.truncation_direction)
+    embedded = await embed(service, trace, model.calibration, [body.query, *texts], side=side, truncate=body.truncate)
+    found = await scores(service, trace, model.calibration, embedded, 0, slice(1, None))
+    relevance = relevance_of(found, model, raw=body.raw_scores)
+    limits = [limit for limit in (body.top_n, body.top_k) if limit is not None]
+    blind = np.zeros(len(texts), bool) if found.unreadable is None else found.unreadable
+    relevance, similarity = np.where(blind, 0.0, relevance), np.where(blind, 0.0, found.similarity)
+    order = np.lexsort((np.arange(len(texts)), -similarity, -relevance, blind))
+    best = order[: min(limits, default=None)].tolist()
+    if body.texts is not None:
+        shown = {"text": texts} if body.return_text else {}
+        return json_response(
+            [{"index": i, "score": float(relevance[i]), **{k: v[i] for k, v in shown.items()}} for i in best]
+        )
+    documents = [{"document": {"text": text}} if body.return_documents else {} for text in texts]
+    results = [{"index": i, "relevance_score": float(relevance[i]), **documents[i]} for i in best]
+    identity = {"id": trace.request_id, "model": model.name}
+    return json_response({**identity, "results": results, "usage": usage(embedded)})
+
+
+def candidates(body: RerankRequest, service: Service) -> list[str]:
+    """Raises InvalidInput or EmptyInput, naming the field."""
+    if (body.texts is None) == (body.documents is None):
+        raise InvalidInput("texts or documents: give one of them")
+    limit = service.settings.max_texts - 1
+    if body.texts is not None:
+        return listed(body.texts, "texts", service, limit)
+    documents = body.documents or []
+    return listed([d.text if isinstance(d, Document) else d for d in documents], "documents", service, limit)
+
+
+async def model_of(body: RerankRequest, service: Service, trace: Trace) -> models.Model:
+    """What the body names: a model, as Cohere's clients do, or a domain."""
+    if body.domain is None:
+        return await models.resolve(service, trace, body.model or "isosim", splits=True)
+    if body.model is not None:
+        raise fault(InvalidInput, "domain", "and model are given; one of them says which calibration answers")
+    calibration = await calibration_of(service, trace, body.domain, splits=True)
+    return models.Model(f"isosim/{body.domain}", calibration, "calibrated")
+
+
+def relevance_of(found: Scores, model: models.Model, *, raw: bool) -> npt.NDArray[np.floating]:
+    if model.space == "raw":
+        return found.cosine
+    return found.similarity if raw or found.percentile is None else found.percentile
+
+
+@router.post("/score", response_model=ScoreResponse, responses=documented(*STATUSES))
+@router.post("/v1/score", response_model=ScoreResponse, responses=documented_v1(*V1_STATUSES))
+async def score(body: ScoreRequest, service: ServiceDep, trace: TraceDep) -> Response:
+    """`similarity` of pairs: one text against one or many, or as many against as many."""
+    settings = service.settings
+    left = listed(body.text_1, "text_1", service, settings.max_pairs)
+    right = listed(body.text_2, "text_2", service, settings.max_pairs)
+    name_ignored(trace, body)
+    if len(left) not in (1, len(right)):
+        raise fault(InvalidInput, "text_1", f"has {len(left)} texts and text_2 {len(right)}: give one, or as many")
+    model = await models.resolve(service, trace, body.model, splits=True)
+    embedded = await embed(service, trace, model.calibration, [*left, *right])
+    these = 0 if len(left) == 1 else slice(0, len(left))
+    found = await scores(service, trace, model.calibration, embedded, these, slice(len(left), None))
+    values = found.cosine if model.space == "raw" else found.similarity
+    answer = {
+        "id": f"score-{trace.request_id}",
+        "object": "list",
+        "created": int(time.time()),
+        "model": body.model,
+        "data": [{"index": i, "object": "score", "score": float(value)} for i, value in enumerate(values)],
+        "usage": usage(embedded),
+    }
+    return json_response(answer)

@@ -1,0 +1,136 @@
+"""POST /similarity: pairs in, calibrated scores out; and text-embeddings-inference's body on the same route."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body
+from fastapi.responses import Response
+
+from service.api.access import calibration_of
+from service.api.requests import ScoringRoute, TraceDep, documented, json_response, name_ignored
+from service.api.scoring.pipeline import (
+    INLINE_ROWS,
+    check_count,
+    check_dimensions,
+    check_text,
+    listed,
+    named_prompt,
+    scores,
+    side_of,
+    vectors,
+)
+from service.api.scoring.pipeline import embed as embed_texts
+from service.api.scoring.schemas import (
+    EmbedRequest,
+    PairsRequest,
+    SimilarityRequest,
+    SimilarityResponse,
+    TeiParameters,
+    TeiSimilarityRequest,
+)
+from service.api.state import Service, ServiceDep
+from service.api.trace import Trace
+from service.core.encoding.embedding import Embedded
+from service.core.scoring.calibration import Calibration
+from service.core.scoring.similarity import Scores, flags_of, notices_of
+
+router = APIRouter(tags=["scoring"], route_class=ScoringRoute)
+
+
+@router.post(
+    "/similarity",
+    response_model=SimilarityResponse | list[float],
+    responses=documented(400, 404, 409, 413, 415, 422, 424, 429),
+)
+async def similarity(body: Annotated[SimilarityRequest, Body()], service: ServiceDep, trace: TraceDep) -> Response:
+    """Calibrated similarity of sentence pairs, with its percentile among the domain's random pairs."""
+    if isinstance(body, TeiSimilarityRequest):
+        return await tei_similarity(body, service, trace)
+    return await pairs_similarity(body, service, trace)
+
+
+async def pairs_similarity(body: PairsRequest, service: Service, trace: Trace) -> Response:
+    settings = service.settings
+    check_count(len(body.pairs), "pairs", settings.max_pairs)
+    for number, pair in enumerate(body.pairs):
+        for side, text in enumerate(pair):
+            check_text(text, f"pairs.{number}.{side}", settings.max_characters)
+    flat = [text for pair in body.pairs for text in pair]
+    calibration = await calibration_of(service, trace, body.domain, splits=True)
+    embedded = await embed_texts(service, trace, calibration, flat)
+    found = await scores(service, trace, calibration, embedded, slice(0, None, 2), slice(1, None, 2))
+    answer: dict[str, Any] = {
+        "domain": calibration.domain,
+        "version": calibration.version,
+        "encoder": calibration.encoder,
+        "method": calibration.method,
+        "cosine": found.cosine,
+        "similarity": found.similarity,
+        "percentile": found.percentile,
+        "extrapolated": found.extrapolated,
+        "probability": found.probability,
+        "flags": sides(flags_of(embedded, found)),
+        "notices": notices_of(calibration),
+    }
+    if body.detail:
+        answer["detail"] = detail_of(embedded, found, calibration)
+    return json_response(answer)
+
+
+def sides(per_text: Sequence[Any]) -> list[dict[str, Any]]:
+    """What belongs to each text, in the order of the request, as one entry a pair."""
+    return [{"a": a, "b": b} for a, b in zip(per_text[::2], per_text[1::2], strict=True)]
+
+
+def detail_of(embedded: Embedded, scores: Scores, calibration: Calibration) -> dict[str, Any]:
+    """What flags and percentiles rest on. `out_of_domain`: the share of the domain's own sentences at least as odd."""
+    judgement = scores.judgement
+    odd = None if judgement is None else sides([float(p) for p in judgement.p_values[embedded.rows]])
+    scale = calibration.model.scale
+    return {
+        "out_of_domain": odd,
+        "tokens": sides([embedded.texts[row].tokens for row in embedded.rows]),
+        "pairs": None if scale is None else scale.pairs,
+    }
+
+
+async def tei_similarity(body: TeiSimilarityRequest, service: Service, trace: Trace) -> Response:
+    settings, parameters = service.settings, body.parameters or TeiParameters()
+    sentences = body.inputs.sentences
+    listed(sentences, "inputs.sentences", service, settings.max_texts - 1)
+    check_text(body.inputs.source_sentence, "inputs.source_sentence", settings.max_characters)
+    name_ignored(trace, body)
+    calibration = await calibration_of(service, trace, parameters.domain, splits=True)
+    prompt = named_prompt(parameters.prompt_name, service.servings.of(calibration).encoder)
+    side = side_of(parameters.truncation_direction)
+    contents = [body.inputs.source_sentence, *sentences]
+    embedded = await embed_texts(
+        service, trace, calibration, contents, side=side, truncate=parameters.truncate, prompt=prompt
+    )
+    return json_response((await scores(service, trace, calibration, embedded, 0, slice(1, None))).similarity)
+
+
+ANSWERS = documented(400, 404, 409, 413, 415, 422, 424, 429)
+
+
+@router.post("/embed", response_model=list[list[float]], responses=ANSWERS)
+@router.post("/", response_model=list[list[float]], responses=ANSWERS, summary="Embed, for clients that know one URL")
+@router.post("/invocations", response_model=list[list[float]], responses=ANSWERS, summary="Embed, for SageMaker")
+async def embed(body: EmbedRequest, service: ServiceDep, trace: TraceDep) -> Response:
+    """One vector a text, always as a list of lists."""
+    contents = listed(body.inputs, "inputs", service)
+    name_ignored(trace, body)
+    calibration = await calibration_of(service, trace, body.domain)
+    encoder = service.servings.of(calibration).encoder
+    check_dimensions(body.dimensions, body.space, encoder.spec.dim)
+    prompt = named_prompt(body.prompt_name, encoder)
+    side = side_of(body.truncation_direction)
+    embedded = await embed_texts(
+        service, trace, calibration, contents, side=side, truncate=body.truncate, prompt=prompt
+    )
+    found = await vectors(
+        service, trace, calibration, body.space, embedded, normalize=body.normalize, dimensions=body.dimensions
+    )
+    few = len(found) <= INLINE_ROWS
+    return json_response(found) if few else await asyncio.to_thread(json_response, found)

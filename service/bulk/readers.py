@@ -1,0 +1,224 @@
+"""Rows of CSV files (RFC 4180, with a head): a part is a range of bytes that begins and ends with a record.
+
+Where records end is asked of the same parser that reads them, so a quoted cell may hold line ends, delimiters and
+doubled quotes.
+"""
+
+import csv
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any, BinaryIO
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from service.bulk.inputs import Open, Part, Reader, Records
+from service.bulk.places import Place, reaching
+from service.core.errors import EmptyInput, InvalidInput
+
+LONGEST_CELL = 2**30  # characters; Python's own limit is 131,072
+MARK = b"\xef\xbb\xbf"  # byte order mark
+
+
+class Counted:
+    """Lines of a file for the parser, and how many bytes it has taken. Latin-1 keeps every byte one character."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file = file
+        self.taken = 0
+
+    def __iter__(self) -> Iterator[str]:
+        for line in self.file:
+            self.taken += len(line)
+            yield (line.removeprefix(MARK) if self.taken == len(line) else line).decode("latin-1")
+
+
+class CsvReader:
+    def __init__(self, delimiter: str) -> None:
+        self.delimiter = delimiter
+        csv.field_size_limit(LONGEST_CELL)
+
+    def schema(self, open_file: Open) -> dict[str, str | None]:
+        with open_file() as file:
+            return dict.fromkeys(self._head(file), "text")
+
+    def _head(self, file: BinaryIO) -> list[str]:
+        names = next(csv.reader(iter(Counted(file)), delimiter=self.delimiter), None)
+        if names is None:
+            raise EmptyInput("a CSV file is empty; its first line has to name the columns")
+        try:
+            decoded = [name.encode("latin-1").decode() for name in names]
+        except UnicodeDecodeError:
+            raise InvalidInput("the head of a CSV file is not UTF-8") from None
+        twice = {name for name in decoded if decoded.count(name) > 1}
+        if twice:
+            raise InvalidInput(f"the head of a CSV file names {', '.join(sorted(twice))} twice")
+        return decoded
+
+    def cut(self, open_file: Open, rows: int) -> Iterator[tuple[int, int, int]]:
+        with open_file() as file:
+            counted = Counted(file)
+            records = csv.reader(iter(counted), delimiter=self.delimiter)
+            try:
+                next(records, None)  # the head
+                start, count = counted.taken, 0
+                for record in records:
+                    count += bool(record)  # a blank line is none
+                    if count == rows:
+                        yield count, start, counted.taken
+                        start, count = counted.taken, 0
+            except csv.Error as error:
+                raise InvalidInput(f"a CSV file cannot be read near line {records.line_num}: {error}") from error
+            if count:
+                yield count, start, counted.taken
+
+    def read(self, place: Place, path: str, part: Part, columns: Sequence[str], keep: Sequence[str]) -> Records:
+        with place.fs.open(path, "rb") as file:
+            names = self._head(file)
+        content: bytes = place.fs.cat_file(path, start=part.start, end=part.stop)
+        found = [record for record in csv.reader(split(content), delimiter=self.delimiter) if record]
+        broken = {
+            row: f"{len(record)} cells, the head has {len(names)}"
+            for row, record in enumerate(found)
+            if len(record) != len(names)
+        }
+        at = {name: number for number, name in enumerate(names)}
+
+        def column(name: str) -> list[str | None]:
+            number = at[name]
+            return [record[number] if number < len(record) else None for record in found]
+
+        kept = {name: pa.array([readable(cell) for cell in column(name)], pa.string()) for name in keep}
+        table = pa.table(kept) if kept else no_columns(len(found))
+        return Records({name: column(name) for name in columns}, table, broken)
+
+
+def split(content: bytes) -> Iterator[str]:
+    """Lines as a file would give them. A byte that is no UTF-8 becomes half a surrogate pair, which is no text."""
+    for line in content.splitlines(keepends=True) if b"\r" not in content else lines_of(content):
+        yield line.decode("utf-8", "surrogateescape")
+
+
+def lines_of(content: bytes) -> Iterator[bytes]:
+    """Cut after \\n alone."""
+    start = 0
+    while start < len(content):
+        stop = content.find(b"\n", start) + 1 or len(content)
+        yield content[start:stop]
+        start = stop
+
+
+def readable(cell: str | None) -> str | None:
+    """A cell that can be written again."""
+    return None if cell is None else cell.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def no_columns(rows: int) -> pa.Table:
+    """So many rows of nothing."""
+    return pa.table({"": pa.nulls(rows)}).select([])
+
+
+class JsonReader:
+    def schema(self, open_file: Open) -> dict[str, str | None]:
+        """Nothing: each line has what it has."""
+        return {}
+
+    def cut(self, open_file: Open, rows: int) -> Iterator[tuple[int, int, int]]:
+        with open_file() as file:
+            start = at = count = 0
+            for line in file:
+                at += len(line)
+                count += not line.isspace()
+                if count == rows:
+                    yield count, start, at
+                    start, count = at, 0
+            if count:
+                yield count, start, at
+
+    def read(self, place: Place, path: str, part: Part, columns: Sequence[str], keep: Sequence[str]) -> Records:
+        content: bytes = place.fs.cat_file(path, start=part.start, end=part.stop)
+        rows: list[dict[str, Any]] = []
+        broken: dict[int, str] = {}
+        for line in content.split(b"\n"):
+            if not line or line.isspace():
+                continue
+            try:
+                found = orjson.loads(line)
+            except orjson.JSONDecodeError as error:
+                broken[len(rows)] = f"no JSON: {error}"
+                found = {}
+            if not isinstance(found, dict):
+                broken[len(rows)] = "no JSON object"
+                found = {}
+            rows.append(found)
+        kept = {name: pa.array([as_text(row.get(name)) for row in rows], pa.string()) for name in keep}
+        table = pa.table(kept) if kept else no_columns(len(rows))
+        return Records({name: [row.get(name) for row in rows] for name in columns}, table, broken)
+
+
+def as_text(value: Any) -> str | None:
+    """A string as it is, anything else as JSON: a kept column has one type, whatever its lines hold."""
+    return value if value is None or isinstance(value, str) else orjson.dumps(value).decode()
+
+
+def is_text(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+class ParquetReader:
+    """Keeps the row group it read last: parts come in order, and a group may hold many of them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._at: tuple[Any, ...] = ()
+        self._group: pa.Table | None = None
+
+    def schema(self, open_file: Open) -> dict[str, str | None]:
+        with open_file() as file:
+            found = self._metadata(file).schema.to_arrow_schema()
+        return {one.name: "text" if is_text(one.type) else str(one.type) for one in found}
+
+    def cut(self, open_file: Open, rows: int) -> Iterator[tuple[int, int, int]]:
+        with open_file() as file:
+            every = self._metadata(file).num_rows
+        for start in range(0, every, rows):
+            stop = min(start + rows, every)
+            yield stop - start, start, stop
+
+    def _metadata(self, file: Any) -> Any:
+        try:
+            return pq.read_metadata(file)
+        except pa.ArrowInvalid as error:
+            raise InvalidInput(f"{getattr(file, 'name', None) or getattr(file, 'path', 'input')}: {error}") from error
+
+    def read(self, place: Place, path: str, part: Part, columns: Sequence[str], keep: Sequence[str]) -> Records:
+        wanted = list(dict.fromkeys((*columns, *keep)))
+        pieces = []
+        with self._lock, reaching(path), place.fs.open(path, "rb") as raw, pq.ParquetFile(raw) as file:
+            before = 0
+            for group in range(file.num_row_groups):
+                after = before + file.metadata.row_group(group).num_rows
+                if before < part.stop and after > part.start:
+                    low, high = max(part.start, before), min(part.stop, after)
+                    pieces.append(self._read(file, path, group, wanted).slice(low - before, high - low))
+                before = after
+        table = pa.concat_tables(pieces).combine_chunks()
+        cells = {name: table[name].to_pylist() for name in columns}
+        return Records(cells, table.select(list(keep)))
+
+    def _read(self, file: Any, path: str, group: int, wanted: list[str]) -> pa.Table:
+        at = (path, group, *wanted)
+        if self._group is None or self._at != at:
+            self._group, self._at = file.read_row_group(group, columns=wanted, use_threads=False), at
+        return self._group
+
+
+def reader_of(form: str, delimiter: str) -> Reader:
+    if form == "parquet":
+        return ParquetReader()
+    if form == "csv":
+        return CsvReader(delimiter)
+    return JsonReader()

@@ -1,0 +1,15 @@
+"""Types of the numpy arrays that pass between modules. N: texts, P: pairs, D: dimensions of a vector."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Vectors = npt.NDArray[np.float32]  # (N, D), or one (D,)
+Doubles = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.floating]
+Rows = npt.NDArray[np.intp]  # indices into another array
+Integers = npt.NDArray[np.integer]
+Mask = npt.NDArray[np.bool_]
+Arrays = Mapping[str, npt.NDArray[Any]]  # by name, as they are stored

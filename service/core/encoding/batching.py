@@ -1,0 +1,351 @@
+"""From single texts to batches the device likes: tokenize, wait while it is busy, pack, run, deliver.
+
+No timer. The tokenizing thread takes all texts that have arrived; a running thread, whenever it is free, takes the
+oldest waiting text and fills a batch with those nearest to it in length. So an idle device starts at once, a busy
+one meets fuller batches, no text can starve, and little is spent on padding. A processor that has little to do runs
+one batch on all its cores, which answers soonest; one that has much to do runs a batch a core, which answers most
+(measured: loadtest/README.md). A GPU runs one while the next is prepared.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from service.core.arrays import Vectors
+from service.core.encoding.packing import Work, pack
+from service.core.encoding.texts import Pooled, Tokenize, VectorCodec
+from service.core.errors import BackendFailure, IsosimError, NotReady, Overloaded, TokenizerFailure
+
+log = logging.getLogger(__name__)
+
+NICENESS = 5  # of the running threads: the event loop, which has little to do, need not wait for them
+LEAST_URGENT = 19  # of all threads of a batcher in the background
+JOIN_SECONDS = 5.0
+HANDLING = 16  # characters' worth of encoding that any text costs beside its own
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStats:
+    """What a batch looked like. Durations in seconds."""
+
+    texts: int
+    tokens: int  # real
+    padded_tokens: int
+    inference: float
+
+
+class BatchEncoder(Protocol):
+    """Token ids to vectors in two steps, so that one batch can be prepared while another runs."""
+
+    def prepare(self, ids: list[list[int]]) -> Any: ...
+
+    def run(self, prepared: Any, *, alone: bool) -> Vectors:  # (N, D)
+        """Called from as many threads at once as the plan has runs; `alone`: no other run is going on."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class BatchingPlan:
+    """How the device is fed."""
+
+    runs: int = 1  # batches the device computes at the same time
+    ahead: int = 0  # batches prepared meanwhile; worth it where preparing takes long beside running
+    alone: bool = False  # where no more texts wait than there are runs, they run together on the whole device
+    max_batch_tokens: int = 2048  # padded
+    max_batch_texts: int = 64
+    max_queued_texts: int = 4096  # admitted and unfinished
+    max_wait: float = 0.6  # s that a newcomer may be expected to wait before its own batch runs
+    hung_after: float = 300.0  # s of one run after which the device is taken for dead
+    background: bool = False  # nobody waits for the answers: its threads have what all others leave
+
+
+class MicroBatcher:
+    """Owns its threads; a context manager. `submit` is for the event loop that opened it."""
+
+    def __init__(
+        self,
+        tokenize: Tokenize,
+        encoder: BatchEncoder,
+        codec: VectorCodec,
+        plan: BatchingPlan,
+        *,
+        on_done: Callable[[Work], None],
+        on_death: Callable[[], None] = lambda: None,
+        on_batch: Callable[[BatchStats], None] = lambda _: None,
+    ) -> None:
+        self.tokenize, self.encoder, self.codec = tokenize, encoder, codec
+        self.plan = plan
+        self.on_done, self.on_death, self.on_batch = on_done, on_death, on_batch
+        self.queued = 0  # texts admitted and unfinished
+        self.queued_size = 0  # their sizes' sum
+        self.rate = 0.0  # size a second that the device works off, smoothed
+        self._arriving: deque[Work] = deque()
+        self._waiting: deque[Work] = deque()
+        self._arrived = threading.Condition()
+        self._ready = threading.Condition()
+        self.crowded = False  # somebody else uses the processor too: a run on all cores would wait for the slowest
+        self._device = threading.Semaphore(plan.runs)
+        self._idle = 0  # running threads that wait for texts
+        self._alone = False  # a batch has the device to itself
+        self._runs_since: dict[int, float] = {}  # thread: when its run began, s, monotonic
+        self._stopping = False
+        self._dead = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._threads = [
+            threading.Thread(target=self._living, args=(main,), name=name, daemon=True)
+            for main, name in [
+                (self._tokenizing, "tokenize"),
+                *((self._running, f"encode-{number}") for number in range(plan.runs + plan.ahead)),
+            ]
+        ]
+
+    def __enter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self._stopping = True
+        for condition in (self._arrived, self._ready):
+            with condition:
+                condition.notify_all()
+        for thread in self._threads:
+            thread.join(JOIN_SECONDS)  # a device that hangs must not keep the process from ending
+
+    @property
+    def alive(self) -> bool:
+        """False once a thread has died or a run hangs: nothing will be computed any more."""
+        now = time.monotonic()
+        hung = any(now - since > self.plan.hung_after for since in list(self._runs_since.values()))
+        return not self._dead and not hung and all(thread.is_alive() for thread in self._threads)
+
+    @property
+    def expected_wait(self) -> float:
+        """Seconds until what is queued now will have been worked off."""
+        return self.queued_size / self.rate if self.rate else 0.0
+
+    def set_crowded(self, crowded: bool) -> None:
+        self.crowded = crowded
+
+    def submit(self, works: Sequence[Work]) -> None:
+        """Admits all works or none.
+
+        Raises:
+            Overloaded: there is no room for all of them, or they would wait too long; `retry_after` says how long
+                the queue will take.
+            NotReady: a thread of the batcher has died.
+        """
+        if not self.alive:
+            raise NotReady("the encoder's thread has stopped")
+        wait = self.expected_wait
+        if wait > self.plan.max_wait:
+            raise Overloaded(
+                f"the queue takes {wait:.1f} s and at most {self.plan.max_wait:g} s are waited", retry_after(wait)
+            )
+        if self.queued + len(works) > self.plan.max_queued_texts:
+            raise Overloaded(
+                f"{self.queued} texts are queued and at most {self.plan.max_queued_texts} may be; "
+                f"{len(works)} more do not fit now",
+                retry_after(wait or 1.0),
+            )
+        now = time.perf_counter()
+        for work in works:
+            work.arrived = now
+            work.size = len(work.text.content) + HANDLING
+            self.queued_size += work.size
+        self.queued += len(works)
+        with self._arrived:
+            self._arriving.extend(works)
+            self._arrived.notify()
+
+    def _living(self, main: Callable[[], None]) -> None:
+        """A thread's outermost frame: if it dies of anything, everybody who waits is told."""
+        try:
+            main()
+        except BaseException:  # the boundary; a tokenizer's panic is no Exception
+            log.exception("the batcher's %s thread died", threading.current_thread().name)
+            self._dead = True
+            if self._loop is not None and not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self.on_death)
+
+    def _tokenizing(self) -> None:
+        if self.plan.background:
+            give_way(LEAST_URGENT)
+        while True:
+            with self._arrived:
+                self._arrived.wait_for(lambda: self._arriving or self._stopping)
+                if self._stopping:
+                    return
+                works = list(self._arriving)
+                self._arriving.clear()
+            self._tokenize_all(works)
+            del works  # texts are not kept until the next ones arrive
+
+    def _tokenize_all(self, works: list[Work]) -> None:
+        start = time.perf_counter()
+        wanted = self._drop_abandoned(works)
+        failed: list[Work] = []
+        for side in ("right", "left"):
+            group = [work for work in wanted if work.text.side == side]
+            if group:
+                failed += self._tokenize_group(group)
+        spent = time.perf_counter() - start
+        for work in wanted:
+            work.tokenization = spent
+        self._deliver(failed)
+        with self._ready:
+            self._waiting.extend(work for work in wanted if work.tokens is not None)
+            self._ready.notify_all()
+
+    def _tokenize_group(self, works: list[Work]) -> list[Work]:
+        try:
+            results = self.tokenize([work.text.content for work in works], works[0].text.side)
+        except Exception as error:  # noqa: BLE001 - the loop's boundary: a thread must outlive a bad text
+            if len(works) > 1:  # find the one to blame, spare the others
+                return [failed for work in works for failed in self._tokenize_group([work])]
+            known = error if isinstance(error, IsosimError) else None
+            works[0].error = known or TokenizerFailure(f"a text cannot be tokenized: {error}")
+            return works
+        for work, tokens in zip(works, results, strict=True):
+            if tokens.ids:
+                work.tokens, work.length = tokens, len(tokens.ids)
+            else:
+                work.error = TokenizerFailure("a text has no tokens")
+        return [work for work in works if work.tokens is None]
+
+    def _running(self) -> None:
+        give_way(LEAST_URGENT if self.plan.background else NICENESS)
+        while self._run_next():
+            pass
+
+    def _run_next(self) -> bool:
+        """False at the end."""
+        taken = self._take()
+        if taken is None:
+            return False
+        batch, alone = taken
+        if batch:
+            self._run(batch, alone)
+        if alone:
+            with self._ready:
+                self._alone = False
+                self._ready.notify_all()
+        return True
+
+    def _take(self) -> tuple[list[Work], bool] | None:
+        """The next batch, once there is one, and whether it runs alone; None at the end.
+
+        The batch is empty where nobody waits for it any more.
+        """
+        with self._ready:
+            self._idle += 1
+            self._ready.wait_for(lambda: (self._waiting and not self._alone) or self._stopping)
+            if self._stopping:
+                return None
+            waiting, gone = self._divide(self._waiting)
+            alone = self.plan.alone and not self.crowded
+            alone = alone and self._idle == self.plan.runs and len(waiting) <= self.plan.runs
+            self._alone = alone
+            budget = self.plan.max_batch_tokens if alone else self._budget(waiting)
+            batch = pack(waiting, budget, self.plan.max_batch_texts) if waiting else []
+            self._idle -= 1
+            chosen = set(batch)
+            self._waiting = deque(work for work in waiting if work not in chosen)
+        self._deliver(gone)
+        return batch, alone
+
+    def _budget(self, waiting: Sequence[Work]) -> int:
+        """Padded tokens of the next batch. What waits is shared among idle threads: a pair's texts run side by side."""
+        idle = min(self._idle, self.plan.runs)
+        if idle < 2:
+            return self.plan.max_batch_tokens
+        return min(self.plan.max_batch_tokens, -(-sum(work.length for work in waiting) // idle))
+
+    def _run(self, batch: list[Work], alone: bool) -> None:
+        if not self._encode(batch, alone) and len(batch) > 1:
+            for work in batch:  # find the one to blame, spare the others
+                work.error = None
+                self._encode([work], alone)
+        self._deliver(batch)
+
+    def _encode(self, batch: list[Work], alone: bool) -> bool:
+        """False where the encoder failed on this batch; the works carry the error."""
+        ids = [work.tokens.ids for work in batch if work.tokens is not None]
+        error: IsosimError | None = None
+        start = time.perf_counter()
+        try:
+            prepared = self.encoder.prepare(ids)
+            with self._device:
+                start = time.perf_counter()
+                self._runs_since[threading.get_ident()] = time.monotonic()
+                vectors = self.codec.round(self.encoder.run(prepared, alone=alone))
+            for work, vector in zip(batch, vectors, strict=True):
+                # A copy of its own: a row would keep the whole batch alive in the cache.
+                tokens = work.tokens
+                truncated, unreadable = (False, False) if tokens is None else (tokens.truncated, tokens.unreadable)
+                work.result = Pooled(vector.copy(), work.length, truncated, unreadable)
+        except IsosimError as known:
+            error = known
+        except Exception as unknown:  # the loop's boundary: a thread must outlive a bad batch
+            log.exception("the encoder failed")
+            error = BackendFailure(f"the encoder failed: {type(unknown).__name__}")
+        finally:
+            self._runs_since.pop(threading.get_ident(), None)
+        if error is not None:
+            for work in batch:
+                work.result, work.error = None, error
+        spent = time.perf_counter() - start
+        for work in batch:
+            work.queue = start - work.arrived - work.tokenization
+            work.inference = spent
+        longest = max(work.length for work in batch)
+        self.on_batch(BatchStats(len(batch), sum(w.length for w in batch), longest * len(batch), spent))
+        rate = (1 if alone else self.plan.runs) * sum(work.size for work in batch) / max(spent, 1e-6)
+        self.rate = rate if not self.rate else 0.9 * self.rate + 0.1 * rate
+        return error is None
+
+    def _drop_abandoned(self, works: list[Work]) -> list[Work]:
+        wanted, gone = self._divide(works)
+        self._deliver(gone)
+        return wanted
+
+    @staticmethod
+    def _divide(works: Iterable[Work]) -> tuple[list[Work], list[Work]]:
+        """Those somebody waits for, and the others. One look at each: waiters change on the event loop meanwhile."""
+        wanted: list[Work] = []
+        gone: list[Work] = []
+        for work in works:
+            (wanted if work.waiters else gone).append(work)
+        return wanted, gone
+
+    def _deliver(self, works: list[Work]) -> None:
+        if works and self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._finish, works)
+
+    def _finish(self, works: list[Work]) -> None:  # on the event loop
+        self.queued -= len(works)
+        self.queued_size -= sum(work.size for work in works)
+        for work in works:
+            self.on_done(work)
+
+
+def give_way(niceness: int) -> None:
+    """Lowers the priority of the calling thread; the least urgent ones run where a core would stand still."""
+    with contextlib.suppress(OSError, AttributeError):  # on Linux a thread has a priority of its own
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
+        if niceness == LEAST_URGENT:  # at niceness 19 alone they still get 4 % of a core, in slices of milliseconds
+            os.sched_setscheduler(threading.get_native_id(), os.SCHED_IDLE, os.sched_param(0))
+
+
+def retry_after(wait: float) -> int:
+    """Whole seconds, as the header has them."""
+    return max(1, min(60, round(wait)))

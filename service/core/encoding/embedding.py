@@ -1,0 +1,254 @@
+"""Texts to pooled vectors: what is cached is taken, what is under way is shared, the rest is computed once."""
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+
+from service.core.arrays import Vectors
+from service.core.encoding.batching import BatchEncoder, BatchingPlan, BatchStats, MicroBatcher
+from service.core.encoding.packing import Ticket, Work
+from service.core.encoding.texts import KeyMaker, Pooled, SharedCache, Text, Tokenize, VectorCodec
+from service.core.errors import CallerLeft, IsosimError, NotReady
+
+CallerLeaves = Callable[[], Coroutine[Any, Any, None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Where a request's time went, in seconds, and the tokens it made the device compute."""
+
+    tokenization: float = 0.0
+    queue: float = 0.0
+    inference: float = 0.0
+    tokens: int = 0
+    cache: float = 0.0  # in the caches, mostly Redis
+
+
+@dataclass(frozen=True, slots=True)
+class CacheLookup:
+    """What one request's look into the caches found: texts by where they came from."""
+
+    memory_hits: int = 0
+    shared_hits: int = 0
+    shared_misses: int = 0
+    joined: int = 0  # being computed for somebody else
+    computed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """Distinct texts and their vectors (N, D), and for each text asked for its row."""
+
+    texts: list[Pooled]
+    vectors: Vectors
+    rows: "np.ndarray[tuple[int], np.dtype[np.intp]]"
+    timings: Timings
+    lookup: CacheLookup = CacheLookup()
+    asked: Sequence[Text] = ()  # the distinct texts themselves, row by row
+
+
+class MemoryCache:
+    """One event loop's cache; not for use from several threads."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity  # bytes
+        self.size = 0  # bytes
+        self._entries: OrderedDict[bytes, Pooled] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, key: bytes) -> Pooled | None:
+        entry = self._entries.get(key)
+        if entry is not None:
+            self._entries.move_to_end(key)
+        return entry
+
+    def put(self, key: bytes, entry: Pooled) -> None:
+        cost = entry.vector.nbytes + ENTRY_OVERHEAD
+        if key in self._entries or cost > self.capacity:
+            return
+        self._entries[key] = entry
+        self.size += cost
+        while self.size > self.capacity:
+            _, oldest = self._entries.popitem(last=False)
+            self.size -= oldest.vector.nbytes + ENTRY_OVERHEAD
+
+
+class Embedder:
+    """The one way from text to vector. A context manager; lives on one event loop."""
+
+    def __init__(
+        self,
+        tokenize: Tokenize,
+        encoder: BatchEncoder,
+        *,
+        encoder_digest: str,
+        codec: VectorCodec,
+        memory: MemoryCache,
+        shared: SharedCache | None,
+        plan: BatchingPlan,
+        on_batch: Callable[[BatchStats], None] = lambda _: None,
+        on_lookup: Callable[[CacheLookup], None] = lambda _: None,
+    ) -> None:
+        self.key = KeyMaker(encoder_digest)
+        self.codec, self.memory, self.shared, self.on_lookup = codec, memory, shared, on_lookup
+        self.batcher = MicroBatcher(
+            tokenize,
+            encoder,
+            codec,
+            plan,
+            on_done=self._done,
+            on_death=self._fail_all,
+            on_batch=on_batch,
+        )
+        self._under_way: dict[bytes, Work] = {}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._stack.enter_context(self.batcher)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+        self._fail_all()
+
+    def _fail_all(self) -> None:
+        """Nothing will be computed any more: whoever waits is told."""
+        for work in list(self._under_way.values()):
+            work.error = NotReady("the encoder has stopped")
+            self._done(work)
+
+    async def embed(self, texts: Sequence[Text], caller_left: CallerLeaves | None = None) -> Embedded:
+        """Vectors of the texts, rounded as the cache rounds them.
+
+        `caller_left` returns once nobody waits for the answer any more; what only this caller asked for is dropped.
+
+        Raises:
+            CallerLeft: it returned before the vectors were there.
+            Overloaded: the queue has no room for all texts that need computing; none is computed.
+            TokenizerFailure, BackendFailure: a text or the encoder failed.
+        """
+        row_of: dict[Text, int] = {}
+        rows = np.fromiter((row_of.setdefault(text, len(row_of)) for text in texts), np.intp, len(texts))
+        wanted = {self.key(text): text for text in row_of}
+        started = time.perf_counter()
+        found, lookup = await self._look_up(list(wanted))
+        timings = Timings(cache=time.perf_counter() - started)
+        missing = [key for key in wanted if key not in found]
+        if missing:
+            works, new = self._join(missing, wanted)
+            lookup = replace(lookup, joined=len(works) - len(new), computed=len(new))
+            timings = replace(await self._compute(works, new, caller_left), cache=timings.cache)
+            found.update((work.key, work.result) for work in works if work.result is not None)
+        self.on_lookup(lookup)
+        results = [found[key] for key in wanted]
+        vectors = np.stack([pooled.vector for pooled in results])
+        return Embedded(results, vectors, rows, timings, lookup, list(row_of))
+
+    async def _look_up(self, keys: list[bytes]) -> tuple[dict[bytes, Pooled], CacheLookup]:
+        """What the caches hold: this process's own first, then the shared one in one round trip."""
+        found = {key: pooled for key in keys if (pooled := self.memory.get(key)) is not None}
+        missing = [key for key in keys if key not in found]
+        lookup = CacheLookup(memory_hits=len(found))
+        if not missing or self.shared is None:
+            return found, lookup
+        shared_hits = 0
+        for key, entry in zip(missing, await self.shared.get(missing), strict=True):
+            pooled = self.codec.decode(key, entry) if entry is not None else None
+            if pooled is not None:
+                shared_hits += 1
+                self.memory.put(key, pooled)
+            # Somebody may have finished the text while we were asking; the bits in use here win.
+            pooled = self.memory.get(key) or pooled
+            if pooled is not None:
+                found[key] = pooled
+        return found, replace(lookup, shared_hits=shared_hits, shared_misses=len(missing) - shared_hits)
+
+    def _join(self, keys: Sequence[bytes], wanted: Mapping[bytes, Text]) -> tuple[list[Work], list[Work]]:
+        """The works of these texts, and those of them that are new."""
+        works, new = [], []
+        for key in keys:
+            work = self._under_way.get(key)
+            if work is None:
+                work = Work(key, wanted[key])
+                new.append(work)
+            works.append(work)
+        return works, new
+
+    async def _compute(self, works: list[Work], new: list[Work], caller_left: CallerLeaves | None) -> Timings:
+        """Waits for all works after admitting the new ones."""
+        ticket = Ticket(asyncio.get_running_loop().create_future(), set(works))
+        for work in works:
+            work.waiters.add(ticket)
+        try:
+            if new:
+                self.batcher.submit(new)
+                self._under_way.update((work.key, work) for work in new)
+            with watching(caller_left, ticket.future):
+                await ticket.future
+        finally:
+            self._leave(ticket)
+        return Timings(
+            max(work.tokenization for work in works),
+            max(work.queue for work in works),
+            max(work.inference for work in works),
+            sum(work.length for work in new),
+        )
+
+    def _leave(self, ticket: Ticket) -> None:
+        """A caller waits no longer; a work that nobody waits for is dropped before it is tokenized or run."""
+        for work in ticket.works:
+            work.waiters.discard(ticket)
+            if not work.waiters and self._under_way.get(work.key) is work:
+                del self._under_way[work.key]
+
+    def _done(self, work: Work) -> None:
+        if self._under_way.get(work.key) is work:
+            del self._under_way[work.key]
+        if work.result is not None:
+            self.memory.put(work.key, work.result)
+            if self.shared is not None:
+                self.shared.put([(work.key, self.codec.encode(work.key, work.result))])
+        for ticket in list(work.waiters):
+            ticket.works.discard(work)
+            if ticket.future.done():
+                continue
+            if work.error is not None:
+                ticket.future.set_exception(as_new(work.error))
+            elif not ticket.works:
+                ticket.future.set_result(None)
+
+
+@contextmanager
+def watching(caller_left: CallerLeaves | None, future: "asyncio.Future[None]") -> Iterator[None]:
+    """Ends the future with CallerLeft when the caller leaves."""
+    if caller_left is None:
+        yield
+        return
+
+    def end(_: "asyncio.Task[None]") -> None:
+        if not future.done():
+            future.set_exception(CallerLeft())
+
+    task = asyncio.ensure_future(caller_left())
+    task.add_done_callback(end)
+    try:
+        yield
+    finally:
+        task.remove_done_callback(end)
+        task.cancel()
+
+
+def as_new(error: IsosimError) -> IsosimError:
+    """The same error for another waiter: one exception object must not collect the tracebacks of many tasks."""
+    return type(error)(str(error))
+
+
+ENTRY_OVERHEAD = 400  # bytes of Python objects an entry: key, tuple, array header, dictionary slot (sys.getsizeof)

@@ -1,0 +1,142 @@
+"""What a calibration has to be given; asked where text comes in, and again where it is fitted."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from service.core.errors import InvalidInput
+from service.core.jobs.job import LabelledPair
+
+FEWEST_SENTENCES = 200  # distinct ones; from fewer a threshold for 1 % is off by up to a factor 2 (docs/quality.md)
+FEWEST_FOR_A_FLOW = 500
+STEADY_FLOW = 3000  # below, a flow's fit is unsteady (QUALITY section 4)
+FEWEST_LABELS = 20  # distinct pairs
+HIGHEST_GRADE = 5.0
+
+
+def fewest_sentences(method: str, dim: int) -> int:
+    """Distinct sentences that a method needs for vectors of this width.
+
+    Full whitening is at its worst where sentences are about as many as dimensions (QUALITY section 4).
+    """
+    name = method.partition(":")[0]
+    if name in {"whitening", "whitening-k"}:
+        return max(FEWEST_SENTENCES, 2 * dim)
+    return FEWEST_FOR_A_FLOW if "flow" in name else FEWEST_SENTENCES
+
+
+def check_sentences(method: str, dim: int, distinct: int, *, unreadable: int = 0) -> None:
+    """`unreadable`: sentences that were left out. Raises InvalidInput, saying how many are needed."""
+    needed = fewest_sentences(method, dim)
+    if distinct < needed:
+        raise InvalidInput(
+            f"texts: {distinct} distinct sentences; method {method!r} needs at least {needed}{besides(unreadable)}"
+        )
+
+
+def besides(unreadable: int) -> str:
+    """The end of a message that counts what was given."""
+    return f" ({unreadable} more hold no token that the encoder knows)" if unreadable else ""
+
+
+class LabelSummary:
+    """Labelled pairs as they come in: can anything be learnt from them?"""
+
+    def __init__(self) -> None:
+        self.lowest, self.highest = float("inf"), float("-inf")
+        self._pairs: set[tuple[str, str]] = set()  # until there are enough to know that there are enough
+
+    def add(self, a: str, b: str, label: float) -> None:
+        """Raises InvalidInput for a label outside 0–5."""
+        if not 0 <= label <= HIGHEST_GRADE:
+            raise InvalidInput(f"label {label:g}: labels are 0 or 1, or grades within 0–1 or 0–5")
+        self.lowest, self.highest = min(self.lowest, label), max(self.highest, label)
+        if len(self._pairs) < FEWEST_LABELS:
+            self._pairs.add((min(a, b), max(a, b)))
+
+    def check(self, *, unreadable: int = 0) -> None:
+        """`unreadable`: pairs that were left out. Raises InvalidInput: too few distinct pairs, or all labels alike."""
+        if len(self._pairs) < FEWEST_LABELS:
+            raise InvalidInput(
+                f"labels: {len(self._pairs)} distinct labelled pairs were posted, at least {FEWEST_LABELS} are needed"
+                + besides(unreadable)
+            )
+        if self.lowest == self.highest:
+            needed = "both kinds, 0 and 1" if self.lowest in (0.0, 1.0) else "more than one grade"
+            raise InvalidInput(f"labels: all are {self.lowest:g}; a probability needs {needed}")
+
+
+def check_labels(labels: Iterable[LabelledPair], *, unreadable: int = 0) -> None:
+    """Raises InvalidInput where nothing can be learnt."""
+    summary = LabelSummary()
+    for pair in labels:
+        summary.add(*pair)
+    summary.check(unreadable=unreadable)
+
+
+def distinct_labels(labels: Sequence[LabelledPair]) -> list[LabelledPair]:
+    """Each pair once, whichever side comes first; a pair with two labels keeps both.
+
+    A copy held out from a fit that saw its twin would make every held-out figure too good.
+    """
+    found: dict[tuple[str, str, float], LabelledPair] = {}
+    for a, b, label in labels:
+        found.setdefault((min(a, b), max(a, b), label), (a, b, label))
+    return list(found.values())
+
+
+# Memory decides: a vector of 768 numbers takes 3 kB, and a fit holds several copies of all of them (loadtest/peak.py).
+MOST_SENTENCES = 100_000
+SPARE = 2  # times the sample is held before the largest hashes are dropped
+
+
+def rank(text: str, seed: int) -> int:
+    """A text's place, uniform in [0, 2⁶⁴)."""
+    digest = hashlib.blake2b(text.encode(), digest_size=8, key=seed.to_bytes(8, "little", signed=True)).digest()
+    return int.from_bytes(digest, "big")
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Sentences to use, and how many there were: lines, and distinct ones (by 64-bit hashes where not all are used)."""
+
+    texts: list[str]
+    posted: int
+    distinct: int
+    lines: list[int] = field(default_factory=list, compare=False)  # of each text's first appearance, from 1
+
+
+def draw(posted: Iterable[str], seed: int, most: int = MOST_SENTENCES) -> Draw:
+    """All distinct texts in the order of their first line; beyond `most` that many, in the order of their hashes.
+
+    Of more texts than can be used only hashes are kept: 1,000,000 distinct sentences take 0.1 GB and not their text.
+    """
+    lines, count = iter(posted), 0
+    found: dict[str, int] = {}  # lines
+    for text in lines:
+        count += 1
+        found.setdefault(text, count)
+        if len(found) > most:
+            break
+    else:
+        return Draw(list(found), count, len(found), list(found.values()))
+    ranks = {text: rank(text, seed) for text in found}
+    seen = set(ranks.values())
+    limit = 2**64
+    for text in lines:
+        count += 1
+        place = rank(text, seed)
+        seen.add(place)
+        if place < limit:
+            ranks[text] = place
+            found.setdefault(text, count)
+            if len(ranks) > SPARE * most:
+                ranks = dict(sorted(ranks.items(), key=by_rank)[:most])
+                found = {text: found[text] for text in ranks}
+                limit = next(reversed(ranks.values())) + 1
+    texts = [text for text, _ in sorted(ranks.items(), key=by_rank)[:most]]
+    return Draw(texts, count, len(seen), [found[text] for text in texts])
+
+
+def by_rank(item: tuple[str, int]) -> tuple[int, str]:
+    return item[1], item[0]

@@ -1,0 +1,107 @@
+"""A calibration as serving sees it: an immutable version of a domain."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from service.core.arrays import Arrays, Doubles, Vectors
+from service.core.errors import InvalidInput
+from service.core.scoring.normalization import ItemNormalization
+from service.core.scoring.out_of_domain import DomainTest
+from service.core.scoring.probability import ProbabilityMap
+from service.core.scoring.reference import ReferenceDistribution
+
+DOMAIN_NAME = r"[a-z0-9][a-z0-9._-]{0,63}"
+DOMAIN_REF = re.compile(rf"(?P<name>{DOMAIN_NAME})(?:@(?P<version>[1-9][0-9]{{0,8}}|0|champion|previous))?")
+
+
+@dataclass(frozen=True)
+class DomainRef:
+    """A domain and which of its versions: `name`, `name@3`, `name@previous`."""
+
+    name: str
+    version: int | str = "champion"
+
+    @classmethod
+    def parse(cls, text: str) -> "DomainRef":
+        """Raises InvalidInput where the text is no reference."""
+        match = DOMAIN_REF.fullmatch(text)
+        if not match:
+            raise InvalidInput(
+                f"domain {text[:80]!r}: expected name, name@version or name@previous; a name has 1 to 64 of "
+                "a-z, 0-9, '.', '_', '-' and starts with a letter or digit"
+            )
+        version = match["version"] or "champion"
+        return cls(match["name"], int(version) if version.isdigit() else version)
+
+
+@dataclass(frozen=True)
+class DomainModel:
+    """The parts of a version that turn a similarity into something with a meaning. Any of them may be missing."""
+
+    reference: ReferenceDistribution | None = None  # of the calibrated similarity
+    raw_reference: ReferenceDistribution | None = None  # of the frozen encoder's cosine
+    normalization: ItemNormalization | None = None
+    probability: ProbabilityMap | None = None
+    domain_test: DomainTest | None = None
+
+    KINDS: ClassVar[dict[str, Any]] = {
+        "reference": ReferenceDistribution,
+        "raw_reference": ReferenceDistribution,
+        "normalization": ItemNormalization,
+        "probability": ProbabilityMap,
+        "domain_test": DomainTest,
+    }
+
+    @property
+    def scale(self) -> ReferenceDistribution | None:
+        """The reference that percentiles are read from: that of normalized scores where there are some."""
+        return self.reference if self.normalization is None else self.normalization.reference
+
+    def arrays(self) -> dict[str, dict[str, npt.NDArray[Any]]]:
+        """The parts there are, each as named arrays; `from_arrays` is the inverse."""
+        parts = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: part.arrays() for name, part in parts.items() if part is not None}
+
+    @classmethod
+    def from_arrays(cls, parts: Mapping[str, Arrays]) -> Self:
+        """Raises KeyError where an array is missing, ValueError where one makes no sense."""
+        return cls(**{name: cls.KINDS[name].from_arrays(arrays) for name, arrays in parts.items()})
+
+    def false_match_rates(
+        self,
+        latents: npt.NDArray[np.float32],
+        left: npt.NDArray[np.intp],
+        right: npt.NDArray[np.intp],
+        similarities: npt.NDArray[np.float32],
+    ) -> Doubles | None:
+        """Share of the domain's random pairs that score at least as high as the pairs (left[i], right[i]) of latents.
+
+        latents: (N, D). left, right, similarities: (P,) -> (P,). With item normalization it is the normalized score
+        that is compared. None without a reference.
+        """
+        if self.normalization is not None:
+            scores = self.normalization.score(latents, left, right, similarities)
+            return self.normalization.reference.false_match_rate(scores)
+        return None if self.reference is None else self.reference.false_match_rate(similarities)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """One version of a domain. `transform` maps pooled (N, D) to latents (N, D); None is identity."""
+
+    domain: str
+    version: int
+    method: str
+    encoder: str  # digest
+    transform: Callable[[Vectors], Vectors] | None = None
+    model: DomainModel = field(default_factory=DomainModel)
+    levels: tuple[int, ...] = ()  # channels of each level of a flow's latents; none for the other methods
+    size: int = 0  # bytes it holds in memory, as far as whoever loaded it knows
+
+    def latents(self, pooled: Vectors) -> Vectors:
+        return pooled if self.transform is None else self.transform(pooled)

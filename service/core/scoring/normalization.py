@@ -1,0 +1,127 @@
+"""Item normalization: a pair's cosine against what its two sentences score with the rest of the domain.
+
+A hub is a sentence that is similar to everything (Radovanović et al., JMLR 2010), so its scores pass any threshold
+too often. AS-norm and CSLS take each side's usual score off again.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from service.core.arrays import Doubles, Vectors
+from service.core.scoring.reference import ReferenceDistribution
+
+KINDS = ("as-norm", "csls")
+SMALLEST_SPREAD = 0.01  # in units of the cosine; holds a score finite where a side is as near to all of its cohort
+STEEPNESS = {"as-norm": 0.25, "csls": 1.0}  # keeps what pairs of text score where tanh is far from 1
+UNIT_ERROR = 1e-3  # largest difference of a stored cohort vector's length from 1
+REFERENCE = "reference."  # prefix of the reference's arrays
+
+
+@dataclass(frozen=True)
+class Usual:
+    """A sentence's usual score: mean (N,) and spread (N,) of its cosine to its nearest cohort vectors."""
+
+    mean: Doubles
+    spread: Doubles
+
+    def __getitem__(self, rows: npt.NDArray[np.intp]) -> "Usual":
+        return Usual(self.mean[rows], self.spread[rows])
+
+
+def normalize(kind: str, similarities: npt.NDArray[np.floating], left: Usual, right: Usual) -> Doubles:
+    """Normalized scores (N,) in (−1, 1), rising in the cosine (N,) and symmetric in the two sides.
+
+    as-norm: tanh(z/4), z = ((s − μ_l)/σ_l + (s − μ_r)/σ_r)/2 (Cumani et al., 2011, section 2.3; Matejka et al.,
+    2017, eq. 6). csls: tanh(2s − μ_l − μ_r) (Conneau et al., 2018, eq. 4).
+    """
+    s = similarities.astype(np.float64)
+    if kind == "as-norm":
+        z = ((s - left.mean) / left.spread + (s - right.mean) / right.spread) / 2
+    else:
+        z = 2 * s - (left.mean + right.mean)
+    scores: Doubles = np.tanh(STEEPNESS[kind] * z)
+    return scores
+
+
+@dataclass(frozen=True)
+class ItemNormalization:
+    """A domain's item normalization and the false-match rates of normalized scores.
+
+    The cohort holds centroids of many sentences: a single sentence's vector can be inverted to its text
+    (Morris et al., EMNLP 2023).
+
+    Raises:
+        ValueError: an unknown kind, a cohort that is empty or not of unit length, or `nearest` out of its range.
+    """
+
+    kind: str  # one of KINDS
+    cohort: Vectors  # (C, D) unit vectors
+    nearest: int  # how many cohort vectors are a sentence's cohort, 1 … C
+    reference: ReferenceDistribution  # of the normalized scores of random pairs
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"no item normalization {self.kind!r}; there are {', '.join(KINDS)}")
+        if self.cohort.ndim != 2 or not self.cohort.size:
+            raise ValueError(f"a cohort is an array (C, D), here is {self.cohort.shape}")
+        lengths = np.linalg.norm(self.cohort.astype(np.float64), axis=1)
+        if not (np.abs(lengths - 1) <= UNIT_ERROR).all():
+            raise ValueError("the vectors of a cohort have unit length")
+        if not 1 <= self.nearest <= len(self.cohort):
+            raise ValueError(f"nearest is 1 to {len(self.cohort)}, here it is {self.nearest}")
+
+    def usual(self, latents: Vectors) -> Usual:
+        """Each sentence's usual score; the same bits whatever the rows beside it. (N, D)"""
+        return usual(cohort_cosines(latents, self.cohort), self.nearest)
+
+    def score(
+        self,
+        latents: Vectors,
+        left: npt.NDArray[np.intp],
+        right: npt.NDArray[np.intp],
+        similarities: npt.NDArray[np.floating],
+    ) -> Doubles:
+        """Normalized scores of the pairs (left[i], right[i]) of latents (N, D), whose cosines (P,) are given.
+
+        (P,) in (−1, 1), symmetric in the two sides and independent of the rest of the batch, both bit for bit.
+        """
+        own = self.usual(latents)
+        return normalize(self.kind, similarities, own[left], own[right])
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """For storage, as numbers only; `from_arrays` is the inverse."""
+        own = {"kind": np.array(KINDS.index(self.kind)), "cohort": self.cohort, "nearest": np.array(self.nearest)}
+        return own | {REFERENCE + name: array for name, array in self.reference.arrays().items()}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Self:
+        """Raises KeyError where an array is missing, ValueError where one makes no sense."""
+        kind, nearest = int(arrays["kind"]), int(arrays["nearest"])
+        if not 0 <= kind < len(KINDS):
+            raise ValueError(f"a stored kind is 0 to {len(KINDS) - 1}, here it is {kind}")
+        own = {name.removeprefix(REFERENCE): array for name, array in arrays.items() if name.startswith(REFERENCE)}
+        return cls(KINDS[kind], arrays["cohort"].astype(np.float32), nearest, ReferenceDistribution.from_arrays(own))
+
+
+def cohort_cosines(latents: Vectors, cohort: Vectors) -> npt.NDArray[np.float32]:
+    """Cosines of latents (N, D) to a cohort (C, D) -> (N, C), the same bits whatever the rows beside.
+
+    One product a row, of the same shape each time: BLAS sums a product of several rows in an order of its own.
+    """
+    dots: npt.NDArray[np.float32] = np.matmul(latents[:, None, :], np.ascontiguousarray(cohort.T))[:, 0]
+    norms = np.sqrt(np.einsum("nd,nd->n", latents, latents, dtype=np.float64))[:, None]
+    cosines: npt.NDArray[np.float32] = np.divide(
+        dots, norms, out=np.zeros_like(dots), where=norms > 0, casting="same_kind"
+    )
+    return cosines
+
+
+def usual(cosines: npt.NDArray[np.float32], nearest: int) -> Usual:
+    """Mean and spread of the highest `nearest` of each row (N, C)."""
+    highest = np.partition(cosines, cosines.shape[1] - nearest, axis=1)[:, cosines.shape[1] - nearest :]
+    near = highest.astype(np.float64)
+    return Usual(near.mean(1), np.maximum(near.std(1), SMALLEST_SPREAD))

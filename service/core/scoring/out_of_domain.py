@@ -1,0 +1,275 @@
+"""Is a sentence like the text a domain was calibrated on? One vector, one p-value."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from threading import Lock
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+
+from service.core.arrays import Doubles, Floats, Integers, Vectors
+
+FALSE_ALARMS = 0.01  # a text whose p-value is lower is called out of domain
+BANDS = np.array([0, 8, 16, 32, 64, 128, 192, 256, 320, 384]) / 384  # of the spectrum, by falling eigenvalue
+NORMS = 2  # statistics beside the bands: log ‖x‖² and log ‖x − μ‖²
+CLIP = 6.0  # whitened coordinates beyond it tell the probe nothing more
+FLOOR = 1e-6  # of an energy, in units of the domain's variance: below is rounding error
+DOUBLED_BYTES = 40_000_000  # of whitenings kept in double precision too: 33 domains of 384 dimensions, 8 of 768
+LONGEST = 1_000_000  # tokens: no table is made for more
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Columns, one entry a vector."""
+
+    p_values: Doubles  # share of the domain's own sentences at least as odd, above 0 and at most 1
+    distances: Doubles  # log ‖z‖² for its length, in the domain's standard deviations from its mean
+
+
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """What is looked at in a vector x, before its length is taken into account. z = (x − μ) · whitening."""
+
+    mean: Doubles  # (D,) μ
+    whitening: Vectors  # (D, D) eigenvectors / √eigenvalue in columns, by falling eigenvalue
+    edges: Integers  # (B + 1,) of the bands of the spectrum: 0 … D
+    probe: Doubles  # (2D,) weights of [z, z²], high for shuffled words; (0,) without a probe
+
+    @cached_property
+    def _variances(self) -> Doubles:
+        """The eigenvalues (D,)."""
+        variances: Doubles = 1 / np.square(self.whitening.astype(np.float64)).sum(0)
+        return variances
+
+    @cached_property
+    def _groups(self) -> Doubles:
+        """(D, 1 + B + 1): what sums of z² are the energies ‖z‖², of the bands, and ‖x − μ‖²."""
+        numbers = np.arange(len(self.mean))[:, None]
+        inside = (self.edges[:-1] <= numbers) & (numbers < self.edges[1:])
+        return np.column_stack([np.ones(len(self.mean)), inside, self._variances])
+
+    @cached_property
+    def _floors(self) -> Doubles:
+        """(1 + B + 2,): for each energy the least that is no rounding error."""
+        return FLOOR * np.array([1.0] * len(self.edges) + [self._variances.sum()] * NORMS)
+
+    def check(self) -> None:
+        """Raises ValueError where shapes disagree or the bands do not divide the spectrum."""
+        if self.mean.ndim != 1 or self.whitening.shape != 2 * self.mean.shape:
+            raise ValueError(f"a mean {self.mean.shape} and a whitening {self.whitening.shape} do not fit each other")
+        dim, edges = len(self.mean), self.edges
+        if self.probe.shape not in {(0,), (2 * dim,)}:
+            raise ValueError(f"a probe {self.probe.shape} does not fit {dim} dimensions")
+        if edges.ndim != 1 or len(edges) < 2 or not (np.diff(edges) > 0).all() or edges[[0, -1]].tolist() != [0, dim]:
+            raise ValueError(f"bands {edges.tolist()} do not divide {dim} dimensions")
+        if not self.whitening.any(0).all():
+            raise ValueError("a whitening has a column of zeros")
+
+    def __call__(self, pooled: Floats, levels: Floats | None = None) -> Doubles:
+        """(N, D), (N, L) -> (N, S): log energies of z, of its bands, ‖x − μ‖², ‖x‖²; levels; the probe's score."""
+        x = np.asarray(pooled, np.float64)
+        z = (x - self.mean) @ in_double(self)
+        energies = np.square(z) @ self._groups
+        count = energies.shape[1] + 1
+        depth = 0 if levels is None else levels.shape[1]
+        out = np.empty((len(x), count + depth + (len(self.probe) > 0)))
+        out[:, : count - 1] = energies
+        out[:, count - 1] = np.einsum("nd,nd->n", x, x)
+        logs = out[:, :count]
+        np.log(np.maximum(logs, self._floors, out=logs), out=logs)
+        if levels is not None:
+            out[:, count : count + depth] = levels
+        if len(self.probe):
+            dim = z.shape[1]
+            np.minimum(np.maximum(z, -CLIP, out=z), CLIP, out=z)
+            out[:, -1] = z @ self.probe[:dim] + np.square(z) @ self.probe[dim:]
+        return out
+
+
+_doubled: "WeakKeyDictionary[Statistics, Doubles]" = (
+    WeakKeyDictionary()
+)  # oldest first; a dropped domain's goes with it
+_adding = Lock()
+
+
+def in_double(statistics: Statistics) -> Doubles:
+    """The whitening for products: in float32 those of a matrix and of a single vector differ by 1e-6, here by 1e-15.
+
+    Kept for a few domains: with it each would hold three times the memory.
+    """
+    found = _doubled.get(statistics)
+    if found is None:
+        found = statistics.whitening.astype(np.float64)
+        with _adding:
+            while _doubled and found.nbytes + sum(one.nbytes for one in _doubled.values()) > DOUBLED_BYTES:
+                del _doubled[next(iter(_doubled))]
+            _doubled[statistics] = found
+    return found
+
+
+@dataclass(frozen=True)
+class Standardization:
+    """Statistics relative to the domain's texts of the same length; between centres linear in log tokens."""
+
+    centres: Doubles  # (C,) log tokens, rising
+    location: Doubles  # (C, S) mean of each statistic
+    scale: Doubles  # (C, S) standard deviation
+    bands_root: Doubles  # (G, G): ‖s · root‖² is the squared Mahalanobis distance of standardized band statistics s
+
+    @cached_property
+    def _tables(self) -> tuple[Doubles, Doubles]:
+        """Location and 1 / scale, each (tokens, S)."""
+        return by_tokens(self.centres, self.location), 1 / by_tokens(self.centres, self.scale)
+
+    def check(self, fewest: int, *, probed: bool) -> None:
+        """Raises ValueError where shapes disagree, or there are fewer band statistics than bands and norms."""
+        check_lengths(self.centres)
+        count = self.bands_root.shape[0] if self.bands_root.ndim else 0
+        shape = (len(self.centres), 1 + count + probed)
+        if self.bands_root.shape != (count, count) or count < fewest:
+            raise ValueError(f"band statistics {self.bands_root.shape} do not fit at least {fewest} bands and norms")
+        if self.location.shape != shape or self.scale.shape != shape or not (self.scale > 0).all():
+            raise ValueError(f"locations {self.location.shape} and positive scales {self.scale.shape} must be {shape}")
+
+    def __call__(self, statistics: Doubles, tokens: Integers) -> Doubles:
+        """(N, S), (N,) -> (N, T): distance, log band distance, and, where there is one, the probe's score.
+
+        Raises:
+            ValueError: not the statistics this was made of: levels are missing, or there should be none.
+        """
+        if statistics.shape[1] != self.location.shape[1]:
+            raise ValueError(f"{statistics.shape[1]} statistics, {self.location.shape[1]} expected: levels or none?")
+        location, inverse = self._tables
+        row = np.minimum(np.maximum(tokens, 1), len(location) - 1)
+        standard = (statistics - location[row]) * inverse[row]
+        end = 1 + len(self.bands_root)
+        rotated = standard[:, 1:end] @ self.bands_root
+        out = np.empty((len(standard), 2 + standard.shape[1] - end))
+        out[:, 0] = standard[:, 0]
+        out[:, 1] = np.log(np.einsum("ng,ng->n", rotated, rotated) + FLOOR)
+        out[:, 2:] = standard[:, end:]
+        return out
+
+
+@dataclass(frozen=True)
+class Combination:
+    """The smallest of the statistics' p-values, each over its share of the alarms, calibrated once more.
+
+    A curve (2, K) holds rising points and −ln p there; linear between, p exponential beyond the sample's reach.
+    """
+
+    distance_curve: Doubles  # two-sided; −ln(p / share), as in the next two
+    bands_curve: Doubles
+    probe_curve: Doubles  # (2, 0) without a probe
+    length_shift: Doubles  # (2, C): log tokens, and the score that is as odd for this length as another is for another
+    final_curve: Doubles
+
+    @cached_property
+    def _shift(self) -> Doubles:
+        return by_tokens(self.length_shift[0], self.length_shift[1][:, None])[:, 0]
+
+    def check(self, *, probed: bool) -> None:
+        """Raises ValueError where a curve does not rise, or there is one for a probe that is not there."""
+        curves = [self.distance_curve, self.bands_curve, self.final_curve, *([self.probe_curve] if probed else [])]
+        if not all(curve.ndim == 2 and len(curve) == 2 and curve.shape[1] for curve in curves):
+            raise ValueError("a curve is points and values")
+        if not all((np.diff(curve[0]) > 0).all() for curve in curves):
+            raise ValueError("the points of a curve must rise")
+        if self.probe_curve.shape != (2, 0) and not probed:
+            raise ValueError("a curve for a probe, and no probe")
+        if (np.diff(self.final_curve[1]) < 0).any() or self.final_curve[1, 0] < 0:
+            raise ValueError("p-values must fall with the score, from at most 1")
+        if self.length_shift.ndim != 2 or len(self.length_shift) != 2:
+            raise ValueError("a shift is lengths and scores")
+        check_lengths(self.length_shift[0])
+
+    def score(self, standard: Doubles) -> Doubles:
+        """The largest −ln(p / share). (N, T) -> (N,)"""
+        score = np.maximum(
+            np.interp(standard[:, 0], *self.distance_curve), np.interp(standard[:, 1], *self.bands_curve)
+        )
+        if self.probe_curve.shape[1]:
+            score = np.maximum(score, np.interp(standard[:, 2], *self.probe_curve))
+        return score
+
+    def __call__(self, standard: Doubles, tokens: Integers) -> Doubles:
+        """p-values. (N, T), (N,) -> (N,)"""
+        row = np.minimum(np.maximum(tokens, 1), len(self._shift) - 1)
+        p_values: Doubles = np.exp(-np.interp(self.score(standard) - self._shift[row], *self.final_curve))
+        return p_values
+
+
+@dataclass(frozen=True)
+class DomainTest:
+    """Calibrated p-value of a sentence's vector under the text of a domain.
+
+    Three things are looked at: log ‖z‖² of the whitened vector, on both sides (a Gaussian's likelihood; salad of rare
+    words lies nearer the mean than sentences do); the energies in bands of the spectrum; and, where the fit was given
+    shuffled sentences, a probe that tells sentences from their own words shuffled (negatives made from the text
+    itself: Gutmann & Hyvärinen, 2010; Hendrycks et al., 2019). All are relative to texts of the same length.
+    """
+
+    statistics: Statistics
+    standardization: Standardization
+    combination: Combination
+    identity: object = field(default_factory=object, compare=False, repr=False)  # kept by texts it has judged
+
+    def judge(self, pooled: Floats, tokens: Integers, levels: Floats | None = None) -> Judgement:
+        """pooled (N, D), tokens (N,), levels (N, L) of a flow's latents -> (N,) each, whatever else is in the batch.
+
+        Raises:
+            ValueError: levels are missing, or the test knows of none.
+        """
+        tokens = np.asarray(tokens)
+        standard = self.standardization(self.statistics(pooled, levels), tokens)
+        return Judgement(self.combination(standard, tokens), standard[:, 0])
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """For storage; `from_arrays` is the inverse."""
+        parts = (self.statistics, self.standardization, self.combination)
+        return {field.name: getattr(part, field.name) for part in parts for field in fields(part)}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> "DomainTest":
+        """Raises KeyError where an array is missing, ValueError where one makes no sense."""
+
+        def values(part: type[Any]) -> dict[str, npt.NDArray[Any]]:
+            return {field.name: arrays[field.name] for field in fields(part)}
+
+        test = cls(
+            Statistics(**values(Statistics)),
+            Standardization(**values(Standardization)),
+            Combination(**values(Combination)),
+        )
+        if not all(np.isfinite(arrays[name]).all() for name in test.arrays()):
+            raise ValueError("a domain test is made of finite numbers")
+        test.statistics.check()
+        test.standardization.check(len(test.statistics.edges) - 1 + NORMS, probed=len(test.statistics.probe) > 0)
+        test.combination.check(probed=len(test.statistics.probe) > 0)
+        return test
+
+
+def check_lengths(lengths: Doubles) -> None:
+    """Raises ValueError where log tokens do not rise, or are no text's."""
+    if lengths.ndim != 1 or not len(lengths) or (np.diff(lengths) <= 0).any() or lengths[-1] > np.log(LONGEST):
+        raise ValueError("lengths must rise and be those of texts")
+
+
+def by_tokens(centres: Doubles, values: Doubles) -> Doubles:
+    """Values at each number of tokens, linear in its logarithm and constant outside. (C,), (C, S) -> (tokens, S)"""
+    count = int(np.ceil(np.exp(centres[-1]))) + 1
+    lengths = np.log(np.maximum(np.arange(count), 1))
+    return np.column_stack([np.interp(lengths, centres, column) for column in values.T])
+
+
+def level_energies(latents: Floats, sizes: Sequence[int]) -> Doubles:
+    """Log of the mean square of each consecutive group of channels, one group a level of a flow. (N, D) -> (N, L)"""
+    if sum(sizes) != latents.shape[1]:
+        raise ValueError(f"levels of {list(sizes)} channels do not fit {latents.shape[1]}")
+    starts = np.cumsum([0, *sizes[:-1]])
+    energies = np.add.reduceat(np.square(latents.astype(np.float64)), starts, axis=1) / np.asarray(sizes)
+    logs: Doubles = np.log(np.maximum(energies, FLOOR))
+    return logs

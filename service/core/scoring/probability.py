@@ -1,0 +1,99 @@
+"""What share of pairs that score like this one are matches, as a domain's labelled pairs showed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from service.core.arrays import Doubles
+
+NEAREST = 1e-12  # false-match rates are held this far from 0 and 1 before the logit
+
+
+def evidence(false_match_rates: npt.ArrayLike) -> Doubles:
+    """−logit of the false-match rate: how much rarer than chance a score is, on an unbounded scale. (N,) -> (N,)"""
+    rates = np.clip(np.asarray(false_match_rates, np.float64), NEAREST, 1 - NEAREST)
+    return np.log1p(-rates) - np.log(rates)
+
+
+@dataclass(frozen=True)
+class ProbabilityMap:
+    """Monotone map from the false-match rate to a probability, or to a mean grade; and what similarity to ask for.
+
+    The logit of the probability is piecewise linear in the evidence, −logit of the false-match rate, and constant
+    beyond the knots. The table holds for pairs that are mixed as the labelled ones were: their share of matches
+    enters every precision.
+    """
+
+    knots: Doubles  # (K,) evidence, rising
+    logits: Doubles  # (K,) logit of the probability at the knots, never falling
+    clip: float  # probabilities are held to clip … 1 − clip
+    low: float  # range of the labels: 0 and 1, or the lowest and the highest grade
+    high: float
+    graded: bool
+    pairs: int  # labelled ones
+    precisions: Doubles  # (P,) rising, only as far as the labels reach; empty for grades
+    similarities: Doubles  # (P,) at or above which pairs are matches in this share, never falling
+    interval_low: Doubles  # (P,) 95 % interval of the similarity, by bootstrap over the labelled pairs
+    interval_high: Doubles  # (P,)
+
+    def probability(self, false_match_rates: Doubles) -> Doubles:
+        """Of a match, 0–1, never falling as the rate falls; for grades (mean − low) / (high − low). (N,) -> (N,)"""
+        logits = np.interp(evidence(false_match_rates), self.knots, self.logits)
+        return np.clip(1 / (1 + np.exp(-logits)), self.clip, 1 - self.clip)
+
+    def precision_threshold(self, precision: float) -> tuple[float, float, float]:
+        """The similarity at or above which this share of pairs are matches, and its 95 % interval.
+
+        Raises:
+            ValueError: the labels are grades, or the precision lies outside what the labelled pairs reach.
+        """
+        if self.graded:
+            raise ValueError("a precision needs labels of matches, 0 and 1; this domain was given grades")
+        if not len(self.precisions):
+            raise ValueError(f"the {self.pairs} labelled pairs reach no precision of 0.5; label more that score high")
+        lowest, highest = float(self.precisions[0]), float(self.precisions[-1])
+        if not lowest <= precision <= highest:
+            raise ValueError(
+                f"precision must be between {lowest:.2f} and {highest:.2f}, the highest that the {self.pairs} "
+                f"labelled pairs reach; {precision:g} was asked for"
+            )
+        columns = (self.similarities, self.interval_low, self.interval_high)
+        centre, low, high = (float(np.interp(precision, self.precisions, column)) for column in columns)
+        return centre, low, high
+
+    def arrays(self) -> dict[str, Doubles]:
+        """For storage; `from_arrays` is the inverse."""
+        return {f.name: np.asarray(getattr(self, f.name), np.float64) for f in fields(self)}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> "ProbabilityMap":
+        """Raises KeyError where an array is missing, ValueError where map or table is not monotone or incomplete."""
+        values: dict[str, Any] = {f.name: np.asarray(arrays[f.name], np.float64) for f in fields(cls)}
+        for name, kind in (("clip", float), ("low", float), ("high", float), ("graded", bool), ("pairs", int)):
+            values[name] = kind(values[name])
+        found = cls(**values)
+        if not all(np.isfinite(value).all() for value in found.arrays().values()):
+            raise ValueError("a probability map is made of finite numbers")
+        if found.knots.ndim != 1 or found.knots.shape != found.logits.shape or len(found.knots) < 2:
+            raise ValueError("a probability map needs two knots or more, and one logit for each")
+        if not (np.diff(found.knots) > 0).all() or not (np.diff(found.logits) >= 0).all():
+            raise ValueError("the knots of a probability map must rise, and their logits must not fall")
+        if not 0 <= found.clip < 0.5 or not found.low < found.high:
+            raise ValueError("a probability map needs a clip in [0, 0.5) and labels of more than one value")
+        found.check_table()
+        return found
+
+    def check_table(self) -> None:
+        """Raises ValueError unless precisions rise, similarities do not fall and lie inside their intervals."""
+        table = (self.precisions, self.similarities, self.interval_low, self.interval_high)
+        if self.precisions.ndim != 1 or any(column.shape != self.precisions.shape for column in table):
+            raise ValueError("every precision needs a similarity and its interval")
+        if self.graded and len(self.precisions):
+            raise ValueError("grades have no precisions")
+        if not (np.diff(self.precisions) > 0).all() or not (np.diff(self.similarities) >= 0).all():
+            raise ValueError("precisions must rise, and their similarities must not fall")
+        if not ((self.interval_low <= self.similarities) & (self.similarities <= self.interval_high)).all():
+            raise ValueError("a similarity lies outside its own interval")

@@ -1,0 +1,171 @@
+"""What similarities unrelated sentences of a domain have: the scale that gives a score its meaning."""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from service.core.arrays import Doubles, Floats
+
+Z_MAX = 1 - 1e-7  # similarities are held below it before Fisher's z
+SMALLEST_RATE = 1e-12
+ROUNDING = 1e-6  # cosines of identical texts differ by some 1e-7: within this distance scores are equal
+COUNTED = 10  # pairs at or above a score that make its rate countable; with fewer it is extrapolated
+TOLERANCE = 1.25  # factor by which a threshold's rate may miss the wanted one, where scores tie
+
+
+def fisher_z(similarity: Floats | float) -> Doubles:
+    """atanh: an unbounded scale for a bounded cosine, on which the tail is fitted (Fisher, 1915)."""
+    z: Doubles = np.arctanh(np.minimum(np.maximum(np.asarray(similarity, np.float64), -Z_MAX), Z_MAX))
+    return z
+
+
+def clipped(similarity: float) -> float:
+    """Within the range of a cosine."""
+    return min(max(similarity, -1.0), 1.0)
+
+
+@dataclass(frozen=True)
+class ReferenceDistribution:
+    """False-match rate of random sentence pairs: quantile knots, and a generalized Pareto tail above the last.
+
+    Where many pairs have one score, as texts with one vector have, the rate falls at once: two knots stand below the
+    tie and above it, at a distance of rounding errors. A tie at similarity 1 ends the scale, and no tail is used.
+
+    The tail is one of exceedances of Fisher's z (Coles, 2001, section 4.2): on the cosine itself its end point
+    fell below 1 on domains whose top pairs are near-duplicates, and the false-match rate there became zero.
+    """
+
+    similarities: Doubles  # (K,) knots, rising
+    logits: Doubles  # (K,) logit of the false-match rate at the knots, falling
+    shape: float  # ξ of the tail
+    scale: float  # σ of the tail, in units of z
+    tail_error: float  # largest |ln(fitted / counted)| inside the sample's reach
+    levels: Doubles  # (L,) false-match rates at which the bootstrap looked, falling
+    low: Doubles  # (L,) 95 % interval of the threshold at each level
+    high: Doubles  # (L,)
+    relative_error: Doubles  # (L,) relative standard error of the rate; NaN where fewer than 10 pairs lie above
+    sentences: int
+    pairs: int
+    tied: Doubles = field(default_factory=lambda: np.empty(0))  # (T,) similarities at which pairs tie, rising
+    tied_rates: Doubles = field(default_factory=lambda: np.empty(0))  # (T,) share of random pairs in each tie
+
+    @cached_property
+    def join(self) -> float:
+        """The similarity at which the tail takes over."""
+        return float(self.similarities[-1])
+
+    @cached_property
+    def _join_z(self) -> float:
+        return float(fisher_z(self.join))
+
+    @cached_property
+    def join_rate(self) -> float:
+        return float(1 / (1 + np.exp(-self.logits[-1])))
+
+    def false_match_rate(self, similarities: Floats) -> Doubles:
+        """Share of random pairs that score at least this much; strictly falling, never 0. (N,) -> (N,)"""
+        x = np.asarray(similarities, np.float64)
+        rate: Doubles = 1 / (1 + np.exp(-np.interp(x, self.similarities, self.logits)))
+        above = x > self.join
+        if above.any():
+            excess = fisher_z(x[above]) - self._join_z
+            rate[above] = self.join_rate * exceedance(excess, self.shape, self.scale)
+        return np.maximum(rate, SMALLEST_RATE)
+
+    def percentile(self, similarities: Floats) -> Doubles:
+        """Share of random pairs that score lower, 0–1."""
+        return 1.0 - self.false_match_rate(similarities)
+
+    def threshold(self, rate: float) -> float:
+        """The similarity whose false-match rate this is, for a rate in (0, 1)."""
+        if rate >= self.join_rate:
+            return clipped(float(np.interp(-np.log(rate / (1 - rate)), -self.logits, self.similarities)))
+        share = rate / self.join_rate
+        excess = -self.scale * np.log(share) if self.shape == 0 else self.scale / self.shape * (share**-self.shape - 1)
+        return clipped(float(np.tanh(float(fisher_z(self.join)) + excess)))
+
+    @cached_property
+    def gaps(self) -> Doubles:
+        """(T, 2): the rates just above each tie and at it. No threshold has a rate between the two."""
+        at = self.false_match_rate(self.tied - ROUNDING)
+        return np.column_stack([np.maximum(at - self.tied_rates, 0.0), at])
+
+    @property
+    def smallest_rate(self) -> float:
+        """The smallest rate that a threshold can have, where the highest scores tie; else 0."""
+        return float(self.gaps[-1, 1]) if len(self.tied) and self.gaps[-1, 0] < COUNTED / self.pairs else 0.0
+
+    def reachable(self, rate: float) -> tuple[float, float]:
+        """The nearest rates at or below this one, and at or above it, that thresholds have; 0 below the smallest."""
+        if rate < self.smallest_rate:
+            return 0.0, self.smallest_rate
+        inside = [(float(low), float(high)) for low, high in self.gaps if low < rate < high]
+        return inside[0] if inside else (rate, rate)
+
+    def extrapolated(self, rates: Doubles) -> npt.NDArray[np.bool_]:
+        """Whether too few of the sample's pairs lie beyond a rate, towards 0 or 1, to count it. (N,) -> (N,)"""
+        beyond: npt.NDArray[np.bool_] = np.minimum(rates, 1.0 - rates) < COUNTED / self.pairs
+        return beyond
+
+    def interval(self, rate: float) -> tuple[float, float]:
+        """95 % interval of the threshold: the bootstrap's offsets, interpolated in log rate.
+
+        Beyond the rates it looked at, the nearest one's: it looks at the upper tail, where thresholds are set.
+        """
+        centres = np.array([self.threshold(float(level)) for level in self.levels])
+        at, x = np.log(rate), np.log(self.levels[::-1])
+        below = float(np.interp(at, x, (centres - self.low)[::-1]))
+        above = float(np.interp(at, x, (self.high - centres)[::-1]))
+        threshold = self.threshold(rate)
+        return clipped(threshold - below), clipped(threshold + above)
+
+    def curve(self) -> dict[str, list[float]]:
+        """False-match rate against similarity, for a plot: the knots, then the tail down to the resolution's decade."""
+        tail = np.empty(0) if self.join >= 1 else self.join_rate * np.logspace(-0.25, -2, 8)
+        rates = [*(1 / (1 + np.exp(-self.logits[1:]))), *tail]
+        return {"similarity": [round(self.threshold(float(r)), 5) for r in rates], "rate": [float(r) for r in rates]}
+
+    @property
+    def resolution(self) -> float:
+        """The smallest false-match rate that data back: 10 / pairs, or where the relative error passes one half."""
+        unsure = self.levels[~(self.relative_error < 0.5)]
+        return max(COUNTED / self.pairs, float(unsure.max()) if len(unsure) else 0.0, self.smallest_rate)
+
+    @property
+    def ties_lost(self) -> bool:
+        """Whether pairs tied in the sample that earlier releases made this of, so that its rates are too small there.
+
+        Those releases kept one of several equal knots. What is left are knots that are further apart in rate than
+        all the others, or a last one at similarity 1.
+        """
+        steps = -np.diff(self.logits[2:])
+        uneven = len(steps) > 0 and bool((steps > 1.5 * np.median(steps)).any())
+        return not len(self.tied) and (uneven or (1 - ROUNDING <= self.join <= 1))
+
+    def arrays(self) -> dict[str, Doubles]:
+        """For storage; `from_arrays` is the inverse. Ties are stored where there are some."""
+        arrays = {f.name: np.asarray(getattr(self, f.name), np.float64) for f in fields(self)}
+        return {name: array for name, array in arrays.items() if len(self.tied) or not name.startswith("tied")}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Doubles]) -> "ReferenceDistribution":
+        """Raises KeyError where an array is missing, ValueError where the knots are not monotone."""
+        needed = [f.name for f in fields(cls) if f.default_factory is MISSING or "tied" in arrays]
+        values = {name: arrays[name] for name in needed}
+        if not (np.diff(values["similarities"]) > 0).all() or not (np.diff(values["logits"]) < 0).all():
+            raise ValueError("the knots of a reference must rise in similarity and fall in rate")
+        numbers = {name: float(values.pop(name)) for name in ("shape", "scale", "tail_error")}
+        counts = {name: int(values.pop(name)) for name in ("sentences", "pairs")}
+        return cls(**values, **numbers, **counts)  # type: ignore[arg-type]
+
+
+def exceedance(excess: Doubles, shape: float, scale: float) -> Doubles:
+    """P(Y > excess) of a generalized Pareto law (Pickands, 1975)."""
+    if shape == 0:
+        tail: Doubles = np.exp(-excess / scale)
+        return tail
+    base: Doubles = np.maximum(1 + shape * excess / scale, 1e-300)
+    return base ** (-1 / shape)

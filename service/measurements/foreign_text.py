@@ -1,0 +1,94 @@
+"""Is text that does not belong to a domain flagged, and the domain's own left alone? Wikipedia as the domain."""
+
+import sysconfig
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.metrics import roc_auc_score
+
+from service.core.arrays import Rows
+from service.core.scoring.out_of_domain import FALSE_ALARMS, DomainTest
+from service.measurements.sources import HOME, KOREAN, SOURCES, Encoder, Progress, sample
+from service.modelling.calibration import out_of_domain
+
+SENTENCES = 10_000  # the domain is made from
+TESTED = 10_000  # other sentences of it, for the false alarms
+FOREIGN = 2000  # sentences of each other kind
+FALSE_ALARM_BAR = (0.005, 0.015)
+FIFTHS = 5
+
+
+@dataclass(frozen=True)
+class Result:
+    """False alarms on the domain's unseen sentences, and what of each foreign kind is found."""
+
+    false_alarms: float
+    by_length: list[float]  # from the shortest fifth to the longest
+    auroc: dict[str, float]
+    detected: dict[str, float]
+
+    @property
+    def kept(self) -> bool:
+        return FALSE_ALARM_BAR[0] <= self.false_alarms <= FALSE_ALARM_BAR[1]
+
+
+def source_code() -> list[str]:
+    """Lines of Python's own library, which is wherever this runs."""
+    files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
+    lines = [line.strip() for f in files for line in f.read_text(encoding="utf-8", errors="ignore").split("\n")]
+    return [line for line in lines if len(line) >= 15 and not line.startswith(("#", '"""'))]
+
+
+def foreign(data: Path, home: list[str], rng: np.random.Generator) -> dict[str, list[str]]:
+    """Kinds of text that do not belong to Wikipedia; the salads are made of its own words."""
+    lengths = rng.permutation([len(text.split()) for text in home])[:FOREIGN]
+    words = np.array([word for text in home for word in text.split()])
+    vocabulary = np.unique(words)
+    texts = {
+        "film reviews": SOURCES["imdb-reviews"](data),
+        "news": SOURCES["reuters-news"](data),
+        "source code": source_code(),
+        "Korean": KOREAN(data),
+    }
+    chosen = {
+        kind: pick(list(dict.fromkeys(t.strip() for t in found if t.strip())), rng) for kind, found in texts.items()
+    }
+    return chosen | {
+        "words of a sentence, shuffled": [" ".join(rng.permutation(text.split())) for text in pick(home, rng)],
+        "words drawn by frequency": [" ".join(rng.choice(words, length)) for length in lengths],
+        "words drawn from the vocabulary": [" ".join(rng.choice(vocabulary, length)) for length in lengths],
+    }
+
+
+def pick(texts: list[str], rng: np.random.Generator) -> list[str]:
+    return [texts[row] for row in rng.permutation(len(texts))[:FOREIGN]]
+
+
+def measure(data: Path, encode: Encoder, progress: Progress, seed: int = 0) -> Result:
+    """Fits the domain test on some sentences; others, and foreign ones, are judged by it."""
+    rng = np.random.default_rng(seed)
+    everything = sample(data, HOME, SENTENCES + TESTED, least=SENTENCES + TESTED, seed=seed)
+    mine, others = everything[:SENTENCES], everything[SENTENCES:]
+    vectors, tokens = encode(mine, lambda done: progress(HOME, done))
+    shuffled = out_of_domain.shuffled_copies(mine, out_of_domain.SHUFFLED, rng)
+    test = out_of_domain.fit(vectors, tokens, encode(shuffled)[0], rng)
+    own, own_tokens = judged(test, encode, others, lambda done: progress("false alarms", done))
+    flagged = own < FALSE_ALARMS
+    fifths = np.array_split(np.argsort(own_tokens, kind="stable"), FIFTHS)
+    auroc, detected = {}, {}
+    for kind, texts in foreign(data, others, rng).items():
+        odd, _ = judged(test, encode, texts, lambda done, kind=kind: progress(kind, done))  # type: ignore[misc]
+        truth = np.concatenate([np.zeros(len(own)), np.ones(len(odd))])
+        auroc[kind] = float(roc_auc_score(truth, -np.concatenate([own, odd])))
+        detected[kind] = float((odd < FALSE_ALARMS).mean())
+    return Result(float(flagged.mean()), [float(flagged[fifth].mean()) for fifth in fifths], auroc, detected)
+
+
+def judged(
+    test: DomainTest, encode: Encoder, texts: list[str], progress: Callable[[float], None]
+) -> tuple[npt.NDArray[np.float64], Rows]:
+    vectors, tokens = encode(texts, progress)
+    return test.judge(vectors, tokens).p_values, tokens

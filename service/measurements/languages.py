@@ -1,0 +1,118 @@
+"""Does a threshold mean the same in every language? One raw threshold, one calibration for all, one for each."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from service.adapters.text_lines import read_lines
+from service.core.arrays import Vectors
+from service.core.errors import InvalidInput
+from service.measurements.sources import Encoder, Progress
+from service.measurements.thresholds import BARS, false_match_rate
+from service.modelling.calibration import gate, reference
+from service.modelling.calibration.job import cross_fitted
+from service.modelling.calibration.methods import Fitted, fit
+
+NOMINAL = 0.01
+FEWEST = 800  # half of them are as few as a reference is steady with (docs/quality.md, "Little text")
+ALL = "all, mixed"
+
+
+@dataclass(frozen=True)
+class Result:
+    """A language's false-match rates among its own unseen sentences, a number a split; of the mix for `ALL`."""
+
+    language: str
+    sentences: int  # that a calibration of its own is made from
+    raw: list[float] = field(default_factory=list)  # one cosine for all, set on the first language
+    mixed: list[float] = field(default_factory=list)  # one calibration from equal parts of every language
+    own: list[float] = field(default_factory=list)  # one a language
+    methods: list[str] = field(default_factory=list)  # of its own calibrations
+
+    @property
+    def kept(self) -> bool:
+        """The promise of a calibration on a language's own text (none is made for the mix)."""
+        low, high = BARS[NOMINAL][0]
+        return not self.own or low <= float(np.mean(self.own)) / NOMINAL <= high
+
+
+@dataclass(frozen=True)
+class Language:
+    texts: list[str]
+    vectors: Vectors  # (N, D)
+
+
+def read(folder: Path, names: Sequence[str] | None, most: int) -> dict[str, list[str]]:
+    """At most so many distinct sentences of each `NAME.txt`, in random order; without names of all, `en` first.
+
+    Raises:
+        InvalidInput: a file is missing, there is only one, or it has too few sentences.
+    """
+    names = names or sorted((path.stem for path in folder.glob("*.txt")), key=lambda name: (name != "en", name))
+    if len(names) < 2:
+        raise InvalidInput(f"{folder} has {len(names)} texts NAME.txt; two languages or more are needed")
+    found = {}
+    for name in names:
+        path = folder / f"{name}.txt"
+        if not path.is_file():
+            raise InvalidInput(f"{folder} has no {path.name}")
+        distinct = list(dict.fromkeys(line.strip() for line in read_lines(path) if line.strip()))
+        if len(distinct) < FEWEST:
+            raise InvalidInput(f"{path} has {len(distinct)} distinct sentences, at least {FEWEST} are needed")
+        order = np.random.default_rng(0).permutation(len(distinct))[:most]
+        found[name] = [distinct[row] for row in order]
+    return found
+
+
+def calibration(texts: Sequence[str], x: Vectors, seed: int) -> tuple[Fitted, float]:
+    """The map that `auto` gives to sentences and their vectors (N, D), and the threshold of the nominal rate."""
+    rng = np.random.default_rng(seed)
+    fitted = fit(gate.decide(texts, x).method, x, x[:0], seed)
+    latents = cross_fitted(fitted, x, rng, lambda _: None)
+    scale = reference.build(reference.sample_pairs(latents, rng), rng, intervals=False)
+    return fitted, scale.threshold(NOMINAL)
+
+
+def measure(found: dict[str, Language], splits: int, progress: Progress) -> list[Result]:
+    """Over random halves: what each way makes of the other half of every language, the first one setting `raw`."""
+    results = {name: Result(name, len(language.texts) // 2) for name, language in found.items()}
+    least = min(result.sentences for result in results.values())
+    mix = Result(ALL, least * len(found))
+    for split in range(splits):
+        rng = np.random.default_rng(split)
+        orders = {name: rng.permutation(len(language.texts)) for name, language in found.items()}
+        halves = {name: np.split(order, [results[name].sentences]) for name, order in orders.items()}
+        home, first = next(iter(found.items()))
+        raw = raw_threshold(first.vectors[halves[home][0]], split)
+        texts = [found[name].texts[row] for name, (mine, _) in halves.items() for row in mine[:least]]
+        together = np.concatenate([found[name].vectors[mine[:least]] for name, (mine, _) in halves.items()])
+        shared, threshold = calibration(texts, together, split)
+        for name, (mine, others) in halves.items():
+            result, language = results[name], found[name]
+            unseen = language.vectors[others]
+            own, own_threshold = calibration([language.texts[row] for row in mine], language.vectors[mine], split)
+            result.raw.append(false_match_rate(unseen, raw))
+            result.mixed.append(false_match_rate(shared(unseen), threshold))
+            result.own.append(false_match_rate(own(unseen), own_threshold))
+            result.methods.append(own.method.partition(":")[0])
+        every = np.concatenate([found[name].vectors[others[:least]] for name, (_, others) in halves.items()])
+        mix.raw.append(false_match_rate(every, raw))
+        mix.mixed.append(false_match_rate(shared(every), threshold))
+        mix.methods.append(shared.method.partition(":")[0])
+        progress("splits", (split + 1) / splits)
+    return [*results.values(), mix]
+
+
+def raw_threshold(x: Vectors, seed: int) -> float:
+    """The raw cosine that the nominal share of the pairs of x (N, D) reach."""
+    pairs = reference.sample_pairs([(x, np.arange(len(x)))], np.random.default_rng(seed))
+    return float(np.quantile(pairs.similarities, 1 - NOMINAL))
+
+
+def embedded(texts: dict[str, list[str]], encode: Encoder, progress: Progress) -> dict[str, Language]:
+    return {
+        name: Language(own, encode(own, lambda done, name=name: progress(name, done))[0])  # type: ignore[misc]
+        for name, own in texts.items()
+    }

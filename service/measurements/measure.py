@@ -1,0 +1,333 @@
+"""`isosim measure …`: the service's promises as numbers anyone can rerun. Exit code 1 where one is not kept."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.table import Table
+
+from service.adapters.encoder.store import EncoderStore
+from service.commands.shared import EncoderId, Store, need_finetuning, need_training, stored
+from service.commands.terminal import EPILOG, bar, print_table, remark
+from service.core.jobs.job import METHODS
+from service.measurements.evaluate import seed_numbers
+
+measure = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="Measure what the service promises, on data of your own.",
+    epilog=EPILOG,
+)
+
+Data = Annotated[Path, typer.Option(help="folder with text, pairs and sts", exists=True, file_okay=False)]
+Cache = Annotated[Path | None, typer.Option(help="a folder that keeps vectors between commands")]
+Figure = Annotated[Path | None, typer.Option(help="a PNG to write")]
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON for machines")]
+
+
+def encoder_of(model_store: Path | None, encoder: str | None, cache: Path | None) -> Any:
+    """A sources.Encoder; imported late, as everything that fits."""
+    need_training()
+    from service.measurements.sources import Encoder  # noqa: PLC0415
+
+    settings = stored(model_store=model_store, encoder=encoder)
+    return Encoder(EncoderStore(settings.model_store).find(settings.encoder), cache)
+
+
+def show(table: Table, results: Sequence[Any], *, as_json: bool) -> None:
+    """Prints, and ends with exit code 1 where a promise is not kept."""
+    if as_json:
+        print(json.dumps([dataclasses.asdict(result) for result in results]))
+    else:
+        print_table(table)
+    if not all(getattr(result, "kept", True) for result in results):
+        raise typer.Exit(1)
+
+
+def spread(values: Sequence[float], scale: float = 1.0, digits: int = 3) -> str:
+    low, high = scale * min(values), scale * max(values)
+    return f"{scale * float(np.mean(values)):.{digits}f} ({low:.{digits}f}–{high:.{digits}f})"
+
+
+@measure.command()
+def thresholds(
+    data: Data,
+    method: Annotated[str, typer.Option(help=", ".join(METHODS))] = "auto",
+    rate: Annotated[float, typer.Option(help="nominal false-match rate: 0.01 or 0.001")] = 0.01,
+    sentences: Annotated[int, typer.Option(min=200, help="a domain is made from")] = 2000,
+    splits: Annotated[int, typer.Option(min=1)] = 20,
+    figure: Figure = None,
+    cache: Cache = None,
+    model_store: Store = None,
+    encoder: EncoderId = None,
+    as_json: AsJson = False,
+) -> None:
+    """One threshold for all domains: false matches among random pairs of sentences that no fit has seen."""
+    encode = encoder_of(model_store, encoder, cache)
+    from service.measurements import thresholds as quality  # noqa: PLC0415
+
+    if rate not in quality.BARS:
+        raise typer.BadParameter(f"one of {', '.join(str(known) for known in quality.BARS)}", param_hint="--rate")
+    with bar("embedding") as progress:
+        sources = quality.embed_sources(data, encode, sentences, progress)
+        results = quality.measure(sources, method, sentences=sentences, nominal=rate, splits=splits, progress=progress)
+    if figure is not None:
+        quality.figure(results, encode.artifact.id, figure)
+    low, high = quality.BARS[rate][1]
+    columns = ("source", "sentences", "method", "raw, %", "calibrated, %", f"splits in {low}–{high}×", "kept")
+    table = Table(*columns, title=f"{encode.artifact.id} · false matches at a nominal {rate:.1%}, {splits} splits")
+    for r in results:
+        raw = f"{100 * float(np.mean(r.raw_rates)):.2f}"
+        shown = (r.source, str(r.sentences), r.method, raw, spread(r.rates, 100), f"{r.share_within:.0%}")
+        table.add_row(*shown, "yes" if r.kept else "NO")
+    show(table, results, as_json=as_json)
+
+
+@measure.command()
+def moved_thresholds(
+    data: Data,
+    to: Annotated[str, typer.Option(help="the encoder that thresholds are carried over to")],
+    sources: Annotated[str | None, typer.Option(help="comma-separated; else all six")] = None,
+    sentences: Annotated[int, typer.Option(min=200, help="a domain is made from")] = 2000,
+    splits: Annotated[int, typer.Option(min=1)] = 5,
+    cache: Cache = None,
+    model_store: Store = None,
+    encoder: EncoderId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Thresholds carried over to another encoder: false matches before and after, among pairs no fit has seen."""
+    both = encoder_of(model_store, encoder, cache), encoder_of(model_store, to, cache)
+    from service.measurements import moved_thresholds as quality  # noqa: PLC0415
+    from service.measurements.sources import SOURCES  # noqa: PLC0415
+
+    chosen = [*SOURCES] if sources is None else sources.split(",")
+    if not set(chosen) <= SOURCES.keys():
+        raise typer.BadParameter(f"there are {', '.join(SOURCES)}", param_hint="--sources")
+    with bar("embedding") as progress:
+        results = quality.measure(data, both, chosen, sentences=sentences, splits=splits, progress=progress)
+    title = f"{both[0].artifact.id} to {both[1].artifact.id} · false matches, %, means of {splits} splits"
+    columns = ("source", "methods", "old threshold", "before", "carried over", "after", "old number reused", "kept")
+    table = Table(*columns, title=title)
+    for r in results:
+        figures = (
+            mean(r.similarity, 1, 4), mean(r.before), mean(r.equivalent, 1, 4), mean(r.after), mean(r.reused),
+        )  # fmt: skip
+        shown = (r.source, " → ".join(r.methods), *figures)
+        table.add_row(*shown, "yes" if r.kept else "NO", end_section=r.nominal == quality.RATES[-1])
+    show(table, results, as_json=as_json)
+
+
+def mean(values: Sequence[float], scale: float = 100.0, digits: int = 3) -> str:
+    return f"{scale * float(np.mean(values)):.{digits}f}"
+
+
+@measure.command()
+def ranking(
+    sts: Annotated[Path, typer.Option(help="folder with sts12 … sts16, stsb, sick", exists=True, file_okay=False)],
+    encoders: Annotated[str, typer.Option(help="comma-separated ids of the store: the views of an encoder")],
+    rivals: Annotated[str, typer.Option(help="methods to compare with, comma-separated")] = "tempered,flow",
+    cache: Cache = None,
+    model_store: Store = None,
+    as_json: AsJson = False,
+) -> None:
+    """Never worse: what `auto`, without labels, changes of Spearman × 100 against identity on each set."""
+    need_training()
+    settings = stored(model_store=model_store)
+    from service.measurements import sts as quality  # noqa: PLC0415
+    from service.measurements.sources import Encoder  # noqa: PLC0415
+
+    sets = quality.read_sets(sts)
+    methods = [method for method in rivals.split(",") if method]
+    views = []
+    with bar("embedding") as progress:
+        for name in encoders.split(","):
+            encode = Encoder(EncoderStore(settings.model_store).find(name), cache)
+            ready = quality.Evaluation(encode, sets, progress=lambda done, name=name: progress(name, done))  # type: ignore[misc]
+            views.append(quality.measure_views(ready, methods, progress))
+    table = Table("view", "", *sets, "mean", "worst", title="change of Spearman × 100 (all) against identity")
+    for view in views:
+        table.add_row(view.encoder, "identity", *(f"{v:.1f}" for v in view.identity.values()))
+        for method, found in view.changes.items():
+            cells = [f"{found[name]:+.2f}" for name in sets]
+            table.add_row("", method, *cells, f"{view.mean(method):+.2f}", f"{view.worst(method):+.2f}")
+        table.add_row("", "chosen", *view.chosen.values(), end_section=True)
+    show(table, views, as_json=as_json)
+
+
+@measure.command()
+def probabilities(
+    data: Data,
+    draws: Annotated[int, typer.Option(min=1)] = 100,
+    cache: Cache = None,
+    model_store: Store = None,
+    encoder: EncoderId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Probabilities from 100 and 1,000 labelled Quora pairs, measured on the others."""
+    encode = encoder_of(model_store, encoder, cache)
+    from service.measurements import probabilities as quality  # noqa: PLC0415
+
+    with bar("embedding") as progress:
+        method, results = quality.measure(data, encode, draws, progress)
+    columns = ("labels", "ECE", "Brier", "bar", "taken over from STS-B: ECE", "Brier", "kept")
+    table = Table(*columns, title=f"{encode.artifact.id}, {method} · held-out pairs, {draws} draws")
+    for r in results:
+        base = (f"{r.baseline_ece:.4f}", f"{r.baseline_brier:.4f}")
+        errors = (spread(r.ece, digits=4), spread(r.brier, digits=4), f"{quality.ECE_BARS[r.pairs]}")
+        table.add_row(str(r.pairs), *errors, *base, "yes" if r.kept else "NO")
+    show(table, results, as_json=as_json)
+
+
+@measure.command()
+def languages(
+    text: Annotated[Path, typer.Option(help="folder with a text a language, NAME.txt", exists=True, file_okay=False)],
+    names: Annotated[str | None, typer.Option(help="comma-separated; the raw threshold is the first one's")] = None,
+    sentences: Annotated[int, typer.Option(min=800, help="of a language, half of them for its calibration")] = 4000,
+    splits: Annotated[int, typer.Option(min=1)] = 10,
+    cache: Cache = None,
+    model_store: Store = None,
+    encoder: EncoderId = None,
+    as_json: AsJson = False,
+) -> None:
+    """One threshold for all languages: raw, calibrated once for all, and calibrated a language; on unseen sentences."""
+    encode = encoder_of(model_store, encoder, cache)
+    from service.measurements import languages as quality  # noqa: PLC0415
+
+    read = quality.read(text, names.split(",") if names else None, sentences)
+    with bar("embedding") as progress:
+        results = quality.measure(quality.embedded(read, encode, progress), splits, progress)
+    title = f"{encode.artifact.id} · false matches at a nominal {quality.NOMINAL:.0%}, %, {splits} splits"
+    table = Table("language", "sentences", "raw", "one calibration for all", "one a language", "chosen", title=title)
+    for r in results:
+        rates = [spread(rates, 100, 2) if rates else "–" for rates in (r.raw, r.mixed, r.own)]
+        table.add_row(r.language, f"{r.sentences:,}", *rates, ", ".join(sorted(set(r.methods))))
+    show(table, results, as_json=as_json)
+
+
+@measure.command()
+def foreign_text(
+    data: Data,
+    seed: int = 0,
+    cache: Cache = None,
+    model_store: Store = None,
+    encoder: EncoderId = None,
+    as_json: AsJson = False,
+) -> None:
+    """What a Wikipedia domain flags: its own unseen sentences (false alarms), and seven kinds of other text."""
+    encode = encoder_of(model_store, encoder, cache)
+    from service.measurements import foreign_text as quality  # noqa: PLC0415
+
+    with bar("embedding") as progress:
+        result = quality.measure(data, encode, progress, seed)
+    fifths = ", ".join(f"{100 * share:.2f}" for share in result.by_length)
+    title = f"{encode.artifact.id} · false alarms {100 * result.false_alarms:.2f} % (fifths by length: {fifths})"
+    table = Table("text", "AUROC", "flagged", title=title)
+    for kind, auroc in result.auroc.items():
+        table.add_row(kind, f"{auroc:.3f}", f"{result.detected[kind]:.1%}")
+    show(table, [result], as_json=as_json)
+
+
+@measure.command()
+def text_size(
+    data: Data,
+    figure: Figure = None,
+    cache: Cache = None,
+    model_store: Store = None,
+    encoder: EncoderId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Threshold error and ranking against the number of sentences a calibration is made from."""
+    encode = encoder_of(model_store, encoder, cache)
+    from service.measurements import text_size as quality  # noqa: PLC0415
+
+    with bar("embedding") as progress:
+        results = quality.measure(data, encode, progress)
+    if figure is not None:
+        quality.figure(results, encode.artifact.id, figure)
+    columns = ("sentences", "chosen", "false matches at 1 %", "draws in 0.7–1.4 %", "resolution", "gain on STS-B")
+    table = Table(*columns, title=f"{encode.artifact.id} · calibrations from little text")
+    for r in results:
+        gains = spread(r.gains, digits=1) if r.gains else "–"
+        shown = (", ".join(r.methods), spread(r.rates, 100), f"{r.within:.0%}", f"{r.resolution:.0e}")
+        table.add_row(f"{r.sentences:,}", *shown, gains)
+    show(table, results, as_json=as_json)
+
+
+@measure.command()
+def repeated_texts(
+    data: Data,
+    draws: Annotated[int, typer.Option(min=1)] = 5,
+    cache: Cache = None,
+    model_store: Store = None,
+    encoder: EncoderId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Thresholds where up to a fifth of the texts begin with one notice: the wanted rate, or a refusal."""
+    encode = encoder_of(model_store, encoder, cache)
+    from service.measurements import repeated_texts as quality  # noqa: PLC0415
+
+    with bar("embedding") as progress:
+        results = quality.measure(data, encode, draws, progress)
+    title = f"{encode.artifact.id}, identity · false matches, %, of {quality.SENTENCES} texts, {draws} draws"
+    table = Table(
+        "repeated", "asked for", "smallest reachable", "refused", "counted", "on other texts", "kept", title=title
+    )
+    for r in results:
+        rates = [spread(rates, 100, 3) if rates else "–" for rates in (r.counted, r.unseen)]
+        reachable = mean(r.reachable) if max(r.reachable) else "–"
+        shown = (f"{r.share:.0%}", f"{100 * r.nominal:g}", reachable, f"{r.refused} of {draws}", *rates)
+        table.add_row(*shown, "yes" if r.kept else "NO", end_section=r.nominal == quality.RATES[-1])
+    show(table, results, as_json=as_json)
+
+
+@measure.command()
+def cost(
+    data: Data,
+    sentences: Annotated[int, typer.Option(min=1000)] = 10_000,
+    rounds: Annotated[int, typer.Option(min=1)] = 3,
+    model_store: Store = None,
+    encoder: EncoderId = None,
+    as_json: AsJson = False,
+) -> None:
+    """What a calibration takes longer than embedding its sentences alone, in turns; run it on a quiet machine."""
+    artifact = encoder_of(model_store, encoder, None).artifact
+    from service.measurements import fit_cost as quality  # noqa: PLC0415
+
+    with bar("embedding") as progress:
+        result = quality.measure(data, artifact, sentences, rounds, progress)
+    table = Table("sentences alone, s", "calibration, s", "longer by", "kept", title=f"{artifact.id}, {result.method}")
+    times = (spread(result.embedding, digits=1), spread(result.job, digits=1))
+    table.add_row(*times, f"{result.overhead:.0%}", "yes" if result.kept else "NO")
+    show(table, [result], as_json=as_json)
+
+
+@measure.command()
+def encoders(
+    data: Data,
+    work: Annotated[Path, typer.Option(help="trained encoders and what was measured of them; gone on with")],
+    seeds: Annotated[str, typer.Option(help="of SimCSE, comma-separated; the first is trained on by SBERT")] = "0,1",
+    report: Annotated[Path | None, typer.Option(help="a folder for encoders.md", file_okay=False)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a raw encoder (SimCSE, SBERT), and measure each with identity, whitening, a flow and `auto`."""
+    need_finetuning()
+    from service.measurements import trained_encoders as quality  # noqa: PLC0415
+
+    with bar("embedding") as progress:
+        rows, trained = quality.measure(data, work, seed_numbers(seeds), progress, remark)
+    promises = quality.promises(rows)
+    if report is not None:
+        given = f"isosim measure encoders --data DATA --work WORK --seeds {seeds} --report {report}"
+        remark(str(quality.write_report(report, given, rows, trained)))
+    if not as_json:
+        for grid in (trained, quality.grid(rows), quality.choices(rows)):
+            print_table(grid.rich())
+    table = Table("", "found", "bar", "kept", title="Promises")
+    for one in promises:
+        table.add_row(one.said, f"{one.found:.2f}", f"{one.bar:.2f}", "yes" if one.kept else "NO")
+    show(table, [*rows, *promises] if as_json else promises, as_json=as_json)

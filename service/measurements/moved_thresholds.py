@@ -1,0 +1,94 @@
+"""Does a threshold that is carried over to another encoder keep its false-match rate on text that no fit has seen?"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from service.core.arrays import Vectors
+from service.core.scoring.reference import ReferenceDistribution
+from service.measurements.sources import SOURCES, Encoder, Progress, sample
+from service.measurements.thresholds import MOST_TESTED, TESTED, false_match_rate
+from service.migration.equating import equate
+from service.modelling.calibration import gate, reference
+from service.modelling.calibration.job import cross_fitted
+from service.modelling.calibration.methods import fit
+
+RATES = (0.01, 0.001)
+BOUNDS = {0.01: (0.7, 1.4), 0.001: (0.5, 2.0)}  # multiples of the old rate; those of thresholds.BARS
+
+
+@dataclass(frozen=True)
+class Moved:
+    """One source and rate: similarities, and false-match rates on held-out pairs, a number a split."""
+
+    source: str
+    nominal: float
+    methods: tuple[str, str]  # old, new
+    similarity: list[float]  # of the old version
+    equivalent: list[float]  # of the new
+    before: list[float]  # the old version at its threshold
+    after: list[float]  # the new version at the one carried over
+    reused: list[float]  # the new version at the old number
+
+    @property
+    def kept(self) -> bool:
+        """The promise: the mean of after lies about as near to before as a threshold to its own rate."""
+        low, high = BOUNDS[self.nominal]
+        return low <= float(np.mean(self.after)) / float(np.mean(self.before)) <= high
+
+
+@dataclass(frozen=True)
+class Version:
+    """What a calibration of one encoder makes of a split."""
+
+    method: str
+    scale: ReferenceDistribution
+    others: Vectors  # latents of the sentences no fit has seen
+
+
+def measure(
+    folder: Path,
+    encoders: tuple[Encoder, Encoder],
+    sources: Sequence[str] = tuple(SOURCES),
+    *,
+    sentences: int,
+    splits: int,
+    progress: Progress,
+) -> list[Moved]:
+    """Calibrates both encoders from the same sentences, and counts all pairs of others."""
+    found = []
+    for source in sources:
+        texts = sample(folder, source, sentences + MOST_TESTED, least=2 * TESTED)
+        vectors = [encode(texts, lambda done, source=source: progress(source, done))[0] for encode in encoders]  # type: ignore[misc]
+        found += measure_source(source, texts, vectors, min(sentences, len(texts) - TESTED), splits)
+    return found
+
+
+def measure_source(source: str, texts: list[str], vectors: list[Vectors], used: int, splits: int) -> list[Moved]:
+    columns: Mapping[float, list[tuple[float, ...]]] = {rate: [] for rate in RATES}
+    methods = ("", "")
+    for split in range(splits):
+        order = np.random.default_rng(split).permutation(len(texts))
+        mine = [texts[row] for row in order[:used]]
+        old, new = (version(mine, every[order[:used]], every[order[used:]], split) for every in vectors)
+        methods = (old.method, new.method)
+        for rate in RATES:
+            carried = equate(old.scale, new.scale, old.scale.threshold(rate))
+            counted = (
+                false_match_rate(old.others, carried.similarity),
+                false_match_rate(new.others, carried.equivalent),
+                false_match_rate(new.others, carried.similarity),
+            )
+            columns[rate].append((carried.similarity, carried.equivalent, *counted))
+    return [Moved(source, rate, methods, *map(list, zip(*columns[rate], strict=True))) for rate in RATES]
+
+
+def version(texts: list[str], mine: Vectors, others: Vectors, seed: int) -> Version:
+    rng = np.random.default_rng(seed)
+    method = gate.decide(texts, mine).method
+    fitted = fit(method, mine, mine[:0], seed)
+    latents = cross_fitted(fitted, mine, rng, lambda _: None)
+    scale = reference.build(reference.sample_pairs(latents, rng), rng)  # with its bootstrap, as equating reads it
+    return Version(method.partition(":")[0], scale, fitted(others))

@@ -1,0 +1,112 @@
+"""Are probabilities learnt from labelled pairs right on other pairs? Quora's question pairs, over random draws."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import connected_components
+from sklearn.linear_model import LogisticRegression
+
+from service.core.arrays import Doubles
+from service.core.scoring.similarity import cosine
+from service.measurements.sources import Embedded, Encoder, Pairs, Progress, read_pairs
+from service.modelling.calibration import gate, probability, reference
+from service.modelling.calibration.job import cross_fitted
+from service.modelling.calibration.methods import fit
+from service.modelling.calibration.probability import calibration_error
+
+ECE_BARS = {100: 0.05, 1000: 0.03}  # labelled pairs: the largest mean expected calibration error
+DOMAIN_PAIRS = 2000  # a sentence of each makes the domain
+MATCH = 4.0  # grade from which an STS-B pair counts as a match, for the baseline
+
+
+@dataclass(frozen=True)
+class Result:
+    """Held-out errors over draws of `pairs` labelled pairs, and those of a Platt curve taken over from STS-B."""
+
+    pairs: int
+    ece: list[float]
+    brier: list[float]
+    baseline_ece: float
+    baseline_brier: float
+
+    @property
+    def kept(self) -> bool:
+        return float(np.mean(self.ece)) <= ECE_BARS[self.pairs] and float(np.mean(self.brier)) < self.baseline_brier
+
+
+def brier(predicted: Doubles, labels: Doubles) -> float:
+    """Mean squared error of probabilities (Brier, 1950)."""
+    return float(np.square(predicted - labels).mean())
+
+
+def measure(data: Path, encode: Encoder, draws: int, progress: Progress) -> tuple[str, list[Result]]:
+    """Each draw makes a domain from a sentence each of some pairs, without labels; learns from the labels of a number
+    of these pairs; and is tested on all pairs that share no sentence with them.
+
+    One sentence of a pair, because text that comes in pairs is no random sample of a domain: its mates crowd the tail.
+    """
+    quora, stsb = read_pairs(data / "pairs/quora.tsv"), read_pairs(data / "sts/stsb/train.tsv")
+    own = Embedded.of(quora, lambda texts: encode(texts, lambda done: progress("quora", done)))
+    other = Embedded.of(stsb, lambda texts: encode(texts, lambda done: progress("STS-B", done)))
+    baseline = LogisticRegression(C=np.inf)
+    baseline.fit(cosine(other.left, other.right)[:, None], stsb.gold >= MATCH)
+    taken_over = baseline.predict_proba(cosine(own.left, own.right)[:, None])[:, 1]
+    group = groups(quora)
+    chosen: set[str] = set()
+    results = []
+    for count in ECE_BARS:
+        found = []
+        for draw in range(draws):
+            method, *errors = one_draw(own, group, taken_over, count, draw)
+            chosen.add(method.partition(":")[0])
+            found.append(errors)
+            progress(f"{count} labels", (draw + 1) / draws)
+        ece, squares, base_ece, base_squares = (list(column) for column in zip(*found, strict=True))
+        results.append(Result(count, ece, squares, float(np.mean(base_ece)), float(np.mean(base_squares))))
+    return ", ".join(sorted(chosen)), results
+
+
+def groups(pairs: Pairs) -> npt.NDArray[np.intp]:
+    """A number for each pair; pairs that share a sentence, directly or by others, have the same. (P,)"""
+    row: dict[str, int] = {}
+    left, right = (np.array([row.setdefault(t, len(row)) for t in side]) for side in (pairs.left, pairs.right))
+    edges: Any = csr_matrix((np.ones(len(left)), (left, right)), shape=(len(row), len(row)))
+    component: npt.NDArray[np.intp] = connected_components(edges, directed=False)[1].astype(np.intp)
+    found: npt.NDArray[np.intp] = component[left]
+    return found
+
+
+def one_draw(
+    own: Embedded, group: npt.NDArray[np.intp], taken_over: Doubles, count: int, seed: int
+) -> tuple[str, float, float, float, float]:
+    """The method chosen; ECE and Brier score on the pairs held out; and those of the curve taken over."""
+    rng = np.random.default_rng(seed)
+    place = np.argsort(rng.permutation(group.max() + 1)[group], kind="stable")  # group by group, in random order
+    size = DOMAIN_PAIRS
+    while size < len(place) and group[place[size]] == group[place[size - 1]]:
+        size += 1
+    mine, others = place[:size], place[size:]
+    seen = rng.permutation(mine)[:count]
+    sides = (own.pairs.left, own.pairs.right)
+    texts = list(dict.fromkeys(sides[rng.integers(2)][row] for row in mine))
+    known = {text: row for row, text in enumerate(own.texts)}
+    vectors = own.vectors[[known[text] for text in texts]]
+    method = gate.decide(texts, vectors).method
+    fitted = fit(method, vectors, vectors[:0], 0)
+    latents = cross_fitted(fitted, vectors, rng, lambda _: None)
+    scale = reference.build(reference.sample_pairs(latents, rng), rng, intervals=False)
+    similarities = cosine(fitted(own.left), fitted(own.right))
+    learnt, _ = probability.fit(similarities[seen], scale, own.pairs.gold[seen], seed)
+    predicted = learnt.probability(scale.false_match_rate(similarities[others]))
+    labels, base = own.pairs.gold[others], taken_over[others]
+    return (
+        method,
+        calibration_error(predicted, labels),
+        brier(predicted, labels),
+        calibration_error(base, labels),
+        brier(base, labels),
+    )

@@ -1,0 +1,147 @@
+"""What the papers measure beside the STS sets: question pairs, lexical similarity, the singular spectrum.
+
+Li et al., 2020, report the AUC on pairs of questions, and how far scores follow the words: their Spearman correlation
+with the edit distance, against that of the gold. The edit distance counts words, and the set is STS-B's development
+part: there the gold has the paper's -24.6.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.metrics import roc_auc_score
+
+from service.core.errors import InvalidInput
+from service.core.scoring.similarity import cosine
+from service.measurements.sources import Embedded, read_pairs
+from service.measurements.sts import Evaluation, Grid, Row, cell, spearman, table
+from service.modelling.calibration.evidence import space
+from service.modelling.calibration.methods import Fitted
+
+
+@dataclass(frozen=True)
+class Beside:
+    """One method and seed, fitted without labels on the pairs' own sentences, or on a given text."""
+
+    method: str
+    seed: int
+    edit_distance: float  # Spearman × 100 of the scores with the edit distance
+    effective_rank: float
+    spectrum: list[float]  # singular values of the unit vectors, the largest 1
+    auc: float | None  # × 100, on the question pairs
+
+
+class Reproduction:
+    """The vectors of one encoder for these measurements, embedded once for all methods."""
+
+    def __init__(self, evaluation: Evaluation, sts: Path, questions: Path | None) -> None:
+        self.evaluation = evaluation
+        dev = sts / "stsb/dev.tsv"
+        if not dev.is_file():
+            raise InvalidInput(f"{sts} has no stsb/dev.tsv")
+        self.dev = Embedded.of(read_pairs(dev), evaluation.encode)
+        self.questions = None if questions is None else Embedded.of(read_pairs(questions), evaluation.encode)
+        if self.questions is not None and set(np.unique(self.questions.pairs.gold)) != {0.0, 1.0}:
+            raise InvalidInput(f"{questions}: the labels must be 0 and 1, both of them")
+        sides = zip(self.dev.pairs.left, self.dev.pairs.right, strict=True)
+        self.distances = np.array([edit_distance(a.split(), b.split()) for a, b in sides])
+
+    @property
+    def gold_edit_distance(self) -> float:
+        return spearman(self.dev.pairs.gold, self.distances)
+
+    def run(self, method: str, seed: int, fit_text: Sequence[str] | None) -> Beside:
+        common = self.evaluation.fit_to(method, fit_text, seed)
+        scores, fitted = self._scores(self.dev, method, seed, common)
+        found = space(self.evaluation.apply(fitted, self.dev.vectors), np.random.default_rng(seed))
+        auc = None
+        if self.questions is not None:
+            asked, _ = self._scores(self.questions, method, seed, common)
+            auc = 100 * float(roc_auc_score(self.questions.pairs.gold, asked))
+        distance = spearman(scores, self.distances)
+        return Beside(method, seed, distance, found["effective_rank"], found["singular_spectrum"], auc)
+
+    def _scores(
+        self, of: Embedded, method: str, seed: int, common: Fitted | None
+    ) -> tuple[npt.NDArray[np.floating], Fitted]:
+        fitted = common or self.evaluation.fit(method, of.texts, of.vectors, seed)
+        return cosine(self.evaluation.apply(fitted, of.left), self.evaluation.apply(fitted, of.right)), fitted
+
+
+def edit_distance(a: Sequence[str], b: Sequence[str]) -> int:
+    """Levenshtein, 1966: the least number of insertions, deletions and replacements that turn a into b."""
+    row = np.arange(len(b) + 1)
+    place = np.arange(len(b) + 1)
+    other = np.array(b, object)
+    for done, item in enumerate(a, 1):
+        kept = np.minimum(row[1:] + 1, row[:-1] + (other != item))
+        row = np.minimum.accumulate(np.concatenate([[done], kept]) - place) + place
+    return int(row[-1])
+
+
+def beside_table(found: Sequence[Beside], gold: float, title: str) -> Grid:
+    """Methods down; the gold's correlation with the edit distance in the last line."""
+    questions = any(one.auc is not None for one in found)
+    columns = ("method", "edit distance", "effective rank", *(["AUC"] if questions else []))
+    by_method: dict[str, list[Beside]] = {}
+    for one in found:
+        by_method.setdefault(one.method, []).append(one)
+    rows = []
+    for method, seeds in by_method.items():
+        row = [method, cell([s.edit_distance for s in seeds]), cell([s.effective_rank for s in seeds], 1)]
+        rows.append((*row, *([cell([s.auc for s in seeds if s.auc is not None])] if questions else [])))
+    rows.append(("gold", f"{gold:.2f}", "", *([""] if questions else [])))
+    return Grid(title, columns, rows)
+
+
+def write_report(folder: Path, encoder: str, command: str, grids: Sequence[Grid], found: Sequence[Beside]) -> Path:
+    """`<encoder>.md` with all tables, and `<encoder>-spectrum.png`; returns the Markdown's path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    picture = f"{encoder}-spectrum.png"
+    spectrum_figure(found, encoder, folder / picture)
+    parts = [f"# {encoder}", f"```\n{command}\n```"]
+    parts += [f"{grid.title}\n\n{grid.markdown()}" for grid in grids]
+    parts.append(f"![Singular values of the sentence vectors, by method]({picture})")
+    path = folder / f"{encoder}.md"
+    path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    return path
+
+
+def grids(rows: Sequence[Row], found: Sequence[Beside], gold: float, encoder: str) -> list[Grid]:
+    """All tables of an evaluation, in the order they are read."""
+    subsets = {
+        "all": "subsets of a year joined, one correlation",
+        "wmean": "mean of the subsets, weighted by their size",
+    }
+    made = [table(rows, kind, f"{encoder} · Spearman × 100, {kind}: {meaning}") for kind, meaning in subsets.items()]
+    title = (
+        f"{encoder} · Spearman × 100 with the edit distance (STS-B dev), effective rank, AUC × 100 on question pairs"
+    )
+    return [*made, beside_table(found, gold, title)]
+
+
+def spectrum_figure(found: Sequence[Beside], encoder: str, path: Path) -> None:
+    """The singular spectrum of each method, of its first seed."""
+    import matplotlib as mpl  # noqa: PLC0415 - nothing else here draws
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt  # noqa: PLC0415
+
+    figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
+    first = {one.method: one for one in reversed(found)}
+    for place, one in enumerate(reversed(first.values())):
+        line = {"color": "#24292f", "linewidth": 2.5} if one.method == "identity" else {"color": f"C{place}"}
+        values = np.array(one.spectrum)
+        axes.plot(np.arange(1, len(values) + 1), values, label=one.method, linestyle="--" if place > 9 else "-", **line)
+    axes.set_yscale("log")
+    axes.set_xlabel("singular value")
+    axes.set_ylabel("relative to the largest")
+    axes.set_title(
+        f"Singular spectrum of unit vectors, STS-B development sentences ({encoder})", fontsize=10, loc="left"
+    )
+    figure.legend(fontsize=8, frameon=False, loc="outside right center")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)

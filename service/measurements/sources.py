@@ -1,0 +1,124 @@
+"""The texts that quality is measured on: a folder with `text/`, `pairs/` and `sts/`."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from service.adapters.encoder.store import EncoderArtifact
+from service.adapters.text_lines import read_lines
+from service.core.arrays import Rows, Vectors
+from service.core.errors import InvalidInput
+from service.modelling.encoder.offline import OfflineEncoder
+
+HOME = "wikipedia-en"
+
+Texts = Callable[[Path], list[str]]
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """One file of gold-scored sentence pairs."""
+
+    left: list[str]
+    right: list[str]
+    gold: npt.NDArray[np.float64]
+
+
+def read_pairs(path: Path) -> Pairs:
+    """`score<TAB>sentence1<TAB>sentence2`, no header, no quoting."""
+    rows, gold = [], []
+    for number, line in enumerate(read_lines(path), 1):
+        row = line.split("\t")
+        if row == [""]:
+            continue
+        if len(row) != 3:
+            raise InvalidInput(f"{path}, line {number}: expected score, sentence, sentence, separated by tabs")
+        try:
+            gold.append(float(row[0]))
+        except ValueError:
+            raise InvalidInput(f"{path}, line {number}: the score {row[0][:20]!r} is no number") from None
+        rows.append(row)
+    return Pairs([r[1] for r in rows], [r[2] for r in rows], np.array(gold))
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """Pairs with the vectors of both sides, and their distinct sentences to fit on."""
+
+    pairs: Pairs
+    left: Vectors
+    right: Vectors
+    texts: list[str]
+    vectors: Vectors
+
+    @classmethod
+    def of(cls, pairs: Pairs, encode: Callable[[list[str]], tuple[Vectors, Rows]]) -> "Embedded":
+        texts = list(dict.fromkeys((*pairs.left, *pairs.right)))
+        vectors = encode(texts)[0]
+        row = {text: index for index, text in enumerate(texts)}
+        left, right = (vectors[[row[text] for text in side]] for side in (pairs.left, pairs.right))
+        return cls(pairs, left, right, texts, vectors)
+
+
+def lines(name: str) -> Texts:
+    return lambda folder: read_lines(folder / name)
+
+
+def sides(pattern: str) -> Texts:
+    def read(folder: Path) -> list[str]:
+        found = [read_pairs(path) for path in sorted(folder.glob(pattern))]
+        return [text for pairs in found for text in (*pairs.left, *pairs.right)]
+
+    return read
+
+
+SOURCES: dict[str, Texts] = {
+    HOME: lines("text/wikipedia-en.txt"),
+    "reuters-news": lines("text/reuters-news.txt"),
+    "imdb-reviews": lines("text/imdb-reviews.txt"),
+    "quora": sides("pairs/quora.tsv"),
+    "STS-B": sides("sts/stsb/*.tsv"),
+    "SICK": sides("sts/sick/*.tsv"),
+}
+KOREAN = lines("text/wikipedia-ko.txt")
+
+
+def sample(folder: Path, source: str, count: int, least: int, seed: int = 0) -> list[str]:
+    """Up to `count` distinct sentences of a source, drawn at random: neighbours in a file are often related.
+
+    Exact duplicates count once; near-duplicates stay, they are part of what a domain is.
+    """
+    distinct = list(dict.fromkeys(text.strip() for text in SOURCES[source](folder) if text.strip()))
+    if len(distinct) < least:
+        raise InvalidInput(f"{source} has {len(distinct)} distinct sentences, at least {least} are needed")
+    order = np.random.default_rng(seed).permutation(len(distinct))[:count]
+    return [distinct[index] for index in order]
+
+
+class Encoder:
+    """An exported encoder that remembers vectors in a folder, by encoder and text, between commands."""
+
+    def __init__(self, artifact: EncoderArtifact, cache: Path | None = None) -> None:
+        self.artifact, self.cache = artifact, cache
+        self._encode = OfflineEncoder(artifact)
+
+    def __call__(
+        self, texts: Sequence[str], progress: Callable[[float], None] = lambda _: None
+    ) -> tuple[Vectors, Rows]:
+        """Vectors (N, D) and tokens (N,)."""
+        if self.cache is None:
+            return self._encode.counted(texts, progress)
+        content = "\0".join([self.artifact.digest, *texts]).encode()
+        place = self.cache / f"{hashlib.sha256(content).hexdigest()}.npz"
+        if place.is_file():
+            with np.load(place, allow_pickle=False) as stored:
+                return stored["vectors"], stored["tokens"]
+        vectors, tokens = self._encode.counted(texts, progress)
+        self.cache.mkdir(parents=True, exist_ok=True)
+        np.savez(place, vectors=vectors, tokens=tokens)
+        return vectors, tokens

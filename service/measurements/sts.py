@@ -1,0 +1,216 @@
+"""Spearman correlation on the STS sets, per method, through the exported graph."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from rich.table import Table
+from scipy.stats import spearmanr
+
+from service.adapters.encoder.onnx_engine import OnnxCalibrator
+from service.adapters.text_lines import read_lines
+from service.core.arrays import Vectors
+from service.core.errors import InvalidInput
+from service.core.scoring.similarity import cosine
+from service.measurements.sources import Encoder, Pairs, read_pairs
+from service.modelling.calibration import gate
+from service.modelling.calibration.methods import Fitted, fit
+
+HELD_OUT = 0.1  # of the fitting sentences, for the flow's early stop
+
+SETS = {
+    "STS12": ["sts12/*.tsv"],
+    "STS13": ["sts13/*.tsv"],
+    "STS14": ["sts14/*.tsv"],
+    "STS15": ["sts15/*.tsv"],
+    "STS16": ["sts16/*.tsv"],
+    "STS-B": ["stsb/test.tsv"],
+    "SICK-R": ["sick/test.tsv"],
+}
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A title, columns, and rows of cells; the first column names the row."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+
+    def rich(self) -> Table:
+        table = Table(*self.columns, title=self.title)
+        for row in self.rows:
+            table.add_row(*row)
+        return table
+
+    def markdown(self) -> str:
+        lines = [self.columns, ("---", *["---:"] * (len(self.columns) - 1)), *self.rows]
+        return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method on all sets: {set: Spearman × 100}, for each seed and aggregation."""
+
+    method: str
+    seed: int
+    all: dict[str, float]  # subsets concatenated, one Spearman
+    wmean: dict[str, float]  # size-weighted mean over the subsets
+
+
+def read_sets(folder: Path) -> dict[str, list[Pairs]]:
+    """Raises InvalidInput where a set is missing."""
+    sets = {}
+    for name, patterns in SETS.items():
+        files = sorted(file for pattern in patterns for file in folder.glob(pattern))
+        if not files:
+            raise InvalidInput(f"{folder} has no {patterns[0]}")
+        sets[name] = [read_pairs(file) for file in files]
+    return sets
+
+
+def spearman(a: npt.NDArray[np.floating], b: npt.NDArray[np.floating]) -> float:
+    return 100 * float(spearmanr(a, b).statistic)
+
+
+class Evaluation:
+    """The sets' vectors of one encoder, embedded once for all methods."""
+
+    def __init__(
+        self,
+        encode: Encoder,
+        sets: dict[str, list[Pairs]],
+        *,
+        progress: Callable[[float], None] = lambda _: None,
+    ) -> None:
+        self.encode, self.sets = encode, sets
+        self.calibrator = OnnxCalibrator(encode.artifact.calibrator, ["CPUExecutionProvider"])
+        texts = {t for files in sets.values() for pairs in files for t in (*pairs.left, *pairs.right)}
+        ordered = sorted(texts)
+        self.vectors, _ = self.encode(ordered, progress)
+        self.row = {text: index for index, text in enumerate(ordered)}
+
+    def rows(self, texts: Sequence[str]) -> Vectors:
+        return self.vectors[[self.row[text] for text in texts]]
+
+    def apply(self, fitted: Fitted, x: Vectors) -> Vectors:
+        """Latents as the service computes them: by the exported calibrator."""
+        return x if fitted.weights is None else self.calibrator.bind(fitted.weights)(x)
+
+    def fit(self, method: str, texts: Sequence[str], x: Vectors, seed: int) -> Fitted:
+        """A method fitted to sentences and their vectors; `auto` is what the gate decides without labels."""
+        if method == "auto":
+            method = gate.decide(texts, x).method
+        order = np.random.default_rng(seed).permutation(len(x))
+        held = int(HELD_OUT * len(x))
+        return fit(method, x[order[held:]], x[order[:held]], seed)
+
+    def fit_to(self, method: str, texts: Sequence[str] | None, seed: int) -> Fitted | None:
+        """A method fitted to a text of its own for all sets; None without one."""
+        if texts is None:
+            return None
+        distinct = list(dict.fromkeys(texts))
+        return self.fit(method, distinct, self.encode(distinct)[0], seed)
+
+    def own_sentences(self, name: str) -> tuple[list[str], Vectors]:
+        """A set's distinct sentences and their vectors."""
+        texts = list(dict.fromkeys(t for pairs in self.sets[name] for t in (*pairs.left, *pairs.right)))
+        return texts, self.rows(texts)
+
+    def score(self, name: str, fitted: Fitted) -> tuple[float, float]:
+        """Spearman × 100 of a set: all, wmean."""
+        scores, sizes, each = [], [], []
+        for pairs in self.sets[name]:
+            found = cosine(self.apply(fitted, self.rows(pairs.left)), self.apply(fitted, self.rows(pairs.right)))
+            scores.append(found)
+            sizes.append(len(found))
+            each.append(spearman(found, pairs.gold))
+        gold = np.concatenate([pairs.gold for pairs in self.sets[name]])
+        return spearman(np.concatenate(scores), gold), float(np.average(each, weights=sizes))
+
+    def run(self, method: str, seed: int, fit_text: Sequence[str] | None) -> Row:
+        """A method fitted on each set's own sentences, or on the given ones for all sets."""
+        common = self.fit_to(method, fit_text, seed)
+        row = Row(method, seed, {}, {})
+        for name in self.sets:
+            fitted = common or self.fit(method, *self.own_sentences(name), seed)
+            row.all[name], row.wmean[name] = self.score(name, fitted)
+        return row
+
+
+def read_text(path: Path) -> list[str]:
+    """Sentences to fit on: one a line, or both sentences of `score<TAB>sentence1<TAB>sentence2`."""
+    lines = [line for line in read_lines(path) if line.strip()]
+    if all(line.count("\t") == 2 for line in lines):
+        return [text for line in lines for text in line.split("\t")[1:]]
+    return lines
+
+
+def table(rows: Sequence[Row], aggregation: str, title: str) -> Grid:
+    """Methods down, sets across; several seeds of a method as one line, the mean, and its spread behind."""
+    names = list(rows[0].all)
+    by_method: dict[str, list[dict[str, float]]] = {}
+    for row in rows:
+        by_method.setdefault(row.method, []).append(getattr(row, aggregation))
+    made = []
+    for method, found in by_method.items():
+        columns = [[values[name] for values in found] for name in names]
+        columns.append([float(np.mean(list(values.values()))) for values in found])
+        made.append((method, *(cell(column) for column in columns)))
+    return Grid(title, ("method", *names, "mean"), made)
+
+
+def cell(values: Sequence[float], digits: int = 2) -> str:
+    """The mean over seeds, with half the range behind where there are several."""
+    spread = f" ±{(max(values) - min(values)) / 2:.{digits}f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.{digits}f}{spread}"
+
+
+WORST_ALLOWED = -1.0  # points of Spearman × 100 that no set may lose
+RAW = 3.0  # points that a rival gains in the mean make a view raw: there `auto` has to gain as much
+
+
+@dataclass(frozen=True)
+class View:
+    """Changes of Spearman × 100 against identity on each set, fitted on the set's own sentences without labels."""
+
+    encoder: str
+    identity: dict[str, float]
+    chosen: dict[str, str]
+    changes: dict[str, dict[str, float]]  # {method: {set: change}}, `auto` among them
+
+    def mean(self, method: str) -> float:
+        return float(np.mean(list(self.changes[method].values())))
+
+    def worst(self, method: str) -> float:
+        return min(self.changes[method].values())
+
+    @property
+    def best_rival(self) -> float:
+        return max((self.mean(method) for method in self.changes if method != "auto"), default=0.0)
+
+    @property
+    def kept(self) -> bool:
+        """No set worse, not worse in the mean, and on a raw view at least the mean of the better rival."""
+        least = self.best_rival if self.best_rival >= RAW else 0.0
+        return self.worst("auto") >= WORST_ALLOWED and self.mean("auto") >= least
+
+
+def measure_views(
+    evaluation: Evaluation, rivals: Sequence[str], progress: Callable[[str, float], None], seed: int = 0
+) -> View:
+    """One view: identity, `auto` without labels, and the rivals."""
+    identity, chosen = {}, {}
+    changes: dict[str, dict[str, float]] = {method: {} for method in ("auto", *rivals)}
+    for done, name in enumerate(evaluation.sets):
+        identity[name] = evaluation.score(name, Fitted("identity", None, {}))[0]
+        texts, vectors = evaluation.own_sentences(name)
+        chosen[name] = gate.decide(texts, vectors).method
+        fits = {"auto": fit(chosen[name], vectors, vectors[:0], seed)}
+        fits |= {rival: evaluation.fit(rival, texts, vectors, seed) for rival in rivals}
+        for method, fitted in fits.items():
+            changes[method][name] = evaluation.score(name, fitted)[0] - identity[name]
+        progress(name, (done + 1) / len(evaluation.sets))
+    return View(evaluation.encode.artifact.id, identity, chosen, changes)

@@ -1,0 +1,119 @@
+"""How much text does a calibration need? Threshold error and ranking against the number of sentences."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from service.core.arrays import Rows, Vectors
+from service.core.scoring.similarity import cosine
+from service.measurements.sources import HOME, Encoder, Pairs, Progress, read_pairs, sample
+from service.measurements.sts import spearman
+from service.measurements.thresholds import false_match_rate
+from service.modelling.calibration import gate, reference
+from service.modelling.calibration.job import cross_fitted
+from service.modelling.calibration.methods import fit
+
+SIZES = (50, 200, 500, 1000, 2000, 5000, 20_000)
+TESTED = 4000
+RATE = 0.01
+DRAWS = 10
+
+
+@dataclass(frozen=True)
+class Result:
+    """At one size, over draws: what `auto` chose, measured false-match rates, Spearman × 100 gained on STS-B."""
+
+    sentences: int
+    methods: list[str]
+    rates: list[float]
+    resolution: float
+    gains: list[float]  # of fits on STS-B's training sentences; empty where it has fewer
+
+    @property
+    def within(self) -> float:
+        """Share of the draws with a rate of 0.7 to 1.4 times the nominal one."""
+        return float(np.mean([0.7 <= rate / RATE <= 1.4 for rate in self.rates]))
+
+
+def measure(data: Path, encode: Encoder, progress: Progress) -> list[Result]:
+    """Wikipedia for the scale, STS-B's training sentences and test pairs for the ranking."""
+    texts = sample(data, HOME, max(SIZES) + TESTED, least=max(SIZES) + TESTED)
+    vectors, _ = encode(texts, lambda done: progress(HOME, done))
+    test = read_pairs(data / "sts/stsb/test.tsv")
+    train = list(dict.fromkeys(t for p in [read_pairs(data / "sts/stsb/train.tsv")] for t in (*p.left, *p.right)))
+    train_vectors, _ = encode(train, lambda done: progress("STS-B", done))
+    left, right = encode(test.left)[0], encode(test.right)[0]
+    results = []
+    for done, size in enumerate(SIZES):
+        methods, rates, gains, resolution = [], [], [], 0.0
+        for draw in range(DRAWS if size < max(SIZES) else 4):
+            rng = np.random.default_rng(draw)
+            order = rng.permutation(len(texts))
+            mine, others = order[:size], order[size : size + TESTED]
+            method = gate.decide([texts[row] for row in mine], vectors[mine]).method
+            fitted = fit(method, vectors[mine], vectors[:0], draw)
+            latents = cross_fitted(fitted, vectors[mine], rng, lambda _: None)
+            scale = reference.build(reference.sample_pairs(latents, rng), rng, intervals=draw == 0)
+            resolution = scale.resolution if draw == 0 else resolution
+            methods.append(method.partition(":")[0])
+            rates.append(false_match_rate(fitted(vectors[others]), scale.threshold(RATE)))
+            if size <= len(train):
+                gains.append(gain(train, train_vectors, rng.permutation(len(train))[:size], left, right, test))
+        results.append(Result(size, sorted(set(methods)), rates, resolution, gains))
+        progress(f"{size} sentences", (done + 1) / len(SIZES))
+    return results
+
+
+def gain(texts: list[str], vectors: Vectors, rows: Rows, left: Vectors, right: Vectors, test: Pairs) -> float:
+    """Points of Spearman that `auto`, fitted on some training sentences, gains on the test pairs."""
+    method = gate.decide([texts[row] for row in rows], vectors[rows]).method
+    fitted = fit(method, vectors[rows], vectors[:0], 0)
+    return spearman(cosine(fitted(left), fitted(right)), test.gold) - spearman(cosine(left, right), test.gold)
+
+
+def figure(results: Sequence[Result], encoder: str, path: Path) -> None:
+    """Threshold error and gain against the number of sentences."""
+    import matplotlib as mpl  # noqa: PLC0415 - nothing else here draws
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt  # noqa: PLC0415
+
+    figure, (above, below) = plt.subplots(2, 1, figsize=(7, 5), sharex=True, layout="constrained")
+    sizes = [result.sentences for result in results]
+    rates = [[100 * rate for rate in result.rates] for result in results]
+    above.fill_between(sizes, 0.7, 1.4, color="#ddf4ff", label="0.7–1.4 %")
+    above.errorbar(
+        sizes,
+        [float(np.mean(found)) for found in rates],
+        [float(np.std(found)) for found in rates],
+        color="#1f6feb",
+        marker="o",
+        capsize=3,
+        label="measured: mean and standard deviation over draws",
+    )
+    above.axhline(1, color="#d1242f", linewidth=1, linestyle="--", label="asked for: 1 %")
+    above.set_ylabel("false matches, %")
+    above.set_title(f"What a calibration from so much text is worth ({encoder})", fontsize=10, loc="left")
+    above.legend(fontsize=8, frameon=False)
+    gains = [(result.sentences, result.gains) for result in results if result.gains]
+    below.errorbar(
+        [size for size, _ in gains],
+        [float(np.mean(found)) for _, found in gains],
+        [float(np.std(found)) for _, found in gains],
+        color="#1a7f37",
+        marker="o",
+        capsize=3,
+    )
+    below.axhline(0, color="#57606a", linewidth=1)
+    highest = max((max(found) for _, found in gains), default=0.0)
+    below.set_ylim(min([-1.0, *(min(found) - 1 for _, found in gains)]), max(1.0, highest + 1))
+    below.set_xscale("log")
+    below.set_xticks(sizes, [f"{size:,}" for size in sizes])
+    below.set_xlabel("sentences")
+    below.set_ylabel("Spearman × 100 gained, STS-B")
+    for axes in (above, below):
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)

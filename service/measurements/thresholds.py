@@ -1,0 +1,131 @@
+"""Does one threshold mean the same in every domain? False-match rates on text that no fit has seen."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from service.core.arrays import Vectors
+from service.core.scoring.similarity import normalized
+from service.measurements.sources import HOME, SOURCES, Encoder, Progress, sample
+from service.modelling.calibration import gate, reference
+from service.modelling.calibration.job import cross_fitted
+from service.modelling.calibration.methods import fit
+
+TESTED = 2000  # other sentences, at least
+MOST_TESTED = 4000
+BARS = {  # nominal rate: bounds of the mean over the splits, bounds of a split as multiples; the share of splits inside
+    0.01: ((0.9, 1.1), (0.7, 1.4)),
+    0.001: ((0.5, 2.0), (0.5, 2.0)),
+}
+SPLITS_NEEDED = 0.9
+
+
+@dataclass(frozen=True)
+class SourceResult:
+    """One source's measured false-match rates, a number a split, and those of one raw threshold for all sources."""
+
+    source: str
+    method: str
+    nominal: float
+    sentences: int
+    rates: list[float]
+    raw_rates: list[float]
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.rates))
+
+    @property
+    def share_within(self) -> float:
+        low, high = BARS[self.nominal][1]
+        return float(np.mean([low <= rate / self.nominal <= high for rate in self.rates]))
+
+    @property
+    def kept(self) -> bool:
+        """The promise, for this source."""
+        low, high = BARS[self.nominal][0]
+        return low <= self.mean / self.nominal <= high and self.share_within >= SPLITS_NEEDED
+
+
+def embed_sources(
+    folder: Path, encode: Encoder, sentences: int, progress: Progress
+) -> dict[str, tuple[list[str], Vectors]]:
+    """Texts and vectors of each source; one with too few sentences for `sentences` and a test gives what it has."""
+    found = {}
+    for source in SOURCES:
+        texts = sample(folder, source, sentences + MOST_TESTED, least=2 * TESTED)
+        found[source] = texts, encode(texts, lambda done, source=source: progress(source, done))[0]  # type: ignore[misc]
+    return found
+
+
+def false_match_rate(latents: Vectors, threshold: float) -> float:
+    """Share of all pairs of rows whose cosine reaches the threshold."""
+    unit, count = normalized(latents), len(latents)
+    reaching = sum(int((unit[i : i + 1000] @ unit.T >= threshold).sum()) for i in range(0, count, 1000))
+    return (reaching - count) / (count * (count - 1))  # every row is like itself
+
+
+def measure(
+    sources: dict[str, tuple[list[str], Vectors]],
+    method: str,
+    *,
+    sentences: int,
+    nominal: float,
+    splits: int,
+    progress: Progress,
+) -> list[SourceResult]:
+    """Fits each source from some of its sentences and measures on all pairs of others, over random splits."""
+    rng = np.random.default_rng(0)
+    home = sources[HOME][1]
+    raw = reference.sample_pairs([(home, np.arange(len(home)))], rng)
+    raw_threshold = float(np.quantile(raw.similarities, 1 - nominal))
+    results = []
+    for done, (source, (texts, every)) in enumerate(sources.items()):
+        used = min(sentences, len(every) - TESTED)
+        rates, raw_rates, chosen = [], [], method
+        for split in range(splits):
+            rng = np.random.default_rng(split)
+            order = rng.permutation(len(every))
+            mine, others = every[order[:used]], every[order[used:]]
+            if method == "auto":
+                chosen = gate.decide([texts[row] for row in order[:used]], mine).method
+            fitted = fit(chosen, mine, mine[:0], split)
+            latents = cross_fitted(fitted, mine, rng, lambda _: None)
+            scale = reference.build(reference.sample_pairs(latents, rng), rng, intervals=False)
+            rates.append(false_match_rate(fitted(others), scale.threshold(nominal)))
+            raw_rates.append(false_match_rate(others, raw_threshold))
+            progress(source, (done + (split + 1) / splits) / len(sources))
+        results.append(SourceResult(source, chosen.partition(":")[0], nominal, used, rates, raw_rates))
+    return results
+
+
+def figure(results: Sequence[SourceResult], encoder: str, path: Path) -> None:
+    """The same threshold across domains, before and after."""
+    import matplotlib as mpl  # noqa: PLC0415 - nothing else here draws
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt  # noqa: PLC0415
+
+    figure, axes = plt.subplots(figsize=(8, 3.6), layout="constrained")
+    rows = np.arange(len(results))[::-1]
+    nominal = results[0].nominal
+    raw = [100 * float(np.mean(result.raw_rates)) for result in results]
+    axes.barh(rows + 0.2, raw, 0.38, color="#b9bec7", label="raw cosine, one threshold for all")
+    axes.barh(
+        rows - 0.2, [100 * r.mean for r in results], 0.38, color="#1f6feb", label=f"isosim, percentile {1 - nominal:g}"
+    )
+    for row, before, result in zip(rows, raw, results, strict=True):
+        axes.text(before + 0.15, row + 0.2, f"{before:.1f} %", va="center", fontsize=8, color="#57606a")
+        axes.text(100 * result.mean + 0.15, row - 0.2, f"{100 * result.mean:.2f} %", va="center", fontsize=8)
+    axes.axvline(100 * nominal, color="#d1242f", linewidth=1, linestyle="--", label=f"asked for: {100 * nominal:g} %")
+    axes.set_yticks(rows, [result.source for result in results])
+    axes.set_xlabel("false matches among random sentence pairs, %")
+    axes.set_title(
+        f"What a threshold for {100 * nominal:g} % false matches really gives ({encoder})", fontsize=10, loc="left"
+    )
+    axes.legend(fontsize=8, frameon=False, loc="lower right")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)

@@ -1,0 +1,89 @@
+"""How far the new version's scores lie from the old one's, on the pairs that were last asked about."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from service.core.arrays import Doubles
+from service.core.scoring.drift import Ring
+
+WINDOW = 10_000  # pairs; four arrays of 80 kB a domain
+RATES = (0.01, 0.001)  # false-match rates at which pairs may change sides
+FEWEST = 20  # pairs below which a rank correlation says nothing
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What a window shows; a percentile is 1 − the false-match rate."""
+
+    pairs: int  # all there were
+    window: int  # the last of them, which the numbers are about
+    mean_difference: float | None  # of |Δ percentile|
+    difference_95: float | None  # its 95th percentile
+    changed_sides: Mapping[float, float] | None  # false-match rate: share of pairs on another side of its threshold
+    spearman: float | None  # of similarities
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Pairs that both versions have scored: false-match rates and similarities, (P,) each."""
+
+    old_rates: Doubles
+    new_rates: Doubles
+    old_similarities: Doubles
+    new_similarities: Doubles
+
+    @property
+    def differences(self) -> Doubles:
+        """|Δ percentile| of each pair."""
+        found: Doubles = np.abs(self.old_rates - self.new_rates)
+        return found
+
+    def changed(self, rate: float) -> int:
+        """Pairs that match by one version's threshold at this rate and not by the other's."""
+        return int(((self.old_rates <= rate) != (self.new_rates <= rate)).sum())
+
+
+class Comparison:
+    """The last pairs that two versions have both scored. One thread writes."""
+
+    def __init__(self, versions: tuple[int, int]) -> None:
+        self.versions = versions  # old, new: of others nothing is comparable
+        self.pairs = 0
+        self._rings = tuple(Ring(WINDOW) for _ in range(4))
+
+    def observe(self, batch: Batch) -> None:
+        self.pairs += len(batch.old_rates)
+        columns = (batch.old_rates, batch.new_rates, batch.old_similarities, batch.new_similarities)
+        for ring, values in zip(self._rings, columns, strict=True):
+            ring.extend(values)
+
+    def measure(self) -> Compared:
+        batch = Batch(*(ring.values.copy() for ring in self._rings))
+        count = len(batch.old_rates)
+        if not count:
+            return Compared(0, 0, None, None, None, None)
+        differences = batch.differences
+        return Compared(
+            pairs=self.pairs,
+            window=count,
+            mean_difference=float(differences.mean()),
+            difference_95=float(np.quantile(differences, 0.95)),
+            changed_sides={rate: batch.changed(rate) / count for rate in RATES},
+            spearman=spearman(batch.old_similarities, batch.new_similarities) if count >= FEWEST else None,
+        )
+
+
+def spearman(a: Doubles, b: Doubles) -> float | None:
+    """Rank correlation, ties at their mean rank (Spearman, 1904); None where one of them is constant. (N,)² -> float"""
+    x, y = ranks(a), ranks(b)
+    x, y = x - x.mean(), y - y.mean()
+    scale = float(np.sqrt((x @ x) * (y @ y)))
+    return float(x @ y) / scale if scale > 0 else None
+
+
+def ranks(values: Doubles) -> Doubles:
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    found: Doubles = (np.cumsum(counts) - (counts - 1) / 2)[place]
+    return found

@@ -1,0 +1,250 @@
+"""The encoders of a server, one or two, and which of them answers a request."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from service.adapters.domains.migrations import MigrationStore
+from service.adapters.encoder.store import EncoderArtifact
+from service.adapters.encoder.tokenizer import FastTokenizer
+from service.core.encoding.embedding import Embedder
+from service.core.errors import Conflict, EncoderMismatch, IsosimError
+from service.core.scoring.calibration import Calibration, DomainRef
+from service.core.scoring.migration import Migration, is_chosen
+from service.core.scoring.registry import Registry
+
+log = logging.getLogger("isosim")
+
+MOST_KNOWN = 4096  # versions whose encoder is remembered
+
+
+@dataclass(frozen=True)
+class Serving:
+    """An encoder that answers, and what is its alone."""
+
+    encoder: EncoderArtifact
+    tokenizer: FastTokenizer
+    embedder: Embedder
+    registry: Registry
+
+    @property
+    def digest(self) -> str:
+        return self.encoder.digest
+
+
+class Champions(Protocol):
+    """Told which versions answer for domains."""
+
+    def observe_champion(self, calibration: Calibration) -> None: ...
+
+    def forget_champion(self, domain: str) -> None: ...
+
+
+class Servings:
+    """The server's encoder, the next one where there is one, and the domains on their way between them."""
+
+    def __init__(
+        self, store: MigrationStore, champions: Champions, on_gone: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self.store, self.champions = store, champions
+        self.on_gone = on_gone  # told of domains that were deleted
+        self.all: list[Serving] = []
+        self.migrations: Mapping[str, Migration] = {}
+        self._refreshing = asyncio.Lock()
+        self._digest_of: dict[tuple[str, int], str] = {}  # versions never change, and no number is given twice
+
+    def add(self, serving: Serving) -> None:
+        """The server's own encoder first, then the next."""
+        self.all.append(serving)
+
+    @property
+    def first(self) -> Serving:
+        return self.all[0]
+
+    @property
+    def next(self) -> Serving | None:
+        return self.all[1] if len(self.all) > 1 else None
+
+    @property
+    def alive(self) -> bool:
+        """False where only a restart helps."""
+        return all(serving.embedder.batcher.alive for serving in self.all)
+
+    @property
+    def queued(self) -> int:
+        """Texts admitted and unfinished."""
+        return sum(serving.embedder.batcher.queued for serving in self.all)
+
+    @property
+    def resident(self) -> int:
+        """Bytes of calibrations in memory."""
+        return sum(serving.registry.size for serving in self.all)
+
+    def set_crowded(self, crowded: bool) -> None:
+        """Somebody else uses the processor, too."""
+        for serving in self.all:
+            serving.embedder.batcher.set_crowded(crowded)
+
+    def find(self, digest: str) -> Serving | None:
+        return next((serving for serving in self.all if serving.digest == digest), None)
+
+    def of(self, calibration: Calibration) -> Serving:
+        """The one that a calibration was resolved by."""
+        found = self.find(calibration.encoder)
+        assert found is not None  # noqa: S101 - resolved by one of these registries
+        return found
+
+    def following(self) -> Serving:
+        """Raises Conflict where the server has no next encoder."""
+        if self.next is None:
+            raise Conflict("this server has no next encoder; name one of the store (ISOSIM_NEXT_ENCODER) and restart")
+        return self.next
+
+    def settled(self, domain: str) -> Serving:
+        """The encoder that a domain belongs to on this server, whether or not it may answer with it."""
+        migration = self.migrations.get(domain)
+        if migration is None:
+            return self.first
+        return self.find(migration.new if migration.finished else migration.old) or self.first
+
+    def answering(self, domain: str) -> Serving:
+        """The encoder that answers for a domain, but for the requests a split takes out.
+
+        Raises:
+            EncoderMismatch: the domain has moved from this server's encoder to one that it does not run. The old one
+                would give other scores than the domain's other servers, and nobody would be told.
+        """
+        found = self.settled(domain)
+        migration = self.migrations.get(domain)
+        if migration is not None and migration.finished and found.digest == migration.old:
+            raise EncoderMismatch(
+                f"encoder_mismatch: domain {domain!r} has moved to encoder {migration.new_id} "
+                f"({migration.new[:12]}), which this server does not run (ISOSIM_NEXT_ENCODER or ISOSIM_ENCODER); "
+                f"a version of the old one is still answered by its number ({domain}@1)"
+            )
+        return found
+
+    def pair(self, domain: str) -> tuple[Serving, Serving]:
+        """The old and the new encoder of a domain's migration, or of one that could begin.
+
+        Raises:
+            Conflict: this server does not run both.
+        """
+        migration = self.migrations.get(domain)
+        if migration is None:
+            return self.first, self.following()
+        old, new = self.find(migration.old), self.find(migration.new)
+        if old is None or new is None:
+            lacking = migration.old_id if old is None else migration.new_id
+            raise Conflict(f"this server does not run encoder {lacking}; name it as the next one (ISOSIM_NEXT_ENCODER)")
+        return old, new
+
+    async def resolve(self, ref: DomainRef, key: str | None = None) -> Calibration:
+        """The calibration that answers. `key` of a request that takes part in a split.
+
+        A version that is named by its number is answered by the encoder it was made for.
+
+        Raises:
+            NotFound, EncoderMismatch, CorruptArtifact: as the registry says, and as `answering`.
+        """
+        if isinstance(ref.version, int):
+            return await self._numbered(ref)
+        answering = self.answering(ref.name)
+        migration = self.migrations.get(ref.name)
+        if migration is not None and key is not None and ref.version == "champion" and not migration.finished:
+            new = self.find(migration.new)
+            if new is not None and new is not answering and is_chosen(ref.name, key, migration.share):
+                try:
+                    return await new.registry.resolve(ref)
+                except IsosimError as error:  # it is being tried: what it cannot answer is answered as before
+                    log.debug("the new champion of %s did not answer: %s", ref.name, error)
+        return await answering.registry.resolve(ref)
+
+    def holds(self, ref: DomainRef) -> bool:
+        """Whether a reference is answered from memory, without a look into the store."""
+        return any(serving.registry.holds(ref) for serving in self.all)
+
+    async def _numbered(self, ref: DomainRef) -> Calibration:
+        """Each registry refuses versions of other encoders, after a look into the store."""
+        place = (ref.name, int(ref.version))
+        known = self.find(self._digest_of.get(place, ""))
+        if self.next is None or known is not None:
+            return await (known or self.first).registry.resolve(ref)
+        try:
+            found = await self.first.registry.resolve(ref)
+        except EncoderMismatch as error:
+            try:
+                found = await self.next.registry.resolve(ref)
+            except EncoderMismatch:
+                raise error from None
+        if len(self._digest_of) >= MOST_KNOWN:
+            self._digest_of.clear()
+        self._digest_of[place] = found.encoder
+        return found
+
+    def side(self, calibration: Calibration) -> Literal["old", "new"] | None:
+        """Which side of its domain's migration answers; None where none is under way."""
+        migration = self.migrations.get(calibration.domain)
+        if migration is None or migration.finished:
+            return None
+        return "new" if calibration.encoder == migration.new else "old"
+
+    def is_champion(self, calibration: Calibration) -> bool:
+        """Whether it answers for its domain: neither a pinned version, nor one that is being tried."""
+        return self.settled(calibration.domain).registry.champions.get(calibration.domain) is calibration
+
+    async def refresh(self, domain: str | None = None) -> None:
+        """Takes over what changed in the store: champions, then migrations. `domain` has certainly changed.
+
+        Raises:
+            CorruptArtifact, Unavailable: the migrations cannot be read; those known stay in force.
+        """
+        for serving in self.all:
+            await serving.registry.refresh(domain)
+        await self.refresh_migrations()
+
+    async def follow(self, domain: str) -> None:
+        """Takes over a change of a domain that was just made. Where that fails, the change is made all the same: the
+        failure is logged, and the next look at the store (`store_watch.py`) takes the change over."""
+        try:
+            await self.refresh(domain)
+        except Exception:  # whatever it is, the caller must not be told that nothing was changed
+            log.exception("a change was made, but the model store could not be read after it")
+
+    async def refresh_migrations(self) -> None:
+        async with self._refreshing:  # an older look must not be taken over after a newer one
+            found = await asyncio.to_thread(self.store.all)
+            before, self.migrations = self.migrations, found
+        for domain in before.keys() | found.keys():
+            if before.get(domain) != found.get(domain):
+                self._tell(domain)
+
+    def _tell(self, domain: str) -> None:
+        """Another encoder may answer now."""
+        champion = self.settled(domain).registry.champions.get(domain) if self.all else None
+        if champion is not None:
+            self.champions.observe_champion(champion)
+        else:
+            self.champions.forget_champion(domain)
+
+    def loaded(self, calibration: Calibration) -> None:
+        """A registry has a champion."""
+        if self.settled(calibration.domain).digest == calibration.encoder:
+            self.champions.observe_champion(calibration)
+
+    def gone(self, domain: str, encoder: str) -> None:
+        """A registry finds that a domain has no champion any more."""
+        if self.settled(domain).digest == encoder:
+            self.on_gone(domain)
+
+    def remove(self, domain: str) -> None:
+        """Forgets a domain that was deleted."""
+        for serving in self.all:
+            serving.registry.remove(domain)
+
+    def dropped(self, domain: str, encoder: str) -> None:
+        """A registry has let a champion go."""
+        if self.settled(domain).digest == encoder:
+            self.champions.forget_champion(domain)

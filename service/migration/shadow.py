@@ -1,0 +1,191 @@
+"""Shadow scoring: what the old encoder has answered is scored by the new one as well, for the comparison alone."""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from service.adapters.redis.connection import end
+from service.core.arrays import Rows
+from service.core.encoding.embedding import Embedded, Embedder
+from service.core.encoding.texts import Text
+from service.core.errors import IsosimError
+from service.core.scoring.calibration import Calibration, DomainRef
+from service.core.scoring.similarity import Scores, score
+from service.migration.comparison import Batch, Compared, Comparison
+from service.migration.encoders import Serving, Servings
+
+log = logging.getLogger("isosim")
+
+WAITING = 32  # requests whose pairs wait; of each at most MOST_PAIRS
+MOST_PAIRS = 32  # of one request, spread over it: a request of 512 would hold the next one up for seconds
+PATIENCE = 1.0  # s that pairs wait for a moment without requests
+LOOK = 0.01  # s between two looks for one
+Dropped = Literal["full", "busy", "failed"]
+
+
+class Tally(Protocol):
+    """Where shadow scoring is counted."""
+
+    def observe_shadow(self, domain: str, batch: Batch) -> None: ...
+
+    def observe_shadow_dropped(self, reason: Dropped) -> None: ...
+
+
+class Asked(NamedTuple):
+    """Pairs that were answered: their texts without the old encoder's prompt, and what the old version said."""
+
+    calibration: Calibration
+    new: Serving
+    texts: list[Text]
+    left: Rows
+    right: Rows
+    rates: npt.NDArray[np.float64]  # (P,) false-match rates
+    similarities: npt.NDArray[np.float64]
+
+
+@dataclass
+class Shadow:
+    """One task that scores what is handed to it while nobody waits for an answer. Lives on one event loop.
+
+    `quiet` is an embedder on the next encoder's own session, with threads of the least priority.
+    """
+
+    servings: Servings
+    quiet: Embedder | None
+    tally: Tally
+    chance: Callable[[], float] = random.random
+
+    def __post_init__(self) -> None:
+        self._waiting: asyncio.Queue[Asked] = asyncio.Queue(WAITING)
+        self._windows: dict[str, Comparison] = {}
+
+    def offer(self, calibration: Calibration, embedded: Embedded, left: Rows, right: Rows, found: Scores) -> None:
+        """Takes a sample of what a domain's old champion has answered; returns at once."""
+        domain = calibration.domain
+        new = self._compared(domain)
+        if new is None or found.percentile is None or not self.servings.is_champion(calibration):
+            return
+        if len(found.readable) == 0 or self.chance() >= self.servings.migrations[domain].shadow:
+            return
+        asked = self._sample(calibration, new, embedded, left, right, found)
+        try:
+            self._waiting.put_nowait(asked)
+        except asyncio.QueueFull:
+            self.tally.observe_shadow_dropped("full")
+
+    def _compared(self, domain: str) -> Serving | None:
+        """The encoder that a domain's scores are compared with, while they are."""
+        migration = self.servings.migrations.get(domain)
+        if self.quiet is None or migration is None or migration.finished or not migration.shadow:
+            return None
+        new = self.servings.find(migration.new)
+        # The quiet embedder is the next encoder's; a server that is on the new one already compares nothing.
+        return new if new is self.servings.next else None
+
+    def _sample(
+        self, calibration: Calibration, new: Serving, embedded: Embedded, left: Rows, right: Rows, found: Scores
+    ) -> Asked:
+        assert found.percentile is not None  # noqa: S101 - asked by `offer`
+        readable = found.readable
+        some = readable[np.unique(np.linspace(0, len(readable) - 1, min(len(readable), MOST_PAIRS)).astype(np.intp))]
+        rows, places = np.unique(np.concatenate([left[some], right[some]]), return_inverse=True)
+        prompt, prefix = self.servings.of(calibration).encoder.spec.prompt, new.encoder.spec.prompt
+        texts = [again(embedded.asked[row], prompt, prefix) for row in rows]
+        return Asked(
+            calibration,
+            new,
+            texts,
+            places[: len(some)],
+            places[len(some) :],
+            1.0 - found.percentile[some],
+            found.similarity[some].astype(np.float64),
+        )
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """The task, until the block ends; there is none without a next encoder."""
+        if self.quiet is None:
+            yield
+            return
+        task = asyncio.create_task(self._work(self.quiet), name="shadow")
+        try:
+            yield
+        finally:
+            await end(task)
+
+    async def _work(self, quiet: Embedder) -> None:
+        while True:
+            await self._attend(await self._waiting.get(), quiet)  # no name here: texts go while the next is waited for
+
+    async def _attend(self, asked: Asked, quiet: Embedder) -> None:
+        try:
+            if not await self._idle():
+                self.tally.observe_shadow_dropped("busy")
+            elif self._compared(asked.calibration.domain) is asked.new:  # else the migration ended meanwhile
+                await self._score(asked, quiet)
+        except IsosimError as error:
+            self.tally.observe_shadow_dropped("failed")
+            log.debug("a shadow score of %s failed: %s", asked.calibration.domain, error)
+        except Exception:  # the loop's boundary: nobody waits for the answer, and the next one may be well
+            self.tally.observe_shadow_dropped("failed")
+            log.exception("shadow scoring failed")
+
+    async def _idle(self) -> bool:
+        """Waits for a moment in which no text of a request is queued; False where none came in time."""
+        deadline = time.monotonic() + PATIENCE
+        while self.servings.queued:
+            if time.monotonic() > deadline:
+                return False
+            await asyncio.sleep(LOOK)
+        return True
+
+    async def _score(self, asked: Asked, quiet: Embedder) -> None:
+        old = asked.calibration
+        new = await asked.new.registry.resolve(DomainRef(old.domain))
+        embedded = await quiet.embed(asked.texts)
+        left, right = embedded.rows[asked.left], embedded.rows[asked.right]
+        found = await asyncio.to_thread(score, new, embedded.texts, embedded.vectors, left, right)
+        if self._compared(old.domain) is not asked.new:
+            return
+        if found.percentile is None:
+            self.tally.observe_shadow_dropped("failed")  # the new champion has lost its reference
+            return
+        readable = found.readable  # by the new encoder; the pairs offered are those that the old one could read
+        if len(readable) == 0:
+            return
+        batch = Batch(
+            asked.rates[readable],
+            1.0 - found.percentile[readable],
+            asked.similarities[readable],
+            found.similarity[readable].astype(np.float64),
+        )
+        self._window(old.domain, (old.version, new.version)).observe(batch)
+        self.tally.observe_shadow(old.domain, batch)
+
+    def _window(self, domain: str, versions: tuple[int, int]) -> Comparison:
+        """Other champions begin anew; windows of domains that migrate no longer go."""
+        for gone in self._windows.keys() - self.servings.migrations.keys():
+            del self._windows[gone]
+        window = self._windows.get(domain)
+        if window is None or window.versions != versions:
+            window = self._windows[domain] = Comparison(versions)
+        return window
+
+    def measure(self, domain: str, versions: tuple[int, int]) -> Compared | None:
+        """What this process has compared of these versions; may be called from another thread."""
+        window = self._windows.get(domain)
+        return None if window is None or window.versions != versions else window.measure()
+
+
+def again(text: Text, prompt: str, prefix: str) -> Text:
+    """The same text as the other encoder gets it."""
+    assert isinstance(text.content, str)  # noqa: S101 - token ids are for vectors, not for scores
+    return Text(prefix + text.content.removeprefix(prompt), text.side)

@@ -1,0 +1,159 @@
+"""The candidates beside the rule's choice: fitted without the sentences they are measured on, for report and labels."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from service.core.arrays import Doubles, Rows, Vectors
+from service.core.errors import InvalidInput
+from service.core.scoring.similarity import cosine
+from service.modelling.calibration import evidence
+from service.modelling.calibration.evidence import LabelTest
+from service.modelling.calibration.linear import Spectrum
+from service.modelling.calibration.methods import WHITENING_KEEP, Fitted, bits_per_dimension, fit, is_flow
+
+MEASURED_SHARE = 0.2  # of the sentences, held out from the candidates' fits
+MOST_MEASURED = 1000
+MOST_FITTED = 10_000
+FLOW_SENTENCES = 500  # fewer: no flow is tried
+MOST_FLOW_SENTENCES = 5000
+FEWEST_COPIES = 20
+RANDOM_PAIRS = 5000
+
+Evidence = Mapping[str, float | None]
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Labelled pairs: vectors (L, D) of both sides, and labels 0/1 or grades (L,)."""
+
+    left: Vectors
+    right: Vectors
+    values: npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A method, as `methods.fit` takes it, and what was measured; None where it could not be."""
+
+    method: str
+    evidence: Evidence
+
+
+@dataclass(frozen=True)
+class Held:
+    """What the candidates are fitted on, and measured on."""
+
+    fit: Vectors
+    stop: Vectors  # a flow's early stop
+    measured: Vectors
+    originals: Vectors  # (M, D), measured sentences that have noised copies
+    copies: Vectors  # (M, D)
+
+
+def hold_out(vectors: Vectors, copies: tuple[Rows, Vectors] | None, rng: np.random.Generator) -> Held:
+    """A fifth is measured on, at most 1,000 sentences; those with noised copies come first."""
+    order = rng.permutation(len(vectors))
+    rows, noisy = copies if copies is not None else (np.empty(0, np.intp), vectors[:0])
+    copied = np.isin(order, rows)
+    order = np.concatenate([order[copied], order[~copied]])
+    count = min(int(MEASURED_SHARE * len(vectors)), MOST_MEASURED)
+    measured, rest = order[:count], rng.permutation(order[count:])[:MOST_FITTED]
+    inside = np.isin(rows, measured)
+    enough = inside.sum() >= FEWEST_COPIES
+    stop = len(rest) // 10
+    return Held(
+        fit=vectors[rest],
+        stop=vectors[rest[:stop]],
+        measured=vectors[measured],
+        originals=vectors[rows[inside]] if enough else vectors[:0],
+        copies=noisy[inside] if enough else vectors[:0],
+    )
+
+
+def candidates(ruled: str, shape: tuple[int, ...], *, flows: bool) -> list[str]:
+    """The methods that are tried, identity first and simple before complex."""
+    count, dim = shape
+    methods = ["identity", "centring", "sn", "nulling:1", "nulling:3", "tempered", "whitening"]
+    methods += [f"whitening-k:{WHITENING_KEEP}"] if dim > WHITENING_KEEP else []
+    methods += [ruled] if ruled not in {"identity", "soft:1.000"} else []
+    methods += ["soft:1.000" if ruled == "soft:1.000" else "soft:1"]
+    if flows and count >= FLOW_SENTENCES:
+        methods += ["flow", "soft-flow" if ruled == "identity" else ruled.replace("soft", "soft-flow")]
+    return methods
+
+
+def measured(
+    methods: Sequence[str], held: Held, labels: Labels | None, seed: int
+) -> tuple[list[Candidate], LabelTest | None]:
+    """Fits each method without the measured sentences and looks at what it makes of them."""
+    spectrum = Spectrum.of(held.fit)
+    pairs = random_pairs(len(held.measured), np.random.default_rng(seed))
+    raw_loss = evidence.info_nce(held.copies, held.originals) if len(held.copies) else None
+    seen: dict[str, dict[str, float | None]] = {}
+    similarities = {}
+    for method in methods:
+        fitted = fitted_or_none(method, held, spectrum, seed)
+        seen[method] = look(fitted, held, pairs, raw_loss)
+        if fitted is not None and labels is not None:
+            similarities[method] = cosine(fitted(labels.left), fitted(labels.right))
+    test = None if labels is None else LabelTest.of(similarities, labels.values, seed)
+    return [Candidate(method, facts | labelled_facts(test, method)) for method, facts in seen.items()], test
+
+
+def fitted_or_none(method: str, held: Held, spectrum: Spectrum, seed: int) -> Fitted | None:
+    """None where a flow diverged, or the vectors are all equal."""
+    train = held.fit[len(held.stop) :][:MOST_FLOW_SENTENCES] if is_flow(method) else held.fit
+    try:
+        return fit(method, train, held.stop, seed, spectrum=spectrum)
+    except (FloatingPointError, InvalidInput):
+        return None
+
+
+def random_pairs(count: int, rng: np.random.Generator) -> tuple[Rows, Rows]:
+    """Rows of random pairs, none with itself."""
+    left = rng.integers(count, size=RANDOM_PAIRS)
+    return left, (left + rng.integers(1, count, size=RANDOM_PAIRS)) % count
+
+
+def look(
+    fitted: Fitted | None, held: Held, pairs: tuple[Rows, Rows], raw_loss: Doubles | None
+) -> dict[str, float | None]:
+    """A map's evidence on the measured sentences, without labels."""
+    names = (
+        "mean_random_cosine", "effective_rank", "hubness", "uniformity", "agreement", "bits_per_dimension",
+        "alignment", "info_nce", "copies_z",
+    )  # fmt: skip
+    facts: dict[str, float | None] = dict.fromkeys(names)
+    if fitted is None:
+        return facts
+    latents = fitted(held.measured)
+    space = evidence.space(latents, np.random.default_rng(0))
+    facts |= {
+        "mean_random_cosine": space["mean_random_cosine"],
+        "effective_rank": space["effective_rank"],
+        "hubness": evidence.hubness(latents),
+        "uniformity": evidence.uniformity(latents),
+        "agreement": evidence.agreement(held.measured, latents, *pairs),
+        "bits_per_dimension": bits_per_dimension(fitted, held.measured),
+    }
+    if raw_loss is not None:
+        copies, originals = fitted(held.copies), fitted(held.originals)
+        loss = evidence.info_nce(copies, originals)
+        facts["alignment"], facts["info_nce"] = evidence.alignment(copies, originals), float(loss.mean())
+        if fitted.weights is not None:
+            facts["copies_z"] = evidence.paired_z(raw_loss - loss)
+    return facts
+
+
+def labelled_facts(test: LabelTest | None, method: str) -> dict[str, float | None]:
+    names = ("labelled_score", "labelled_gain", "labelled_gain_low", "labelled_gain_high", "p_not_better")
+    if test is None or method not in test.scores:
+        return dict.fromkeys(names)
+    if method == "identity":
+        return dict.fromkeys(names) | {"labelled_score": test.scores[method]}
+    low, high = np.nanquantile(test.samples[method] - test.samples["identity"], [0.025, 0.975])
+    values = (test.scores[method], test.gain(method, "identity"), float(low), float(high))
+    return dict(zip(names, (*values, test.p_not_better(method, "identity")), strict=True))

@@ -1,0 +1,206 @@
+"""Which post-processing map a domain gets when it asks for `auto`.
+
+Without labels one measured rule decides: a space that shows the surface of sentences (length, marks, digits,
+capitals) more than a bag of words does is raw and is whitened softly, any other is left as it is. Labels may
+overrule it, where they are sure. The other candidates are fitted and measured for the report; flows only where labels
+could choose them: they cost more seconds than all the rest, and gained nothing on top (docs/quality.md).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from service.core.arrays import Rows, Vectors
+from service.modelling.calibration.candidates import Candidate, Evidence, Labels, candidates, hold_out, measured
+from service.modelling.calibration.evidence import LabelTest, Surface, score_of
+
+RAW_OFF = 1.0  # rawness at or below: identity ("no more surface than a bag of words")
+RAW_FULL = 2.0  # at or above: full strength
+DIRECTIONS_OFF, DIRECTIONS_FULL = 0.3, 0.1  # directions in use over the bag of words': collapse
+STRENGTH_FLOOR = 0.05  # weaker is identity
+FEWEST_SENTENCES = 200
+PROBED = 3000  # sentences the rule looks at: a Gram matrix of this side is formed
+VETO_Z = -2.0  # noised copies found worse than this by the rule's map: identity
+
+FEWEST_MEASURED = 50  # sentences below which nothing is fitted for evidence
+FEWEST_LABELS = 20  # pairs; fewer are not looked at
+FEWEST_OF_A_CLASS = 10  # with labels 0/1
+MOST_LABELS = 2000  # pairs looked at
+SIGNIFICANCE = 0.05  # one-sided, over all candidates together (Bonferroni)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The chosen method, why in a few sentences, and everything looked at, in a fixed order."""
+
+    method: str
+    reason: str
+    evidence: Evidence
+    candidates: list[Candidate]
+
+
+def smoothstep(t: float) -> float:
+    t = min(max(t, 0.0), 1.0)
+    return t * t * (3 - 2 * t)
+
+
+def strength(surface: Surface) -> float:
+    """0 (identity) to 1 (full), smooth in the logarithm of rawness, or of the directions in use.
+
+    The second is for a space collapsed onto a few rogue dimensions (Timkey & van Schijndel, 2021, section 3).
+    """
+    raw = np.log(max(surface.rawness, 1e-9) / RAW_OFF) / np.log(RAW_FULL / RAW_OFF)
+    few = np.log(DIRECTIONS_OFF / max(surface.directions_ratio, 1e-6)) / np.log(DIRECTIONS_OFF / DIRECTIONS_FULL)
+    return max(smoothstep(float(raw)), smoothstep(float(few)))
+
+
+def choose(
+    texts: Sequence[str],
+    vectors: Vectors,
+    *,
+    copies: tuple[Rows, Vectors] | None = None,
+    labels: Labels | None = None,
+    seed: int = 0,
+) -> Choice:
+    """The method for a domain's distinct sentences and their vectors (N, D), in the same order.
+
+    Args:
+        copies: row numbers (M,) and vectors (M, D) of noised copies of those rows, for a veto; see `noised`.
+        labels: at least 20 labelled pairs of the domain, which may overrule the rule.
+        seed: of all samples drawn; the same input gives the same choice.
+
+    Raises:
+        ValueError: texts and vectors, or copies and their rows, or labels and their vectors, differ in number.
+    """
+    check(texts, vectors, copies, labels)
+    rule = decide(texts, vectors, seed=seed)
+    if len(texts) < FEWEST_MEASURED or not rule.evidence:
+        return rule
+    rng = np.random.default_rng(seed)
+    usable, remark = usable_labels(labels, rng)
+    held = hold_out(vectors, copies, rng)
+    methods = candidates(rule.method, vectors.shape, flows=usable is not None)
+    found, test = measured(methods, held, usable, seed)
+    by_method = {candidate.method: candidate.evidence for candidate in found}
+    z = by_method[rule.method]["copies_z"]
+    gaussian = by_method["whitening"]["bits_per_dimension"]  # whitening is the Gaussian with the shrunk covariance
+    facts = {**rule.evidence, "gaussian_bits_per_dimension": gaussian, "copies_z": z}
+    ruled, verdict = by_copies(rule.method, z, len(held.copies))
+    verdicts = [rule.reason, *verdict, *remark]
+    if test is not None:
+        ruled, verdict_of_labels = by_labels(test, ruled)
+        facts["labelled_pairs"] = float(test.pairs)
+        verdicts.append(verdict_of_labels)
+    return Choice(ruled, " ".join(verdicts), facts, found)
+
+
+def decide(texts: Sequence[str], vectors: Vectors, *, seed: int = 0) -> Choice:
+    """The rule alone, as in `choose`: without copies, labels and candidates, and so in a second or two.
+
+    At most 3,000 of the sentences are looked at.
+    """
+    check(texts, vectors, None, None)
+    picked = np.sort(np.random.default_rng(seed).permutation(len(texts))[:PROBED])
+    sample = vectors[picked].astype(np.float64)
+    if not np.square(sample - sample.mean(0)).sum() > 1e-9 * np.square(sample).sum():
+        return Choice("identity", "The sentences' vectors do not differ; no map can tell them apart.", {}, [])
+    surface = Surface.of([texts[row] for row in picked.tolist()], sample)
+    wanted = strength(surface) if len(texts) >= FEWEST_SENTENCES else 0.0
+    method = f"soft:{wanted:.3f}" if wanted >= STRENGTH_FLOOR else "identity"
+    return Choice(method, because(surface, wanted, len(texts)), described(surface, wanted, len(texts)), [])
+
+
+def by_copies(ruled: str, z: float | None, count: int) -> tuple[str, list[str]]:
+    """The noised copies' veto: a method, and what happened."""
+    if z is None:
+        return ruled, []
+    if z >= VETO_Z:
+        return ruled, [f"It does not make noised copies of the sentences harder to find (paired z {z:+.1f})."]
+    return "identity", [
+        f"But it makes noised copies of the sentences harder to find than raw vectors do (paired z {z:.1f}, {count} "
+        "copies): scores keep their raw cosine."
+    ]
+
+
+def check(texts: Sequence[str], vectors: Vectors, copies: tuple[Rows, Vectors] | None, labels: Labels | None) -> None:
+    if len(texts) != len(vectors):
+        raise ValueError(f"{len(texts)} texts and {len(vectors)} vectors; one vector a text is needed")
+    if copies is not None and len(copies[0]) != len(copies[1]):
+        raise ValueError(f"{len(copies[0])} rows and {len(copies[1])} vectors of noised copies")
+    if labels is not None and not len(labels.left) == len(labels.right) == len(labels.values):
+        raise ValueError(f"{len(labels.left)} and {len(labels.right)} vectors for {len(labels.values)} labels")
+
+
+def described(surface: Surface, wanted: float, sentences: int) -> dict[str, float | None]:
+    return {
+        "sentences": float(sentences),
+        "crowding": surface.crowding,
+        "surface_share": surface.share,
+        "surface_share_reference": surface.share_reference,
+        "surface_ratio": surface.share_ratio,
+        "directions": surface.directions,
+        "directions_reference": surface.directions_reference,
+        "directions_ratio": surface.directions_ratio,
+        "rawness": surface.rawness,
+        "strength": wanted,
+    }
+
+
+def because(surface: Surface, wanted: float, sentences: int) -> str:
+    """What the rule saw and what follows, for a report."""
+    if sentences < FEWEST_SENTENCES:
+        return (
+            f"{sentences} distinct sentences are too few to judge the space, {FEWEST_SENTENCES} are needed; "
+            "scores keep their raw cosine."
+        )
+    seen = (
+        f"Length, marks, digits and capitals explain {surface.share:.1%} of the vectors' variance, "
+        f"{surface.share_ratio:.2f} times what they explain of a bag of words; random pairs have a mean cosine of "
+        f"{surface.crowding:.3f}; {surface.directions:.0f} directions are in use, {surface.directions_ratio:.2f} times "
+        f"those of a bag of words. Together that is a rawness of {surface.rawness:.2f}"
+    )
+    if wanted < STRENGTH_FLOOR:
+        compared = "no more than" if surface.rawness <= RAW_OFF else "hardly above"
+        return f"{seen}, {compared} {RAW_OFF:.0f}: the encoder is fit for this text, and scores keep their raw cosine."
+    why = f"above {RAW_OFF:.0f}" if surface.rawness > RAW_OFF else "and the space has collapsed onto few directions"
+    return f"{seen}, {why}: the space is raw and crowded by its surface, and is whitened softly, strength {wanted:.2f}."
+
+
+def usable_labels(labels: Labels | None, rng: np.random.Generator) -> tuple[Labels | None, list[str]]:
+    """At most 2,000 of the labelled pairs; None, and a remark, where they are too few to be heard."""
+    if labels is None or not len(labels.values):
+        return None, []
+    count, values = len(labels.values), labels.values
+    if count < FEWEST_LABELS:
+        return None, [f"{count} labelled pairs were not heard; {FEWEST_LABELS} are needed."]
+    if score_of(values) == "auroc":
+        ones = int((values == 1).sum())
+        if min(ones, count - ones) < FEWEST_OF_A_CLASS:
+            remark = f"The labels were not heard: {ones} ones and {count - ones} zeros, of each {FEWEST_OF_A_CLASS}"
+            return None, [f"{remark} are needed."]
+    elif np.ptp(values) == 0:
+        return None, ["The labels were not heard: all are the same."]
+    rows = np.sort(rng.permutation(count)[:MOST_LABELS])
+    return Labels(labels.left[rows], labels.right[rows], values[rows].astype(np.float64)), []
+
+
+def by_labels(test: LabelTest, ruled: str) -> tuple[str, str]:
+    """What the labelled pairs make of the rule's choice: a method, and what happened in a sentence."""
+    others = [m for m in test.scores if m not in {"identity", ruled}]
+    level = SIGNIFICANCE / max(len(others), 1)
+    sure = [m for m in others if max(test.p_not_better(m, "identity"), test.p_not_better(m, ruled)) <= level]
+    by = f"{test.pairs} labelled pairs ({'AUROC' if test.kind == 'auroc' else 'Spearman'} × 100)"
+    figures = f"identity {100 * test.scores['identity']:.1f}"
+    if ruled != "identity":
+        figures += f", {ruled} {100 * test.scores[ruled]:.1f}"
+    if sure:
+        best = max(sure, key=lambda m: test.scores[m])
+        return best, (
+            f"{by} overrule this: {best} scores {100 * test.scores[best]:.1f}, {figures}; it is better than "
+            f"{'both' if ruled != 'identity' else 'identity'} in a paired bootstrap, corrected for {len(others)} "
+            "candidates."
+        )
+    if ruled != "identity" and test.p_not_better("identity", ruled) <= SIGNIFICANCE:
+        return "identity", f"{by} overrule this: {figures}; {ruled} is significantly worse, raw cosines are kept."
+    return ruled, f"{by} do not overrule this: {figures}; none of {len(others)} other candidates is surely better."

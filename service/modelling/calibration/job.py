@@ -1,0 +1,406 @@
+"""A calibration from posted text and labels to a version: embed, choose, fit, measure, publish."""
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from threadpoolctl import threadpool_limits
+
+from service.adapters.domains.store import DomainStore, StoredVersion
+from service.adapters.encoder.onnx_engine import OnnxCalibrator
+from service.adapters.encoder.store import EncoderArtifact
+from service.core.arrays import Doubles, Rows, Vectors
+from service.core.errors import EncoderMismatch, InvalidInput
+from service.core.jobs.job import JobRequest, LabelledPair
+from service.core.jobs.requirements import check_labels, check_sentences, distinct_labels, draw
+from service.core.scoring.calibration import DomainModel
+from service.core.scoring.out_of_domain import level_energies
+from service.core.scoring.reference import ReferenceDistribution
+from service.core.scoring.similarity import cosine
+from service.modelling.calibration import evidence, gate, normalization, out_of_domain, probability, reference
+from service.modelling.calibration.candidates import Labels
+from service.modelling.calibration.evidence import RankTest, noised, repeated
+from service.modelling.calibration.linear import Spectrum, share_of_one
+from service.modelling.calibration.methods import Fitted, bits_per_dimension, fit, gaussian_bits_per_dimension, is_flow
+from service.modelling.calibration.publication import Result
+from service.modelling.calibrator import group_sizes
+from service.modelling.encoder.offline import Encode, OfflineEncoder, unreadable
+
+Report = Callable[[str, float], None]  # stage, progress 0–1
+
+EMBED_SHARE = 0.7  # of a job's progress bar
+HELD_OUT = 0.1  # share of the sentences that the final fit does not see
+MOST_HELD_OUT = 2000
+COPIES = 100  # noised copies that may veto the gate's rule
+FOLDS = 10  # fits of the reference; 5 are 1.5 % too careful, 20 are noisier at 0.1 %
+SURE = 0.01  # one-sided p: labels that agree or disagree with the encoder's own order by chance
+SAME_VECTORS = "the encoder gives most of the sentences one and the same vector, which no fit can take apart"
+FLOW_FOLDS = 4  # a flow's fit costs a hundred times a linear one
+MOST_GROUPS = 20  # groups of repeated texts that a report lists, and lines of each
+
+
+@dataclass(frozen=True)
+class Posted:
+    """What a job was given: sentences, and labelled pairs."""
+
+    texts: Iterable[str]
+    labels: Sequence[LabelledPair] = ()
+
+
+@dataclass
+class Clock:
+    """Seconds each stage took."""
+
+    spent: dict[str, float] = field(default_factory=dict)
+    _at: float = field(default_factory=time.monotonic)
+
+    def lap(self, stage: str) -> None:
+        now = time.monotonic()
+        self.spent[stage] = round(now - self._at, 3)
+        self._at = now
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """The vectors (N, D) of the distinct texts and their tokens (N,), of altered copies, and of labelled pairs."""
+
+    texts: list[str]
+    vectors: Vectors
+    tokens: Rows
+    copies: tuple[Rows, Vectors] | None  # rows of `vectors`, and vectors of their noised copies
+    shuffled: Vectors | None
+    labels: Labels | None
+
+
+def calibrate_job(
+    request: JobRequest,
+    posted: Posted,
+    encoder: EncoderArtifact,
+    domains: DomainStore,
+    report: Report,
+    *,
+    threads: int,
+    encode: Encode | None = None,
+) -> Result:
+    """Embeds the distinct texts, or a sample of them, fits the method asked for and measures it. Nothing is written.
+
+    `encode` gives the vectors instead of an encoder in this process.
+
+    Raises:
+        InvalidInput: too few distinct sentences for the method, or labels that nothing can be learnt from.
+        FloatingPointError: the fit diverged.
+    """
+    torch.set_num_threads(threads or torch.get_num_threads())
+    if threads:
+        threadpool_limits(threads, "blas")  # for good: a worker's child ends with its job
+    encode = encode or OfflineEncoder(encoder, threads)
+    if request.base is not None:
+        return label_job(request, posted.labels, encoder, domains, report, encode)
+    clock = Clock()
+    drawn = draw(posted.texts, request.seed)
+    lines = dict(zip(drawn.texts, drawn.lines, strict=True))
+    distinct = drawn.texts
+    blind = unreadable(distinct, encoder)
+    distinct = [text for text in distinct if text not in blind] if blind else distinct
+    check_sentences(request.method, encoder.spec.dim, len(distinct), unreadable=len(blind))
+    labels, unreadable_labels = readable_labels(posted.labels, encoder)
+    rng = np.random.default_rng(request.seed)
+    embedded = embed(distinct, labels, encode, rng, report, auto=request.method == "auto")
+    vectors = embedded.vectors
+    direction_facts = None if embedded.labels is None else check_direction(embedded.labels)
+    clock.lap("embedding")
+
+    report("choosing", EMBED_SHARE)
+    order = rng.permutation(len(distinct))
+    held = max(1, min(int(HELD_OUT * len(distinct)), MOST_HELD_OUT))
+    held_out, train = vectors[order[:held]], vectors[order[held:]]
+    choice = None
+    if request.method == "auto":
+        choice = gate.choose(distinct, vectors, copies=embedded.copies, labels=embedded.labels, seed=request.seed)
+    if choice and share_of_one(vectors) >= 1 - 1 / FLOW_FOLDS:  # a fold's fit might see no other vector
+        choice = replace(choice, method="identity", reason=f"{choice.reason}; {SAME_VECTORS}")
+    method = choice.method if choice else request.method
+    clock.lap("choosing")
+
+    report("fitting", EMBED_SHARE + 0.05)
+    spectrum = Spectrum.of(train)
+
+    def fitting(done: float) -> None:
+        report("fitting", EMBED_SHARE + 0.05 + 0.1 * done)
+
+    fitted = fit(method, train, held_out, request.seed, progress=fitting, spectrum=spectrum)
+    check_graph(fitted, encoder, held_out)
+    fit_sentences = 0 if fitted.weights is None else len(train)
+    del train  # 0.3 GB that what follows can use
+    clock.lap("fitting")
+
+    report("measuring", EMBED_SHARE + 0.15)
+    latents = cross_fitted(fitted, vectors, rng, lambda done: report("measuring", EMBED_SHARE + 0.15 + 0.1 * done))
+    model = model_of(request, fitted, embedded, latents, rng)
+    facts = {
+        "method": method,
+        "asked": request.method,
+        "reason": choice.reason if choice else f"method {method} was asked for",
+        "evidence": choice.evidence if choice else None,
+        "candidates": [asdict(candidate) for candidate in choice.candidates] if choice else [],
+        "settings": fitted.settings,
+        "seed": request.seed,
+        "posted": drawn.posted,
+        "distinct": drawn.distinct,
+        "used": len(distinct),
+        "sentences": len(distinct),
+        "text_sha256": hashlib.sha256("\n".join(sorted(distinct)).encode()).hexdigest(),
+        "fit_sentences": fit_sentences,
+        "held_out_sentences": len(held_out),
+        "before": evidence.space(vectors if fitted.weights is None else held_out, rng),
+        "after": evidence.space(vectors if fitted.weights is None else fitted(held_out), rng),
+        "bits_per_dimension": bits_per_dimension(fitted, held_out),
+        "gaussian_bits_per_dimension": gaussian_bits_per_dimension(spectrum, held_out),
+        "reference": reference_facts(model.reference, folds=len(latents)),
+        "raw_reference": reference_facts(model.raw_reference, folds=1),
+        "repeated": repeated_facts(vectors, [lines[text] for text in distinct]),
+        "normalization": request.normalization,
+        "domain_test": model.domain_test is not None,
+        "labels": None,
+    }
+    if blind:
+        facts["unreadable"] = len(blind)  # distinct texts without a known token, left out
+    if embedded.labels is not None:
+        model, learnt = with_labels(model, fitted, embedded.labels, request.seed)
+        facts["labels"] = {**learnt, **(direction_facts or {}), "posted": len(posted.labels), **unreadable_labels}
+    clock.lap("measuring")
+    return Result(request, encoder, fitted, model, held_out, {**facts, "duration_seconds": clock.spent})
+
+
+def embed(
+    texts: list[str],
+    labels: Sequence[LabelledPair],
+    encode: Encode,
+    rng: np.random.Generator,
+    report: Report,
+    *,
+    auto: bool,
+) -> Embedded:
+    """Everything a calibration needs of the encoder, in one pass."""
+    rows, altered = noised(texts, COPIES, rng) if auto else (np.arange(0), [])
+    enough = len(texts) >= out_of_domain.FEWEST
+    shuffled = out_of_domain.shuffled_copies(texts, out_of_domain.SHUFFLED, rng) if enough else []
+    pairs = list(dict.fromkeys(text for a, b, _ in labels for text in (a, b)))
+    report("embedding", 0.0)
+    everything = [*texts, *altered, *shuffled, *pairs]
+    vectors, tokens = encode.counted(everything, lambda done: report("embedding", EMBED_SHARE * done))
+    ends = np.cumsum([len(texts), len(altered), len(shuffled)])
+    own, copies, salad, labelled = np.split(vectors, ends)
+    return Embedded(
+        texts,
+        own,
+        tokens[: len(texts)],
+        (rows, copies) if len(altered) else None,
+        salad if len(shuffled) else None,
+        labelled_vectors(labels, pairs, labelled) if labels else None,
+    )
+
+
+def readable_labels(
+    labels: Sequence[LabelledPair], encoder: EncoderArtifact
+) -> tuple[list[LabelledPair], dict[str, int]]:
+    """The distinct pairs of texts that the encoder can read, and how many it cannot, for the report.
+
+    A pair with an unreadable text is served the probability 0, whatever its similarity: it teaches nothing.
+
+    Raises:
+        InvalidInput: labels were given and nothing can be learnt from what is left.
+    """
+    distinct = distinct_labels(labels)
+    blind = unreadable(list({text for a, b, _ in distinct for text in (a, b)}), encoder)
+    kept = [pair for pair in distinct if pair[0] not in blind and pair[1] not in blind] if blind else distinct
+    left_out = len(distinct) - len(kept)
+    if distinct:
+        check_labels(kept, unreadable=left_out)
+    return kept, {"unreadable": left_out} if left_out else {}
+
+
+def labelled_vectors(labels: Sequence[LabelledPair], texts: Sequence[str], vectors: Vectors) -> Labels:
+    row = {text: index for index, text in enumerate(texts)}
+    left, right = [row[a] for a, _, _ in labels], [row[b] for _, b, _ in labels]
+    return Labels(vectors[left], vectors[right], np.array([label for _, _, label in labels]))
+
+
+def check_direction(labels: Labels) -> dict[str, Any]:
+    """Labels beside the encoder's own similarities, for the report: `rank_test`, and a `notice` where it is unsure.
+
+    Raises:
+        InvalidInput: pairs with higher labels are surely the less similar ones.
+    """
+    found = RankTest.of(cosine(labels.left, labels.right), labels.values)
+    if found.p_disagree < SURE:
+        question = "are 0 and 1 swapped?" if found.kind == "auroc" else "is the scale upside down?"
+        raise InvalidInput(
+            f"labels_inverted: pairs with higher labels are less similar than others ({found}, one-sided p "
+            f"{found.p_disagree:.1g}); {question} A match is 1, or the highest grade"
+        )
+    facts: dict[str, Any] = {"rank_test": {"kind": found.kind, "value": found.value, "p": found.p_agree}}
+    if not found.p_agree < SURE:
+        facts["rank_test"]["p"] = None if np.isnan(found.p_agree) else found.p_agree
+        facts["notice"] = (
+            f"the labels do not surely agree with the similarities ({found} over {len(labels.values)} pairs): "
+            "probabilities learnt from them may mean little; check the labels or post more of them"
+        )
+    return facts
+
+
+def model_of(
+    request: JobRequest,
+    fitted: Fitted,
+    embedded: Embedded,
+    latents: Sequence[tuple[Vectors, Rows]],
+    rng: np.random.Generator,
+) -> DomainModel:
+    """What gives the similarities of this text their meaning, from latents of maps that had not seen their text."""
+    every = np.arange(len(embedded.vectors))
+    raw = reference.build(reference.sample_pairs([(embedded.vectors, every)], rng), rng)
+    own = raw if fitted.weights is None else reference.build(reference.sample_pairs(latents, rng), rng)
+    normalized = None
+    if request.normalization != "none":
+        normalized = normalization.fit(request.normalization, fitted(embedded.vectors), latents, rng)
+    test = None
+    if out_of_domain.distinct_vectors(embedded.vectors) >= out_of_domain.FEWEST:
+        energies = flow_energies(fitted, latents)
+        test = out_of_domain.fit(embedded.vectors, embedded.tokens, embedded.shuffled, rng, energies)
+    return DomainModel(own, raw, normalized, None, test)
+
+
+def flow_energies(fitted: Fitted, latents: Sequence[tuple[Vectors, Rows]]) -> Doubles | None:
+    """Energies of a flow's levels, each by a map that had not seen its sentence, in the sentences' order. (N, L)"""
+    if not is_flow(fitted.method):
+        return None
+    order = np.concatenate([rows for _, rows in latents])
+    in_order: Vectors = np.concatenate([part for part, _ in latents])[np.argsort(order)]
+    return level_energies(in_order, group_sizes(in_order.shape[1]))
+
+
+def label_job(
+    request: JobRequest,
+    labels: Sequence[LabelledPair],
+    encoder: EncoderArtifact,
+    domains: DomainStore,
+    report: Report,
+    encode: Encode,
+) -> Result:
+    """An existing version with probabilities learnt from labels; its map and its scale stay."""
+    assert request.base is not None  # noqa: S101 - the caller has looked
+    distinct, left_out = readable_labels(labels, encoder)
+    stored: StoredVersion = domains.load(request.domain, request.base)
+    if stored.manifest["encoder"]["digest"] != encoder.digest:
+        raise EncoderMismatch(f"version {request.base} of {request.domain!r} was made for another encoder")
+    clock = Clock()
+    texts = list(dict.fromkeys(text for a, b, _ in distinct for text in (a, b)))
+    report("embedding", 0.0)
+    vectors = encode(texts, lambda done: report("embedding", EMBED_SHARE * done))
+    clock.lap("embedding")
+    report("measuring", EMBED_SHARE)
+    pairs = labelled_vectors(distinct, texts, vectors)
+    direction_facts = check_direction(pairs)
+    fitted = Fitted(stored.manifest["method"], stored.weights, {})
+    model, learnt = with_labels(stored.model, fitted, pairs, request.seed)
+    clock.lap("measuring")
+    earlier = domains.report(request.domain, request.base)
+    facts = {
+        **earlier,
+        "labels": {**learnt, **direction_facts, "posted": len(labels), **left_out},
+        "base": request.base,
+        "duration_seconds": clock.spent,
+    }
+    return Result(request, encoder, fitted, model, vectors[:0], facts)
+
+
+def with_labels(model: DomainModel, fitted: Fitted, labels: Labels, seed: int) -> tuple[DomainModel, dict[str, Any]]:
+    """The model with probabilities learnt from labelled pairs, and what the report says of them.
+
+    Raises:
+        InvalidInput: too few pairs, or all alike.
+    """
+    if model.reference is None:
+        raise InvalidInput("labels: the version has no reference that a probability could rest on")
+    left, right = fitted(labels.left), fitted(labels.right)
+    similarities: Any = cosine(left, right)
+    scale = model.reference
+    if model.normalization is not None:
+        rows = np.arange(len(left))
+        both = np.concatenate([left, right])
+        similarities = model.normalization.score(both, rows, rows + len(left), similarities)
+        scale = model.normalization.reference
+    learnt, facts = probability.fit(similarities, scale, labels.values, seed)
+    return replace(model, probability=learnt), facts
+
+
+def reference_facts(made: ReferenceDistribution | None, folds: int) -> dict[str, Any] | None:
+    if made is None:
+        return None
+    return {
+        "pairs": made.pairs,
+        "folds": folds,
+        "resolution": made.resolution,
+        "tail_error": made.tail_error,
+        "threshold_at_1_percent": made.threshold(0.01),
+        "interval_at_1_percent": made.interval(0.01),
+        "curve": made.curve(),
+        **({"smallest_rate": made.smallest_rate, "ties": ties_of(made)} if len(made.tied) else {}),
+    }
+
+
+def ties_of(made: ReferenceDistribution) -> list[dict[str, float]]:
+    """Similarities that many random pairs have, and the share of pairs that have each."""
+    both = zip(made.tied.tolist(), made.tied_rates.tolist(), strict=True)
+    return [{"similarity": similarity, "rate": rate} for similarity, rate in both]
+
+
+def repeated_facts(vectors: Vectors, lines: Sequence[int]) -> dict[str, Any] | None:
+    """Distinct texts that the encoder cannot tell apart, such as mails whose notice fills all it reads; no text.
+
+    lines: of each vector's text among those posted, from 1; blank lines are not counted.
+    """
+    groups = repeated(vectors)
+    if not groups:
+        return None
+    return {
+        "texts": sum(map(len, groups)),
+        "vectors": len(groups),
+        "groups": [
+            {"texts": len(rows), "lines": [lines[row] for row in rows[:MOST_GROUPS]]} for rows in groups[:MOST_GROUPS]
+        ],
+    }
+
+
+def cross_fitted(
+    fitted: Fitted, vectors: Vectors, rng: np.random.Generator, progress: Callable[[float], None]
+) -> Sequence[tuple[Vectors, Rows]]:
+    """Latents of each fold by a map fitted without it, with the sentences' numbers.
+
+    Identity learns nothing from the text: all of it is one fold. Flows take as many steps as the final fit did.
+    """
+    if fitted.weights is None:
+        return [(vectors, np.arange(len(vectors)))]
+    parts = reference.folds(len(vectors), FLOW_FOLDS if is_flow(fitted.method) else FOLDS, rng)
+    groups = []
+    for number, part in enumerate(parts):
+        rest = np.delete(vectors, part, axis=0)
+        groups.append((fitted.again(rest)(vectors[part]), part))
+        progress((number + 1) / len(parts))
+    return groups
+
+
+def check_graph(fitted: Fitted, encoder: EncoderArtifact, sample: Vectors) -> None:
+    """The exported calibrator gives what torch gives, before anybody is served by it."""
+    if fitted.weights is None:
+        return
+    graph = OnnxCalibrator(encoder.calibrator, ["CPUExecutionProvider"]).bind(fitted.weights)
+    expected, found = fitted(sample[:256]), graph(sample[:256])
+    scale = max(1.0, float(np.abs(expected).max()))
+    worst = float(np.abs(expected - found).max()) / scale
+    if not worst <= 1e-4:
+        raise ArithmeticError(f"the exported calibrator differs from the fitted one by {worst:.1e}")

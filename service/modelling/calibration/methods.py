@@ -1,0 +1,192 @@
+"""Fitting a post-processing method by name: every one becomes weights of the one calibrator."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+
+from service.adapters.domains.store import Weights
+from service.core.arrays import Vectors
+from service.core.errors import InvalidInput
+from service.modelling import calibrator
+from service.modelling.calibration import linear
+from service.modelling.calibration.flow import PAPER, ROBUST, FlowSettings, fit_flow
+
+PARTIAL_POWER = 0.5
+NULLED = 3  # directions; QUALITY section 3 measured k = 3
+WHITENING_KEEP = 256  # Su et al., 2021, section 4
+SOFT_STRENGTH = 1.0
+LOSING_DIMENSIONS = {"nulling", "sn-nulling", "whitening-k"}
+FLOWS = {"flow": ROBUST, "flow-paper": PAPER, "soft-flow": ROBUST}
+
+
+def is_flow(method: str) -> bool:
+    """A flow is part of it: fitted by steps of gradient descent, from a seed."""
+    return method.partition(":")[0] in FLOWS
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A method's weights (None: identity) and what the fit was and found."""
+
+    method: str
+    weights: Weights | None
+    settings: dict[str, Any]
+
+    def __call__(self, x: Vectors) -> Vectors:  # (N, D) -> (N, D)
+        """Latents, by the torch mathematics the graph is exported from."""
+        if self.weights is None:
+            return x
+        with torch.no_grad():
+            latents: Vectors = self.mathematics(torch.from_numpy(x), self.tensors()).numpy()
+        return latents
+
+    @property
+    def mathematics(self) -> Callable[[torch.Tensor, calibrator.Tensors], torch.Tensor]:
+        return calibrator.calibrate if is_flow(self.method) else calibrator.affine
+
+    def again(self, x: Vectors) -> "Fitted":
+        """The same map fitted to other text, with this fit's strength: its shrinkage, crowding, steps and seed."""
+        if not is_flow(self.method):
+            return fit(self.method, x, x[:0], 0, like=self.settings)
+        names = {f.name for f in fields(FlowSettings)}
+        known = {name: value for name, value in self.settings.items() if name in names}
+        steps = {"max_steps": self.settings["steps"], "epochs": math.inf, "check_every": 0}
+        settings = FlowSettings(**known | steps)
+        return fit(self.method, x, x[:0], self.settings["seed"], flow_settings=settings, like=self.settings)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        weights = self.weights or {}
+        return {name: torch.from_numpy(array) for name, array in weights.items()}
+
+
+def weights_of(affine: linear.Affine, flow: dict[str, torch.Tensor] | None = None) -> Weights:
+    """An affine map, and a flow after it, as calibrator weights."""
+    tensors = calibrator.identity(len(affine.mean)) | (flow or {})
+    weights = {name: tensor.numpy() for name, tensor in tensors.items()}
+    weights["mean"] = affine.mean.astype(np.float32)
+    weights["matrix"] = np.ascontiguousarray(affine.matrix, np.float32)
+    return weights
+
+
+def fit(
+    method: str,
+    train: Vectors,
+    held_out: Vectors,
+    seed: int,
+    *,
+    progress: Callable[[float], None] = lambda _: None,
+    flow_settings: FlowSettings | None = None,
+    like: Mapping[str, Any] | None = None,
+    spectrum: linear.Spectrum | None = None,
+) -> Fitted:
+    """Fits a method to vectors (N, D) without labels.
+
+    Args:
+        held_out: (H, D), for the flow's early stop; the other methods do not look at it.
+        like: an earlier fit's settings, whose strength a linear method takes over.
+        spectrum: of `train`, where it is known already; it is the costly part of a linear method.
+
+    Raises:
+        ValueError: no such method. FloatingPointError: the flow diverged.
+        InvalidInput: the vectors are all equal, so that no scale can be learnt from them.
+    """
+    if method == "identity":
+        return Fitted(method, None, {})
+    if linear.all_equal(train):
+        raise InvalidInput(
+            f"the encoder gives {len(train)} of the sentences one and the same vector, and {method} needs sentences "
+            "that differ: post text that is not repeated beyond what the encoder reads, or name the method identity"
+        )
+    name = method.partition(":")[0]
+    affine, found = _affine(method, train, like or {}, spectrum)
+    if not is_flow(method):
+        return Fitted(method, weights_of(affine), found)
+    flow_settings = flow_settings or FLOWS[name]
+    flow, facts = _flow(affine, train, held_out, flow_settings, seed, progress)
+    return Fitted(method, weights_of(affine, flow), found | facts)
+
+
+def _affine(
+    method: str, train: Vectors, like: Mapping[str, Any], spectrum: linear.Spectrum | None
+) -> tuple[linear.Affine, dict[str, Any]]:
+    """A method's affine map and what has to be kept so that another fit has the same strength."""
+    if method in {"flow", "flow-paper"}:
+        return linear.identity(train.shape[1]), {}
+    if method == "sn":
+        return linear.standard_normalization(train.astype(np.float64)), {}
+    name, _, argument = method.partition(":")
+    if name == "sn-nulling":
+        x = train.astype(np.float64)
+        affine, shrinkage = linear.standard_nulling(x, int(argument or NULLED), like.get("shrinkage"))
+        return affine, {"shrinkage": shrinkage}
+    spectrum = spectrum or linear.Spectrum.of(train, like.get("shrinkage"))
+    found: dict[str, Any] = {"shrinkage": spectrum.shrinkage}
+    match name:
+        case "centring":
+            affine = linear.centring(spectrum)
+        case "nulling":
+            found["directions"] = k = int(argument or NULLED)
+            affine = linear.nulling(spectrum, k)
+        case "whitening":
+            affine = linear.whitening(spectrum)
+        case "whitening-k":
+            found["keep"] = k = min(int(argument or WHITENING_KEEP), train.shape[1])
+            affine = linear.whitening(spectrum, keep=k)
+        case "partial":
+            found["power"] = power = float(argument or PARTIAL_POWER)
+            affine = linear.whitening(spectrum, power=power)
+        case "tempered":
+            found["crowding"] = c = like.get("crowding", linear.crowding(train.astype(np.float64)))
+            affine = linear.tempered_whitening(spectrum, c)
+        case "soft" | "soft-flow":
+            found["strength"] = strength = float(like.get("strength", argument or SOFT_STRENGTH))
+            affine = linear.soft_whitening(spectrum, strength)
+        case _:
+            raise ValueError(f"no method {method!r}")
+    return affine, found
+
+
+def _flow(
+    affine: linear.Affine,
+    train: Vectors,
+    held_out: Vectors,
+    settings: FlowSettings,
+    seed: int,
+    progress: Callable[[float], None],
+) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """A flow fitted to what the affine map gives: its tensors and its facts, with the map's share of the bits."""
+    first, check = (torch.from_numpy(affine(x.astype(np.float64)).astype(np.float32)) for x in (train, held_out))
+    result = fit_flow(first, check, settings, seed, progress)
+    affine_bits = -np.linalg.slogdet(affine.matrix).logabsdet / (len(affine.mean) * math.log(2))
+    facts = asdict(settings) | {
+        "seed": seed,
+        "steps": result.steps,
+        "start_bits_per_dimension": result.start_bits_per_dimension + float(affine_bits),
+        "bits_per_dimension": result.bits_per_dimension + float(affine_bits),
+    }
+    return result.tensors, facts
+
+
+def bits_per_dimension(fitted: Fitted, x: Vectors) -> float | None:
+    """Held-out likelihood; None where the map has no density: identity, and maps that lose dimensions."""
+    if fitted.weights is None:
+        return None
+    tensors = {name: t.double() if t.is_floating_point() else t for name, t in fitted.tensors().items()}
+    with torch.no_grad():
+        log_det = calibrator.log_det(tensors)
+        if not torch.isfinite(log_det) or fitted.method.partition(":")[0] in LOSING_DIMENSIONS:
+            return None
+        latents = fitted.mathematics(torch.from_numpy(x).double(), tensors)
+        return float(calibrator.bits_per_dimension(latents, log_det))
+
+
+def gaussian_bits_per_dimension(spectrum: linear.Spectrum, held_out: Vectors) -> float:
+    """Of the Gaussian with the training text's mean and shrunk covariance: what a flow has to beat."""
+    projected = (held_out - spectrum.mean) @ spectrum.vectors
+    squares = np.square(projected).mean(0) / spectrum.values
+    nats = 0.5 * (squares + np.log(2 * np.pi * spectrum.values)).sum()
+    return float(nats / (len(spectrum.values) * np.log(2)))

@@ -1,0 +1,160 @@
+"""What a calibration made, and whether it becomes the domain's champion."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from service.adapters.domains.store import DomainStore
+from service.adapters.encoder.store import EncoderArtifact
+from service.core.arrays import Rows, Vectors
+from service.core.errors import Conflict, IsosimError
+from service.core.jobs.job import Job, JobRequest
+from service.core.scoring.calibration import DomainModel
+from service.core.scoring.reference import ReferenceDistribution
+from service.modelling.calibration import evidence, reference
+from service.modelling.calibration.methods import Fitted, is_flow
+from service.modelling.calibrator import group_sizes
+
+FEWEST_COMPARED = 20  # held-out sentences
+HALVES = 40
+MOST_PAIRS = 100_000
+SURE = 1.64  # standard errors: one-sided, 5 %
+
+
+@dataclass(frozen=True)
+class Result:
+    """Everything a version consists of, not yet published."""
+
+    request: JobRequest
+    encoder: EncoderArtifact
+    fitted: Fitted
+    model: DomainModel
+    held_out: Vectors
+    report: dict[str, Any]
+
+    def publish(
+        self, domains: DomainStore, job: Job | None = None, check_turn: Callable[[], None] = lambda: None
+    ) -> tuple[int, bool, str]:
+        """Writes the version and promotes it if the request says so. -> version, promoted, why.
+
+        job: whose attempt this is. check_turn: raises JobCancelled once another attempt has taken its place.
+
+        Raises:
+            JobCancelled: from `check_turn`; nothing is promoted.
+            OSError: the version could not be written. One that could not be promoted is there and says so.
+            Conflict: the domain was deleted after the request.
+        """
+        request = self.request
+        manifest = {
+            "method": self.fitted.method,
+            "encoder": {"id": self.encoder.id, "digest": self.encoder.digest},
+            "sentences": self.report["sentences"],
+            "seed": request.seed,
+            "levels": group_sizes(self.encoder.spec.dim) if is_flow(self.fitted.method) else [],
+            "job": None if job is None else job.id,
+        }
+        again = job is not None and job.attempt > 1
+        expected = domains.aliases(request.domain, self.encoder.digest)
+        promote, why = self._wanted(domains, expected.champion, again=again)
+        report = {**self.report, "promotion": why}
+        check_turn()
+        version = domains.publish(
+            request.domain, manifest, report, self.fitted.weights, self.model, generation=request.generation
+        )
+        for _ in range(5):
+            if not promote:
+                return version, False, why
+            check_turn()
+            try:
+                domains.promote(request.domain, self.encoder.digest, version, expected=expected)
+            except Conflict:  # promotion is compare-and-set: whoever loses compares with the new champion
+                expected = domains.aliases(request.domain, self.encoder.digest)
+                domains.check_generation(request.domain, request.generation)  # after they were read
+                promote, why = self._wanted(domains, expected.champion, again=again)
+            except OSError as error:
+                return version, False, f"it could not be promoted ({error}): PUT /domains/{request.domain}/champion"
+            else:
+                return version, True, why
+        return version, False, "other promotions kept winning"
+
+    def _wanted(self, domains: DomainStore, champion: int | None, *, again: bool = False) -> tuple[bool, str]:
+        """again: an earlier attempt of the same job did not come to its end, perhaps long ago."""
+        request = self.request
+        if request.promote == "never":
+            return False, "promote: never"
+        if newer := self._newer(champion, again=again):
+            return False, newer
+        if request.promote == "always":
+            return True, "promote: always"
+        notice = (self.report.get("labels") or {}).get("notice")
+        if notice is not None or champion is None:
+            return notice is None, notice or "the domain had no champion"
+        if champion == request.base:
+            return True, f"the champion, version {champion}, with probabilities learnt from labels"
+        return self._compare(domains, champion)
+
+    def _newer(self, champion: int | None, *, again: bool) -> str | None:
+        """Why the champion stays whatever was asked for: it was promoted later than this job was decided on."""
+        request = self.request
+        if champion == request.champion:
+            return None
+        if request.base is not None:
+            return f"version {champion} became champion after the labels were posted; post them again for it"
+        if request.promote == "always" and again and champion is not None:
+            why = f"version {champion} is champion, and was not when this job first began"
+            return f"{why}; to promote this one: PUT /domains/{request.domain}/champion"
+        return None
+
+    def _compare(self, domains: DomainStore, champion: int) -> tuple[bool, str]:
+        """Does the champion's scale still hold on the new text, and does the challenger's hold surely better?
+
+        Both are measured on the same held-out sentences, which neither map was fitted on. Of the challenger's
+        reference they are a tenth, scored by maps that had not seen them. Halves of the sentences tell how sure the
+        difference is: the deviation between them is the standard error of the whole (Politis & Romano, 1994).
+        """
+        try:
+            stored = domains.load(self.request.domain, champion)
+        except IsosimError as error:
+            return True, f"the champion, version {champion}, cannot be read: {error}"
+        lost = [part for part in ("probability", "normalization") if loses(part, stored.model, self.model)]
+        if lost:
+            return False, f"version {champion} has a {' and a '.join(lost)} that callers would lose; post it again too"
+        ours, scale = self.model.reference, stored.model.reference
+        if scale is None:
+            return True, f"version {champion} has no reference that a score's meaning could rest on"
+        if len(self.held_out) < FEWEST_COMPARED or ours is None:
+            return False, f"there is no new text to compare with version {champion} on"
+        theirs = Fitted(stored.manifest["method"], stored.weights, {})(self.held_out)
+        mine = self.fitted(self.held_out)
+        rng = np.random.default_rng(self.request.seed)
+
+        def errors(rows: Rows) -> tuple[float, float]:
+            numbers = np.arange(len(rows))
+            one, other = np.random.default_rng(0), np.random.default_rng(0)  # the same pairs
+            return (
+                off_by(ours, reference.sample_pairs([(mine[rows], numbers)], one, MOST_PAIRS)),
+                off_by(scale, reference.sample_pairs([(theirs[rows], numbers)], other, MOST_PAIRS)),
+            )
+
+        new, old = errors(np.arange(len(mine)))
+        halves = [errors(rng.permutation(len(mine))[: len(mine) // 2]) for _ in range(HALVES)]
+        unsure = float(np.std([before - after for after, before in halves]))
+        what = (
+            f"on {len(self.held_out)} new held-out sentences the false-match rate is off by a factor of "
+            f"{np.exp(new):.3f} with this version and {np.exp(old):.3f} with version {champion}"
+        )
+        if old - new > SURE * unsure:
+            return True, what
+        return False, what + ("; the difference is within its error" if new < old else "")
+
+
+def loses(part: str, champion: DomainModel, challenger: DomainModel) -> bool:
+    return getattr(champion, part) is not None and getattr(challenger, part) is None
+
+
+def off_by(scale: ReferenceDistribution, pairs: reference.Pairs) -> float:
+    """At rates that the scale's thresholds have: where scores tie, at the next one above a usual rate."""
+    nominal = [scale.reachable(rate)[1] for rate in evidence.NOMINAL_RATES]
+    return evidence.threshold_error(scale.percentile(pairs.similarities), nominal)

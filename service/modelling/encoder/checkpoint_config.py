@@ -1,0 +1,235 @@
+"""What a checkpoint says of itself: pooling, what follows it, prompts, length, licence."""
+
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from tokenizers import Tokenizer, normalizers
+from transformers import AutoTokenizer
+
+from service.core.errors import InvalidInput
+from service.modelling.encoder.head import Module
+
+# Names of sentence-transformers 6; those of earlier ones are switches, in the order in which vectors are joined.
+MODES = {
+    "cls": "cls",
+    "max": "max",
+    "mean": "mean",
+    "mean_sqrt_len_tokens": "mean-sqrt-len",
+    "weightedmean": "weighted-mean",
+    "lasttoken": "last-token",
+}
+SWITCHES = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+HEAD = ("Dense", "LayerNorm", "Normalize")
+NOT_STATED = "not stated"
+
+
+@dataclass(frozen=True)
+class Stated:
+    """A checkpoint's own words; None and empty where it says nothing."""
+
+    transformer: Path  # folder with config.json, weights and tokenizer.json
+    pooling: str | None = None
+    head: tuple[Module, ...] = ()
+    max_length: int | None = None
+    lower_case: bool = False  # texts are put into small letters before the tokenizer sees them
+    prompts: dict[str, str] = field(default_factory=dict)
+    prompt: str = ""  # the one put before every text
+    whole_pooled: bool = True  # a prompt's tokens are pooled with the text's
+
+
+def read_json(path: Path) -> Any:
+    """What the file holds, {} where there is none. Raises InvalidInput where it is no JSON."""
+    if not path.is_file():
+        return {}
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InvalidInput(f"{path} is no JSON: {error}") from error
+
+
+def read(folder: Path) -> Stated:
+    """Reads a folder of transformers or sentence-transformers.
+
+    Raises:
+        InvalidInput: it is of another kind, or a module of it cannot become part of the graph.
+    """
+    facts = read_json(folder / "config_sentence_transformers.json")
+    kind = facts.get("model_type", "SentenceTransformer")
+    if kind != "SentenceTransformer":
+        raise InvalidInput(f"{folder} is a {kind}; only encoders that give one dense vector a text can be exported")
+    modules = read_modules(folder)
+    transformer = folder / modules[0].folder if modules else folder
+    pooling = next((module for module in modules if module.kind == "Pooling"), None)
+    # Without modules.json some checkpoints still have the pooling's file.
+    pooled = pooling.stated if pooling else read_json(folder / "1_Pooling" / "config.json")
+    text = read_json(transformer / "sentence_bert_config.json")
+    tokenizer = read_json(transformer / "tokenizer_config.json")
+    prompts, prompt = prompts_of(facts, folder)
+    return Stated(
+        transformer=transformer,
+        pooling=pooling_of(pooled, folder),
+        head=head_of(modules),
+        max_length=text.get("max_seq_length") or tokenizer.get("model_max_length"),
+        lower_case=bool(text.get("do_lower_case")),
+        prompts=prompts,
+        prompt=prompt,
+        whole_pooled=bool(pooled.get("include_prompt", True)),
+    )
+
+
+def read_modules(folder: Path) -> tuple[Module, ...]:
+    """The modules of modules.json in their order. Raises InvalidInput where one cannot be exported."""
+    listed = read_json(folder / "modules.json") or []
+    modules = []
+    for entry in listed:
+        name, place = str(entry.get("type", "")), folder / str(entry.get("path", ""))
+        kind = name.rpartition(".")[2]
+        if not name.startswith("sentence_transformers.") or kind not in ("Transformer", "Pooling", "Dropout", *HEAD):
+            raise InvalidInput(f"{folder} has a module {name!r}, which cannot be exported; those that can: "
+                               f"Transformer, Pooling, {', '.join(HEAD)}")  # fmt: skip
+        if kind != "Dropout":  # does nothing outside training
+            modules.append(Module(kind, place, {} if kind == "Transformer" else read_json(place / "config.json")))
+    kinds = [module.kind for module in modules]
+    if listed and (kinds[:1] != ["Transformer"] or kinds.count("Transformer") > 1 or kinds[1:].count("Pooling") != 1):
+        raise InvalidInput(f"{folder} is a chain of {', '.join(kinds) or 'nothing'}; needed: a Transformer, a Pooling")
+    if listed and kinds[1] != "Pooling":
+        raise InvalidInput(f"{folder} has a {kinds[1]} before its pooling, which cannot be exported")
+    return tuple(modules)
+
+
+def pooling_of(stated: dict[str, Any], folder: Path) -> str | None:
+    """The pooling's name here; of several they are joined. Raises InvalidInput where there is none for it."""
+    if not stated:
+        return None
+    modes = stated.get("pooling_mode") or [mode for key, mode in SWITCHES.items() if stated.get(key)] or "mean"
+    modes = [modes] if isinstance(modes, str) else modes
+    if unknown := [mode for mode in modes if mode not in MODES]:
+        raise InvalidInput(f"{folder} pools by {unknown[0]!r}, which is unknown here; give --pooling")
+    return "+".join(MODES[mode] for mode in modes)
+
+
+def head_of(modules: tuple[Module, ...]) -> tuple[Module, ...]:
+    """What follows the pooling, without norms at its end: no cosine sees them, and scores here are cosines."""
+    head = [module for module in modules if module.kind in HEAD]
+    for module in head:
+        keys = {module.stated.get(key) for key in ("module_input_name", "module_output_name")}
+        if not keys <= {None, "sentence_embedding"}:
+            raise InvalidInput(f"{module.folder} works on {keys - {None}}, not on the sentence's vector: not exported")
+    while head and head[-1].kind == "Normalize":
+        head.pop()
+    return tuple(head)
+
+
+def prompts_of(facts: dict[str, Any], folder: Path) -> tuple[dict[str, str], str]:
+    """Named prompts, and the text of the default one. Raises InvalidInput where the default has no text."""
+    prompts = {str(name): str(text) for name, text in (facts.get("prompts") or {}).items()}
+    default = facts.get("default_prompt_name")
+    if default is not None and default not in prompts:
+        raise InvalidInput(f"{folder} names {default!r} as its default prompt and has no such prompt; give --prompt")
+    return prompts, prompts.get(default, "") if default is not None else ""
+
+
+def licence_of(folder: Path) -> str:
+    """From the README's front matter, else the licence file's first line and name."""
+    readme = folder / "README.md"
+    if readme.is_file():
+        text = readme.read_text(encoding="utf-8", errors="replace")
+        front = re.match(r"\ufeff?---\s*\n(.*?)\n---\s*(\n|$)", text, re.DOTALL)
+        stated = front_matter(front[1]) if front else {}
+        if name := listed(stated.get("license")):
+            more = listed(stated.get("license_name")) or listed(stated.get("license_link"))
+            return f"{name} ({more})" if more else name
+    for path in sorted(folder.iterdir()):
+        if re.fullmatch(r"(?i)(licen[cs]e|copying)([.-].*)?", path.name) and path.is_file():
+            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+            first = next((line.strip() for line in lines if line.strip()), "empty")
+            return f"{first[:100]} ({path.name})"
+    return NOT_STATED
+
+
+def front_matter(text: str) -> dict[str, Any]:
+    try:
+        found = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def listed(value: object) -> str:
+    """One name or several."""
+    names = value if isinstance(value, list) else [value]
+    return ", ".join(str(name) for name in names if name)
+
+
+# Letters, marks, scripts with and without spaces, digits, blanks: what two readings of a file may differ in.
+SENTENCES = (
+    "A man is playing a guitar.",
+    " Zoë's CAFÉ band – naïve,  isn't it?\tIn 2019 about 1,000 people heard it. ",
+    "서울의 봄은 짧다. 東京の夜、猫が歩く。 مرحبا بالعالم नमस्ते दुनिया 🚣‍♀️ e\u0301",
+    "",
+)
+
+
+def tokenizer_json(stated: Stated) -> bytes:
+    """What is written beside the graph: the file as it stands, unless transformers or sentence-transformers, reading
+    the whole checkpoint, give other tokens than the file alone; then theirs.
+
+    Raises:
+        InvalidInput: there is no fast tokenizer, or it cannot be read.
+    """
+    path = stated.transformer / "tokenizer.json"
+    if not path.is_file():
+        raise InvalidInput(
+            f"{stated.transformer} has no tokenizer.json (a fast tokenizer is needed); where transformers can "
+            "make one: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+        )
+    content = path.read_bytes()
+    try:
+        own = Tokenizer.from_str(content.decode())
+    except Exception as error:  # tokenizers raises bare Exceptions
+        raise InvalidInput(f"{path} cannot be read: {error}") from error
+    used = read_whole(stated) or own
+    if stated.lower_case:
+        used = lowered(used)
+    return content if ids(used) == ids(own) else used.to_str().encode()
+
+
+def read_whole(stated: Stated) -> Tokenizer | None:
+    """What transformers makes of all the checkpoint's files; None where tokenizer.json is the only one."""
+    if not (stated.transformer / "tokenizer_config.json").is_file():
+        return None
+    try:
+        whole = AutoTokenizer.from_pretrained(stated.transformer)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
+        raise InvalidInput(f"transformers cannot read the tokenizer of {stated.transformer}: {error}") from error
+    return Tokenizer.from_str(whole.backend_tokenizer.to_str())
+
+
+def lowered(tokenizer: Tokenizer) -> Tokenizer:
+    before = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *before])
+    return tokenizer
+
+
+def ids(tokenizer: Tokenizer) -> list[list[int] | None]:
+    """Of the sentences; None where the vocabulary has no token for something and none for the unknown."""
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    found: list[list[int] | None] = []
+    for text in SENTENCES:
+        try:
+            found.append(tokenizer.encode(text).ids)
+        except Exception:  # noqa: BLE001 - tokenizers raises nothing else
+            found.append(None)
+    return found

@@ -1,0 +1,148 @@
+"""The frozen encoder in torch: a transformer cut to its first layers, pooling, the checkpoint's own last steps."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.utils import logging as transformers_logging
+
+from service.core.encoding.spec import EncoderSpec
+from service.core.errors import InvalidInput
+from service.modelling.encoder import architectures, checkpoint_config
+from service.modelling.encoder.checkpoint_config import Stated, tokenizer_json
+from service.modelling.encoder.checkpoints import Checkpoint, sha256_of
+from service.modelling.encoder.head import Module, build
+from service.modelling.encoder.pooling import LAYERS_NEEDED, NAMES, POOLER, POOLINGS, parts, pool
+
+__all__ = ["POOLINGS", "Encoder", "describe", "load"]
+
+transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+class Encoder(nn.Module):
+    """Token ids to one vector a text. Masked, deterministic, not normalized."""
+
+    def __init__(
+        self,
+        transformer: nn.Module,
+        pooling: str,
+        *,
+        token_types: bool,
+        positions: bool = False,
+        head: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.transformer = transformer
+        self.pooling = pooling
+        self.token_types = token_types
+        self.positions = positions
+        self.head = head or nn.Identity()
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
+        """(B, T) ids and mask (1: a token, 0: padding) -> (B, D)."""
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
+        if self.token_types:
+            inputs["token_type_ids"] = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
+        if self.positions:
+            inputs["position_ids"] = architectures.positions(attention_mask)
+        output = self.transformer(**inputs, output_hidden_states=True)
+        # The last of the recorded states may lack the norm behind the layers; without layers there are none.
+        hidden = (*(output.hidden_states or (None,))[:-1], output.last_hidden_state)
+        pooled = pool(self.pooling, hidden, attention_mask, getattr(output, "pooler_output", None))
+        vectors: Tensor = self.head(pooled)
+        return vectors
+
+
+def weights_digest(folder: Path, head: tuple[Module, ...] = ()) -> str:
+    """SHA-256 over the weight files' own hashes, and what identifies the modules behind the pooling."""
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise InvalidInput(
+            f"{folder} holds no *.safetensors weights; pickled weights are refused: load them where they may be "
+            "trusted, and save_pretrained writes safetensors"
+        )
+    digests = [*map(sha256_of, files), *(module.digest() for module in head)]
+    return hashlib.sha256(" ".join(digests).encode()).hexdigest()
+
+
+def describe(
+    checkpoint: Checkpoint, *, pooling: str | None, layers: int | None, max_length: int | None, prompt: str | None
+) -> EncoderSpec:
+    """Everything that decides what vector a text gets; unset options are read from the checkpoint.
+
+    Raises:
+        InvalidInput: the checkpoint cannot be exported, or an option does not fit it.
+    """
+    stated = checkpoint_config.read(checkpoint.folder)
+    config = architectures.configuration(stated.transformer)
+    depth = config.num_hidden_layers
+    if layers is not None and not 0 <= layers <= depth:
+        raise InvalidInput(f"--layers {layers}: this encoder has {depth} layers")
+    kept = depth if layers is None else layers
+    pooling = pooling or stated.pooling or "mean"
+    check_pooling(pooling, kept)
+    room = architectures.longest(config)
+    if max_length is None:
+        max_length = min(stated.max_length or room, room)
+    if not 3 <= max_length <= room:
+        raise InvalidInput(f"--max-length {max_length}: this encoder takes 3 to {room} tokens")
+    return EncoderSpec(
+        source=checkpoint.source,
+        weights=weights_digest(stated.transformer, stated.head),
+        tokenizer=hashlib.sha256(tokenizer_json(stated)).hexdigest(),
+        pooling=pooling,
+        layers=kept,
+        max_length=int(max_length),
+        prompt=prompt_of(stated, prompt),
+        precision="fp32",
+        dim=build(stated.head, config.hidden_size * len(parts(pooling)))[1],
+        pad_token_id=config.pad_token_id or 0,
+    )
+
+
+def check_pooling(pooling: str, layers: int) -> None:
+    for name in parts(pooling):
+        if name not in NAMES:
+            raise InvalidInput(f"--pooling {pooling!r}: one of {', '.join(NAMES)}, or several joined by +")
+        if layers < LAYERS_NEEDED.get(name, 0):
+            raise InvalidInput(f"--pooling {name} needs at least one layer, --layers {layers} leaves none")
+
+
+def prompt_of(stated: Stated, given: str | None) -> str:
+    prompt = stated.prompt if given is None else given
+    if prompt and not stated.whole_pooled:
+        raise InvalidInput(
+            "this checkpoint leaves the prompt's tokens out of its pooling (include_prompt: false), which cannot be "
+            "exported; --prompt '' exports it without prompts"
+        )
+    return prompt
+
+
+def prompts_of(stated: Stated) -> dict[str, str]:
+    """The named prompts a caller may ask for; none where their tokens would have to be left out of the pooling."""
+    return stated.prompts if stated.whole_pooled else {}
+
+
+def load(checkpoint: Checkpoint, spec: EncoderSpec) -> Encoder:
+    """The torch module behind a spec, in evaluation mode, float32.
+
+    Raises:
+        InvalidInput: the checkpoint lacks weights, or has no pooler where the pooling asks for one.
+    """
+    stated = checkpoint_config.read(checkpoint.folder)
+    transformer = architectures.load_transformer(stated.transformer, spec.layers, pooler=POOLER in parts(spec.pooling))
+    config: Any = transformer.config
+    head, _ = build(stated.head, config.hidden_size * len(parts(spec.pooling)))
+    return (
+        Encoder(
+            transformer,
+            spec.pooling,
+            token_types=getattr(config, "type_vocab_size", 0) > 1,
+            positions=architectures.FAMILIES[config.model_type].positions,
+            head=head,
+        )
+        .eval()
+        .requires_grad_(False)
+    )

@@ -1,0 +1,186 @@
+"""Encoder, pooling and calibrator exported as one ONNX graph whose calibrator weights can be overridden.
+
+The calibrator's tensors are graph *inputs* at export, and same-named initializers are attached afterwards:
+exported as parameters, the optimizer merged equal tensors and folded others away, so that overriding one
+moved several nodes and left `latent` silently wrong.
+"""
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime as ort
+import torch
+from onnx import numpy_helper
+from onnx.utils import Extractor
+from torch import Tensor, nn
+
+from service.adapters.encoder.onnx_engine import PREFIX, open_session
+from service.modelling.calibrator import Tensors, calibrate, identity
+from service.modelling.encoder.encoder import Encoder
+
+OPSET = 23  # the first with `Attention`, which ONNX Runtime runs fused
+PARITY = 1e-4  # largest difference torch ↔ ONNX, fp32
+PARITY_SHAPES = ((1, 5), (2, 3), (5, 40), (17, 9))  # (B, T); none is the traced one
+
+
+class CalibratedEncoder(nn.Module):
+    """Token ids and the calibrator's tensors to `pooled` and `latent`, both (B, D)."""
+
+    def __init__(self, encoder: Encoder, names: list[str]) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.names = names
+
+    def forward(self, ids: Tensor, mask: Tensor, types: Tensor, tensors: list[Tensor]) -> tuple[Tensor, Tensor]:
+        pooled = self.encoder(ids, mask, types if self.encoder.token_types else None)
+        return pooled, calibrate(pooled, dict(zip(self.names, tensors, strict=True)))
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """The exporter's progress and advice are for exporter authors."""
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
+
+
+def export_joined(encoder: Encoder, dim: int) -> onnx.ModelProto:
+    """The joined graph with identity weights: `latent` equals `pooled` until weights are passed."""
+    weights = identity(dim)
+    ids = torch.tensor([[2, 3, 4, 5, 6, 7, 8], [2, 3, 4, 5, 0, 0, 0], [2, 3, 0, 0, 0, 0, 0]])
+    inputs = ["input_ids", "attention_mask", "token_type_ids"]
+    dynamic = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    with quiet(), torch.no_grad():
+        program = torch.onnx.export(
+            CalibratedEncoder(encoder, list(weights)),
+            (ids, (ids > 0).long(), torch.zeros_like(ids), list(weights.values())),
+            dynamo=True,
+            verbose=False,
+            opset_version=OPSET,
+            input_names=inputs + [PREFIX + name for name in weights],
+            output_names=["pooled", "latent"],
+            dynamic_shapes=(dynamic, dynamic, dynamic, [None] * len(weights)),
+        )
+    assert program is not None  # noqa: S101 - only the legacy exporter returns None
+    model = program.model_proto
+    name_axes(model)
+    model.graph.initializer.extend(
+        numpy_helper.from_array(tensor.numpy(), PREFIX + name) for name, tensor in weights.items()
+    )
+    if not encoder.token_types:
+        (unused,) = (i for i in model.graph.input if i.name == "token_type_ids")
+        model.graph.input.remove(unused)
+    onnx.checker.check_model(model, full_check=True)
+    return model
+
+
+def name_axes(model: onnx.ModelProto) -> None:
+    """The exporter's invented axis names become `batch` and `length`."""
+    for value in [*model.graph.input, *model.graph.output]:
+        for size, name in zip(value.type.tensor_type.shape.dim, ("batch", "length"), strict=False):
+            if size.dim_param:
+                size.dim_param = name
+
+
+def cut(model: onnx.ModelProto) -> tuple[onnx.ModelProto, onnx.ModelProto]:
+    """The encoder (→ pooled) and the calibrator (pooled and weights → latent) out of the joined graph."""
+    names = [value.name for value in model.graph.input]
+    weights = [name for name in names if name.startswith(PREFIX)]
+    extractor = Extractor(model)
+    encoder = extractor.extract_model([name for name in names if name not in weights], ["pooled"])
+    calibrator = extractor.extract_model(["pooled", *weights], ["latent"])
+    return encoder, calibrator
+
+
+def with_weights(model: onnx.ModelProto, weights: dict[str, npt.NDArray[np.generic]]) -> onnx.ModelProto:
+    """A standalone graph with these calibrator weights baked in; they are no inputs any more."""
+    baked = onnx.ModelProto()
+    baked.CopyFrom(model)
+    inputs = [value for value in baked.graph.input if not value.name.startswith(PREFIX)]
+    del baked.graph.input[:]
+    baked.graph.input.extend(inputs)
+    for initializer in baked.graph.initializer:
+        if initializer.name.startswith(PREFIX):
+            value = weights[initializer.name.removeprefix(PREFIX)]
+            initializer.CopyFrom(numpy_helper.from_array(value, initializer.name))
+    onnx.checker.check_model(baked, full_check=True)
+    return baked
+
+
+def random_weights(dim: int, seed: int) -> dict[str, Tensor]:
+    """Every calibrator tensor replaced by a random one: the weights of the parity check."""
+    generator = torch.Generator().manual_seed(seed)
+    weights = {}
+    for name, tensor in identity(dim).items():
+        if name.endswith("permutation"):
+            weights[name] = torch.randperm(len(tensor), generator=generator)
+        else:
+            weights[name] = tensor + 0.5 * torch.randn(tensor.shape, generator=generator) / tensor.shape[0] ** 0.5
+    return weights
+
+
+def runs(session: ort.InferenceSession, dim: int, vocabulary: int) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensors]]:
+    """Random ids and masks at untraced shapes, padded, and what the graph makes of them with random weights.
+
+    Yields ids, mask, found (2, B, D) and the calibrator's weights.
+
+    Raises:
+        ArithmeticError: `pooled` is moved by the calibrator's weights.
+    """
+    weights = random_weights(dim, seed=0)
+    overrides = {PREFIX + name: tensor.numpy() for name, tensor in weights.items()}
+    names = {value.name for value in session.get_inputs()}
+    generator = torch.Generator().manual_seed(1)
+    for batch, length in PARITY_SHAPES:
+        ids = torch.randint(5, vocabulary, (batch, length), generator=generator)
+        mask = torch.ones_like(ids)
+        mask[batch // 2, length // 2 + 1 :] = 0
+        all_feeds = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
+        feeds = {name: tensor.numpy() for name, tensor in all_feeds.items() if name in names}
+        found = session.run(["pooled", "latent"], feeds | overrides)
+        if not np.array_equal(found[0], session.run(["pooled"], feeds)[0]):
+            raise ArithmeticError("the calibrator's weights changed `pooled`")
+        yield ids, mask, torch.from_numpy(np.stack(found)), weights
+
+
+def check_parity(encoder: Encoder, path: Path, dim: int) -> float:
+    """Largest difference torch ↔ ONNX of both outputs.
+
+    Raises:
+        ArithmeticError: above 1e-4, or `pooled` moved by the calibrator's weights.
+    """
+    vocabulary: int = encoder.transformer.config.vocab_size  # type: ignore[union-attr, assignment]
+    differences = []
+    for ids, mask, found, weights in runs(open_session(path, ["CPUExecutionProvider"], 0), dim, vocabulary):
+        joined = CalibratedEncoder(encoder, list(weights))
+        with torch.no_grad():
+            expected = torch.stack(joined(ids, mask, torch.zeros_like(ids), list(weights.values())))
+        differences.append(float((expected - found).abs().max()))
+    return within_parity(differences)
+
+
+def check_latents(path: Path, dim: int) -> float:
+    """The same of the calibrator alone, behind an encoder of another precision: torch is given the graph's `pooled`."""
+    differences = []
+    for _, _, (pooled, latent), weights in runs(open_session(path, ["CPUExecutionProvider"], 0), dim, vocabulary=100):
+        with torch.no_grad():
+            differences.append(float((calibrate(pooled, weights) - latent).abs().max()))
+    return within_parity(differences)
+
+
+def within_parity(differences: list[float]) -> float:
+    worst = float(np.max(differences))  # NaN stays NaN, and fails below
+    if not worst <= PARITY:
+        raise ArithmeticError(f"torch and ONNX differ by {worst:.1e} (limit {PARITY:.0e})")
+    return worst

@@ -1,0 +1,344 @@
+"""Encoders at a lower precision: how they are made, and what they must show before they may be chosen.
+
+int8 quantizes the inputs of matrix products to 8 bits with fixed ranges and the weights to 7 bits a column (7, because
+processors without VNNI add pairs of products in 16 bits; so every x64 processor computes the same integers). What a
+product gives stays float. Ranges are fixed, so that no text changes another's score: ONNX Runtime's dynamic
+quantization takes one range for the whole batch. Before, each channel's range is moved into the weights in part
+(SmoothQuant: Xiao et al., ICML 2023, equation 4): activations have a few channels far larger than the others.
+"""
+
+import hashlib
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import compose, helper, numpy_helper
+from onnxruntime.quantization import (
+    CalibrationDataReader,
+    CalibrationMethod,
+    QuantFormat,
+    QuantType,
+    quantize_dynamic,
+    quantize_static,
+)
+
+from service.adapters.encoder.onnx_engine import Feeds, OnnxEncoder
+from service.core.arrays import Vectors
+from service.core.errors import InvalidInput
+from service.core.scoring.similarity import cosine
+
+SENTENCES = 512  # that ranges are taken from
+TRIED = 256  # of them, that precisions are compared on
+STRENGTHS = (0.7, 0.8, 0.9)  # of smoothing: the share of a channel's range that moves into the weights
+FASTER = 1.1  # times fp32, below which a lower precision is not worth its loss
+MOST_SHIFT = 1e-3  # of a cosine, by what shares its batch
+MOST_LOST = 0.3  # points of mean Spearman on labelled sets
+MOST_MOVED = 0.01  # mean change of a cosine, where there are no labels to tell what it costs
+LONGEST = 64  # tokens of the texts that ranges are taken from; longer ones add time and no range
+
+Ids = list[list[int]]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A precision and what it showed beside fp32."""
+
+    name: str
+    speed: float  # sentences/s, fp32 = 1
+    shift: float  # largest change of a cosine by what shares its batch
+    moved: float  # mean change of a cosine against fp32
+    lost: float | None  # points of mean Spearman; None without labelled sets
+
+    @property
+    def refused(self) -> str:
+        """Why it may not be chosen; empty where it may."""
+        if self.shift > MOST_SHIFT:
+            return f"a score moves by {self.shift:.1e} with what shares its batch (limit {MOST_SHIFT:.0e})"
+        if self.lost is not None and self.lost > MOST_LOST:
+            return f"{self.lost:.2f} points of mean Spearman lost (limit {MOST_LOST})"
+        if self.lost is None and self.moved > MOST_MOVED:
+            return f"cosines move by {self.moved:.3f} on average (limit {MOST_MOVED}, without labelled sets)"
+        if self.speed < FASTER:
+            return f"{self.speed:.2f} times as fast as fp32 (at least {FASTER} to be worth it)"
+        return ""
+
+
+class Calibration(CalibrationDataReader):  # type: ignore[misc]
+    """Sentences one by one: padding must not enter the ranges."""
+
+    def __init__(self, feeds: Sequence[Feeds]) -> None:
+        self._feeds = iter(feeds)
+
+    def get_next(self) -> Feeds | None:
+        return next(self._feeds, None)
+
+
+def channel_ranges(model: onnx.ModelProto, names: Sequence[str], feeds: Sequence[Feeds]) -> dict[str, Vectors]:
+    """Largest magnitude of each channel (last axis) of the named tensors."""
+    watched = onnx.ModelProto()
+    watched.CopyFrom(model)
+    watched.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in names)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "watched.onnx"
+        onnx.save(watched, path)
+        session = OnnxEncoder(path, ["CPUExecutionProvider"], 0).session
+    ranges: dict[str, Vectors] = {}
+    for feed in feeds:
+        for name, value in zip(names, session.run(list(names), feed), strict=True):
+            largest = np.abs(value).reshape(-1, value.shape[-1]).max(0)
+            ranges[name] = np.maximum(ranges[name], largest) if name in ranges else largest
+    return ranges
+
+
+def smoothed(model: onnx.ModelProto, ranges: dict[str, Vectors], strength: float) -> onnx.ModelProto:
+    """The same function, with part of each channel's range moved from activations into weights."""
+    moved = onnx.ModelProto()
+    moved.CopyFrom(model)
+    matrices = {tensor.name: tensor for tensor in moved.graph.initializer}
+    nodes: list[onnx.NodeProto] = []
+    groups = weight_products(moved)
+    scaled: dict[str, str] = {}
+    for node in moved.graph.node:
+        group = groups.get(node.input[0], []) if node.input else []
+        if any(node is one for one in group):
+            name = node.input[0]
+            if name not in scaled:
+                weights = [numpy_helper.to_array(matrices[one.input[1]]) for one in group]
+                largest = np.max([np.abs(weight).max(1) for weight in weights], 0).clip(1e-5)
+                factor = (ranges[name].clip(1e-5) ** strength / largest ** (1 - strength)).astype(np.float32)
+                for one, weight in zip(group, weights, strict=True):
+                    matrices[one.input[1]].CopyFrom(numpy_helper.from_array(weight * factor[:, None], one.input[1]))
+                scaled[name] = f"{name}.smoothed"
+                moved.graph.initializer.append(numpy_helper.from_array(1 / factor, f"{name}.smoothing"))
+                nodes.append(helper.make_node("Mul", [name, f"{name}.smoothing"], [scaled[name]]))
+            node.input[0] = scaled[name]
+        nodes.append(node)
+    del moved.graph.node[:]
+    moved.graph.node.extend(nodes)
+    return moved
+
+
+def quantized(model: onnx.ModelProto, feeds: Sequence[Feeds]) -> onnx.ModelProto:
+    """Products with constant matrices on 8-bit integers, their results left in float."""
+    products = [node.name for group in weight_products(model).values() for node in group]
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder) / "source.onnx", Path(folder) / "target.onnx"
+        onnx.save(model, source)
+        quantize_static(
+            source,
+            target,
+            Calibration(feeds),
+            quant_format=QuantFormat.QDQ,
+            op_types_to_quantize=["MatMul"],
+            nodes_to_quantize=products,
+            per_channel=True,
+            reduce_range=True,
+            activation_type=QuantType.QUInt8,
+            weight_type=QuantType.QInt8,
+            calibrate_method=CalibrationMethod.MinMax,
+            extra_options={"OpTypesToExcludeOutputQuantization": ["MatMul"]},
+        )
+        return onnx.load(target)
+
+
+def dynamic(model: onnx.ModelProto) -> onnx.ModelProto:
+    """ONNX Runtime's dynamic quantization, to be compared with: its ranges are those of the batch."""
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder) / "source.onnx", Path(folder) / "target.onnx"
+        onnx.save(model, source)
+        quantize_dynamic(source, target, op_types_to_quantize=["MatMul"], per_channel=True, weight_type=QuantType.QInt8)
+        return onnx.load(target)
+
+
+def half(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Weights and activations in 16 bits, ids in and float32 vectors out; for GPUs."""
+    from onnxruntime.transformers.float16 import convert_float_to_float16  # noqa: PLC0415 - drags much along
+
+    converted: onnx.ModelProto = convert_float_to_float16(model, keep_io_types=True)
+    return converted
+
+
+def join(encoder: onnx.ModelProto, calibrator: onnx.ModelProto) -> onnx.ModelProto:
+    """One graph again: token ids and the calibrator's weights to pooled and latent.
+
+    Both were cut from one graph and may have kept copies of the same constants: the calibrator's are renamed.
+    """
+    calibrator = renamed(calibrator, edges(encoder) - {"pooled"})
+    versions = {entry.domain: entry.version for model in (encoder, calibrator) for entry in model.opset_import}
+    for model in (encoder, calibrator):
+        del model.opset_import[:]
+        model.opset_import.extend(helper.make_opsetid(domain, version) for domain, version in versions.items())
+        model.ir_version = max(encoder.ir_version, calibrator.ir_version)
+    joined = compose.merge_models(
+        encoder, calibrator, io_map=[("pooled", "pooled")], inputs=None, outputs=["pooled", "latent"]
+    )
+    onnx.checker.check_model(joined)
+    return joined
+
+
+def edges(model: onnx.ModelProto) -> set[str]:
+    """All names that values have in a graph."""
+    graph = model.graph
+    values = {value.name for value in (*graph.input, *graph.output, *graph.value_info, *graph.initializer)}
+    return values | {name for node in graph.node for name in (*node.input, *node.output)} - {""}
+
+
+def renamed(model: onnx.ModelProto, taken: set[str]) -> onnx.ModelProto:
+    """The same graph without values of the names that are taken."""
+    fresh = onnx.ModelProto()
+    fresh.CopyFrom(model)
+    new = {name: f"calibrator/{name}" for name in edges(model) & taken}
+    del fresh.graph.value_info[:]  # hints of shapes; they may name what is an output elsewhere
+    for value in fresh.graph.initializer:
+        value.name = new.get(value.name, value.name)
+    for node in fresh.graph.node:
+        node.name = f"calibrator/{node.name}"
+        for names in (node.input, node.output):
+            names[:] = [new.get(name, name) for name in names]
+    return fresh
+
+
+def fingerprint(model: onnx.ModelProto) -> str:
+    """Of the numbers in a graph: ranges depend on the text they were taken from, and decide what vector a text gets."""
+    tensors = sorted((tensor.name, numpy_helper.to_array(tensor).tobytes()) for tensor in model.graph.initializer)
+    digest = hashlib.sha256()
+    for name, content in tensors:
+        digest.update(name.encode() + b"\0" + content)
+    return digest.hexdigest()[:12]
+
+
+class Bench:
+    """Compares encoder graphs with the fp32 one on the same token ids."""
+
+    def __init__(self, fp32: onnx.ModelProto, ids: Ids, score: Callable[[OnnxEncoder], float] | None) -> None:
+        self.ids, self.score = ids, score
+        self.fp32 = self.open(fp32)
+        self.cosines = self.pairs(self.alone(self.fp32))
+        self.reference = score(self.fp32) if score else None
+
+    @staticmethod
+    def open(model: onnx.ModelProto) -> OnnxEncoder:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "encoder.onnx"
+            onnx.save(model, path)
+            return OnnxEncoder(path, ["CPUExecutionProvider"], 1)
+
+    def alone(self, encoder: OnnxEncoder) -> Vectors:
+        return np.concatenate([encoder([row]) for row in self.ids])
+
+    def together(self, encoder: OnnxEncoder, size: int = 32) -> Vectors:
+        """In batches, padded to the longest of them."""
+        return np.concatenate([encoder(self.ids[i : i + size]) for i in range(0, len(self.ids), size)])
+
+    @staticmethod
+    def pairs(vectors: Vectors) -> npt.NDArray[np.float32]:
+        """Cosines of neighbours."""
+        return cosine(vectors[:-1], vectors[1:])
+
+    def moved(self, encoder: OnnxEncoder) -> float:
+        return float(np.abs(self.pairs(self.alone(encoder)) - self.cosines).mean())
+
+    def speed(self, encoder: OnnxEncoder, rounds: int = 7) -> float:
+        """Against fp32 on the texts in batches of 8; the median of rounds taken in turn."""
+        batches = [encoder.prepare(self.ids[i : i + 8]) for i in range(0, min(len(self.ids), 128), 8)]
+
+        def seconds(one: OnnxEncoder) -> float:
+            began = time.perf_counter()
+            for batch in batches:
+                one.run(batch)
+            return time.perf_counter() - began
+
+        seconds(encoder), seconds(self.fp32)
+        return float(np.median([seconds(self.fp32) / seconds(encoder) for _ in range(rounds)]))
+
+    def trial(self, name: str, model: onnx.ModelProto) -> Trial:
+        encoder = self.open(model)
+        alone = self.pairs(self.alone(encoder))
+        shift = float(np.abs(alone - self.pairs(self.together(encoder))).max())
+        moved = float(np.abs(alone - self.cosines).mean())
+        trial = Trial(name, self.speed(encoder), shift, moved, lost=None)
+        if self.score is None or self.reference is None or trial.shift > MOST_SHIFT:  # the sets take minutes
+            return trial
+        return replace(trial, lost=self.reference - self.score(encoder))
+
+
+def int8(model: onnx.ModelProto, feeds: Sequence[Feeds], bench: Bench, say: Callable[[str], None]) -> onnx.ModelProto:
+    """Smoothed as much as moves cosines least on the texts, and quantized.
+
+    Raises:
+        InvalidInput: there is nothing to quantize: no layers are left.
+    """
+    model = separated(model)
+    if not weight_products(model):
+        raise InvalidInput("--precision int8: this encoder multiplies by no constant matrix, so nothing would change")
+    ranges = channel_ranges(model, list(weight_products(model)), feeds)
+    best: tuple[float, onnx.ModelProto] | None = None
+    for strength in STRENGTHS:
+        candidate = quantized(smoothed(model, ranges, strength), feeds)
+        moved = bench.moved(bench.open(candidate))
+        say(f"int8, smoothing {strength}: cosines move by {moved:.4f} on average")
+        if best is None or moved < best[0]:
+            best = moved, candidate
+    assert best is not None  # noqa: S101 - there are strengths
+    return best[1]
+
+
+def weight_products(model: onnx.ModelProto) -> dict[str, list[onnx.NodeProto]]:
+    """Products with a constant matrix, by the activation they share: queries, keys and values have one."""
+    matrices = {tensor.name for tensor in model.graph.initializer if len(tensor.dims) == 2}
+    found: dict[str, list[onnx.NodeProto]] = {}
+    for node in model.graph.node:
+        if node.op_type == "MatMul" and node.input[1] in matrices:
+            found.setdefault(node.input[0], []).append(node)
+    return found
+
+
+def separated(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The same function, each product with a constant matrix a MatMul on a matrix of its own.
+
+    GPT-2's layers are Gemm; ALBERT's share their matrices, and smoothing one of them for one place would change all.
+    """
+    matrices = {tensor.name: tensor for tensor in model.graph.initializer if len(tensor.dims) == 2}
+    apart = onnx.ModelProto()
+    apart.CopyFrom(model)
+    nodes: list[onnx.NodeProto] = []
+    taken: set[str] = set()
+    for node in apart.graph.node:
+        turned = transposed(node) if node.op_type in ("MatMul", "Gemm") and node.input[1] in matrices else None
+        if turned is None:
+            nodes.append(node)
+            continue
+        name = node.input[1]
+        if name in taken or turned:
+            node.input[1] = f"{name}.{len(nodes)}"
+            matrix = numpy_helper.to_array(matrices[name])
+            own = np.ascontiguousarray(matrix.T) if turned else matrix
+            apart.graph.initializer.append(numpy_helper.from_array(own, node.input[1]))
+        taken.add(name)
+        nodes.extend([node] if node.op_type == "MatMul" else product_and_sum(node))
+    del apart.graph.node[:]
+    apart.graph.node.extend(nodes)
+    return apart
+
+
+def transposed(node: onnx.NodeProto) -> bool | None:
+    """Whether the product takes its matrix transposed; None where it scales, or turns its input: no linear layer."""
+    given = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+    if given.get("alpha", 1.0) != 1 or given.get("beta", 1.0) != 1 or given.get("transA", 0):
+        return None
+    return bool(given.get("transB", 0))
+
+
+def product_and_sum(gemm: onnx.NodeProto) -> list[onnx.NodeProto]:
+    if len(gemm.input) < 3 or not gemm.input[2]:
+        return [helper.make_node("MatMul", gemm.input[:2], gemm.output, name=gemm.name)]
+    product = f"{gemm.output[0]}.product"
+    return [
+        helper.make_node("MatMul", gemm.input[:2], [product], name=gemm.name),
+        helper.make_node("Add", [product, gemm.input[2]], gemm.output),
+    ]

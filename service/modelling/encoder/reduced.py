@@ -1,0 +1,143 @@
+"""`isosim export --precision`: a lower precision beside the fp32 encoder, tried before it is taken."""
+
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from service.adapters.encoder import probe
+from service.adapters.encoder.onnx_engine import OnnxEncoder
+from service.adapters.encoder.store import CALIBRATOR, ENCODER, JOINED, TOKENIZER, EncoderArtifact, EncoderStore
+from service.adapters.encoder.tokenizer import FastTokenizer
+from service.adapters.storage.artifacts import verified
+from service.core.errors import InvalidInput
+from service.core.scoring.similarity import cosine
+from service.measurements.sts import read_sets, read_text, spearman
+from service.modelling.encoder import precision
+from service.modelling.encoder.export import check_latents
+from service.modelling.encoder.precision import Bench, Trial
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a precision is tried on."""
+
+    text: Path | None  # sentences, one a line; None: Python's own documentation
+    sts: Path | None  # folder with the labelled sets; None: cosines must stay where they are
+
+
+def texts_of(file: Path | None) -> list[str]:
+    """Sentences that ranges are taken from: a sample of the file's, or of the language reference every Python has."""
+    if file is not None:
+        sentences = read_text(file)
+    else:
+        from pydoc_data.topics import topics  # noqa: PLC0415 - half a megabyte of English
+
+        prose = re.sub(r"\s+", " ", " ".join(topics.values()))
+        sentences = sorted({sentence for sentence in re.split(r"(?<=[.:])\s", prose) if len(sentence) > 20})
+    if len(sentences) < precision.SENTENCES:
+        raise InvalidInput(f"--text has {len(sentences)} sentences, at least {precision.SENTENCES} are needed")
+    rows = np.random.default_rng(0).choice(len(sentences), precision.SENTENCES, replace=False)
+    return [sentences[row] for row in rows]
+
+
+def mean_spearman(folder: Path, tokenize: FastTokenizer) -> Callable[[OnnxEncoder], float]:
+    """Mean over the labelled sets (all), × 100, of an encoder's cosines."""
+    sets = {
+        name: (
+            [text for pairs in files for text in pairs.left],
+            [text for pairs in files for text in pairs.right],
+            np.concatenate([pairs.gold for pairs in files]),
+        )
+        for name, files in read_sets(folder).items()
+    }
+    texts = sorted({text for left, right, _ in sets.values() for text in (*left, *right)}, key=len)
+    row = {text: number for number, text in enumerate(texts)}
+    ids = [tokens.ids for tokens in tokenize(texts, "right")]
+
+    def score(encoder: OnnxEncoder) -> float:
+        vectors = np.concatenate([encoder(ids[start : start + 16]) for start in range(0, len(ids), 16)])
+
+        def side(side: list[str]) -> np.ndarray:
+            return vectors[[row[text] for text in side]]
+
+        return float(np.mean([spearman(cosine(side(a), side(b)), gold) for a, b, gold in sets.values()]))
+
+    return score
+
+
+def export_reduced(
+    store: Path, fp32: EncoderArtifact, wanted: str, evidence: Evidence, say: Say
+) -> EncoderArtifact | None:
+    """Adds the fp32 encoder at precision `wanted` (int8, fp16 or auto) to the store; None where none may be chosen.
+
+    `auto` takes the fastest that passes; a precision asked for by name is written whatever it shows, and says so.
+
+    Raises:
+        InvalidInput: too few sentences, or a labelled set is missing.
+        ArithmeticError: the calibrator does not compute behind it what torch computes.
+    """
+    verified(fp32.folder, JOINED)
+    tokenize = FastTokenizer(fp32.tokenizer, fp32.spec.max_length)
+    ids = [tokens.ids[: precision.LONGEST] for tokens in tokenize(texts_of(evidence.text), "right")]
+    score = None if evidence.sts is None else mean_spearman(evidence.sts, tokenize)
+    model = onnx.load(fp32.encoder)
+    say("measuring fp32")
+    bench = Bench(model, ids[: precision.TRIED], score)
+    candidates = {"fp16": precision.half} if wanted == "fp16" else {
+        "int8": lambda m: precision.int8(m, [bench.fp32.prepare([row]) for row in ids], bench, say),
+        **({"int8 with the batch's ranges": precision.dynamic} if wanted == "auto" else {}),
+    }  # fmt: skip
+    trials: list[tuple[Trial, onnx.ModelProto]] = []
+    for name, make in candidates.items():
+        reduced = make(model)
+        trial = bench.trial(name, reduced)
+        say(describe(trial))
+        trials.append((trial, reduced))
+    passed = [pair for pair in trials if wanted != "auto" or not pair[0].refused]
+    if not passed:
+        say("fp32 stays: no lower precision passed")
+        return None
+    trial, reduced = max(passed, key=lambda pair: pair[0].speed)
+    facts: dict[str, object] = {"trials": [asdict(one) | {"refused": one.refused} for one, _ in trials]}
+    return publish(store, fp32, trial.name, reduced, facts, say)
+
+
+def describe(trial: Trial) -> str:
+    lost = "" if trial.lost is None else f", {trial.lost:+.2f} points of mean Spearman lost"
+    verdict = f"refused: {trial.refused}" if trial.refused else "passes"
+    return (
+        f"{trial.name}: {trial.speed:.2f} × fp32, scores move by {trial.shift:.0e} with the batch and by "
+        f"{trial.moved:.4f} on average against fp32{lost}: {verdict}"
+    )
+
+
+def publish(
+    store: Path, fp32: EncoderArtifact, name: str, reduced: onnx.ModelProto, facts: dict[str, object], say: Say
+) -> EncoderArtifact:
+    """Writes the three graphs; the calibrator is fp32's."""
+    spec = replace(fp32.spec, precision=f"{name}-{precision.fingerprint(reduced)}")
+    artifact_id = f"{fp32.id}-{name}"
+    encoders = EncoderStore(store)
+    if encoders.has(artifact_id, spec.digest):
+        say(f"encoder {artifact_id} ({spec.digest[:12]}) is there already")
+        return encoders.find(f"{artifact_id}@{spec.digest}")
+    calibrator = onnx.load(fp32.calibrator)
+
+    def write(folder: Path) -> dict[str, object]:
+        onnx.save(reduced, folder / ENCODER)
+        onnx.save(calibrator, folder / CALIBRATOR)
+        onnx.save(precision.join(reduced, calibrator), folder / JOINED)
+        shutil.copyfile(fp32.tokenizer, folder / TOKENIZER)
+        kept = {"licence": fp32.licence, "prompts": dict(fp32.prompts)}
+        return {**facts, **kept, "parity": check_latents(folder / JOINED, spec.dim), "probe": probe.take(folder, spec)}
+
+    artifact = encoders.add(artifact_id, spec, write)
+    say(f"encoder {artifact_id} is in {artifact.folder}")
+    return artifact

@@ -1,0 +1,149 @@
+"""One event, one line: JSON for machines, words for a terminal."""
+
+import logging
+import re
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from types import MappingProxyType, TracebackType
+
+import orjson
+
+from service.core.errors import Conflict, IsosimError, NotReady, Unavailable
+
+Facts = Mapping[str, object]
+Render = Callable[[float, str, str, str, Facts], bytes]
+
+MESSAGE = 2000  # characters of a message; a line stays within what a pipe takes in one piece
+CONTROL = re.compile(r"(\x1b\[[0-9;]*m)|[\x00-\x1f\x7f\x85\u2028\u2029]")
+
+# What every line written meanwhile says beside its own: the request's id, the job's, the trace's.
+about: ContextVar[Facts] = ContextVar("about", default=MappingProxyType({}))
+
+
+def as_json(at: float, level: str, logger: str, message: str, facts: Facts) -> bytes:
+    """`at`: s since the epoch. Times are RFC 3339 in UTC; what JSON does not know becomes a string."""
+    when = datetime.fromtimestamp(at, UTC)
+    line = {"time": when, "level": level, "logger": logger, "message": message, **facts}
+    options = orjson.OPT_UTC_Z | orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS
+    try:
+        return orjson.dumps(line, default=str, option=options)
+    except (TypeError, UnicodeError, RecursionError):  # half of a surrogate pair, or a value that will not be a string
+        plain = {"time": when, "level": level, "logger": logger, "message": "a line could not be written"}
+        return orjson.dumps(plain, option=options)
+
+
+def as_text(at: float, level: str, logger: str, message: str, facts: Facts) -> bytes:
+    """`12:00:00 INFO    isosim: ready  seconds=1.7`; a stack below it, a frame a line."""
+    when = datetime.fromtimestamp(at).astimezone().strftime("%H:%M:%S")
+    stack = facts.get("stack")
+    rest = "".join(f"  {key}={one_line(str(value))}" for key, value in facts.items() if key != "stack")
+    below = "".join(f"\n    {one_line(str(frame))}" for frame in stack) if isinstance(stack, list) else ""
+    return f"{when} {level.upper():<7} {logger}: {one_line(message)}{rest}{below}\n".encode(errors="replace")
+
+
+def one_line(text: str) -> str:
+    """Colours go, and what would begin another line or move the cursor is a space."""
+    return CONTROL.sub(lambda match: "" if match[1] else " ", text).strip()
+
+
+class LineHandler(logging.Handler):
+    """Logging's records as lines. Rendered by whoever logs, so that a line knows its request."""
+
+    def __init__(self, render: Render, write: Callable[[bytes], None]) -> None:
+        super().__init__()
+        self.render, self.write = render, write
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            logger = LOGGERS.get(record.name, record.name)
+            line = self.render(record.created, record.levelname.lower(), logger, *said(record))
+        except Exception as error:  # noqa: BLE001 - logging's own answer prints the arguments
+            facts = {"error": type(error).__name__, "from": f"{record.pathname}:{record.lineno}"}
+            line = self.render(record.created, "error", "isosim", "a line could not be made", facts)
+        self.write(line)
+
+
+LOGGERS = {"uvicorn.error": "uvicorn"}  # where uvicorn says everything, errors or not
+
+
+def said(record: logging.LogRecord) -> tuple[str, Facts]:
+    """A record's message and facts; `extra={"facts": {…}}` gives facts of its own."""
+    facts: dict[str, object] = {**about.get(), **getattr(record, "facts", {})}
+    message, found = without_words(record.getMessage())
+    if record.name == "asyncio":  # the lines below the first are the repr of a task, with its exception's words
+        message = message.partition("\n")[0]
+    facts |= found
+    if record.exc_info and record.exc_info[1] is not None:
+        facts |= told(record.exc_info[1])
+    return one_line(message)[:MESSAGE], facts
+
+
+FRAMES = 40  # the innermost are told; a recursion has a thousand
+# Ours whose words speak of the store, of jobs and of parts that are away; others quote what a caller sent.
+OURS: tuple[type[IsosimError], ...] = (Unavailable, NotReady, Conflict)
+FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>[\w.<>]+)')
+RAISED = re.compile(r"[A-Za-z_][\w.]*")
+TRACEBACK = "Traceback (most recent call last)"
+
+
+def name(kind: type[BaseException]) -> str:
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def summary(error: BaseException) -> str:
+    """The type, and words only where they are the operating system's or ours and quote nobody."""
+    words = ""
+    if isinstance(error, OSError) and isinstance(error.strerror, str) and isinstance(error.errno, int):
+        words = error.strerror
+    elif isinstance(error, OURS):
+        words = str(error)
+    return name(type(error)) + (f": {words}" if words else "")
+
+
+def frames(trace: TracebackType | None) -> list[str]:
+    """`file:line function`, the innermost last."""
+    found = [f"{frame.f_code.co_filename}:{line} {frame.f_code.co_name}" for frame, line in traceback.walk_tb(trace)]
+    return found[-FRAMES:]
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """What it was raised from, or while handling, or stands for as a group; each once."""
+    seen = {id(error)}
+    waiting = [error]
+    while waiting:
+        one = waiting.pop(0)
+        behind = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
+        inner = one.exceptions if isinstance(one, BaseExceptionGroup) else ()
+        for other in (behind, *inner):
+            if other is not None and id(other) not in seen:
+                seen.add(id(other))
+                waiting.append(other)
+                yield other
+
+
+def told(error: BaseException) -> dict[str, object]:
+    """The facts of a line about an exception."""
+    facts: dict[str, object] = {"error": summary(error), "stack": frames(error.__traceback__)}
+    behind = [f"{summary(one)} at {(frames(one.__traceback__) or ['?'])[-1]}" for one in causes(error)]
+    if behind:
+        facts["caused_by"] = behind
+    return facts
+
+
+def without_words(message: str) -> tuple[str, dict[str, object]]:
+    """A message some library wrote a traceback into: what stands before it, and what may be told of the last one."""
+    before, found, _ = message.partition(TRACEBACK)
+    if not found:
+        return message, {}
+    stack: list[str] = []
+    raised = None
+    for line in message.rpartition(TRACEBACK)[2].splitlines()[1:]:
+        if not line.startswith(" "):  # below the frames, at the margin: the exception, then its words
+            raised = RAISED.match(line)
+            break
+        if frame := FRAME.fullmatch(line):
+            stack.append(f"{frame['file']}:{frame['line']} {frame['function']}")
+    facts: dict[str, object] = {"error": raised[0] if raised else "Exception", "stack": stack[-FRAMES:]}
+    return before.strip().rstrip(":") or "an exception was not handled", facts

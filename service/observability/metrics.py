@@ -1,0 +1,288 @@
+"""Every Prometheus series of the service, in base units, with bounded labels, there from the start."""
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+from prometheus_client import generate_latest as _generate
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.gc_collector import GCCollector
+from prometheus_client.metrics_core import Metric
+from prometheus_client.platform_collector import PlatformCollector
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+from service import __version__
+from service.core.encoding.batching import BatchStats
+from service.core.encoding.embedding import CacheLookup, Timings
+from service.core.jobs.job import Job, Status
+from service.core.scoring.calibration import Calibration
+from service.core.scoring.drift import Drift
+from service.migration.comparison import RATES, Batch
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.035, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+TEXTS = (1, 2, 4, 8, 16, 32, 64, 128)
+TOKENS = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+JOB_SECONDS = (1, 5, 15, 60, 300, 900, 3600, 14400)  # the last is the default job_timeout
+STAGES = ("cache", "tokenization", "queue", "inference", "calibration")
+ENDS = (Status.SUCCEEDED, Status.FAILED, Status.CANCELLED, Status.INTERRUPTED)
+DRIFT = {
+    "out_of_domain_ratio": "Share of the texts last asked about that are flagged; 0.01 is what the domain's own gives",
+    "distance_mean": "Mean of log ||z||^2 over them, in standard deviations of the domain's own text",
+    "distance_spread": "Standard deviation of log ||z||^2 over them; 1 for the domain's own text",
+    "score_stability_index": "PSI of the similarities last served against the first of the version; 0.25 is a shift",
+}
+LIMITS = ("rate", "concurrent")
+CLOSED = ("headers", "body", "reading", "room", "full")  # too slow or too large; too slow; too slow; see http_protocol
+DIFFERENCES = (1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3)  # of percentiles, which lie in 0–1
+DROPPED = ("full", "busy", "failed")  # too many wait; requests left no moment; an error
+MAX_DOMAINS = 500  # champion series; domains beyond it are served all the same, but have none
+
+
+class Reading(Collector):
+    """A number somebody else keeps, read when it is asked for; no series where there is nothing to read."""
+
+    def __init__(self, family: Callable[..., Metric], name: str, text: str, registry: CollectorRegistry) -> None:
+        self.family, self.name, self.text = family, name, text
+        self.read: Callable[[], float | None] = lambda: None
+        registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        found = self.read()
+        yield self.family(self.name, self.text, **({} if found is None else {"value": found}))
+
+
+class Metrics:
+    """One registry an app, so that two apps in a process do not meet."""
+
+    def __init__(self) -> None:
+        r = self.registry = CollectorRegistry()
+        ProcessCollector(registry=r)
+        PlatformCollector(registry=r)
+        GCCollector(registry=r)
+        self.requests = Histogram(
+            "isosim_request_duration_seconds", "Requests by route and status", ["route", "status"],
+            buckets=SECONDS, registry=r,
+        )  # fmt: skip
+        self.in_flight = Gauge("isosim_requests_in_flight", "Requests being answered", registry=r)
+        self.stages = Histogram(
+            "isosim_stage_duration_seconds", "Where a scoring request's time goes", ["stage"],
+            buckets=SECONDS, registry=r,
+        )  # fmt: skip
+        self.queued = Gauge("isosim_queued_texts", "Texts admitted and not yet answered", registry=r)
+        self.batch_texts = Histogram("isosim_batch_texts", "Texts a batch", buckets=TEXTS, registry=r)
+        self.batch_tokens = Histogram("isosim_batch_tokens", "Real tokens a batch", buckets=TOKENS, registry=r)
+        self.padding_tokens = Counter("isosim_padding_tokens_total", "Tokens computed for nothing", registry=r)
+        self.cache = Counter(
+            "isosim_cache_lookups_total", "Texts looked up, by cache and result", ["cache", "result"], registry=r
+        )
+        self.cache_dropped = Counter(
+            "isosim_cache_dropped_total", "Vectors not stored in Redis: failure or backlog", registry=r
+        )
+        self.cache_bytes = Gauge("isosim_memory_cache_bytes", "Bytes held by the in-memory cache", registry=r)
+        self.shared_work = Counter(
+            "isosim_shared_computations_total", "Texts that joined a computation already under way", registry=r
+        )
+        self.truncated = Counter("isosim_truncated_texts_total", "Texts cut at the maximal length", registry=r)
+        self.errors = Counter("isosim_errors_total", "Error answers by type", ["error_type"], registry=r)
+        self.jobs = Gauge("isosim_jobs", "Calibration jobs on record, by status", ["status"], registry=r)
+        self.job_ends = Counter(
+            "isosim_job_ends_total",
+            "Jobs that ended since this process started, wherever they ran: every replica counts each, so max, not sum",
+            ["status"], registry=r,
+        )  # fmt: skip
+        self.job_seconds = Histogram(
+            "isosim_job_duration_seconds", "From start to end of the jobs that succeeded, counted in the same way",
+            buckets=JOB_SECONDS, registry=r,
+        )  # fmt: skip
+        self.champion = Gauge(
+            "isosim_domain_champion_info", "1 for the version that answers for a domain, while it is resident",
+            ["domain", "version", "method"], registry=r,
+        )  # fmt: skip
+        self.drift = {
+            name: Gauge(f"isosim_domain_{name}", text, ["domain"], registry=r) for name, text in DRIFT.items()
+        }
+        self.resident = Reading(
+            GaugeMetricFamily, "isosim_resident_calibration_bytes", "Bytes of the calibrations in memory", r
+        )
+        self.resident_limit = Reading(
+            GaugeMetricFamily,
+            "isosim_resident_calibration_limit_bytes",
+            "Bytes of calibrations that may stay in memory: what is set, or what the container's limit leaves",
+            r,
+        )
+        self.load_failures = Counter(
+            "isosim_calibration_load_failures_total", "Champions that could not be loaded", registry=r
+        )
+        self.split = Counter(
+            "isosim_split_requests_total", "Requests for scores of a domain that moves to another encoder, by side",
+            ["domain", "side"], registry=r,
+        )  # fmt: skip
+        self.shadow_difference = Histogram(
+            "isosim_shadow_percentile_difference",
+            "Between the percentiles that the old and the new encoder give a pair, for the pairs both have scored",
+            ["domain"], buckets=DIFFERENCES, registry=r,
+        )  # fmt: skip
+        self.shadow_changed = Counter(
+            "isosim_shadow_changed_sides_total", "Pairs on another side of the threshold with this false-match rate",
+            ["domain", "rate"], registry=r,
+        )  # fmt: skip
+        self.shadow_dropped = Counter(
+            "isosim_shadow_dropped_total", "Sampled requests that the new encoder did not score", ["reason"], registry=r
+        )  # fmt: skip
+        self.keys = Gauge("isosim_api_keys", "API keys in force", registry=r)
+        self.keys_valid = Gauge(
+            "isosim_api_keys_file_valid",
+            "0 while the keys' file is broken and the keys before stay in force",
+            registry=r,
+        )
+        self.limited = Counter(
+            "isosim_key_limit_refusals_total", "Requests refused with 429 for their key's limits", ["limit"], registry=r
+        )
+        self.limits_fallback = Counter(
+            "isosim_key_limit_fallbacks_total", "Limits counted by this process alone: Redis did not answer", registry=r
+        )
+        self.connections = Gauge("isosim_connections", "Open connections", registry=r)
+        self.connections_closed = Counter(
+            "isosim_connections_closed_total", "Connections closed to protect the server", ["reason"], registry=r
+        )
+        self.ready = Gauge("isosim_ready", "1 while the server takes requests", registry=r)
+        self.tasks = Gauge("isosim_event_loop_tasks", "Tasks on the event loop, waiting ones included", registry=r)
+        self.encoder = Info("isosim_encoder", "The encoder this process runs", registry=r)
+        self.build = Info("isosim_build", "The release this process is of", registry=r)
+        self.build.info({"version": __version__})
+        self.redis_up = Reading(
+            GaugeMetricFamily,
+            "isosim_redis_up",
+            "1 while Redis answers lookups, 0 while it is done without; absent without",
+            r,
+        )
+        self.log_dropped = Reading(
+            CounterMetricFamily, "isosim_log_lines_dropped_total",
+            "Lines of the log that nobody read in time: stderr's reader is slow or has stopped", r,
+        )  # fmt: skip
+        self.log_dropped.read = lambda: 0
+        # A labelled series is looked up under a lock; those of every request are kept.
+        self._stages = {stage: self.stages.labels(stage) for stage in STAGES}
+        results = [(cache, result) for cache in ("memory", "redis") for result in ("hit", "miss")]
+        self._lookups = {labels: self.cache.labels(*labels) for labels in results}
+        self._answers: dict[tuple[str, int], Any] = {}
+        self._champions: dict[str, tuple[str, str, str]] = {}
+        self._moving: set[str] = set()  # domains with series of their migration
+        self._touch()
+
+    def _touch(self) -> None:
+        """Labelled series exist before their first event, so that rates and alerts have a zero to start from."""
+        for cache in ("memory", "redis"):
+            for result in ("hit", "miss") + (("error",) if cache == "redis" else ()):
+                self.cache.labels(cache, result)
+        for status in Status:
+            self.jobs.labels(status.value)
+        for status in ENDS:
+            self.job_ends.labels(status.value)
+        for limit in LIMITS:
+            self.limited.labels(limit)
+        for reason in CLOSED:
+            self.connections_closed.labels(reason)
+        for reason in DROPPED:
+            self.shadow_dropped.labels(reason)
+
+    def observe_batch(self, batch: BatchStats) -> None:
+        self.batch_texts.observe(batch.texts)
+        self.batch_tokens.observe(batch.tokens)
+        self.padding_tokens.inc(batch.padded_tokens - batch.tokens)
+
+    def observe_lookup(self, lookup: CacheLookup) -> None:
+        misses = lookup.shared_hits + lookup.joined + lookup.computed
+        counts = (lookup.memory_hits, misses, lookup.shared_hits, lookup.shared_misses)
+        for series, count in zip(self._lookups.values(), counts, strict=True):
+            if count:
+                series.inc(count)
+        if lookup.joined:
+            self.shared_work.inc(lookup.joined)
+
+    def observe_request(self, route: str, status: int, seconds: float) -> None:
+        series = self._answers.get((route, status))
+        if series is None:
+            series = self._answers[route, status] = self.requests.labels(route, str(status))
+        series.observe(seconds)
+
+    def observe_redis(self, event: str, count: int) -> None:
+        if event == "dropped":
+            self.cache_dropped.inc(count)
+        else:
+            self.cache.labels("redis", "error").inc(count)
+
+    def observe_timings(self, timings: Timings, calibration: float) -> None:
+        if self.redis_up.read() is not None:
+            self._stages["cache"].observe(timings.cache)
+        if timings.tokens:
+            self._stages["tokenization"].observe(timings.tokenization)
+            self._stages["queue"].observe(timings.queue)
+            self._stages["inference"].observe(timings.inference)
+        self._stages["calibration"].observe(calibration)
+
+    def observe_limit(self, limit: str) -> None:
+        self.limited.labels(limit).inc()
+
+    def observe_closed(self, reason: str) -> None:
+        self.connections_closed.labels(reason).inc()
+
+    def observe_jobs(self, counts: Mapping[Status, int]) -> None:
+        for status in Status:
+            self.jobs.labels(status.value).set(counts.get(status, 0))
+
+    def observe_job_end(self, job: Job) -> None:
+        self.job_ends.labels(job.status.value).inc()
+        if job.status is Status.SUCCEEDED and job.started and job.finished:
+            spent = datetime.fromisoformat(job.finished) - datetime.fromisoformat(job.started)
+            self.job_seconds.observe(spent.total_seconds())
+
+    def observe_champion(self, calibration: Calibration) -> None:
+        labels = (calibration.domain, str(calibration.version), calibration.method)
+        self.forget_champion(calibration.domain)
+        if len(self._champions) < MAX_DOMAINS:
+            self._champions[calibration.domain] = labels
+            self.champion.labels(*labels).set(1)
+
+    def forget_champion(self, domain: str) -> None:
+        """A champion that is resident no more has no series: the number of them is the number of residents."""
+        before = self._champions.pop(domain, None)
+        if before is not None:
+            self.champion.remove(*before)
+
+    def observe_split(self, domain: str, side: str) -> None:
+        if self._is_shown(domain):
+            self.split.labels(domain, side).inc()
+
+    def observe_shadow(self, domain: str, batch: Batch) -> None:
+        if not self._is_shown(domain):
+            return
+        series = self.shadow_difference.labels(domain)
+        for difference in batch.differences.tolist():
+            series.observe(difference)
+        for rate in RATES:
+            self.shadow_changed.labels(domain, f"{rate:g}").inc(batch.changed(rate))
+
+    def observe_shadow_dropped(self, reason: str) -> None:
+        self.shadow_dropped.labels(reason).inc()
+
+    def _is_shown(self, domain: str) -> bool:
+        """Whether a domain that moves has series; the first ones do."""
+        if len(self._moving) < MAX_DOMAINS:
+            self._moving.add(domain)
+        return domain in self._moving
+
+    def observe_drift(self, domains: Mapping[str, Drift]) -> None:
+        """A series for each domain whose window holds enough; the windows are bounded in number."""
+        for gauge in self.drift.values():
+            gauge.clear()
+        for domain, drift in domains.items():
+            found = (drift.out_of_domain, drift.distance_mean, drift.distance_spread, drift.stability_index)
+            for gauge, value in zip(self.drift.values(), found, strict=True):
+                if value is not None:
+                    gauge.labels(domain).set(value)
+
+    def exposition(self) -> bytes:
+        return _generate(self.registry)

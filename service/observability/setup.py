@@ -1,0 +1,79 @@
+"""Puts one form of line in place of whatever Python, uvicorn, RQ and the interpreter itself would print."""
+
+import logging
+import sys
+import threading
+import time
+from typing import Literal
+
+from service.observability.lines import Facts, LineHandler, Render, about, as_json, as_text
+from service.observability.sink import DirectSink, QueuedSink
+
+Form = Literal["auto", "json", "text"]
+
+# At the level asked for. Other libraries only warn: at `debug` some of them print headers and bodies.
+OUR_LOGGERS = ("isosim", "service", "uvicorn", "rq")
+STDERR = 2
+
+STARTED = time.perf_counter()  # the first of ours that a serving process imports
+
+log = logging.getLogger("isosim")
+
+
+class Output:
+    """Where this process's lines go."""
+
+    def __init__(self, render: Render, sink: DirectSink | QueuedSink) -> None:
+        self.render, self.sink = render, sink
+
+    @property
+    def structured(self) -> bool:
+        return self.render is as_json
+
+    def line(self, logger: str, message: str, facts: Facts) -> None:
+        """An `info` line without a logging.LogRecord, which costs three times the line (measured: loadtest/logs.py)."""
+        self.sink.write(self.render(time.time(), "info", logger, message, {**about.get(), **facts}))
+
+
+_output: Output | None = None  # one a process, as it has one stderr and logging one root
+
+
+def output() -> Output | None:
+    """None where nothing was configured: under a test, or in a command that serves nobody."""
+    return _output
+
+
+def chosen(form: Form) -> Render:
+    """A person reads a terminal; whatever else reads stderr is a program (a container's log, a file, a pipe)."""
+    if form == "auto":
+        form = "text" if sys.stderr is not None and sys.stderr.isatty() else "json"
+    return as_text if form == "text" else as_json
+
+
+def configure(level: str, form: Form, *, queued: bool = False) -> Output:
+    """All that this process logs from here on. `queued`: by a thread, for a process with an event loop."""
+    global _output  # noqa: PLW0603
+    sink = QueuedSink(STDERR) if queued else DirectSink(STDERR)
+    _output = Output(chosen(form), sink)
+    root = logging.getLogger()
+    root.handlers[:] = [LineHandler(_output.render, sink.write)]
+    root.setLevel(logging.WARNING)
+    for name in OUR_LOGGERS:
+        logging.getLogger(name).setLevel(level.upper())
+    logging.captureWarnings(True)
+    sys.excepthook = lambda _, error, __: uncaught(error)
+    sys.unraisablehook = lambda found: uncaught(found.exc_value)
+    threading.excepthook = lambda found: uncaught(found.exc_value)
+    return _output
+
+
+def flush() -> None:
+    """Writes what waits, before the process ends in a way that Python does not see."""
+    if _output is not None:
+        _output.sink.close()
+
+
+def uncaught(error: BaseException | None) -> None:
+    """What Python itself would print with the exception's words."""
+    if not isinstance(error, KeyboardInterrupt | SystemExit):
+        log.critical("an exception was not handled", exc_info=error)

@@ -1,0 +1,107 @@
+"""What a process says of itself: how it starts, that it is ready, how it ends."""
+
+import logging
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from service import __version__
+from service.observability.lines import Facts
+from service.observability.setup import STARTED
+from service.settings import Settings
+
+if TYPE_CHECKING:  # a worker loads none of them
+    from service.adapters.encoder.device import Execution
+    from service.adapters.encoder.store import EncoderArtifact
+    from service.api.access_log import Observer
+
+log = logging.getLogger("isosim")
+
+
+def say(message: str, facts: Facts) -> None:
+    log.info(message, extra={"facts": facts})
+
+
+def starting(settings: Settings, encoder: "EncoderArtifact", providers: list[str], execution: "Execution") -> None:
+    """Everything by which two servers that should behave alike may differ."""
+    plan = execution.plan
+    say(
+        "starting",
+        {
+            "release": __version__,
+            "pid": os.getpid(),
+            "encoder": encoder.id,
+            "encoder_digest": encoder.digest,
+            "precision": encoder.spec.precision,
+            "providers": providers,
+            "threads": execution.threads,
+            "runs": plan.runs,
+            "alone": plan.alone,
+            "max_batch_tokens": plan.max_batch_tokens,
+            "max_batch_texts": plan.max_batch_texts,
+            "max_queued_texts": plan.max_queued_texts,
+            "max_wait_s": plan.max_wait,
+            "max_pairs": settings.max_pairs,
+            "max_texts": settings.max_texts,
+            "max_characters": settings.max_characters,
+            "max_body_bytes": settings.max_body_bytes,
+            "memory_cache_bytes": settings.memory_cache_bytes,
+            "cache_precision": settings.cache_precision,
+            "redis": redis_of(settings),
+            "keys": settings.api_keys_file is not None,
+            "model_store": str(settings.model_store),
+            "drain_s": settings.drain_seconds,
+        },
+    )
+
+
+def following(encoder: "EncoderArtifact", execution: "Execution") -> None:
+    """The encoder that serves beside the first while domains move to it."""
+    facts: dict[str, object] = {"encoder": encoder.id, "encoder_digest": encoder.digest}
+    say("next encoder", facts | {"precision": encoder.spec.precision, "runs": execution.plan.runs})
+
+
+def worker_starting(settings: Settings) -> None:
+    facts: dict[str, object] = {"release": __version__, "pid": os.getpid(), "redis": redis_of(settings)}
+    say("worker starting", facts | {"model_store": str(settings.model_store), "threads": settings.worker_threads})
+
+
+def redis_of(settings: Settings) -> str | None:
+    return None if settings.redis_url is None else redis_address(settings.redis_url.get_secret_value())
+
+
+def redis_address(url: str) -> str:
+    """Where a Redis is, without user and password."""
+    try:
+        parts = urlsplit(url)
+        place = f"{parts.hostname or ''}{f':{parts.port}' if parts.port else ''}"
+    except ValueError:
+        return "not understood"
+    return f"{parts.scheme}://{place}{parts.path}"
+
+
+def ready(address: str) -> None:
+    say("ready", {"url": address, "seconds": round(time.perf_counter() - STARTED, 2)})
+
+
+@contextmanager
+def stopping(observer: "Observer | None", drain: float) -> Iterator[None]:
+    """Says what was under way when the server began to stop, and what became of it."""
+    if observer is None:
+        yield
+        return
+    began, answered, aborted = time.perf_counter(), observer.answered, observer.aborted
+    observer.drained_by = began + drain
+    say("draining", {"under_way": observer.under_way, "at_most_s": drain})
+    try:
+        yield
+    finally:
+        facts = {
+            "finished": observer.answered - answered,
+            "aborted": observer.aborted - aborted + observer.under_way,
+            "seconds": round(time.perf_counter() - began, 2),
+        }
+        say("stopped", facts)

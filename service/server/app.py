@@ -1,0 +1,58 @@
+"""The ASGI application: routes and middleware around the parts."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from fastapi.middleware.cors import CORSMiddleware
+
+from service import __version__
+from service.api import documentation, errors, operations, pages
+from service.api.calibration import calibrate
+from service.api.compatible import inference_protocol, openai, tei
+from service.api.domains import domains, migration
+from service.api.middleware import Envelope
+from service.api.origin import cors
+from service.api.scoring import rerank, similarity
+from service.api.state import Service
+from service.server.composition import build
+from service.settings import Settings
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """The ASGI application; its parts start with its lifespan."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Service]]:
+        async with build(settings) as service:
+            app.state.service = service
+            yield {"service": service}
+
+    app = FastAPI(
+        title="isosim",
+        version=__version__,
+        summary="Calibrated sentence similarity: one threshold that means the same in every domain.",
+        lifespan=lifespan,
+        docs_url=None,  # api/pages.py serves it without the internet
+        redoc_url=None,
+        # FastAPI would export paths, queries and exceptions' words; observability/otlp.py leaves them out.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
+    )
+    errors.install(app)
+    documentation.install(app)
+    scoring = (similarity.router, rerank.router, openai.scoring, tei.tokens)
+    rest = (
+        calibrate.router,
+        domains.router,
+        migration.router,
+        openai.router,
+        inference_protocol.router,
+        tei.router,
+        operations.router,
+    )
+    for router in (*scoring, *rest, pages.console, pages.docs):
+        app.include_router(router)
+    app.add_middleware(Envelope)
+    if settings.cors_origins:
+        app.add_middleware(CORSMiddleware, **cors(settings.cors_origins))
+    return app

@@ -1,0 +1,193 @@
+"""The parts of a server: built, warmed up, checked, and stopped in the opposite order."""
+
+import asyncio
+import contextlib
+import gc
+import importlib.util
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from threadpoolctl import threadpool_limits
+
+from service.adapters.domains.migrations import MigrationStore
+from service.adapters.domains.store import DomainStore
+from service.adapters.encoder.device import memory_limit, plan_resident
+from service.adapters.encoder.onnx_engine import on_gpu
+from service.adapters.jobs.census import JobCensus
+from service.adapters.jobs.local import LocalJobs
+from service.adapters.jobs.queue import RqJobs
+from service.adapters.jobs.store import JobStore
+from service.adapters.key_file import Keys
+from service.adapters.redis.cache import RedisCache, beat
+from service.adapters.redis.connection import end, refuse_cluster
+from service.adapters.redis.limits import RedisLimits
+from service.adapters.storage.artifacts import try_lock
+from service.api.access_log import AccessLog, Observer
+from service.api.listing import Listings
+from service.api.state import Phase, Service
+from service.core.encoding.embedding import MemoryCache
+from service.core.errors import Unavailable
+from service.core.jobs.job import JobRunner
+from service.core.limits.rate_limit import Limits, LocalLimits
+from service.core.scoring.drift import DriftMonitor
+from service.migration.encoders import Servings
+from service.migration.shadow import Shadow
+from service.observability import setup as logs
+from service.observability.metrics import Metrics
+from service.observability.tracing import tracing
+from service.server.encoders import EncoderParts, Planned, plans
+from service.server.store_watch import watch
+from service.settings import Settings
+
+if TYPE_CHECKING:
+    from service.observability.otlp import Tracing
+
+log = logging.getLogger("isosim")
+
+LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+LAST_SPANS = 0.5  # s to send them where requests have taken all the time there was
+LEASE_MARGIN = 10.0  # s a request counts as under way beyond the time it may take
+
+
+def check_exposure(settings: Settings) -> None:
+    """Raises Unavailable where anybody on the network could use a server without keys."""
+    if settings.host not in LOOPBACK and settings.api_keys_file is None and not settings.allow_anonymous:
+        raise Unavailable(
+            f"host {settings.host} needs API keys (ISOSIM_API_KEYS_FILE) or ISOSIM_ALLOW_ANONYMOUS=true; "
+            "without either only 127.0.0.1 is served"
+        )
+
+
+@asynccontextmanager
+async def build(settings: Settings) -> AsyncIterator[Service]:
+    """All parts of a server, started, and stopped in the opposite order."""
+    check_exposure(settings)
+    async with AsyncExitStack() as stack:
+        # A request of two pairs makes products that BLAS wakes its threads for, and then they spin for 30 ms on the
+        # cores that the encoder needs: requests of 4 pairs got half of the throughput.
+        stack.enter_context(threadpool_limits(1, "blas"))
+        metrics = Metrics()
+        store, jobs = settings.model_store, JobStore(settings.jobs_root)
+        first, following = await plans(settings)
+        domain_store = DomainStore(store)
+        census = JobCensus(jobs)
+        await asyncio.to_thread(domain_store.prepare)
+        await asyncio.to_thread(jobs.sweep)
+        await asyncio.to_thread(census.take)  # what has ended by now is no news
+        url = settings.redis_address
+        shared: RedisCache | None = None
+        if url is None:
+            stack.enter_context(only_process(settings))
+        else:
+            await asyncio.to_thread(refuse_cluster, url)
+            shared = await stack.enter_async_context(
+                RedisCache(url, ttl=settings.redis_ttl, timeout=settings.redis_timeout, on_event=metrics.observe_redis)
+            )
+            metrics.redis_up.read = lambda: shared.up
+            stack.push_async_callback(end, asyncio.create_task(beat(shared), name="redis-pulse"))
+        limits = await stack.enter_async_context(shared_limits(settings, url, metrics))
+        drift = DriftMonitor()
+        servings = Servings(MigrationStore(store), metrics, on_gone=drift.forget)
+        await servings.refresh_migrations()  # first: a server that may not answer for a domain knows it from the start
+        resident = room_for_calibrations(settings, first, following)
+        metrics.resident_limit.read = lambda: resident
+        memory = MemoryCache(settings.memory_cache_bytes)
+        parts = EncoderParts(
+            settings, metrics, domain_store, servings, memory, shared, resident // (1 if following is None else 2)
+        )
+        quiet = await parts.open_both(first, following, stack)
+        metrics.resident.read = lambda: servings.resident
+        runner: JobRunner
+        if url is None:
+            runner = await stack.enter_async_context(
+                LocalJobs(jobs, store, settings.worker_threads, settings.job_timeout, on_busy=servings.set_crowded)
+            )
+        else:
+            runner = RqJobs(url, settings.job_timeout)
+        shadow = Shadow(servings, quiet, metrics)
+        await stack.enter_async_context(shadow.running())
+        service = Service(
+            settings=settings,
+            metrics=metrics,
+            keys=stack.enter_context(Keys(settings.api_keys_file).watched()),
+            limits=limits,
+            servings=servings,
+            shadow=shadow,
+            domains=domain_store,
+            jobs=jobs,
+            runner=runner,
+            drift=drift,
+            observer=observe(settings, metrics, stack),
+            listings=stack.enter_context(contextlib.closing(Listings())),
+        )
+        artifact = first.artifact
+        metrics.encoder.info({"id": artifact.id, "digest": artifact.digest, "precision": artifact.spec.precision})
+        watcher = asyncio.create_task(watch(service, census), name="store-watch")
+        stack.push_async_callback(end, watcher)
+        # What is there now stays: the collector need not look at it again and again, least of all in a request.
+        gc.collect()
+        gc.freeze()
+        service.phase = Phase.SERVING
+        yield service
+        service.phase = Phase.STOPPING
+
+
+def room_for_calibrations(settings: Settings, first: Planned, following: Planned | None) -> int:
+    """Bytes of calibrations that may stay in memory, of both encoders together."""
+    weights = sum(planned.held for planned in (first, following) if planned is not None)
+    return settings.resident_bytes or plan_resident(
+        memory_limit(),
+        settings.memory_cache_bytes + weights,
+        gpu=on_gpu(first.providers),
+        jobs=settings.redis_address is None and importlib.util.find_spec("torch") is not None,
+    )
+
+
+@asynccontextmanager
+async def shared_limits(settings: Settings, url: str | None, metrics: Metrics) -> AsyncIterator[Limits]:
+    """The keys' limits, of all processes where there is a Redis."""
+    if url is None or settings.api_keys_file is None:
+        yield LocalLimits(on_refused=metrics.observe_limit)
+        return
+    lease = settings.request_timeout + LEASE_MARGIN
+    async with RedisLimits(
+        url,
+        timeout=settings.redis_timeout,
+        lease=lease,
+        on_refused=metrics.observe_limit,
+        on_fallback=metrics.limits_fallback.inc,
+    ) as limits:
+        yield limits
+
+
+@contextlib.contextmanager
+def only_process(settings: Settings) -> Any:
+    """Without Redis nothing tells two API processes apart from each other's jobs: the second one is refused."""
+    with ExitStack() as stack:
+        lock = stack.enter_context(try_lock(settings.jobs_root / "jobs" / ".lock"))
+        if not lock:
+            raise Unavailable(f"another API process uses {settings.jobs_root}; several need Redis (ISOSIM_REDIS_URL)")
+        yield
+
+
+def observe(settings: Settings, metrics: Metrics, stack: AsyncExitStack) -> Observer:
+    """The access log and the traces that the settings ask for; what was traced is sent before the stack has ended."""
+    access, output = None, logs.output()
+    if output is not None:
+        metrics.log_dropped.read = lambda: output.sink.dropped
+        if settings.access_log != "off" and logging.getLogger("isosim").isEnabledFor(logging.INFO):
+            access = AccessLog(output.line, settings.access_log, settings.slow_seconds)
+    traces = tracing(settings, "isosim")
+    observer = Observer(access, traces)
+    if traces is not None:
+        stack.push_async_callback(send_last, traces, observer)
+    return observer
+
+
+async def send_last(traces: "Tracing", observer: Observer) -> None:
+    """The spans not sent yet, in what is left of the time to drain."""
+    left = 0.0 if observer.drained_by is None else observer.drained_by - time.perf_counter()
+    await asyncio.to_thread(traces.close, max(LAST_SPANS, left))

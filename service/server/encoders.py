@@ -1,0 +1,181 @@
+"""The parts that belong to one encoder of a server, of which there may be two."""
+
+import asyncio
+import dataclasses
+import logging
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+from service.adapters.domains.calibrations import StoredCalibrations
+from service.adapters.domains.store import DomainStore
+from service.adapters.encoder import probe
+from service.adapters.encoder.device import Execution, plan_execution, usable_cores
+from service.adapters.encoder.onnx_engine import OnnxCalibrator, OnnxEncoder, choose_providers, on_gpu
+from service.adapters.encoder.store import EncoderArtifact, EncoderStore
+from service.adapters.encoder.tokenizer import FastTokenizer
+from service.core.encoding.batching import BatchingPlan
+from service.core.encoding.embedding import Embedder, MemoryCache
+from service.core.encoding.texts import SharedCache, VectorCodec
+from service.core.errors import Unavailable
+from service.core.scoring.registry import Registry
+from service.migration.encoders import Serving, Servings
+from service.observability.metrics import Metrics
+from service.server import announcements
+from service.settings import Settings
+
+log = logging.getLogger("isosim")
+
+GPU_WARM_LENGTHS = (16, 32, 64, 128, 256, 512)
+WARM_LENGTHS = (4, 16, 64)  # tokens; a first run at a new size allocates
+
+
+@dataclass(frozen=True)
+class Planned:
+    """An encoder and how it will be run; nothing is loaded yet."""
+
+    artifact: EncoderArtifact
+    providers: list[str]
+    execution: Execution
+
+    @property
+    def held(self) -> int:
+        """Bytes of weights in memory."""
+        return self.artifact.encoder.stat().st_size * (2 if self.execution.threads_alone else 1)
+
+
+async def plan(settings: Settings, name: str, *, alone: bool) -> Planned:
+    """`alone`: a lone batch may run on all cores, for which the weights are in memory twice.
+
+    Raises:
+        Unavailable: the store has no such encoder, or what runs it is not installed.
+    """
+    artifact = await asyncio.to_thread(EncoderStore(settings.model_store).find, name)
+    providers = await asyncio.to_thread(choose_providers, settings.providers, artifact.calibrator)
+    execution = plan_execution(
+        providers,
+        usable_cores(),
+        runs=settings.runs,
+        threads=settings.threads,
+        max_batch_tokens=settings.max_batch_tokens,
+        max_batch_texts=settings.max_batch_texts,
+        max_queued_texts=settings.max_queued_texts,
+        max_wait=settings.max_wait,
+        alone=alone,
+    )
+    return Planned(artifact, providers, execution)
+
+
+async def plans(settings: Settings) -> tuple[Planned, Planned | None]:
+    """The server's encoder, and the next one where the settings name one.
+
+    Raises:
+        Unavailable: as `plan`; or both are the same.
+    """
+    first = await plan(settings, settings.encoder, alone=settings.alone)
+    announcements.starting(settings, first.artifact, first.providers, first.execution)
+    if settings.next_encoder is None:
+        return first, None
+    following = await plan(settings, settings.next_encoder, alone=False)
+    if following.artifact.digest == first.artifact.digest:
+        raise Unavailable("ISOSIM_NEXT_ENCODER names the encoder that serves already (ISOSIM_ENCODER); unset it")
+    announcements.following(following.artifact, following.execution)
+    return first, following
+
+
+@dataclass
+class EncoderParts:
+    """Opens encoders that share caches, metrics and the model store; what they start ends with the stack."""
+
+    settings: Settings
+    metrics: Metrics
+    domains: DomainStore
+    servings: Servings
+    memory: MemoryCache  # one for all: keys hold the encoder, and what is asked for stays
+    shared: SharedCache | None
+    resident_bytes: int  # of each encoder's calibrations
+
+    async def open_both(self, first: Planned, following: Planned | None, stack: AsyncExitStack) -> Embedder | None:
+        """Opens one after the other, and the quiet way to the next one, where there is one."""
+        await self.open(first, stack)
+        return None if following is None else self.quiet(following, await self.open(following, stack), stack)
+
+    async def open(self, planned: Planned, stack: AsyncExitStack) -> OnnxEncoder:
+        """Loads an encoder, lets it serve, warms it up and compares its known vector.
+
+        Raises:
+            CorruptArtifact: it computes other vectors than at its export.
+        """
+        artifact, providers, execution = planned.artifact, planned.providers, planned.execution
+        # One after the other: loaded side by side the peaks of memory add up.
+        encoder = await asyncio.to_thread(
+            OnnxEncoder,
+            artifact.encoder,
+            providers,
+            execution.threads,
+            artifact.spec.pad_token_id,
+            threads_alone=execution.threads_alone,
+            memory=self.settings.gpu_memory_bytes,
+        )
+        calibrator = await asyncio.to_thread(OnnxCalibrator, artifact.calibrator, providers)
+        registry = Registry(
+            StoredCalibrations(self.domains, calibrator, artifact.digest),
+            artifact.digest,
+            resident_bytes=self.resident_bytes,
+            on_champion=self.servings.loaded,
+            on_dropped=lambda domain: self.servings.dropped(domain, artifact.digest),
+            on_gone=lambda domain: self.servings.gone(domain, artifact.digest),
+            on_failure=lambda _: self.metrics.load_failures.inc(),
+        )
+        stack.callback(registry.close)
+        tokenizer = FastTokenizer(artifact.tokenizer, artifact.spec.max_length, artifact.every_prompt)
+        embedder = stack.enter_context(
+            Embedder(
+                tokenizer,
+                encoder,
+                encoder_digest=artifact.digest,
+                codec=VectorCodec(self.settings.cache_precision, artifact.spec.dim),
+                memory=self.memory,
+                shared=self.shared,
+                plan=execution.plan,
+                on_batch=self.metrics.observe_batch,
+                on_lookup=self.metrics.observe_lookup,
+            )
+        )
+        self.servings.add(Serving(artifact, tokenizer, embedder, registry))
+        await registry.refresh()  # `default` alone; the others when they are asked for
+        await warm_up(encoder, artifact, GPU_WARM_LENGTHS if on_gpu(providers) else WARM_LENGTHS)
+        off = await asyncio.to_thread(probe.check, artifact, tokenizer, encoder)
+        if off is None:
+            log.warning(
+                "encoder %s was exported without a known vector; export it again to have one checked", artifact.id
+            )
+        return encoder
+
+    def quiet(self, planned: Planned, encoder: OnnxEncoder, stack: AsyncExitStack) -> Embedder:
+        """Another way to an encoder that is loaded: one run at a time, on threads that have what all others leave.
+
+        It fills the cache of this process, so that a domain that moves finds the texts it is asked about most; Redis
+        and the metrics see nothing of it.
+        """
+        artifact, plan = planned.artifact, planned.execution.plan
+        background: BatchingPlan = dataclasses.replace(plan, runs=1, ahead=0, alone=False, background=True)
+        return stack.enter_context(
+            Embedder(
+                FastTokenizer(artifact.tokenizer, artifact.spec.max_length, artifact.every_prompt),
+                encoder,
+                encoder_digest=artifact.digest,
+                codec=VectorCodec(self.settings.cache_precision, artifact.spec.dim),
+                memory=self.memory,
+                shared=None,
+                plan=background,
+            )
+        )
+
+
+async def warm_up(encoder: OnnxEncoder, artifact: EncoderArtifact, lengths: tuple[int, ...]) -> None:
+    """Both ways of running, each with a batch of two texts of these lengths (tokens)."""
+    spec = artifact.spec
+    for length in lengths:
+        some = encoder.prepare([[spec.pad_token_id] * min(length, spec.max_length)] * 2)
+        for alone in (False, True):
+            await asyncio.to_thread(encoder.run, some, alone=alone)

@@ -1,0 +1,121 @@
+"""A server's life around the app: started, watched, drained, ended."""
+
+import logging
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import uvicorn
+
+from service.api.state import Phase, Service
+from service.observability import setup as logs
+from service.server import announcements
+from service.server.app import create_app
+from service.server.http_protocol import ConnectionLimits, guarded
+from service.settings import Settings
+
+log = logging.getLogger("isosim")
+
+SWITCH_SECONDS = 0.0005  # until a busy event loop hands over: a device that waits for it computes nothing meanwhile
+
+
+class Server(uvicorn.Server):
+    """Says so when it is ready, drains before it stops, and does not outlive its encoder.
+
+    SIGTERM: `drain_delay` seconds in which it is not ready but serves on, each answer closing its connection, so that
+    balancers and clients go elsewhere; then new work is refused and what is in flight gets `drain_seconds` to finish.
+    SIGINT, or a second SIGTERM, passes over the delay.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.app = create_app(settings)
+        config = uvicorn.Config(
+            self.app,
+            host=settings.host,
+            port=settings.port,
+            log_level=settings.log_level,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            http=guarded(self.connection_limits(settings)),
+            ws="none",  # there is none; and the library would log headers, keys among them, at level debug
+            timeout_keep_alive=settings.keep_alive,
+            timeout_graceful_shutdown=int(settings.drain_seconds),
+        )
+        super().__init__(config)
+        self.failed = False  # ended because only a restart helps
+        self._drained_at: float | None = None  # s, monotonic
+        sys.setswitchinterval(SWITCH_SECONDS)
+
+    def connection_limits(self, settings: Settings) -> ConnectionLimits:
+        def closed(reason: str) -> None:
+            if self.service is not None:
+                self.service.metrics.observe_closed(reason)
+
+        return ConnectionLimits(
+            header_timeout=settings.header_timeout,
+            body_timeout=settings.body_timeout,
+            min_transfer_rate=settings.min_transfer_rate,
+            keep_alive=settings.keep_alive,
+            max_connections=settings.max_connections,
+            on_closed=closed,
+        )
+
+    @property
+    def service(self) -> Service | None:
+        """None before the parts are built and after they are gone."""
+        found: Service | None = getattr(self.app.state, "service", None)
+        return found
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started and self.service is not None:
+            self.service.metrics.connections.set_function(lambda: len(self.server_state.connections))
+            address = f"http://{self.config.host}:{self.config.port}"
+            announcements.ready(address)
+            output = logs.output()
+            if output is not None and output.structured:
+                return  # what follows is for a person
+            body = '{"pairs": [["A man is playing a guitar.", "Someone plays an instrument."]]}'
+            print(f"ready on {address}; try:\n")
+            print(f"curl -s {address}/similarity -H 'content-type: application/json' -d '{body}'\n", flush=True)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        observer = None if self.service is None else self.service.observer
+        with announcements.stopping(observer, self.settings.drain_seconds):
+            await super().shutdown(sockets)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        with super().capture_signals():
+            yield
+            logs.flush()  # leaving this block ends the process by the signal that stopped the server
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        serving = self.service is not None and self.service.phase is Phase.SERVING
+        if sig == signal.SIGTERM and serving and self.settings.drain_delay:
+            self._enter(Phase.DRAINING)
+            self._drained_at = time.monotonic() + self.settings.drain_delay
+            return
+        self._enter(Phase.STOPPING)
+        super().handle_exit(sig, frame)
+
+    def _enter(self, phase: Phase) -> None:
+        if self.service is not None:
+            self.service.phase = phase
+
+    async def on_tick(self, counter: int) -> bool:
+        """Every 0.1 s; True ends the server."""
+        if self._drained_at is not None and time.monotonic() >= self._drained_at:
+            self._drained_at = None
+            self.handle_exit(signal.SIGTERM, None)
+        if self.service is not None and not self.service.servings.alive:
+            log.critical("the encoder's thread has died or hangs; the process ends, so that it is started anew")
+            self._enter(Phase.STOPPING)
+            self.failed = self.should_exit = True
+        return await super().on_tick(counter)
