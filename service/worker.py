@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 from typing import TYPE_CHECKING
 
 from service.observability.lines import about
-from service.observability.tracing import tracing
+from service.observability.setup import tracing
 
 if TYPE_CHECKING:
     from service.observability.otlp import JobSpan

@@ -101,3 +101,11 @@ def read_lines(path: Path) -> list[str]:
     if not any(line.strip() for line in every):
         raise EmptyInput(f"{lines.name} is empty")
     return every
+
+
+def read_text(path: Path) -> list[str]:
+    """Sentences to fit on: one a line, or both sentences of `score<TAB>sentence1<TAB>sentence2`."""
+    lines = [line for line in read_lines(path) if line.strip()]
+    if all(line.count("\t") == 2 for line in lines):
+        return [text for line in lines for text in line.split("\t")[1:]]
+    return lines

@@ -1,11 +1,12 @@
 """A bulk job from its plan to `_SUCCESS`: what is done is kept, the rest is computed."""
 
 import hashlib
+import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,11 @@ import orjson
 from service.adapters.storage.artifacts import from_facts
 from service.adapters.storage.object_storage import remote
 from service.bulk.cluster import Engines, cluster, engines, mapped
-from service.bulk.engine import Outcome
+from service.bulk.engine import Engine, Outcome
 from service.bulk.places import Place
 from service.bulk.plan import DONE, PLAN, SUCCESS, Plan
-from service.bulk.shipping import packed
-from service.bulk.worker import PartWorker
-from service.core.errors import BackendFailure, CorruptArtifact
+from service.bulk.shipping import packed, store_here
+from service.core.errors import BackendFailure, Conflict, CorruptArtifact, IsosimError
 
 Report = Callable[[str, float | None], None]
 
@@ -154,3 +154,60 @@ def from_success(facts: dict[str, Any]) -> Summary:
     """A job that had ended before."""
     kept = {name: facts[name] for name in ("rows", "parts", "failed", "bytes")}
     return Summary(**kept, computed=0, sentences=0, tokens=0, seconds=0.0, engines=0, nodes=0)
+
+
+class PartWorker:
+    """Numbers of parts in, outcomes out. A failure is an outcome too: Ray would try a part again that fails each time.
+
+    The part's file comes first and the mark in `_done` after it: whoever is killed between the two leaves a part that
+    is made again, with the same bytes.
+    """
+
+    def __init__(self, output: str, store: str, threads: int, shipped: Any, *, lenient: bool, plan: str) -> None:
+        os.environ["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"  # as many threads as an engine has
+        self.output, self.lenient = Place(output), lenient
+        self.failure: str | None = None
+        try:
+            content = self._plan(plan)
+            self.plan = Plan.parsed(content)
+            version = f"{self.plan.domain}-{self.plan.version}"
+            seen = store_here(Path(store), self.plan.encoder, self.plan.digest, version, shipped)
+            self.engine = Engine(self.plan, seen, threads)
+        except (IsosimError, OSError) as error:
+            self.failure = str(error)
+
+    def _plan(self, expected: str) -> bytes:
+        """Raises Conflict where this node's OUTPUT is not the one the job was begun in."""
+        try:
+            content = self.output.read(PLAN)
+        except FileNotFoundError:
+            content = b""
+        if hashlib.sha256(content).hexdigest() != expected:
+            raise Conflict(
+                f"{self.output.address} is another folder on node {os.uname().nodename}; "
+                "a cluster needs one that all nodes share, or object storage"
+            )
+        return content
+
+    def __call__(self, batch: Mapping[str, Any]) -> dict[str, list[bytes]]:
+        if self.failure is not None:
+            return told(self.failure)
+        part = self.plan.parts[int(batch["item"][0])]
+        try:
+            content, outcome = self.engine(part, lenient=self.lenient)
+            self.output.write(self.plan.name(part), content)
+            facts = orjson.dumps(asdict(replace(outcome, node=node())))
+            self.output.write(f"{DONE}/{part.number:06}.json", facts)
+        except (IsosimError, OSError) as error:
+            return told(str(error))
+        return {"outcome": [facts]}
+
+
+def told(failure: str) -> dict[str, list[bytes]]:
+    return {"outcome": [orjson.dumps({"failure": failure})]}
+
+
+def node() -> str:
+    import ray  # noqa: PLC0415 - a worker has it
+
+    return str(ray.get_runtime_context().get_node_id())

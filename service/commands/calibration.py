@@ -113,7 +113,7 @@ def fit_here(
     """Runs a calibration in this process, with a progress bar, and says what came out."""
     need_training()
     settings = stored(model_store=model_store, encoder=encoder)
-    from service.measurements.sources import read_pairs  # noqa: PLC0415
+    from service.adapters.labelled_pairs import read_pairs  # noqa: PLC0415
     from service.modelling.calibration.job import Posted, calibrate_job  # noqa: PLC0415
 
     artifact = EncoderStore(settings.model_store).find(settings.encoder)

@@ -13,7 +13,7 @@ from service.adapters.storage.object_storage import remote
 from service.commands.shared import EncoderId, Store, need_training, settings_with
 from service.core.errors import IsosimError, Unavailable
 from service.observability import setup as logs
-from service.observability.tracing import tracing_class
+from service.observability.setup import tracing_class
 from service.settings import Settings, unread
 
 if TYPE_CHECKING:

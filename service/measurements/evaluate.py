@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from service.adapters.encoder.store import EncoderStore
+from service.adapters.labelled_pairs import read_sets
+from service.adapters.text_lines import read_text
 from service.commands.shared import AsJson, EncoderId, Store, need_training, stored
 from service.commands.terminal import bar, print_json, print_table, remark
 from service.core.jobs.job import METHODS
@@ -44,8 +46,8 @@ def evaluate(
 
     named, numbers = method_names(methods), seed_numbers(seeds)
     artifact = EncoderStore(settings.model_store).find(settings.encoder)
-    sets = quality.read_sets(sts)
-    text = None if fit_on is None else quality.read_text(fit_on)
+    sets = read_sets(sts)
+    text = None if fit_on is None else read_text(fit_on)
     rows, beside = [], []
     with bar("embedding") as progress:
         ready = quality.Evaluation(Encoder(artifact, cache), sets, progress=lambda done: progress("embedding", done))

@@ -11,6 +11,7 @@ import typer
 from rich.table import Table
 
 from service.adapters.encoder.store import EncoderStore
+from service.adapters.labelled_pairs import read_sets
 from service.commands.shared import EncoderId, Store, need_finetuning, need_training, stored
 from service.commands.terminal import EPILOG, bar, print_table, remark
 from service.core.jobs.job import METHODS
@@ -141,7 +142,7 @@ def ranking(
     from service.measurements import sts as quality  # noqa: PLC0415
     from service.measurements.sources import Encoder  # noqa: PLC0415
 
-    sets = quality.read_sets(sts)
+    sets = read_sets(sts)
     methods = [method for method in rivals.split(",") if method]
     views = []
     with bar("embedding") as progress:

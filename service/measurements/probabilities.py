@@ -10,9 +10,10 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 from sklearn.linear_model import LogisticRegression
 
+from service.adapters.labelled_pairs import Pairs, read_pairs
 from service.core.arrays import Doubles
 from service.core.scoring.similarity import cosine
-from service.measurements.sources import Embedded, Encoder, Pairs, Progress, read_pairs
+from service.measurements.sources import Embedded, Encoder, Progress
 from service.modelling.calibration import gate, probability, reference
 from service.modelling.calibration.job import cross_fitted
 from service.modelling.calibration.methods import fit

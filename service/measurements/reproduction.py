@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.metrics import roc_auc_score
 
+from service.adapters.labelled_pairs import read_pairs
 from service.core.errors import InvalidInput
 from service.core.scoring.similarity import cosine
-from service.measurements.sources import Embedded, read_pairs
+from service.measurements.sources import Embedded
 from service.measurements.sts import Evaluation, Grid, Row, cell, spearman, table
 from service.modelling.calibration.evidence import space
 from service.modelling.calibration.methods import Fitted

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from service.adapters.encoder.store import EncoderArtifact
+from service.adapters.labelled_pairs import Pairs, read_pairs
 from service.adapters.text_lines import read_lines
 from service.core.arrays import Rows, Vectors
 from service.core.errors import InvalidInput
@@ -18,32 +18,6 @@ HOME = "wikipedia-en"
 
 Texts = Callable[[Path], list[str]]
 Progress = Callable[[str, float], None]
-
-
-@dataclass(frozen=True)
-class Pairs:
-    """One file of gold-scored sentence pairs."""
-
-    left: list[str]
-    right: list[str]
-    gold: npt.NDArray[np.float64]
-
-
-def read_pairs(path: Path) -> Pairs:
-    """`score<TAB>sentence1<TAB>sentence2`, no header, no quoting."""
-    rows, gold = [], []
-    for number, line in enumerate(read_lines(path), 1):
-        row = line.split("\t")
-        if row == [""]:
-            continue
-        if len(row) != 3:
-            raise InvalidInput(f"{path}, line {number}: expected score, sentence, sentence, separated by tabs")
-        try:
-            gold.append(float(row[0]))
-        except ValueError:
-            raise InvalidInput(f"{path}, line {number}: the score {row[0][:20]!r} is no number") from None
-        rows.append(row)
-    return Pairs([r[1] for r in rows], [r[2] for r in rows], np.array(gold))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -10,25 +9,14 @@ from rich.table import Table
 from scipy.stats import spearmanr
 
 from service.adapters.encoder.onnx_engine import OnnxCalibrator
-from service.adapters.text_lines import read_lines
+from service.adapters.labelled_pairs import Pairs
 from service.core.arrays import Vectors
-from service.core.errors import InvalidInput
 from service.core.scoring.similarity import cosine
-from service.measurements.sources import Encoder, Pairs, read_pairs
+from service.measurements.sources import Encoder
 from service.modelling.calibration import gate
 from service.modelling.calibration.methods import Fitted, fit
 
 HELD_OUT = 0.1  # of the fitting sentences, for the flow's early stop
-
-SETS = {
-    "STS12": ["sts12/*.tsv"],
-    "STS13": ["sts13/*.tsv"],
-    "STS14": ["sts14/*.tsv"],
-    "STS15": ["sts15/*.tsv"],
-    "STS16": ["sts16/*.tsv"],
-    "STS-B": ["stsb/test.tsv"],
-    "SICK-R": ["sick/test.tsv"],
-}
 
 
 @dataclass(frozen=True)
@@ -58,17 +46,6 @@ class Row:
     seed: int
     all: dict[str, float]  # subsets concatenated, one Spearman
     wmean: dict[str, float]  # size-weighted mean over the subsets
-
-
-def read_sets(folder: Path) -> dict[str, list[Pairs]]:
-    """Raises InvalidInput where a set is missing."""
-    sets = {}
-    for name, patterns in SETS.items():
-        files = sorted(file for pattern in patterns for file in folder.glob(pattern))
-        if not files:
-            raise InvalidInput(f"{folder} has no {patterns[0]}")
-        sets[name] = [read_pairs(file) for file in files]
-    return sets
 
 
 def spearman(a: npt.NDArray[np.floating], b: npt.NDArray[np.floating]) -> float:
@@ -138,14 +115,6 @@ class Evaluation:
             fitted = common or self.fit(method, *self.own_sentences(name), seed)
             row.all[name], row.wmean[name] = self.score(name, fitted)
         return row
-
-
-def read_text(path: Path) -> list[str]:
-    """Sentences to fit on: one a line, or both sentences of `score<TAB>sentence1<TAB>sentence2`."""
-    lines = [line for line in read_lines(path) if line.strip()]
-    if all(line.count("\t") == 2 for line in lines):
-        return [text for line in lines for text in line.split("\t")[1:]]
-    return lines
 
 
 def table(rows: Sequence[Row], aggregation: str, title: str) -> Grid:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
+from service.adapters.labelled_pairs import Pairs, read_pairs
 from service.core.arrays import Rows, Vectors
 from service.core.scoring.similarity import cosine
-from service.measurements.sources import HOME, Encoder, Pairs, Progress, read_pairs, sample
+from service.measurements.sources import HOME, Encoder, Progress, sample
 from service.measurements.sts import spearman
 from service.measurements.thresholds import false_match_rate
 from service.modelling.calibration import gate, reference

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from service.adapters.encoder.store import EncoderArtifact
+from service.adapters.labelled_pairs import read_sets
 from service.adapters.storage.artifacts import read_json, write_atomically, write_json
 from service.adapters.text_lines import read_lines
 from service.measurements import sts
@@ -90,7 +91,7 @@ class Bench:
 
     def __init__(self, data: Path, work: Path, report: Report, say: Callable[[str], None]) -> None:
         self.data, self.work, self.report, self.say = data, work, report, say
-        self.sets = sts.read_sets(data / "sts")
+        self.sets = read_sets(data / "sts")
 
     def short_sentences(self) -> Path:
         """The text's distinct sentences of at most `LONGEST` words, sorted, in a file of their own."""

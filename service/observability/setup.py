@@ -1,13 +1,18 @@
-"""Puts one form of line in place of whatever Python, uvicorn, RQ and the interpreter itself would print."""
+"""Sets up what a process reports: one form of log line for Python, uvicorn and RQ alike, and traces where wanted."""
 
 import logging
 import sys
 import threading
 import time
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
+from service.core.errors import Unavailable
 from service.observability.lines import Facts, LineHandler, Render, about, as_json, as_text
 from service.observability.sink import DirectSink, QueuedSink
+from service.settings import Settings, otel_endpoint
+
+if TYPE_CHECKING:
+    from service.observability.otlp import Tracing
 
 Form = Literal["auto", "json", "text"]
 
@@ -77,3 +82,26 @@ def uncaught(error: BaseException | None) -> None:
     """What Python itself would print with the exception's words."""
     if not isinstance(error, KeyboardInterrupt | SystemExit):
         log.critical("an exception was not handled", exc_info=error)
+
+
+def tracing(settings: Settings, name: str) -> "Tracing | None":
+    """What traces under this service name, where an endpoint is set. Raises Unavailable, as `tracing_class` does."""
+    found = tracing_class(settings)
+    return None if found is None else found(settings.otlp_endpoint, name)
+
+
+def tracing_class(settings: Settings) -> "type[Tracing] | None":
+    """None where nothing is traced.
+
+    Raises:
+        Unavailable: an endpoint is set, and the packages are not installed.
+    """
+    if settings.otlp_endpoint is None and not otel_endpoint():
+        return None
+    try:
+        from service.observability.otlp import Tracing  # noqa: PLC0415
+    except ImportError as error:
+        raise Unavailable(
+            f"tracing needs {error.name}, which is not installed: pip install 'isosim[tracing]'"
+        ) from None
+    return Tracing

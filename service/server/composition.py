@@ -37,7 +37,7 @@ from service.migration.encoders import Servings
 from service.migration.shadow import Shadow
 from service.observability import setup as logs
 from service.observability.metrics import Metrics
-from service.observability.tracing import tracing
+from service.observability.setup import tracing
 from service.server.encoders import EncoderParts, Planned, plans
 from service.server.store_watch import watch
 from service.settings import Settings

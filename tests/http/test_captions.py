@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from service.measurements.sources import Pairs, read_pairs
-from service.measurements.sts import read_text
+from service.adapters.labelled_pairs import Pairs, read_pairs
+from service.adapters.text_lines import read_text
 from tests.conftest import Serve, Server, wait_until
 from tests.faults.load import Load, metric
 

@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.adapters.encoder.store import EncoderArtifact
+from service.adapters.labelled_pairs import SETS, read_sets
 from service.core.errors import InvalidInput
 from service.measurements.reproduction import Beside, Reproduction, beside_table, edit_distance, grids, write_report
 from service.measurements.sources import Encoder
-from service.measurements.sts import SETS, Evaluation, read_sets
+from service.measurements.sts import Evaluation
 from tests.text import sentences
 
 words = st.lists(st.sampled_from("abc"), max_size=8)

@@ -5,9 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from service.adapters.labelled_pairs import SETS, read_pairs, read_sets
+from service.adapters.text_lines import read_text
 from service.core.errors import InvalidInput
-from service.measurements.sources import read_pairs
-from service.measurements.sts import SETS, Row, cell, read_sets, read_text, spearman, table
+from service.measurements.sts import Row, cell, spearman, table
 
 
 @pytest.fixture

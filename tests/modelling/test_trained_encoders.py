@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from service.adapters.labelled_pairs import SETS
 from service.measurements import trained_encoders as quality
-from service.measurements.sts import SETS
 from service.modelling.training.recipe import Recipe
 from tests.text import sentences
 

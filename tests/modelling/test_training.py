@@ -124,7 +124,7 @@ def test_the_weights_kept_are_those_the_development_pairs_chose(
 
     from sentence_transformers import SentenceTransformer
 
-    from service.measurements.sources import read_pairs
+    from service.adapters.labelled_pairs import read_pairs
 
     pairs = read_pairs(files / "dev.tsv")
     model = SentenceTransformer(str(done.folder), device="cpu", local_files_only=True)

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, normalizers
 from transformers import AutoTokenizer
 
 from service.core.errors import InvalidInput
-from service.modelling.encoder.head import Module
+from service.modelling.encoder.pooling import Module
 
 # Names of sentence-transformers 6; those of earlier ones are switches, in the order in which vectors are joined.
 MODES = {

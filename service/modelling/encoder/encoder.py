@@ -13,8 +13,7 @@ from service.core.errors import InvalidInput
 from service.modelling.encoder import architectures, checkpoint_config
 from service.modelling.encoder.checkpoint_config import Stated, tokenizer_json
 from service.modelling.encoder.checkpoints import Checkpoint, sha256_of
-from service.modelling.encoder.head import Module, build
-from service.modelling.encoder.pooling import LAYERS_NEEDED, NAMES, POOLER, POOLINGS, parts, pool
+from service.modelling.encoder.pooling import LAYERS_NEEDED, NAMES, POOLER, POOLINGS, Module, build, parts, pool
 
 __all__ = ["POOLINGS", "Encoder", "describe", "load"]
 

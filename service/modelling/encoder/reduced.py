@@ -8,15 +8,17 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+from scipy.stats import spearmanr
 
 from service.adapters.encoder import probe
 from service.adapters.encoder.onnx_engine import OnnxEncoder
 from service.adapters.encoder.store import CALIBRATOR, ENCODER, JOINED, TOKENIZER, EncoderArtifact, EncoderStore
 from service.adapters.encoder.tokenizer import FastTokenizer
+from service.adapters.labelled_pairs import read_sets
 from service.adapters.storage.artifacts import verified
+from service.adapters.text_lines import read_text
 from service.core.errors import InvalidInput
 from service.core.scoring.similarity import cosine
-from service.measurements.sts import read_sets, read_text, spearman
 from service.modelling.encoder import precision
 from service.modelling.encoder.export import check_latents
 from service.modelling.encoder.precision import Bench, Trial
@@ -67,7 +69,9 @@ def mean_spearman(folder: Path, tokenize: FastTokenizer) -> Callable[[OnnxEncode
         def side(side: list[str]) -> np.ndarray:
             return vectors[[row[text] for text in side]]
 
-        return float(np.mean([spearman(cosine(side(a), side(b)), gold) for a, b, gold in sets.values()]))
+        return float(
+            100 * np.mean([spearmanr(cosine(side(a), side(b)), gold).statistic for a, b, gold in sets.values()])
+        )
 
     return score
 
