@@ -152,7 +152,7 @@ bench-peers: .venv/run model_store/encoders/minilm  ## environments of infinity 
 	  [ -x $(PEERS)/$$peer/bin/python ] || $(PYTHON) -m venv $(PEERS)/$$peer; \
 	  $(PEERS)/$$peer/bin/python -m pip --disable-pip-version-check install --quiet "torch==2.13.0"; \
 	  $(PEERS)/$$peer/bin/python -m pip --disable-pip-version-check install --quiet -r loadtest/peers/$$peer.txt; done
-	@$(BIN)/python -c "from service.modelling.checkpoints import resolve; print(resolve('minilm').folder)" > $(PEERS)/checkpoint
+	@$(BIN)/python -c "from service.modelling.encoder.checkpoints import resolve; print(resolve('minilm').folder)" > $(PEERS)/checkpoint
 	@$(PEERS)/infinity/bin/python loadtest/peers/infinity_model.py "$$(cat $(PEERS)/checkpoint)" $(PEERS)/infinity-model
 
 clean:  ## forget environment and exported encoders, keep domains

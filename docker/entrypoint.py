@@ -25,7 +25,7 @@ def carried_into(environment: MutableMapping[str, str]) -> None:
     """Seeds the store, and names what the image carries as the encoder where none is set: by its digest, so that an
     image serves what it was built with whatever else the store holds. What cannot be seeded is said and stops no
     command: a server whose encoder the store lacks says so itself, and any other serves what is there."""
-    from service.adapters.storage.seeding import seed  # noqa: PLC0415 - help needs none of it
+    from service.adapters.seeding import seed  # noqa: PLC0415 - help needs none of it
     from service.commands.terminal import complain  # noqa: PLC0415
     from service.settings import Settings  # noqa: PLC0415
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.conftest import Server, free_port, wait_until
+from tests.processes import Server, free_port, wait_until
 
 SERVER = """
 import sys

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ALONE, GROUP_OF_FIXTURE, GROUPS, skip_without
+from tests.conftest import ALONE, GROUP_OF_FIXTURE, GROUPS
+from tests.processes import skip_without
 
 ROOT = Path(__file__).parents[1]
 BY_DECORATOR = {"fuzzing"}

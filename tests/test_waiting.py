@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from loadtest import servers
-from tests.conftest import Process, RedisServer, Serve, Server, free_port, wait_until
+from tests.processes import Process, RedisServer, Serve, Server, free_port, wait_until
 
 HOUR = 3600.0  # s; a test that waited for the time to be over would never end
 

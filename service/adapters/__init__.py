@@ -1,1 +1,1 @@
-"""One outside thing a file."""
+"""Everything outside the process: stores, encoders, Redis, jobs. Knows neither HTTP nor settings."""

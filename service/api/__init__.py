@@ -1,1 +1,1 @@
-"""The HTTP contract: a route parses, calls, returns."""
+"""The HTTP contract. A route parses, calls, returns; its group is a package of its own."""

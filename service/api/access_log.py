@@ -140,7 +140,14 @@ def attributes(scope: Scope, trace: "Trace", ended: Ended) -> Attributes:
     return found if trace.scored is None else {**found, **attributes_of(trace.scored)}
 
 
-PROBES = {"/livez", "/readyz", "/metrics", "/health", "/v2/health/live", "/v2/health/ready"}
+PROBES = {
+    "/livez",
+    "/readyz",
+    "/metrics",
+    "/health",
+    "/v2/health/live",
+    "/v2/health/ready",
+}  # answered before the server is ready
 LOGGER = "isosim.access"
 
 

@@ -10,6 +10,7 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.api.access_log import PROBES
 from service.api.errors import unexpected
 from service.api.origin import check_origin
 from service.api.parameters import check_query
@@ -19,14 +20,6 @@ from service.core.errors import CallerLeft, InvalidInput, NotReady, TooLarge, Un
 from service.settings import Settings
 
 REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
-OPEN = {
-    "/livez",
-    "/readyz",
-    "/metrics",
-    "/health",
-    "/v2/health/live",
-    "/v2/health/ready",
-}  # answered before the server is ready
 
 CLOSING = ((b"connection", b"close"),)
 
@@ -39,7 +32,7 @@ def admit(scope: Scope, service: Service, limit: int) -> None:
         raise TooLarge(f"the body has {int(declared)} bytes, at most {limit} are taken")
     if settings.api_keys_file is None:
         check_origin(scope, anonymous=settings.allow_anonymous, allowed=settings.cors_origins)
-    if not service.taking_work and scope["path"] not in OPEN:
+    if not service.taking_work and scope["path"] not in PROBES:
         raise NotReady("the server is starting or stopping")
     try:
         check_query(scope)

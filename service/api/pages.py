@@ -8,10 +8,10 @@ from importlib.resources.abc import Traversable
 
 from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response
+from pydantic import BaseModel, Field
 
 from service import __version__
 from service.api.requests import documented
-from service.api.scoring.schemas import ConsoleEncoder, ConsoleFacts, ConsoleLimits
 from service.api.state import ServiceDep
 from service.core.errors import NotFound
 from service.core.jobs.job import METHODS, NORMALIZATIONS, PROMOTIONS
@@ -59,6 +59,35 @@ class Page:
         if tag in known:
             return Response(status_code=304, headers=headers)
         return Response(content, headers=headers, media_type=kind)
+
+
+class ConsoleEncoder(BaseModel):
+    id: str
+    digest: str
+    dim: int
+
+
+class ConsoleLimits(BaseModel):
+    """Of what may be posted."""
+
+    characters: int = Field(description="of one text")
+    sentences: int = Field(description="of a calibration")
+    bytes: int = Field(description="of a calibration's body")
+    pairs: int = Field(description="of a scoring request")
+
+
+class ConsoleFacts(BaseModel):
+    """What the web page needs to know of this server."""
+
+    version: str
+    encoder: ConsoleEncoder
+    keys: bool = Field(description="whether the other routes need a key")
+    limits: ConsoleLimits
+    fewest: dict[str, int] = Field(description="distinct sentences that each method needs")
+    steady_flow: int = Field(description="distinct sentences below which a flow is unsteady")
+    promotions: list[str]
+    normalizations: list[str]
+    domain_pattern: str
 
 
 console = APIRouter(prefix="/console", tags=["operations"])

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Scope
 
-from service.api.scoring.schemas import Compatible, Own
+from service.api.bodies import Compatible, Own
 from service.core.errors import InvalidInput, IsosimError
 
 OURS = ("domain", "space")  # the fields that we added to bodies of other services

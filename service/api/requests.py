@@ -11,10 +11,9 @@ from fastapi.responses import Response
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter, ValidationError
 
-from service.api.compatible.schemas import OpenAIErrorBody
+from service.api.bodies import Compatible, ErrorBody, OpenAIErrorBody
 from service.api.errors import TABLE, domain_error
 from service.api.parameters import check_ignored
-from service.api.scoring.schemas import Compatible, ErrorBody
 from service.api.state import ServiceDep, service_of
 from service.api.trace import Trace
 from service.core.errors import Overloaded, UnsupportedMedia

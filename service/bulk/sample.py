@@ -1,4 +1,4 @@
-"""A seeded sample of a corpus's distinct texts, drawn by many workers as `core/sampling.py` draws it in one pass."""
+"""A seeded sample of a corpus's distinct texts, drawn by many workers: the same as `core/jobs/requirements.py` draws."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing

@@ -13,3 +13,6 @@ Rows = npt.NDArray[np.intp]  # indices into another array
 Integers = npt.NDArray[np.integer]
 Mask = npt.NDArray[np.bool_]
 Arrays = Mapping[str, npt.NDArray[Any]]  # by name, as they are stored
+
+
+Weights = dict[str, npt.NDArray[Any]]

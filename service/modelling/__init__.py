@@ -1,1 +1,1 @@
-"""Offline work in torch: encoders, the calibrator, fitting, export, evaluation."""
+"""Torch, offline: encoders, the calibrator, calibrations, training."""

@@ -8,8 +8,8 @@ import onnx
 from service.adapters.domains.store import DomainStore, StoredVersion
 from service.adapters.encoder import probe
 from service.adapters.encoder.store import CALIBRATOR, ENCODER, JOINED, TOKENIZER, EncoderArtifact, EncoderStore
+from service.adapters.seeding import adopt_default
 from service.adapters.storage.artifacts import verified
-from service.adapters.storage.seeding import adopt_default
 from service.core.encoding.spec import EncoderSpec
 from service.core.scoring.registry import DEFAULT
 from service.modelling.calibration.linear import identity

@@ -1,1 +1,1 @@
-"""TODO"""
+"""What a process reports of itself: log lines, metrics, traces. Never a text, never a key."""

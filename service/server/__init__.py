@@ -1,1 +1,1 @@
-"""TODO"""
+"""The API as a process: its parts, its connections, its life."""

@@ -7,14 +7,15 @@ from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 
 from service import __version__
-from service.api import documentation, errors, operations, pages
+from service.api import errors, operations, pages
 from service.api.calibration import calibrate
-from service.api.compatible import inference_protocol, openai, tei
+from service.api.compatible import inference_protocol, openai, rerank, tei
 from service.api.domains import domains, migration
 from service.api.middleware import Envelope
 from service.api.origin import cors
-from service.api.scoring import rerank, similarity
+from service.api.scoring import similarity
 from service.api.state import Service
+from service.server import documentation
 from service.server.composition import build
 from service.settings import Settings
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from service.adapters.key_file import LOOK_SECONDS, KeyFile
-from tests.conftest import wait_until
+from tests.processes import wait_until
 
 
 def line(key: str, rest: str = "read") -> str:

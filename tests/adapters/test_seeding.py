@@ -7,21 +7,10 @@ from pathlib import Path
 import pytest
 
 from service.adapters.domains.store import DomainStore
-from service.adapters.encoder.store import EncoderArtifact, EncoderStore
-from service.adapters.storage.seeding import seed
+from service.adapters.encoder.store import EncoderStore
+from service.adapters.seeding import seed
 from service.core.errors import CorruptArtifact
-from service.core.scoring.calibration import DomainModel
-
-FACTS = {"method": "identity", "sentences": 2, "seed": 0}
-
-
-def publish(store: Path, artifact: EncoderArtifact) -> int:
-    """A default calibration, promoted."""
-    domains = DomainStore(store)
-    facts = {**FACTS, "encoder": {"id": artifact.id, "digest": artifact.digest}}
-    version = domains.publish("default", facts, {}, None, DomainModel())
-    domains.promote("default", artifact.digest, version, expected=domains.aliases("default", artifact.digest))
-    return version
+from tests.encoders import publish
 
 
 @pytest.fixture

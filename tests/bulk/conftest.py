@@ -16,7 +16,7 @@ from service.bulk.plan import Asked
 from service.bulk.run import Running
 from service.core.scoring.calibration import DomainRef
 from tests.commands.conftest import calibrate
-from tests.conftest import environment
+from tests.processes import environment
 from tests.text import sentences
 
 ROWS = 900

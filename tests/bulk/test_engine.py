@@ -15,7 +15,7 @@ from service.bulk.places import Place
 from service.bulk.plan import Plan, plan_for
 from service.core.errors import InvalidInput
 from tests.bulk.conftest import TEXTS, asked
-from tests.conftest import Serve
+from tests.processes import Serve
 
 FLAGS = ("flags_a", "flags_b")
 

@@ -21,7 +21,7 @@ from service.core.errors import BackendFailure, Conflict
 from service.core.scoring.calibration import DomainRef
 from tests.bulk.conftest import ROWS, TEXTS, asked, running
 from tests.commands.conftest import calibrate
-from tests.conftest import Process, free_port, start, wait_until
+from tests.processes import Process, free_port, start, wait_until
 
 
 def job(

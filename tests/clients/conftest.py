@@ -1,7 +1,7 @@
 """A served isosim for other people's clients; these tests run in an environment of their own, without our packages.
 
-`tests/http/test_clients.py` starts the server and this suite; ISOSIM_URL and ISOSIM_KEY say where it is and what opens
-it.
+`tests/api/compatible/test_clients.py` starts the server and this suite; ISOSIM_URL and ISOSIM_KEY are its address
+and its key.
 """
 
 import os

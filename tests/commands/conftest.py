@@ -14,8 +14,8 @@ from service.adapters.encoder.store import EncoderArtifact, EncoderStore
 from service.core.jobs.job import JobRequest
 from service.core.scoring.calibration import DomainModel
 from service.modelling.calibration.job import Posted, calibrate_job
-from tests.conftest import environment
-from tests.modelling.test_repeated_texts import as_earlier_releases_made_it, reference_of, texts_with
+from tests.modelling.calibration.domains import as_earlier_releases_made_it, reference_of, texts_with
+from tests.processes import environment
 from tests.text import sentences
 
 Finished = subprocess.CompletedProcess[str]

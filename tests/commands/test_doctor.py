@@ -11,7 +11,7 @@ from redis import Redis
 from service.commands.diagnosis import machine, packages, redis_server
 from service.settings import Settings
 from tests.commands.conftest import Run, publish_repeated
-from tests.conftest import RedisServer, Serve, free_port
+from tests.processes import RedisServer, Serve, free_port
 
 
 def examined(run: Run, *words: str, code: int = 0, **settings: Any) -> dict[str, list[dict[str, Any]]]:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.commands.conftest import Run
-from tests.conftest import Serve
+from tests.processes import Serve
 from tests.text import sentences
 
 TEXTS = sentences(20)

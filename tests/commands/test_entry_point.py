@@ -12,7 +12,7 @@ import typer
 
 from service.cli import COMMANDS, load
 from tests.commands.conftest import Run
-from tests.conftest import environment
+from tests.processes import environment
 from tests.text import sentences
 
 

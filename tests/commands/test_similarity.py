@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.commands.conftest import Run, publish_repeated
-from tests.conftest import Serve, environment
+from tests.processes import Serve, environment
 from tests.text import sentences
 
 PAIRS = [(a, b) for a, b in zip(sentences(40)[::2], sentences(40)[1::2], strict=True)]

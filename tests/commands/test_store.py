@@ -12,9 +12,9 @@ import pytest
 from service.adapters.domains.store import DomainStore
 from service.adapters.encoder.store import EncoderArtifact, EncoderStore
 from service.adapters.jobs.store import JobStore
+from service.adapters.seeding import seed
 from service.adapters.storage.artifacts import building
 from service.adapters.storage.object_storage import address, opened, remote
-from service.adapters.storage.seeding import seed
 from service.commands import store as command_of
 from service.core.jobs.job import JobRequest
 from service.core.scoring.calibration import DomainModel

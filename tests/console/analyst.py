@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from tests.conftest import Server
+from tests.processes import Server
 
 REPORT_VIOLATIONS = """
 document.addEventListener("securitypolicyviolation", (event) => {

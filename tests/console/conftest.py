@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Process, Server, serve_with, skip_without
 from tests.console.analyst import Analyst
+from tests.processes import Process, Server, serve_with, skip_without
 from tests.text import sentences
 
 

@@ -17,8 +17,8 @@ from playwright.sync_api import sync_playwright
 
 from service.adapters.encoder.store import EncoderStore
 from service.modelling.store import install_default
-from tests.conftest import Process, Server, serve_with
 from tests.console.analyst import Analyst
+from tests.processes import Process, Server, serve_with
 
 SENTENCES = 1500
 SAMPLE = [f"Shares of company {n} fell after the report." for n in range(2400)]

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Serve, Server
 from tests.console.analyst import Analyst
 from tests.console.conftest import Visit
+from tests.processes import Serve, Server
 from tests.text import sentences
 
 PLACES = ["#/domains", "#/report/tickets/1", "#/report/letters/2", "#/calibrate", "#/compare"]

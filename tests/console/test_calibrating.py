@@ -12,9 +12,9 @@ import pytest
 from service.adapters.encoder.store import EncoderStore
 from service.adapters.jobs.store import JobStore
 from service.core.jobs.job import JobRequest
-from tests.conftest import Process, Serve, Server, serve_with, start, wait_until
 from tests.console.conftest import Visit, labelled
 from tests.faults.jobs import running_job
+from tests.processes import Process, Serve, Server, serve_with, start, wait_until
 from tests.text import sentences
 
 OUTCOME = re.compile(r"Version \d+ of")

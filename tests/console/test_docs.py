@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from tests.conftest import Server
 from tests.console.conftest import Visit
+from tests.processes import Server
 
 
 def test_the_page_names_no_other_host(tiny_server: Server) -> None:

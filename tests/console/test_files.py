@@ -9,7 +9,7 @@ import pytest
 
 import service
 from service.api.pages import PAGE
-from tests.conftest import Serve, Server
+from tests.processes import Serve, Server
 
 FOLDER = Path(service.__file__).parent / "console"
 OWN = sorted(path for path in FOLDER.iterdir() if path.suffix in {".js", ".css", ".html", ".svg"})

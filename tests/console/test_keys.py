@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Serve, Server
 from tests.console.conftest import Visit
+from tests.processes import Serve, Server
 from tests.text import sentences
 
 

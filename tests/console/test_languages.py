@@ -1,7 +1,7 @@
 """Text that runs from right to left is shown so, and sentences are cut between characters."""
 
-from tests.conftest import Server
 from tests.console.conftest import Visit
+from tests.processes import Server
 
 DIRECTION = "element => getComputedStyle(element).direction"
 ARABIC, HEBREW = "الطقس جميل جدا", "מזג האוויר יפה"

@@ -9,8 +9,8 @@ from service.adapters.jobs.spool import Spool
 from service.api.calibration.intake import Intake, Limits
 from service.core.scoring.advice import rarity
 from service.modelling.calibration.reference import build, sample_pairs
-from tests.conftest import Server
 from tests.console.conftest import Visit
+from tests.processes import Server
 
 LIMITS = {"characters": 50, "bytes": 1_000_000, "sentences": 1000}
 TOO_LONG = "x" * 51

@@ -12,8 +12,8 @@ from loadtest.many import multiply
 from service.adapters.encoder.store import EncoderStore
 from service.adapters.storage.artifacts import read_manifest, sha256
 from tests.commands.conftest import calibrate
-from tests.conftest import Process, Serve, Server, serve_with, wait_until
 from tests.console.conftest import Visit
+from tests.processes import Process, Serve, Server, serve_with, wait_until
 from tests.text import sentences
 
 

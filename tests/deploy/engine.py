@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 
-from tests.conftest import skip_without, wait_until
+from tests.processes import skip_without, wait_until
 
 ROOT = Path(__file__).parents[2]
 HARDENED = (

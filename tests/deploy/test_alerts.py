@@ -4,80 +4,16 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import yaml
 
-from tests.deploy.chart import CHART, IMAGE, KEYS, OWN_REDIS, ROOT, named, render
+from tests.deploy.chart import CHART
 from tests.deploy.promql import OF_THE_SCRAPE, exposed, families, grouped, metrics, selectors, values
+from tests.deploy.rules import RULES, RUNBOOKS, alerts, expressions, page_of
 
-RULES = CHART / "files" / "alerts.yaml"
 CASES = Path(__file__).with_name("alerts")
-RUNBOOKS = ROOT / "docs" / "runbooks"
 SECTIONS = ["Likely causes", "What to look at", "What to do", "When it is harmless"]
-VARIABLES = {"$__rate_interval": "5m", "$namespace": ".*", "$service": ".*", "$route": "/.*", "$domain": ".*"}
-
-
-def alerts() -> dict[str, Any]:
-    groups = yaml.safe_load(RULES.read_text())["groups"]
-    return {rule["alert"]: rule for group in groups for rule in group["rules"]}
-
-
-def page_of(alert: str) -> str:
-    """IsosimRedisDown: isosim-redis-down.md"""
-    return re.sub(r"(?<!^)(?=[A-Z])", "-", alert).lower() + ".md"
-
-
-def plain(expression: str) -> str:
-    """A panel's expression as Grafana sends it."""
-    for variable, value in VARIABLES.items():
-        expression = expression.replace(variable, value)
-    assert "$" not in expression, expression
-    return expression
-
-
-def of_the_dashboard() -> Iterator[tuple[str, str]]:
-    """Panels' titles and their expressions; annotations, and the variables' own queries."""
-    board = json.loads((CHART / "files" / "dashboard.json").read_text())
-    for panel in board["panels"]:
-        for target in panel.get("targets", ()):
-            yield panel["title"], plain(target["expr"])
-    for annotation in board["annotations"]["list"]:
-        yield annotation["name"], plain(annotation["expr"])
-    for variable in board["templating"]["list"]:
-        if variable["type"] == "query":
-            found = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"]["query"])
-            assert found, variable
-            yield f"${variable['name']}", f"count by ({found[2]}) ({plain(found[1])})"
-
-
-def of_the_adapter() -> Iterator[tuple[str, str]]:
-    for rule in yaml.safe_load((CHART / "files" / "prometheus-adapter.yaml").read_text())["rules"]["custom"]:
-        yield "the adapter's series", rule["seriesQuery"]
-        name, labels = rule["seriesQuery"].rstrip("}").split("{")
-        yield (
-            "the adapter's query",
-            rule["metricsQuery"].replace("<<.Series>>", name).replace("<<.LabelMatchers>>", labels),
-        )
-
-
-def of_keda() -> Iterator[tuple[str, str]]:
-    found = named(render(IMAGE, KEYS, OWN_REDIS, {"autoscaling": {"kind": "keda"}}), "ScaledObject")
-    for trigger in found["spec"]["triggers"]:
-        yield "KEDA's query", trigger["metadata"]["query"]
-
-
-def of_the_runbooks() -> Iterator[tuple[str, str]]:
-    for page in RUNBOOKS.glob("*.md"):
-        for query in re.findall(r"^```promql\n(.+?)\n```$", page.read_text(encoding="utf-8"), re.M | re.S):
-            yield page.name, query
-
-
-def expressions() -> list[tuple[str, str]]:
-    of_the_alerts = ((name, rule["expr"]) for name, rule in alerts().items())
-    return [*of_the_alerts, *of_the_dashboard(), *of_the_adapter(), *of_keda(), *of_the_runbooks()]
 
 
 def promtool(*words: str | Path) -> subprocess.CompletedProcess[str]:

@@ -8,12 +8,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.conftest import Server, free_port, wait_until
 from tests.deploy import stand_ins
 from tests.deploy.conftest import offline
 from tests.deploy.engine import Container, Engine, answers
-from tests.docs.test_commands import ADDRESS, blocks
+from tests.docs.pages import ADDRESS, blocks
 from tests.faults.load import Load, metric
+from tests.processes import Server, free_port, wait_until
 from tests.text import sentences
 
 PAGE = "docs/how-to/docker.md"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import wait_until
 from tests.deploy.conftest import REVISION, build
 from tests.deploy.engine import HARDENED, ROOT, Container, Engine, answers
+from tests.processes import wait_until
 
 MB = 1_000_000
 COSINE = 0.6674459  # of the README's first pair

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from tests.deploy.chart import ROOT, Manifest, Values, ask_helm, manifests, merged
-from tests.deploy.test_alerts import alerts
+from tests.deploy.rules import alerts
 
 PAGE = (ROOT / "docs" / "how-to" / "kubernetes.md").read_text(encoding="utf-8")
 YOURS, ALONE, *ADDITIONS = [yaml.safe_load(text) for text in re.findall(r"^```yaml\n(.+?)^```$", PAGE, re.M | re.S)]

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.conftest import Process, RedisServer, Server, serve_with, start, wait_until
-from tests.deploy.test_alerts import RULES, expressions, of_the_dashboard, page_of
+from tests.deploy.rules import RULES, expressions, of_the_dashboard, page_of
 from tests.deploy.watching import Prometheus, Told, watched
+from tests.processes import Process, RedisServer, Server, serve_with, start, wait_until
 from tests.text import sentences
 
 # What a server without calibrations, drift, errors or restarts shows nothing of.

@@ -14,11 +14,11 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.conftest import wait_until
 from tests.deploy import rootfs
 from tests.deploy.chart import IMAGE, KEYS, OWN_REDIS, Manifest, Values, named, render
 from tests.deploy.engine import Engine
 from tests.deploy.podman import Podman, ready_to_play
+from tests.processes import wait_until
 from tests.text import sentences
 
 KEY, PASSWORD = "a-key-for-the-pods", "apasswordforredis"

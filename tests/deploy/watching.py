@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import yaml
 
-from tests.conftest import Process, free_port, wait_until
+from tests.processes import Process, free_port, wait_until
 
 SECOND = "1s"
 

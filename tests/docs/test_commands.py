@@ -7,50 +7,22 @@ A block under the line `<!-- not run: reason -->` is left out; what it says must
 import os
 import re
 import shutil
-import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from service.adapters.encoder.store import EncoderStore
-from tests.conftest import Serve, environment
-from tests.http.test_clients import PYTHON
+from tests.docs.pages import ADDRESS, NOT_RUN, OBJECTS, ROOT, blocks, run
+from tests.processes import Serve, environment
 from tests.text import sentences
 
-ROOT = Path(__file__).parents[2]
 PAGES = [
     "README.md",
     "docs/tutorial.md",
     *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs/how-to").glob("*.md")),
 ]
-FENCE = re.compile(r"(?P<before>[^\n]*)\n```(?P<kind>sh|python)\n(?P<code>.*?)\n```", re.S)
-NOT_RUN = re.compile(r"<!-- not run: .+ -->")
-DEPLOY = "<!-- run by tests/deploy -->"
-ADDRESS = "http://127.0.0.1:8000"
-
-
-ERROR = re.compile(r'"error(_type)?":\s*["{]')
-ON_PURPOSE = "<!-- an error, on purpose -->"
-
-
-OBJECTS = "docs/how-to/object-storage.md"  # test_object_storage_page.py has a bucket
 MIGRATION = "docs/how-to/migrate-encoder.md"  # its server runs two encoders; the page exports the second itself
-
-
-class Block(NamedTuple):
-    kind: str
-    code: str
-    fails: bool
-
-
-def blocks(page: str, *, deploy: bool = False) -> Iterator[Block]:
-    """In order: those that need the page's server alone, or those that need an engine for containers."""
-    for match in FENCE.finditer((ROOT / page).read_text(encoding="utf-8")):
-        if (match["before"] == DEPLOY) is deploy and not NOT_RUN.fullmatch(match["before"]):
-            yield Block(match["kind"], match["code"], match["before"] == ON_PURPOSE)
 
 
 def what_a_reader_has(folder: Path) -> None:
@@ -89,20 +61,6 @@ def test_every_command_runs(
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     settings = environment(model_store=store, port=server.url.rsplit(":", 1)[1]) | {"PATH": path}
     run(page, folder, settings, {ADDRESS: server.url, "127.0.0.1:8000": server.url.removeprefix("http://")})
-
-
-def run(page: str, folder: Path, settings: dict[str, str], places: dict[str, str]) -> None:
-    """A page's blocks in order, with the test's own `places` instead of the page's."""
-    for kind, code, fails in blocks(page):
-        local = code.replace(".venv/bin/", "")
-        for named, ours in places.items():
-            local = local.replace(named, ours)
-        command = ["bash", "-euo", "pipefail", "-c", local] if kind == "sh" else [str(PYTHON), "-c", local]
-        done = subprocess.run(
-            command, cwd=folder, env=settings, capture_output=True, text=True, timeout=600, check=False
-        )
-        assert done.returncode == 0, f"{code}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-        assert bool(ERROR.search(done.stdout)) is fails, f"{code}\n{done.stdout[-3000:]}"
 
 
 def test_tritons_configuration_names_the_bundle_as_it_is(minilm_store: Path) -> None:

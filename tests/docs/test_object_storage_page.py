@@ -4,9 +4,9 @@ import os
 import sys
 from pathlib import Path
 
-from tests.conftest import environment
-from tests.docs.test_commands import OBJECTS, run
+from tests.docs.pages import OBJECTS, run
 from tests.objects import Objects, objects
+from tests.processes import environment
 
 __all__ = ["objects"]
 

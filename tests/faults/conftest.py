@@ -10,10 +10,9 @@ import pytest
 
 from service.adapters.encoder.store import EncoderStore
 from tests.commands.conftest import calibrate
-from tests.conftest import Process, RedisServer, Serve, Server, wait_until
 from tests.faults.line import Line
 from tests.faults.volume import Volume, mount
-from tests.http.test_calibrate import accepts_jobs
+from tests.processes import Process, RedisServer, Serve, Server, accepts_jobs, wait_until
 
 ROOM = 12_000_000  # bytes beside the encoder: some posted texts and versions
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from tests.conftest import Process, Server, wait_until
+from tests.processes import Process, Server, wait_until
 from tests.text import sentences
 
 TEXTS = sentences(300)

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import httpx
 
-from tests.conftest import Server, wait_until
+from tests.processes import Server, wait_until
 from tests.text import sentences
 
 KNOWN = [sentences(8)[n : n + 2] for n in range(0, 8, 2)]

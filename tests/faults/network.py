@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.conftest import RedisServer
+from tests.processes import RedisServer
 
 
 class OtherMachine:

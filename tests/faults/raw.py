@@ -4,7 +4,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.conftest import Server
+from tests.processes import Server
 
 
 def address(server: Server) -> tuple[str, int]:

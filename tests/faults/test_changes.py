@@ -12,7 +12,7 @@ from isosim_client import Client, Conflict, Retries
 
 from service.adapters.domains.store import DomainStore
 from service.adapters.encoder.store import EncoderStore
-from tests.conftest import Serve, Server, wait_until
+from tests.processes import Serve, Server, wait_until
 from tests.text import sentences
 
 NEWS = "/domains/news"

@@ -13,9 +13,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.conftest import Serve, Server, wait_until
 from tests.faults.load import Load
 from tests.faults.raw import address, connected, head, status
+from tests.processes import Serve, Server, wait_until
 from tests.text import sentences
 
 CONNECTIONS = 2000

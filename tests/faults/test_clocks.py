@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Serve, Server, wait_until
 from tests.faults.jobs import TEXTS, at_work, becomes, held_job, kill, post, state, whole_versions
 from tests.faults.load import Load
+from tests.processes import Serve, Server, wait_until
 from tests.text import sentences
 
 JUMPS = ("+1h", "-2h", "+10d", "-10d")

@@ -6,16 +6,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import httpx
 import numpy as np
 import pytest
 
 from service.adapters.domains.store import Aliases, DomainStore
 from service.adapters.encoder.store import EncoderStore
 from tests.commands.conftest import command
-from tests.conftest import Serve, Server, wait_until
+from tests.faults.damage import GARBAGE, ask, refused
 from tests.faults.load import metric
-from tests.http.test_calibrate import score
+from tests.processes import Serve, score, wait_until
 from tests.text import sentences
 
 FILES = ("manifest.json", "weights.safetensors", "reference.npz", "raw_reference.npz", "report.json")
@@ -41,11 +40,6 @@ def swap(path: Path) -> None:
 
 
 DAMAGE: dict[str, Callable[[Path], None]] = {"flipped": flip, "cut": cut, "empty": empty, "swapped": swap}
-
-
-def refused(response: httpx.Response, word: str) -> None:
-    assert (response.status_code, response.json()["error_type"]) == (503, "Unavailable"), response.text
-    assert word in response.json()["error"]
 
 
 def copied(store: Path, domain: str) -> None:
@@ -89,10 +83,6 @@ def test_a_damaged_champion_serves_on_where_it_is_loaded_and_at_a_start_fails_it
     assert score(back, domain).json()["version"] == 1
 
 
-def ask(server: Server, domain: str) -> httpx.Response:
-    return server.client.post("/similarity", json={"pairs": [sentences(2)], "domain": domain})
-
-
 def test_a_default_domain_that_cannot_be_read_is_no_identity_in_disguise(serve: Serve, news: Path) -> None:
     copied(news, "default")
     flip(news / "domains" / "default" / "2" / "weights.safetensors")
@@ -113,15 +103,6 @@ def test_the_cause_of_a_503_at_a_cold_load_is_in_the_log_once(serve: Serve, news
     assert [("champion of news" in line, "weights.safetensors" in line) for line in lines] == [
         (True, True), (False, False)
     ], lines  # fmt: skip
-
-
-GARBAGE = (
-    "",
-    "{",
-    "[]",
-    '{"revision": 3, "encoders": {"DIGEST": 5}}',
-    '{"revision": 3, "encoders": {"DIGEST": {"champion": "2"}}}',
-)
 
 
 def test_garbage_for_aliases_stops_neither_the_champion_nor_other_domains_and_can_be_set_right(

@@ -11,15 +11,14 @@ from service.adapters.domains.removal import remove_domain
 from service.adapters.domains.store import DomainStore
 from service.adapters.encoder.store import EncoderArtifact
 from service.adapters.jobs.store import JobStore
+from service.adapters.seeding import seed
 from service.adapters.storage.object_storage import address
-from service.adapters.storage.seeding import seed
 from service.core.jobs.job import JobRequest, Status
 from service.settings import Settings
 from service.worker import Reporter, calibrated, publish
 from tests.commands.conftest import calibrate
-from tests.conftest import RedisServer, Serve, Server, wait_until
-from tests.http.test_calibrate import score
 from tests.objects import objects  # noqa: F401 - a fixture
+from tests.processes import RedisServer, Serve, Server, score, wait_until
 from tests.text import sentences
 
 SOON = 2.0  # s in which every replica has seen a change

@@ -8,12 +8,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.conftest import Process, RedisServer, Serve, wait_until
 from tests.faults.conftest import root
 from tests.faults.jobs import TEXTS, ended, held_job, holds, retry, state, whole_versions
 from tests.faults.load import Load
 from tests.faults.volume import PAGE, Volume
-from tests.http.test_calibrate import accepts_jobs, score
+from tests.processes import Process, RedisServer, Serve, accepts_jobs, score, wait_until
 from tests.text import sentences
 
 pytestmark = root

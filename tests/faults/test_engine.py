@@ -8,8 +8,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from service.adapters.encoder.store import EncoderStore
-from tests.conftest import Serve
 from tests.faults.load import Load
+from tests.processes import Serve
 
 POISON = 4  # the token [MASK]
 

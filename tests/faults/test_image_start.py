@@ -15,11 +15,10 @@ import pytest
 
 from service.adapters.domains.store import DomainStore
 from service.adapters.encoder.store import EncoderStore
-from tests.adapters.test_seeding import publish
-from tests.conftest import Process, Server, environment, free_port, wait_until
+from tests.encoders import publish
 from tests.faults.conftest import root
-from tests.faults.test_corrupt import GARBAGE, ask, refused
-from tests.http.test_calibrate import score
+from tests.faults.damage import GARBAGE, ask, refused
+from tests.processes import Process, Server, environment, free_port, score, wait_until
 
 ENTRY = Path(__file__).parents[2] / "docker" / "entrypoint.py"
 PLACE = (  # in a namespace of its own; /opt holds nothing that Python needs

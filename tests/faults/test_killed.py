@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Process, Serve, Server, wait_until
 from tests.faults.conftest import StartQueue
 from tests.faults.jobs import (
     TEXTS,
@@ -24,7 +23,7 @@ from tests.faults.jobs import (
     state,
     whole_versions,
 )
-from tests.http.test_calibrate import score
+from tests.processes import Process, Serve, Server, score, wait_until
 from tests.text import sentences
 
 STAGES = ("starting", "embedding", "choosing", "fitting", "measuring")  # as a job reports them

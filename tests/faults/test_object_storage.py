@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 
 from service.adapters.encoder.store import EncoderArtifact, EncoderStore
+from service.adapters.seeding import seed
 from service.adapters.storage.object_storage import address, opened
-from service.adapters.storage.seeding import seed
 from tests.commands.conftest import calibrate, command
-from tests.conftest import Process, Server, serve_with, wait_until
 from tests.faults.load import Load
-from tests.http.test_calibrate import score
 from tests.objects import Objects, objects  # noqa: F401 - a fixture
+from tests.processes import Process, Server, score, serve_with, wait_until
 from tests.text import sentences
 
 

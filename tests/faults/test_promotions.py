@@ -9,9 +9,8 @@ from pathlib import Path
 import httpx
 
 from service.adapters.domains.store import DomainStore
-from tests.conftest import Serve, wait_until
 from tests.faults.load import Load
-from tests.http.test_calibrate import score
+from tests.processes import Serve, score, wait_until
 
 VERSIONS = 6
 CALLERS = 6

@@ -11,7 +11,6 @@ import pytest
 from redis import Redis
 from rq.registry import StartedJobRegistry
 
-from tests.conftest import Process, RedisServer, wait_until
 from tests.faults.conftest import StartQueue
 from tests.faults.jobs import (
     LONG,
@@ -28,7 +27,7 @@ from tests.faults.jobs import (
     whole_versions,
 )
 from tests.faults.line import Line
-from tests.http.test_calibrate import accepts_jobs
+from tests.processes import Process, RedisServer, accepts_jobs, wait_until
 
 
 @pytest.mark.parametrize("fault", ["Redis comes back empty", "the worker's line is cut"])

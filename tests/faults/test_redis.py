@@ -15,11 +15,11 @@ import pytest
 from redis import Redis
 
 from service.adapters.redis.cache import PREFIX
-from tests.conftest import Process, RedisServer, Serve, Server, serve_with, wait_until
 from tests.faults.conftest import root
 from tests.faults.line import Line
 from tests.faults.load import KNOWN, Load, metric, scores
 from tests.faults.network import OtherMachine
+from tests.processes import Process, RedisServer, Serve, Server, serve_with, wait_until
 from tests.text import sentences
 
 HITS = 'isosim_cache_lookups_total{cache="redis",result="hit"}'

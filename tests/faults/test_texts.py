@@ -9,8 +9,8 @@ from itertools import pairwise
 
 import pytest
 
-from tests.conftest import Server
 from tests.faults.raw import connected, head, status
+from tests.processes import Server
 from tests.text import sentences
 
 JSON = {"content-type": "application/json"}

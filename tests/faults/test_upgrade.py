@@ -17,9 +17,8 @@ import httpx
 import pytest
 
 from tests.commands.conftest import command
-from tests.conftest import Process, RedisServer, Serve, Server, environment, free_port, wait_until
 from tests.faults.jobs import becomes
-from tests.http.test_calibrate import accepts_jobs
+from tests.processes import Process, RedisServer, Serve, Server, accepts_jobs, environment, free_port, wait_until
 from tests.text import sentences
 
 STORES = Path(__file__).with_name("stores")

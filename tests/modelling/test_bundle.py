@@ -7,9 +7,10 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from service.adapters.domains.store import StoredVersion, Weights
+from service.adapters.domains.store import StoredVersion
 from service.adapters.encoder.onnx_engine import PREFIX, open_session
 from service.adapters.encoder.store import EncoderArtifact, EncoderStore
+from service.core.arrays import Weights
 from service.core.errors import CorruptArtifact
 from service.core.scoring.calibration import DomainModel
 from service.modelling.encoder.export import random_weights

@@ -17,7 +17,7 @@ from service.core.jobs.job import JobRequest, Status
 from service.core.scoring.calibration import DomainModel
 from service.server.app import create_app
 from service.settings import Settings
-from tests.conftest import Process, Server, serve_with
+from tests.processes import Process, Server, serve_with
 
 SCOPES = ("read", "calibrate", "admin")
 

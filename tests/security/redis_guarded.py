@@ -9,7 +9,7 @@ from pathlib import Path
 
 import redis
 
-from tests.conftest import RedisServer
+from tests.processes import RedisServer
 
 ROOT = Path(__file__).parents[2]
 USER, PASSWORD = "isosim", "pass/word#with?signs@and:%41"

@@ -9,7 +9,7 @@ import pytest
 from service.core.errors import Unavailable
 from service.server.composition import check_exposure
 from service.settings import Settings
-from tests.conftest import Serve, Server
+from tests.processes import Serve, Server
 from tests.security.conftest import bearer, key_line
 from tests.security.operations import requests
 

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import Serve, Server, wait_until
 from tests.faults.load import metric
+from tests.processes import Serve, Server, wait_until
 from tests.security.conftest import key_line
 
 HEAD = b"POST /similarity HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"

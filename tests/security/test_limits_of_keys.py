@@ -8,8 +8,8 @@ import pytest
 
 from service.adapters.jobs.store import JobStore
 from service.core.jobs.job import JobRequest
-from tests.conftest import RedisServer, Serve, Server, wait_until
 from tests.faults.load import metric
+from tests.processes import RedisServer, Serve, Server, wait_until
 from tests.security.conftest import bearer, key_line
 from tests.text import sentences
 

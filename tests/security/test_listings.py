@@ -17,7 +17,7 @@ from service.adapters.encoder.store import EncoderArtifact
 from service.api.listing import MOST_ASKED, Listings
 from service.core.errors import Overloaded
 from service.core.limits.grants import ANYBODY, NOBODY
-from tests.conftest import Process, Server, serve_with, wait_until
+from tests.processes import Process, Server, serve_with, wait_until
 from tests.security.conftest import bearer, furnish, key_line
 
 COUNT = 3000

@@ -12,7 +12,7 @@ from service.adapters.domains.store import Aliases, DomainStore
 from service.adapters.jobs.store import JobStore
 from service.core.errors import InvalidInput, IsosimError, NotFound
 from service.core.scoring.calibration import DOMAIN_REF, DomainModel
-from tests.conftest import Serve, Server
+from tests.processes import Serve, Server
 from tests.text import sentences
 
 CANARY = "canary of the test"

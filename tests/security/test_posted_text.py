@@ -13,9 +13,8 @@ import pytest
 import redis
 
 from service.adapters.jobs.store import JobStore
-from tests.conftest import Process, RedisServer, Serve, Server, wait_until
 from tests.faults.jobs import child_of
-from tests.http.test_calibrate import accepts_jobs
+from tests.processes import Process, RedisServer, Serve, Server, accepts_jobs, wait_until
 from tests.text import sentences
 
 MARK = "quetzalcoatlus"  # in every sentence, in no other text

@@ -10,10 +10,9 @@ import pytest
 import redis
 
 from tests.commands.conftest import command
-from tests.conftest import Process, Serve, environment, wait_until
 from tests.faults.jobs import running_job
 from tests.faults.load import metric
-from tests.http.test_calibrate import accepts_jobs
+from tests.processes import Process, Serve, accepts_jobs, environment, wait_until
 from tests.security.conftest import bearer, key_line
 from tests.security.redis_guarded import PASSWORD, USER, GuardedRedis, authority
 from tests.text import sentences

@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.conftest import RedisServer, Serve, Server, wait_until
 from tests.faults.load import metric
+from tests.processes import RedisServer, Serve, Server, wait_until
 from tests.security.conftest import key_line
 from tests.text import sentences
 

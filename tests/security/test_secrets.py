@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from service.adapters.key_file import LOOK_SECONDS
-from tests.conftest import Process, RedisServer, Serve, Server, environment, free_port, wait_until
 from tests.faults.load import metric
-from tests.http.test_calibrate import accepts_jobs
+from tests.processes import Process, RedisServer, Serve, Server, accepts_jobs, environment, free_port, wait_until
 from tests.security.conftest import bearer, key_line
 from tests.text import sentences
 

@@ -5,18 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.processes import Process, Server, serve_with
 
 from isosim_client import Client
-from tests.conftest import (
-    Process,
-    Server,
-    minilm_store,
-    serve,
-    serve_with,
-    store,
-    tiny_checkpoint,
-    tiny_store,
-)
+from tests.conftest import minilm_store, serve, store, tiny_checkpoint, tiny_store
 
 __all__ = ["minilm_store", "serve", "store", "tiny_checkpoint", "tiny_store"]
 

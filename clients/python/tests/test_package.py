@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.processes import Process, Server, serve_with
 from tests.text import sentences
 
 import isosim_client
-from tests.conftest import Process, Server, serve_with
 
 PACKAGE = Path(__file__).parents[1]
 

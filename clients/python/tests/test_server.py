@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.processes import Process, Serve, Server, wait_until
 from tests.text import sentences
 
 from isosim_client import (
@@ -28,7 +29,6 @@ from isosim_client import (
     TooLarge,
     Unauthorized,
 )
-from tests.conftest import Process, Serve, Server, wait_until
 
 PAIRS = [("A farmer repairs a wooden boat.", "The pilot admires the garden gate."), tuple(sentences(2))]
 LONG = [f"{text} {n}" for n in range(30) for text in sentences(500)]  # some seconds of fitting
@@ -200,7 +200,7 @@ def test_a_body_beyond_the_limit_is_too_large_and_no_lost_connection(serve: Serv
 def keyed(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     import shutil
 
-    from tests.conftest import serve_with
+    from tests.processes import serve_with
 
     folder = tmp_path_factory.mktemp("keyed")
     shutil.copytree(tiny_store / "encoders", folder / "store" / "encoders")

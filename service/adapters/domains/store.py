@@ -23,6 +23,7 @@ from service.adapters.domains.folders import Aliased, FolderShelf, Shelf
 from service.adapters.domains.objects import ObjectShelf
 from service.adapters.storage.artifacts import json_bytes, parsed, superfluous, verified, write_json
 from service.adapters.storage.object_storage import opened, remote
+from service.core.arrays import Weights
 from service.core.errors import Conflict, CorruptArtifact, InvalidInput, NotFound, Unavailable
 from service.core.scoring.calibration import DOMAIN_NAME, DomainModel
 
@@ -35,7 +36,6 @@ NAME = re.compile(DOMAIN_NAME)
 ALIASES = ("champion", "previous")
 ATTEMPTS = 5  # to replace aliases that other processes change, too
 REMEDY = "delete it and promote a version"  # aliases that nobody understands
-Weights = dict[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True)

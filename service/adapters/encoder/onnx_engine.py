@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 
-from service.adapters.domains.store import Weights
-from service.core.arrays import Vectors
+from service.core.arrays import Vectors, Weights
 from service.core.errors import BackendFailure, CorruptArtifact, Unavailable
 
 log = logging.getLogger("isosim")

@@ -15,7 +15,7 @@ log = logging.getLogger("isosim")
 
 Event = Literal["error", "open", "dropped"]
 
-PREFIX = b"isosim:v3:"  # with the version of an entry (core/texts.py): replicas of two releases do not meet
+PREFIX = b"isosim:v3:"  # with the version of an entry (core/encoding/texts.py): replicas of two releases do not meet
 BACKLOG = 8192  # entries waiting to be stored; more are dropped and counted
 CHUNK = 256  # entries a pipeline
 PROBED = [PREFIX + b"probe:1", PREFIX + b"probe:2"]  # two keys, as most lookups have; a cluster has them in two slots

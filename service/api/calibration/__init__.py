@@ -1,1 +1,1 @@
-"""TODO"""
+"""`/calibrate`: posted text on its way to disk, jobs, their events."""

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, FailFast, Field
 
-from service.api.scoring.schemas import Own, Sentences, example
+from service.api.bodies import Own, Sentences, example
 from service.core.jobs.job import METHODS, NORMALIZATIONS, PROMOTIONS
 
 Method = Literal[METHODS]  # type: ignore[valid-type]

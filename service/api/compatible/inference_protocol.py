@@ -9,9 +9,9 @@ from fastapi import APIRouter, Depends, Header, Path, Request
 from fastapi.responses import Response
 
 from service import __version__
+from service.api.bodies import body_of
 from service.api.compatible import models, tensors
 from service.api.compatible.schemas import ModelPath
-from service.api.documentation import body_of
 from service.api.operations import check_alive, check_ready
 from service.api.requests import TraceDep, check_encoding, documented, name_ignored, needs
 from service.api.scoring.pipeline import embed, listed, scores, vectors

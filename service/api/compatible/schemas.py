@@ -6,15 +6,8 @@ from typing import Annotated, Any, Literal
 from fastapi import Path
 from pydantic import BaseModel, Discriminator, Field, Tag
 
-from service.api.scoring.schemas import (
-    Compatible,
-    DomainField,
-    PromptName,
-    TruncationDirection,
-    all_texts,
-    entries,
-    example,
-)
+from service.api.bodies import Compatible, DomainField, all_texts, entries, example
+from service.api.scoring.schemas import PromptName, TruncationDirection
 
 OneOrMore = Annotated[str | list[str], all_texts]
 
@@ -98,17 +91,6 @@ class ModelCard(BaseModel):
 class ModelList(BaseModel):
     object: Literal["list"] = "list"
     data: list[ModelCard]
-
-
-class OpenAIError(BaseModel):
-    message: str
-    type: str
-    param: str | None
-    code: str | None
-
-
-class OpenAIErrorBody(BaseModel):
-    error: OpenAIError
 
 
 class Document(Compatible):

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import orjson
 from pydantic import FailFast, Field, ValidationError
 
+from service.api.bodies import Compatible, example
 from service.api.scoring.pipeline import check_count
-from service.api.scoring.schemas import Compatible, example
 from service.core.errors import InvalidInput
 
 LENGTH = struct.Struct("<I")

@@ -1,1 +1,1 @@
-"""TODO"""
+"""`/domains`: versions, champions, thresholds, labels, and moves to another encoder."""

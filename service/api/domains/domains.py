@@ -13,6 +13,7 @@ from fastapi.responses import Response
 from service.adapters.domains.removal import remove_domain
 from service.adapters.domains.store import Aliases, Start
 from service.api.access import DomainName, calibration_of
+from service.api.bodies import body_of
 from service.api.calibration.calibrate import (
     accept,
     accepted_before,
@@ -23,7 +24,6 @@ from service.api.calibration.calibrate import (
 )
 from service.api.calibration.intake import Intake, parse_json
 from service.api.calibration.schemas import JobAccepted, LabelsRequest
-from service.api.documentation import body_of
 from service.api.domains.schemas import (
     FROM,
     REVISION,

@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from service.adapters.domains.store import Start
-from service.api.scoring.schemas import Own, example
+from service.api.bodies import Own, example
 
 
 class VersionSummary(BaseModel):

@@ -1,56 +1,10 @@
 """Bodies of requests, and of answers for the documentation: scoring. Our own bodies refuse unknown fields."""
 
-from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, FailFast, Field, Tag
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, Discriminator, Field, Tag
 
-DomainField = Annotated[str, Field(description="name, name@3, name@champion or name@previous")]
-
-
-# One error is enough: pydantic would otherwise build one for each of a million wrong entries.
-Sentences = Annotated[list[str], FailFast()]
-SentencePairs = Annotated[list[tuple[str, str]], FailFast()]
-
-
-def entries(holds: Callable[[Any], bool], name: str) -> BeforeValidator:
-    """The same for a list in a union, where FailFast cannot stand."""
-
-    def check(value: Any) -> Any:
-        if isinstance(value, list):
-            wrong = next((index for index, entry in enumerate(value) if not holds(entry)), None)
-            if wrong is not None:
-                raise PydanticCustomError("entry_type", f"Input should be {name}", {"index": wrong})
-        return value
-
-    return BeforeValidator(check)
-
-
-all_texts = entries(lambda entry: isinstance(entry, str), "a valid string")
-
-
-def example(*bodies: dict[str, Any]) -> ConfigDict:
-    """Shown in the documentation; merged into the configuration of the base class."""
-    return ConfigDict(json_schema_extra={"examples": list(bodies)})
-
-
-class Own(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)  # "yes" is no boolean, "1" no number
-
-
-class Compatible(BaseModel):
-    """A body other services defined: unknown fields are kept, to be named in `x-isosim-ignored`."""
-
-    model_config = ConfigDict(extra="allow", strict=True)
-
-    def ignored(self) -> list[str]:
-        names = list(self.model_extra or {})
-        for name in type(self).model_fields:
-            value = getattr(self, name)
-            parts = value[:1] if isinstance(value, list) else [value]  # the first stands for its like
-            names += [f"{name}.{inner}" for part in parts if isinstance(part, Compatible) for inner in part.ignored()]
-        return names
+from service.api.bodies import Compatible, DomainField, Own, SentencePairs, Sentences, all_texts, example
 
 
 class PairsRequest(Own):
@@ -191,38 +145,3 @@ class EmbedRequest(Compatible):
     dimensions: int | None = Field(default=None, ge=1, le=65_536)
     domain: DomainField = "default"
     space: Literal["calibrated", "raw"] = "calibrated"
-
-
-class ConsoleEncoder(BaseModel):
-    id: str
-    digest: str
-    dim: int
-
-
-class ConsoleLimits(BaseModel):
-    """Of what may be posted."""
-
-    characters: int = Field(description="of one text")
-    sentences: int = Field(description="of a calibration")
-    bytes: int = Field(description="of a calibration's body")
-    pairs: int = Field(description="of a scoring request")
-
-
-class ConsoleFacts(BaseModel):
-    """What the web page needs to know of this server."""
-
-    version: str
-    encoder: ConsoleEncoder
-    keys: bool = Field(description="whether the other routes need a key")
-    limits: ConsoleLimits
-    fewest: dict[str, int] = Field(description="distinct sentences that each method needs")
-    steady_flow: int = Field(description="distinct sentences below which a flow is unsteady")
-    promotions: list[str]
-    normalizations: list[str]
-    domain_pattern: str
-
-
-class ErrorBody(BaseModel):
-    error: str
-    error_type: str
-    request_id: str

@@ -1,1 +1,1 @@
-"""TODO"""
+"""Texts to vectors: identity of an encoder, caches, batches."""

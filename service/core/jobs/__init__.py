@@ -1,1 +1,1 @@
-"""TODO"""
+"""Calibration jobs: what is asked, what text has to fulfil."""

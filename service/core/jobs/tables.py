@@ -3,7 +3,7 @@
 Identifiers, dates and states make all rows alike: such text gave a threshold of 0.517 where its sentences alone give
 0.309. A separator has to stand on most lines, and the fields have to be those of a table. Prose has commas followed by
 a space, in numbers that differ from line to line; no text of the measuring data is taken for a table (whole or in
-parts of 200 to 2,000 lines; tests/core/test_tables.py).
+parts of 200 to 2,000 lines; tests/core/jobs/test_tables.py).
 """
 
 import csv

@@ -1,1 +1,1 @@
-"""TODO"""
+"""What a key may do: scopes, domains, rates, requests at once."""

@@ -1,1 +1,1 @@
-"""TODO"""
+"""A calibration from posted text to a version: choose, fit, judge, publish."""

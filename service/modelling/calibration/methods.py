@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from service.adapters.domains.store import Weights
-from service.core.arrays import Vectors
+from service.core.arrays import Vectors, Weights
 from service.core.errors import InvalidInput
 from service.modelling import calibrator
 from service.modelling.calibration import linear

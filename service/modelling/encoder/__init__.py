@@ -1,1 +1,1 @@
-"""TODO"""
+"""Checkpoints to exported encoders, at full or lower precision."""

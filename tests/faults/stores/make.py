@@ -29,8 +29,9 @@ from tokenizers import BertWordPieceTokenizer
 from transformers import BertConfig, BertModel
 
 from service.adapters.encoder.store import EncoderArtifact, EncoderStore
-from tests.conftest import Process, RedisServer, Server, export, serve_with, start, wait_until
+from tests.encoders import export
 from tests.faults.jobs import becomes, held_job, post
+from tests.processes import Process, RedisServer, Server, serve_with, start, wait_until
 from tests.text import sentences
 
 LEFT_OUT = ("service/modelling/shipped/", "service/console/vendor/")

@@ -1,0 +1,166 @@
+"""The graphs on ONNX Runtime: padding, failures, and weights that must fit."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper
+
+from service.adapters.domains.calibrations import StoredCalibrations
+from service.adapters.domains.store import Aliases, DomainStore
+from service.adapters.encoder.onnx_engine import OnnxCalibrator, OnnxEncoder, choose_providers
+from service.adapters.encoder.store import EncoderArtifact
+from service.core.arrays import Weights
+from service.core.errors import BackendFailure, CorruptArtifact, EncoderMismatch, NotFound, Unavailable
+from service.core.scoring.calibration import DomainModel
+from service.core.scoring.registry import Named
+from service.modelling.encoder.export import random_weights
+
+CPU = ["CPUExecutionProvider"]
+
+
+@pytest.fixture(scope="module")
+def calibrator(tiny: EncoderArtifact) -> OnnxCalibrator:
+    return OnnxCalibrator(tiny.calibrator, CPU)
+
+
+def weights(dim: int = 32, seed: int = 0) -> Weights:
+    return {name: tensor.numpy() for name, tensor in random_weights(dim, seed).items()}
+
+
+@pytest.fixture(scope="module")
+def logarithm(tmp_path_factory: pytest.TempPathFactory) -> OnnxEncoder:
+    """An encoder whose vector is the logarithm of the sum of its tokens: minus infinity at 0, NaN below."""
+    ids = helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["batch", "length"])
+    mask = helper.make_tensor_value_info("attention_mask", TensorProto.INT64, ["batch", "length"])
+    pooled = helper.make_tensor_value_info("pooled", TensorProto.FLOAT, ["batch", 1])
+    nodes = [
+        helper.make_node("Mul", ["input_ids", "attention_mask"], ["kept"]),
+        helper.make_node("Cast", ["kept"], ["floats"], to=TensorProto.FLOAT),
+        helper.make_node("Constant", [], ["axis"], value=helper.make_tensor("axis", TensorProto.INT64, [1], [1])),
+        helper.make_node("ReduceSum", ["floats", "axis"], ["sum"], keepdims=1),
+        helper.make_node("Log", ["sum"], ["pooled"]),
+    ]
+    graph = helper.make_graph(nodes, "logarithm", [ids, mask], [pooled])
+    path = tmp_path_factory.mktemp("graph") / "encoder.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
+    return OnnxEncoder(path, CPU, threads=1, pad_token_id=7)
+
+
+def test_texts_of_different_length_are_padded_behind_the_mask(logarithm: OnnxEncoder) -> None:
+    assert logarithm.dim == 1
+    np.testing.assert_allclose(np.exp(logarithm([[1, 2, 3], [5], [9, 9]])), [[6], [5], [18]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("bad", [[0], [-1]], ids=["infinity", "NaN"])
+def test_a_vector_with_a_number_that_is_none_is_refused(logarithm: OnnxEncoder, bad: list[int]) -> None:
+    with pytest.raises(BackendFailure, match="NaN or infinity"):
+        logarithm([[1, 2], bad])
+    assert np.isfinite(logarithm([[1, 2]])).all()
+
+
+def test_a_token_the_encoder_does_not_know_is_a_backend_failure(tiny: EncoderArtifact) -> None:
+    encoder = OnnxEncoder(tiny.encoder, CPU, threads=1)
+    with pytest.raises(BackendFailure, match="1 × 2 tokens"):
+        encoder([[5, 10**6]])
+    assert encoder([[5, 6]]).shape == (1, 32)
+
+
+def test_a_text_without_tokens_is_a_backend_failure_and_no_crash(tiny: EncoderArtifact) -> None:
+    with pytest.raises(BackendFailure):
+        OnnxEncoder(tiny.encoder, CPU, threads=1)([[]])
+
+
+def test_latents_of_rows_are_those_of_the_rows_alone(calibrator: OnnxCalibrator) -> None:
+    bound = calibrator.bind(weights())
+    x = np.random.default_rng(0).standard_normal((9, 32)).astype(np.float32)
+    alone = np.concatenate([bound(x[i : i + 1]) for i in range(9)])
+    np.testing.assert_allclose(bound(x), alone, rtol=0, atol=1e-5)
+    assert bound(x[:0]).shape == (0, 32)
+    np.testing.assert_array_equal(bound(np.asfortranarray(x)), bound(x))
+
+
+def test_two_versions_on_one_session_do_not_mix(calibrator: OnnxCalibrator) -> None:
+    x = np.random.default_rng(0).standard_normal((4, 32)).astype(np.float32)
+    versions = [calibrator.bind(weights(seed=seed)) for seed in range(3)]
+    expected = [version(x) for version in versions]
+    assert not np.allclose(expected[0], expected[1], atol=0.1)
+    with ThreadPoolExecutor(3) as pool:
+        for _ in range(20):
+            found = list(pool.map(lambda version: version(x), versions))
+            for one, wanted in zip(found, expected, strict=True):
+                np.testing.assert_array_equal(one, wanted)
+
+
+@pytest.mark.parametrize("damage", ["missing", "extra", "shape", "type", "other encoder"])
+def test_weights_that_do_not_fit_the_graph_are_refused_by_name(calibrator: OnnxCalibrator, damage: str) -> None:
+    wrong = weights()
+    match damage:
+        case "missing":
+            del wrong["mean"]
+        case "extra":
+            wrong["flow.3.0.scale"] = wrong["mean"]
+        case "shape":
+            wrong["mean"] = wrong["mean"][:-1]
+        case "type":
+            wrong["mean"] = wrong["mean"].astype(np.float64)
+        case "other encoder":
+            wrong = weights(dim=64)
+    with pytest.raises(CorruptArtifact, match=r"flow\.3\.0\.scale" if damage == "extra" else "mean|flow"):
+        calibrator.bind(wrong)
+
+
+def test_an_execution_provider_that_is_not_installed_is_unavailable_and_the_cpu_is_always_last(
+    tiny: EncoderArtifact,
+) -> None:
+    with pytest.raises(Unavailable, match="NoSuchProvider"):
+        choose_providers(("NoSuchProvider",), tiny.calibrator)
+    assert choose_providers((), tiny.calibrator)[-1] == "CPUExecutionProvider"
+    assert choose_providers(("CPUExecutionProvider",), tiny.calibrator) == CPU
+
+
+def test_a_provider_that_does_not_load_is_no_cpu_in_disguise(tiny: EncoderArtifact) -> None:
+    """ONNX Runtime drops it, and serves on the processor."""
+    with pytest.raises(Unavailable, match="CUDAExecutionProvider does not load"):
+        OnnxEncoder(tiny.encoder, ["CUDAExecutionProvider", *CPU], threads=1)
+    with pytest.raises(Unavailable, match="CUDAExecutionProvider does not load"):
+        OnnxCalibrator(tiny.calibrator, ["CUDAExecutionProvider", *CPU])
+
+
+def test_cuda_that_is_installed_and_does_not_load_is_not_chosen_unless_it_is_asked_for(
+    tiny: EncoderArtifact, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ort, "get_available_providers", lambda: ["CUDAExecutionProvider", *CPU])
+    assert choose_providers((), tiny.calibrator) == CPU
+    assert "computed on the processor: CUDAExecutionProvider does not load" in caplog.text
+    assert choose_providers(("CUDAExecutionProvider",), tiny.calibrator) == ["CUDAExecutionProvider", *CPU]
+
+
+@pytest.fixture
+def domains(tmp_path: Path) -> DomainStore:
+    return DomainStore(tmp_path)
+
+
+def test_stored_versions_are_served_by_their_own_encoder_alone(
+    domains: DomainStore, calibrator: OnnxCalibrator
+) -> None:
+    facts = {"method": "flow", "encoder": {"id": "tiny", "digest": "mine"}}
+    domains.publish("news", facts, {}, weights(), DomainModel())
+    domains.publish("news", facts, {}, None, DomainModel())
+    domains.promote("news", "mine", 1, expected=Aliases())
+    mine = StoredCalibrations(domains, calibrator, "mine")
+    x = np.ones((1, 32), np.float32)
+    flow, identity = mine.load("news", 1), mine.load("news", 2)
+    np.testing.assert_array_equal(flow.latents(x), calibrator.bind(weights())(x))
+    assert identity.transform is None
+    assert mine.named("news") == Named(1, None)
+    assert (mine.exists("news"), mine.exists("law")) == (True, False)
+    theirs = StoredCalibrations(domains, calibrator, "theirs")
+    assert theirs.named("news") == Named(None, None)
+    with pytest.raises(EncoderMismatch, match="tiny"):
+        theirs.load("news", 1)
+    with pytest.raises(NotFound):
+        mine.load("news", 3)

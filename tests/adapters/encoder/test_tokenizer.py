@@ -1,0 +1,189 @@
+"""Texts to token ids: cut at either end, marked where cut, never padded."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers.processors import BertProcessing
+
+from service.adapters.encoder.store import EncoderArtifact, EncoderStore
+from service.adapters.encoder.tokenizer import FastTokenizer
+from service.core.errors import InvalidInput, TokenizerFailure
+from tests.modelling.encoder.families import trained
+from tests.text import sentences
+
+
+@pytest.fixture(scope="module")
+def plain(tiny: EncoderArtifact) -> Tokenizer:
+    """The tiny encoder's tokenizer without truncation."""
+    tokenizer = Tokenizer.from_file(str(tiny.tokenizer))
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
+
+
+@pytest.fixture(scope="module")
+def bert(plain: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with [CLS] and [SEP] around a text, saved with padding and a truncation of its own."""
+    path = tmp_path_factory.mktemp("bert") / "tokenizer.json"
+    tokenizer = Tokenizer.from_str(plain.to_str())
+    sep, cls = (tokenizer.token_to_id(token) or 0 for token in ("[SEP]", "[CLS]"))
+    tokenizer.post_processor = BertProcessing(("[SEP]", sep), ("[CLS]", cls))
+    tokenizer.enable_padding(length=50)
+    tokenizer.enable_truncation(5)
+    tokenizer.save(str(path))
+    return path
+
+
+LONG = " ".join(sentences(5))
+
+
+def test_short_texts_are_whole_and_not_padded(tiny: EncoderArtifact, plain: Tokenizer) -> None:
+    texts = [*sentences(20), "a", "Boat"]
+    found = FastTokenizer(tiny.tokenizer, 64)(texts, "right")
+    assert [tokens.ids for tokens in found] == [plain.encode(text).ids for text in texts]
+    assert not any(tokens.truncated for tokens in found)
+
+
+def test_truncation_takes_away_the_end_named(tiny: EncoderArtifact, plain: Tokenizer) -> None:
+    whole = plain.encode(LONG).ids
+    tokenize = FastTokenizer(tiny.tokenizer, 12)
+    (right,), (left,) = tokenize([LONG], "right"), tokenize([LONG], "left")
+    assert right == (whole[:12], True, False)
+    assert left == (whole[-12:], True, False)
+
+
+@pytest.mark.parametrize(("length", "truncated"), [(-1, True), (0, False), (1, False)])
+def test_a_text_is_marked_truncated_only_where_something_is_missing(
+    tiny: EncoderArtifact, plain: Tokenizer, length: int, truncated: bool
+) -> None:
+    count = len(plain.encode(LONG).ids)
+    (found,) = FastTokenizer(tiny.tokenizer, count + length)([LONG], "right")
+    assert found.truncated == truncated
+    assert len(found.ids) == count - truncated
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_special_tokens_count_and_stay_and_the_files_own_settings_do_not(
+    bert: Path, plain: Tokenizer, side: str
+) -> None:
+    whole = plain.encode(LONG).ids
+    cls, sep = plain.token_to_id("[CLS]"), plain.token_to_id("[SEP]")
+    tokenize = FastTokenizer(bert, 12)
+    (cut, short) = tokenize([LONG, "a boat"], side)  # type: ignore[arg-type]
+    assert cut.ids == [cls, *(whole[:10] if side == "right" else whole[-10:]), sep]
+    assert cut.truncated
+    assert short.ids == [cls, *plain.encode("a boat").ids, sep]
+    assert not short.truncated
+
+
+def test_texts_of_a_batch_do_not_change_each_other(tiny: EncoderArtifact) -> None:
+    tokenize = FastTokenizer(tiny.tokenizer, 12)
+    texts = [LONG, "a", *sentences(5), LONG[::-1]]
+    assert tokenize(texts, "right") == [tokenize([text], "right")[0] for text in texts]
+    assert tokenize([], "right") == []
+
+
+@pytest.mark.parametrize("text", ["\ud800", "a \udfff b"])
+def test_what_is_no_unicode_text_is_a_tokenizer_failure(tiny: EncoderArtifact, text: str) -> None:
+    with pytest.raises(TokenizerFailure):
+        FastTokenizer(tiny.tokenizer, 12)(["fine", text], "right")
+
+
+@pytest.mark.parametrize("text", ["", " ", "\0", "\u200b", "\ufeff", "🚣‍♀️" * 3, "a" * 10_000, "лодка"])
+def test_any_unicode_text_gets_tokens_or_none_and_no_error(tiny: EncoderArtifact, text: str) -> None:
+    (found,) = FastTokenizer(tiny.tokenizer, 12)([text], "right")
+    assert len(found.ids) <= 12
+
+
+def test_threads_share_a_tokenizer_and_its_two_sides(tiny: EncoderArtifact) -> None:
+    tokenize = FastTokenizer(tiny.tokenizer, 12)
+    expected = {side: tokenize([LONG] * 20, side) for side in ("right", "left")}
+    with ThreadPoolExecutor(4) as pool:
+        sides = ["right", "left"] * 20
+        found = list(pool.map(lambda side: tokenize([LONG] * 20, side), sides))
+    assert found == [expected[side] for side in sides]
+
+
+def test_special_tokens_stand_for_no_characters(minilm_store: Path) -> None:
+    artifact = EncoderStore(minilm_store).find("minilm")
+    tokenize = FastTokenizer(artifact.tokenizer, artifact.spec.max_length)
+    pieces = tokenize.pieces(["A guitar猫"], special=True)[0]
+    assert [piece.text for piece in pieces] == ["[CLS]", "A", "guitar", "猫", "[SEP]"]
+    assert [(piece.start, piece.stop) for piece in pieces] == [(None, None), (0, 1), (2, 8), (8, 9), (None, None)]
+    assert [piece.special for piece in pieces] == [True, False, False, False, True]
+    assert [piece.id for piece in pieces] == tokenize(["A guitar猫"], "right")[0].ids
+    assert tokenize.decode([[piece.id for piece in pieces]], skip_special=False)[0].startswith("[CLS]")
+    assert [piece.text for piece in tokenize.pieces(["A guitar猫"], special=False)[0]] == ["A", "guitar", "猫"]
+
+
+def test_what_is_tokens_already_is_only_cut(minilm_store: Path) -> None:
+    artifact = EncoderStore(minilm_store).find("minilm")
+    tokenize = FastTokenizer(artifact.tokenizer, 8)
+    ids = tuple(range(1000, 1020))
+    right, text = tokenize([ids, "a text"], "right")
+    assert (right.ids, right.truncated) == (list(ids[:8]), True)
+    assert text == tokenize(["a text"], "right")[0]
+    assert tokenize([ids[:8]], "left")[0].truncated is False
+    assert tokenize([ids], "left")[0].ids == list(ids[-8:])
+
+
+@pytest.mark.parametrize("number", [-1, 30522, 1 << 40])
+def test_an_id_outside_the_vocabulary_is_refused(minilm_store: Path, number: int) -> None:
+    artifact = EncoderStore(minilm_store).find("minilm")
+    with pytest.raises(InvalidInput, match="30522"):
+        FastTokenizer(artifact.tokenizer, 8).decode([[101, number]], skip_special=True)
+
+
+UNKNOWN = ["🙂", "🚀🎉", "ᚠᛇᚻ᛫ᛒᛦᚦ", "ᚠᛇ ᚻᛒ", "中文"]
+SPECIAL = {"wordpiece": ["[PAD]", "[UNK]", "[CLS]", "[SEP]"], "pieces": ["<s>", "<pad>", "</s>", "<unk>"]}
+
+
+@pytest.fixture(scope="module", params=[*SPECIAL, "bytes"])
+def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """WordPiece, SentencePiece's Unigram, and byte-level BPE."""
+    path = tmp_path_factory.mktemp(request.param) / "tokenizer.json"
+    trained(request.param, SPECIAL.get(request.param, ["<s>", "</s>", "<unk>"])).save(str(path))
+    return request.param, path
+
+
+def test_a_text_is_unreadable_where_the_vocabulary_knows_nothing_of_it(family: tuple[str, Path]) -> None:
+    """Byte-level BPE knows every byte: its texts have tokens of their own, and vectors of their own."""
+    kind, path = family
+    tokenize = FastTokenizer(path, 16)
+    assert [one.unreadable for one in tokenize(UNKNOWN, "right")] == [kind != "bytes"] * len(UNKNOWN)
+    mixed = [text + " boat" for text in UNKNOWN] + ["boat " + text for text in UNKNOWN] + sentences(50)
+    assert not any(one.unreadable for side in ("right", "left") for one in tokenize(mixed, side))  # type: ignore[arg-type]
+    assert tokenize([sentences(1)[0] + " 🙂" * 50], "left")[0].unreadable is (kind != "bytes")  # what is left of it
+    assert [one.unreadable for one in tokenize([tuple(tokenize(["🙂"], "right")[0].ids)], "right")] == [kind != "bytes"]
+
+
+def test_a_prompt_does_not_make_a_text_readable(family: tuple[str, Path]) -> None:
+    kind, path = family
+    prompts = ["a wooden boat: ", "the pilot "]
+    tokenize = FastTokenizer(path, 32, ["", *prompts])
+    for prompt in prompts:
+        found = tokenize([prompt + text for text in UNKNOWN], "right")
+        assert [one.unreadable for one in found] == [kind != "bytes"] * len(UNKNOWN)
+        known = [prompt + "boat", prompt + prompt, prompt, prompt.strip(), "boat a wooden", prompt + "🙂 pilot"]
+        assert not any(one.unreadable for one in tokenize(known, "right"))
+
+
+def test_a_byte_fallback_reads_what_the_vocabulary_lacks(tmp_path: Path) -> None:
+    """As Llama's and Gemma's tokenizers do it."""
+    pieces = [(f"<0x{byte:02X}>", -20.0) for byte in range(256)]
+    vocabulary = [("<unk>", 0.0), ("▁", -2.0), ("▁boat", -3.0), *pieces]
+    tokenizer = Tokenizer(models.Unigram(vocabulary, unk_id=0, byte_fallback=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    found = FastTokenizer(tmp_path / "tokenizer.json", 32)(["🙂", "🚀", "boat"], "right")
+    assert not any(one.unreadable for one in found)
+    assert found[0].ids != found[1].ids
+
+
+def test_control_characters_and_overlong_words_are_unreadable_for_bert(minilm_store: Path) -> None:
+    artifact = EncoderStore(minilm_store).find("minilm")
+    tokenize = FastTokenizer(artifact.tokenizer, artifact.spec.max_length, artifact.every_prompt)
+    texts = ["\0\u200b", "x" * 101, "[MASK]", "🙂", "猫", "x" * 100, "a"]
+    assert [one.unreadable for one in tokenize(texts, "right")] == [True] * 5 + [False] * 2

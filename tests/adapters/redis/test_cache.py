@@ -1,0 +1,255 @@
+"""The shared cache on a real Redis that comes and goes: slower, never wrong, never an error."""
+
+import asyncio
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+import redis as sync_redis
+
+from service.adapters.redis.cache import BACKLOG, CONNECTIONS, PREFIX, RedisCache
+from service.adapters.redis.connection import FAILURES, PAUSE, CircuitBreaker
+from tests.processes import RedisServer
+
+TIMEOUT = 1.0  # s; a machine that is busy for less is no Redis that is away
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def events() -> Counter[str]:
+    return Counter()
+
+
+@pytest.fixture
+async def cache(redis_server: RedisServer, events: Counter[str], anyio_backend: str) -> AsyncIterator[RedisCache]:
+    def count(event: str, number: int) -> None:
+        events[event] += number
+
+    async with RedisCache(redis_server.url, ttl=100, timeout=TIMEOUT, on_event=count) as made:
+        yield made
+
+
+async def eventually(condition: Callable[[], Awaitable[bool]], seconds: float = 10) -> None:
+    async with asyncio.timeout(seconds):
+        while not await condition():  # noqa: ASYNC110 - Redis tells nobody
+            await asyncio.sleep(0.05)
+
+
+async def store(cache: RedisCache, **entries: bytes) -> None:
+    """Puts and waits until they are there."""
+    keys = [name.encode() for name in entries]
+    cache.put(list(zip(keys, entries.values(), strict=True)))
+
+    async def there() -> bool:
+        return await cache.get(keys) == list(entries.values())
+
+    await eventually(there)
+
+
+@pytest.mark.anyio
+async def test_what_is_put_is_got_in_the_order_asked_for(cache: RedisCache) -> None:
+    await store(cache, a=b"\x00\xff", b=b"")
+    assert await cache.get([b"b", b"missing", b"a", b"b"]) == [b"", None, b"\x00\xff", b""]
+
+
+@pytest.mark.anyio
+async def test_entries_are_under_our_name_and_expire(cache: RedisCache, redis_server: RedisServer) -> None:
+    await store(cache, a=b"1")
+    with sync_redis.Redis.from_url(redis_server.url) as redis:
+        assert redis.keys("*") == [PREFIX + b"a"]
+        assert 90 < redis.ttl(PREFIX + b"a") <= 100  # type: ignore[operator]
+
+
+@pytest.mark.anyio
+async def test_a_value_of_another_kind_under_our_name_is_a_miss(cache: RedisCache, redis_server: RedisServer) -> None:
+    with sync_redis.Redis.from_url(redis_server.url) as redis:
+        redis.hset((PREFIX + b"a").decode(), "field", "value")
+    await store(cache, b=b"1")
+    assert await cache.get([b"a", b"b"]) == [None, b"1"]
+
+
+@pytest.mark.anyio
+async def test_without_redis_everything_is_a_miss_in_time_and_counted(
+    cache: RedisCache, redis_server: RedisServer, events: Counter[str]
+) -> None:
+    await store(cache, a=b"1")
+    redis_server.kill()
+    start = time.monotonic()
+    assert await cache.get([b"a", b"b"]) == [None, None]
+    assert time.monotonic() - start < 5 * TIMEOUT  # a connection that is refused costs next to nothing
+    assert events == {"error": 2}
+
+
+@pytest.mark.anyio
+async def test_a_redis_that_hangs_costs_the_timeout_and_then_nothing_until_it_is_tried_again(
+    cache: RedisCache, redis_server: RedisServer, events: Counter[str]
+) -> None:
+    await store(cache, a=b"1")
+    assert redis_server.popen is not None
+    os.kill(redis_server.popen.pid, signal.SIGSTOP)
+    try:
+        start = time.monotonic()
+        for _ in range(FAILURES):
+            assert await cache.get([b"a"]) == [None]
+        assert time.monotonic() - start > FAILURES * TIMEOUT * 0.9
+        assert events["error"] == FAILURES
+        start = time.monotonic()
+        for _ in range(100):
+            assert await cache.get([b"a"]) == [None]
+        assert time.monotonic() - start < 10 * TIMEOUT  # waiting each time would take 100
+        assert events["open"] == 100
+    finally:
+        os.kill(redis_server.popen.pid, signal.SIGCONT)
+
+
+@pytest.mark.anyio
+async def test_an_answer_that_comes_late_is_never_taken_for_another_keys(
+    cache: RedisCache, redis_server: RedisServer
+) -> None:
+    await store(cache, a=b"of a", b=b"of b")
+    assert redis_server.popen is not None
+    os.kill(redis_server.popen.pid, signal.SIGSTOP)
+    try:
+        assert await cache.get([b"a"]) == [None]
+        cache.put([(b"c", b"of c")])
+        await asyncio.sleep(0.1)
+    finally:
+        os.kill(redis_server.popen.pid, signal.SIGCONT)
+    for _ in range(5):
+        assert await cache.get([b"b"]) in ([b"of b"], [None])
+        assert await cache.get([b"a"]) in ([b"of a"], [None])
+
+    async def back() -> bool:
+        return await cache.get([b"b", b"a"]) == [b"of b", b"of a"]
+
+    await eventually(back)
+
+
+@pytest.mark.anyio
+async def test_a_redis_that_comes_back_is_used_again(cache: RedisCache, redis_server: RedisServer) -> None:
+    await store(cache, a=b"1")
+    redis_server.kill()
+    for _ in range(FAILURES):
+        await cache.get([b"a"])
+    redis_server.start()
+    start = time.monotonic()
+
+    async def stored() -> bool:
+        cache.put([(b"b", b"2")])
+        return await cache.get([b"b"]) == [b"2"]
+
+    await eventually(stored)
+    assert time.monotonic() - start < PAUSE + 7
+
+
+@pytest.mark.anyio
+async def test_what_the_backlog_cannot_hold_is_dropped_and_counted_and_the_rest_is_stored(
+    cache: RedisCache, redis_server: RedisServer, events: Counter[str]
+) -> None:
+    cache.put([(str(number).encode(), b"1") for number in range(BACKLOG + 10)])
+    assert events == {"dropped": 10}
+    with sync_redis.Redis.from_url(redis_server.url) as redis:
+
+        async def all_stored() -> bool:
+            return await asyncio.to_thread(redis.dbsize) == BACKLOG
+
+        await eventually(all_stored)
+
+
+@pytest.mark.anyio
+async def test_entries_put_while_redis_is_away_are_dropped_and_counted(
+    cache: RedisCache, redis_server: RedisServer, events: Counter[str]
+) -> None:
+    redis_server.kill()
+    cache.put([(str(number).encode(), b"1") for number in range(300)])
+
+    async def dropped() -> bool:
+        return events["dropped"] == 300
+
+    await eventually(dropped)
+
+
+@pytest.mark.anyio
+async def test_a_quiet_service_notices_that_redis_went_and_came_back(
+    cache: RedisCache, redis_server: RedisServer, events: Counter[str]
+) -> None:
+    assert not cache.up  # it has not been met
+    await cache.probe()
+    assert cache.up
+    redis_server.kill()
+    for _ in range(FAILURES):
+        await cache.probe()
+    assert not cache.up
+    assert await cache.get([b"a"]) == [None]
+    assert events == {"open": 1}  # the first request after it does not have to find out
+    redis_server.start()
+
+    async def back() -> bool:
+        await cache.probe()
+        return cache.up
+
+    await eventually(back)
+
+
+@pytest.mark.anyio
+async def test_many_at_once_share_a_few_connections(
+    cache: RedisCache, redis_server: RedisServer, events: Counter[str]
+) -> None:
+    await store(cache, a=b"1")
+    with sync_redis.Redis.from_url(redis_server.url) as redis:
+        before = redis.info("clients")["connected_clients"]  # type: ignore[index]
+        answers = await asyncio.gather(*(cache.get([b"a"]) for _ in range(1000)))
+        added = redis.info("clients")["connected_clients"] - before  # type: ignore[index]
+    assert answers == [[b"1"]] * 1000
+    assert not events
+    assert 1 < added <= CONNECTIONS
+
+
+@pytest.mark.anyio
+async def test_those_who_wait_for_a_hung_redis_wait_once(cache: RedisCache, redis_server: RedisServer) -> None:
+    await store(cache, a=b"1")
+    assert redis_server.popen is not None
+    os.kill(redis_server.popen.pid, signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        answers = await asyncio.gather(*(cache.get([b"a"]) for _ in range(20 * CONNECTIONS)))
+        took = time.monotonic() - began
+    finally:
+        os.kill(redis_server.popen.pid, signal.SIGCONT)
+    assert answers == [[None]] * (20 * CONNECTIONS)
+    assert took < 5 * TIMEOUT  # one after the other they would take 20
+
+
+@pytest.mark.anyio
+async def test_one_late_answer_does_not_take_redis_for_gone(cache: RedisCache) -> None:
+    await cache.probe()
+    cache.breaker.failed()
+    assert cache.up
+
+
+def test_the_circuit_opens_after_failures_in_a_row_and_lets_one_attempt_through_a_pause() -> None:
+    now = 0.0
+    breaker = CircuitBreaker(failures=3, pause=2.0, clock=lambda: now)
+    for _ in range(2):
+        breaker.failed()
+    breaker.succeeded()
+    for _ in range(3):
+        assert breaker.allows()
+        breaker.failed()
+    assert not breaker.allows()
+    now = 2.0
+    assert [breaker.allows() for _ in range(3)] == [True, False, False]
+    breaker.failed()
+    now = 3.9
+    assert not breaker.allows()
+    now = 4.0
+    assert breaker.allows()
+    breaker.succeeded()
+    assert all(breaker.allows() for _ in range(3))

@@ -1,0 +1,227 @@
+"""The keys' limits of several processes together, on a real Redis that comes and goes."""
+
+import asyncio
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import pytest
+import redis as sync_redis
+
+from service.adapters.redis.connection import FAILURES
+from service.adapters.redis.limits import PREFIX, RedisLimits
+from service.core.errors import Overloaded
+from service.core.limits.grants import Grant, Rate
+from tests.processes import RedisServer
+
+TIMEOUT = 2.0  # s; a machine that is busy with other tests must not look like a Redis that is away
+READ = frozenset({"read"})
+FALLBACKS: Counter[str] = Counter()
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def pair(redis_server: RedisServer, anyio_backend: str) -> AsyncIterator[list[RedisLimits]]:
+    """The limits of two processes on one Redis."""
+    FALLBACKS.clear()
+    async with AsyncExitStack() as stack:
+        yield [
+            await stack.enter_async_context(
+                RedisLimits(
+                    redis_server.url, timeout=TIMEOUT, lease=1.0, on_fallback=lambda: FALLBACKS.update(["away"])
+                )
+            )
+            for _ in range(2)
+        ]
+
+
+async def passed(limits: RedisLimits, grant: Grant, texts: int = 1) -> bool:
+    try:
+        await limits.admit(grant, texts)
+    except Overloaded:
+        return False
+    return True
+
+
+@pytest.mark.anyio
+async def test_two_processes_share_one_rate(pair: list[RedisLimits]) -> None:
+    grant = Grant("a", READ, rate=Rate(100, 3600))
+    let = [await passed(pair[turn % 2], grant, 10) for turn in range(14)]
+    assert let == [True] * 10 + [False] * 4
+    assert await passed(pair[0], Grant("b", READ, rate=Rate(100, 3600)), 10)  # another key's is its own
+    with pytest.raises(Overloaded, match="100 texts an hour") as refused:
+        await pair[1].admit(grant, 10)
+    assert 300 < refused.value.retry_after <= 360
+
+
+@pytest.mark.anyio
+async def test_many_at_once_get_no_more_than_the_rate(pair: list[RedisLimits]) -> None:
+    """The script is one step: no two requests see the same tokens."""
+    grant = Grant("a", READ, rate=Rate(50, 3600))
+    let = await asyncio.gather(*(passed(pair[turn % 2], grant) for turn in range(80)))
+    assert sum(let) == 50
+    assert not FALLBACKS
+
+
+@pytest.mark.anyio
+async def test_the_bucket_fills_at_its_rate_and_a_large_request_is_paid_off(pair: list[RedisLimits]) -> None:
+    grant = Grant("a", READ, rate=Rate(20, 1))
+    assert await passed(pair[0], grant, 30)  # more than it holds, and it was full
+    assert not await passed(pair[1], grant, 1)
+    await asyncio.sleep(0.65)  # 10 owed, 13 gained
+    assert await passed(pair[1], grant, 1)
+    assert not await passed(pair[0], grant, 19)
+
+
+@pytest.mark.anyio
+async def test_requests_under_way_are_counted_for_both_until_released(pair: list[RedisLimits]) -> None:
+    grant = Grant("a", READ, concurrent=3)
+    releases = [await limits.admit(grant, 1) for limits in (*pair, pair[0])]
+    assert not await passed(pair[0], grant)
+    assert not await passed(pair[1], grant)
+    releases[0]()
+    async with asyncio.timeout(5):
+        while not await passed(pair[1], grant):  # noqa: ASYNC110 - the release is on its way
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.anyio
+async def test_a_request_that_is_never_released_ends_with_its_lease(pair: list[RedisLimits]) -> None:
+    """Its process was killed."""
+    grant = Grant("a", READ, concurrent=1)
+    await pair[0].admit(grant, 1)
+    assert not await passed(pair[1], grant)
+    async with asyncio.timeout(5):
+        while not await passed(pair[1], grant):  # noqa: ASYNC110 - Redis tells nobody
+            await asyncio.sleep(0.1)
+
+
+@pytest.mark.anyio
+async def test_entries_go_by_themselves_and_name_no_key(pair: list[RedisLimits], redis_server: RedisServer) -> None:
+    await pair[0].admit(Grant("0123456789abcdef", READ, rate=Rate(10, 60), concurrent=5), 3)
+    with sync_redis.Redis.from_url(redis_server.url, decode_responses=True) as redis:
+        names = redis.keys("*")
+        assert isinstance(names, list)
+        assert sorted(names) == [f"{PREFIX}{{0123456789abcdef}}:{kind}" for kind in ("requests", "texts")]
+        assert all(0 < int(redis.ttl(name)) <= 70 for name in names)  # type: ignore[arg-type]
+
+
+@pytest.mark.anyio
+async def test_without_redis_this_process_counts_alone(pair: list[RedisLimits], redis_server: RedisServer) -> None:
+    grant = Grant("a", READ, rate=Rate(10, 3600), concurrent=100)
+    assert await passed(pair[0], grant)
+    redis_server.kill()
+    started = time.monotonic()
+    for limits in pair:
+        let = [await passed(limits, grant) for _ in range(12)]
+        assert let == [True] * 10 + [False] * 2
+    assert time.monotonic() - started < 2 * FAILURES * TIMEOUT + 2
+    assert FALLBACKS["away"] == 24
+    redis_server.start()
+    async with asyncio.timeout(10):
+        while not await passed(pair[0], grant):  # noqa: ASYNC110 - the circuit closes by itself
+            await asyncio.sleep(0.1)
+
+
+@pytest.mark.anyio
+async def test_a_redis_that_hangs_costs_its_timeout_and_no_request(
+    pair: list[RedisLimits], redis_server: RedisServer
+) -> None:
+    grant = Grant("a", READ, rate=Rate(1000, 1))
+    assert await passed(pair[0], grant)
+    assert redis_server.popen is not None
+    os.kill(redis_server.popen.pid, signal.SIGSTOP)
+    try:
+        for _ in range(FAILURES):
+            started = time.monotonic()
+            assert await passed(pair[0], grant)
+            assert time.monotonic() - started < 3 * TIMEOUT
+        started = time.monotonic()
+        for _ in range(50):
+            assert await passed(pair[0], grant)
+        assert time.monotonic() - started < 10 * TIMEOUT  # waiting each time would take 50
+    finally:
+        os.kill(redis_server.popen.pid, signal.SIGCONT)
+
+
+@pytest.mark.anyio
+async def test_what_a_stalled_redis_counts_afterwards_is_released(
+    redis_server: RedisServer, anyio_backend: str
+) -> None:
+    """The script runs once Redis goes on, for requests that were counted here meanwhile."""
+    grant = Grant("a", READ, concurrent=4)
+    assert redis_server.popen is not None
+    async with RedisLimits(redis_server.url, timeout=0.1, lease=300) as limits:
+        (await limits.admit(grant, 1))()
+        os.kill(redis_server.popen.pid, signal.SIGSTOP)
+        try:
+            for release in await asyncio.gather(*(limits.admit(grant, 1) for _ in range(4))):
+                release()
+        finally:
+            os.kill(redis_server.popen.pid, signal.SIGCONT)
+        limits.breaker.succeeded()
+        with sync_redis.Redis.from_url(redis_server.url) as redis:
+            async with asyncio.timeout(10):
+                while redis.zcard(f"{PREFIX}{{a}}:requests"):  # noqa: ASYNC110 - Redis tells nobody
+                    await asyncio.sleep(0.05)
+        assert all([await passed(limits, grant) for _ in range(4)])
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "answer",
+    [b":abc\r\n", b"+OK\r\n", b"*2\r\n$4\r\nrate\r\n$3\r\nxyz\r\n", b"$abc\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n"],
+)
+async def test_garbage_for_an_answer_fails_no_request_and_is_counted_as_a_failure(
+    answer: bytes, anyio_backend: str
+) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(4096):
+            writer.write(answer)
+            await writer.drain()
+        writer.close()
+
+    fallbacks: list[None] = []
+    grant = Grant("a", READ, rate=Rate(100, 1), concurrent=100)
+    async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
+        url = f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with RedisLimits(url, timeout=0.5, lease=300, on_fallback=lambda: fallbacks.append(None)) as limits:
+            for _ in range(FAILURES):
+                (await limits.admit(grant, 1))()
+            assert not limits.breaker.allows()
+            assert len(fallbacks) == FAILURES
+            assert limits._releasing is not None
+            assert not limits._releasing.done()
+
+
+@pytest.mark.anyio
+async def test_a_value_of_another_kind_under_our_name_fails_no_request(
+    pair: list[RedisLimits], redis_server: RedisServer
+) -> None:
+    with sync_redis.Redis.from_url(redis_server.url) as redis:
+        redis.set(f"{PREFIX}{{a}}:texts", "nonsense")
+    assert await passed(pair[0], Grant("a", READ, rate=Rate(10, 1)))
+    assert FALLBACKS["away"] == 1
+
+
+@pytest.mark.anyio
+async def test_what_a_request_owes_counts_in_every_process_and_without_redis(
+    pair: list[RedisLimits], redis_server: RedisServer
+) -> None:
+    grant = Grant("a", READ, rate=Rate(10, 3600))
+    assert await passed(pair[0], grant)
+    await pair[0].owe(grant, 30)
+    assert not await passed(pair[1], grant)
+    await pair[1].owe(grant, -100)
+    assert [await passed(pair[0], grant) for _ in range(11)] == [True] * 10 + [False]
+    redis_server.kill()
+    await pair[0].owe(grant, 30)
+    assert FALLBACKS["away"] >= 1
+    assert not await passed(pair[0], grant)

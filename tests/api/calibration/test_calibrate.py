@@ -1,0 +1,286 @@
+"""Calibration jobs over HTTP: real children, a real Redis, a real RQ worker."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+
+from service.adapters.jobs.store import JobStore
+from service.core.jobs.job import JobRequest
+from tests.faults.jobs import held_job, post
+from tests.processes import PAIRS, Process, RedisServer, Serve, Server, accepts_jobs, score, wait_until
+from tests.text import sentences
+
+
+@pytest.fixture(params=["local child", "RQ worker"])
+def calibrating(
+    request: pytest.FixtureRequest,
+    serve: Serve,
+    store: Path,
+    redis_server: RedisServer,
+    worker: Callable[..., Process],
+) -> Server:
+    """A server that can calibrate, by each of the two ways."""
+    if request.param == "local child":
+        return serve(model_store=store, encoder="tiny")
+    worker(model_store=store, redis_url=redis_server.url)
+    server = serve(model_store=store, encoder="tiny", redis_url=redis_server.url)
+    wait_until(lambda: accepts_jobs(server))
+    return server
+
+
+def test_text_becomes_a_version_that_answers(calibrating: Server, store: Path) -> None:
+    texts = sentences(600)
+    job = calibrating.calibrate("letters", [*texts, *texts[:50]], seed=3)
+    assert (job["status"], job["version"], job["promoted"], job["progress"]) == ("succeeded", 1, True, 1.0), job
+    report = job["report"]
+    assert (report["posted"], report["sentences"], report["seed"]) == (650, 600, 3)
+    assert report["reason"]
+    for name in (
+        "method",
+        "settings",
+        "duration_seconds",
+        "reference",
+        "bits_per_dimension",
+        "gaussian_bits_per_dimension",
+    ):
+        assert name in report
+    for when in ("before", "after"):
+        assert report[when].keys() == {"mean_random_cosine", "effective_rank", "singular_spectrum"}
+    answer = wait_until(lambda: score(calibrating, "letters").json())
+    assert answer["version"] == 1
+    assert answer["notices"] == []
+    assert all(0 <= p <= 1 for p in answer["percentile"])
+    assert not (store / "jobs" / job["job"] / "input").exists()
+    files = [path for path in store.glob("domains/**/*.*") if path.is_file()]
+    assert all(text not in path.read_text("latin-1") for path in files for text in texts[:20])
+
+
+@pytest.mark.calibration
+def test_a_second_calibration_swaps_and_rollback_restores_bit_for_bit(calibrating: Server) -> None:
+    first = calibrating.calibrate("letters", sentences(600), method="whitening")
+    assert first["promoted"]
+    before = wait_until(lambda: score(calibrating, "letters")).content
+    second = calibrating.calibrate("letters", sentences(900), method="sn", promote="always")
+    assert (second["version"], second["promoted"]) == (2, True)
+    wait_until(lambda: score(calibrating, "letters").json()["version"] == 2, seconds=5)
+    swapped = score(calibrating, "letters")
+    assert swapped.headers["x-compute-tokens"] == "0"  # the cache holds what no calibration changes
+    assert swapped.content != before
+    assert score(calibrating, "letters@previous").content == before
+    assert score(calibrating, "letters@1").content == before
+    state = calibrating.client.post("/domains/letters/rollback").json()
+    assert (state["champion"], state["previous"]) == (1, 2)
+    assert score(calibrating, "letters").content == before
+    assert calibrating.client.delete("/domains/letters/versions/2").status_code == 409
+    assert calibrating.client.put("/domains/letters/champion", json={"version": 2}).json()["champion"] == 2
+
+
+def test_a_cancelled_job_leaves_nothing(calibrating: Server, store: Path) -> None:
+    texts = [f"{text} {n}" for n in range(40) for text in sentences(500)]
+    job = calibrating.client.post("/calibrate", json={"domain": "gone", "texts": texts, "method": "flow"}).json()["job"]
+    wait_until(lambda: calibrating.client.get(f"/calibrate/{job}").json()["status"] == "running")
+    answer = calibrating.client.delete(f"/calibrate/{job}")
+    assert answer.json()["status"] == "cancelled", answer.text
+    assert calibrating.client.delete(f"/calibrate/{job}").status_code == 409
+    assert calibrating.client.get("/domains/gone").status_code == 404
+    assert not (store / "jobs" / job / "input").exists()
+    assert calibrating.calibrate("after", sentences(300))["status"] == "succeeded"
+    assert calibrating.client.get(f"/calibrate/{job}").json()["status"] == "cancelled"
+
+
+@pytest.mark.calibration
+def test_a_version_that_a_waiting_job_rests_on_is_kept(serve: Serve, store: Path) -> None:
+    server = serve(model_store=store, encoder="tiny", keep_versions=1)
+    assert server.calibrate("news", sentences(300), method="sn")["promoted"]
+    held = held_job(server, server, store, "held")  # so that all others wait
+    ahead = [post(server, "news", sentences(300 + n), promote="always") for n in range(2)]
+    labels = [[text, text.upper(), 1] for text in sentences(40)] + [[*sentences(n + 2)[n:], 0] for n in range(40)]
+    body = {"labels": labels, "version": 1, "promote": "never"}
+    labelled = server.client.post("/domains/news/labels", json=body).raise_for_status().json()["job"]
+    held.let_go()
+    assert [server.wait_for(job)["version"] for job in ahead] == [2, 3]
+    done = server.wait_for(labelled)
+    assert (done["status"], done["version"]) == ("succeeded", 4), done["error"]
+    left = [one["version"] for one in server.client.get("/domains/news").json()["versions"]]
+    assert left == [2, 3, 4]  # no job rests on the first any more
+
+
+def test_uploads_at_the_same_time_do_not_take_more_room_than_there_is(serve: Serve, store: Path) -> None:
+    server = serve(model_store=store, encoder="tiny", max_queued_jobs=2)
+    held = held_job(server, server, store, "held")  # so that all others wait
+    text, go_on = "\n".join(sentences(300)).encode(), Event()
+
+    def halting() -> Iterator[bytes]:
+        yield text
+        assert go_on.wait(60)
+
+    def upload(number: int) -> int:
+        url = f"{server.url}/calibrate?domain=d{number}&method=sn"
+        return httpx.post(url, content=halting(), headers={"content-type": "text/plain"}, timeout=60).status_code
+
+    spools = (store / "jobs").glob
+    with ThreadPoolExecutor(5) as pool:
+        uploads = [pool.submit(upload, number) for number in range(5)]
+        wait_until(lambda: len(list(spools(".spool-*"))) == 5)  # there is room for each
+        go_on.set()
+        assert sorted(future.result() for future in uploads) == [202, 202, 429, 429, 429]
+    assert not list(spools(".*-*"))
+    held.let_go()
+
+
+def test_records_of_jobs_that_never_succeeded_are_forgotten_too(serve: Serve, store: Path) -> None:
+    jobs = JobStore(store)
+    for number in range(5):
+        with jobs.spool() as spool:
+            jobs.cancel(jobs.create(JobRequest(f"d{number}", "digest", "tiny"), spool, [], None).id)
+    server = serve(model_store=store, encoder="tiny", keep_jobs=2)
+    left = wait_until(lambda: found if len(found := server.client.get("/calibrate").json()["jobs"]) == 2 else None)
+    assert [job["domain"] for job in left] == ["d4", "d3"]
+
+
+@pytest.fixture(scope="module")
+def posting(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """One server with a store of its own for the tests below, which use domains of their own."""
+    import shutil
+
+    from tests.processes import serve_with
+
+    folder = tmp_path_factory.mktemp("posting")
+    shutil.copytree(tiny_store / "encoders", folder / "store" / "encoders")
+    running: list[Process] = []
+    yield serve_with(folder, running, model_store=folder / "store", encoder="tiny")
+    for process in running:
+        process.kill()
+
+
+@pytest.mark.calibration
+def test_lines_and_ndjson_are_read_like_json(posting: Server) -> None:
+    texts = sentences(300)
+    bodies = {
+        "text/plain": "\ufeff" + "\r\n".join([*texts, "", "  "]),
+        "application/x-ndjson": b"\n".join(orjson.dumps({"text": t} if i % 2 else t) for i, t in enumerate(texts)),
+    }
+    reports = [posting.calibrate("json", texts, promote="always")["report"]]
+    for kind, body in bodies.items():
+        url = "/calibrate?domain=json&promote=always"
+        response = posting.client.post(url, content=body, headers={"content-type": kind})
+        assert response.headers["location"] == f"/calibrate/{response.json()['job']}"
+        reports.append(posting.wait_for(response.json()["job"])["report"])
+    assert len({report["text_sha256"] for report in reports}) == 1
+    assert [report["sentences"] for report in reports] == [300] * 3
+
+
+def test_an_idempotency_key_makes_one_job(posting: Server) -> None:
+    body = {"domain": "once", "texts": sentences(250)}
+    key = {"idempotency-key": "abc"}
+    first = posting.client.post("/calibrate", json=body, headers=key).json()["job"]
+    assert posting.client.post("/calibrate", json=body, headers=key).json()["job"] == first
+    posting.wait_for(first)
+    assert posting.client.post("/calibrate", json=body, headers=key).json() == {
+        "job": first, "domain": "once", "status": "succeeded",
+    }  # fmt: skip
+    other = posting.client.post("/calibrate", json={**body, "seed": 1}, headers=key)
+    assert other.status_code == 409
+    assert posting.client.post("/calibrate", json=body).json()["job"] != first
+
+
+@pytest.mark.calibration
+def test_the_same_seed_gives_the_same_version(posting: Server) -> None:
+    files = []
+    for _ in range(2):
+        job = posting.calibrate("same", sentences(600), method="flow", promote="never", seed=5)
+        assert job["notices"]  # few sentences for a flow
+        version = posting.client.get(f"/domains/same/versions/{job['version']}").json()
+        files.append(version["files"]["weights.safetensors"])
+    assert files[0] == files[1]
+
+
+def test_events_tell_the_job_until_its_end(posting: Server) -> None:
+    job = posting.client.post("/calibrate", json={"domain": "told", "texts": sentences(300)}).json()["job"]
+    with posting.client.stream("GET", f"/calibrate/{job}/events") as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        states = [orjson.loads(line[6:]) for line in response.iter_lines() if line.startswith("data: ")]
+    assert states[-1]["status"] == "succeeded"
+    progress = [state["progress"] for state in states]
+    assert progress == sorted(progress)
+
+
+def test_a_version_that_is_not_better_is_kept_but_not_promoted(posting: Server) -> None:
+    never = posting.calibrate("careful", sentences(300), promote="never")
+    assert (never["version"], never["promoted"]) == (1, False)
+    assert posting.client.post("/similarity", json={"pairs": PAIRS, "domain": "careful"}).status_code == 409
+    assert posting.client.get("/domains/careful").json()["champion"] is None
+    promoted = posting.client.put("/domains/careful/champion", json={"version": 1})
+    assert promoted.json()["champion"] == 1
+    assert score(posting, "careful").json()["version"] == 1
+
+
+def test_jobs_are_listed_newest_first(posting: Server) -> None:
+    jobs = posting.client.get("/calibrate").json()["jobs"]
+    created = [job["created"] for job in jobs]
+    assert created == sorted(created, reverse=True)
+    few = posting.client.get("/calibrate", params={"limit": 2}).json()["jobs"]
+    assert few == jobs[:2]
+
+
+def test_the_advised_threshold_gives_the_rate_that_was_asked_for(posting: Server) -> None:
+    posting.calibrate("advice", sentences(800))
+    get = posting.client.get
+    assert get("/domains/default/threshold", params={"fmr": 0.01}).status_code == 409
+    assert get("/domains/advice/threshold", params={"fmr": 1e-8}).status_code == 422
+    answers = [get("/domains/advice@1/threshold", params={"fmr": rate}).json() for rate in (0.1, 0.01, 1e-6)]
+    for answer in answers:
+        assert answer["interval"][0] <= answer["similarity"] <= answer["interval"][1]
+    assert [answer["extrapolated"] for answer in answers] == [False, False, True]
+    assert answers[0]["similarity"] < answers[1]["similarity"] < answers[2]["similarity"]
+    texts = sentences(800)
+    pairs = [[texts[i], texts[(i * 7 + 1) % 800]] for i in range(500)]
+    scores = posting.client.post("/similarity", json={"pairs": pairs, "domain": "advice"}).json()
+    above = [s >= answers[0]["similarity"] for s in scores["similarity"]]
+    assert above == [p >= 0.9 for p in scores["percentile"]]
+
+
+@pytest.mark.calibration
+def test_deleted_versions_are_gone_and_their_numbers_stay_taken(posting: Server) -> None:
+    posting.calibrate("short", sentences(300))
+    posting.calibrate("short", sentences(300), promote="never")
+    assert posting.client.delete("/domains/short/versions/2").status_code == 204
+    assert posting.client.get("/domains/short/versions/2").status_code == 404
+    assert posting.calibrate("short", sentences(300), promote="never")["version"] == 3
+
+
+TABLE = [f"{number},2026-01-{1 + number % 28:02d},{text},open" for number, text in enumerate(sentences(300))]
+BODIES: dict[str, Any] = {
+    "text": {"content": "\n".join(TABLE).encode(), "headers": {"content-type": "text/plain"}},
+    "NDJSON": {
+        "content": b"\n".join(orjson.dumps({"text": row}) for row in TABLE),
+        "headers": {"content-type": "application/x-ndjson"},
+    },
+}
+
+
+def post_table(server: Server, kind: str, *, force: bool) -> httpx.Response:
+    if kind == "JSON":
+        body = {"domain": "rows", "texts": TABLE, "method": "sn"} | ({"force": True} if force else {})
+        return server.client.post("/calibrate", json=body)
+    query = "domain=rows&method=sn" + ("&force=true" if force else "")
+    return server.client.post(f"/calibrate?{query}", **BODIES[kind])
+
+
+@pytest.mark.parametrize("kind", ["JSON", "text", "NDJSON"])
+def test_rows_of_a_table_are_refused_unless_they_are_meant(tiny_server: Server, kind: str) -> None:
+    before = len(tiny_server.client.get("/calibrate").json()["jobs"])
+    refused = post_table(tiny_server, kind, force=False)
+    assert (refused.status_code, refused.json()["error_type"]) == (422, "Validation")
+    for word in ("look like a table", "commas", "column 3", "force=true"):
+        assert word in refused.json()["error"]
+    assert len(tiny_server.client.get("/calibrate").json()["jobs"]) == before
+    taken = post_table(tiny_server, kind, force=True)
+    assert taken.status_code == 202, taken.text
+    tiny_server.client.delete(f"/calibrate/{taken.json()['job']}")

@@ -1,0 +1,53 @@
+"""Other people's clients against a served default model; what they are tested for stands in tests/clients."""
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.clients.environment import PYTHON
+from tests.processes import Serve, environment
+
+ROOT = Path(__file__).parents[3]
+KEY = "a-key-for-the-clients"
+
+
+def stsb_spearman(model_store: Path, data: Path, folder: Path) -> str:
+    """What `isosim evaluate` gives on STS-B; of the other sets it gets no more than it insists on."""
+    for name in ("sts12", "sts13", "sts14", "sts15", "sts16", "sick"):
+        (folder / name).mkdir(parents=True)
+        few = (data / "sts" / "sick" / "test.tsv").read_text(encoding="utf-8").splitlines()[:20]
+        (folder / name / "test.tsv").write_text("\n".join(few) + "\n", encoding="utf-8")
+    (folder / "stsb").symlink_to(data / "sts" / "stsb")
+    command = [sys.executable, "-m", "service.cli", "evaluate", "--sts", folder, "--methods", "identity", "--json"]
+    done = subprocess.run(command, env=environment(model_store=model_store), capture_output=True, check=True)
+    return str(json.loads(done.stdout)["sts"][0]["all"]["STS-B"])
+
+
+def test_openai_huggingface_langchain_llama_index_cohere_triton_and_mteb(
+    serve: Serve, minilm_store: Path, data: Path, tmp_path: Path
+) -> None:
+    """All of tests/clients, in the clients' own environment, on a server that wants a key (mteb sends none)."""
+    assert PYTHON.is_file(), f"{PYTHON} is missing; make test-all installs the clients"
+    keys = tmp_path / "keys"
+    keys.write_text(f"{hashlib.sha256(KEY.encode()).hexdigest()} read clients\n")
+    copy = tmp_path / "store"
+    shutil.copytree(minilm_store, copy)
+    server = serve(model_store=minilm_store, encoder="minilm", api_keys_file=keys)
+    unlocked = serve(model_store=copy, encoder="minilm")
+    where = {
+        "ISOSIM_URL": server.url, "ISOSIM_KEY": KEY, "ISOSIM_DATA": str(data), "ISOSIM_OPEN_URL": unlocked.url,
+        "ISOSIM_STSB_SPEARMAN": stsb_spearman(minilm_store, data, tmp_path / "sts"), "PYTHONWARNINGS": "ignore",
+    }  # fmt: skip
+    clean = {name: value for name, value in environment().items() if not name.startswith("PYTEST_")}
+    suite = ROOT / "tests" / "clients"
+    done = subprocess.run(
+        [PYTHON, "-m", "pytest", suite, "-c", suite / "pytest.ini", "--confcutdir", suite, "-p", "no:cacheprovider"],
+        env=clean | where, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        pytest.fail(done.stdout[-8000:] + done.stderr[-2000:], pytrace=False)

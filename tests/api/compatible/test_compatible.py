@@ -1,0 +1,328 @@
+"""Other services' routes on the tiny encoder: shapes, limits and errors. Their clients are in tests/clients."""
+
+import base64
+import struct
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from tests.processes import Serve, Server
+from tests.text import sentences
+
+TEXTS = sentences(4)
+
+
+def post(server: Server, path: str, status: int = 200, **body: Any) -> Any:
+    response = server.client.post(path, json=body)
+    assert response.status_code == status, response.text
+    return response.json()
+
+
+def embedding(server: Server, **body: Any) -> list[Any]:
+    return [entry["embedding"] for entry in post(server, "/v1/embeddings", **body)["data"]]
+
+
+class TestOpenAI:
+    def test_base64_is_little_endian_float32(self, tiny_server: Server) -> None:
+        plain = embedding(tiny_server, input=TEXTS)
+        encoded = embedding(tiny_server, input=TEXTS, encoding_format="base64")
+        decoded = [np.frombuffer(base64.b64decode(text), "<f4") for text in encoded]
+        np.testing.assert_array_equal(np.array(plain, np.float32), decoded)
+
+    def test_usage_counts_all_texts_also_cached_ones(self, tiny_server: Server) -> None:
+        tokens = [
+            post(tiny_server, "/v1/embeddings", input=["a text to count", "a text to count"])["usage"]["total_tokens"]
+            for _ in range(2)
+        ]
+        count = len(post(tiny_server, "/tokenize", inputs="a text to count")[0])
+        assert tokens == [2 * count, 2 * count]
+
+    @pytest.mark.parametrize(
+        "name", ["gpt", "isosim/", "isosim/no-such", "isosim/UPPER", "isosim/default@7", "isosim/default:warm", ""]
+    )
+    def test_an_unknown_model_is_told_what_there_is(self, tiny_server: Server, name: str) -> None:
+        error = post(tiny_server, "/v1/embeddings", 404, input="a", model=name)["error"]
+        assert "isosim, isosim/default, isosim/default:raw" in error["message"]
+        assert error["code"] == "model_not_found"
+
+    def test_validation_is_a_400_that_names_the_field(self, tiny_server: Server) -> None:
+        wrong: list[tuple[dict[str, Any], str]] = [
+            ({"model": "isosim"}, "input"),
+            ({"input": ["a", 3]}, "input.1"),
+            ({"input": [[1], "a"]}, "input.1"),
+            ({"input": "a", "encoding_format": "int8"}, "encoding_format"),
+            ({"input": "a", "model": "isosim/default:raw", "dimensions": 4096}, "dimensions"),
+            ({"input": "a", "model": "isosim/default:raw", "dimensions": 0}, "dimensions"),
+            ({"input": {"text": "a"}}, "input"),
+            ({"input": True}, "input"),
+            ({"input": [True]}, "input.0"),
+        ]
+        for body, field in wrong:
+            assert post(tiny_server, "/v1/embeddings", 400, **body)["error"]["param"] == field, body
+
+    def test_no_route_and_no_json_have_openais_shape_too(self, tiny_server: Server) -> None:
+        for response in (
+            tiny_server.client.get("/v1/nothing"),
+            tiny_server.client.post("/v1/embeddings", content=b"{", headers={"content-type": "application/json"}),
+            tiny_server.client.post("/v1/embeddings", content=b"{}", headers={"content-type": "text/plain"}),
+        ):
+            assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+
+    def test_ids_are_taken_where_they_are_switched_on(self, serve: Serve, tiny_store: Any) -> None:
+        server = serve(model_store=tiny_store, encoder="tiny", allow_token_ids=True)
+        ids = [piece["id"] for piece in post(server, "/tokenize", inputs=TEXTS[0])[0]]
+        assert embedding(server, input=ids) == embedding(server, input=TEXTS[0])
+        assert embedding(server, input=[ids, [*ids, *ids]])[0] == embedding(server, input=ids)[0]
+        error = post(server, "/v1/embeddings", 400, input=[5, 400])["error"]
+        assert "400 is not of this encoder's vocabulary" in error["message"]
+        long = server.client.post("/v1/embeddings", json={"input": [5] * 100})
+        assert int(long.headers["x-compute-tokens"]) == 32
+
+    def test_models_come_with_their_domains(self, serve: Serve, store: Any) -> None:
+        server = serve(model_store=store, encoder="tiny")
+        assert server.calibrate("tickets", sentences(400), method="identity")["status"] == "succeeded"
+        names = [model["id"] for model in server.client.get("/v1/models").json()["data"]]
+        assert names == ["isosim", "isosim/default", "isosim/default:raw", "isosim/tickets", "isosim/tickets:raw"]
+        card = server.client.get("/v1/models/isosim/tickets@1").json()
+        assert card["id"] == "isosim/tickets@1"
+        assert card["created"] > 1_700_000_000
+
+
+class TestRerank:
+    def test_texts_are_sorted_and_returned_where_asked(self, tiny_server: Server) -> None:
+        ranks = post(tiny_server, "/rerank", query=TEXTS[0], texts=[*TEXTS[1:], TEXTS[0]], return_text=True)
+        assert ranks[0] == {"index": 3, "score": pytest.approx(1, abs=1e-6), "text": TEXTS[0]}
+        scores = [rank["score"] for rank in ranks]
+        assert scores == sorted(scores, reverse=True)
+        assert "text" not in post(tiny_server, "/rerank", query=TEXTS[0], texts=TEXTS)[0]
+
+    def test_documents_get_coheres_answer_under_all_its_addresses(self, tiny_server: Server) -> None:
+        body = {"query": TEXTS[0], "documents": [TEXTS[1], {"text": TEXTS[2]}], "return_documents": True, "top_k": 1}
+        for path in ("/rerank", "/v1/rerank", "/v2/rerank"):
+            answer = post(tiny_server, path, **body)
+            assert len(answer["results"]) == 1
+            assert answer["results"][0]["document"]["text"] in TEXTS
+            assert answer["usage"]["total_tokens"] > 0
+
+    def test_texts_and_documents_exclude_each_other(self, tiny_server: Server) -> None:
+        assert "one of them" in post(tiny_server, "/rerank", 422, query="a")["error"]
+        assert "one of them" in post(tiny_server, "/rerank", 422, query="a", texts=["a"], documents=["a"])["error"]
+        assert post(tiny_server, "/rerank", 400, query="a", texts=[])["error_type"] == "Empty"
+        both = {"domain": "no-such-domain", "model": "isosim"}
+        assert "domain" in post(tiny_server, "/rerank", 422, query="a", texts=["a"], **both)["error"]
+        assert post(tiny_server, "/v1/rerank", 400, query="a", documents=["", "b"])["error"]["param"] == "documents.0"
+
+    def test_the_score_is_the_percentile_and_raw_scores_are_similarities(self, serve: Serve, store: Any) -> None:
+        server = serve(model_store=store, encoder="tiny")
+        server.calibrate("tickets", sentences(400), method="whitening")
+        pairs = [[TEXTS[0], text] for text in TEXTS[1:]]
+        scores = post(server, "/similarity", pairs=pairs, domain="tickets")
+        for given, expected in (
+            ({"domain": "tickets"}, scores["percentile"]),
+            ({"domain": "tickets", "raw_scores": True}, scores["similarity"]),
+            ({"model": "isosim/tickets"}, scores["percentile"]),
+            ({"model": "isosim/tickets:raw"}, scores["cosine"]),
+        ):
+            ranks = post(server, "/rerank", query=TEXTS[0], texts=TEXTS[1:], **given)
+            found = {rank["index"]: rank["score"] for rank in ranks}
+            assert found == pytest.approx(dict(enumerate(expected)), abs=1e-7), given
+
+
+class TestScore:
+    @pytest.mark.parametrize("path", ["/score", "/v1/score"])
+    def test_one_against_many_and_many_against_many(self, tiny_server: Server, path: str) -> None:
+        pairs = [[TEXTS[0], text] for text in TEXTS]
+        expected = post(tiny_server, "/similarity", pairs=pairs)["similarity"]
+        for left in (TEXTS[0], [TEXTS[0]], [TEXTS[0]] * 4):
+            answer = post(tiny_server, path, text_1=left, text_2=TEXTS)
+            assert [entry["score"] for entry in answer["data"]] == pytest.approx(expected, abs=1e-7)
+            assert [entry["index"] for entry in answer["data"]] == [0, 1, 2, 3]
+
+    def test_unequal_numbers_are_refused(self, tiny_server: Server) -> None:
+        assert "as many" in post(tiny_server, "/score", 422, text_1=TEXTS[:2], text_2=TEXTS)["error"]
+        assert post(tiny_server, "/v1/score", 400, text_1=TEXTS[:2], text_2="a")["error"]["param"] == "text_1"
+        assert post(tiny_server, "/v1/score", 400, text_1=5, text_2="a")["error"]["param"] == "text_1"
+
+
+class TestTei:
+    def test_tokens_stand_for_the_characters_they_name(self, tiny_server: Server) -> None:
+        text = "The Garden gäte, 猫!"
+        pieces = post(tiny_server, "/tokenize", inputs=[text])[0]
+        assert [text[p["start"] : p["stop"]] for p in pieces if not p["special"]] == [
+            p["text"] for p in pieces if not p["special"]
+        ]
+        bare = post(tiny_server, "/tokenize", inputs=text, add_special_tokens=False)[0]
+        assert [p["id"] for p in bare] == [p["id"] for p in pieces if not p["special"]]
+
+    def test_tokenizing_does_not_cut(self, tiny_server: Server) -> None:
+        assert len(post(tiny_server, "/tokenize", inputs="the garden gate " * 50)[0]) > 100
+
+    def test_decoding_undoes_tokenizing(self, tiny_server: Server) -> None:
+        rows = [[p["id"] for p in pieces] for pieces in post(tiny_server, "/tokenize", inputs=TEXTS[:2])]
+        texts = post(tiny_server, "/decode", ids=rows)
+        again = [[p["id"] for p in pieces] for pieces in post(tiny_server, "/tokenize", inputs=texts)]
+        assert again == rows
+        assert post(tiny_server, "/decode", ids=rows[0]) == texts[:1]
+
+    @pytest.mark.parametrize(
+        ("ids", "status"),
+        [
+            ([], 400),
+            ([[]], 200),
+            ([-1], 422),
+            ([1 << 40], 422),
+            (["a"], 422),
+            ([[1], 2], 422),
+            ({"a": 1}, 422),
+            (5, 422),
+            (True, 422),
+        ],
+    )
+    def test_ids_that_are_none_are_refused(self, tiny_server: Server, ids: Any, status: int) -> None:
+        post(tiny_server, "/decode", status, ids=ids)
+
+    def test_info_names_the_encoder_and_its_limits(self, tiny_server: Server) -> None:
+        info = tiny_server.client.get("/info").json()
+        assert info["model_id"] == "tiny"
+        assert info["model_sha"] == tiny_server.client.get("/readyz").json()["encoder"]
+        assert info["max_input_length"] == 32
+        assert info["model_type"] == {"embedding": {"pooling": "mean"}}
+
+    def test_health_says_nothing_when_well(self, tiny_server: Server) -> None:
+        response = tiny_server.client.get("/health")
+        assert (response.status_code, response.content) == (200, b"")
+
+    def test_a_text_to_tokenize_has_its_bounds(self, tiny_server: Server) -> None:
+        assert "characters" in post(tiny_server, "/tokenize", 422, inputs=["!" * 9_999] * 30)["error"]
+
+    def test_null_parameters_are_none(self, tiny_server: Server) -> None:
+        inputs = {"source_sentence": TEXTS[0], "sentences": TEXTS}
+        assert len(post(tiny_server, "/similarity", inputs=inputs, parameters=None)) == 4
+
+    def test_the_root_is_health_and_leads_browsers_to_the_console(self, tiny_server: Server) -> None:
+        for path in ("/", "/ping", "/health"):
+            assert tiny_server.client.get(path).content == b""
+        found = tiny_server.client.get("/", headers={"accept": "text/html,*/*"}, follow_redirects=True)
+        assert found.url.path == "/console"
+        assert tiny_server.client.head("/health").status_code == 200
+
+    def test_the_root_embeds(self, tiny_server: Server) -> None:
+        assert post(tiny_server, "/", inputs=TEXTS) == post(tiny_server, "/embed", inputs=TEXTS)
+
+
+def binary(header: bytes, *tensors: bytes) -> dict[str, Any]:
+    content = header + b"".join(tensors)
+    return {"content": content, "headers": {"inference-header-content-length": str(len(header))}}
+
+
+def element(text: bytes) -> bytes:
+    return struct.pack("<I", len(text)) + text
+
+
+class TestInferenceProtocol:
+    URL = "/v2/models/isosim/infer"
+
+    def infer(self, server: Server, **fields: Any) -> httpx.Response:
+        tensor = {"name": "text", "shape": [1], "datatype": "BYTES", "data": ["a"]} | fields
+        return server.client.post(self.URL, json={"inputs": [tensor]})
+
+    def test_json_in_json_out(self, tiny_server: Server) -> None:
+        answer = self.infer(tiny_server, shape=[2, 1], data=[["the gate"], ["a garden"]]).json()
+        output = answer["outputs"][0]
+        assert (output["name"], output["datatype"], output["shape"]) == ("embedding", "FP32", [2, 32])
+        expected = np.float32(post(tiny_server, "/embed", inputs=["the gate", "a garden"]))
+        np.testing.assert_array_equal(np.float32(output["data"]).reshape(2, 32), expected)
+
+    def test_bytes_in_bytes_out(self, tiny_server: Server) -> None:
+        content = element("größer".encode())
+        header = (
+            b'{"inputs":[{"name":"text","shape":[1],"datatype":"BYTES","parameters":{"binary_data_size":%d}}],'
+            b'"parameters":{"binary_data_output":true}}' % len(content)
+        )
+        response = tiny_server.client.post(self.URL, **binary(header, content))
+        assert response.status_code == 200, response.text
+        at = int(response.headers["inference-header-content-length"])
+        expected = post(tiny_server, "/embed", inputs="größer")[0]
+        np.testing.assert_array_equal(np.frombuffer(response.content[at:], "<f4"), np.float32(expected))
+
+    @pytest.mark.parametrize(
+        ("fields", "message"),
+        [
+            ({"datatype": "FP32"}, "BYTES"),
+            ({"shape": [2]}, "shape"),
+            ({"shape": [-1]}, "negative"),
+            ({"shape": [1, 2]}, "shape"),
+            ({"shape": []}, "shape"),
+            ({"shape": [9] * 100_000}, "[n] or [n, 1]"),
+            ({"shape": [4096]}, "at most 2048"),
+            ({"name": "x" * 100_000}, "text_1 and text_2"),
+            ({"data": [1]}, "texts"),
+            ({"data": None}, "shape"),
+            ({"name": "prompt"}, "text_1 and text_2"),
+            ({"parameters": {"binary_data_size": 4}}, "0 are left"),
+            ({"parameters": {"binary_data_size": -1}}, "announces"),
+        ],
+    )
+    def test_what_does_not_follow_the_protocol_is_told_why(
+        self, tiny_server: Server, fields: dict[str, Any], message: str
+    ) -> None:
+        response = self.infer(tiny_server, **fields)
+        assert response.status_code == 422
+        assert message in response.json()["error"]
+
+    @pytest.mark.parametrize("content", [b"\x05\x00\x00\x00abc", b"\x00\x00", b"\x02\x00\x00\x00\xff\xfe"])
+    def test_broken_elements_are_refused(self, tiny_server: Server, content: bytes) -> None:
+        header = b'{"inputs":[{"name":"text","shape":[1],"datatype":"BYTES","parameters":{"binary_data_size":%d}}]}'
+        response = tiny_server.client.post(self.URL, **binary(header % len(content), content))
+        assert response.status_code == 422, response.text
+
+    def test_a_header_longer_than_the_body_is_refused(self, tiny_server: Server) -> None:
+        for length in (b"999", b"-1", b"x", b"\xb2", b"1" * 5000):
+            headers = {b"inference-header-content-length": length}
+            response = tiny_server.client.post(self.URL, content=b"{}", headers=headers)
+            assert response.status_code == 422
+
+    def test_a_version_of_the_path_is_a_version_of_the_domain(self, tiny_server: Server) -> None:
+        assert tiny_server.client.get("/v2/models/isosim/default/versions/0").json()["versions"] == ["0"]
+        assert tiny_server.client.get("/v2/models/isosim/default/versions/0/ready").status_code == 200
+        unknown = tiny_server.client.get("/v2/models/isosim/default/versions/9/ready")
+        assert unknown.status_code == 404
+        assert "isosim/default" in unknown.json()["error"]
+        for path in ("isosim/default/versions/x", "isosim/default@0/versions/0", "isosim/default/versions/champion"):
+            assert tiny_server.client.get(f"/v2/models/{path}").status_code == 404
+
+    def test_a_tensor_named_twice_is_refused(self, tiny_server: Server) -> None:
+        tensor = {"name": "text", "shape": [1], "datatype": "BYTES", "data": ["a"]}
+        twice = [{"inputs": [tensor, tensor]}, {"inputs": [tensor], "outputs": [{"name": "embedding"}] * 300}]
+        for body in twice:
+            response = tiny_server.client.post(self.URL, json=body)
+            assert response.status_code == 422
+            assert "twice" in response.json()["error"]
+
+    def test_as_many_pairs_as_the_other_routes_take(self, tiny_server: Server) -> None:
+        texts = {"shape": [513], "datatype": "BYTES", "data": ["a"] * 513}
+        response = tiny_server.client.post(
+            self.URL, json={"inputs": [{"name": name, **texts} for name in ("text_1", "text_2")]}
+        )
+        assert response.status_code == 422
+        assert "at most 512" in response.json()["error"]
+
+    def test_what_is_ignored_is_named_and_what_is_compressed_refused(self, tiny_server: Server) -> None:
+        tensor = {"name": "text", "shape": [1], "datatype": "BYTES", "data": ["a"], "scale": 2}
+        response = tiny_server.client.post(self.URL, json={"inputs": [tensor], "whatever": 1})
+        assert response.headers["x-isosim-ignored"] == "whatever, inputs.scale"
+        packed = tiny_server.client.post(self.URL, content=b"{}", headers={"content-encoding": "gzip"})
+        assert packed.status_code == 415
+
+    def test_a_raw_model_promises_no_percentile(self, tiny_server: Server) -> None:
+        described = tiny_server.client.get("/v2/models/isosim/default:raw").json()
+        assert [output["name"] for output in described["outputs"]] == ["embedding", "similarity", "cosine"]
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/ping", "/livez", "/readyz", "/metrics", "/console", "/docs"])
+def test_what_probes_ask_for_answers_head_as_it_answers_get(tiny_server: Server, path: str) -> None:
+    got, asked = tiny_server.client.get(path), tiny_server.client.head(path)
+    assert (asked.status_code, asked.content) == (got.status_code, b"")
+    assert asked.headers.get("content-type") == got.headers.get("content-type")

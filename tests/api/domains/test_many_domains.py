@@ -1,0 +1,104 @@
+"""A store of many domains: a start loads none of them, each is loaded once asked for, and no more than fit stay."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from loadtest.many import multiply
+from service.adapters.domains.calibrations import OVERHEAD
+from service.adapters.domains.store import DomainStore
+from service.adapters.encoder.store import EncoderArtifact
+from tests.commands.conftest import calibrate
+from tests.faults.load import metric
+from tests.processes import Process, Server, serve_with
+
+COUNT = 300
+ROOM = 20  # domains
+
+
+@pytest.fixture(scope="module")
+def crowded(tiny_store: Path, tiny: EncoderArtifact, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with room for few of its domains: d0 … d299, and `default` without a version."""
+    folder = tmp_path_factory.mktemp("crowded")
+    store = folder / "store"
+    shutil.copytree(tiny_store / "encoders", store / "encoders")
+    calibrate(store, tiny, "d0", "whitening")
+    multiply(store / "domains" / "d0" / "1", COUNT)
+    size = DomainStore(store).load("d0", 1).size + OVERHEAD
+    running: list[Process] = []
+    yield serve_with(folder, running, model_store=store, encoder="tiny", resident_bytes=ROOM * size)
+    for process in running:
+        process.kill()
+
+
+def ask(server: Server, domain: str) -> dict[str, object]:
+    response = server.client.post("/similarity", json={"pairs": [["a", "b"]], "domain": domain})
+    assert response.status_code == 200, response.text
+    answer: dict[str, object] = response.json()
+    return answer
+
+
+def series(server: Server) -> set[str]:
+    """Domains with a champion's series."""
+    lines = server.client.get("/metrics").text.splitlines()
+    return {
+        line.split('domain="')[1].split('"')[0] for line in lines if line.startswith("isosim_domain_champion_info{")
+    }
+
+
+def test_a_start_loads_nothing_and_what_is_asked_for_stays_within_its_room(crowded: Server) -> None:
+    assert metric(crowded, "isosim_resident_calibration_bytes") == 0
+    for number in range(2 * ROOM):
+        assert (ask(crowded, f"d{number}")["version"], ask(crowded, "d0")["domain"]) == (1, "d0")
+    held = series(crowded)
+    assert len(held) == ROOM
+    assert {"d0", f"d{2 * ROOM - 1}"} <= held  # asked for last
+    assert "d1" not in held
+    size = metric(crowded, "isosim_resident_calibration_bytes")
+    assert size == metric(crowded, "isosim_resident_calibration_bytes") > 0
+    ask(crowded, "d1")
+    assert metric(crowded, "isosim_resident_calibration_bytes") == size
+    assert "d1" in series(crowded)
+
+
+def test_pages_hold_every_domain_once_and_in_order(crowded: Server) -> None:
+    everything = crowded.client.get("/domains").json()
+    assert everything["next"] is None
+    names = [found["domain"] for found in everything["domains"]]
+    assert names == sorted(["default", *(f"d{number}" for number in range(COUNT))])
+    for limit in (70, (COUNT + 1) // 7):  # the second fills its last page to the brim
+        seen, after = [], ""
+        while after is not None:
+            page = crowded.client.get("/domains", params={"limit": limit, "after": after}).json()
+            assert 0 < len(page["domains"]) <= limit
+            seen += page["domains"]
+            after = page["next"]
+        assert seen == everything["domains"]
+
+
+def test_a_page_of_a_search_holds_what_has_the_word_in_its_name(crowded: Server) -> None:
+    def found(**query: str | int) -> tuple[list[str], str | None]:
+        page = crowded.client.get("/domains", params=query).json()
+        return [one["domain"] for one in page["domains"]], page["next"]
+
+    assert found(contains="99") == (["d199", "d299", "d99"], None)
+    assert found(contains="99", limit=2) == (["d199", "d299"], "d299")
+    assert found(contains="99", limit=2, after="d299") == (["d99"], None)
+    assert found(contains="efau") == (["default"], None)
+    assert found(contains="efau", after="default") == ([], None)
+    assert found(contains="nobody") == ([], None)
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=1001", "limit=x", f"after={'a' * 65}", "limits=5"])
+def test_a_page_that_makes_no_sense_is_refused(crowded: Server, query: str) -> None:
+    assert crowded.client.get(f"/domains?{query}").status_code == 422
+
+
+def test_an_unknown_model_names_some_of_those_there_are(crowded: Server) -> None:
+    response = crowded.client.post("/v1/embeddings", json={"model": "isosim/nobody", "input": "a"})
+    assert response.status_code == 404
+    message = response.json()["error"]["message"]
+    assert message.endswith("and more (GET /v1/models)")
+    assert len(message) < 1500

@@ -1,0 +1,171 @@
+"""Text of many scripts through HTTP, with the default encoder: scores, tokens, limits, lines, what is no text."""
+
+import json
+import shutil
+import unicodedata
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.adapters.jobs.spool import Spool
+from service.api.calibration.intake import Format, Intake, Limits
+from service.core.errors import InvalidInput
+from tests.processes import Process, Server, serve_with
+
+LANGUAGES = {
+    "Korean": "오늘은 날씨가 아주 좋습니다.",
+    "Chinese": "今天天气很好，我们去公园散步。",
+    "Arabic": "الطقس جميل جدا اليوم، أليس كذلك؟",
+    "Arabic with vowels": "اَلطَّقْسُ جَمِيلٌ",
+    "Hebrew in English": "He said שלום עולם and left.",
+    "Hindi": "आज मौसम बहुत अच्छा है।",
+    "Thai": "วันนี้อากาศดีมาก",
+    "emoji": "Well done 👩🏽‍🚀👍🏿 🏳️‍🌈 1️⃣ 🇰🇷!",
+    "combining": "cafe\u0301 nai\u0308ve Z\u0351\u036b\u0343algo",
+    "beyond the first plane": "𝒜𝓁𝑔𝑒𝒷𝓇𝒶 𠀀𠀁 end",
+    "directions": "\u202bعربي\u202c \u200eabc\u200f",
+}
+
+
+@pytest.fixture(scope="module")
+def server(minilm_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("languages")
+    shutil.copytree(minilm_store, folder / "store")
+    running: list[Process] = []
+    yield serve_with(folder, running, model_store=folder / "store", encoder="minilm")
+    for process in running:
+        process.kill()
+
+
+def scored(server: Server, pairs: list[list[str]]) -> dict[str, Any]:
+    response = server.client.post("/similarity", json={"pairs": pairs})
+    assert response.status_code == 200, response.text
+    found: dict[str, Any] = response.json()
+    return found
+
+
+def pieces_of(server: Server, text: str) -> list[dict[str, Any]]:
+    response = server.client.post("/tokenize", json={"inputs": text, "add_special_tokens": False})
+    assert response.status_code == 200, response.text
+    (found,) = response.json()
+    return list(found)
+
+
+def test_every_language_is_scored_and_a_sentence_is_like_itself(server: Server) -> None:
+    texts = list(LANGUAGES.values())
+    found = scored(server, [[text, text] for text in texts] + [[a, b] for a, b in pairwise(texts)])
+    assert found["similarity"][: len(texts)] == pytest.approx([1.0] * len(texts), abs=1e-6)
+    assert max(found["similarity"][len(texts) :]) < 0.95
+    assert not any(flags["a"] and "truncated" in flags["a"] for flags in found["flags"])
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_tokens_place_is_counted_in_characters_and_cuts_it_out_of_the_text(server: Server, language: str) -> None:
+    text = LANGUAGES[language]
+    pieces = pieces_of(server, text)
+    assert all(piece["text"] == text[piece["start"] : piece["stop"]] for piece in pieces)
+    assert all(piece["text"] for piece in pieces)
+    starts = [piece["start"] for piece in pieces]
+    assert starts == sorted(starts)
+    covered = {place for piece in pieces for place in range(piece["start"], piece["stop"])}
+    missed = {c for place, c in enumerate(text) if place not in covered}
+    # What the encoder's normalizer takes out: accents, and characters without a look of their own.
+    assert all(c.isspace() or unicodedata.category(c) in {"Mn", "Cf"} for c in missed), missed
+
+
+def test_a_place_behind_emoji_counts_an_emoji_as_one_character(server: Server) -> None:
+    (word,) = [piece for piece in pieces_of(server, "👍🏿𝒜 end") if piece["text"] == "end"]
+    assert (word["start"], word["stop"]) == (4, 7)  # in UTF-16 it is 7, in UTF-8 13
+
+
+@pytest.mark.parametrize("language", ["Chinese", "Korean", "Thai", "emoji"])
+def test_a_text_without_spaces_is_cut_exactly_at_the_limit_and_says_so(server: Server, language: str) -> None:
+    info = server.client.get("/info").json()
+    unit = {"Chinese": "水", "Korean": "가 ", "Thai": "ก ", "emoji": "👍 "}[language]
+    each = len(pieces_of(server, unit * 10)) // 10
+    room = (info["max_input_length"] - 2) // each  # [CLS] and [SEP]
+    whole, cut = unit * room, unit * (room + 1)
+    found = scored(server, [[whole, cut]])
+    assert found["flags"][0]["a"].count("truncated") == 0
+    assert found["flags"][0]["b"].count("truncated") == 1
+    if each * room == info["max_input_length"] - 2:
+        assert found["cosine"] == pytest.approx([1.0], abs=1e-5)  # what is kept is the same
+
+
+def test_a_limit_counts_characters_whatever_their_bytes(server: Server) -> None:
+    longest = 10_000
+    for c in ("a", "水", "👍"):
+        assert server.client.post("/similarity", json={"pairs": [[c * longest, "a"]]}).status_code == 200
+        refused = server.client.post("/similarity", json={"pairs": [[c * (longest + 1), "a"]]})
+        assert refused.status_code == 422
+        assert str(longest) in refused.json()["error"]
+
+
+@pytest.mark.parametrize("text", ["오늘은 날씨가 좋습니다", "déjà vu à Noël", "Tiếng Việt", "がぎぐ"])
+def test_composed_and_decomposed_text_score_alike_here_and_are_two_texts_to_the_cache(
+    server: Server, text: str
+) -> None:
+    """The default encoder's tokenizer decomposes; nothing else of the service touches a text."""
+    forms = [unicodedata.normalize(form, text) for form in ("NFC", "NFD")]
+    assert forms[0] != forms[1]
+    assert scored(server, [forms])["cosine"] == pytest.approx([1.0], abs=1e-6)
+    mark = f"{text} {len(text)}"
+    sent = [unicodedata.normalize(form, mark) for form in ("NFC", "NFD")]
+    spent = [int(server.client.post("/embed", json={"inputs": form}).headers["x-compute-tokens"]) for form in sent]
+    assert min(spent) > 0
+    assert int(server.client.post("/embed", json={"inputs": sent[0]}).headers["x-compute-tokens"]) == 0
+
+
+def test_marks_of_direction_and_zero_width_change_no_score_of_the_default_encoder(server: Server) -> None:
+    plain, marked = "שלום hello", "\u200fשלום\u200e hel\u200blo\ufeff"
+    assert scored(server, [[plain, marked]])["cosine"] == pytest.approx([1.0], abs=1e-6)
+
+
+def test_escaped_and_plain_json_are_one_text(server: Server) -> None:
+    pairs = [[LANGUAGES["emoji"], LANGUAGES["Korean"]]]
+    headers = {"content-type": "application/json"}
+    bodies = [json.dumps({"pairs": pairs}, ensure_ascii=escaped).encode() for escaped in (True, False)]
+    one, other = (server.client.post("/similarity", content=body, headers=headers).content for body in bodies)
+    assert one == other
+
+
+def taken(tmp_path: Path, body: bytes, form: Format) -> Intake:
+    """What comes in, in chunks as a network gives them."""
+    with Spool(tmp_path) as spool:
+        intake = Intake(spool, Limits(sentences=1000, characters=10_000, dim=384), form)
+        for start in range(0, len(body), 60_000):
+            intake.feed(body[start : start + 60_000])
+        intake.close()
+        return intake
+
+
+LINES = [f"第{n}句话\u2028没有换行\u0085，也没有空格。" for n in range(230)]  # separators that are no end of a line
+
+
+def test_lines_end_at_line_feeds_alone_and_the_marks_around_them_are_no_text(tmp_path: Path) -> None:
+    body = b"\xef\xbb\xbf" + "\r\n".join([*LINES, LINES[0], "\u3000", ""]).encode()
+    intake = taken(tmp_path, body, "text")
+    assert (intake.sentences, intake.distinct) == (231, 230)
+
+
+def test_ndjson_may_begin_with_a_byte_order_mark_and_spell_characters_out(tmp_path: Path) -> None:
+    lines = [json.dumps(line) for line in LINES]
+    lines.append(json.dumps("👍" * 9_990))  # 12 bytes a character
+    lines.append(json.dumps({"a": "水" * 9_990, "b": "👍" * 9_990, "label": 1}))
+    intake = taken(tmp_path, b"\xef\xbb\xbf" + "\n".join(lines).encode(), "ndjson")
+    assert (intake.sentences, intake.labels) == (231, 1)
+
+
+def test_a_line_that_never_ends_is_refused_before_it_is_all_there(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="line 1 is longer than 10000 characters"):
+        taken(tmp_path, b'"' + b"a" * 500_000, "ndjson")
+
+
+@pytest.mark.parametrize("body", [b'{"inputs": "a\\ud800"}', b'{"inputs": "\\udc00b"}'])
+def test_half_a_surrogate_pair_is_no_text(server: Server, body: bytes) -> None:
+    for route in ("/embed", "/tokenize"):
+        response = server.client.post(route, content=body, headers={"content-type": "application/json"})
+        assert response.status_code == 422, (route, response.text)

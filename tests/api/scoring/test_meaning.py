@@ -1,0 +1,352 @@
+"""What gives a score its meaning, over HTTP: thresholds, probabilities, out-of-domain flags, drift."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from tests.commands.conftest import publish_repeated
+from tests.faults.load import metric
+from tests.processes import Process, Serve, Server, serve_with, wait_until
+from tests.text import sentences
+
+TEXTS = sentences(1200)
+OWN = [[TEXTS[2 * i], TEXTS[2 * i + 1]] for i in range(100)]
+ODD = [["0x7f " * 20, "!!! ??? ((( )))"], ["zzzz qqqq xxxx", "ééé ßßß " * 6]]
+
+
+def labels(count: int, graded: bool = False) -> list[list[Any]]:
+    """Distinct pairs; those that share their beginning are matches; grades count the words shared."""
+    rng = np.random.default_rng(0)
+    made: dict[frozenset[str], list[Any]] = {}
+    while len(made) < count:
+        a, b = (TEXTS[i] for i in rng.choice(len(TEXTS), 2, replace=False))
+        if rng.random() < 0.5:
+            b = " ".join(a.split()[:5]) + " " + " ".join(b.split()[-3:])
+        shared = len(set(a.split()) & set(b.split())) / len(set(a.split()))
+        made.setdefault(frozenset((a, b)), [a, b, round(5 * shared, 2) if graded else int(shared > 0.4)])
+    return list(made.values())
+
+
+@pytest.fixture(scope="module")
+def server(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with the domains `plain`, `labelled` and `graded`."""
+    folder = tmp_path_factory.mktemp("meaning")
+    shutil.copytree(tiny_store / "encoders", folder / "store" / "encoders")
+    running: list[Process] = []
+    made = serve_with(folder, running, model_store=folder / "store", encoder="tiny")
+    for domain, posted in (
+        ("plain", []),
+        ("guessed", []),
+        ("labelled", labels(300)),
+        ("graded", labels(300, graded=True)),
+    ):
+        job = made.calibrate(domain, TEXTS, labels=posted, method="whitening")
+        assert job["status"] == "succeeded", job["error"]
+        wait_until(lambda domain=domain: score(made, OWN[:1], domain=domain))
+    yield made
+    for process in running:
+        process.kill()
+
+
+def score(server: Server, pairs: list[list[str]], **fields: Any) -> Any:
+    response = server.client.post("/similarity", json={"pairs": pairs, **fields})
+    return response.json() if response.status_code == 200 else None
+
+
+def threshold(server: Server, domain: str, **query: Any) -> Any:
+    return server.client.get(f"/domains/{domain}/threshold", params=query)
+
+
+def test_percentile_falls_with_the_rate_that_the_advisor_gives(server: Server) -> None:
+    answer = score(server, OWN, domain="plain")
+    advice = threshold(server, "plain", fmr=0.1).json()
+    low, high = advice["interval"]
+    assert low <= advice["similarity"] <= high
+    assert (advice["target"], advice["space"], advice["extrapolated"]) == ({"fmr": 0.1}, "calibrated", False)
+    above = np.array(answer["similarity"]) >= advice["similarity"]
+    np.testing.assert_array_equal(np.array(answer["percentile"]) >= 0.9 - 1e-9, above)
+
+
+def test_the_raw_space_has_thresholds_of_its_own(server: Server) -> None:
+    raw, own = (threshold(server, "plain", fmr=0.1, space=space).json() for space in ("raw", "calibrated"))
+    assert raw["space"] == "raw"
+    assert raw["similarity"] != own["similarity"]
+    answer = score(server, OWN, domain="plain")
+    assert np.mean(np.array(answer["cosine"]) >= raw["similarity"]) < 0.3
+
+
+def test_scores_beyond_what_the_pairs_count_are_marked_as_thresholds_are(server: Server) -> None:
+    pairs = [*OWN, [TEXTS[0], TEXTS[0]]]
+    answer = score(server, pairs, domain="plain", detail=True)
+    count = threshold(server, "plain", fmr=0.1).json()["pairs"]
+    assert answer["detail"]["pairs"] == count
+    percentile = np.array(answer["percentile"])
+    assert answer["extrapolated"] == (np.minimum(percentile, 1 - percentile) < 10 / count).tolist()
+    assert answer["extrapolated"][100]
+    assert not all(answer["extrapolated"])
+
+
+def test_where_texts_repeat_a_rate_below_theirs_is_refused_with_the_smallest_that_is_reached(
+    serve: Serve, store: Path
+) -> None:
+    publish_repeated(store, "mails", ties=True)
+    server = serve(model_store=store, encoder="tiny")
+    share = 149 * 148 / (744 * 743)
+    for space in ("calibrated", "raw"):
+        refused = threshold(server, "mails", fmr=0.01, space=space)
+        assert (refused.status_code, refused.json()["error_type"]) == (422, "Validation")
+        said = refused.json()["error"]
+        assert f"{share:.2%} of the random pairs have one similarity, 1.0000" in said
+        smallest = float(said.rpartition(" ")[2])
+        assert share <= smallest < 1.01 * share
+        advice = threshold(server, "mails", fmr=smallest, space=space)
+        assert advice.status_code == 200
+        assert advice.json()["similarity"] < 1
+    answer = score(server, [[TEXTS[0], TEXTS[0]], OWN[0]], domain="mails", detail=True)
+    assert 1 - answer["percentile"][0] == pytest.approx(share, rel=1e-3)
+    count = answer["detail"]["pairs"]
+    assert (count, answer["extrapolated"][0]) == (744 * 743 // 2, False)
+    percentile = np.array(answer["percentile"])
+    assert answer["extrapolated"] == (np.minimum(percentile, 1 - percentile) < 10 / count).tolist()
+
+
+def test_rarer_matches_need_more_similarity(server: Server) -> None:
+    asked = [0.5, 0.1, 0.01, 1e-3, 1e-5, 1e-7]
+    found = [threshold(server, "plain", fmr=rate).json() for rate in asked]
+    similarities = [advice["similarity"] for advice in found]
+    assert similarities == sorted(similarities)
+    assert [advice["extrapolated"] for advice in found] == [rate < 10 / found[0]["pairs"] for rate in asked]
+
+
+def test_labels_give_probabilities_that_rise_with_similarity(server: Server) -> None:
+    answer = score(server, OWN, domain="labelled")
+    order = np.argsort(answer["similarity"])
+    probability = np.array(answer["probability"])[order]
+    assert (np.diff(probability) >= 0).all()
+    assert 0 < probability.min() < probability.max() < 1
+    assert score(server, OWN, domain="plain")["probability"] is None
+    version = score(server, OWN[:1], domain="labelled")["version"]
+    facts = server.client.get(f"/domains/labelled/versions/{version}").json()["report"]["labels"]
+    assert facts["pairs"] == 300
+    assert 0 < facts["brier"] < 0.25
+
+
+def test_precision_has_a_threshold_where_there_are_labels(server: Server) -> None:
+    advice = threshold(server, "labelled", precision=0.7)
+    assert advice.status_code == 200, advice.text
+    body = advice.json()
+    assert body["target"] == {"precision": 0.7}
+    assert body["interval"][0] <= body["similarity"] <= body["interval"][1]
+    assert body["pairs"] == 300
+    refused = threshold(server, "plain", precision=0.7)
+    assert refused.status_code == 409
+    assert "no labels" in refused.json()["error"]
+
+
+@pytest.mark.parametrize("query", [{}, {"fmr": 0.1, "precision": 0.5}, {"fmr": 1e-8}, {"fmr": 1}, {"precision": 1}])
+def test_a_threshold_for_nothing_in_particular_is_refused(server: Server, query: dict[str, float]) -> None:
+    assert threshold(server, "labelled", **query).status_code == 422
+
+
+def test_grades_give_mean_grades(server: Server) -> None:
+    answer = score(server, OWN, domain="graded")
+    assert any(notice.startswith("probability_is_mean_grade:0-5") for notice in answer["notices"])
+    assert all(0 <= value <= 1 for value in answer["probability"])
+    assert threshold(server, "graded", precision=0.7).status_code == 422
+
+
+def test_labels_for_a_version_make_a_new_one_on_the_same_scale(server: Server) -> None:
+    before = score(server, OWN, domain="plain")
+    response = server.client.post("/domains/plain/labels", json={"labels": labels(100), "promote": "never"})
+    assert response.status_code == 202, response.text
+    job = server.wait_for(response.json()["job"])
+    assert (job["status"], job["promoted"], job["labels"]) == ("succeeded", False, 100), job
+    after = score(server, OWN, domain=f"plain@{job['version']}")
+    assert after["percentile"] == before["percentile"]
+    assert after["similarity"] == before["similarity"]
+    assert before["probability"] is None
+    assert len(after["probability"]) == len(OWN)
+    assert job["report"]["base"] == before["version"]
+
+
+@pytest.mark.parametrize(
+    ("posted", "status", "word"),
+    [
+        (labels(19), 422, "at least 20"),
+        ([[a, b, 1] for a, b, _ in labels(30)], 422, "both"),
+        ([*labels(30), ["a", "b", 7.5]], 422, "labels.30"),
+        ([*labels(30), ["a", "b", -1]], 422, "labels.30"),
+        ([["a boat", "a ship", number % 2] for number in range(40)], 422, "distinct"),
+        ([["a", "b", 1] if number % 2 else ["b", "a", 0] for number in range(40)], 422, "distinct"),
+        ([*labels(30), ["", "b", 1]], 400, "labels.30"),
+        ([*labels(30), ["a", "b"]], 422, "labels.30"),
+        ([*labels(30), ["a", "b", "yes"]], 422, "labels.30"),
+        ([], 422, "at least 20"),
+    ],
+)
+def test_labels_that_teach_nothing_are_refused(server: Server, posted: Any, status: int, word: str) -> None:
+    response = server.client.post("/domains/plain/labels", json={"labels": posted})
+    assert response.status_code == status, response.text
+    assert word in response.json()["error"]
+
+
+def test_labels_need_a_domain_that_has_a_scale(server: Server) -> None:
+    assert server.client.post("/domains/nowhere/labels", json={"labels": labels(20)}).status_code == 404
+    assert server.client.post("/domains/default/labels", json={"labels": labels(20)}).status_code == 409
+
+
+def test_ndjson_takes_labelled_pairs_between_sentences(server: Server) -> None:
+    lines: list[Any] = [*TEXTS[:300], *({"a": a, "b": b, "label": label} for a, b, label in labels(40))]
+    body = b"\n".join(orjson.dumps(line) for line in lines)
+    response = server.client.post(
+        "/calibrate?domain=mixed&method=identity", content=body, headers={"content-type": "application/x-ndjson"}
+    )
+    job = server.wait_for(response.json()["job"])
+    assert (job["sentences"], job["labels"], job["status"]) == (300, 40, "succeeded"), job
+    bad = server.client.post(
+        "/calibrate?domain=mixed",
+        content=orjson.dumps({"a": "x", "b": "y", "label": "often"}),
+        headers={"content-type": "application/x-ndjson"},
+    )
+    assert bad.status_code == 422
+    assert "line 1" in bad.json()["error"]
+
+
+def test_text_of_another_kind_is_flagged_and_own_text_is_not(server: Server) -> None:
+    own = score(server, OWN, domain="plain", detail=True)
+    odd = score(server, ODD, domain="plain", detail=True)
+    flagged = [flag for pair in own["flags"] for side in pair.values() for flag in side]
+    assert flagged.count("out_of_domain") <= 8  # of 200; two are expected
+    assert all("out_of_domain" in side for pair in odd["flags"] for side in pair.values()), odd["flags"]
+    shares = [value for pair in own["detail"]["out_of_domain"] for value in pair.values()]
+    assert len(shares) == 2 * len(OWN)
+    assert 0.3 < np.mean(shares) < 0.7
+    assert own["detail"]["tokens"][0]["a"] > 2
+    assert "detail" not in score(server, OWN, domain="plain")
+
+
+def test_a_flag_does_not_depend_on_the_other_texts_of_a_request(server: Server) -> None:
+    together = score(server, OWN[:20] + ODD, domain="plain", detail=True)["detail"]["out_of_domain"]
+    alone = [score(server, [pair], domain="plain", detail=True)["detail"]["out_of_domain"][0] for pair in OWN[:20]]
+    for one, other in zip(alone, together, strict=False):
+        assert one == pytest.approx(other, rel=1e-4)
+
+
+def test_a_domain_from_little_text_flags_nothing(server: Server) -> None:
+    assert server.calibrate("little", TEXTS[:300], method="identity")["status"] == "succeeded"
+    answer = wait_until(lambda: score(server, ODD, domain="little", detail=True))
+    assert answer["detail"]["out_of_domain"] is None
+    assert not any("out_of_domain" in side for pair in answer["flags"] for side in pair.values())
+
+
+@pytest.mark.parametrize("kind", ["as-norm", "csls"])
+def test_item_normalization_changes_percentiles_alone(server: Server, kind: str) -> None:
+    job = server.calibrate(f"normal-{kind}", TEXTS, method="whitening", normalization=kind)
+    assert job["status"] == "succeeded", job["error"]
+    answer = wait_until(lambda: score(server, OWN, domain=f"normal-{kind}"))
+    plain = score(server, OWN, domain="plain")
+    np.testing.assert_allclose(answer["similarity"], plain["similarity"], atol=1e-5)
+    assert np.abs(np.array(answer["percentile"]) - plain["percentile"]).max() > 0.01
+    assert answer["notices"] == [f"percentile_normalized:{kind}"]
+    assert np.mean(answer["percentile"]) == pytest.approx(0.5, abs=0.15)
+
+
+def test_drift_is_seen_in_metrics_and_in_the_domain(server: Server) -> None:
+    assert server.calibrate("watched", TEXTS, method="identity")["status"] == "succeeded"
+    wait_until(lambda: score(server, OWN, domain="watched"))
+    for start in range(0, 500, 100):
+        score(server, [[TEXTS[start + i], TEXTS[start + i + 1]] for i in range(0, 100)], domain="watched")
+    drift = server.client.get("/domains/watched").json()["drift"]
+    assert drift["out_of_domain"] < 0.05
+    assert abs(drift["distance_mean"]) < 0.5
+    assert 0.6 < drift["distance_spread"] < 1.5
+    rate = 'isosim_domain_out_of_domain_ratio{domain="watched"}'
+    assert metric(server, rate) == pytest.approx(drift["out_of_domain"])
+    for n in range(30):
+        score(server, [[f"0x{n}f{i} " * 10, f"(({i})) {n}!!"] for i in range(20)], domain="watched")
+    assert metric(server, rate) > 0.3
+    assert server.client.get("/domains/default").json()["drift"] is None
+
+
+def test_the_text_of_labels_is_gone_when_the_job_ends(server: Server) -> None:
+    phrase = "the violinist hides a very particular umbrella"
+    posted = [[f"{phrase} {i}", TEXTS[i], i % 2] for i in range(40)]
+    job = server.calibrate("secretive", TEXTS[:300], labels=posted, method="identity")
+    assert job["status"] == "succeeded", job["error"]
+    store = server.log.parent / "store"
+    assert all(phrase.encode() not in path.read_bytes() for path in store.rglob("*") if path.is_file())
+
+
+def test_the_same_labels_posted_again_are_the_same_job_also_when_the_champion_has_changed(server: Server) -> None:
+    server.calibrate("again", TEXTS, method="sn")
+    post = {"json": {"labels": labels(60)}, "headers": {"idempotency-key": "labels-of-again"}}
+    first = server.client.post("/domains/again/labels", **post)
+    assert first.status_code == 202, first.text
+    assert server.wait_for(first.json()["job"])["promoted"]
+    wait_until(lambda: score(server, OWN[:1], domain="again")["version"] == 2)
+    assert server.client.post("/domains/again/labels", **post).json()["job"] == first.json()["job"]
+
+
+def test_labels_given_twice_count_once(server: Server) -> None:
+    once = labels(60)
+    twice = [*once, *([b, a, label] for a, b, label in once)]
+    response = server.client.post("/domains/plain/labels", json={"labels": twice, "promote": "never"})
+    job = server.wait_for(response.json()["job"])
+    assert (job["report"]["labels"]["pairs"], job["report"]["labels"]["posted"]) == (60, 120)
+
+
+def test_texts_that_are_all_alike_to_the_encoder_make_a_domain_without_an_out_of_domain_test(server: Server) -> None:
+    same = [
+        "".join(c.upper() if number >> i & 1 else c for i, c in enumerate("a farmer repairs"))
+        for number in range(2**12)
+    ]
+    job = server.calibrate("alike", list(dict.fromkeys(same))[:1100])
+    assert (job["status"], job["report"]["method"], job["report"]["domain_test"]) == ("succeeded", "identity", False), (
+        job
+    )
+
+
+def test_full_whitening_needs_twice_as_many_sentences_as_dimensions(server: Server) -> None:
+    few = server.client.post("/calibrate", json={"domain": "few", "method": "whitening", "texts": sentences(199)})
+    assert few.status_code == 422
+    assert "at least 200" in few.json()["error"]  # 32 dimensions
+
+
+def exchanged(posted: list[list[Any]]) -> list[list[Any]]:
+    top = 5 if any(label > 1 for _, _, label in posted) else 1
+    return [[a, b, top - label] for a, b, label in posted]
+
+
+@pytest.mark.parametrize("graded", [False, True])
+def test_labels_the_wrong_way_round_fail_and_change_nothing(server: Server, graded: bool) -> None:
+    wrong = exchanged(labels(100, graded))
+    before = server.client.get("/domains/plain").json()
+    jobs = [server.calibrate("plain", TEXTS, labels=wrong, method="sn", promote="always")]
+    answer = server.client.post("/domains/plain/labels", json={"labels": wrong, "promote": "always"})
+    jobs.append(server.wait_for(answer.json()["job"]))
+    for job in jobs:
+        assert (job["status"], job["version"]) == ("failed", None), job
+        assert job["error"].startswith("labels_inverted: ")
+        assert ("upside down?" if graded else "are 0 and 1 swapped?") in job["error"]
+        assert job["stage"] == "failed"
+    after = server.client.get("/domains/plain").json()
+    assert (after["champion"], len(after["versions"])) == (before["champion"], len(before["versions"]))
+
+
+def test_labels_that_might_be_chance_are_not_promoted_unless_always(server: Server) -> None:
+    rng = np.random.default_rng(1)
+    guessed = [[a, b, int(rng.random() < 0.5)] for a, b, _ in labels(60)]
+    for promote, promoted in (("if_better", False), ("always", True)):
+        answer = server.client.post("/domains/guessed/labels", json={"labels": guessed, "promote": promote})
+        job = server.wait_for(answer.json()["job"])
+        assert (job["status"], job["promoted"]) == ("succeeded", promoted), job
+        assert any("do not surely agree" in notice for notice in job["notices"]), job["notices"]
+        assert 0.01 <= job["report"]["labels"]["rank_test"]["p"] <= 0.99
+    first = server.calibrate("first", TEXTS, labels=guessed, method="sn")
+    assert (first["status"], first["promoted"]) == ("succeeded", False)
+    assert "do not surely agree" in first["report"]["promotion"]

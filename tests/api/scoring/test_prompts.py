@@ -1,0 +1,71 @@
+"""Prompts that an encoder's checkpoint names: put before a text where a request names one."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from service.adapters.encoder.store import EncoderArtifact
+from service.adapters.storage.artifacts import read_manifest, sealed_by, write_json
+from tests.processes import Process, Server, serve_with
+
+TEXTS = ["a wooden boat", "the garden gate"]
+PROMPTS = {"query": "the mayor sells ", "bare": ""}
+
+
+@pytest.fixture(scope="module")
+def server(tiny_store: Path, tiny: EncoderArtifact, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The tiny encoder, as if its checkpoint had named two prompts."""
+    folder = tmp_path_factory.mktemp("prompts")
+    shutil.copytree(tiny_store / "encoders", folder / "store" / "encoders")
+    place = folder / "store" / "encoders" / "tiny" / tiny.digest
+    manifest = {**read_manifest(place), "prompts": PROMPTS}
+    write_json(place / "manifest.json", {**manifest, "seal": sealed_by(manifest)})
+    running: list[Process] = []
+    yield serve_with(folder, running, model_store=folder / "store", encoder="tiny")
+    for process in running:
+        process.kill()
+
+
+def post(server: Server, path: str, **body: Any) -> Any:
+    response = server.client.post(path, json=body)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def test_a_named_prompt_stands_before_each_text(server: Server) -> None:
+    named = post(server, "/embed", inputs=TEXTS, prompt_name="query")
+    written = post(server, "/embed", inputs=[PROMPTS["query"] + text for text in TEXTS])
+    assert named == written
+    plain = post(server, "/embed", inputs=TEXTS)
+    assert np.abs(np.array(named) - plain).max() > 0.01
+    assert post(server, "/embed", inputs=TEXTS, prompt_name="bare") == plain  # this encoder's own prompt is empty
+
+
+def test_both_sides_of_a_similarity_get_it_and_its_tokens_are_shown(server: Server) -> None:
+    inputs = {"source_sentence": TEXTS[0], "sentences": TEXTS[1:]}
+    before = {"source_sentence": PROMPTS["query"] + TEXTS[0], "sentences": [PROMPTS["query"] + TEXTS[1]]}
+    named = post(server, "/similarity", inputs=inputs, parameters={"prompt_name": "query"})
+    assert named == post(server, "/similarity", inputs=before) != post(server, "/similarity", inputs=inputs)
+    tokens = post(server, "/tokenize", inputs=TEXTS[0], prompt_name="query")
+    assert tokens == post(server, "/tokenize", inputs=PROMPTS["query"] + TEXTS[0])
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/embed", {"inputs": "a", "prompt_name": "Query"}),
+        ("/tokenize", {"inputs": "a", "prompt_name": "Query"}),
+        (
+            "/similarity",
+            {"inputs": {"source_sentence": "a", "sentences": ["b"]}, "parameters": {"prompt_name": "Query"}},
+        ),
+    ],
+)
+def test_an_unknown_prompt_is_refused_with_the_known_ones(server: Server, path: str, body: dict[str, Any]) -> None:
+    response = server.client.post(path, json=body)
+    assert response.status_code == 422
+    assert response.json()["error"] == "prompt_name: 'Query', but the encoder's are bare, query"

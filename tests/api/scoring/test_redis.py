@@ -1,0 +1,97 @@
+"""Vectors shared by two servers through Redis."""
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from tests.faults.load import metric
+from tests.processes import RedisServer, Serve, environment, free_port, wait_until
+from tests.text import sentences
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_a_score_from_redis_is_the_computed_one_bit_for_bit(
+    serve: Serve, store: Path, redis_server: RedisServer, precision: str
+) -> None:
+    settings = {"model_store": store, "encoder": "tiny", "redis_url": redis_server.url, "cache_precision": precision}
+    settings["redis_timeout"] = 5  # a look-up that is given up would be a miss
+    first, second = serve(**settings), serve(**settings)
+    body = {"pairs": [sentences(2), sentences(4)[2:]]}
+    computed = first.client.post("/similarity", json=body)
+    assert int(computed.headers["x-compute-tokens"]) > 0
+    with Redis.from_url(redis_server.url) as redis:
+        wait_until(lambda: redis.dbsize() == 4)  # stored after the answer
+    shared = second.client.post("/similarity", json=body)
+    assert shared.headers["x-compute-tokens"] == "0"
+    assert shared.content == computed.content
+    assert metric(second, 'isosim_cache_lookups_total{cache="redis",result="hit"}') > 0
+
+
+class RedisCluster(RedisServer):
+    """A cluster of one node that holds all slots."""
+
+    def options(self) -> list[str]:
+        return [*super().options(), "--cluster-enabled", "yes", "--cluster-port", str(free_port())]
+
+    def start(self) -> None:
+        super().start()
+        with Redis.from_url(self.url) as redis:
+            redis.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+            wait_until(lambda: b"cluster_state:ok" in self.asked(b"CLUSTER INFO"))
+
+    def asked(self, command: bytes) -> bytes:
+        with socket.create_connection((self.address, self.port), 5) as connection:
+            connection.sendall(command + b"\r\n")
+            return connection.recv(65536)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[RedisServer]:
+    server = RedisCluster(tmp_path)
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.mark.parametrize("command", ["serve", "worker", "doctor"])
+def test_a_redis_cluster_is_refused_by_name_with_the_remedy(store: Path, cluster: RedisServer, command: str) -> None:
+    settings = {"model_store": store, "encoder": "tiny", "redis_url": cluster.url, "port": free_port()}
+    done = subprocess.run(
+        [sys.executable, "-m", "service.cli", command, *(["--json"] if command == "doctor" else [])],
+        env=environment(**settings), capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    said = done.stdout + done.stderr
+    if command == "doctor":
+        (found,) = [check for check in json.loads(done.stdout)["checks"] if check["check"] == "redis cluster"]
+        assert found["state"] == "fault"
+        said = found["found"] + found["remedy"]
+    assert "cluster_enabled:1" in said
+    assert "without cluster mode" in said
+    assert "Traceback" not in said
+
+
+def test_a_cluster_that_takes_the_place_of_redis_is_not_called_up(
+    serve: Serve, store: Path, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """It answers PING and refuses every lookup: scores stay right, and the metric and the log say what is wrong."""
+    server = serve(model_store=store, encoder="tiny", redis_url=redis_server.url, redis_timeout=1)
+    wait_until(lambda: metric(server, "isosim_redis_up ") == 1)
+    body = {"pairs": [sentences(2)]}
+    scored = server.client.post("/similarity", json=body).json()
+    redis_server.kill()
+    cluster = RedisCluster(tmp_path, redis_server.port)
+    cluster.start()
+    try:
+        wait_until(lambda: "ClusterCrossSlotError" in server.log.read_text(), 60)
+        wait_until(lambda: metric(server, "isosim_redis_up ") == 0, 60)
+        assert server.client.post("/similarity", json=body).json() == scored
+        assert server.client.get("/readyz").status_code == 200
+    finally:
+        cluster.kill()

@@ -1,0 +1,127 @@
+"""Texts without a token that the encoder knows: all have nearly the same vector, and no score of theirs is believed."""
+
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from service.adapters.domains.store import DomainStore
+from service.adapters.encoder.store import EncoderStore
+from service.core.errors import InvalidInput
+from service.core.jobs.job import JobRequest, LabelledPair
+from service.modelling.calibration.job import Posted, calibrate_job
+from tests.processes import Process, Server, serve_with
+from tests.text import sentences
+
+TEXTS = sentences(400)
+UNREADABLE = ["🙂", "🚀🎉", "ᚠᛇᚻ᛫ᛒᛦᚦ", "ᚾᛖᚹ", "\u4e00\u4e8c", "w" * 101, "[MASK]"]
+PAIRS = [["🙂", "🚀🎉"], ["ᚠᛇᚻ", "ᚾᛖᚹ"], ["w" * 101, "v" * 102], ["🙂", "🙂"], [TEXTS[0], "🙂"]]
+
+
+def labels() -> list[LabelledPair]:
+    """40 readable pairs, and 5 of unreadable texts that claim the opposite of what their vectors say."""
+    matches = [(TEXTS[i], TEXTS[i].replace(".", ""), 1.0) for i in range(20)]
+    others = [(TEXTS[i], TEXTS[i + 50], 0.0) for i in range(20)]
+    return [*matches, *others, *[(f"ᚠ{'ᛇ' * n}", "🙂", 0.0) for n in range(5)]]
+
+
+def calibrate(store: Path, domain: str, texts: list[str], labelled: Sequence[LabelledPair] = ()) -> None:
+    artifact, domains = EncoderStore(store).find("tiny"), DomainStore(store)
+    asked = JobRequest(domain, artifact.digest, artifact.id, "identity", "always", sentences=len(texts))
+    calibrate_job(asked, Posted(texts, labelled), artifact, domains, lambda *_: None, threads=1).publish(domains)
+
+
+@pytest.fixture(scope="module")
+def server(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """`default` without a reference; `clean`, and `mixed`, whose text and labels hold unreadable ones as well."""
+    folder = tmp_path_factory.mktemp("unreadable")
+    shutil.copytree(tiny_store / "encoders", folder / "store" / "encoders")
+    calibrate(folder / "store", "clean", TEXTS, labels()[:40])
+    calibrate(folder / "store", "mixed", [*TEXTS, *UNREADABLE], labels())
+    running: list[Process] = []
+    yield serve_with(folder, running, model_store=folder / "store", encoder="tiny")
+    for process in running:
+        process.kill()
+
+
+def post(server: Server, path: str, **body: Any) -> httpx.Response:
+    response = server.client.post(path, json=body)
+    assert response.status_code == 200, response.text
+    return response
+
+
+def test_their_pairs_have_percentile_and_probability_0_and_the_flag_on_each_side(server: Server) -> None:
+    for _ in range(2):  # computed, and out of the cache
+        answer = post(server, "/similarity", pairs=[*PAIRS, TEXTS[:2]], domain="clean").json()
+        assert answer["similarity"][:4] == pytest.approx([1, 1, 1, 1], abs=1e-6)
+        assert answer["percentile"][:5] == answer["probability"][:5] == [0.0] * 5
+        assert answer["percentile"][5] > 0 < answer["probability"][5]
+        flags = [["unreadable" in pair[side] for side in "ab"] for pair in answer["flags"]]
+        assert flags == [[True, True]] * 4 + [[False, True], [False, False]]
+
+
+def test_a_domain_without_a_reference_flags_them_too(server: Server) -> None:
+    answer = post(server, "/similarity", pairs=PAIRS[:1]).json()
+    assert answer["flags"] == [{"a": ["unreadable"], "b": ["unreadable"]}]
+    assert (answer["percentile"], answer["probability"]) == (None, None)
+
+
+def test_they_are_ranked_last_with_0_whatever_the_scores_are(server: Server) -> None:
+    texts = ["🚀🎉", TEXTS[1], "ᚾᛖᚹ", TEXTS[0]]
+    for body in ({"domain": "clean"}, {"domain": "clean", "raw_scores": True}, {"domain": "default"}):
+        response = post(server, "/rerank", query=TEXTS[0], texts=texts, **body)
+        ranks = response.json()
+        assert [rank["index"] for rank in ranks] == [3, 1, 0, 2]
+        assert [rank["score"] for rank in ranks[2:]] == [0.0, 0.0]
+        assert response.headers["x-isosim-flags"] == "unreadable"
+    ranks = post(server, "/rerank", query="🙂", texts=texts, domain="clean").json()
+    assert [(rank["index"], rank["score"]) for rank in ranks] == [(n, 0.0) for n in range(4)]
+    answer = post(server, "/v1/rerank", model="isosim/clean", query=TEXTS[0], documents=texts, top_n=3).json()
+    assert [(one["index"], one["relevance_score"] > 0) for one in answer["results"]] == [
+        (3, True),
+        (1, True),
+        (0, False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/similarity", lambda text: {"inputs": {"source_sentence": TEXTS[0], "sentences": [text]}}),
+        ("/embed", lambda text: {"inputs": [text, TEXTS[0]]}),
+        ("/v1/embeddings", lambda text: {"model": "isosim", "input": text}),
+        ("/score", lambda text: {"model": "isosim/clean", "text_1": text, "text_2": TEXTS[0]}),
+        (
+            "/v2/models/isosim/infer",
+            lambda text: {"inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", "data": [text]}]},
+        ),
+    ],
+)
+def test_other_routes_answer_as_ever_and_say_it_in_a_header(server: Server, path: str, body: Any) -> None:
+    flagged, plain = post(server, path, **body("🙂")), post(server, path, **body(TEXTS[3]))
+    assert flagged.headers["x-isosim-flags"] == "unreadable"
+    assert "x-isosim-flags" not in plain.headers
+    assert type(flagged.json()) is type(plain.json())
+
+
+def test_they_enter_neither_a_reference_nor_a_probability_and_the_report_counts_them(server: Server) -> None:
+    clean, mixed = (
+        server.client.get(f"/domains/{domain}/versions/1").json()["report"] for domain in ("clean", "mixed")
+    )
+    assert (mixed["unreadable"], mixed["labels"]["unreadable"]) == (len(UNREADABLE), 5)
+    assert "unreadable" not in clean and "unreadable" not in clean["labels"]
+    for key in ("sentences", "text_sha256", "reference", "raw_reference", "before"):
+        assert mixed[key] == clean[key], key
+    assert mixed["labels"]["pairs"] == clean["labels"]["pairs"] == 40
+    pairs = [TEXTS[2 * i : 2 * i + 2] for i in range(50)]
+    for column in ("percentile", "probability"):
+        one, other = (post(server, "/similarity", pairs=pairs, domain=d).json()[column] for d in ("clean", "mixed"))
+        assert one == other
+
+
+def test_a_calibration_of_too_few_others_says_so(store: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"100 distinct sentences.*300 more hold no token that the encoder knows"):
+        calibrate(store, "runes", [*TEXTS[:100], *("ᚠ" + "ᛇ" * n for n in range(1, 301))])

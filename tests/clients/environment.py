@@ -1,0 +1,7 @@
+"""Where the other people's clients are installed."""
+
+import os
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PYTHON = Path(os.environ.get("ISOSIM_CLIENTS_PYTHON", ROOT / ".venv-clients" / "bin" / "python"))

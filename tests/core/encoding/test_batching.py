@@ -1,0 +1,393 @@
+"""Admission, order, cancellation, failure and end of the batcher, through the embedder that feeds it."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from service.core.arrays import Vectors
+from service.core.encoding.batching import BatchingPlan, BatchStats
+from service.core.encoding.embedding import Embedded, Embedder, MemoryCache
+from service.core.encoding.texts import Side, Text, Tokens, VectorCodec
+from service.core.errors import BackendFailure, CallerLeft, NotReady, Overloaded, TokenizerFailure
+from tests.core.encoding.fake_encoder import DIM, FakeEncoder, letters, vector_of
+from tests.processes import wait_until
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def encoder() -> FakeEncoder:
+    return FakeEncoder()
+
+
+@contextmanager
+def embedder(encode: Any, tokenize: Any = letters, **options: Any) -> Iterator[Embedder]:
+    chosen = {"max_batch_tokens": 1000, "max_batch_texts": 1, "max_queued_texts": 100, "max_wait": 60.0} | options
+    plan = BatchingPlan(**{name: chosen.pop(name) for name in list(chosen) if name in BatchingPlan.__slots__})
+    with Embedder(
+        tokenize, encode, encoder_digest="e", codec=VectorCodec("float32", DIM), memory=MemoryCache(0), shared=None,
+        plan=plan, **chosen,
+    ) as made:  # fmt: skip
+        try:
+            wait_until(lambda: made.batcher._idle == plan.runs + plan.ahead, 10, every=0.001)  # all threads run
+            yield made
+        finally:
+            if isinstance(encode, FakeEncoder):
+                encode.free.set()
+
+
+async def soon(coroutine: Coroutine[Any, Any, Embedded]) -> Embedded:
+    """A hang is a failure."""
+    async with asyncio.timeout(10):
+        return await coroutine
+
+
+async def vectors(made: Embedder, *texts: str) -> Vectors:
+    found = await soon(made.embed([Text(text) for text in texts]))
+    return found.vectors[found.rows]
+
+
+def expected(*texts: str) -> Vectors:
+    return np.stack([vector_of([ord(letter) for letter in text]) for text in texts])
+
+
+async def under_way(made: Embedder, *texts: str) -> "asyncio.Task[Vectors]":
+    """A request that has been admitted and not been answered."""
+    task = asyncio.create_task(vectors(made, *texts))
+    await asyncio.sleep(0)  # without a shared cache the task's first wait is the one for its vectors
+    return task
+
+
+async def hold(made: Embedder, encoder: FakeEncoder) -> "asyncio.Task[Vectors]":
+    """A request inside the encoder, that keeps it busy until `free` is set."""
+    encoder.free.clear()
+    task = await under_way(made, "first")
+    assert await asyncio.to_thread(encoder.busy.wait, 10)
+    return task
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - threads tell nobody
+            await asyncio.sleep(0.001)
+
+
+async def tokenized(made: Embedder, count: int) -> None:
+    """Until so many texts wait for the encoder."""
+    await until(lambda: len(made.batcher._waiting) == count)
+
+
+async def idle(made: Embedder) -> None:
+    await until(lambda: not made.batcher.queued)
+
+
+async def test_texts_get_their_vectors_in_batches_of_the_budget(encoder: FakeEncoder) -> None:
+    seen: list[BatchStats] = []
+    with embedder(encoder, max_batch_texts=4, on_batch=seen.append) as made:
+        texts = [letter * length for letter in "abc" for length in (2, 3)]
+        np.testing.assert_array_equal(await vectors(made, *texts), expected(*texts))
+    assert sorted(encoder.seen) == sorted(texts)
+    assert max(len(batch) for batch in encoder.batches) <= 4
+    assert sum(stats.texts for stats in seen) == 6
+    assert sum(stats.tokens for stats in seen) == 15 <= sum(stats.padded_tokens for stats in seen)
+
+
+async def test_texts_that_wait_while_the_encoder_is_busy_run_together(encoder: FakeEncoder) -> None:
+    with embedder(encoder, max_batch_texts=8) as made:
+        tasks = [await hold(made, encoder)] + [await under_way(made, text) for text in ("aa", "bb", "cc")]
+        await tokenized(made, 3)
+        encoder.free.set()
+        await asyncio.gather(*tasks)
+    assert [sorted(batch) for batch in encoder.batches] == [["first"], ["aa", "bb", "cc"]]
+
+
+async def test_texts_run_in_order_of_arrival_where_they_cannot_share_a_batch(encoder: FakeEncoder) -> None:
+    texts = ["aaaaaaa", "b", "ccc", "dd", "eeeeee"]
+    with embedder(encoder) as made:
+        tasks = [await hold(made, encoder)] + [await under_way(made, text) for text in texts]
+        encoder.free.set()
+        await asyncio.gather(*tasks)
+    assert encoder.seen == ["first", *texts]
+
+
+async def test_a_full_queue_refuses_instead_of_waiting_and_computes_none_of_the_request(encoder: FakeEncoder) -> None:
+    with embedder(encoder, max_queued_texts=3) as made:
+        tasks = [await hold(made, encoder), await under_way(made, "second")]
+        with pytest.raises(Overloaded, match="at most 3") as raised:
+            await vectors(made, "third", "fourth")
+        assert raised.value.retry_after >= 1
+        assert made.batcher.queued == 2
+        encoder.free.set()
+        await asyncio.gather(*tasks)
+        await idle(made)
+        assert encoder.seen == ["first", "second"]
+        np.testing.assert_array_equal(await vectors(made, "third", "fourth"), expected("third", "fourth"))
+
+
+async def test_a_refused_request_takes_nothing_from_one_it_shares_a_text_with(encoder: FakeEncoder) -> None:
+    with embedder(encoder, max_queued_texts=2) as made:
+        tasks = [await hold(made, encoder), await under_way(made, "shared")]
+        with pytest.raises(Overloaded):
+            await vectors(made, "shared", "third")
+        encoder.free.set()
+        np.testing.assert_array_equal(await tasks[1], expected("shared"))
+
+
+async def test_a_request_larger_than_the_queue_is_refused_by_an_idle_server_too(encoder: FakeEncoder) -> None:
+    with embedder(encoder, max_queued_texts=2) as made, pytest.raises(Overloaded):
+        await vectors(made, "a", "b", "c")
+    assert encoder.seen == []
+
+
+async def test_texts_that_nobody_waits_for_are_not_encoded(encoder: FakeEncoder) -> None:
+    with embedder(encoder) as made:
+        first, gone = await hold(made, encoder), await under_way(made, "gone", "too")
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+        encoder.free.set()
+        await first
+        await vectors(made, "last")
+        await idle(made)
+    assert encoder.seen == ["first", "last"]
+
+
+async def test_a_caller_who_leaves_does_not_hurt_another_who_shares_the_text(encoder: FakeEncoder) -> None:
+    with embedder(encoder) as made:
+        first, gone = await hold(made, encoder), await under_way(made, "shared", "own")
+        stays = asyncio.create_task(vectors(made, "shared"))
+        await asyncio.sleep(0.01)
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+        late = asyncio.create_task(vectors(made, "shared"))
+        await asyncio.sleep(0.01)
+        encoder.free.set()
+        np.testing.assert_array_equal(await stays, expected("shared"))
+        np.testing.assert_array_equal(await late, expected("shared"))
+        await first
+        await idle(made)
+    assert encoder.seen == ["first", "shared"]
+
+
+async def test_a_text_abandoned_and_asked_for_again_is_computed(encoder: FakeEncoder) -> None:
+    with embedder(encoder) as made:
+        first, gone = await hold(made, encoder), await under_way(made, "again")
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+        again = await under_way(made, "again")
+        encoder.free.set()
+        np.testing.assert_array_equal(await again, expected("again"))
+        await first
+        await idle(made)
+
+
+class Breaks(FakeEncoder):
+    """Fails on a batch with an exclamation mark in it."""
+
+    def __init__(self, how: Exception | None) -> None:
+        super().__init__()
+        self.how = how
+
+    def run(self, ids: list[list[int]], *, alone: bool = False) -> Vectors:
+        found = super().run(ids)
+        if not any(ord("!") in row for row in ids):
+            return found
+        if self.how is None:
+            return found[:0]  # fewer vectors than texts
+        raise self.how
+
+
+@pytest.mark.parametrize("how", [RuntimeError("boom"), BackendFailure("NaN"), MemoryError(), None], ids=repr)
+@pytest.mark.parametrize("max_batch_texts", [1, 8])
+async def test_a_text_the_encoder_fails_on_is_the_only_one_to_fail(how: Exception | None, max_batch_texts: int) -> None:
+    encoder = Breaks(how)
+    with embedder(encoder, max_batch_texts=max_batch_texts) as made:
+        tasks = [await hold(made, encoder)] + [await under_way(made, text) for text in ("good", "bad!", "fine")]
+        await tokenized(made, 3)
+        encoder.free.set()
+        with pytest.raises(BackendFailure):
+            await tasks[2]
+        np.testing.assert_array_equal(await tasks[1], expected("good"))
+        np.testing.assert_array_equal(await tasks[3], expected("fine"))
+        await tasks[0]
+        await idle(made)
+        assert made.batcher.alive
+
+
+def picky(how: BaseException) -> Any:
+    def tokenize(texts: Sequence[str], side: Side) -> list[Tokens]:
+        if any("?" in text for text in texts):
+            raise how
+        return letters(texts, side)
+
+    return tokenize
+
+
+@pytest.mark.parametrize("how", [TokenizerFailure("no tokens"), ValueError("unforeseen")], ids=repr)
+async def test_a_text_that_cannot_be_tokenized_is_the_only_one_to_fail(encoder: FakeEncoder, how: Exception) -> None:
+    with embedder(encoder, picky(how)) as made:
+        tasks = [asyncio.create_task(vectors(made, text)) for text in ("one", "bad?", "two")]
+        with pytest.raises(TokenizerFailure, match=str(how)):
+            await tasks[1]
+        np.testing.assert_array_equal(await tasks[0], expected("one"))
+        np.testing.assert_array_equal(await tasks[2], expected("two"))
+        await idle(made)
+        assert made.batcher.alive
+
+
+async def test_a_text_without_tokens_is_the_only_one_to_fail(encoder: FakeEncoder) -> None:
+    """A tokenizer that adds no special tokens makes none of a text of control characters."""
+    with embedder(encoder, max_batch_texts=8) as made:
+        tasks = [asyncio.create_task(vectors(made, text)) for text in ("one", "", "two")]
+        with pytest.raises(TokenizerFailure):
+            await tasks[1]
+        np.testing.assert_array_equal(await tasks[0], expected("one"))
+        np.testing.assert_array_equal(await tasks[2], expected("two"))
+        await idle(made)
+        assert made.batcher.alive
+
+
+class Panic(BaseException):
+    """What a tokenizer written in Rust raises."""
+
+
+async def test_when_a_thread_dies_everybody_who_waits_is_told_and_nobody_is_let_in(encoder: FakeEncoder) -> None:
+    with embedder(encoder, picky(Panic())) as made:
+        waiting = [await hold(made, encoder), await under_way(made, "second")]
+        with pytest.raises(NotReady):
+            await vectors(made, "bad?")
+        for task in waiting:
+            with pytest.raises(NotReady):
+                await task
+        assert not made.batcher.alive
+        with pytest.raises(NotReady):
+            await vectors(made, "late")
+
+
+async def test_a_run_that_hangs_lets_nobody_in(encoder: FakeEncoder) -> None:
+    with embedder(encoder, hung_after=0.05) as made:
+        task = await hold(made, encoder)
+        async with asyncio.timeout(10):
+            while made.batcher.alive:  # noqa: ASYNC110 - it says so to nobody
+                await asyncio.sleep(0.01)
+        with pytest.raises(NotReady):
+            await vectors(made, "late")
+        encoder.free.set()
+        await task
+        assert made.batcher.alive
+
+
+async def test_stopping_answers_everybody_who_waits(encoder: FakeEncoder) -> None:
+    with embedder(encoder) as made:
+        tasks = [await hold(made, encoder), await under_way(made, "second"), await under_way(made, "third")]
+        threading.Timer(0.1, encoder.free.set).start()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(result) for result in results[1:]] == [NotReady, NotReady]
+    assert isinstance(results[0], np.ndarray | NotReady)
+    with pytest.raises(NotReady):
+        await vectors(made, "late")
+
+
+async def test_the_texts_of_a_pair_run_side_by_side_on_an_idle_device(encoder: FakeEncoder) -> None:
+    with embedder(encoder, runs=2, max_batch_texts=8) as made:
+        np.testing.assert_array_equal(await vectors(made, "one", "two"), expected("one", "two"))
+    assert sorted(map(len, encoder.batches)) == [1, 1]
+
+
+class Watched(FakeEncoder):
+    """Remembers which batches ran alone, and how many ran at the same time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.running, self.most = 0, 0
+        self.alone: list[bool] = []
+        self.prepared: list[int] = []
+        self.lock = threading.Lock()
+
+    def prepare(self, ids: list[list[int]]) -> list[list[int]]:
+        self.prepared.append(len(ids))
+        return ids
+
+    def run(self, ids: list[list[int]], *, alone: bool = False) -> Vectors:
+        with self.lock:
+            self.running += 1
+            self.most = max(self.most, self.running)
+            self.alone.append(alone)
+        try:
+            return super().run(ids)
+        finally:
+            with self.lock:
+                self.running -= 1
+
+
+async def test_a_lone_pair_has_the_device_to_itself_and_what_comes_meanwhile_waits_and_shares_it() -> None:
+    encoder = Watched()
+    with embedder(encoder, runs=2, alone=True, max_batch_texts=2) as made:
+        encoder.free.clear()
+        first = await under_way(made, "one", "two")
+        assert await asyncio.to_thread(encoder.busy.wait, 10)
+        others = [await under_way(made, text) for text in ("aa", "bb", "cc", "dd", "ee")]
+        await tokenized(made, 5)  # and both threads could take them
+        assert encoder.running == 1
+        encoder.free.set()
+        await asyncio.gather(first, *others)
+    assert encoder.alone[0]
+    assert not all(encoder.alone)
+    assert sorted(encoder.batches[0]) == ["one", "two"]
+
+
+async def test_beside_a_calibration_no_run_waits_for_all_cores() -> None:
+    encoder = Watched()
+    with embedder(encoder, runs=2, alone=True) as made:
+        made.batcher.set_crowded(True)
+        await vectors(made, "one", "two")
+    assert not any(encoder.alone)
+
+
+async def test_no_more_batches_run_at_once_than_the_plan_has_runs_and_one_is_prepared_meanwhile() -> None:
+    encoder = Watched()
+    with embedder(encoder, runs=1, ahead=1) as made:
+        tasks = [await hold(made, encoder), await under_way(made, "second"), await under_way(made, "third")]
+        await until(lambda: len(encoder.prepared) == 2)
+        assert encoder.running == 1
+        encoder.free.set()
+        await asyncio.gather(*tasks)
+    assert encoder.most == 1
+
+
+async def test_a_newcomer_that_would_wait_too_long_is_refused_and_told_how_long(encoder: FakeEncoder) -> None:
+    with embedder(encoder, max_wait=0.5) as made:
+        tasks = [await hold(made, encoder), await under_way(made, "second")]
+        made.batcher.rate = made.batcher.queued_size / 20  # twenty seconds' worth is queued
+        with pytest.raises(Overloaded, match=r"20\.0 s") as raised:
+            await vectors(made, "third")
+        assert raised.value.retry_after == 20
+        made.batcher.rate = made.batcher.queued_size / 0.4
+        tasks.append(await under_way(made, "fourth"))
+        encoder.free.set()
+        await asyncio.gather(*tasks)
+        await idle(made)
+        assert made.batcher.queued_size == 0
+
+
+async def test_what_a_caller_who_left_asked_for_is_not_computed(encoder: FakeEncoder) -> None:
+    left = asyncio.Event()
+
+    async def caller_left() -> None:
+        await left.wait()
+
+    with embedder(encoder) as made:
+        first = await hold(made, encoder)
+        gone = asyncio.create_task(made.embed([Text("nobody waits")], caller_left))
+        await asyncio.sleep(0.01)
+        left.set()
+        with pytest.raises(CallerLeft):
+            await soon(gone)
+        encoder.free.set()
+        await first
+        await idle(made)
+    assert encoder.seen == ["first"]

@@ -1,0 +1,182 @@
+"""What is cached is taken, what is under way is shared, and the rest is computed once."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.core.encoding.batching import BatchingPlan
+from service.core.encoding.embedding import CacheLookup, Embedder, MemoryCache
+from service.core.encoding.texts import Pooled, Side, Text, VectorCodec
+from tests.core.encoding.fake_encoder import DIM, FakeEncoder, letters, vector_of
+
+precisions = pytest.mark.parametrize("precision", ["float32", "float16"])
+
+
+class FakeSharedCache:
+    """A dictionary that others can reach too."""
+
+    def __init__(self) -> None:
+        self.entries: dict[bytes, bytes] = {}
+        self.holds_next: asyncio.Event | None = None
+
+    async def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        held, self.holds_next = self.holds_next, None
+        if held is not None:
+            await held.wait()
+        return [self.entries.get(key) for key in keys]
+
+    def put(self, entries: Sequence[tuple[bytes, bytes]]) -> None:
+        self.entries.update(entries)
+
+
+@pytest.fixture
+def encoder() -> FakeEncoder:
+    return FakeEncoder()
+
+
+@contextmanager
+def embedder(encode: FakeEncoder, precision: Any = "float32", **options: Any) -> Iterator[Embedder]:
+    settings = {"memory": MemoryCache(1 << 20), "shared": None} | options
+    plan = BatchingPlan(max_batch_tokens=12, max_batch_texts=4, max_queued_texts=1000)
+    with Embedder(
+        letters, encode, encoder_digest="e", codec=VectorCodec(precision, DIM), plan=plan,
+        **settings,
+    ) as made:  # fmt: skip
+        yield made
+
+
+def texts_of(*contents: str) -> list[Text]:
+    return [Text(content) for content in contents]
+
+
+@settings(max_examples=40)
+@given(st.lists(st.lists(st.text("abc", max_size=10, min_size=1), min_size=1, max_size=12), min_size=1, max_size=4))
+def test_requests_get_each_text_its_vector_in_order_and_each_is_computed_once(requests: list[list[str]]) -> None:
+    encoder = FakeEncoder()
+
+    async def ask_all_at_once() -> None:
+        with embedder(encoder) as made:
+            answers = await asyncio.gather(*(made.embed(texts_of(*request)) for request in requests))
+        for request, answer in zip(requests, answers, strict=True):
+            assert len(answer.vectors) == len(set(request))
+            wanted = [vector_of([ord(letter) for letter in text[:8]]) for text in request]
+            np.testing.assert_array_equal(answer.vectors[answer.rows], wanted)
+            assert [answer.texts[row].truncated for row in answer.rows] == [len(text) > 8 for text in request]
+
+    asyncio.run(ask_all_at_once())
+    computed = len({text for request in requests for text in request})
+    assert len(encoder.seen) == computed
+
+
+@pytest.mark.anyio
+async def test_a_text_under_way_for_one_request_is_not_computed_for_another(encoder: FakeEncoder) -> None:
+    lookups: list[CacheLookup] = []
+    with embedder(encoder, memory=MemoryCache(0), on_lookup=lookups.append) as made:
+        encoder.free.clear()
+        tasks = [asyncio.create_task(made.embed(texts_of("same", str(n)))) for n in range(3)]
+        await asyncio.sleep(0.02)
+        encoder.free.set()
+        answers = await asyncio.gather(*tasks)
+    assert encoder.seen.count("same") == 1
+    assert len({answer.vectors[0].tobytes() for answer in answers}) == 1
+    assert [answer.timings.tokens for answer in answers] == [5, 1, 1]
+    assert lookups == [CacheLookup(computed=2), CacheLookup(joined=1, computed=1), CacheLookup(joined=1, computed=1)]
+
+
+@pytest.mark.anyio
+async def test_the_other_end_cut_off_is_another_text(encoder: FakeEncoder) -> None:
+    content = "abcdefghij"
+    sides: tuple[Side, Side] = ("right", "left")
+    with embedder(encoder) as made:
+        found = await made.embed([Text(content, side) for side in sides])
+    assert sorted(encoder.seen) == ["abcdefgh", "cdefghij"]
+    assert [text.truncated for text in found.texts] == [True, True]
+
+
+@precisions
+@pytest.mark.anyio
+async def test_computed_remembered_and_shared_vectors_have_the_same_bits(encoder: FakeEncoder, precision: str) -> None:
+    shared = FakeSharedCache()
+    lookups: list[CacheLookup] = []
+    options: dict[str, Any] = {"shared": shared, "on_lookup": lookups.append}
+    texts = texts_of("abc", "abcdefghij")
+    with embedder(encoder, precision, **options) as made:
+        computed = await made.embed(texts)
+        remembered = await made.embed(texts)
+    with embedder(encoder, precision, **options) as another_process:
+        read = await another_process.embed(texts)
+        again = await another_process.embed(texts)
+    for found in (remembered, read, again):
+        assert found.vectors.tobytes() == computed.vectors.tobytes()
+        assert [text.truncated for text in found.texts] == [text.truncated for text in computed.texts] == [False, True]
+    assert len(encoder.seen) == 2
+    assert lookups == [
+        CacheLookup(shared_misses=2, computed=2),
+        CacheLookup(memory_hits=2),
+        CacheLookup(shared_hits=2),
+        CacheLookup(memory_hits=2),
+    ]
+    exact = np.stack([vector_of([ord(letter) for letter in text.content[:8]]) for text in texts])
+    assert (computed.vectors.tobytes() == exact.tobytes()) == (precision == "float32")
+
+
+@pytest.mark.parametrize("garbage", [b"", b"nonsense", b"\x01" * 20, b"\x04" + b"\x02" * 19])
+@pytest.mark.anyio
+async def test_garbage_in_the_shared_cache_is_a_miss_and_is_replaced(encoder: FakeEncoder, garbage: bytes) -> None:
+    shared = FakeSharedCache()
+    codec = VectorCodec("float16", DIM)
+    with embedder(encoder, "float16", shared=shared) as made:
+        key = made.key(Text("abc"))
+        shared.entries[key] = garbage
+        found = await made.embed(texts_of("abc"))
+    assert encoder.seen == ["abc"]
+    stored = codec.decode(key, shared.entries[key])
+    assert stored is not None
+    assert stored.vector.tobytes() == found.vectors[0].tobytes()
+
+
+@pytest.mark.anyio
+async def test_a_text_finished_while_the_shared_cache_was_asked_keeps_its_bits(encoder: FakeEncoder) -> None:
+    shared = FakeSharedCache()
+    with embedder(encoder, shared=shared) as made:
+        answer = shared.holds_next = asyncio.Event()
+        slow = asyncio.create_task(made.embed(texts_of("abc")))
+        await asyncio.sleep(0)
+        first = await made.embed(texts_of("abc"))
+        of_another_process = Pooled(first.vectors[0] + np.float32(1), 3, False)
+        key = made.key(Text("abc"))
+        shared.entries[key] = made.codec.encode(key, of_another_process)
+        answer.set()
+        assert (await slow).vectors.tobytes() == first.vectors.tobytes()
+    assert encoder.seen == ["abc"]
+
+
+@pytest.mark.anyio
+async def test_timings_say_where_the_time_went_and_count_only_tokens_computed_for_this_request(
+    encoder: FakeEncoder,
+) -> None:
+    with embedder(encoder) as made:
+        first = (await made.embed(texts_of("abc", "abc", "de"))).timings
+        second = (await made.embed(texts_of("abc", "x"))).timings
+        third = (await made.embed(texts_of("abc", "x"))).timings
+    assert (first.tokens, second.tokens, third.tokens) == (5, 1, 0)
+    for timings in (first, second):
+        assert timings.tokenization >= 0
+        assert timings.queue >= 0
+        assert timings.inference > 0
+    assert (third.tokenization, third.queue, third.inference) == (0, 0, 0)
+
+
+@pytest.mark.anyio
+async def test_a_cached_vector_does_not_keep_its_whole_batch_in_memory(encoder: FakeEncoder) -> None:
+    with embedder(encoder) as made:
+        await made.embed(texts_of("a", "b", "c"))
+        entry = made.memory.get(made.key(Text("a")))
+    assert entry is not None
+    assert entry.vector.base is None

@@ -1,0 +1,42 @@
+"""Small encoders for the tests, and default calibrations for them."""
+
+from pathlib import Path
+from typing import Any
+
+from service.adapters.domains.store import DomainStore
+from service.adapters.encoder.store import EncoderArtifact
+from service.core.scoring.calibration import DomainModel
+
+FACTS = {"method": "identity", "sentences": 2, "seed": 0}
+
+
+def save_bert(folder: Path, *, seed: int, dim: int, layers: int) -> None:
+    """Random weights of a BERT for the tiny vocabulary."""
+    import torch
+    from transformers import BertConfig, BertModel
+
+    torch.manual_seed(seed)
+    config = BertConfig(
+        vocab_size=400, hidden_size=dim, num_hidden_layers=layers, num_attention_heads=4, intermediate_size=64,
+        max_position_embeddings=64, initializer_range=0.2,
+    )  # fmt: skip
+    BertModel(config).eval().save_pretrained(folder)
+
+
+def export(store: Path, name: str, source: str, **options: Any) -> Path:
+    from service.modelling.encoder import checkpoints, encoder
+    from service.modelling.store import export as write
+
+    checkpoint = checkpoints.resolve(source)
+    wanted = {"pooling": None, "layers": None, "max_length": None, "prompt": ""} | options
+    write(store, name, checkpoint, encoder.describe(checkpoint, **wanted), lambda _: None)
+    return store
+
+
+def publish(store: Path, artifact: EncoderArtifact) -> int:
+    """A default calibration, promoted."""
+    domains = DomainStore(store)
+    facts = {**FACTS, "encoder": {"id": artifact.id, "digest": artifact.digest}}
+    version = domains.publish("default", facts, {}, None, DomainModel())
+    domains.promote("default", artifact.digest, version, expected=domains.aliases("default", artifact.digest))
+    return version

@@ -1,0 +1,89 @@
+"""The benchmark's own parts: its clients count right, its limit lines are lines, its GPU script runs without one."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+
+from loadtest import servers
+from loadtest.bare_session import main as bare_session
+from loadtest.client import Load, ask, closed_loop, forever, open_loop, request
+from loadtest.setup import Line, run
+from service.adapters.encoder.store import EncoderArtifact
+from tests.processes import Server
+from tests.text import sentences
+
+ROOT = Path(__file__).parents[2]
+BODY = orjson.dumps({"pairs": [sentences(2)]})
+
+
+def port_of(server: Server) -> int:
+    return int(server.url.rpartition(":")[2])
+
+
+def test_a_closed_loop_counts_every_answer_once(tiny_server: Server) -> None:
+    requests = [request("/similarity", BODY), request("/similarity", b"{}"), request("/nowhere", BODY)]
+    load = run(closed_loop(port_of(tiny_server), iter(requests * 20), 3, 30.0))
+    assert [load.statuses.count(status) for status in (200, 422, 404)] == [20, 20, 20]
+    assert load.failures == 0
+    assert len(load.latencies()) == 20
+    assert 0 < load.summary()["p50_ms"] <= load.summary()["p99_ms"]  # type: ignore[operator]
+
+
+def test_an_open_loop_sends_as_planned_whatever_comes_back(tiny_server: Server) -> None:
+    load = run(open_loop(port_of(tiny_server), forever([request("/similarity", BODY)]), 200, 1.0))
+    assert 120 < len(load.statuses) < 300
+    assert set(load.statuses) == {200}
+
+
+def test_a_server_that_dies_is_a_failure_and_no_answer(serve: Callable[..., Server], store: Path) -> None:
+    server = serve(model_store=store, encoder="tiny")
+
+    async def die() -> Load:
+        loop = asyncio.create_task(closed_loop(port_of(server), forever([request("/similarity", BODY)]), 4, 30.0))
+        await asyncio.sleep(0.5)
+        server.kill()
+        return await loop
+
+    load = run(die())
+    assert load.failures == 4
+    assert set(load.statuses) == {200}
+
+
+def test_the_bare_route_answers_like_the_service(tiny_server: Server) -> None:
+    with servers.bare_route() as bare:
+        (((status, headers, body),), ((_, real_headers, real_body),)) = (
+            run(ask(port, request("/similarity", BODY))) for port in (bare.port, port_of(tiny_server))
+        )
+    assert status == 200
+    assert orjson.loads(body).keys() == orjson.loads(real_body).keys()
+    assert {name for name in real_headers if name.startswith("x-")} <= set(headers)
+
+
+def test_the_bare_session_runs_every_batch_size_both_ways(tiny: EncoderArtifact, tmp_path: Path) -> None:
+    stream = tmp_path / "stream.json"
+    stream.write_text(json.dumps([[2, *range(5, 5 + n % 9), 3] for n in range(200)]))
+    found = bare_session(str(tiny.encoder), str(stream), 1.0)
+    assert all(rate > 0 for rates in found.values() for rate in rates.values())
+    assert len(found) == 2
+
+
+def test_the_gpu_script_runs_where_there_is_none(tiny_store: Path, tmp_path: Path) -> None:
+    target = tmp_path / "gpu.json"
+    command = [sys.executable, "-m", "loadtest.gpu", "--store", str(tiny_store), "--encoders", "tiny,absent"]
+    options = ["--providers", "CPUExecutionProvider", "--tokens", "64", "--seconds", "0.1", "--output", str(target)]
+    subprocess.run([*command, *options], cwd=ROOT, check=True, capture_output=True)
+    found = json.loads(target.read_text())["encoders"]["tiny"]
+    assert found["tokens_per_second"]["16"] > 0
+    assert 0 < found["calibrator_share"]["16"] < 1
+
+
+def test_a_bar_holds_on_its_own_side() -> None:
+    assert Line("", 1.0, 1.0).holds
+    assert not Line("", 0.9, 1.0).holds
+    assert Line("", 0.9, 1.0, at_most=True).holds
+    assert not Line("", float("nan"), 1.0).holds

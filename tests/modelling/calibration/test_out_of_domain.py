@@ -1,0 +1,273 @@
+"""Fitting the out-of-domain test: false alarms on text it has not seen, and what it finds."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.core.arrays import Integers, Vectors
+from service.core.scoring.out_of_domain import FALSE_ALARMS, DomainTest
+from service.modelling.calibration.out_of_domain import (
+    FEWEST,
+    Moments,
+    band_edges,
+    characters,
+    distinct_vectors,
+    fit,
+    shuffled_copies,
+    unspaced,
+    upper_curve,
+)
+from tests.modelling.calibration.domains import fitted, salad, texts
+
+
+def alarms(test: DomainTest, x: Vectors, tokens: Integers) -> float:
+    return float((test.judge(x, tokens).p_values < FALSE_ALARMS).mean())
+
+
+@pytest.mark.parametrize(("count", "dim"), [(4000, 8), (1000, 32), (3000, 128), (1000, 300)])
+@pytest.mark.parametrize("probe", [False, True])
+def test_one_in_a_hundred_unseen_texts_is_a_false_alarm(count: int, dim: int, probe: bool) -> None:
+    tests = [fitted(count, dim, probe=probe, seed=seed) for seed in range(4)]
+    rates = [alarms(test, *texts(10_000, dim, 50 + seed)) for seed, test in enumerate(tests)]
+    assert 0.005 <= np.mean(rates) <= 0.015
+
+
+def test_p_values_of_unseen_texts_are_uniform() -> None:
+    p_values = fitted(4000, 32).judge(*texts(20_000, 32, 77)).p_values
+    for level in (0.003, 0.05, 0.2, 0.5, 0.8):
+        assert (p_values < level).mean() == pytest.approx(level, rel=0.12, abs=0.0015)
+
+
+def test_short_and_long_texts_are_flagged_alike() -> None:
+    """Their distances are not: short ones lie farther out, with a longer tail."""
+    rates = []
+    for seed in range(3):
+        x, tokens = texts(30_000, 32, 60 + seed)
+        flags = fitted(6000, 32, seed=seed).judge(x, tokens).p_values < FALSE_ALARMS
+        fifths = np.array_split(np.argsort(tokens, kind="stable"), 5)
+        rates.append([flags[fifth].mean() for fifth in fifths])
+    found = np.mean(rates, axis=0)
+    assert found.min() >= 0.006
+    assert found.max() <= 0.0145
+
+
+def test_distances_of_unseen_texts_have_mean_0_and_deviation_1() -> None:
+    distances = fitted(3000, 64).judge(*texts(10_000, 64, 5)).distances
+    assert distances.mean() == pytest.approx(0, abs=0.06)
+    assert distances.std() == pytest.approx(1, abs=0.05)
+
+
+@pytest.mark.parametrize("factor", [10.0, 0.1])
+def test_vectors_far_out_and_vectors_near_the_mean_are_both_found(factor: float) -> None:
+    x, tokens = texts(500, 32, 9)
+    odd = (0.5 + factor * (x - 0.5)).astype(np.float32)
+    assert alarms(fitted(2000, 32), odd, tokens) > 0.9
+
+
+def test_vectors_of_another_shape_but_the_same_distance_are_found_by_their_bands() -> None:
+    test = fitted(2000, 64)
+    x, tokens = texts(500, 64, 9)
+    turned = (0.5 + (x - 0.5)[:, ::-1]).astype(np.float32)
+    whitening = test.statistics.whitening.astype(np.float64)
+    z_own, z_odd = ((v - test.statistics.mean) @ whitening for v in (x, turned))
+    turned = test.statistics.mean + (turned - test.statistics.mean) * (
+        np.linalg.norm(z_own, axis=1) / np.linalg.norm(z_odd, axis=1)
+    ).reshape(-1, 1)
+    judged = test.judge(turned.astype(np.float32), tokens)
+    assert np.abs(judged.distances).mean() < 1.1
+    assert (judged.p_values < FALSE_ALARMS).mean() > 0.9
+
+
+def test_the_probe_finds_salad_that_looks_like_text_otherwise() -> None:
+    x, (_, tokens) = salad(2000, 64, 31), texts(2000, 64, 31)
+    assert alarms(fitted(2000, 64), x, tokens) < 0.1
+    assert alarms(fitted(2000, 64, probe=True), x, tokens) > 0.4
+
+
+def test_levels_of_a_flow_add_what_the_vectors_do_not_show() -> None:
+    x, tokens = texts(2000, 16, 0)
+    rng = np.random.default_rng(1)
+    test = fit(x, tokens, None, rng, levels=rng.normal(0, 0.2, (2000, 2)))
+    others, lengths = texts(8000, 16, 3)
+    same, shifted = rng.normal(0, 0.2, (8000, 2)), rng.normal([0, 2], 0.2, (8000, 2))
+    assert (test.judge(others, lengths, same).p_values < FALSE_ALARMS).mean() == pytest.approx(0.01, abs=0.006)
+    assert (test.judge(others, lengths, shifted).p_values < FALSE_ALARMS).mean() > 0.95
+
+
+@pytest.mark.parametrize("probe", [False, True])
+def test_dimensions_that_say_nothing_raise_no_alarms_until_something_shows_there(probe: bool) -> None:
+    rng = np.random.default_rng(4)
+    basis = rng.standard_normal((12, 40)).astype(np.float32)
+
+    def flat(count: int, seed: int) -> tuple[Vectors, Integers]:
+        x, tokens = texts(count, 12, seed)
+        return x @ basis, tokens
+
+    x, tokens = flat(1500, 0)
+    test = fit(x, tokens, salad(500, 12, 1) @ basis if probe else None, rng)
+    others, lengths = flat(10_000, 1)
+    assert 0.003 <= alarms(test, others, lengths) <= 0.02
+    off = others + rng.standard_normal(others.shape).astype(np.float32)
+    assert alarms(test, off, lengths) > 0.95
+
+
+def test_band_statistics_of_unseen_texts_are_decorrelated() -> None:
+    test = fitted(4000, 64)
+    n = test.standardization
+    x, tokens = texts(10_000, 64, 8)
+    at = np.log(tokens)
+    raw = test.statistics(x)
+    location, scale = (
+        np.stack([np.interp(at, n.centres, column) for column in values.T], 1) for values in (n.location, n.scale)
+    )
+    rotated = ((raw - location) / scale)[:, 1:] @ n.bands_root
+    np.testing.assert_allclose(np.cov(rotated.T), np.eye(rotated.shape[1]), atol=0.2)
+
+
+def test_texts_of_one_length_make_a_test() -> None:
+    x, _ = texts(1500, 16, 0)
+    test = fit(x, np.full(1500, 9), None, np.random.default_rng(0))
+    others, _ = texts(10_000, 16, 1)
+    assert alarms(test, others, np.full(10_000, 9)) == pytest.approx(0.01, abs=0.006)
+    assert alarms(test, others, np.full(10_000, 300)) == alarms(test, others, np.full(10_000, 9))
+
+
+def test_vectors_of_unit_norm_make_a_test() -> None:
+    def unit(count: int, seed: int) -> tuple[Vectors, Integers]:
+        x, tokens = texts(count, 24, seed)
+        return x / np.linalg.norm(x, axis=1, keepdims=True), tokens
+
+    test = fit(*unit(2000, 0), None, np.random.default_rng(0))
+    others, lengths = unit(10_000, 1)
+    assert alarms(test, others, lengths) == pytest.approx(0.01, abs=0.006)
+    rounded = np.round(others, 6)  # their norm is 1 only to 1e-6
+    np.testing.assert_allclose(test.judge(rounded, lengths).p_values, test.judge(others, lengths).p_values, rtol=0.1)
+
+
+def test_a_test_is_the_same_each_time_for_one_seed() -> None:
+    first, second = (fitted(1000, 16, probe=True).arrays() for _ in range(2))
+    for name, array in first.items():
+        np.testing.assert_array_equal(array, second[name])
+    x, tokens = texts(1000, 16, 0)
+    else_seeded = fit(x, tokens, salad(1000, 16, 1000), np.random.default_rng(1)).arrays()
+    assert not np.array_equal(first["final_curve"], else_seeded["final_curve"])
+
+
+def test_a_fitted_test_can_be_stored_and_is_small() -> None:
+    test = fitted(1000, 384, probe=True)
+    arrays = test.arrays()
+    assert sum(array.nbytes for array in arrays.values()) < 620_000
+    x, tokens = texts(100, 384, 1)
+    again = DomainTest.from_arrays(arrays).judge(x, tokens)
+    np.testing.assert_array_equal(again.p_values, test.judge(x, tokens).p_values)
+
+
+def test_fewer_than_a_thousand_sentences_make_no_test() -> None:
+    x, tokens = texts(FEWEST - 1, 8, 0)
+    with pytest.raises(ValueError, match="at least 1000"):
+        fit(x, tokens, None, np.random.default_rng(0))
+
+
+@given(st.integers(2, 40), st.integers(2, 40), st.integers(1, 8), st.integers(0, 99))
+def test_moments_without_a_part_are_those_of_the_rest(a: int, b: int, dim: int, seed: int) -> None:
+    x = np.random.default_rng(seed).standard_normal((a + b, dim))
+    rest = Moments.of(x) - Moments.of(x[:a])
+    assert rest.count == b
+    np.testing.assert_allclose(rest.total, x[a:].sum(0), atol=1e-9)
+    np.testing.assert_allclose(rest.products, x[a:].T @ x[a:], atol=1e-9)
+    np.testing.assert_allclose((rest + Moments.of(x[:a])).products, x.T @ x, atol=1e-9)
+
+
+def test_whitened_vectors_have_unit_covariance_and_falling_eigenvalues() -> None:
+    x, _ = texts(3000, 20, 0)
+    mean, whitening = Moments.of(x.astype(np.float64)).whitening(0.0)
+    z = (x - mean) @ whitening
+    np.testing.assert_allclose(z.T @ z / len(z), np.eye(20), atol=1e-3)
+    assert (np.diff(np.linalg.norm(whitening, axis=0)) > 0).all()
+
+
+def test_a_dimension_without_variance_is_not_blown_up_beyond_float32() -> None:
+    x, _ = texts(1000, 6, 0)
+    _, whitening = Moments.of(np.pad(x.astype(np.float64), ((0, 0), (0, 2)))).whitening(0.0)
+    norms = np.linalg.norm(whitening, axis=0)
+    assert norms.max() / norms.min() == pytest.approx(1e9**0.5, rel=1e-3)
+
+
+@pytest.mark.parametrize("dim", [1, 8, 24, 100, 384, 768, 1536])
+def test_bands_divide_every_width(dim: int) -> None:
+    edges = band_edges(dim)
+    assert edges[0] == 0
+    assert edges[-1] == dim
+    assert (np.diff(edges) > 0).all()
+    assert len(edges) == 10 or dim < 48
+
+
+@given(st.integers(0, 99), st.integers(1000, 1200), st.integers(0, 6), st.sampled_from([0.0, 1e-7, 1.0, 1e4]))
+def test_a_curve_rises_from_any_sample(seed: int, count: int, decimals: int, spread: float) -> None:
+    """Tied values too, and those that are all the same."""
+    points, logs = upper_curve(np.round(3 + spread * np.random.default_rng(seed).standard_t(2, count), decimals))
+    assert (np.diff(points) > 0).all()
+    assert (np.diff(logs) >= 0).all()
+    assert logs[0] == 0
+
+
+def test_the_share_of_new_values_beyond_a_point_is_what_its_curve_says() -> None:
+    rng = np.random.default_rng(0)
+    for level in (0.01, 0.05, 0.5):
+        beyond = []
+        for _ in range(400):
+            points, logs = upper_curve(rng.standard_exponential(1000))
+            beyond.append(np.exp(-np.interp(-np.log(level), logs, points)))
+        assert np.mean(beyond) == pytest.approx(level, rel=0.04)
+
+
+words = st.lists(st.sampled_from(["a", "bc", "dé", "x."]), min_size=0, max_size=9).map(" ".join)
+
+
+@given(st.lists(words, max_size=12), st.integers(0, 12), st.integers(0, 9))
+def test_a_copy_has_its_texts_words_in_another_order(corpus: list[str], count: int, seed: int) -> None:
+    copies = shuffled_copies(corpus, count, np.random.default_rng(seed))
+    usable = [text for text in corpus if len(text.split()) >= 4 and len(set(text.split())) > 1]
+    assert len(copies) == min(count, len(usable))
+    left = Counter(" ".join(sorted(text.split())) for text in usable)
+    made = Counter(" ".join(sorted(copy.split())) for copy in copies)
+    assert made <= left
+    assert shuffled_copies(corpus, count, np.random.default_rng(seed)) == copies
+
+
+@pytest.mark.parametrize("text", ["a a a b", "b a a a", "a b a b", "a bc dé x."])
+def test_no_copy_is_its_text(text: str) -> None:
+    assert all(shuffled_copies([text], 1, np.random.default_rng(seed)) != [text] for seed in range(30))
+
+
+def test_a_text_of_one_word_repeated_has_no_copy() -> None:
+    assert shuffled_copies(["no no no no"], 1, np.random.default_rng(0)) == []
+
+
+@pytest.mark.parametrize(
+    "text", ["今天的天气非常好。", "これはペンです。", "ตัวอย่างประโยคภาษาไทย", "私は iPhone が好きです"]
+)
+def test_where_words_are_not_spaced_characters_are_shuffled(text: str) -> None:
+    assert unspaced(text)
+    (copy,) = shuffled_copies([text], 1, np.random.default_rng(0))
+    assert sorted(characters(copy)) == sorted(characters(text))
+    assert copy != text
+
+
+def test_a_mark_stays_with_its_character_and_korean_has_words() -> None:
+    assert characters("กำ ตั้ง") == ["ก", "ำ", "ตั้", "ง"]
+    assert not unspaced("오늘은 날씨가 아주 좋습니다")
+    assert not unspaced("He said 你好 to everyone there")
+    assert not unspaced("1234")
+    (copy,) = shuffled_copies(["오늘은 날씨가 아주 좋습니다"], 1, np.random.default_rng(0))
+    assert sorted(copy.split()) == sorted(["오늘은", "날씨가", "아주", "좋습니다"])
+
+
+def test_vectors_that_coincide_count_once() -> None:
+    x, _ = texts(500, 24, 0)
+    assert distinct_vectors(x) == 500
+    assert distinct_vectors(np.repeat(x, 3, axis=0)) == 500
+    assert distinct_vectors(np.zeros((1200, 24), np.float32)) == 1

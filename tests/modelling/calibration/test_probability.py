@@ -1,0 +1,387 @@
+"""What labelled pairs teach: the curves, their weights, the precision table, and honest figures about them."""
+
+import json
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy.special import expit
+from scipy.stats import binomtest
+from sklearn.linear_model import LogisticRegression
+
+from service.core.arrays import Doubles
+from service.core.errors import InvalidInput
+from service.core.scoring.probability import ProbabilityMap, evidence
+from service.modelling.calibration.probability import (
+    BENDING_SLOPES,
+    FEWEST_ABOVE,
+    LEVELS,
+    PLATT_SLOPE,
+    Mixture,
+    bending_line,
+    calibration_error,
+    calibration_report,
+    equal_mass_bins,
+    fit,
+    label_range,
+    labelled,
+    leaning_isotonic,
+    mix,
+    out_of_fold,
+    parts,
+    precision_thresholds,
+    ramps,
+    smoothed,
+    wilson,
+)
+from tests.core.scoring.references import REFERENCE
+
+
+def truth(similarities: Doubles) -> Doubles:
+    """Probability of a match in these tests."""
+    return expit(1.2 * evidence(REFERENCE.false_match_rate(similarities)) - 3)
+
+
+def draw(count: int, seed: int = 0) -> tuple[Doubles, Doubles]:
+    """Similarities (N,) and labels (N,) that follow the truth."""
+    rng = np.random.default_rng(seed)
+    similarities = rng.uniform(-0.2, 0.7, count)
+    return similarities, (rng.random(count) < truth(similarities)).astype(np.float64)
+
+
+def simulated(count: int, curve: Any, seed: int = 0) -> tuple[Doubles, Doubles, Doubles]:
+    """Evidence, labels that follow a curve over it, and weights of 1. (N,)"""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(6, 3, count)
+    return x, (rng.random(count) < curve(x)).astype(np.float64), np.ones(count)
+
+
+@pytest.mark.parametrize(
+    ("labels", "ends", "graded"),
+    [
+        ([0, 1, 1], (0, 1), False),
+        ([0, 0.5, 1], (0, 1), True),
+        ([0.2, 0.8], (0, 1), True),
+        ([0, 1, 5], (0, 5), True),
+        ([3, 3.5], (0, 5), True),
+    ],
+)
+def test_labels_tell_their_range_and_whether_they_are_grades(
+    labels: list[float], ends: tuple[float, float], graded: bool
+) -> None:
+    assert label_range(labels) == ends
+    pairs = labelled(np.zeros(30), np.resize(labels, 30))
+    assert (pairs.low, pairs.high, pairs.graded) == (*ends, graded)
+    assert ((pairs.targets >= 0) & (pairs.targets <= 1)).all()
+
+
+@pytest.mark.parametrize("wrong", [-1.0, 5.5, float("nan"), float("inf")])
+def test_a_label_outside_every_range_is_refused_and_named(wrong: float) -> None:
+    with pytest.raises(InvalidInput, match=f"0–1 or 0–5; found {wrong:g}"):
+        label_range([0.0, 1.0, wrong])
+
+
+@pytest.mark.parametrize(
+    ("similarities", "labels", "message"),
+    [
+        (np.zeros(19), np.arange(19) % 2, "at least 20 labelled pairs; found 19"),
+        (np.zeros(20), np.ones(20), "both kinds of label, 0 and 1; all 20 labels are 1"),
+        (np.zeros(20), np.full(20, 2.5), r"more than one grade; all 20 labels are 2\.5"),
+        (np.zeros(21), np.arange(20) % 2, "found 21 pairs and 20 labels"),
+        (np.full(20, np.nan), np.arange(20) % 2, "not a number"),
+    ],
+)
+def test_labels_that_teach_nothing_are_refused(similarities: Doubles, labels: Doubles, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        fit(similarities, REFERENCE, labels, seed=0)
+
+
+def test_the_fewer_the_labels_the_further_their_targets_stay_from_certainty() -> None:
+    found = smoothed(np.array([1.0, 0.0, 0.5]), np.array([2.0, 6.0, 2.0]))
+    np.testing.assert_allclose(found, [4 / 5, 1 / 9, (4 / 5 + 1 / 9) / 2])
+
+
+@given(arrays(np.float64, 20, elements=st.floats(-30, 30)), st.integers(1, 8))
+def test_ramps_add_up_to_the_distance_from_the_first_knot(x: Doubles, count: int) -> None:
+    knots = np.linspace(-5, 7, count + 1)
+    reached = ramps(x, knots)
+    assert reached.shape == (20, count)
+    np.testing.assert_allclose(reached.sum(1), x + 5, atol=1e-9)
+    inside = ramps(knots, knots)
+    np.testing.assert_allclose(inside, np.tril(np.full((count + 1, count), 12 / count), -1), atol=1e-9)
+
+
+def test_with_many_labels_one_part_is_plain_logistic_regression() -> None:
+    x, y, weights = simulated(20_000, lambda x: expit(x - 7))
+    plain = LogisticRegression(C=np.inf).fit(x[:, None], y)
+    asked = np.linspace(0, 12, 30)
+    found = bending_line(x, y, weights, PLATT_SLOPE)(asked)
+    np.testing.assert_allclose(found, plain.predict_proba(asked[:, None])[:, 1], atol=5e-3)
+
+
+def test_a_bending_line_finds_a_plateau_that_one_part_cannot() -> None:
+    def plateau(x: Doubles) -> Doubles:
+        return np.minimum(expit(2 * (x - 4)), 0.6)
+
+    x, y, weights = simulated(5000, plateau)
+    asked = np.linspace(1, 11, 50)
+    bent, straight = (bending_line(x, y, weights, slopes)(asked) for slopes in (BENDING_SLOPES, PLATT_SLOPE))
+    assert np.abs(bent - plateau(asked)).mean() < 0.04
+    assert np.abs(straight - plateau(asked)).mean() > 0.08
+
+
+def test_few_labels_leave_the_slope_near_what_is_expected() -> None:
+    """Twenty labels that a step would split: a slope without limit, were it not for the prior."""
+    x = np.linspace(5, 6, 20)
+    found = bending_line(x, (x > 5.5).astype(np.float64), np.ones(20), PLATT_SLOPE)(np.array([5.0, 6.0]))
+    slope = float(np.diff(np.log(found / (1 - found)))[0])
+    assert 0.6 < slope < 1.2
+
+
+NEARLY_TIED = (np.array([1e-129, 0.0, *[-1.0] * 28]), np.array([0.0, *[1.0] * 29]))
+
+
+@given(arrays(np.float64, 30, elements=st.floats(-5, 15)), arrays(np.float64, 30, elements=st.sampled_from([0, 1])))
+@example(*NEARLY_TIED)
+@settings(max_examples=60)
+def test_no_curve_ever_falls(x: Doubles, y: Doubles) -> None:
+    assume(0 < y.sum() < 30)
+    asked = np.linspace(-20, 30, 400)
+    bending = bending_line(x, y, np.ones(30), BENDING_SLOPES)
+    for curve in (bending, bending_line(x, y, np.ones(30), PLATT_SLOPE), leaning_isotonic(x, y, np.ones(30), bending)):
+        found = curve(asked)
+        assert (np.diff(found) >= -1e-12).all()
+        assert ((found >= 0) & (found <= 1)).all()
+
+
+@given(
+    arrays(np.float64, 30, elements=st.floats(-5, 15)),
+    arrays(np.float64, 30, elements=st.sampled_from([0, 1])),
+    arrays(np.int64, 30, elements=st.integers(1, 4)),
+)
+@settings(max_examples=60)
+def test_a_weight_counts_like_so_many_pairs(x: Doubles, y: Doubles, weights: npt.NDArray[np.int64]) -> None:
+    asked = np.linspace(-5, 15, 50)
+    weighted = bending_line(x, y, weights.astype(np.float64), PLATT_SLOPE)(asked)
+    repeated = bending_line(np.repeat(x, weights), np.repeat(y, weights), np.ones(weights.sum()), PLATT_SLOPE)(asked)
+    np.testing.assert_allclose(weighted, repeated, atol=2e-3)
+
+
+@pytest.mark.parametrize(("count", "most"), [(30, 0.35), (20_000, 0.03)])
+def test_isotonic_regression_leans_on_the_smooth_curve_until_labels_are_many(count: int, most: float) -> None:
+    def step(x: Doubles) -> Doubles:
+        return np.where(x > 6, 0.9, 0.2)
+
+    x, y, weights = simulated(count, step)
+    leaning = leaning_isotonic(x, y, weights, lambda asked: np.full(len(asked), 0.5))
+    asked = np.array([3.0, 9.0])
+    off = np.abs(leaning(asked) - step(asked))
+    assert off.max() < most
+    assert (off.min() > 0.1) == (count == 30)
+
+
+@given(arrays(np.float64, st.integers(20, 200), elements=st.sampled_from([0, 0.5, 1])), st.integers(0, 99))
+def test_folds_hold_every_pair_once_and_every_label_evenly(targets: Doubles, seed: int) -> None:
+    folds = list(parts(targets, np.random.default_rng(seed)))
+    tests = np.array([test for _, test in folds])
+    assert (tests.sum(0) == 1).all()
+    assert all((train ^ test).all() for train, test in folds)
+    for label in np.unique(targets):
+        held = tests[:, targets == label].sum(1)
+        assert held.max() - held.min() <= 1
+
+
+def test_the_curve_that_predicts_other_pairs_better_weighs_more() -> None:
+    x, y, _ = simulated(3000, lambda x: np.minimum(expit(2 * (x - 4)), 0.6))
+    mixture = mix(x, y, False, np.random.default_rng(0))
+    assert sum(mixture.weights.values()) == pytest.approx(1)
+    assert sorted(mixture.weights, key=lambda name: mixture.weights[name]) == sorted(
+        mixture.losses, key=lambda name: -mixture.losses[name]
+    )
+    assert mixture.weights["platt"] < 0.01
+    few = mix(x[:30], y[:30], False, np.random.default_rng(0))
+    assert min(few.weights.values()) > 0.1
+
+
+def test_a_mixture_is_the_weighted_mean_of_its_curves_held_off_0_and_1() -> None:
+    curves = {"low": lambda x: np.zeros(len(x)), "high": lambda x: x}
+    mixture = Mixture(curves, {"low": 0.25, "high": 0.75}, {}, clip=0.1)
+    np.testing.assert_allclose(mixture(np.array([0.0, 0.4, 1.0])), [0.1, 0.3, 0.75])
+
+
+def test_labels_of_pure_chance_are_reported_as_worth_nothing() -> None:
+    """In-sample figures would look better than a coin."""
+    losses = []
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        x, y = rng.normal(6, 3, 60), rng.permutation(60) % 2.0
+        p = out_of_fold(x, y, False, rng)
+        losses.append(float(-(y * np.log(p) + (1 - y) * np.log1p(-p)).mean()))
+    assert np.mean(losses) > np.log(2)
+
+
+@given(st.integers(1, 400), st.data())
+def test_wilson_is_wilsons(count: int, data: st.DataObject) -> None:
+    matches = data.draw(st.integers(0, count))
+    expected = binomtest(matches, count).proportion_ci(method="wilson")
+    low, high = wilson(np.array([matches / count]), np.array([float(count)]))
+    assert (low[0], high[0]) == (pytest.approx(expected.low, abs=1e-9), pytest.approx(expected.high, abs=1e-9))
+
+
+@given(st.integers(20, 300), st.integers(2, 15))
+def test_bins_hold_equal_numbers_and_every_pair(count: int, bins: int) -> None:
+    rng = np.random.default_rng(count)
+    p, y = rng.random(count), (rng.random(count) < 0.5).astype(np.float64)
+    predicted, observed, counts = equal_mass_bins(p, y, bins)
+    assert counts.sum() == count
+    assert np.ptp(counts) <= 1
+    assert (np.diff(predicted) > 0).all()
+    assert counts @ observed == pytest.approx(y.sum())
+    assert counts @ predicted == pytest.approx(p.sum())
+
+
+def test_a_calibration_error_is_the_mean_distance_of_the_bins() -> None:
+    p = np.repeat([0.2, 0.6], 10)
+    y = np.concatenate([np.arange(10) < 1, np.arange(10) < 9]).astype(np.float64)
+    assert calibration_error(p, y, 2) == pytest.approx((0.1 + 0.3) / 2)
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.15])
+def test_an_error_is_told_from_what_a_perfect_map_would_show(shift: float) -> None:
+    rng = np.random.default_rng(0)
+    p = rng.uniform(0.2, 0.8, 2000)
+    found = calibration_report(p, (rng.random(2000) < p + shift).astype(np.float64), False, rng)
+    assert found["ece_low"] <= shift + 1e-9
+    assert found["ece_high"] >= shift
+    assert found["ece_of_a_perfect_map"] == pytest.approx(0.03, abs=0.01)
+    assert (found["ece"] > 2 * found["ece_of_a_perfect_map"]) == (shift > 0)
+    assert (found["ece_low"] > 0.1) == (shift > 0)
+
+
+sorted_pairs = st.lists(st.tuples(st.integers(-20, 20), st.floats(0, 1), st.integers(0, 3)), min_size=1, max_size=60)
+
+
+@given(sorted_pairs)
+def test_a_precision_threshold_is_the_lowest_similarity_that_keeps_it(pairs: list[tuple[int, float, int]]) -> None:
+    similarities = -np.sort(-np.array([pair[0] / 20 for pair in pairs]))
+    probabilities = expit(3 * similarities + pairs[0][1])
+    weights = np.array([float(pair[2]) for pair in pairs])
+    for level, found in zip(LEVELS, precision_thresholds(similarities, probabilities, weights), strict=True):
+        kept = {
+            s: float(weights[similarities >= s] @ probabilities[similarities >= s]) / weights[similarities >= s].sum()
+            for s in set(similarities.tolist())
+            if weights[similarities >= s].sum() >= FEWEST_ABOVE
+        }
+        if any(abs(mean - level) < 1e-9 for mean in kept.values()):
+            continue
+        reaching = [s for s, mean in kept.items() if mean >= level]
+        assert (np.isnan(found) and not reaching) or found == min(reaching)
+
+
+@pytest.fixture(scope="module")
+def taught() -> tuple[ProbabilityMap, dict[str, Any]]:
+    return fit(*_arguments(1500), seed=0)
+
+
+def _arguments(count: int, seed: int = 0) -> tuple[Doubles, Any, Doubles]:
+    similarities, labels = draw(count, seed)
+    return similarities, REFERENCE, labels
+
+
+def test_a_map_learns_the_probability_that_made_its_labels(taught: tuple[ProbabilityMap, dict[str, Any]]) -> None:
+    model, _ = taught
+    asked = np.linspace(-0.2, 0.7, 200)
+    off = np.abs(model.probability(REFERENCE.false_match_rate(asked)) - truth(asked))
+    assert off.mean() < 0.02
+    assert off.max() < 0.08
+    assert (model.pairs, model.low, model.high, model.graded) == (1500, 0.0, 1.0, False)
+
+
+@pytest.mark.parametrize("precision", [0.6, 0.8, 0.9, 0.95])
+def test_pairs_above_a_precision_threshold_are_matches_in_this_share(
+    taught: tuple[ProbabilityMap, dict[str, Any]], precision: float
+) -> None:
+    threshold, low, high = taught[0].precision_threshold(precision)
+    similarities, labels = draw(100_000, seed=1)
+    assert labels[similarities >= threshold].mean() == pytest.approx(precision, abs=0.03)
+    grid = np.linspace(-0.2, 0.699, 3000)
+    exact = grid[np.argmax([truth(grid[grid >= s]).mean() >= precision for s in grid])]
+    assert low <= exact <= high
+    assert 0.005 < high - low < 0.1
+
+
+def test_more_labels_make_a_precision_threshold_surer(taught: tuple[ProbabilityMap, dict[str, Any]]) -> None:
+    few, _ = fit(*_arguments(100), seed=0)
+
+    def width(model: ProbabilityMap) -> float:
+        _, low, high = model.precision_threshold(0.8)
+        return high - low
+
+    assert width(few) > 2 * width(taught[0])
+
+
+def test_the_report_is_ready_for_json_and_close_to_what_other_pairs_show(
+    taught: tuple[ProbabilityMap, dict[str, Any]],
+) -> None:
+    model, report = taught
+    assert json.loads(json.dumps(report, allow_nan=False)) == report
+    similarities, labels = draw(100_000, seed=2)
+    p = model.probability(REFERENCE.false_match_rate(similarities))
+    assert report["brier"] == pytest.approx(((p - labels) ** 2).mean(), rel=0.15)
+    assert report["log_loss"] == pytest.approx(-np.log(np.where(labels == 1, p, 1 - p)).mean(), rel=0.15)
+    assert report["positives"] == pytest.approx(labels.mean(), abs=0.03)
+    assert report["ece_low"] - 0.01 < calibration_error(p, labels, 15) < report["ece_high"] + 0.01
+    assert sum(row["pairs"] for row in report["reliability"]) == report["pairs"] == 1500
+    assert all(row["low"] <= row["observed"] <= row["high"] for row in report["reliability"])
+    assert {name for name, method in report["methods"].items() if method["weight"] >= 0} == {
+        "platt",
+        "hinge",
+        "isotonic",
+    }
+
+
+def test_few_labels_make_few_bins() -> None:
+    _, report = fit(*_arguments(60), seed=0)
+    assert [row["pairs"] for row in report["reliability"]] == [10] * 6
+
+
+def test_grades_teach_their_mean() -> None:
+    rng = np.random.default_rng(0)
+    similarities = rng.uniform(-0.2, 0.7, 600)
+    grades = np.clip(5 * truth(similarities) + rng.normal(0, 0.4, 600), 0, 5)
+    model, report = fit(similarities, REFERENCE, grades, seed=0)
+    asked = np.linspace(0.0, 0.6, 100)
+    assert np.abs(model.probability(REFERENCE.false_match_rate(asked)) - truth(asked)).mean() < 0.03
+    assert model.graded
+    assert (model.low, model.high) == (0, 5)
+    assert len(model.precisions) == 0
+    assert report["rmse"] == pytest.approx(0.36, abs=0.06)
+    assert report["pearson"] > 0.95
+    assert not {"brier", "log_loss", "positives"} & set(report)
+    of_40 = np.sqrt(2 / np.pi) * report["rmse"] / 5 / np.sqrt(40)  # mean |error| of a bin's mean, 15 bins of 40
+    assert report["ece_of_a_perfect_map"] == pytest.approx(of_40, rel=0.2)
+    assert all(row["low"] <= row["observed"] <= row["high"] for row in report["reliability"])
+
+
+def test_one_seed_teaches_one_map() -> None:
+    (one, report), (again, report_again), (other, _) = (fit(*_arguments(80), seed=seed) for seed in (3, 3, 4))
+    assert report == report_again
+    for name, array in one.arrays().items():
+        np.testing.assert_array_equal(array, again.arrays()[name])
+    assert not np.array_equal(one.logits, other.logits)
+
+
+tied = st.lists(st.sampled_from([-1.0, 0.0, 0.3, 0.30000001, 1.0]), min_size=20, max_size=60)
+
+
+@settings(max_examples=5)
+@given(tied | st.lists(st.floats(-1, 1), min_size=20, max_size=60), st.sampled_from([1, 2, 5]), st.booleans())
+def test_any_labels_make_a_map_that_can_be_stored(similarities: list[float], every: int, graded: bool) -> None:
+    labels = (np.arange(len(similarities)) % (every + 1) == 0) * (2.5 if graded else 1.0)
+    model, report = fit(np.array(similarities), REFERENCE, labels, seed=0)
+    ProbabilityMap.from_arrays(model.arrays())
+    json.dumps(report, allow_nan=False)

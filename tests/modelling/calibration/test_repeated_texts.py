@@ -1,0 +1,183 @@
+"""Texts that the encoder cannot tell apart: what a reference, a threshold and a report make of them."""
+
+import numpy as np
+import pytest
+
+from service.adapters.domains.store import DomainStore
+from service.adapters.encoder.store import EncoderArtifact
+from service.core.errors import InvalidInput
+from service.core.jobs.job import JobRequest
+from service.core.scoring.advice import advise, rounded
+from service.core.scoring.calibration import DomainModel
+from service.core.scoring.reference import ReferenceDistribution
+from service.core.scoring.similarity import cosine
+from service.measurements.thresholds import false_match_rate
+from service.migration.equating import USUAL_RATES, equate, table
+from service.modelling.calibration import normalization
+from service.modelling.calibration.evidence import repeated
+from service.modelling.calibration.job import Posted, calibrate_job, cross_fitted
+from service.modelling.calibration.methods import fit
+from service.modelling.calibration.publication import off_by
+from tests.modelling.calibration.domains import COUNT, as_earlier_releases_made_it, pairs_of, reference_of, texts_with
+from tests.text import sentences
+
+FACTOR = 1.25
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.01, 0.003, 0.001])
+@pytest.mark.parametrize("shares", [(), (0.05,), (0.1,), (0.2,), (0.1, 0.1), (0.3, 0.02)])
+def test_a_threshold_keeps_its_rate_where_texts_repeat_or_is_refused_with_one_that_does(
+    shares: tuple[float, ...], rate: float
+) -> None:
+    x = texts_with(*shares)
+    model = DomainModel(reference_of(x))
+    try:
+        asked, threshold = rate, advise(model, "mails", fmr=rate, precision=None).similarity
+    except InvalidInput as error:
+        assert shares, "nothing ties"
+        asked = float(str(error).split()[-3 if str(error).endswith("or more") else -1])
+        assert asked > rate
+        assert f"{asked:g}" in str(error)
+        threshold = advise(model, "mails", fmr=asked, precision=None).similarity
+    assert 1 / FACTOR <= false_match_rate(x, threshold) / asked <= FACTOR
+
+
+def test_a_rate_between_two_ties_is_refused_with_those_on_both_sides() -> None:
+    """Two notices: pairs of one of each tie below 1, and no threshold divides them."""
+    x = texts_with(0.15, 0.15)
+    x[112:224] += 2 * x[:112]
+    scale = reference_of(x)
+    between, top = scale.gaps
+    assert scale.tied[0] < 0.95
+    with pytest.raises(InvalidInput, match=rf"reaches {between[0]:.3g} or less, and {rounded(between[1]):g} or more"):
+        advise(DomainModel(scale), "mails", fmr=float(between.mean()), precision=None)
+    assert (
+        scale.smallest_rate == pytest.approx(2 * 112 * 111 / (COUNT * (COUNT - 1)), rel=1e-3) == pytest.approx(top[1])
+    )
+
+
+@pytest.mark.parametrize("share", [0.02, 0.05, 0.2])
+def test_equal_texts_score_with_the_rate_of_all_pairs_that_tie_up_to_rounding(share: float) -> None:
+    x = texts_with(share)
+    equal = round(share * COUNT)
+    expected = equal * (equal - 1) / (COUNT * (COUNT - 1))
+    scores = np.array([1.0, 1 - 6e-8, 1 - 1.2e-7], np.float32)
+    np.testing.assert_allclose(reference_of(x).false_match_rate(scores), expected, rtol=1e-3)
+
+
+@pytest.mark.parametrize("equal", [5, 12, 40])
+def test_a_tie_too_rare_for_the_quantiles_is_counted_from_ten_pairs_on(equal: int) -> None:
+    x = texts_with(equal / 2000, count=2000)
+    scale = reference_of(x)
+    pairs = equal * (equal - 1) / 2
+    assert scale.smallest_rate == pytest.approx(pairs / scale.pairs, rel=1e-3)
+    at = [*np.linspace(scale.threshold(1e-3), 0.999, 20)]
+    counted = [false_match_rate(x, similarity) for similarity in at]
+    found = scale.false_match_rate(np.array(at))
+    assert (np.abs(np.log(found / np.maximum(counted, 1e-12)))[np.array(counted) * scale.pairs > 100] < 0.25).all()
+
+
+def test_texts_of_one_vector_leave_a_scale_that_refuses_everything_but_them() -> None:
+    for x in (texts_with(1.0, count=250), texts_with(249 / 250, count=250)):
+        scale = reference_of(x, intervals=True)
+        with pytest.raises(InvalidInput, match="the smallest rate"):
+            advise(DomainModel(scale), "mails", fmr=0.01, precision=None)
+        assert ReferenceDistribution.from_arrays(scale.arrays()).smallest_rate == scale.smallest_rate > 0.98
+
+
+def test_an_interval_holds_a_threshold_that_can_be_reached() -> None:
+    scale = reference_of(texts_with(0.2), intervals=True)
+    assert (scale.levels >= scale.smallest_rate).all()
+    for rate in (0.3, 0.1, 0.05, rounded(scale.smallest_rate)):
+        low, high = scale.interval(rate)
+        assert low <= scale.threshold(rate) <= high <= 1
+    assert scale.resolution >= scale.smallest_rate
+    assert max(scale.curve()["similarity"]) == 1
+    assert min(scale.curve()["rate"]) == pytest.approx(scale.smallest_rate, rel=1e-6)
+
+
+def test_without_ties_every_number_is_the_one_earlier_releases_stored() -> None:
+    scale = reference_of(texts_with(seed=3))
+    earlier = as_earlier_releases_made_it(texts_with(seed=3))
+    assert scale.arrays().keys() == earlier.arrays().keys()
+    assert "tied" not in scale.arrays()
+    for name in ("similarities", "logits", "shape", "scale", "tail_error"):
+        np.testing.assert_array_equal(scale.arrays()[name], earlier.arrays()[name])
+
+
+@pytest.mark.parametrize("shares", [(0.05,), (0.1,), (0.2,), (0.1, 0.1)])
+def test_what_earlier_releases_made_of_repeated_texts_answers_as_before_and_is_told_apart(
+    shares: tuple[float, ...],
+) -> None:
+    x = texts_with(*shares)
+    earlier = as_earlier_releases_made_it(x)
+    stored = {name: array for name, array in earlier.arrays().items() if not name.startswith("tied")}
+    again = ReferenceDistribution.from_arrays(stored)
+    assert again.threshold(0.001) == earlier.threshold(0.001)
+    assert again.ties_lost
+    assert not ReferenceDistribution.from_arrays(reference_of(x).arrays()).ties_lost
+    assert not as_earlier_releases_made_it(texts_with()).ties_lost
+
+
+def test_a_scale_that_knows_its_ties_is_judged_better_than_one_that_lost_them() -> None:
+    x, others = texts_with(0.2), pairs_of(texts_with(0.2, seed=1))
+    assert off_by(reference_of(x), others) < 0.1 < off_by(as_earlier_releases_made_it(x), others)
+
+
+def test_a_threshold_is_carried_over_only_to_a_rate_that_the_new_scale_has() -> None:
+    plain, mails = reference_of(texts_with(), intervals=True), reference_of(texts_with(0.2), intervals=True)
+    assert [one.fmr for one in table(plain, mails)] == pytest.approx([0.1, 0.05])
+    assert len(table(plain, plain)) == len(USUAL_RATES)
+    with pytest.raises(InvalidInput, match="which no threshold of the new version reaches"):
+        equate(plain, mails, plain.threshold(0.001))
+
+
+@pytest.mark.parametrize("kind", ["as-norm", "csls"])
+def test_normalized_scores_tie_where_texts_repeat(kind: str) -> None:
+    x = texts_with(0.2)
+    made = normalization.fit(kind, x, [(x, np.arange(len(x)))], np.random.default_rng(0))
+    left, right = np.triu_indices(148, 1)
+    scores = made.score(x, left, right, np.ones(len(left), np.float32))
+    rates = made.reference.false_match_rate(scores)
+    assert np.median(rates) == pytest.approx(148 * 147 / (COUNT * (COUNT - 1)), rel=0.05)
+
+
+@pytest.mark.parametrize("kind", ["as-norm", "csls"])
+@pytest.mark.parametrize("shares", [(0.2,), (0.1, 0.1)])
+def test_normalized_scores_of_fitted_maps_tie_where_equal_texts_are_served(
+    kind: str, shares: tuple[float, ...]
+) -> None:
+    """Each fold's map gives equal texts another score; callers get that of the one map that serves."""
+    x = texts_with(*shares)
+    fitted = fit("whitening", x[75:], x[:75], 0)
+    latents = fitted(x)
+    folds = cross_fitted(fitted, x, np.random.default_rng(1), lambda _: None)
+    made = normalization.fit(kind, latents, folds, np.random.default_rng(0))
+    every = np.triu_indices(COUNT, 1)
+    scores = made.score(latents, *every, cosine(latents[every[0]], latents[every[1]]))
+    equal = scores[:1]  # of the first two texts
+    counted = float((scores >= equal - 1e-6).mean())
+    assert 1 / FACTOR <= made.reference.false_match_rate(equal)[0] / counted <= FACTOR
+
+
+def test_groups_of_equal_vectors_are_found_whatever_lies_between_them() -> None:
+    x = texts_with(0.1, 0.03, 2 / COUNT)
+    order = np.random.default_rng(1).permutation(COUNT)
+    found = repeated(x[order])
+    assert [len(rows) for rows in found] == [74, 22, 2]
+    assert sorted(order[found[0]].tolist()) == list(range(74))
+    assert all((np.diff(rows) > 0).all() for rows in found)
+    assert repeated(texts_with()) == []
+
+
+def test_a_report_names_the_lines_of_repeated_texts_and_never_a_text(
+    tiny: EncoderArtifact, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    domains = DomainStore(tmp_path_factory.mktemp("repeated"))
+    plain = sentences(300)
+    texts = [*plain[:10], plain[0], *(text.upper() for text in plain[:5]), *plain[10:]]  # the tokenizer is uncased
+    asked = JobRequest("mails", tiny.digest, tiny.id, "identity", sentences=len(texts))
+    made = calibrate_job(asked, Posted(texts, []), tiny, domains, lambda _, __: None, threads=1)
+    facts = made.report["repeated"]
+    assert (facts["texts"], facts["vectors"]) == (10, 5)
+    assert facts["groups"][:2] == [{"texts": 2, "lines": [1, 12]}, {"texts": 2, "lines": [2, 13]}]

@@ -1,0 +1,163 @@
+"""Folders that sentence-transformers saved, against what its own `encode` gives."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from service.adapters.encoder.onnx_engine import OnnxEncoder
+from service.adapters.encoder.store import EncoderStore
+from service.adapters.encoder.tokenizer import FastTokenizer
+from service.core.arrays import Doubles
+from service.core.errors import InvalidInput
+from service.core.scoring.similarity import normalized
+from service.modelling.encoder import checkpoint_config, encoder
+from service.modelling.encoder.checkpoint_config import tokenizer_json
+from service.modelling.encoder.checkpoints import Checkpoint
+from service.modelling.encoder.reduced import Evidence, export_reduced
+from tests.encoders import export
+from tests.modelling.encoder.families import FAMILIES
+from tests.text import sentences
+
+Save = Callable[..., Any]
+
+TEXTS = ["boat", "A farmer paints the garden gate.", " ".join(sentences(6)), "Zoë's CAFÉ 🚣"]
+PROMPTS = {"query": "The mayor admires: ", "passage": "her cousin sells "}
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return FAMILIES["bert"].write(tmp_path_factory.mktemp("bert"))
+
+
+@pytest.fixture
+def save(bert: Path, tmp_path: Path) -> Save:
+    """Saves the tiny BERT with modules behind it; returns sentence-transformers' model."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Transformer
+
+    def write(*modules: Any, **options: Any) -> Any:
+        torch.manual_seed(1)
+        model = SentenceTransformer(modules=[Transformer(str(bert)), *(make() for make in modules)], **options)
+        model.save(str(tmp_path / "saved"))
+        return SentenceTransformer(str(tmp_path / "saved"), device="cpu")
+
+    return write
+
+
+def in_torch(folder: Path, prompt: str | None = None, **options: Any) -> Doubles:
+    """Our module behind our tokenizer, text by text."""
+    checkpoint = Checkpoint(folder, "test")
+    wanted = {"pooling": None, "layers": None, "max_length": None, "prompt": prompt} | options
+    spec = encoder.describe(checkpoint, **wanted)
+    path = folder / "served.json"
+    path.write_bytes(tokenizer_json(checkpoint_config.read(folder)))
+    module = encoder.load(checkpoint, spec)
+    tokens = FastTokenizer(path, spec.max_length)([spec.prompt + text for text in TEXTS], "right")
+    with torch.no_grad():
+        rows = [module(torch.tensor([one.ids]), torch.ones(1, len(one.ids), dtype=torch.long)) for one in tokens]
+    found: Doubles = torch.cat(rows).numpy()
+    assert found.shape[1] == spec.dim
+    return found
+
+
+def modules() -> Any:
+    from sentence_transformers.sentence_transformer import modules as found
+
+    return found
+
+
+def test_a_saved_model_gives_its_own_vectors_after_export(save: Save, tmp_path: Path) -> None:
+    """Two poolings side by side, a linear layer, a norm, and prompts of which one is the default."""
+    m = modules()
+    model = save(
+        lambda: m.Pooling(32, ("mean", "cls")),
+        lambda: m.Dense(64, 24),
+        lambda: m.LayerNorm(24),
+        prompts=PROMPTS,
+        default_prompt_name="query",
+    )
+    (tmp_path / "saved" / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
+    export(tmp_path / "store", "saved", str(tmp_path / "saved"), prompt=None)
+    artifact = EncoderStore(tmp_path / "store").find("saved")
+    assert (artifact.spec.pooling, artifact.spec.dim, artifact.spec.max_length) == ("mean+cls", 24, 48)
+    assert (artifact.licence, artifact.prompts) == ("apache-2.0", {**PROMPTS, "document": ""})
+    tokenize, run = FastTokenizer(artifact.tokenizer, 48), OnnxEncoder(artifact.encoder, ["CPUExecutionProvider"], 1)
+    for prompt, name in ((artifact.spec.prompt, None), (artifact.prompts["passage"], "passage")):
+        expected = model.encode(TEXTS, normalize_embeddings=False, prompt_name=name)
+        found = run([one.ids for one in tokenize([prompt + text for text in TEXTS], "right")])
+        worst = float(np.abs(found - expected).max())
+        print(f"largest difference to sentence-transformers' encode, prompt {name}: {worst:.1e}")
+        assert worst <= 1e-4
+    (tmp_path / "text.txt").write_text("\n".join(sentences(600)))
+    fp16 = export_reduced(tmp_path / "store", artifact, "fp16", Evidence(tmp_path / "text.txt", None), lambda _: None)
+    assert fp16 is not None
+    assert (fp16.licence, fp16.prompts) == (artifact.licence, artifact.prompts)  # the weights', whatever the precision
+
+
+@pytest.mark.parametrize("mode", ["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"])
+@pytest.mark.parametrize("switches", [False, True])
+def test_every_pooling_is_read_in_the_new_form_and_as_switches(
+    save: Save, tmp_path: Path, mode: str, switches: bool
+) -> None:
+    model = save(lambda: modules().Pooling(32, mode))
+    if switches:
+        stated = {key: name == mode for key, name in checkpoint_config.SWITCHES.items()}
+        (tmp_path / "saved" / "1_Pooling" / "config.json").write_text(
+            json.dumps({"word_embedding_dimension": 32, **stated})
+        )
+    np.testing.assert_allclose(in_torch(tmp_path / "saved"), model.encode(TEXTS), rtol=0, atol=1e-5)
+
+
+def test_a_norm_at_the_end_is_left_out_and_one_before_a_layer_is_not(save: Save, tmp_path: Path) -> None:
+    m = modules()
+    model = save(
+        lambda: m.Pooling(32),
+        m.Normalize,
+        lambda: m.Dense(32, 32, activation_function=torch.nn.ReLU(), use_residual=True),
+        lambda: m.Dense(32, 8, bias=False, activation_function=None, use_residual=True),
+        m.Normalize,
+    )
+    found = in_torch(tmp_path / "saved")
+    np.testing.assert_allclose(normalized(found), model.encode(TEXTS), rtol=0, atol=1e-5)
+    assert np.abs(np.linalg.norm(found, axis=1) - 1).min() > 1e-3
+
+
+def test_texts_are_lowered_where_the_checkpoint_says_so_and_its_tokenizer_does_not(tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
+    roberta = FAMILIES["roberta"].write(tmp_path / "roberta")
+    saved = tmp_path / "saved"
+    SentenceTransformer(modules=[Transformer(str(roberta)), Pooling(32)]).save(str(saved))
+    plain = in_torch(saved)
+    (saved / "sentence_bert_config.json").write_text('{"max_seq_length": 40, "do_lower_case": true}')
+    expected = SentenceTransformer(str(saved), device="cpu").encode(TEXTS)
+    found = in_torch(saved)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+    assert np.abs(found - plain)[[1, 3]].max() > 0.01
+
+
+def test_another_layer_behind_the_pooling_is_another_encoder(save: Save, tmp_path: Path) -> None:
+    save(lambda: modules().Pooling(32), lambda: modules().Dense(32, 8))
+    options: dict[str, Any] = {"pooling": None, "layers": None, "max_length": None, "prompt": None}
+    checkpoint = Checkpoint(tmp_path / "saved", "test")
+    before = encoder.describe(checkpoint, **options)
+    path = tmp_path / "saved" / "2_Dense" / "model.safetensors"
+    save_file({name: tensor + 1 for name, tensor in load_file(path).items()}, path)
+    assert encoder.describe(checkpoint, **options).digest != before.digest
+    with pytest.raises(InvalidInput, match="takes 32 dimensions and the pooling gives 64"):
+        encoder.describe(checkpoint, **(options | {"pooling": "cls+mean"}))
+
+
+def test_prompts_that_are_not_pooled_with_the_text_are_refused_and_can_be_left_out(save: Save, tmp_path: Path) -> None:
+    save(lambda: modules().Pooling(32, include_prompt=False), prompts=PROMPTS, default_prompt_name="query")
+    with pytest.raises(InvalidInput, match=r"include_prompt: false.*--prompt ''"):
+        in_torch(tmp_path / "saved")
+    assert in_torch(tmp_path / "saved", prompt="").shape == (4, 32)
+    assert encoder.prompts_of(checkpoint_config.read(tmp_path / "saved")) == {}

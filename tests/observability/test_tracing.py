@@ -1,0 +1,180 @@
+"""Traces, as a collector receives them."""
+
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.observability.collector import Collector, Span, collecting
+from tests.observability.conftest import event
+from tests.processes import Process, RedisServer, Serve, accepts_jobs, environment, free_port, wait_until
+from tests.text import sentences
+
+TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+PAIR = {"pairs": [sentences(2)]}
+STAGES = ["cache", "tokenize", "queue", "inference", "calibration"]
+SERVER, CONSUMER = 2, 5  # kinds of spans in the protocol
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    with collecting() as made:
+        yield made
+
+
+def traceparent(sampled: bool, trace: str = TRACE) -> dict[str, str]:
+    return {"traceparent": f"00-{trace}-{PARENT}-0{int(sampled)}"}
+
+
+def test_a_request_is_a_span_below_its_callers_with_its_stages_in_order(
+    serve: Serve, store: Path, collector: Collector
+) -> None:
+    server = serve(model_store=store, encoder="tiny", otlp_endpoint=collector.url)
+    client = server.client
+    before = time.time_ns()
+    client.post("/similarity", json=PAIR, headers=traceparent(True) | {"x-request-id": "traced"})
+    client.post("/similarity", json=PAIR, headers=traceparent(True))
+    client.post("/similarity", json={"pairs": []}, headers=traceparent(True))
+    client.get("/domains/default", headers={"traceparent": "nonsense"})
+    client.post("/similarity", json=PAIR, headers=traceparent(False, "9" * 32))
+    client.get("/readyz", headers=traceparent(True))
+    assert event(server.log, request_id="traced")["trace_id"] == TRACE
+    server.stop()
+
+    new, cached, refused = sorted(collector.named("POST /similarity"), key=lambda span: span.begin)
+    assert (new.trace, new.parent, new.kind, new.service) == (TRACE, PARENT, SERVER, "isosim")
+    known = {"http.request.method": "POST", "http.route": "/similarity", "http.response.status_code": 200}
+    known |= {"isosim.request_id": "traced", "isosim.domain": "default", "isosim.version": 0, "isosim.texts": 2}
+    assert known.items() <= new.attributes.items()
+    assert before <= new.begin < new.end <= time.time_ns()
+    assert [span.name for span in below(collector, new)] == STAGES
+    assert [span.name for span in below(collector, cached)] == ["cache", "calibration"]
+    assert below(collector, cached)[0].attributes["isosim.cache.memory_hits"] == 2
+    for whole in (new, cached):
+        parts = below(collector, whole)
+        assert whole.begin <= parts[0].begin and parts[-1].end <= whole.end
+        assert all(one.end == other.begin for one, other in pairwise(parts))
+    assert (refused.failed, refused.attributes["isosim.error_type"]) == (False, "Empty")
+    assert not below(collector, refused)
+    (listed,) = collector.named("GET /domains/{domain}")
+    assert listed.trace != TRACE and not listed.parent  # no traceparent that could be read: a trace of its own
+    assert {span.trace for span in collector.spans} == {TRACE, listed.trace}  # not what was not sampled, and no probe
+
+
+def below(collector: Collector, parent: Span) -> list[Span]:
+    return sorted((span for span in collector.spans if span.parent == parent.id), key=lambda span: span.begin)
+
+
+def test_a_fault_is_a_failed_span_and_no_text_and_no_key_is_sent(
+    indiscreet: Callable[..., Any], store: Path, collector: Collector
+) -> None:
+    environment_of_fastapi = {"otlp_endpoint": collector.url}
+    server = indiscreet(model_store=store, encoder="tiny", **environment_of_fastapi)
+    key = {"authorization": "Bearer zanzibar"}
+    for path in ("/fail/RuntimeError", "/fail/pydantic", "/aside", "/similarity", "/zanzibar?q=zanzibar"):
+        server.client.post(path, content="zanzibar", headers=key)
+    server.client.post("/similarity", json={"pairs": [["zanzibar", "b"]]}, headers=key)
+    server.client.request("ZANZIBAR", "/similarity")
+    server.stop()
+    failed = [span for span in collector.named("POST /fail/{kind}") if span.failed]
+    assert [span.attributes["error.type"] for span in failed] == ["Internal", "Internal"]
+    assert not re.search(b"zanzibar", b"".join(collector.raw), re.I)
+
+
+def test_a_calibration_is_a_trace_of_its_own_that_names_the_request(
+    serve: Serve, store: Path, redis_server: RedisServer, worker: Callable[..., Process], collector: Collector
+) -> None:
+    settings = {"model_store": store, "redis_url": redis_server.url, "otlp_endpoint": collector.url}
+    worker(**settings)
+    server = serve(encoder="tiny", **settings)
+    wait_until(lambda: accepts_jobs(server))
+    body = {"domain": "d", "texts": sentences(300), "method": "sn"}
+    for sampled, trace in ((True, TRACE), (False, "9" * 32)):
+        accepted = server.client.post("/calibrate", json=body, headers=traceparent(sampled, trace)).json()
+        assert "traceparent" not in server.client.get(f"/calibrate/{accepted['job']}").text
+        assert server.wait_for(accepted["job"])["status"] == "succeeded"
+    (job,) = wait_until(lambda: collector.named("calibrate"))
+    assert (job.kind, job.links, job.service, job.parent) == (CONSUMER, [TRACE], "isosim-worker", "")
+    assert job.trace != TRACE
+    assert {"isosim.status": "succeeded", "isosim.domain": "d", "isosim.version": 1}.items() <= job.attributes.items()
+    stages = below(collector, job)
+    assert {"embedding", "fitting"} <= {span.name for span in stages}
+    assert all(one.end <= other.begin for one, other in pairwise(stages))
+
+
+def test_the_standard_variables_hold(store: Path, collector: Collector, tmp_path: Path, serve: Serve) -> None:
+    import os
+
+    given = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url,
+        "OTEL_SERVICE_NAME": "similarity",
+        "OTEL_TRACES_SAMPLER": "parentbased_always_off",
+        "FASTAPI_OTEL_AUTO_CONFIGURE": "true",  # would send paths and the words of exceptions
+    }
+    before = {name: os.environ.get(name) for name in given}
+    os.environ.update(given)
+    try:
+        server = serve(model_store=store, encoder="tiny")
+        server.client.post("/similarity?q=zanzibar", json=PAIR)
+        server.client.post("/similarity?q=zanzibar", json=PAIR, headers=traceparent(True))
+        server.stop()
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+    (span,) = collector.named("POST /similarity")
+    assert (span.service, span.trace) == ("similarity", TRACE)
+    assert b"zanzibar" not in b"".join(collector.raw)
+
+
+@pytest.mark.parametrize("collector_is", ["away", "silent"])
+def test_a_collector_that_does_not_answer_holds_up_neither_requests_nor_the_end(
+    serve: Serve, store: Path, collector_is: str
+) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        if collector_is == "silent":
+            silent.listen()
+        port = silent.getsockname()[1] if collector_is == "silent" else free_port()
+        server = serve(model_store=store, encoder="tiny", otlp_endpoint=f"http://127.0.0.1:{port}", drain_seconds=2)
+        for _ in range(20):
+            assert server.client.post("/similarity", json=PAIR).status_code == 200
+        began = time.monotonic()
+        server.stop()
+        assert time.monotonic() - began < 2 + 5  # s: drain, and a generous rest
+    assert event(server.log, message="stopped")["finished"] == 0
+
+
+def test_the_sdk_is_not_loaded_where_nothing_is_traced(store: Path) -> None:
+    code = (
+        "import sys, service.server.app, service.worker\n"
+        "from service.settings import Settings\nfrom service.observability.setup import tracing\n"
+        "assert tracing(Settings(), 'isosim') is None\n"
+        # redis-py itself looks for the SDK's metrics
+        "loaded = ('opentelemetry.sdk.trace', 'opentelemetry.exporter')\n"
+        "print([name for name in sys.modules if name.startswith(loaded)])"
+    )
+    done = subprocess.check_output([sys.executable, "-c", code], text=True, env=environment(model_store=store))
+    assert done.strip() == "[]"
+
+
+def test_packages_that_are_missing_are_named_at_the_start(store: Path, tmp_path: Path) -> None:
+
+    shadow = tmp_path / "sitecustomize.py"
+    shadow.write_text("import sys\nsys.modules['opentelemetry.exporter.otlp.proto.http.trace_exporter'] = None\n")
+    log = tmp_path / "log"
+    given = environment(model_store=store, encoder="tiny", port=0, otlp_endpoint="http://127.0.0.1:1")
+    path = f"{tmp_path}:{given.get('PYTHONPATH', '.')}"
+    with log.open("wb") as file:
+        done = subprocess.run(
+            [sys.executable, "-m", "service.cli", "serve"], stdout=file, stderr=file, timeout=60, check=False,
+            env=given | {"PYTHONPATH": path},
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert "pip install 'isosim[tracing]'" in event(log, level="critical")["message"]

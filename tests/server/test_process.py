@@ -1,0 +1,169 @@
+"""The process as an operator sees it: what it loads, what it refuses, what it measures."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.faults.load import metric
+from tests.processes import Process, RedisServer, Serve, Server, accepts_jobs, environment, wait_until
+from tests.text import sentences
+
+METRICS = {
+    "isosim_api_keys", "isosim_api_keys_file_valid", "isosim_connections", "isosim_connections_closed_total",
+    "isosim_key_limit_fallbacks_total", "isosim_key_limit_refusals_total",
+    "isosim_batch_texts", "isosim_batch_tokens", "isosim_build_info", "isosim_cache_dropped_total",
+    "isosim_cache_lookups_total",
+    "isosim_calibration_load_failures_total", "isosim_domain_champion_info", "isosim_domain_distance_mean",
+    "isosim_domain_distance_spread", "isosim_domain_out_of_domain_ratio", "isosim_domain_score_stability_index",
+    "isosim_encoder_info",
+    "isosim_errors_total", "isosim_event_loop_tasks", "isosim_job_duration_seconds", "isosim_job_ends_total",
+    "isosim_jobs", "isosim_log_lines_dropped_total", "isosim_memory_cache_bytes", "isosim_padding_tokens_total",
+    "isosim_queued_texts", "isosim_ready", "isosim_redis_up", "isosim_request_duration_seconds",
+    "isosim_requests_in_flight", "isosim_resident_calibration_bytes", "isosim_resident_calibration_limit_bytes",
+    "isosim_shadow_changed_sides_total",
+    "isosim_shadow_dropped_total", "isosim_shadow_percentile_difference", "isosim_shared_computations_total",
+    "isosim_split_requests_total", "isosim_stage_duration_seconds", "isosim_truncated_texts_total",
+}  # fmt: skip
+
+
+def test_every_metric_is_there(tiny_server: Server) -> None:
+    tiny_server.client.post("/similarity", json={"pairs": [sentences(2)]})
+    text = tiny_server.client.get("/metrics").text
+    families = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE isosim_")}
+    families = {name for name in families if not name.endswith("_created")}
+    assert families == METRICS
+    for line in (
+        'isosim_request_duration_seconds_count{route="/similarity",status="200"}',
+        'isosim_stage_duration_seconds_count{stage="inference"}',
+        'isosim_cache_lookups_total{cache="memory",result="miss"}',
+        'isosim_cache_lookups_total{cache="redis",result="error"} 0.0',
+        'isosim_jobs{status="failed"} 0.0',
+        "isosim_ready 1.0",
+        'isosim_job_ends_total{status="failed"} 0.0',
+        "isosim_log_lines_dropped_total 0.0",
+    ):
+        assert line in text
+    assert "\nisosim_redis_up" not in text  # there is none
+
+
+def test_every_end_of_a_job_is_counted_once_by_each_server(
+    serve: Serve, store: Path, redis_server: RedisServer, worker: Callable[..., Process]
+) -> None:
+    worker(model_store=store, redis_url=redis_server.url)
+    settings = {"model_store": store, "encoder": "tiny", "redis_url": redis_server.url}
+    first, second = serve(**settings), serve(**settings)
+    wait_until(lambda: accepts_jobs(first))
+    first.calibrate("d", sentences(300), method="sn")
+    ends, wanted = 'isosim_job_ends_total{status="succeeded"}', 1
+    for server in (first, second):
+        wait_until(lambda server=server: metric(server, ends) == wanted, seconds=60)
+        assert metric(server, "isosim_job_duration_seconds_count") == wanted
+    assert first.stop()
+    third = serve(**settings)
+    wait_until(lambda: metric(third, 'isosim_jobs{status="succeeded"}') == wanted)
+    assert metric(third, ends) == 0
+
+
+def test_a_quiet_server_says_that_redis_went_and_came_back(
+    serve: Serve, store: Path, redis_server: RedisServer
+) -> None:
+    patient = {"redis_timeout": 5}  # s: a busy machine is no Redis that went
+    server = serve(model_store=store, encoder="tiny", redis_url=redis_server.url, **patient)
+    wait_until(lambda: metric(server, "isosim_redis_up") == 1)
+    redis_server.kill()
+    wait_until(lambda: metric(server, "isosim_redis_up") == 0)
+    redis_server.start()
+    wait_until(lambda: metric(server, "isosim_redis_up") == 1)
+    wait_until(lambda: "Redis answers again" in server.log.read_text())
+    assert server.log.read_text().count("Redis does not answer") == 1
+
+
+def test_no_text_reaches_metrics_or_log(tiny_server: Server) -> None:
+    tiny_server.client.post("/similarity", json={"pairs": [["a secret sentence", "b"]]})
+    tiny_server.client.get("/secret-path")
+    assert "secret" not in tiny_server.client.get("/metrics").text
+    assert "secret" not in tiny_server.log.read_text()
+
+
+def test_the_api_process_never_loads_torch(tiny_server: Server) -> None:
+    tiny_server.client.post("/similarity", json={"pairs": [sentences(2)]})
+    maps = Path(f"/proc/{tiny_server.popen.pid}/maps").read_text()
+    assert "onnxruntime" in maps
+    assert "libtorch" not in maps
+
+
+def processor_seconds(server: Server) -> tuple[float, float]:
+    """What the server's main thread has used, and all others together."""
+    ticks = {}
+    for task in Path(f"/proc/{server.popen.pid}/task").iterdir():
+        fields = (task / "stat").read_text().rpartition(")")[2].split()
+        ticks[int(task.name)] = int(fields[11]) + int(fields[12])
+    own = ticks.pop(server.popen.pid)
+    return own / os.sysconf("SC_CLK_TCK"), sum(ticks.values()) / os.sysconf("SC_CLK_TCK")
+
+
+def test_cached_pairs_use_the_event_loops_thread_alone(serve: Serve, minilm_store: Path, tmp_path: Path) -> None:
+    """BLAS has threads that wake for products this large, and then spin on the cores that the encoder needs."""
+    shutil.copytree(minilm_store, tmp_path / "own")
+    server = serve(model_store=tmp_path / "own")
+    texts = sentences(16)
+    body = {"pairs": list(zip(texts[::2], texts[1::2], strict=True))}
+    server.client.post("/similarity", json=body)
+    before = processor_seconds(server)
+    for _ in range(500):
+        assert server.client.post("/similarity", json=body).status_code == 200
+    own, others = (after - start for after, start in zip(processor_seconds(server), before, strict=True))
+    assert others < own / 10
+
+
+def test_importing_the_app_imports_no_torch() -> None:
+    heavy = ("torch", "transformers", "sklearn", "onnx")
+    code = f"import sys, service.server.app; print([name for name in {heavy} if name in sys.modules])"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+
+
+def run(*command: str, **settings: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "service.cli", *command],
+        env=environment(**settings), capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+def test_an_open_address_needs_keys(store: Path) -> None:
+    refused = run("serve", model_store=store, encoder="tiny", host="0.0.0.0")  # noqa: S104
+    assert refused.returncode != 0
+    assert "ISOSIM_API_KEYS_FILE" in refused.stderr
+
+
+def test_a_second_process_on_one_store_needs_redis(serve: Serve, store: Path) -> None:
+    serve(model_store=store, encoder="tiny")
+    second = run("serve", model_store=store, encoder="tiny", port=0)
+    assert second.returncode != 0
+    assert "Redis" in second.stderr
+
+
+def test_a_missing_encoder_says_how_to_make_it(tmp_path: Path) -> None:
+    refused = run("serve", model_store=tmp_path)
+    assert refused.returncode != 0
+    assert "isosim export" in refused.stderr
+
+
+def test_a_setting_out_of_range_is_named(tmp_path: Path) -> None:
+    refused = run("serve", model_store=tmp_path, port=70000)
+    assert refused.returncode == 2
+    assert "ISOSIM_PORT" in refused.stderr
+
+
+def test_sigterm_ends_the_server_in_order(serve: Serve, store: Path) -> None:
+    server = serve(model_store=store, encoder="tiny")
+    assert server.stop() == -signal.SIGTERM  # after the shutdown, as a signal's default would
+    assert "Application shutdown complete" in server.log.read_text()
+
+
+def test_a_calibration_steps_back_behind_scoring() -> None:
+    code = "import os; from service.worker import step_back; step_back(); print(os.sched_getscheduler(0))"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == str(os.SCHED_IDLE)
