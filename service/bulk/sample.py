@@ -1,4 +1,4 @@
-"""A seeded sample of a corpus's distinct texts, drawn by many workers: the same as `core/jobs/requirements.py` draws."""
+"""A seeded sample of a corpus's distinct texts, drawn by many workers: what `core/jobs/requirements.py` draws alone."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing

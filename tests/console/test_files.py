@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 import service
-from service.api.pages import PAGE
+from service.api.pages import CONSOLE
 from tests.processes import Serve, Server
 
 FOLDER = Path(service.__file__).parent / "console"
@@ -17,7 +17,7 @@ OWN = sorted(path for path in FOLDER.iterdir() if path.suffix in {".js", ".css",
 
 def test_every_file_of_the_folder_is_served_and_no_other() -> None:
     found = {str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*") if path.suffix not in {".md", ""}}
-    assert found == set(PAGE.types)
+    assert found == set(CONSOLE.types)
 
 
 def test_the_page_comes_with_a_policy_that_knows_no_exception(tiny_server: Server) -> None:
@@ -35,7 +35,7 @@ def test_the_page_comes_with_a_policy_that_knows_no_exception(tiny_server: Serve
 
 
 def test_files_have_their_types_and_are_sent_once(tiny_server: Server) -> None:
-    for name, kind in PAGE.types.items():
+    for name, kind in CONSOLE.types.items():
         first = tiny_server.client.get(f"/console/{name}")
         assert first.status_code == 200
         assert first.headers["content-type"].split(";")[0] == kind
