@@ -277,7 +277,7 @@ JOBS = logging.getLogger("isosim.jobs")  # of what operators read about calibrat
 LAST_SPANS = 3.0  # s to send a calibration's spans
 
 
-class Watched:
+class JobObservation:
     """A job that runs; `job` is its record once it has ended."""
 
     def __init__(self, span: "JobSpan | None") -> None:
@@ -291,7 +291,7 @@ class Watched:
 
 
 @contextmanager
-def observed(settings: Settings, jobs: JobStore, job_id: str) -> Iterator[Watched]:
+def observed(settings: Settings, jobs: JobStore, job_id: str) -> Iterator[JobObservation]:
     """Says that a job begins and how it ended; every line meanwhile names it."""
     posted = jobs.read(job_id)
     request = posted.request
@@ -305,7 +305,7 @@ def observed(settings: Settings, jobs: JobStore, job_id: str) -> Iterator[Watche
     if traces is not None:
         span = traces.calibration(posted.traceparent, {f"isosim.{name}": value for name, value in what.items()})
     about.set({"job": job_id} | (span.ids if span is not None else {}))
-    watched, began = Watched(span), time.perf_counter()
+    watched, began = JobObservation(span), time.perf_counter()
     JOBS.info("calibration begins", extra={"facts": what | {"labels": request.labels, "attempt": posted.attempt + 1}})
     try:
         yield watched
@@ -319,7 +319,7 @@ def observed(settings: Settings, jobs: JobStore, job_id: str) -> Iterator[Watche
             traces.close(LAST_SPANS)
 
 
-def tell(watched: Watched, status: Status, seconds: float) -> None:
+def tell(watched: JobObservation, status: Status, seconds: float) -> None:
     facts: dict[str, str | int | float | bool] = {"status": status.value, "seconds": round(seconds, 2)}
     if watched.job is not None and watched.job.version is not None:
         facts |= {"version": watched.job.version, "promoted": bool(watched.job.promoted)}

@@ -27,13 +27,13 @@ async def calibration_of(service: Service, trace: Trace, ref: DomainRef | str, *
     """
     ref = DomainRef.parse(ref) if isinstance(ref, str) else ref
     trace.grant.check_domain(ref.name)
-    unread = trace.grant.rate is not None and not service.servings.holds(ref)
+    unread = trace.grant.rate is not None and not service.encoders.holds(ref)
     if unread:  # the store is asked: a name that is not there costs a text, one that is there costs nothing more
         await service.limits.admit(replace(trace.grant, concurrent=None), 1)
-    found = await service.servings.resolve(ref, trace.split_key if splits else None)
+    found = await service.encoders.resolve(ref, trace.split_key if splits else None)
     if unread:
         await service.limits.owe(trace.grant, -1)
-    side = service.servings.side(found) if splits and ref.version == "champion" else None
+    side = service.encoders.side(found) if splits and ref.version == "champion" else None
     if side is not None:
         service.metrics.observe_split(ref.name, side)
     return found

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from service.api.trace import Scored
+from service.api.trace import ScoringRecord
 from service.observability.lines import Facts
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def method_of(scope: Scope) -> str:
     return scope["method"] if scope["method"] in METHODS else "_OTHER"
 
 
-class Ended(NamedTuple):
+class AccessEntry(NamedTuple):
     """How a request ended."""
 
     method: str
@@ -52,7 +52,7 @@ class AccessLog:
         self.write = write
         self.least = slow if which == "slow" else 0.0  # s
 
-    def __call__(self, trace: "Trace", ended: Ended) -> None:
+    def __call__(self, trace: "Trace", ended: AccessEntry) -> None:
         wanted = ended.failed or (ended.seconds >= self.least and ended.route not in PROBES)
         if not wanted:  # a probe that passes is of every few seconds, and asks nothing of anybody
             return
@@ -105,7 +105,7 @@ class Observer:
         if self.access is None and span is None:
             return
         client = scope.get("client")
-        ended = Ended(
+        ended = AccessEntry(
             method=method_of(scope),
             route=route,
             status=status,
@@ -122,7 +122,7 @@ class Observer:
             span.end(name, attributes(scope, trace, ended), parts, failure)
 
 
-def attributes(scope: Scope, trace: "Trace", ended: Ended) -> Attributes:
+def attributes(scope: Scope, trace: "Trace", ended: AccessEntry) -> Attributes:
     """By the semantic conventions for HTTP servers, but for `url.path`: it may name a domain or a job."""
     found: dict[str, str | int | float | bool] = {
         "http.route": ended.route,
@@ -151,14 +151,14 @@ PROBES = {
 LOGGER = "isosim.access"
 
 
-def scoring(scored: Scored) -> dict[str, Any]:
+def scoring(scored: ScoringRecord) -> dict[str, Any]:
     """Who answered, where the vectors came from, and what each stage took."""
-    embedded = scored.embedded
-    timings, lookup = embedded.timings, embedded.lookup
+    embeddings = scored.embeddings
+    timings, lookup = embeddings.timings, embeddings.lookup
     return {
         "domain": scored.calibration.domain,
         "version": scored.calibration.version,
-        "texts": len(embedded.rows),
+        "texts": len(embeddings.rows),
         "tokens": timings.tokens,
         "memory_hits": lookup.memory_hits,
         "redis_hits": lookup.shared_hits,

@@ -15,7 +15,7 @@ router = APIRouter(tags=["operations"])
 
 def check_alive(service: Service) -> None:
     """Raises NotReady where only a restart helps."""
-    if not service.servings.alive:
+    if not service.encoders.alive:
         raise NotReady("the encoder's thread has died or hangs")
 
 
@@ -39,7 +39,7 @@ async def livez(service: ServiceDep) -> dict[str, str]:
 async def readyz(service: ServiceDep) -> dict[str, str]:
     """The model is loaded and warmed, and the server is not draining."""
     check_ready(service)
-    return {"status": "ready", "encoder": service.servings.first.digest}
+    return {"status": "ready", "encoder": service.encoders.first.digest}
 
 
 @router.head("/metrics", include_in_schema=False)
@@ -47,8 +47,8 @@ async def readyz(service: ServiceDep) -> dict[str, str]:
 async def metrics(service: ServiceDep) -> Response:
     """Prometheus exposition."""
     m = service.metrics
-    m.queued.set(service.servings.queued)
-    m.cache_bytes.set(service.servings.first.embedder.memory.size)
+    m.queued.set(service.encoders.queued)
+    m.cache_bytes.set(service.encoders.first.embedder.memory.size)
     m.ready.set(service.ready)
     m.tasks.set(len(asyncio.all_tasks()))
     m.keys.set(service.keys.count)

@@ -167,14 +167,14 @@ def check_ignored(names: Iterable[str], body: type[BaseModel]) -> None:
 
 def misplaced(name: str, what: str, body: type[BaseModel] | None) -> IsosimError:
     """The refusal of a name close to one of ours on a compatible route; the message says where its value belongs."""
-    meant = nearest(name.rpartition(".")[2], OURS, CLOSE)
-    place = None if body is None else place_of(str(meant), body)
+    intended = nearest(name.rpartition(".")[2], OURS, CLOSE)
+    place = None if body is None else place_of(str(intended), body)
     if place is not None:
         remedy = f"did you mean the field {place} of the body?"
     elif body is not None and "model" in body.model_fields:
         remedy = "name the domain in the field model: isosim/<domain>, or isosim/<domain>:raw for raw vectors"
     else:
-        remedy = f"this route takes no {meant}; where a model is named, it names the domain: isosim/<domain>"
+        remedy = f"this route takes no {intended}; where a model is named, it names the domain: isosim/<domain>"
     return refusal(name, f"unknown {what}; {remedy}")
 
 

@@ -15,7 +15,7 @@ from service.api.listing import Listings
 from service.core.jobs.job import JobRunner
 from service.core.limits.rate_limit import Limits
 from service.core.scoring.drift import DriftMonitor
-from service.migration.encoders import Servings
+from service.migration.encoders import Encoders
 from service.migration.shadow import Shadow
 from service.observability.metrics import Metrics
 from service.settings import Settings
@@ -38,7 +38,7 @@ class Service:
     metrics: Metrics
     keys: Keys
     limits: Limits
-    servings: Servings
+    encoders: Encoders
     shadow: Shadow
     domains: DomainStore
     jobs: JobStore

@@ -6,18 +6,18 @@ from typing import NamedTuple
 
 from starlette.types import Receive
 
-from service.core.encoding.embedding import Embedded, Timings
+from service.core.encoding.embedding import Embeddings, Timings
 from service.core.limits.grants import NOBODY, Grant
 from service.core.limits.rate_limit import Release, nothing
 from service.core.scoring.calibration import Calibration
 from service.observability.tracing import Attributes, Stage
 
 
-class Scored(NamedTuple):
+class ScoringRecord(NamedTuple):
     """What a scoring request did."""
 
     calibration: Calibration
-    embedded: Embedded
+    embeddings: Embeddings
     spent: float  # s on calibration
     ended: float  # perf_counter, when that was done
 
@@ -31,7 +31,7 @@ class Trace:
     receive: Receive
     timings: Timings = field(default_factory=Timings)
     headers: dict[str, str] = field(default_factory=dict)
-    scored: Scored | None = None
+    scored: ScoringRecord | None = None
     error_type: str | None = None  # of the answer, where it is an error
     grant: Grant = NOBODY  # until its key was checked
     release: Release = nothing  # of what it holds of its key's limits
@@ -55,13 +55,13 @@ class Trace:
         ]
 
 
-def stages(scored: Scored, started: float) -> list[Stage]:
+def stages(scored: ScoringRecord, started: float) -> list[Stage]:
     """The parts of a request that began at `started`, in order.
 
     Laid end to end up to the calibration. Of several texts each part is the longest one's, so that together they may
     be longer than the request was: none begins before it.
     """
-    timings, lookup = scored.embedded.timings, scored.embedded.lookup
+    timings, lookup = scored.embeddings.timings, scored.embeddings.lookup
     parts: list[tuple[str, float, Attributes]] = [
         ("calibration", scored.spent, {"isosim.method": scored.calibration.method})
     ]
@@ -83,9 +83,9 @@ def stages(scored: Scored, started: float) -> list[Stage]:
     return found[::-1]
 
 
-def attributes_of(scored: Scored) -> Attributes:
+def attributes_of(scored: ScoringRecord) -> Attributes:
     return {
         "isosim.domain": scored.calibration.domain,
         "isosim.version": scored.calibration.version,
-        "isosim.texts": len(scored.embedded.rows),
+        "isosim.texts": len(scored.embeddings.rows),
     }

@@ -23,7 +23,7 @@ from service.bulk.plan import ERROR, ROW, Plan
 from service.bulk.readers import reader_of
 from service.bulk.writing import UNREADABLE, VECTOR, encoded, vector_column
 from service.core.arrays import Vectors
-from service.core.encoding.embedding import Embedded, Timings
+from service.core.encoding.embedding import Embeddings, Timings
 from service.core.encoding.texts import Pooled, Tokens, VectorCodec
 from service.core.errors import Conflict, InvalidInput, TokenizerFailure
 from service.core.scoring.calibration import Calibration, DomainRef
@@ -135,7 +135,7 @@ class Engine:
             return {**numbers, **{n: pa.nulls(count, pa.list_(pa.string())) for n in ("flags_a", "flags_b")}}
         left, right = sides
         found = score(self.calibration, texts, pooled, left, right)
-        flags = flags_of(Embedded(texts, pooled, np.arange(len(texts)), Timings()), found)
+        flags = flags_of(Embeddings(texts, pooled, np.arange(len(texts)), Timings()), found)
         rates = {"percentile": found.percentile, "probability": found.probability}
         beyond = None if found.extrapolated is None else found.extrapolated.tolist()
         absent = pa.nulls(count, pa.float64())

@@ -31,7 +31,7 @@ from service.core.jobs.tables import LOOKED_AT, check_sentences_only
 from service.core.scoring.advice import SMALLEST_FMR, advise, rounded
 from service.core.scoring.calibration import DomainRef
 from service.core.scoring.reference import ReferenceDistribution
-from service.migration.equating import Equated, equate, table
+from service.migration.equating import EquatingResult, equate, table
 from service.settings import Settings
 
 Labels = Annotated[Path | None, typer.Option(help="labelled pairs: label, sentence, sentence in each line, by tabs")]
@@ -211,7 +211,7 @@ def carry_over(settings: Settings, domain: str, to: str, similarity: float | Non
     )
 
 
-def row(one: Equated) -> tuple[str, ...]:
+def row(one: EquatingResult) -> tuple[str, ...]:
     low, high = one.interval
     beyond = "extrapolated" if one.extrapolated else ""
     return f"{one.fmr:.3g}", f"{one.similarity:.4f}", f"{one.equivalent:.4f}", f"{low:.4f} to {high:.4f}", beyond

@@ -12,7 +12,7 @@ from service.adapters.encoder.onnx_engine import OnnxCalibrator, OnnxEncoder, ch
 from service.adapters.encoder.store import EncoderStore
 from service.adapters.encoder.tokenizer import FastTokenizer
 from service.commands.shared import known
-from service.core.encoding.embedding import Embedded, Embedder, MemoryCache
+from service.core.encoding.embedding import Embedder, Embeddings, MemoryCache
 from service.core.encoding.texts import Text, VectorCodec
 from service.core.scoring.calibration import Calibration
 from service.core.scoring.registry import Registry
@@ -41,7 +41,7 @@ class InProcess:
             max_batch_texts=settings.max_batch_texts,
             max_queued_texts=2 * CHUNK,
             max_wait=float("inf"),
-            alone=settings.alone,
+            exclusive=settings.alone,
         )
         # No second session for a lone batch: loading it takes longer than it would ever save here.
         encoder = OnnxEncoder(
@@ -82,7 +82,7 @@ class InProcess:
         """Raises NotFound, EncoderMismatch or CorruptArtifact."""
         return self._runner.run(self.registry.resolve(known(self.settings, domain)))
 
-    def embed(self, contents: Sequence[str]) -> Embedded:
+    def embed(self, contents: Sequence[str]) -> Embeddings:
         """Vectors of up to 2 × CHUNK texts."""
         texts = [Text(self.artifact.spec.prompt + content) for content in contents]
         return self._runner.run(self.embedder.embed(texts))

@@ -81,7 +81,7 @@ def garbage(settings: Settings, age: float, *, encoders: bool) -> Iterator[Garba
     yield from leftovers([*records.root.glob(".spool-*"), *records.root.glob(".building-*")], age)
     jobs = [job for job in records.all() if not job.status.ended]
     resting = records.rested_on()
-    yield from domains.shelf.garbage(age)
+    yield from domains.storage.garbage(age)
     needed: set[str] | None = {job.request.encoder for job in jobs}
     for domain in domains.names():
         try:
@@ -96,7 +96,7 @@ def garbage(settings: Settings, age: float, *, encoders: bool) -> Iterator[Garba
         if needed is not None:
             needed |= {manifest["encoder"]["digest"] for manifest in found.values()}
         remove = partial(domains.prune, domain, settings.keep_versions, spare)  # looks again, and removes all of them
-        for name, size in [(domains.shelf.where(domain, v), domains.shelf.size(domain, v)) for v in old]:
+        for name, size in [(domains.storage.where(domain, v), domains.storage.size(domain, v)) for v in old]:
             yield Garbage(name, "an old version", size, remove)
     if not encoders:
         needed = None

@@ -14,7 +14,7 @@ FEWEST = 20  # pairs below which a rank correlation says nothing
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparisonResult:
     """What a window shows; a percentile is 1 − the false-match rate."""
 
     pairs: int  # all there were
@@ -59,13 +59,13 @@ class Comparison:
         for ring, values in zip(self._rings, columns, strict=True):
             ring.extend(values)
 
-    def measure(self) -> Compared:
+    def measure(self) -> ComparisonResult:
         batch = Batch(*(ring.values.copy() for ring in self._rings))
         count = len(batch.old_rates)
         if not count:
-            return Compared(0, 0, None, None, None, None)
+            return ComparisonResult(0, 0, None, None, None, None)
         differences = batch.differences
-        return Compared(
+        return ComparisonResult(
             pairs=self.pairs,
             window=count,
             mean_difference=float(differences.mean()),

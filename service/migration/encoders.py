@@ -21,7 +21,7 @@ MOST_KNOWN = 4096  # versions whose encoder is remembered
 
 
 @dataclass(frozen=True)
-class Serving:
+class LoadedEncoder:
     """An encoder that answers, and what is its alone."""
 
     encoder: EncoderArtifact
@@ -42,7 +42,7 @@ class Champions(Protocol):
     def forget_champion(self, domain: str) -> None: ...
 
 
-class Servings:
+class Encoders:
     """The server's encoder, the next one where there is one, and the domains on their way between them."""
 
     def __init__(
@@ -50,73 +50,73 @@ class Servings:
     ) -> None:
         self.store, self.champions = store, champions
         self.on_gone = on_gone  # told of domains that were deleted
-        self.all: list[Serving] = []
+        self.all: list[LoadedEncoder] = []
         self.migrations: Mapping[str, Migration] = {}
         self._refreshing = asyncio.Lock()
         self._digest_of: dict[tuple[str, int], str] = {}  # versions never change, and no number is given twice
 
-    def add(self, serving: Serving) -> None:
+    def add(self, loaded_encoder: LoadedEncoder) -> None:
         """The server's own encoder first, then the next."""
-        self.all.append(serving)
+        self.all.append(loaded_encoder)
 
     @property
-    def first(self) -> Serving:
+    def first(self) -> LoadedEncoder:
         return self.all[0]
 
     @property
-    def next(self) -> Serving | None:
+    def next(self) -> LoadedEncoder | None:
         return self.all[1] if len(self.all) > 1 else None
 
     @property
     def alive(self) -> bool:
         """False where only a restart helps."""
-        return all(serving.embedder.batcher.alive for serving in self.all)
+        return all(loaded_encoder.embedder.batcher.alive for loaded_encoder in self.all)
 
     @property
     def queued(self) -> int:
         """Texts admitted and unfinished."""
-        return sum(serving.embedder.batcher.queued for serving in self.all)
+        return sum(loaded_encoder.embedder.batcher.queued for loaded_encoder in self.all)
 
     @property
     def resident(self) -> int:
         """Bytes of calibrations in memory."""
-        return sum(serving.registry.size for serving in self.all)
+        return sum(loaded_encoder.registry.size for loaded_encoder in self.all)
 
-    def set_crowded(self, crowded: bool) -> None:
+    def set_cpu_contended(self, cpu_contended: bool) -> None:
         """Somebody else uses the processor, too."""
-        for serving in self.all:
-            serving.embedder.batcher.set_crowded(crowded)
+        for loaded_encoder in self.all:
+            loaded_encoder.embedder.batcher.set_cpu_contended(cpu_contended)
 
-    def find(self, digest: str) -> Serving | None:
-        return next((serving for serving in self.all if serving.digest == digest), None)
+    def find(self, digest: str) -> LoadedEncoder | None:
+        return next((loaded_encoder for loaded_encoder in self.all if loaded_encoder.digest == digest), None)
 
-    def of(self, calibration: Calibration) -> Serving:
+    def of(self, calibration: Calibration) -> LoadedEncoder:
         """The one that a calibration was resolved by."""
         found = self.find(calibration.encoder)
         assert found is not None  # noqa: S101 - resolved by one of these registries
         return found
 
-    def following(self) -> Serving:
+    def following(self) -> LoadedEncoder:
         """Raises Conflict where the server has no next encoder."""
         if self.next is None:
             raise Conflict("this server has no next encoder; name one of the store (ISOSIM_NEXT_ENCODER) and restart")
         return self.next
 
-    def settled(self, domain: str) -> Serving:
+    def home_encoder(self, domain: str) -> LoadedEncoder:
         """The encoder that a domain belongs to on this server, whether or not it may answer with it."""
         migration = self.migrations.get(domain)
         if migration is None:
             return self.first
         return self.find(migration.new if migration.finished else migration.old) or self.first
 
-    def answering(self, domain: str) -> Serving:
+    def active_encoder(self, domain: str) -> LoadedEncoder:
         """The encoder that answers for a domain, but for the requests a split takes out.
 
         Raises:
             EncoderMismatch: the domain has moved from this server's encoder to one that it does not run. The old one
                 would give other scores than the domain's other servers, and nobody would be told.
         """
-        found = self.settled(domain)
+        found = self.home_encoder(domain)
         migration = self.migrations.get(domain)
         if migration is not None and migration.finished and found.digest == migration.old:
             raise EncoderMismatch(
@@ -126,7 +126,7 @@ class Servings:
             )
         return found
 
-    def pair(self, domain: str) -> tuple[Serving, Serving]:
+    def pair(self, domain: str) -> tuple[LoadedEncoder, LoadedEncoder]:
         """The old and the new encoder of a domain's migration, or of one that could begin.
 
         Raises:
@@ -151,20 +151,20 @@ class Servings:
         """
         if isinstance(ref.version, int):
             return await self._numbered(ref)
-        answering = self.answering(ref.name)
+        active_encoder = self.active_encoder(ref.name)
         migration = self.migrations.get(ref.name)
         if migration is not None and key is not None and ref.version == "champion" and not migration.finished:
             new = self.find(migration.new)
-            if new is not None and new is not answering and is_chosen(ref.name, key, migration.share):
+            if new is not None and new is not active_encoder and is_chosen(ref.name, key, migration.share):
                 try:
                     return await new.registry.resolve(ref)
                 except IsosimError as error:  # it is being tried: what it cannot answer is answered as before
                     log.debug("the new champion of %s did not answer: %s", ref.name, error)
-        return await answering.registry.resolve(ref)
+        return await active_encoder.registry.resolve(ref)
 
     def holds(self, ref: DomainRef) -> bool:
         """Whether a reference is answered from memory, without a look into the store."""
-        return any(serving.registry.holds(ref) for serving in self.all)
+        return any(loaded_encoder.registry.holds(ref) for loaded_encoder in self.all)
 
     async def _numbered(self, ref: DomainRef) -> Calibration:
         """Each registry refuses versions of other encoders, after a look into the store."""
@@ -193,7 +193,7 @@ class Servings:
 
     def is_champion(self, calibration: Calibration) -> bool:
         """Whether it answers for its domain: neither a pinned version, nor one that is being tried."""
-        return self.settled(calibration.domain).registry.champions.get(calibration.domain) is calibration
+        return self.home_encoder(calibration.domain).registry.champions.get(calibration.domain) is calibration
 
     async def refresh(self, domain: str | None = None) -> None:
         """Takes over what changed in the store: champions, then migrations. `domain` has certainly changed.
@@ -201,8 +201,8 @@ class Servings:
         Raises:
             CorruptArtifact, Unavailable: the migrations cannot be read; those known stay in force.
         """
-        for serving in self.all:
-            await serving.registry.refresh(domain)
+        for loaded_encoder in self.all:
+            await loaded_encoder.registry.refresh(domain)
         await self.refresh_migrations()
 
     async def follow(self, domain: str) -> None:
@@ -223,7 +223,7 @@ class Servings:
 
     def _tell(self, domain: str) -> None:
         """Another encoder may answer now."""
-        champion = self.settled(domain).registry.champions.get(domain) if self.all else None
+        champion = self.home_encoder(domain).registry.champions.get(domain) if self.all else None
         if champion is not None:
             self.champions.observe_champion(champion)
         else:
@@ -231,20 +231,20 @@ class Servings:
 
     def loaded(self, calibration: Calibration) -> None:
         """A registry has a champion."""
-        if self.settled(calibration.domain).digest == calibration.encoder:
+        if self.home_encoder(calibration.domain).digest == calibration.encoder:
             self.champions.observe_champion(calibration)
 
     def gone(self, domain: str, encoder: str) -> None:
         """A registry finds that a domain has no champion any more."""
-        if self.settled(domain).digest == encoder:
+        if self.home_encoder(domain).digest == encoder:
             self.on_gone(domain)
 
     def remove(self, domain: str) -> None:
         """Forgets a domain that was deleted."""
-        for serving in self.all:
-            serving.registry.remove(domain)
+        for loaded_encoder in self.all:
+            loaded_encoder.registry.remove(domain)
 
     def dropped(self, domain: str, encoder: str) -> None:
         """A registry has let a champion go."""
-        if self.settled(domain).digest == encoder:
+        if self.home_encoder(domain).digest == encoder:
             self.champions.forget_champion(domain)

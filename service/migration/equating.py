@@ -12,7 +12,7 @@ SUREST = 1 - 1e-12  # rates are held below it: at 1 there is no quantile
 
 
 @dataclass(frozen=True)
-class Equated:
+class EquatingResult:
     """A similarity of the old scale, and the one of the new scale with the same false-match rate."""
 
     similarity: float  # of the old
@@ -22,7 +22,7 @@ class Equated:
     extrapolated: bool  # beyond what the pairs of the old or the new can count
 
 
-def equate(old: ReferenceDistribution, new: ReferenceDistribution, similarity: float) -> Equated:
+def equate(old: ReferenceDistribution, new: ReferenceDistribution, similarity: float) -> EquatingResult:
     """F_new⁻¹(F_old(t)): equipercentile equating (Braun and Holland, 1982; Kolen and Brennan, 2014, section 2.5).
 
     The interval adds both scales' errors as if they were independent: that of the new threshold at the rate, and that
@@ -48,7 +48,7 @@ def equate(old: ReferenceDistribution, new: ReferenceDistribution, similarity: f
     highest = new.threshold(min(rate_of(old, similarity + (threshold - old_low)), SUREST))
     below = float(np.hypot(equivalent - new_low, equivalent - lowest))
     above = float(np.hypot(new_high - equivalent, highest - equivalent))
-    return Equated(
+    return EquatingResult(
         similarity,
         rate,
         equivalent,
@@ -57,7 +57,7 @@ def equate(old: ReferenceDistribution, new: ReferenceDistribution, similarity: f
     )
 
 
-def table(old: ReferenceDistribution, new: ReferenceDistribution) -> list[Equated]:
+def table(old: ReferenceDistribution, new: ReferenceDistribution) -> list[EquatingResult]:
     """At the rates that are asked for most, but for those that thresholds of one of the scales do not reach."""
     reached = [rate for rate in USUAL_RATES if min(old.reachable(rate)[0], new.reachable(rate)[0]) >= rate / TOLERANCE]
     return [equate(old, new, old.threshold(rate)) for rate in reached]

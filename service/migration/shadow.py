@@ -14,13 +14,13 @@ import numpy.typing as npt
 
 from service.adapters.redis.connection import end
 from service.core.arrays import Rows
-from service.core.encoding.embedding import Embedded, Embedder
+from service.core.encoding.embedding import Embedder, Embeddings
 from service.core.encoding.texts import Text
 from service.core.errors import IsosimError
 from service.core.scoring.calibration import Calibration, DomainRef
 from service.core.scoring.similarity import Scores, score
-from service.migration.comparison import Batch, Compared, Comparison
-from service.migration.encoders import Serving, Servings
+from service.migration.comparison import Batch, Comparison, ComparisonResult
+from service.migration.encoders import Encoders, LoadedEncoder
 
 log = logging.getLogger("isosim")
 
@@ -43,7 +43,7 @@ class Asked(NamedTuple):
     """Pairs that were answered: their texts without the old encoder's prompt, and what the old version said."""
 
     calibration: Calibration
-    new: Serving
+    new: LoadedEncoder
     texts: list[Text]
     left: Rows
     right: Rows
@@ -55,11 +55,11 @@ class Asked(NamedTuple):
 class Shadow:
     """One task that scores what is handed to it while nobody waits for an answer. Lives on one event loop.
 
-    `quiet` is an embedder on the next encoder's own session, with threads of the least priority.
+    `background` is an embedder on the next encoder's own session, with threads of the least priority.
     """
 
-    servings: Servings
-    quiet: Embedder | None
+    encoders: Encoders
+    background: Embedder | None
     tally: Tally
     chance: Callable[[], float] = random.random
 
@@ -67,38 +67,44 @@ class Shadow:
         self._waiting: asyncio.Queue[Asked] = asyncio.Queue(WAITING)
         self._windows: dict[str, Comparison] = {}
 
-    def offer(self, calibration: Calibration, embedded: Embedded, left: Rows, right: Rows, found: Scores) -> None:
+    def offer(self, calibration: Calibration, embeddings: Embeddings, left: Rows, right: Rows, found: Scores) -> None:
         """Takes a sample of what a domain's old champion has answered; returns at once."""
         domain = calibration.domain
         new = self._compared(domain)
-        if new is None or found.percentile is None or not self.servings.is_champion(calibration):
+        if new is None or found.percentile is None or not self.encoders.is_champion(calibration):
             return
-        if len(found.readable) == 0 or self.chance() >= self.servings.migrations[domain].shadow:
+        if len(found.readable) == 0 or self.chance() >= self.encoders.migrations[domain].shadow:
             return
-        asked = self._sample(calibration, new, embedded, left, right, found)
+        asked = self._sample(calibration, new, embeddings, left, right, found)
         try:
             self._waiting.put_nowait(asked)
         except asyncio.QueueFull:
             self.tally.observe_shadow_dropped("full")
 
-    def _compared(self, domain: str) -> Serving | None:
+    def _compared(self, domain: str) -> LoadedEncoder | None:
         """The encoder that a domain's scores are compared with, while they are."""
-        migration = self.servings.migrations.get(domain)
-        if self.quiet is None or migration is None or migration.finished or not migration.shadow:
+        migration = self.encoders.migrations.get(domain)
+        if self.background is None or migration is None or migration.finished or not migration.shadow:
             return None
-        new = self.servings.find(migration.new)
-        # The quiet embedder is the next encoder's; a server that is on the new one already compares nothing.
-        return new if new is self.servings.next else None
+        new = self.encoders.find(migration.new)
+        # The background embedder is the next encoder's; a server that is on the new one already compares nothing.
+        return new if new is self.encoders.next else None
 
     def _sample(
-        self, calibration: Calibration, new: Serving, embedded: Embedded, left: Rows, right: Rows, found: Scores
+        self,
+        calibration: Calibration,
+        new: LoadedEncoder,
+        embeddings: Embeddings,
+        left: Rows,
+        right: Rows,
+        found: Scores,
     ) -> Asked:
         assert found.percentile is not None  # noqa: S101 - asked by `offer`
         readable = found.readable
         some = readable[np.unique(np.linspace(0, len(readable) - 1, min(len(readable), MOST_PAIRS)).astype(np.intp))]
         rows, places = np.unique(np.concatenate([left[some], right[some]]), return_inverse=True)
-        prompt, prefix = self.servings.of(calibration).encoder.spec.prompt, new.encoder.spec.prompt
-        texts = [again(embedded.asked[row], prompt, prefix) for row in rows]
+        prompt, prefix = self.encoders.of(calibration).encoder.spec.prompt, new.encoder.spec.prompt
+        texts = [again(embeddings.asked[row], prompt, prefix) for row in rows]
         return Asked(
             calibration,
             new,
@@ -112,25 +118,27 @@ class Shadow:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """The task, until the block ends; there is none without a next encoder."""
-        if self.quiet is None:
+        if self.background is None:
             yield
             return
-        task = asyncio.create_task(self._work(self.quiet), name="shadow")
+        task = asyncio.create_task(self._work(self.background), name="shadow")
         try:
             yield
         finally:
             await end(task)
 
-    async def _work(self, quiet: Embedder) -> None:
+    async def _work(self, background: Embedder) -> None:
         while True:
-            await self._attend(await self._waiting.get(), quiet)  # no name here: texts go while the next is waited for
+            await self._attend(
+                await self._waiting.get(), background
+            )  # no name here: texts go while the next is waited for
 
-    async def _attend(self, asked: Asked, quiet: Embedder) -> None:
+    async def _attend(self, asked: Asked, background: Embedder) -> None:
         try:
             if not await self._idle():
                 self.tally.observe_shadow_dropped("busy")
             elif self._compared(asked.calibration.domain) is asked.new:  # else the migration ended meanwhile
-                await self._score(asked, quiet)
+                await self._score(asked, background)
         except IsosimError as error:
             self.tally.observe_shadow_dropped("failed")
             log.debug("a shadow score of %s failed: %s", asked.calibration.domain, error)
@@ -141,18 +149,18 @@ class Shadow:
     async def _idle(self) -> bool:
         """Waits for a moment in which no text of a request is queued; False where none came in time."""
         deadline = time.monotonic() + PATIENCE
-        while self.servings.queued:
+        while self.encoders.queued:
             if time.monotonic() > deadline:
                 return False
             await asyncio.sleep(LOOK)
         return True
 
-    async def _score(self, asked: Asked, quiet: Embedder) -> None:
+    async def _score(self, asked: Asked, background: Embedder) -> None:
         old = asked.calibration
         new = await asked.new.registry.resolve(DomainRef(old.domain))
-        embedded = await quiet.embed(asked.texts)
-        left, right = embedded.rows[asked.left], embedded.rows[asked.right]
-        found = await asyncio.to_thread(score, new, embedded.texts, embedded.vectors, left, right)
+        embeddings = await background.embed(asked.texts)
+        left, right = embeddings.rows[asked.left], embeddings.rows[asked.right]
+        found = await asyncio.to_thread(score, new, embeddings.texts, embeddings.vectors, left, right)
         if self._compared(old.domain) is not asked.new:
             return
         if found.percentile is None:
@@ -172,14 +180,14 @@ class Shadow:
 
     def _window(self, domain: str, versions: tuple[int, int]) -> Comparison:
         """Other champions begin anew; windows of domains that migrate no longer go."""
-        for gone in self._windows.keys() - self.servings.migrations.keys():
+        for gone in self._windows.keys() - self.encoders.migrations.keys():
             del self._windows[gone]
         window = self._windows.get(domain)
         if window is None or window.versions != versions:
             window = self._windows[domain] = Comparison(versions)
         return window
 
-    def measure(self, domain: str, versions: tuple[int, int]) -> Compared | None:
+    def measure(self, domain: str, versions: tuple[int, int]) -> ComparisonResult | None:
         """What this process has compared of these versions; may be called from another thread."""
         window = self._windows.get(domain)
         return None if window is None or window.versions != versions else window.measure()

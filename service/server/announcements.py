@@ -39,7 +39,7 @@ def starting(settings: Settings, encoder: "EncoderArtifact", providers: list[str
             "providers": providers,
             "threads": execution.threads,
             "runs": plan.runs,
-            "alone": plan.alone,
+            "alone": plan.exclusive,
             "max_batch_tokens": plan.max_batch_tokens,
             "max_batch_texts": plan.max_batch_texts,
             "max_queued_texts": plan.max_queued_texts,

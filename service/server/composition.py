@@ -33,12 +33,12 @@ from service.core.errors import Unavailable
 from service.core.jobs.job import JobRunner
 from service.core.limits.rate_limit import Limits, LocalLimits
 from service.core.scoring.drift import DriftMonitor
-from service.migration.encoders import Servings
+from service.migration.encoders import Encoders
 from service.migration.shadow import Shadow
 from service.observability import setup as logs
 from service.observability.metrics import Metrics
 from service.observability.setup import tracing
-from service.server.encoders import EncoderParts, Planned, plans
+from service.server.encoders import EncoderParts, EncoderPlan, plans
 from service.server.store_watch import watch
 from service.settings import Settings
 
@@ -90,31 +90,33 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             stack.push_async_callback(end, asyncio.create_task(beat(shared), name="redis-pulse"))
         limits = await stack.enter_async_context(shared_limits(settings, url, metrics))
         drift = DriftMonitor()
-        servings = Servings(MigrationStore(store), metrics, on_gone=drift.forget)
-        await servings.refresh_migrations()  # first: a server that may not answer for a domain knows it from the start
+        encoders = Encoders(MigrationStore(store), metrics, on_gone=drift.forget)
+        await encoders.refresh_migrations()  # first: a server that may not answer for a domain knows it from the start
         resident = room_for_calibrations(settings, first, following)
         metrics.resident_limit.read = lambda: resident
         memory = MemoryCache(settings.memory_cache_bytes)
         parts = EncoderParts(
-            settings, metrics, domain_store, servings, memory, shared, resident // (1 if following is None else 2)
+            settings, metrics, domain_store, encoders, memory, shared, resident // (1 if following is None else 2)
         )
-        quiet = await parts.open_both(first, following, stack)
-        metrics.resident.read = lambda: servings.resident
+        background = await parts.open_both(first, following, stack)
+        metrics.resident.read = lambda: encoders.resident
         runner: JobRunner
         if url is None:
             runner = await stack.enter_async_context(
-                LocalJobs(jobs, store, settings.worker_threads, settings.job_timeout, on_busy=servings.set_crowded)
+                LocalJobs(
+                    jobs, store, settings.worker_threads, settings.job_timeout, on_busy=encoders.set_cpu_contended
+                )
             )
         else:
             runner = RqJobs(url, settings.job_timeout)
-        shadow = Shadow(servings, quiet, metrics)
+        shadow = Shadow(encoders, background, metrics)
         await stack.enter_async_context(shadow.running())
         service = Service(
             settings=settings,
             metrics=metrics,
             keys=stack.enter_context(Keys(settings.api_keys_file).watched()),
             limits=limits,
-            servings=servings,
+            encoders=encoders,
             shadow=shadow,
             domains=domain_store,
             jobs=jobs,
@@ -135,7 +137,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         service.phase = Phase.STOPPING
 
 
-def room_for_calibrations(settings: Settings, first: Planned, following: Planned | None) -> int:
+def room_for_calibrations(settings: Settings, first: EncoderPlan, following: EncoderPlan | None) -> int:
     """Bytes of calibrations that may stay in memory, of both encoders together."""
     weights = sum(planned.held for planned in (first, following) if planned is not None)
     return settings.resident_bytes or plan_resident(

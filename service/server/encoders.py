@@ -18,7 +18,7 @@ from service.core.encoding.embedding import Embedder, MemoryCache
 from service.core.encoding.texts import SharedCache, VectorCodec
 from service.core.errors import Unavailable
 from service.core.scoring.registry import Registry
-from service.migration.encoders import Serving, Servings
+from service.migration.encoders import Encoders, LoadedEncoder
 from service.observability.metrics import Metrics
 from service.server import announcements
 from service.settings import Settings
@@ -30,7 +30,7 @@ WARM_LENGTHS = (4, 16, 64)  # tokens; a first run at a new size allocates
 
 
 @dataclass(frozen=True)
-class Planned:
+class EncoderPlan:
     """An encoder and how it will be run; nothing is loaded yet."""
 
     artifact: EncoderArtifact
@@ -43,8 +43,8 @@ class Planned:
         return self.artifact.encoder.stat().st_size * (2 if self.execution.threads_alone else 1)
 
 
-async def plan(settings: Settings, name: str, *, alone: bool) -> Planned:
-    """`alone`: a lone batch may run on all cores, for which the weights are in memory twice.
+async def plan(settings: Settings, name: str, *, exclusive: bool) -> EncoderPlan:
+    """`exclusive`: a lone batch may run on all cores, for which the weights are in memory twice.
 
     Raises:
         Unavailable: the store has no such encoder, or what runs it is not installed.
@@ -60,22 +60,22 @@ async def plan(settings: Settings, name: str, *, alone: bool) -> Planned:
         max_batch_texts=settings.max_batch_texts,
         max_queued_texts=settings.max_queued_texts,
         max_wait=settings.max_wait,
-        alone=alone,
+        exclusive=exclusive,
     )
-    return Planned(artifact, providers, execution)
+    return EncoderPlan(artifact, providers, execution)
 
 
-async def plans(settings: Settings) -> tuple[Planned, Planned | None]:
+async def plans(settings: Settings) -> tuple[EncoderPlan, EncoderPlan | None]:
     """The server's encoder, and the next one where the settings name one.
 
     Raises:
         Unavailable: as `plan`; or both are the same.
     """
-    first = await plan(settings, settings.encoder, alone=settings.alone)
+    first = await plan(settings, settings.encoder, exclusive=settings.alone)
     announcements.starting(settings, first.artifact, first.providers, first.execution)
     if settings.next_encoder is None:
         return first, None
-    following = await plan(settings, settings.next_encoder, alone=False)
+    following = await plan(settings, settings.next_encoder, exclusive=False)
     if following.artifact.digest == first.artifact.digest:
         raise Unavailable("ISOSIM_NEXT_ENCODER names the encoder that serves already (ISOSIM_ENCODER); unset it")
     announcements.following(following.artifact, following.execution)
@@ -89,17 +89,19 @@ class EncoderParts:
     settings: Settings
     metrics: Metrics
     domains: DomainStore
-    servings: Servings
+    encoders: Encoders
     memory: MemoryCache  # one for all: keys hold the encoder, and what is asked for stays
     shared: SharedCache | None
     resident_bytes: int  # of each encoder's calibrations
 
-    async def open_both(self, first: Planned, following: Planned | None, stack: AsyncExitStack) -> Embedder | None:
-        """Opens one after the other, and the quiet way to the next one, where there is one."""
+    async def open_both(
+        self, first: EncoderPlan, following: EncoderPlan | None, stack: AsyncExitStack
+    ) -> Embedder | None:
+        """Opens one after the other, and a background embedder of the next one, where there is one."""
         await self.open(first, stack)
-        return None if following is None else self.quiet(following, await self.open(following, stack), stack)
+        return None if following is None else self.open_background(following, await self.open(following, stack), stack)
 
-    async def open(self, planned: Planned, stack: AsyncExitStack) -> OnnxEncoder:
+    async def open(self, planned: EncoderPlan, stack: AsyncExitStack) -> OnnxEncoder:
         """Loads an encoder, lets it serve, warms it up and compares its known vector.
 
         Raises:
@@ -121,9 +123,9 @@ class EncoderParts:
             StoredCalibrations(self.domains, calibrator, artifact.digest),
             artifact.digest,
             resident_bytes=self.resident_bytes,
-            on_champion=self.servings.loaded,
-            on_dropped=lambda domain: self.servings.dropped(domain, artifact.digest),
-            on_gone=lambda domain: self.servings.gone(domain, artifact.digest),
+            on_champion=self.encoders.loaded,
+            on_dropped=lambda domain: self.encoders.dropped(domain, artifact.digest),
+            on_gone=lambda domain: self.encoders.gone(domain, artifact.digest),
             on_failure=lambda _: self.metrics.load_failures.inc(),
         )
         stack.callback(registry.close)
@@ -141,7 +143,7 @@ class EncoderParts:
                 on_lookup=self.metrics.observe_lookup,
             )
         )
-        self.servings.add(Serving(artifact, tokenizer, embedder, registry))
+        self.encoders.add(LoadedEncoder(artifact, tokenizer, embedder, registry))
         await registry.refresh()  # `default` alone; the others when they are asked for
         await warm_up(encoder, artifact, GPU_WARM_LENGTHS if on_gpu(providers) else WARM_LENGTHS)
         off = await asyncio.to_thread(probe.check, artifact, tokenizer, encoder)
@@ -151,14 +153,14 @@ class EncoderParts:
             )
         return encoder
 
-    def quiet(self, planned: Planned, encoder: OnnxEncoder, stack: AsyncExitStack) -> Embedder:
+    def open_background(self, planned: EncoderPlan, encoder: OnnxEncoder, stack: AsyncExitStack) -> Embedder:
         """Another way to an encoder that is loaded: one run at a time, on threads that have what all others leave.
 
         It fills the cache of this process, so that a domain that moves finds the texts it is asked about most; Redis
         and the metrics see nothing of it.
         """
         artifact, plan = planned.artifact, planned.execution.plan
-        background: BatchingPlan = dataclasses.replace(plan, runs=1, ahead=0, alone=False, background=True)
+        background: BatchingPlan = dataclasses.replace(plan, runs=1, ahead=0, exclusive=False, background=True)
         return stack.enter_context(
             Embedder(
                 FastTokenizer(artifact.tokenizer, artifact.spec.max_length, artifact.every_prompt),
@@ -177,5 +179,5 @@ async def warm_up(encoder: OnnxEncoder, artifact: EncoderArtifact, lengths: tupl
     spec = artifact.spec
     for length in lengths:
         some = encoder.prepare([[spec.pad_token_id] * min(length, spec.max_length)] * 2)
-        for alone in (False, True):
-            await asyncio.to_thread(encoder.run, some, alone=alone)
+        for exclusive in (False, True):
+            await asyncio.to_thread(encoder.run, some, exclusive=exclusive)

@@ -114,7 +114,7 @@ class Server(uvicorn.Server):
         if self._drained_at is not None and time.monotonic() >= self._drained_at:
             self._drained_at = None
             self.handle_exit(signal.SIGTERM, None)
-        if self.service is not None and not self.service.servings.alive:
+        if self.service is not None and not self.service.encoders.alive:
             log.critical("the encoder's thread has died or hangs; the process ends, so that it is started anew")
             self._enter(Phase.STOPPING)
             self.failed = self.should_exit = True

@@ -25,7 +25,7 @@ async def watch_champions(service: Service) -> None:
     away = False
     while True:
         try:
-            await service.servings.refresh()
+            await service.encoders.refresh()
         except Exception:  # the loop's boundary: the volume is away, a file is odd; what is loaded keeps serving
             if not away:
                 log.exception("the model store could not be read")

@@ -33,7 +33,7 @@ def without_waiting(rules: Any) -> Any:
 
 
 @dataclass
-class Watched:
+class JobObservation:
     server: Server
     again: Callable[[], None]  # the same server, after it was killed
     prometheus: Prometheus
@@ -41,7 +41,7 @@ class Watched:
 
 
 @pytest.fixture(scope="module")
-def site(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+def site(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobObservation]:
     """A server with a Redis, scored upon, and scraped often enough for rates."""
     folder = tmp_path_factory.mktemp("site")
     shutil.copytree(tiny_store / "encoders", folder / "store" / "encoders")
@@ -65,20 +65,20 @@ def site(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
                 server.client.post("/embed", json={"inputs": texts}).raise_for_status()
                 count = f'isosim_batch_texts_sum{{job="isosim"}} >= {20 + number}'
                 wait_until(lambda count=count: prometheus.query(count))
-            yield Watched(server, again, prometheus, told)
+            yield JobObservation(server, again, prometheus, told)
     finally:
         for process in processes:
             process.kill()
         redis.kill()
 
 
-def test_every_expression_is_answered(site: Watched) -> None:
+def test_every_expression_is_answered(site: JobObservation) -> None:
     """The server's own parser, and its types: no vector where a number is needed."""
     for _, expression in expressions():
         site.prometheus.query(expression)
 
 
-def test_every_panel_shows_something(site: Watched) -> None:
+def test_every_panel_shows_something(site: JobObservation) -> None:
     """A panel that asks for what is not there would stay empty for good."""
     shown = {title: False for title, _ in of_the_dashboard()}
     for title, expression in of_the_dashboard():
@@ -86,7 +86,7 @@ def test_every_panel_shows_something(site: Watched) -> None:
     assert {title for title, found in shown.items() if not found} == EMPTY
 
 
-def test_nothing_fires_on_a_healthy_server(site: Watched) -> None:
+def test_nothing_fires_on_a_healthy_server(site: JobObservation) -> None:
     wait_until(lambda: all(rule["lastEvaluation"] > "0002" for rule in site.prometheus.rules()))
     for rule in site.prometheus.rules():
         assert rule["health"] == "ok", rule
@@ -94,7 +94,7 @@ def test_nothing_fires_on_a_healthy_server(site: Watched) -> None:
     assert site.told.alerts == []
 
 
-def test_a_killed_server_is_told_of_and_its_return_as_well(site: Watched) -> None:
+def test_a_killed_server_is_told_of_and_its_return_as_well(site: JobObservation) -> None:
     """From the process to the webhook, and back."""
     site.server.kill()
     (alert,) = wait_until(lambda: site.told.of("IsosimTargetDown", "firing")[:1])

@@ -168,12 +168,12 @@ def test_jobs_a_frozen_release_left_are_run_and_its_idempotency_keys_hold(serve:
     assert differences(server, release.questions("/similarity")) == []
 
 
-Work = Callable[..., Process]
+PendingText = Callable[..., Process]
 
 
 @pytest.mark.parametrize("old", ["API", "worker"])
 def test_an_api_and_a_worker_of_two_releases_share_a_store_and_a_queue(
-    serve: Serve, worker: Work, redis_server: RedisServer, release: Release, old: str
+    serve: Serve, worker: PendingText, redis_server: RedisServer, release: Release, old: str
 ) -> None:
     settings = release.settings | {"redis_url": redis_server.url}
     code = {"API": {}, "worker": {}, old: {"release": release.code}}

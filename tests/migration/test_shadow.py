@@ -18,17 +18,17 @@ import numpy as np
 from service.adapters.domains.migrations import MigrationStore
 from service.adapters.encoder.store import EncoderArtifact
 from service.core.encoding.batching import BatchingPlan
-from service.core.encoding.embedding import Embedded, Embedder, MemoryCache
-from service.core.encoding.packing import Work
+from service.core.encoding.embedding import Embedder, Embeddings, MemoryCache
+from service.core.encoding.packing import PendingText
 from service.core.encoding.spec import EncoderSpec
 from service.core.encoding.texts import Text, VectorCodec
 from service.core.errors import NotFound
 from service.core.scoring.calibration import Calibration, DomainModel, DomainRef
 from service.core.scoring.migration import Migration
-from service.core.scoring.registry import Named, Registry
+from service.core.scoring.registry import DomainAliases, Registry
 from service.core.scoring.similarity import score
 from service.migration.comparison import Batch
-from service.migration.encoders import Serving, Servings
+from service.migration.encoders import Encoders, LoadedEncoder
 from service.migration.shadow import MOST_PAIRS, WAITING, Asked, Shadow
 from tests.core.encoding.fake_encoder import DIM, FakeEncoder, letters
 from tests.core.scoring.references import REFERENCE
@@ -46,8 +46,8 @@ class Versions:
     def changes(self, resident: Mapping[str, frozenset[int]]) -> set[str]:
         return set(resident)
 
-    def named(self, domain: str) -> Named:
-        return Named(None if self.gone else self.version, None)
+    def named(self, domain: str) -> DomainAliases:
+        return DomainAliases(None if self.gone else self.version, None)
 
     def exists(self, domain: str) -> bool:
         return not self.gone
@@ -76,7 +76,7 @@ class Tally:
 @dataclass
 class Scene:
     shadow: Shadow
-    servings: Servings
+    encoders: Encoders
     tally: Tally
     old: FakeEncoder
     new: FakeEncoder  # as the shadow reaches it
@@ -84,11 +84,11 @@ class Scene:
 
     async def answered(self, texts: list[str], ref: DomainRef = DomainRef("news")) -> None:  # noqa: B008 - frozen
         """A request for the scores of neighbours, by the old champion unless another version is named."""
-        calibration = await self.servings.resolve(ref)
-        embedded = await self.servings.of(calibration).embedder.embed([Text("o:" + text) for text in texts])
-        left, right = embedded.rows[::2], embedded.rows[1::2]
-        found = score(calibration, embedded.texts, embedded.vectors, left, right)
-        self.shadow.offer(calibration, embedded, left, right, found)
+        calibration = await self.encoders.resolve(ref)
+        embeddings = await self.encoders.of(calibration).embedder.embed([Text("o:" + text) for text in texts])
+        left, right = embeddings.rows[::2], embeddings.rows[1::2]
+        found = score(calibration, embeddings.texts, embeddings.vectors, left, right)
+        self.shadow.offer(calibration, embeddings, left, right, found)
 
     async def until(self, done: Any) -> None:
         async with asyncio.timeout(20):
@@ -101,23 +101,23 @@ async def scene(folder: Path, shadow: float = 1.0, chance: Any = lambda: 0.0) ->
     store, tally = MigrationStore(folder), Tally()
     store.set("news", Migration(OLD.digest, "old", NEW.digest, "new", shadow=shadow), expected=None)
     nobody: Any = SimpleNamespace(observe_champion=lambda _: None, forget_champion=lambda _: None)
-    servings, encoders = Servings(store, nobody), [FakeEncoder(), FakeEncoder()]
+    encoders, fakes = Encoders(store, nobody), [FakeEncoder(), FakeEncoder()]
     plan = BatchingPlan(max_batch_tokens=1000, max_queued_texts=1000, max_wait=60)
     with contextlib.ExitStack() as stack:
         sources = [Versions(spec.digest, version) for version, spec in enumerate((OLD, NEW), 1)]
-        for spec, encoder, source in zip((OLD, NEW), encoders, sources, strict=True):
+        for spec, encoder, source in zip((OLD, NEW), fakes, sources, strict=True):
             made = embedder(spec, encoder, plan)
             stack.enter_context(made)
             tokenizer: Any = letters
-            serving = Serving(
+            serving = LoadedEncoder(
                 EncoderArtifact(spec.weights, spec, folder), tokenizer, made, Registry(source, spec.digest)
             )
-            servings.add(serving)
-        quiet = stack.enter_context(embedder(NEW, encoders[1], replace(plan, background=True)))
-        await servings.refresh_migrations()
-        found = Shadow(servings, quiet, tally, chance)
+            encoders.add(serving)
+        background = stack.enter_context(embedder(NEW, fakes[1], replace(plan, background=True)))
+        await encoders.refresh_migrations()
+        found = Shadow(encoders, background, tally, chance)
         async with found.running():
-            yield Scene(found, servings, tally, *encoders, sources[1])
+            yield Scene(found, encoders, tally, *fakes, sources[1])
 
 
 def embedder(spec: EncoderSpec, encoder: FakeEncoder, plan: BatchingPlan) -> Embedder:
@@ -165,11 +165,13 @@ def test_it_waits_for_a_moment_without_requests_and_gives_up_after_a_while(tmp_p
             await now.until(lambda: now.tally.scored)
             now.old.free.clear()
             waiting = asyncio.create_task(now.answered(["gh", "ij"]))  # a request that is being computed
-            await now.until(lambda: now.servings.queued)
-            calibration = await now.servings.resolve(DomainRef("news"))
-            embedded = await now.servings.all[1].embedder.embed([Text("o:kl"), Text("o:mn")])
+            await now.until(lambda: now.encoders.queued)
+            calibration = await now.encoders.resolve(DomainRef("news"))
+            embeddings = await now.encoders.all[1].embedder.embed([Text("o:kl"), Text("o:mn")])
             rows = np.array([0]), np.array([1])
-            now.shadow.offer(calibration, embedded, *rows, score(calibration, embedded.texts, embedded.vectors, *rows))
+            now.shadow.offer(
+                calibration, embeddings, *rows, score(calibration, embeddings.texts, embeddings.vectors, *rows)
+            )
             await now.until(lambda: now.tally.dropped["busy"])
             await now.until(lambda: not any(type(one) is Asked for one in gc.get_objects()))
             assert "n:kl" not in now.new.seen
@@ -196,7 +198,7 @@ def test_pairs_that_either_encoder_cannot_read_are_not_compared(tmp_path: Path) 
 def kept(before: list[Any]) -> list[Any]:
     """What holds texts in this process, less what tests before this one left `before`."""
     known = {id(one) for one in before}
-    return [one for one in gc.get_objects() if type(one) in (Asked, Work, Embedded) and id(one) not in known]
+    return [one for one in gc.get_objects() if type(one) in (Asked, PendingText, Embeddings) and id(one) not in known]
 
 
 def test_no_text_is_kept_once_it_is_scored(tmp_path: Path) -> None:
@@ -216,20 +218,20 @@ def test_what_waits_when_a_migration_ends_is_forgotten_and_the_next_one_begins_a
 
     async def ended() -> None:
         async with scene(tmp_path) as now:
-            store, started = now.servings.store, now.servings.migrations["news"]
+            store, started = now.encoders.store, now.encoders.migrations["news"]
             now.new.free.clear()
             await now.answered(["ab", "cd"])
             await now.until(now.new.busy.is_set)
             for pair in (["ef", "gh"], ["ij", "kl"]):
                 await now.answered(pair)
             store.set("news", None, expected=started)
-            await now.servings.refresh_migrations()
+            await now.encoders.refresh_migrations()
             now.new.free.set()
             await now.until(lambda: not kept(before))
             assert sorted(now.new.seen) == ["n:ab", "n:cd"]
             assert (now.tally.scored, now.tally.dropped) == ([], {})
             store.set("news", started, expected=None)
-            await now.servings.refresh_migrations()
+            await now.encoders.refresh_migrations()
             assert now.shadow.measure("news", (1, 2)) is None
             await now.answered(["mn", "op"])
             await now.until(lambda: now.tally.scored)
@@ -280,8 +282,8 @@ def test_only_champions_are_compared_and_another_one_begins_anew(tmp_path: Path)
             assert first is not None
             assert first.pairs == 1
             now.versions.version = 3
-            assert now.servings.next is not None
-            await now.servings.next.registry.refresh()
+            assert now.encoders.next is not None
+            await now.encoders.next.registry.refresh()
             await now.answered(["ab", "cd", "ef", "gh"])
             await now.until(lambda: len(now.tally.scored) == 2)
             assert now.shadow.measure("news", (1, 2)) is None
@@ -298,9 +300,9 @@ def test_its_threads_have_what_others_leave(tmp_path: Path) -> None:
             await now.answered(["ab", "cd"])
             await now.until(lambda: now.tally.scored)
             threads = [thread.native_id or 0 for thread in threading.enumerate()]
-            quiet = [one for one in threads if os.getpriority(os.PRIO_PROCESS, one) == 19]
-            assert len(quiet) == 2  # the tokenizer's and the encoder's
-            assert {os.sched_getscheduler(one) for one in quiet} == {os.SCHED_IDLE}
+            background = [one for one in threads if os.getpriority(os.PRIO_PROCESS, one) == 19]
+            assert len(background) == 2  # the tokenizer's and the encoder's
+            assert {os.sched_getscheduler(one) for one in background} == {os.SCHED_IDLE}
             assert os.getpriority(os.PRIO_PROCESS, 0) < 19
             assert os.sched_getscheduler(0) == os.SCHED_OTHER
 

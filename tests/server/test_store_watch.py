@@ -39,7 +39,7 @@ def test_new_champions_are_seen_while_jobs_cannot_be_handed_over(tmp_path: Path)
         jobs, runner, champions = JobStore(tmp_path), HungRunner(), Champions()
         settings = SimpleNamespace(poll_seconds=0.01, keep_interrupted=60, keep_jobs=10)
         service: Any = SimpleNamespace(
-            jobs=jobs, runner=runner, servings=champions, settings=settings, metrics=Metrics()
+            jobs=jobs, runner=runner, encoders=champions, settings=settings, metrics=Metrics()
         )
         watching = asyncio.create_task(watch(service, JobCensus(jobs)))
         async with asyncio.timeout(10):

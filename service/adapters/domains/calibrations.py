@@ -9,7 +9,7 @@ from service.adapters.domains.store import DomainStore
 from service.adapters.encoder.onnx_engine import OnnxCalibrator
 from service.core.errors import EncoderMismatch
 from service.core.scoring.calibration import Calibration
-from service.core.scoring.registry import Named
+from service.core.scoring.registry import DomainAliases
 
 OVERHEAD = 100_000  # bytes of objects beside the arrays: measured 10,000 (identity) to 140,000 (loadtest/domains.py)
 
@@ -22,9 +22,9 @@ class StoredCalibrations:
     def changes(self, resident: Mapping[str, frozenset[int]]) -> set[str]:
         return self.watch.changes(resident)
 
-    def named(self, domain: str) -> Named:
+    def named(self, domain: str) -> DomainAliases:
         aliases = self.store.aliases(domain, self.encoder_digest)
-        return Named(aliases.champion, aliases.previous)
+        return DomainAliases(aliases.champion, aliases.previous)
 
     def exists(self, domain: str) -> bool:
         return bool(self.store.versions(domain))

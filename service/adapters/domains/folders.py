@@ -32,14 +32,14 @@ ANNOUNCED = 300.0  # s that an announcement stays: readers list them all, and a 
 
 
 @dataclass(frozen=True)
-class Aliased:
+class AliasSnapshot:
     """A domain's aliases as they were read, and what tells whether they are still the same."""
 
     content: bytes | None  # None: there are none
     tag: str | None = None
 
 
-class Shelf(Protocol):
+class VersionStorage(Protocol):
     """Where a store keeps its domains: versions that never change, and aliases that are replaced whole.
 
     Names are checked by whoever calls. What is not there is a FileNotFoundError, what cannot be reached an OSError.
@@ -93,13 +93,13 @@ class Shelf(Protocol):
         """Bytes of a version's files."""
         ...
 
-    def aliases(self, domain: str) -> Aliased: ...
+    def aliases(self, domain: str) -> AliasSnapshot: ...
 
-    def changing(self, domain: str) -> contextlib.AbstractContextManager[Aliased]:
+    def changing(self, domain: str) -> contextlib.AbstractContextManager[AliasSnapshot]:
         """The aliases, for whoever is about to replace them."""
         ...
 
-    def replace(self, domain: str, before: Aliased, content: bytes) -> None:
+    def replace(self, domain: str, before: AliasSnapshot, content: bytes) -> None:
         """Raises Conflict where somebody replaced them since they were read."""
         ...
 
@@ -132,7 +132,7 @@ class Shelf(Protocol):
         ...
 
 
-class FolderShelf:
+class FolderStorage:
     """On a local or shared volume."""
 
     exclusive = True
@@ -210,19 +210,19 @@ class FolderShelf:
     def size(self, domain: str, version: int) -> int:
         return size_of(self._folder(domain, version))
 
-    def aliases(self, domain: str) -> Aliased:
+    def aliases(self, domain: str) -> AliasSnapshot:
         try:
-            return Aliased((self.root / domain / ALIASES).read_bytes())
+            return AliasSnapshot((self.root / domain / ALIASES).read_bytes())
         except FileNotFoundError:
             self._check_there()
-            return Aliased(None)
+            return AliasSnapshot(None)
 
     @contextmanager
-    def changing(self, domain: str) -> Iterator[Aliased]:
+    def changing(self, domain: str) -> Iterator[AliasSnapshot]:
         with locked(self.root / domain / ".lock"):
             yield self.aliases(domain)
 
-    def replace(self, domain: str, before: Aliased, content: bytes) -> None:
+    def replace(self, domain: str, before: AliasSnapshot, content: bytes) -> None:
         write_atomically(self.root / domain / ALIASES, content)
 
     def announce(self, domain: str) -> None:

@@ -24,7 +24,7 @@ from typing import Any
 
 import orjson
 
-from service.adapters.domains.folders import Aliased
+from service.adapters.domains.folders import AliasSnapshot
 from service.adapters.storage.artifacts import MANIFEST, Garbage, manifest_bytes, parsed_manifest, sha256
 from service.adapters.storage.object_storage import Changed, Entry, ObjectStorage
 from service.core.errors import Conflict, CorruptArtifact
@@ -35,7 +35,7 @@ ANNOUNCED = 3600.0  # s after which everybody has seen a change, by an announcem
 SIDE_BY_SIDE = 8  # files of a version on their way at a time
 
 
-class ObjectShelf:
+class BucketStorage:
     """In a bucket; every worker and API process may be on a machine of its own."""
 
     exclusive = False
@@ -124,17 +124,17 @@ class ObjectShelf:
     def size(self, domain: str, version: int) -> int:
         return sum(entry.size for entry in self.storage.list(self._files(domain, self.manifest(domain, version))))
 
-    def aliases(self, domain: str) -> Aliased:
+    def aliases(self, domain: str) -> AliasSnapshot:
         try:
-            return Aliased(*self.storage.read(ALIASES + domain))
+            return AliasSnapshot(*self.storage.read(ALIASES + domain))
         except FileNotFoundError:
-            return Aliased(None)
+            return AliasSnapshot(None)
 
     @contextmanager
-    def changing(self, domain: str) -> Iterator[Aliased]:
+    def changing(self, domain: str) -> Iterator[AliasSnapshot]:
         yield self.aliases(domain)
 
-    def replace(self, domain: str, before: Aliased, content: bytes) -> None:
+    def replace(self, domain: str, before: AliasSnapshot, content: bytes) -> None:
         marked = orjson.dumps({**orjson.loads(content), "change": uuid.uuid4().hex})  # no two writers' are equal
         try:
             self.storage.write(ALIASES + domain, marked, over=before.tag, new=before.tag is None)

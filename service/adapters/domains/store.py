@@ -19,8 +19,8 @@ import numpy.typing as npt
 import safetensors.numpy
 from safetensors import SafetensorError
 
-from service.adapters.domains.folders import Aliased, FolderShelf, Shelf
-from service.adapters.domains.objects import ObjectShelf
+from service.adapters.domains.folders import AliasSnapshot, FolderStorage, VersionStorage
+from service.adapters.domains.objects import BucketStorage
 from service.adapters.storage.artifacts import json_bytes, parsed, superfluous, verified, write_json
 from service.adapters.storage.object_storage import opened, remote
 from service.core.arrays import Weights
@@ -111,16 +111,16 @@ class DomainStore:
 
     def __init__(self, root: Path) -> None:
         self.root = root / "domains"
-        self.shelf: Shelf = ObjectShelf(opened(root)) if remote(root) else FolderShelf(self.root)
+        self.storage: VersionStorage = BucketStorage(opened(root)) if remote(root) else FolderStorage(self.root)
 
     @property
     def distant(self) -> bool:
         """Whether every look at it is a request over the network."""
-        return not self.shelf.exclusive
+        return not self.storage.exclusive
 
     def prepare(self) -> None:
         """Makes the folder; from then on its absence means that the volume is away."""
-        self.shelf.prepare()
+        self.storage.prepare()
 
     def checked(self, domain: str) -> str:
         """No path and no key is ever made of a name that was not checked.
@@ -140,11 +140,11 @@ class DomainStore:
         self, after: str = "", contains: str = "", wanted: Callable[[str], bool] = lambda _: True
     ) -> Iterator[str]:
         """The same one by one, sorted, after a name; the store is asked about those wanted, when they are asked for."""
-        return self.shelf.names(after, contains, lambda name: NAME.fullmatch(name) is not None and wanted(name))
+        return self.storage.names(after, contains, lambda name: NAME.fullmatch(name) is not None and wanted(name))
 
     def announced(self) -> Iterable[str]:
         """Announcements of changes, `<ns>-<domain>`, that readers may not have seen (see `ChangeWatch`)."""
-        return self.shelf.announced()
+        return self.storage.announced()
 
     def stamps(self, domains: Mapping[str, frozenset[int]]) -> dict[str, Hashable]:
         """For each domain a value that differs after its aliases were replaced or one of these versions was deleted.
@@ -152,15 +152,15 @@ class DomainStore:
         Raises:
             OSError: the volume is away; it must not look as if every domain had been deleted.
         """
-        return self.shelf.stamps({self.checked(domain): versions for domain, versions in domains.items()})
+        return self.storage.stamps({self.checked(domain): versions for domain, versions in domains.items()})
 
     def missing(self, domain: str, versions: Iterable[int]) -> set[int]:
         """Those of the versions that were deleted. Raises OSError where the volume is away."""
-        return self.shelf.missing(self.checked(domain), versions)
+        return self.storage.missing(self.checked(domain), versions)
 
     def versions(self, domain: str) -> list[int]:
         """Existing versions, rising."""
-        return self.shelf.versions(self.checked(domain))
+        return self.storage.versions(self.checked(domain))
 
     def manifest(self, domain: str, version: int) -> dict[str, Any]:
         """A version's facts.
@@ -170,9 +170,9 @@ class DomainStore:
             CorruptArtifact: what is there is another version's, or not understood.
             Unavailable: a newer release wrote it.
         """
-        where = self.shelf.where(self.checked(domain), version)
+        where = self.storage.where(self.checked(domain), version)
         try:
-            manifest = self.shelf.manifest(domain, version)
+            manifest = self.storage.manifest(domain, version)
         except FileNotFoundError:
             raise NotFound(f"domain {domain!r} has no version {version}; it has {self.versions(domain)}") from None
         encoder = manifest.get("encoder")
@@ -200,7 +200,9 @@ class DomainStore:
     def report(self, domain: str, version: int) -> dict[str, Any]:
         self.manifest(domain, version)
         try:
-            return parsed(self.shelf.read(domain, version, REPORT), f"{REPORT} of {self.shelf.where(domain, version)}")
+            return parsed(
+                self.storage.read(domain, version, REPORT), f"{REPORT} of {self.storage.where(domain, version)}"
+            )
         except FileNotFoundError:  # deleted meanwhile
             raise NotFound(f"domain {domain!r} has no version {version}") from None
 
@@ -208,7 +210,7 @@ class DomainStore:
         """Raises NotFound, or CorruptArtifact with the name of the file that does not match."""
         manifest = self.manifest(domain, version)
         try:
-            with self.shelf.files(domain, version, manifest) as folder:
+            with self.storage.files(domain, version, manifest) as folder:
                 return read_version(folder)
         except (FileNotFoundError, CorruptArtifact):
             self.manifest(domain, version)  # NotFound where it was deleted meanwhile
@@ -232,7 +234,7 @@ class DomainStore:
         Raises:
             Conflict: the domain was deleted since then.
         """
-        with self.shelf.building(self.checked(domain)) as folder:
+        with self.storage.building(self.checked(domain)) as folder:
             if weights is not None:
                 (folder / WEIGHTS).write_bytes(safetensors.numpy.save(weights))  # its own writer raises no OSError
             for name, arrays in model.arrays().items():
@@ -241,21 +243,21 @@ class DomainStore:
             created = datetime.now(UTC).isoformat()
             facts = {**manifest, "format": FORMAT, "domain": domain, "created": created}
             if generation is None:
-                return self.shelf.publish(domain, folder, facts)
-            with self.shelf.changing(domain):  # no deletion in a folder until it is published
+                return self.storage.publish(domain, folder, facts)
+            with self.storage.changing(domain):  # no deletion in a folder until it is published
                 self.check_generation(domain, generation)
-                version = self.shelf.publish(domain, folder, facts)
-            if not self.shelf.exclusive:  # a deletion replaced the aliases before it listed the versions to delete
+                version = self.storage.publish(domain, folder, facts)
+            if not self.storage.exclusive:  # a deletion replaced the aliases before it listed the versions to delete
                 try:
                     self.check_generation(domain, generation)
                 except Conflict:
-                    self.shelf.bury(domain, version)
+                    self.storage.bury(domain, version)
                     raise
             return version
 
     def generation(self, domain: str) -> int:
         """Counts how often the domain was deleted."""
-        found: int = self._aliases(domain, self.shelf.aliases(self.checked(domain))).get("generation", 0)
+        found: int = self._aliases(domain, self.storage.aliases(self.checked(domain))).get("generation", 0)
         return found
 
     def check_generation(self, domain: str, generation: int) -> None:
@@ -263,10 +265,10 @@ class DomainStore:
         if self.generation(domain) != generation:
             raise Conflict(f"domain {domain!r} was deleted after this calibration began")
 
-    def _aliases(self, domain: str, found: Aliased) -> dict[str, Any]:
+    def _aliases(self, domain: str, found: AliasSnapshot) -> dict[str, Any]:
         if found.content is None:
             return {"revision": 0, "encoders": {}}
-        name = f"aliases.json of {self.shelf.where(domain)}"
+        name = f"aliases.json of {self.storage.where(domain)}"
         try:
             stored = parsed(found.content, name)
         except CorruptArtifact as error:
@@ -279,7 +281,7 @@ class DomainStore:
         return stored
 
     def aliases(self, domain: str, encoder: str) -> Aliases:
-        return aliases_in(self._aliases(domain, self.shelf.aliases(self.checked(domain))), encoder)
+        return aliases_in(self._aliases(domain, self.storage.aliases(self.checked(domain))), encoder)
 
     def promote(
         self, domain: str, encoder: str, version: int, *, expected: Aliases, repeatable: bool = False
@@ -317,7 +319,7 @@ class DomainStore:
             raise
 
     def _set(self, domain: str, encoder: str, wanted: Aliases) -> Aliases:
-        with self.shelf.changing(self.checked(domain)) as before:
+        with self.storage.changing(self.checked(domain)) as before:
             stored = self._aliases(domain, before)
             if stored["revision"] != wanted.revision:
                 raise Conflict(f"the aliases of {domain!r} changed meanwhile; look and try again")
@@ -340,18 +342,18 @@ class DomainStore:
 
     def named(self, domain: str) -> set[int]:
         """Versions that are champion or previous for any encoder."""
-        return named_in(self._aliases(domain, self.shelf.aliases(self.checked(domain))))
+        return named_in(self._aliases(domain, self.storage.aliases(self.checked(domain))))
 
     def deleted(self, domain: str, version: int) -> bool:
         """Whether this number was given to a version that is gone; in a bucket a deletion that was cut off goes on."""
-        if version in self._aliases(domain, self.shelf.aliases(self.checked(domain))).get("deleted", ()):
-            self.shelf.bury(domain, version)
-        return version not in self.versions(domain) and version <= self.shelf.highest(domain)
+        if version in self._aliases(domain, self.storage.aliases(self.checked(domain))).get("deleted", ()):
+            self.storage.bury(domain, version)
+        return version not in self.versions(domain) and version <= self.storage.highest(domain)
 
     def delete(self, domain: str, version: int) -> None:
         """Also one whose manifest is damaged. Raises NotFound; Conflict for a version that an alias names."""
         self._check_there(domain, version)
-        with self.shelf.changing(domain) as before:
+        with self.storage.changing(domain) as before:
             self._check_there(domain, version)
             stored = self._aliases(domain, before)
             if version in named_in(stored):
@@ -368,24 +370,24 @@ class DomainStore:
 
         spare: versions that somebody else needs.
         """
-        self.shelf.sweep(self.checked(domain))
-        with self.shelf.changing(domain) as before:
+        self.storage.sweep(self.checked(domain))
+        with self.storage.changing(domain) as before:
             stored = self._aliases(domain, before)
             old = superfluous(self.versions(domain), keep, {*spare, *named_in(stored)})
             if old:
                 self._bury(domain, old, before, stored)
         return old
 
-    def _bury(self, domain: str, versions: list[int], before: Aliased, stored: dict[str, Any]) -> None:
+    def _bury(self, domain: str, versions: list[int], before: AliasSnapshot, stored: dict[str, Any]) -> None:
         """Deletes versions, and replaces the aliases so that every reader looks at the domain again.
 
         Without a lock a deletion and a promotion meet at the aliases: one of the two replaces them, and the deletion
         does so first. Under a lock the files go first: a full disk has room for new aliases only then.
         """
         stored["revision"] += 1
-        if self.shelf.exclusive:
+        if self.storage.exclusive:
             for version in versions:
-                self.shelf.bury(domain, version)
+                self.storage.bury(domain, version)
             try:
                 self._replace(domain, before, stored)
             except OSError as error:  # what was asked for is done
@@ -395,19 +397,19 @@ class DomainStore:
         stored["deleted"] = sorted({*versions, *there.intersection(stored.get("deleted", ()))})
         self._replace(domain, before, stored)
         for version in versions:
-            self.shelf.bury(domain, version)
+            self.storage.bury(domain, version)
 
-    def _replace(self, domain: str, before: Aliased, stored: Mapping[str, Any]) -> None:
+    def _replace(self, domain: str, before: AliasSnapshot, stored: Mapping[str, Any]) -> None:
         """Replaces the aliases and announces it; without the announcement readers find it with their next full look."""
-        self.shelf.replace(domain, before, json_bytes(stored))
+        self.storage.replace(domain, before, json_bytes(stored))
         try:
-            self.shelf.announce(domain)
+            self.storage.announce(domain)
         except OSError as error:
             log.warning("the change of %s was not announced: %s", domain, error)
 
     def was_there(self, domain: str) -> bool:
         """Whether the domain has or ever had a version or aliases."""
-        return self.shelf.highest(self.checked(domain)) > 0 or self.shelf.aliases(domain).content is not None
+        return self.storage.highest(self.checked(domain)) > 0 or self.storage.aliases(domain).content is not None
 
     def remove(self, domain: str) -> None:
         """Deletes a domain with all its versions; may be repeated. Also where its files are damaged.
@@ -428,23 +430,23 @@ class DomainStore:
                 return
 
     def _remove(self, domain: str) -> None:
-        with self.shelf.changing(self.checked(domain)) as before:
+        with self.storage.changing(self.checked(domain)) as before:
             try:
                 stored = self._aliases(domain, before)
             except CorruptArtifact:
                 stored = {"revision": 0, "generation": int(time.time())}  # more than any count of deletions
             versions = self.versions(domain)
-            if self.shelf.exclusive:  # the files first, as in `_bury`
+            if self.storage.exclusive:  # the files first, as in `_bury`
                 for version in versions:
-                    self.shelf.bury(domain, version)
+                    self.storage.bury(domain, version)
             revision, generation = stored["revision"] + 1, stored.get("generation", 0) + 1
             tombstone: dict[str, Any] = {"revision": revision, "generation": generation, "encoders": {}}
-            if versions and not self.shelf.exclusive:  # until they are buried nobody may promote them, as in `_bury`
+            if versions and not self.storage.exclusive:  # until they are buried nobody may promote them, as in `_bury`
                 tombstone["deleted"] = versions
             self._replace(domain, before, tombstone)
-        if not self.shelf.exclusive:
+        if not self.storage.exclusive:
             for version in self.versions(domain):
-                self.shelf.bury(domain, version)
+                self.storage.bury(domain, version)
 
 
 def aliases_in(stored: Mapping[str, Any], encoder: str) -> Aliases:

@@ -85,19 +85,19 @@ def plan_execution(
     max_batch_texts: int,
     max_queued_texts: int,
     max_wait: float,
-    alone: bool,
+    exclusive: bool,
 ) -> Execution:
     """Fills in what is 0. On a processor a run a core: one thread each needs no barriers (loadtest/README.md)."""
     gpu = on_gpu(providers)
     runs = runs or (1 if gpu else min(cores, MOST_RUNS))
-    alone = alone and not gpu and runs > 1
+    exclusive = exclusive and not gpu and runs > 1
     plan = BatchingPlan(
         runs=runs,
         ahead=1 if gpu else 0,
-        alone=alone,
+        exclusive=exclusive,
         max_batch_tokens=max_batch_tokens or (GPU_TOKENS if gpu else CPU_TOKENS),
         max_batch_texts=max_batch_texts or (256 if gpu else 64),
         max_queued_texts=max_queued_texts,
         max_wait=max_wait,
     )
-    return Execution(threads or max(1, cores // runs), cores if alone else 0, plan)
+    return Execution(threads or max(1, cores // runs), cores if exclusive else 0, plan)

@@ -153,14 +153,14 @@ class OnnxEncoder:
             feeds["token_type_ids"] = np.zeros_like(padded)
         return feeds
 
-    def run(self, prepared: Feeds, *, alone: bool = False) -> Vectors:
+    def run(self, prepared: Feeds, *, exclusive: bool = False) -> Vectors:
         """Prepared arrays -> (N, D) float32. Safe from several threads; `alone`: nothing else runs.
 
         Raises:
             BackendFailure: the run failed, or gave a number that is none.
         """
         try:
-            session = self.wide if alone else self.session
+            session = self.wide if exclusive else self.session
             (pooled,) = run_bound(session, prepared) if self.bound else session.run(["pooled"], prepared)
         except RUN_ERRORS as error:
             count, length = prepared["input_ids"].shape

@@ -62,7 +62,7 @@ class JobStore:
 
     def __init__(self, root: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self.root, self.clock = root / "jobs", clock
-        self.claims = Claims(self.root, RECORD)
+        self.idempotency_keys = IdempotencyKeys(self.root, RECORD)
         self._seen: dict[str, tuple[float, float]] = {}  # of running jobs: the last heartbeat, and when it was new
         self._waiting: dict[str, tuple[float, float]] = {}  # of interrupted jobs: `waited` at the last look, and when
 
@@ -99,13 +99,13 @@ class JobStore:
             write_json(folder / RECORD, to_facts(job))
             spool.move_to(folder / INPUT)
             if idempotency_key is not None:
-                self.claims.write(folder, job.id, fingerprint)
+                self.idempotency_keys.write(folder, job.id, fingerprint)
             self._publish(folder, job.id)
         if idempotency_key is None:
             return job
         holder = ""
         try:
-            while (holder := self.claims.take(idempotency_key, job.id, fingerprint)) != job.id:
+            while (holder := self.idempotency_keys.take(idempotency_key, job.id, fingerprint)) != job.id:
                 with contextlib.suppress(NotFound):  # forgotten at this moment: the key is free now
                     return self.read(holder)
             return job
@@ -299,7 +299,7 @@ class JobStore:
             if self._record(job_id).attempt:
                 return False
             self._remove(job_id)
-        self.claims.drop()
+        self.idempotency_keys.drop()
         return True
 
     def _remove(self, job_id: str) -> None:
@@ -387,7 +387,7 @@ class JobStore:
         for job_id in old:
             self._remove(job_id)
         if old:
-            self.claims.drop()
+            self.idempotency_keys.drop()
         self.sweep()
 
 
@@ -399,7 +399,7 @@ def interrupted(job: Job, why: str | None = None) -> Job:
 CLAIM, LOCK = "claim", ".lock"
 
 
-class Claims:
+class IdempotencyKeys:
     """Of all jobs below `root`; `record` is the file that each of them has."""
 
     def __init__(self, root: Path, record: str) -> None:

@@ -26,7 +26,7 @@ from service.api.trace import Trace
 from service.core.errors import Conflict, InvalidInput, Overloaded, TooLarge, Unavailable, UnsupportedMedia
 from service.core.jobs.job import Job, JobRequest, Status
 from service.core.scoring.calibration import DomainRef
-from service.migration.encoders import Serving
+from service.migration.encoders import LoadedEncoder
 from service.observability.tracing import posting
 
 router = APIRouter(prefix="/calibrate", tags=["calibration"])
@@ -97,7 +97,7 @@ async def calibrate(
         else:
             check_no_query(request)
             options, intake = await asyncio.to_thread(take_json, await read_json_body(request), spool, limits, trace)
-        artifact = meant(service, options.domain, options.encoder).encoder
+        artifact = target_encoder(service, options.domain, options.encoder).encoder
         notices = intake.check_enough(options.method, artifact.spec.dim)
         wanted = JobRequest(
             domain=options.domain,
@@ -263,13 +263,13 @@ def check_domain(domain: str, trace: Trace) -> None:
 def intake_limits(service: Service) -> Limits:
     """Before it is known which encoder the text is for: the larger vectors need more of it."""
     settings = service.settings
-    dim = max(serving.encoder.spec.dim for serving in service.servings.all)
+    dim = max(loaded_encoder.encoder.spec.dim for loaded_encoder in service.encoders.all)
     return Limits(settings.max_calibration_sentences, settings.max_characters, dim)
 
 
-def meant(service: Service, domain: str, encoder: str) -> Serving:
+def target_encoder(service: Service, domain: str, encoder: str) -> LoadedEncoder:
     """The encoder that a calibration is for. Raises EncoderMismatch; Conflict where there is no next one."""
-    return service.servings.following() if encoder == "next" else service.servings.answering(domain)
+    return service.encoders.following() if encoder == "next" else service.encoders.active_encoder(domain)
 
 
 async def read_json_body(request: Request) -> bytes:
@@ -312,7 +312,7 @@ def owned(trace: Trace, idempotency_key: str) -> str:
 
 def accepted_before(service: Service, trace: Trace, idempotency_key: str | None) -> bool:
     """Whether a request with this key of the caller's has made a job."""
-    return idempotency_key is not None and service.jobs.claims.taken(owned(trace, idempotency_key))
+    return idempotency_key is not None and service.jobs.idempotency_keys.taken(owned(trace, idempotency_key))
 
 
 async def hand_over(service: Service, job: Job, *, new: bool) -> None:

@@ -115,16 +115,16 @@ async def compute(
 ) -> dict[str, tuple[tensors.Datatype, npt.NDArray[np.floating]]]:
     """Raises InvalidInput where the inputs are not those of the model."""
     if texts.keys() == {"text"}:
-        embedded = await embed(service, trace, model.calibration, texts["text"])
-        return {"embedding": ("FP32", await vectors(service, trace, model.calibration, model.space, embedded))}
+        embeddings = await embed(service, trace, model.calibration, texts["text"])
+        return {"embedding": ("FP32", await vectors(service, trace, model.calibration, model.space, embeddings))}
     if texts.keys() != {"text_1", "text_2"}:
         raise InvalidInput(f"inputs {', '.join(texts)[: tensors.SHOWN] or 'none'}: give text, or text_1 and text_2")
     left, right = texts["text_1"], texts["text_2"]
     if len(left) != len(right):
         raise InvalidInput(f"text_1 has {len(left)} texts, text_2 {len(right)}; a pair needs one of each")
-    embedded = await embed(service, trace, model.calibration, [*left, *right])
+    embeddings = await embed(service, trace, model.calibration, [*left, *right])
     half = len(left)
-    found = await scores(service, trace, model.calibration, embedded, slice(0, half), slice(half, None))
+    found = await scores(service, trace, model.calibration, embeddings, slice(0, half), slice(half, None))
     outputs: dict[str, tuple[tensors.Datatype, npt.NDArray[np.floating]]] = {
         "similarity": ("FP32", found.cosine if model.space == "raw" else found.similarity),
         "cosine": ("FP32", found.cosine),
@@ -137,7 +137,7 @@ async def compute(
 @router.get("/models/{model:path}/versions/{version}", dependencies=READ, responses=documented(*MODEL_STATUSES))
 async def version_metadata(found: VersionDep, service: ServiceDep) -> dict[str, Any]:
     """The tensors of a version."""
-    dim = service.servings.of(found.calibration).encoder.spec.dim
+    dim = service.encoders.of(found.calibration).encoder.spec.dim
     optional = {"parameters": {"optional": True}}
     outputs: list[dict[str, Any]] = [
         {"name": "embedding", "datatype": "FP32", "shape": [-1, dim]},

@@ -103,6 +103,6 @@ def side_by_side(service: Service, look: Callable[[str], T], domains: Sequence[s
 def champion_of(service: Service, domain: str) -> int | None:
     """None also where its files cannot be read: one broken domain hides itself, not the others."""
     try:
-        return service.domains.aliases(domain, service.servings.settled(domain).digest).champion
+        return service.domains.aliases(domain, service.encoders.home_encoder(domain).digest).champion
     except (IsosimError, OSError):
         return None

@@ -26,7 +26,7 @@ from service.core.arrays import Vectors
 from service.core.encoding.texts import Content
 from service.core.errors import InvalidInput, IsosimError
 from service.core.scoring.registry import DEFAULT
-from service.migration.encoders import Serving
+from service.migration.encoders import LoadedEncoder
 
 scoring = APIRouter(tags=["OpenAI"], route_class=ScoringRoute)
 router = APIRouter(tags=["OpenAI"], prefix="/v1/models", dependencies=[needs("read")])
@@ -39,12 +39,12 @@ async def embeddings(body: EmbeddingsRequest, service: ServiceDep, trace: TraceD
     """Unit vectors: calibrated ones of `isosim/<domain>`, the frozen encoder's of `isosim/<domain>:raw`."""
     name_ignored(trace, body)
     model = await models.resolve(service, trace, body.model)
-    serving = service.servings.of(model.calibration)
-    contents = inputs(body.input, service, serving)
-    check_dimensions(body.dimensions, model.space, serving.encoder.spec.dim)
-    embedded = await embed(service, trace, model.calibration, contents)
-    found = await vectors(service, trace, model.calibration, model.space, embedded, dimensions=body.dimensions)
-    answer = {"object": "list", "data": [], "model": body.model, "usage": usage(embedded)}
+    loaded_encoder = service.encoders.of(model.calibration)
+    contents = inputs(body.input, service, loaded_encoder)
+    check_dimensions(body.dimensions, model.space, loaded_encoder.encoder.spec.dim)
+    embeddings = await embed(service, trace, model.calibration, contents)
+    found = await vectors(service, trace, model.calibration, model.space, embeddings, dimensions=body.dimensions)
+    answer = {"object": "list", "data": [], "model": body.model, "usage": usage(embeddings)}
     few = len(found) <= INLINE_ROWS
     return write(answer, found, body) if few else await asyncio.to_thread(write, answer, found, body)
 
@@ -61,7 +61,9 @@ def as_base64(vectors: Vectors) -> list[str]:
     return [base64.b64encode(vector).decode() for vector in vectors.astype("<f4")]
 
 
-def inputs(given: str | list[str] | list[int] | list[list[int]], service: Service, serving: Serving) -> list[Content]:
+def inputs(
+    given: str | list[str] | list[int] | list[list[int]], service: Service, loaded_encoder: LoadedEncoder
+) -> list[Content]:
     """What `input` asks for: texts, or token ids where they are switched on.
 
     Raises:
@@ -83,7 +85,7 @@ def inputs(given: str | list[str] | list[int] | list[list[int]], service: Servic
     check_count(len(rows), "input", service.settings.max_texts)
     for number, row in enumerate(rows):
         check_count(len(row), f"input.{number}", service.settings.max_characters)
-        serving.tokenizer.check(row)
+        loaded_encoder.tokenizer.check(row)
     return [tuple(row) for row in rows]
 
 
@@ -106,7 +108,7 @@ def cards(service: Service, domain: str) -> list[ModelCard]:
     champion = models.champion_of(service, domain)
     if champion is None and domain != DEFAULT:
         return []
-    length = service.servings.settled(domain).encoder.spec.max_length
+    length = service.encoders.home_encoder(domain).encoder.spec.max_length
     made = since(service, domain, champion or 0)
     names = ["isosim"] * (domain == DEFAULT) + [f"isosim/{domain}", f"isosim/{domain}:raw"]
     return [ModelCard(id=name, created=made, max_model_len=length) for name in names]
@@ -140,5 +142,5 @@ async def get_model(model: ModelPath, service: ServiceDep, trace: TraceDep) -> M
     found = await models.resolve(service, trace, model)
     calibration = found.calibration
     since = await asyncio.to_thread(created, service, calibration.domain, calibration.version)
-    length = service.servings.of(calibration).encoder.spec.max_length
+    length = service.encoders.of(calibration).encoder.spec.max_length
     return ModelCard(id=model, created=since, max_model_len=length)

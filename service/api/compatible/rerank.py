@@ -38,8 +38,8 @@ async def rerank(body: Annotated[RerankRequest, Body()], service: ServiceDep, tr
     name_ignored(trace, body)
     model = await model_of(body, service, trace)
     side = side_of(body.truncation_direction)
-    embedded = await embed(service, trace, model.calibration, [body.query, *texts], side=side, truncate=body.truncate)
-    found = await scores(service, trace, model.calibration, embedded, 0, slice(1, None))
+    embeddings = await embed(service, trace, model.calibration, [body.query, *texts], side=side, truncate=body.truncate)
+    found = await scores(service, trace, model.calibration, embeddings, 0, slice(1, None))
     relevance = relevance_of(found, model, raw=body.raw_scores)
     limits = [limit for limit in (body.top_n, body.top_k) if limit is not None]
     blind = np.zeros(len(texts), bool) if found.unreadable is None else found.unreadable
@@ -54,7 +54,7 @@ async def rerank(body: Annotated[RerankRequest, Body()], service: ServiceDep, tr
     documents = [{"document": {"text": text}} if body.return_documents else {} for text in texts]
     results = [{"index": i, "relevance_score": float(relevance[i]), **documents[i]} for i in best]
     identity = {"id": trace.request_id, "model": model.name}
-    return json_response({**identity, "results": results, "usage": usage(embedded)})
+    return json_response({**identity, "results": results, "usage": usage(embeddings)})
 
 
 def candidates(body: RerankRequest, service: Service) -> list[str]:
@@ -95,9 +95,9 @@ async def score(body: ScoreRequest, service: ServiceDep, trace: TraceDep) -> Res
     if len(left) not in (1, len(right)):
         raise fault(InvalidInput, "text_1", f"has {len(left)} texts and text_2 {len(right)}: give one, or as many")
     model = await models.resolve(service, trace, body.model, splits=True)
-    embedded = await embed(service, trace, model.calibration, [*left, *right])
+    embeddings = await embed(service, trace, model.calibration, [*left, *right])
     these = 0 if len(left) == 1 else slice(0, len(left))
-    found = await scores(service, trace, model.calibration, embedded, these, slice(len(left), None))
+    found = await scores(service, trace, model.calibration, embeddings, these, slice(len(left), None))
     values = found.cosine if model.space == "raw" else found.similarity
     answer = {
         "id": f"score-{trace.request_id}",
@@ -105,6 +105,6 @@ async def score(body: ScoreRequest, service: ServiceDep, trace: TraceDep) -> Res
         "created": int(time.time()),
         "model": body.model,
         "data": [{"index": i, "object": "score", "score": float(value)} for i, value in enumerate(values)],
-        "usage": usage(embedded),
+        "usage": usage(embeddings),
     }
     return json_response(answer)

@@ -35,7 +35,7 @@ ONE_AT_A_TIME = asyncio.Semaphore(1)  # tokenizing for show must not take the th
 async def tokenize(body: TokenizeRequest, service: ServiceDep, trace: TraceDep) -> Response:
     """The encoder's tokens of each text, uncut, with the characters they stand for; of a named prompt and the text."""
     texts = listed(body.inputs, "inputs", service)
-    prompt = named_prompt(body.prompt_name, service.servings.first.encoder) or ""
+    prompt = named_prompt(body.prompt_name, service.encoders.first.encoder) or ""
     name_ignored(trace, body)
     if sum(map(len, texts)) > MOST_CHARACTERS:
         raise fault(InvalidInput, "inputs", f"has more than {MOST_CHARACTERS} characters; send fewer at a time")
@@ -47,7 +47,7 @@ async def tokenize(body: TokenizeRequest, service: ServiceDep, trace: TraceDep) 
 
 
 def pieces_of(texts: list[str], service: Service, *, special: bool) -> Response:
-    found = service.servings.first.tokenizer.pieces(texts, special=special)
+    found = service.encoders.first.tokenizer.pieces(texts, special=special)
     return json_response([[piece._asdict() for piece in pieces] for pieces in found])
 
 
@@ -58,14 +58,14 @@ async def decode(body: DecodeRequest, service: ServiceDep, trace: TraceDep) -> R
     rows = id_rows(body.ids)
     name_ignored(trace, body)
     trace.release = await service.limits.admit(trace.grant, len(rows))
-    tokenizer = service.servings.first.tokenizer
+    tokenizer = service.encoders.first.tokenizer
     return json_response(await asyncio.to_thread(tokenizer.decode, rows, skip_special=body.skip_special_tokens))
 
 
 @router.get("/info", dependencies=[needs("read")], responses=documented())
 async def info(service: ServiceDep) -> Info:
     """What is served and how much it takes at once."""
-    settings, first = service.settings, service.servings.first
+    settings, first = service.settings, service.encoders.first
     spec, plan = first.encoder.spec, first.embedder.batcher.plan
     return Info(
         model_id=first.encoder.id,

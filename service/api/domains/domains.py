@@ -62,7 +62,7 @@ def summary(service: Service, domain: str, version: int) -> VersionSummary:
         encoder=manifest["encoder"]["digest"],
         created=manifest["created"],
         sentences=manifest.get("sentences"),
-        servable=service.servings.find(manifest["encoder"]["digest"]) is not None,
+        servable=service.encoders.find(manifest["encoder"]["digest"]) is not None,
     )
 
 
@@ -74,7 +74,7 @@ def state(service: Service, domain: str) -> DomainState:
     unreadable: list[str] = []
     aliases = None
     try:
-        aliases = service.domains.aliases(domain, service.servings.settled(domain).digest)
+        aliases = service.domains.aliases(domain, service.encoders.home_encoder(domain).digest)
     except CorruptArtifact as error:
         unreadable.append(str(error))
     summaries: list[VersionSummary] = []
@@ -102,7 +102,7 @@ def facts_of(service: Service, domain: str, aliases: Aliases | None) -> dict[str
 async def state_after(service: Service, before: DomainState, aliases: Aliases) -> DomainState:
     """A domain's state after a change of its aliases, out of what was read before it: a store that cannot be read any
     more makes no failure of a change that was made."""
-    await service.servings.follow(before.domain)
+    await service.encoders.follow(before.domain)
     return before.model_copy(update=facts_of(service, before.domain, aliases))
 
 
@@ -195,7 +195,7 @@ async def post_labels(
     await check_room(service)
     body = await asyncio.to_thread(parse_json, LabelsRequest, await read_json_body(request))
     if not await asyncio.to_thread(accepted_before, service, trace, idempotency_key):
-        shown = await asyncio.to_thread(service.domains.aliases, domain, service.servings.settled(domain).digest)
+        shown = await asyncio.to_thread(service.domains.aliases, domain, service.encoders.home_encoder(domain).digest)
         Start(body.from_).check(domain, shown)
     base = await calibration_of(service, trace, DomainRef(domain, body.version or "champion"))
     if base.model.reference is None:
@@ -210,7 +210,7 @@ async def post_labels(
         wanted = JobRequest(
             domain=domain,
             encoder=base.encoder,
-            encoder_id=service.servings.of(base).encoder.id,
+            encoder_id=service.encoders.of(base).encoder.id,
             method=base.method,
             promote=body.promote,
             seed=body.seed,
@@ -226,9 +226,9 @@ async def post_labels(
 async def put_champion(domain: DomainName, body: ChampionRequest, service: ServiceDep, trace: TraceDep) -> DomainState:
     """Makes a version the champion for the encoder it was made for; it is loaded and verified first."""
     before = await asyncio.to_thread(state, service, domain)
-    known = {s.digest: await asyncio.to_thread(service.domains.aliases, domain, s.digest) for s in service.servings.all}
+    known = {s.digest: await asyncio.to_thread(service.domains.aliases, domain, s.digest) for s in service.encoders.all}
     digest = (await calibration_of(service, trace, DomainRef(domain, body.version))).encoder
-    shown = service.servings.settled(domain).digest  # the encoder whose champion the caller saw
+    shown = service.encoders.home_encoder(domain).digest  # the encoder whose champion the caller saw
     if known[digest].champion != body.version:
         body.start.check(domain, known[shown])
     expected, repeatable = known[digest], body.from_ is not None
@@ -247,7 +247,7 @@ async def rollback(
     the request may be sent again, and without it a second one undoes the first."""
     before = await asyncio.to_thread(state, service, domain)
     start = Start() if body is None else body.start
-    digest = service.servings.answering(domain).digest
+    digest = service.encoders.active_encoder(domain).digest
     expected = await asyncio.to_thread(service.domains.aliases, domain, digest)
     if expected.rolled_back and start.version == expected.previous:
         return await state_after(service, before, expected)  # it was made by an earlier request like this one
@@ -267,13 +267,13 @@ async def delete_domain(domain: DomainName, service: ServiceDep) -> Response:
 
     Version numbers are not given again, also where the domain is calibrated anew. `default` cannot be deleted.
     """
-    store = service.servings.store
+    store = service.encoders.store
     ended = await asyncio.to_thread(remove_domain, service.domains, service.jobs, store, domain)
-    service.servings.remove(domain)
+    service.encoders.remove(domain)
     for job in ended:
         await service.runner.stop(job.id)
         await asyncio.to_thread(service.jobs.cancel, job.id)
-    await service.servings.follow(domain)
+    await service.encoders.follow(domain)
     return Response(status_code=204)
 
 
@@ -288,9 +288,9 @@ async def delete_version(
     """Deletes a version for good; its number is not given again. With `from`, a version that is gone already is no
     error."""
     if from_ is None or not await asyncio.to_thread(service.domains.deleted, domain, version):
-        digest = service.servings.settled(domain).digest
+        digest = service.encoders.home_encoder(domain).digest
         Start(from_, revision).check(domain, await asyncio.to_thread(service.domains.aliases, domain, digest))
         await asyncio.to_thread(service.domains.delete, domain, version)
-    for serving in service.servings.all:
-        serving.registry.drop(domain, version)
+    for loaded_encoder in service.encoders.all:
+        loaded_encoder.registry.drop(domain, version)
     return Response(status_code=204)

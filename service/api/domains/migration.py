@@ -27,7 +27,7 @@ from service.api.state import Service, ServiceDep
 from service.core.errors import Conflict, InvalidInput, IsosimError, NotFound
 from service.core.scoring.calibration import Calibration, DomainRef
 from service.core.scoring.migration import Migration
-from service.migration.encoders import Serving
+from service.migration.encoders import LoadedEncoder
 from service.migration.equating import equate, table
 
 router = APIRouter(prefix="/domains/{domain}/migration", tags=["domains"])
@@ -42,22 +42,22 @@ def now() -> str:
 
 async def of(service: Service, domain: str) -> Migration:
     """The domain's migration, as the store has it. Raises NotFound."""
-    await service.servings.refresh_migrations()
-    found = service.servings.migrations.get(domain)
+    await service.encoders.refresh_migrations()
+    found = service.encoders.migrations.get(domain)
     if found is None:
         raise NotFound(f"domain {domain!r} has no migration; begin one: POST /domains/{domain}/migration")
     return found
 
 
-async def champion(serving: Serving, domain: str) -> Calibration:
+async def champion(loaded_encoder: LoadedEncoder, domain: str) -> Calibration:
     """The version that a migration is from or to.
 
     Raises:
         Conflict: the domain has none for this encoder, or one without a reference; the message says how to make it.
     """
-    name = f"encoder {serving.encoder.id} ({serving.digest[:12]})"
+    name = f"encoder {loaded_encoder.encoder.id} ({loaded_encoder.digest[:12]})"
     try:
-        found = await serving.registry.resolve(DomainRef(domain))
+        found = await loaded_encoder.registry.resolve(DomainRef(domain))
     except (NotFound, Conflict) as error:
         raise Conflict(
             f"domain {domain!r} has no champion for {name}; calibrate it with the same text: "
@@ -73,8 +73,8 @@ async def champion(serving: Serving, domain: str) -> Calibration:
 
 async def write(service: Service, domain: str, wanted: Migration | None, expected: Migration | None) -> None:
     """Raises Conflict where another request was faster. The other replicas see it at their next look."""
-    await asyncio.to_thread(service.servings.store.set, domain, wanted, expected=expected)
-    await service.servings.follow(domain)
+    await asyncio.to_thread(service.encoders.store.set, domain, wanted, expected=expected)
+    await service.encoders.follow(domain)
 
 
 async def change(service: Service, domain: str, wanted: Migration, expected: Migration | None) -> MigrationState:
@@ -86,7 +86,7 @@ async def change(service: Service, domain: str, wanted: Migration, expected: Mig
 
 async def check_start(service: Service, domain: str, start: Start, migration: Migration | None) -> None:
     """Raises Conflict where another version answers than the caller saw, or the migration has changed since."""
-    aliases = await asyncio.to_thread(service.domains.aliases, domain, service.servings.settled(domain).digest)
+    aliases = await asyncio.to_thread(service.domains.aliases, domain, service.encoders.home_encoder(domain).digest)
     revision = aliases.revision if migration is None else migration.revision
     start.check(domain, replace(aliases, revision=revision))
 
@@ -98,7 +98,7 @@ async def shown(service: Service, domain: str, migration: Migration) -> Migratio
     versions = [one.champion for one in aliases]
     thresholds = seen = None
     try:
-        old, new = service.servings.pair(domain)
+        old, new = service.encoders.pair(domain)
         a, b = await champion(old, domain), await champion(new, domain)
     except IsosimError:
         pass
@@ -125,9 +125,9 @@ async def shown(service: Service, domain: str, migration: Migration) -> Migratio
 @router.post("", status_code=201, dependencies=[*ADMIN, JsonBody], responses=documented(*WITH_BODY))
 async def start_migration(domain: DomainName, body: MigrationStart, service: ServiceDep) -> MigrationState:
     """Begins a domain's move from this server's encoder to the next: both need a champion with a reference."""
-    await service.servings.refresh_migrations()
-    before = service.servings.migrations.get(domain)
-    old, new = service.servings.first, service.servings.following()
+    await service.encoders.refresh_migrations()
+    before = service.encoders.migrations.get(domain)
+    old, new = service.encoders.first, service.encoders.following()
     began = now()
     wanted = Migration(
         old=old.digest,
@@ -148,8 +148,8 @@ async def start_migration(domain: DomainName, body: MigrationStart, service: Ser
     if before is not None and not (before.finished and before.new == old.digest):
         raise Conflict(f"domain {domain!r} has a migration ({before.state}); finish or abandon (DELETE) it first")
     await check_start(service, domain, Start(body.from_), None)
-    for serving in (old, new):
-        await champion(serving, domain)
+    for loaded_encoder in (old, new):
+        await champion(loaded_encoder, domain)
     return await change(service, domain, wanted, before)
 
 
@@ -171,8 +171,8 @@ async def change_migration(domain: DomainName, body: MigrationChange, service: S
     if body.start != Start() and before == replace(before, **given):
         return await shown(service, domain, before)  # an earlier request like this one has made it so
     await check_start(service, domain, body.start, before)
-    for serving in service.servings.pair(domain):
-        await champion(serving, domain)
+    for loaded_encoder in service.encoders.pair(domain):
+        await champion(loaded_encoder, domain)
     wanted = replace(before, **given, changed=now(), revision=before.revision + 1)
     return await change(service, domain, wanted, before)
 
@@ -190,8 +190,8 @@ async def finish_migration(
             return await shown(service, domain, before)  # an earlier request like this one has finished it
         raise Conflict(f"the migration of {domain!r} is finished already")
     await check_start(service, domain, start, before)
-    for serving in service.servings.pair(domain):
-        await champion(serving, domain)
+    for loaded_encoder in service.encoders.pair(domain):
+        await champion(loaded_encoder, domain)
     return await change(
         service, domain, replace(before, finished=True, changed=now(), revision=before.revision + 1), before
     )
@@ -206,8 +206,8 @@ async def abandon_migration(
 ) -> Response:
     """Lets the old encoder answer everything again, also after a finish. Versions stay. With `from`, a migration that
     is gone already is no error."""
-    await service.servings.refresh_migrations()
-    if from_ is None or domain in service.servings.migrations:
+    await service.encoders.refresh_migrations()
+    if from_ is None or domain in service.encoders.migrations:
         before = await of(service, domain)
         await check_start(service, domain, Start(from_, revision), before)
         await write(service, domain, None, before)
@@ -224,17 +224,17 @@ async def get_equivalent(
     ] = "calibrated",
 ) -> MigrationThreshold:
     """The new version's threshold with the same false-match rate; also before a migration begins."""
-    await service.servings.refresh_migrations()
-    old, new = service.servings.pair(domain)
-    versions = [await champion(serving, domain) for serving in (old, new)]
+    await service.encoders.refresh_migrations()
+    old, new = service.encoders.pair(domain)
+    versions = [await champion(loaded_encoder, domain) for loaded_encoder in (old, new)]
     models = [version.model for version in versions]
     references = [model.raw_reference if space == "raw" else model.reference for model in models]
     if references[0] is None or references[1] is None:
         raise Conflict(f"a version of {domain!r} has no reference of its {space} similarities; calibrate it anew")
     found = await asyncio.to_thread(equate, references[0], references[1], similarity)
     sides = [
-        MigrationSide(encoder=serving.digest, id=serving.encoder.id, version=version.version)
-        for serving, version in zip((old, new), versions, strict=True)
+        MigrationSide(encoder=loaded_encoder.digest, id=loaded_encoder.encoder.id, version=version.version)
+        for loaded_encoder, version in zip((old, new), versions, strict=True)
     ]
     return MigrationThreshold(
         domain=domain, old=sides[0], new=sides[1], space=space, **asdict(found) | {"interval": [*found.interval]}

@@ -10,9 +10,9 @@ import numpy as np
 from service.adapters.encoder.store import EncoderArtifact
 from service.api.parameters import fault
 from service.api.state import Service
-from service.api.trace import Scored, Trace
+from service.api.trace import ScoringRecord, Trace
 from service.core.arrays import Vectors
-from service.core.encoding.embedding import Embedded
+from service.core.encoding.embedding import Embeddings
 from service.core.encoding.texts import Content, Side, Text
 from service.core.errors import EmptyInput, InvalidInput
 from service.core.scoring.calibration import Calibration
@@ -89,7 +89,7 @@ async def embed(
     side: Side = "right",
     truncate: bool | None = None,
     prompt: str | None = None,
-) -> Embedded:
+) -> Embeddings:
     """Vectors of the texts by the calibration's frozen encoder.
 
     `truncate=False`, as TEI has it: a text that does not fit is refused. `prompt` stands before each text; None: the
@@ -99,13 +99,15 @@ async def embed(
         InvalidInput, TokenizerFailure, Overloaded, BackendFailure; CallerLeft where nobody waits any more.
     """
     trace.release = await service.limits.admit(trace.grant, len(contents))
-    serving = service.servings.of(calibration)
-    before = serving.encoder.spec.prompt if prompt is None else prompt
+    loaded_encoder = service.encoders.of(calibration)
+    before = loaded_encoder.encoder.spec.prompt if prompt is None else prompt
     texts = [Text(before + content if isinstance(content, str) else content, side) for content in contents]
-    embedded = await serving.embedder.embed(texts, trace.caller_left)
-    if truncate is False and any(text.truncated for text in embedded.texts):
-        raise InvalidInput(f"truncate is false and a text has more than {serving.encoder.spec.max_length} tokens")
-    return embedded
+    embeddings = await loaded_encoder.embedder.embed(texts, trace.caller_left)
+    if truncate is False and any(text.truncated for text in embeddings.texts):
+        raise InvalidInput(
+            f"truncate is false and a text has more than {loaded_encoder.encoder.spec.max_length} tokens"
+        )
+    return embeddings
 
 
 async def vectors(
@@ -113,54 +115,54 @@ async def vectors(
     trace: Trace,
     calibration: Calibration,
     space: Space,
-    embedded: Embedded,
+    embeddings: Embeddings,
     *,
     normalize: bool = True,
     dimensions: int | None = None,
 ) -> Vectors:
     """A vector for each text that was asked for: (texts, dim or dimensions)."""
     started = time.perf_counter()
-    found = embedded.vectors
+    found = embeddings.vectors
     if space == "calibrated" and calibration.transform is not None:
         few = len(found) <= INLINE_ROWS
         found = calibration.latents(found) if few else await asyncio.to_thread(calibration.latents, found)
     found = found[:, :dimensions]
     if normalize:
         found = normalized(found)
-    note(service, trace, calibration, embedded, time.perf_counter() - started)
-    return found[embedded.rows]
+    note(service, trace, calibration, embeddings, time.perf_counter() - started)
+    return found[embeddings.rows]
 
 
 async def scores(
-    service: Service, trace: Trace, calibration: Calibration, embedded: Embedded, left: slice | int, right: slice
+    service: Service, trace: Trace, calibration: Calibration, embeddings: Embeddings, left: slice | int, right: slice
 ) -> Scores:
     """Scores the texts at `left` (one text: an index) against those at `right`, in the order of the request."""
     started = time.perf_counter()
-    b = embedded.rows[right]
-    a = np.full_like(b, embedded.rows[left]) if isinstance(left, int) else embedded.rows[left]
-    inputs = (calibration, embedded.texts, embedded.vectors, a, b)
-    small = max(len(embedded.vectors), len(a)) <= INLINE_ROWS
+    b = embeddings.rows[right]
+    a = np.full_like(b, embeddings.rows[left]) if isinstance(left, int) else embeddings.rows[left]
+    inputs = (calibration, embeddings.texts, embeddings.vectors, a, b)
+    small = max(len(embeddings.vectors), len(a)) <= INLINE_ROWS
     found = score(*inputs) if small else await asyncio.to_thread(score, *inputs)
-    service.drift.observe(calibration, found, champion=service.servings.is_champion(calibration))
-    service.shadow.offer(calibration, embedded, a, b, found)
-    note(service, trace, calibration, embedded, time.perf_counter() - started)
+    service.drift.observe(calibration, found, champion=service.encoders.is_champion(calibration))
+    service.shadow.offer(calibration, embeddings, a, b, found)
+    note(service, trace, calibration, embeddings, time.perf_counter() - started)
     return found
 
 
-def note(service: Service, trace: Trace, calibration: Calibration, embedded: Embedded, spent: float) -> None:
+def note(service: Service, trace: Trace, calibration: Calibration, embeddings: Embeddings, spent: float) -> None:
     """Every score says where it came from: headers and metrics; `spent` seconds on calibration."""
     trace.headers["x-isosim-domain"] = calibration.domain
     trace.headers["x-isosim-version"] = str(calibration.version)
     trace.headers["x-isosim-encoder"] = calibration.encoder
-    trace.timings = embedded.timings
-    trace.scored = Scored(calibration, embedded, spent, time.perf_counter())
-    if any(text.unreadable for text in embedded.texts):
+    trace.timings = embeddings.timings
+    trace.scored = ScoringRecord(calibration, embeddings, spent, time.perf_counter())
+    if any(text.unreadable for text in embeddings.texts):
         trace.headers["x-isosim-flags"] = "unreadable"
-    service.metrics.truncated.inc(sum(text.truncated for text in embedded.texts))
-    service.metrics.observe_timings(embedded.timings, spent)
+    service.metrics.truncated.inc(sum(text.truncated for text in embeddings.texts))
+    service.metrics.observe_timings(embeddings.timings, spent)
 
 
-def usage(embedded: Embedded) -> dict[str, Any]:
+def usage(embeddings: Embeddings) -> dict[str, Any]:
     """Tokens of all texts asked for, cached ones too: what such clients account by."""
-    tokens = sum(embedded.texts[row].tokens for row in embedded.rows)
+    tokens = sum(embeddings.texts[row].tokens for row in embeddings.rows)
     return {"prompt_tokens": tokens, "total_tokens": tokens}

@@ -31,7 +31,7 @@ from service.api.scoring.schemas import (
 )
 from service.api.state import Service, ServiceDep
 from service.api.trace import Trace
-from service.core.encoding.embedding import Embedded
+from service.core.encoding.embedding import Embeddings
 from service.core.scoring.calibration import Calibration
 from service.core.scoring.similarity import Scores, flags_of, notices_of
 
@@ -58,8 +58,8 @@ async def pairs_similarity(body: PairsRequest, service: Service, trace: Trace) -
             check_text(text, f"pairs.{number}.{side}", settings.max_characters)
     flat = [text for pair in body.pairs for text in pair]
     calibration = await calibration_of(service, trace, body.domain, splits=True)
-    embedded = await embed_texts(service, trace, calibration, flat)
-    found = await scores(service, trace, calibration, embedded, slice(0, None, 2), slice(1, None, 2))
+    embeddings = await embed_texts(service, trace, calibration, flat)
+    found = await scores(service, trace, calibration, embeddings, slice(0, None, 2), slice(1, None, 2))
     answer: dict[str, Any] = {
         "domain": calibration.domain,
         "version": calibration.version,
@@ -70,11 +70,11 @@ async def pairs_similarity(body: PairsRequest, service: Service, trace: Trace) -
         "percentile": found.percentile,
         "extrapolated": found.extrapolated,
         "probability": found.probability,
-        "flags": sides(flags_of(embedded, found)),
+        "flags": sides(flags_of(embeddings, found)),
         "notices": notices_of(calibration),
     }
     if body.detail:
-        answer["detail"] = detail_of(embedded, found, calibration)
+        answer["detail"] = detail_of(embeddings, found, calibration)
     return json_response(answer)
 
 
@@ -83,14 +83,14 @@ def sides(per_text: Sequence[Any]) -> list[dict[str, Any]]:
     return [{"a": a, "b": b} for a, b in zip(per_text[::2], per_text[1::2], strict=True)]
 
 
-def detail_of(embedded: Embedded, scores: Scores, calibration: Calibration) -> dict[str, Any]:
+def detail_of(embeddings: Embeddings, scores: Scores, calibration: Calibration) -> dict[str, Any]:
     """What flags and percentiles rest on. `out_of_domain`: the share of the domain's own sentences at least as odd."""
     judgement = scores.judgement
-    odd = None if judgement is None else sides([float(p) for p in judgement.p_values[embedded.rows]])
+    odd = None if judgement is None else sides([float(p) for p in judgement.p_values[embeddings.rows]])
     scale = calibration.model.scale
     return {
         "out_of_domain": odd,
-        "tokens": sides([embedded.texts[row].tokens for row in embedded.rows]),
+        "tokens": sides([embeddings.texts[row].tokens for row in embeddings.rows]),
         "pairs": None if scale is None else scale.pairs,
     }
 
@@ -102,13 +102,13 @@ async def tei_similarity(body: TeiSimilarityRequest, service: Service, trace: Tr
     check_text(body.inputs.source_sentence, "inputs.source_sentence", settings.max_characters)
     name_ignored(trace, body)
     calibration = await calibration_of(service, trace, parameters.domain, splits=True)
-    prompt = named_prompt(parameters.prompt_name, service.servings.of(calibration).encoder)
+    prompt = named_prompt(parameters.prompt_name, service.encoders.of(calibration).encoder)
     side = side_of(parameters.truncation_direction)
     contents = [body.inputs.source_sentence, *sentences]
-    embedded = await embed_texts(
+    embeddings = await embed_texts(
         service, trace, calibration, contents, side=side, truncate=parameters.truncate, prompt=prompt
     )
-    return json_response((await scores(service, trace, calibration, embedded, 0, slice(1, None))).similarity)
+    return json_response((await scores(service, trace, calibration, embeddings, 0, slice(1, None))).similarity)
 
 
 ANSWERS = documented(400, 404, 409, 413, 415, 422, 424, 429)
@@ -122,15 +122,15 @@ async def embed(body: EmbedRequest, service: ServiceDep, trace: TraceDep) -> Res
     contents = listed(body.inputs, "inputs", service)
     name_ignored(trace, body)
     calibration = await calibration_of(service, trace, body.domain)
-    encoder = service.servings.of(calibration).encoder
+    encoder = service.encoders.of(calibration).encoder
     check_dimensions(body.dimensions, body.space, encoder.spec.dim)
     prompt = named_prompt(body.prompt_name, encoder)
     side = side_of(body.truncation_direction)
-    embedded = await embed_texts(
+    embeddings = await embed_texts(
         service, trace, calibration, contents, side=side, truncate=body.truncate, prompt=prompt
     )
     found = await vectors(
-        service, trace, calibration, body.space, embedded, normalize=body.normalize, dimensions=body.dimensions
+        service, trace, calibration, body.space, embeddings, normalize=body.normalize, dimensions=body.dimensions
     )
     few = len(found) <= INLINE_ROWS
     return json_response(found) if few else await asyncio.to_thread(json_response, found)

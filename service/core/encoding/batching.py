@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from service.core.arrays import Vectors
-from service.core.encoding.packing import Work, pack
+from service.core.encoding.packing import PendingText, pack
 from service.core.encoding.texts import Pooled, Tokenize, VectorCodec
 from service.core.errors import BackendFailure, IsosimError, NotReady, Overloaded, TokenizerFailure
 
@@ -47,7 +47,7 @@ class BatchEncoder(Protocol):
 
     def prepare(self, ids: list[list[int]]) -> Any: ...
 
-    def run(self, prepared: Any, *, alone: bool) -> Vectors:  # (N, D)
+    def run(self, prepared: Any, *, exclusive: bool) -> Vectors:  # (N, D)
         """Called from as many threads at once as the plan has runs; `alone`: no other run is going on."""
         ...
 
@@ -58,7 +58,7 @@ class BatchingPlan:
 
     runs: int = 1  # batches the device computes at the same time
     ahead: int = 0  # batches prepared meanwhile; worth it where preparing takes long beside running
-    alone: bool = False  # where no more texts wait than there are runs, they run together on the whole device
+    exclusive: bool = False  # where no more texts wait than there are runs, they run together on the whole device
     max_batch_tokens: int = 2048  # padded
     max_batch_texts: int = 64
     max_queued_texts: int = 4096  # admitted and unfinished
@@ -77,7 +77,7 @@ class MicroBatcher:
         codec: VectorCodec,
         plan: BatchingPlan,
         *,
-        on_done: Callable[[Work], None],
+        on_done: Callable[[PendingText], None],
         on_death: Callable[[], None] = lambda: None,
         on_batch: Callable[[BatchStats], None] = lambda _: None,
     ) -> None:
@@ -87,14 +87,16 @@ class MicroBatcher:
         self.queued = 0  # texts admitted and unfinished
         self.queued_size = 0  # their sizes' sum
         self.rate = 0.0  # size a second that the device works off, smoothed
-        self._arriving: deque[Work] = deque()
-        self._waiting: deque[Work] = deque()
+        self._arriving: deque[PendingText] = deque()
+        self._waiting: deque[PendingText] = deque()
         self._arrived = threading.Condition()
         self._ready = threading.Condition()
-        self.crowded = False  # somebody else uses the processor too: a run on all cores would wait for the slowest
+        self.cpu_contended = (
+            False  # somebody else uses the processor too: a run on all cores would wait for the slowest
+        )
         self._device = threading.Semaphore(plan.runs)
         self._idle = 0  # running threads that wait for texts
-        self._alone = False  # a batch has the device to itself
+        self._exclusive = False  # a batch has the device to itself
         self._runs_since: dict[int, float] = {}  # thread: when its run began, s, monotonic
         self._stopping = False
         self._dead = False
@@ -133,10 +135,10 @@ class MicroBatcher:
         """Seconds until what is queued now will have been worked off."""
         return self.queued_size / self.rate if self.rate else 0.0
 
-    def set_crowded(self, crowded: bool) -> None:
-        self.crowded = crowded
+    def set_cpu_contended(self, cpu_contended: bool) -> None:
+        self.cpu_contended = cpu_contended
 
-    def submit(self, works: Sequence[Work]) -> None:
+    def submit(self, pending_texts: Sequence[PendingText]) -> None:
         """Admits all works or none.
 
         Raises:
@@ -151,20 +153,20 @@ class MicroBatcher:
             raise Overloaded(
                 f"the queue takes {wait:.1f} s and at most {self.plan.max_wait:g} s are waited", retry_after(wait)
             )
-        if self.queued + len(works) > self.plan.max_queued_texts:
+        if self.queued + len(pending_texts) > self.plan.max_queued_texts:
             raise Overloaded(
                 f"{self.queued} texts are queued and at most {self.plan.max_queued_texts} may be; "
-                f"{len(works)} more do not fit now",
+                f"{len(pending_texts)} more do not fit now",
                 retry_after(wait or 1.0),
             )
         now = time.perf_counter()
-        for work in works:
-            work.arrived = now
-            work.size = len(work.text.content) + HANDLING
-            self.queued_size += work.size
-        self.queued += len(works)
+        for pending in pending_texts:
+            pending.arrived = now
+            pending.size = len(pending.text.content) + HANDLING
+            self.queued_size += pending.size
+        self.queued += len(pending_texts)
         with self._arrived:
-            self._arriving.extend(works)
+            self._arriving.extend(pending_texts)
             self._arrived.notify()
 
     def _living(self, main: Callable[[], None]) -> None:
@@ -185,42 +187,42 @@ class MicroBatcher:
                 self._arrived.wait_for(lambda: self._arriving or self._stopping)
                 if self._stopping:
                     return
-                works = list(self._arriving)
+                pending_texts = list(self._arriving)
                 self._arriving.clear()
-            self._tokenize_all(works)
-            del works  # texts are not kept until the next ones arrive
+            self._tokenize_all(pending_texts)
+            del pending_texts  # texts are not kept until the next ones arrive
 
-    def _tokenize_all(self, works: list[Work]) -> None:
+    def _tokenize_all(self, pending_texts: list[PendingText]) -> None:
         start = time.perf_counter()
-        wanted = self._drop_abandoned(works)
-        failed: list[Work] = []
+        wanted = self._drop_abandoned(pending_texts)
+        failed: list[PendingText] = []
         for side in ("right", "left"):
-            group = [work for work in wanted if work.text.side == side]
+            group = [pending for pending in wanted if pending.text.side == side]
             if group:
                 failed += self._tokenize_group(group)
         spent = time.perf_counter() - start
-        for work in wanted:
-            work.tokenization = spent
+        for pending in wanted:
+            pending.tokenization = spent
         self._deliver(failed)
         with self._ready:
-            self._waiting.extend(work for work in wanted if work.tokens is not None)
+            self._waiting.extend(pending for pending in wanted if pending.tokens is not None)
             self._ready.notify_all()
 
-    def _tokenize_group(self, works: list[Work]) -> list[Work]:
+    def _tokenize_group(self, pending_texts: list[PendingText]) -> list[PendingText]:
         try:
-            results = self.tokenize([work.text.content for work in works], works[0].text.side)
+            results = self.tokenize([pending.text.content for pending in pending_texts], pending_texts[0].text.side)
         except Exception as error:  # noqa: BLE001 - the loop's boundary: a thread must outlive a bad text
-            if len(works) > 1:  # find the one to blame, spare the others
-                return [failed for work in works for failed in self._tokenize_group([work])]
+            if len(pending_texts) > 1:  # find the one to blame, spare the others
+                return [failed for pending in pending_texts for failed in self._tokenize_group([pending])]
             known = error if isinstance(error, IsosimError) else None
-            works[0].error = known or TokenizerFailure(f"a text cannot be tokenized: {error}")
-            return works
-        for work, tokens in zip(works, results, strict=True):
+            pending_texts[0].error = known or TokenizerFailure(f"a text cannot be tokenized: {error}")
+            return pending_texts
+        for pending, tokens in zip(pending_texts, results, strict=True):
             if tokens.ids:
-                work.tokens, work.length = tokens, len(tokens.ids)
+                pending.tokens, pending.length = tokens, len(tokens.ids)
             else:
-                work.error = TokenizerFailure("a text has no tokens")
-        return [work for work in works if work.tokens is None]
+                pending.error = TokenizerFailure("a text has no tokens")
+        return [pending for pending in pending_texts if pending.tokens is None]
 
     def _running(self) -> None:
         give_way(LEAST_URGENT if self.plan.background else NICENESS)
@@ -232,54 +234,54 @@ class MicroBatcher:
         taken = self._take()
         if taken is None:
             return False
-        batch, alone = taken
+        batch, exclusive = taken
         if batch:
-            self._run(batch, alone)
-        if alone:
+            self._run(batch, exclusive)
+        if exclusive:
             with self._ready:
-                self._alone = False
+                self._exclusive = False
                 self._ready.notify_all()
         return True
 
-    def _take(self) -> tuple[list[Work], bool] | None:
+    def _take(self) -> tuple[list[PendingText], bool] | None:
         """The next batch, once there is one, and whether it runs alone; None at the end.
 
         The batch is empty where nobody waits for it any more.
         """
         with self._ready:
             self._idle += 1
-            self._ready.wait_for(lambda: (self._waiting and not self._alone) or self._stopping)
+            self._ready.wait_for(lambda: (self._waiting and not self._exclusive) or self._stopping)
             if self._stopping:
                 return None
             waiting, gone = self._divide(self._waiting)
-            alone = self.plan.alone and not self.crowded
-            alone = alone and self._idle == self.plan.runs and len(waiting) <= self.plan.runs
-            self._alone = alone
-            budget = self.plan.max_batch_tokens if alone else self._budget(waiting)
+            exclusive = self.plan.exclusive and not self.cpu_contended
+            exclusive = exclusive and self._idle == self.plan.runs and len(waiting) <= self.plan.runs
+            self._exclusive = exclusive
+            budget = self.plan.max_batch_tokens if exclusive else self._budget(waiting)
             batch = pack(waiting, budget, self.plan.max_batch_texts) if waiting else []
             self._idle -= 1
             chosen = set(batch)
-            self._waiting = deque(work for work in waiting if work not in chosen)
+            self._waiting = deque(pending for pending in waiting if pending not in chosen)
         self._deliver(gone)
-        return batch, alone
+        return batch, exclusive
 
-    def _budget(self, waiting: Sequence[Work]) -> int:
+    def _budget(self, waiting: Sequence[PendingText]) -> int:
         """Padded tokens of the next batch. What waits is shared among idle threads: a pair's texts run side by side."""
         idle = min(self._idle, self.plan.runs)
         if idle < 2:
             return self.plan.max_batch_tokens
-        return min(self.plan.max_batch_tokens, -(-sum(work.length for work in waiting) // idle))
+        return min(self.plan.max_batch_tokens, -(-sum(pending.length for pending in waiting) // idle))
 
-    def _run(self, batch: list[Work], alone: bool) -> None:
-        if not self._encode(batch, alone) and len(batch) > 1:
-            for work in batch:  # find the one to blame, spare the others
-                work.error = None
-                self._encode([work], alone)
+    def _run(self, batch: list[PendingText], exclusive: bool) -> None:
+        if not self._encode(batch, exclusive) and len(batch) > 1:
+            for pending in batch:  # find the one to blame, spare the others
+                pending.error = None
+                self._encode([pending], exclusive)
         self._deliver(batch)
 
-    def _encode(self, batch: list[Work], alone: bool) -> bool:
+    def _encode(self, batch: list[PendingText], exclusive: bool) -> bool:
         """False where the encoder failed on this batch; the works carry the error."""
-        ids = [work.tokens.ids for work in batch if work.tokens is not None]
+        ids = [pending.tokens.ids for pending in batch if pending.tokens is not None]
         error: IsosimError | None = None
         start = time.perf_counter()
         try:
@@ -287,12 +289,12 @@ class MicroBatcher:
             with self._device:
                 start = time.perf_counter()
                 self._runs_since[threading.get_ident()] = time.monotonic()
-                vectors = self.codec.round(self.encoder.run(prepared, alone=alone))
-            for work, vector in zip(batch, vectors, strict=True):
+                vectors = self.codec.round(self.encoder.run(prepared, exclusive=exclusive))
+            for pending, vector in zip(batch, vectors, strict=True):
                 # A copy of its own: a row would keep the whole batch alive in the cache.
-                tokens = work.tokens
+                tokens = pending.tokens
                 truncated, unreadable = (False, False) if tokens is None else (tokens.truncated, tokens.unreadable)
-                work.result = Pooled(vector.copy(), work.length, truncated, unreadable)
+                pending.result = Pooled(vector.copy(), pending.length, truncated, unreadable)
         except IsosimError as known:
             error = known
         except Exception as unknown:  # the loop's boundary: a thread must outlive a bad batch
@@ -301,41 +303,41 @@ class MicroBatcher:
         finally:
             self._runs_since.pop(threading.get_ident(), None)
         if error is not None:
-            for work in batch:
-                work.result, work.error = None, error
+            for pending in batch:
+                pending.result, pending.error = None, error
         spent = time.perf_counter() - start
-        for work in batch:
-            work.queue = start - work.arrived - work.tokenization
-            work.inference = spent
-        longest = max(work.length for work in batch)
+        for pending in batch:
+            pending.queue = start - pending.arrived - pending.tokenization
+            pending.inference = spent
+        longest = max(pending.length for pending in batch)
         self.on_batch(BatchStats(len(batch), sum(w.length for w in batch), longest * len(batch), spent))
-        rate = (1 if alone else self.plan.runs) * sum(work.size for work in batch) / max(spent, 1e-6)
+        rate = (1 if exclusive else self.plan.runs) * sum(pending.size for pending in batch) / max(spent, 1e-6)
         self.rate = rate if not self.rate else 0.9 * self.rate + 0.1 * rate
         return error is None
 
-    def _drop_abandoned(self, works: list[Work]) -> list[Work]:
-        wanted, gone = self._divide(works)
+    def _drop_abandoned(self, pending_texts: list[PendingText]) -> list[PendingText]:
+        wanted, gone = self._divide(pending_texts)
         self._deliver(gone)
         return wanted
 
     @staticmethod
-    def _divide(works: Iterable[Work]) -> tuple[list[Work], list[Work]]:
+    def _divide(pending_texts: Iterable[PendingText]) -> tuple[list[PendingText], list[PendingText]]:
         """Those somebody waits for, and the others. One look at each: waiters change on the event loop meanwhile."""
-        wanted: list[Work] = []
-        gone: list[Work] = []
-        for work in works:
-            (wanted if work.waiters else gone).append(work)
+        wanted: list[PendingText] = []
+        gone: list[PendingText] = []
+        for pending in pending_texts:
+            (wanted if pending.waiters else gone).append(pending)
         return wanted, gone
 
-    def _deliver(self, works: list[Work]) -> None:
-        if works and self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._finish, works)
+    def _deliver(self, pending_texts: list[PendingText]) -> None:
+        if pending_texts and self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._finish, pending_texts)
 
-    def _finish(self, works: list[Work]) -> None:  # on the event loop
-        self.queued -= len(works)
-        self.queued_size -= sum(work.size for work in works)
-        for work in works:
-            self.on_done(work)
+    def _finish(self, pending_texts: list[PendingText]) -> None:  # on the event loop
+        self.queued -= len(pending_texts)
+        self.queued_size -= sum(pending.size for pending in pending_texts)
+        for pending in pending_texts:
+            self.on_done(pending)
 
 
 def give_way(niceness: int) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from service.core.arrays import Vectors
 from service.core.encoding.batching import BatchEncoder, BatchingPlan, BatchStats, MicroBatcher
-from service.core.encoding.packing import Ticket, Work
+from service.core.encoding.packing import PendingText, Waiter
 from service.core.encoding.texts import KeyMaker, Pooled, SharedCache, Text, Tokenize, VectorCodec
 from service.core.errors import CallerLeft, IsosimError, NotReady
 
@@ -42,7 +42,7 @@ class CacheLookup:
 
 
 @dataclass(frozen=True, slots=True)
-class Embedded:
+class Embeddings:
     """Distinct texts and their vectors (N, D), and for each text asked for its row."""
 
     texts: list[Pooled]
@@ -108,7 +108,7 @@ class Embedder:
             on_death=self._fail_all,
             on_batch=on_batch,
         )
-        self._under_way: dict[bytes, Work] = {}
+        self._under_way: dict[bytes, PendingText] = {}
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -121,11 +121,11 @@ class Embedder:
 
     def _fail_all(self) -> None:
         """Nothing will be computed any more: whoever waits is told."""
-        for work in list(self._under_way.values()):
-            work.error = NotReady("the encoder has stopped")
-            self._done(work)
+        for pending in list(self._under_way.values()):
+            pending.error = NotReady("the encoder has stopped")
+            self._done(pending)
 
-    async def embed(self, texts: Sequence[Text], caller_left: CallerLeaves | None = None) -> Embedded:
+    async def embed(self, texts: Sequence[Text], caller_left: CallerLeaves | None = None) -> Embeddings:
         """Vectors of the texts, rounded as the cache rounds them.
 
         `caller_left` returns once nobody waits for the answer any more; what only this caller asked for is dropped.
@@ -143,14 +143,14 @@ class Embedder:
         timings = Timings(cache=time.perf_counter() - started)
         missing = [key for key in wanted if key not in found]
         if missing:
-            works, new = self._join(missing, wanted)
-            lookup = replace(lookup, joined=len(works) - len(new), computed=len(new))
-            timings = replace(await self._compute(works, new, caller_left), cache=timings.cache)
-            found.update((work.key, work.result) for work in works if work.result is not None)
+            pending_texts, new = self._join(missing, wanted)
+            lookup = replace(lookup, joined=len(pending_texts) - len(new), computed=len(new))
+            timings = replace(await self._compute(pending_texts, new, caller_left), cache=timings.cache)
+            found.update((pending.key, pending.result) for pending in pending_texts if pending.result is not None)
         self.on_lookup(lookup)
         results = [found[key] for key in wanted]
         vectors = np.stack([pooled.vector for pooled in results])
-        return Embedded(results, vectors, rows, timings, lookup, list(row_of))
+        return Embeddings(results, vectors, rows, timings, lookup, list(row_of))
 
     async def _look_up(self, keys: list[bytes]) -> tuple[dict[bytes, Pooled], CacheLookup]:
         """What the caches hold: this process's own first, then the shared one in one round trip."""
@@ -171,59 +171,61 @@ class Embedder:
                 found[key] = pooled
         return found, replace(lookup, shared_hits=shared_hits, shared_misses=len(missing) - shared_hits)
 
-    def _join(self, keys: Sequence[bytes], wanted: Mapping[bytes, Text]) -> tuple[list[Work], list[Work]]:
+    def _join(self, keys: Sequence[bytes], wanted: Mapping[bytes, Text]) -> tuple[list[PendingText], list[PendingText]]:
         """The works of these texts, and those of them that are new."""
-        works, new = [], []
+        pending_texts, new = [], []
         for key in keys:
-            work = self._under_way.get(key)
-            if work is None:
-                work = Work(key, wanted[key])
-                new.append(work)
-            works.append(work)
-        return works, new
+            pending = self._under_way.get(key)
+            if pending is None:
+                pending = PendingText(key, wanted[key])
+                new.append(pending)
+            pending_texts.append(pending)
+        return pending_texts, new
 
-    async def _compute(self, works: list[Work], new: list[Work], caller_left: CallerLeaves | None) -> Timings:
+    async def _compute(
+        self, pending_texts: list[PendingText], new: list[PendingText], caller_left: CallerLeaves | None
+    ) -> Timings:
         """Waits for all works after admitting the new ones."""
-        ticket = Ticket(asyncio.get_running_loop().create_future(), set(works))
-        for work in works:
-            work.waiters.add(ticket)
+        waiter = Waiter(asyncio.get_running_loop().create_future(), set(pending_texts))
+        for pending in pending_texts:
+            pending.waiters.add(waiter)
         try:
             if new:
                 self.batcher.submit(new)
-                self._under_way.update((work.key, work) for work in new)
-            with watching(caller_left, ticket.future):
-                await ticket.future
+                self._under_way.update((pending.key, pending) for pending in new)
+            with watching(caller_left, waiter.future):
+                await waiter.future
         finally:
-            self._leave(ticket)
+            self._leave(waiter)
         return Timings(
-            max(work.tokenization for work in works),
-            max(work.queue for work in works),
-            max(work.inference for work in works),
-            sum(work.length for work in new),
+            max(pending.tokenization for pending in pending_texts),
+            max(pending.queue for pending in pending_texts),
+            max(pending.inference for pending in pending_texts),
+            sum(pending.length for pending in new),
         )
 
-    def _leave(self, ticket: Ticket) -> None:
+    def _leave(self, waiter: Waiter) -> None:
         """A caller waits no longer; a work that nobody waits for is dropped before it is tokenized or run."""
-        for work in ticket.works:
-            work.waiters.discard(ticket)
-            if not work.waiters and self._under_way.get(work.key) is work:
-                del self._under_way[work.key]
+        for pending in waiter.pending_texts:
+            pending.waiters.discard(waiter)
+            if not pending.waiters and self._under_way.get(pending.key) is pending:
+                del self._under_way[pending.key]
 
-    def _done(self, work: Work) -> None:
-        if self._under_way.get(work.key) is work:
-            del self._under_way[work.key]
-        if work.result is not None:
-            self.memory.put(work.key, work.result)
+    def _done(self, pending: PendingText) -> None:
+        if self._under_way.get(pending.key) is pending:
+            del self._under_way[pending.key]
+        if pending.result is not None:
+            self.memory.put(pending.key, pending.result)
             if self.shared is not None:
-                self.shared.put([(work.key, self.codec.encode(work.key, work.result))])
-        for ticket in list(work.waiters):
-            ticket.works.discard(work)
-            if ticket.future.done():
+                self.shared.put([(pending.key, self.codec.encode(pending.key, pending.result))])
+        for waiter in list(pending.waiters):
+            waiter.pending_texts.discard(pending)
+            if waiter.future.done():
                 continue
-            if work.error is not None:
-                ticket.future.set_exception(as_new(work.error))
-            elif not ticket.works:
-                ticket.future.set_result(None)
+            if pending.error is not None:
+                waiter.future.set_exception(as_new(pending.error))
+            elif not waiter.pending_texts:
+                waiter.future.set_result(None)
 
 
 @contextmanager

@@ -15,12 +15,12 @@ LEAD = 0.25  # s: nobody is overtaken by a text that arrived so much later
 
 
 @dataclass(eq=False, slots=True)
-class Work:
+class PendingText:
     """One text being encoded, and everyone waiting for it. Touched by the event loop, except where marked."""
 
     key: bytes
     text: Text
-    waiters: set["Ticket"] = field(default_factory=set)
+    waiters: set["Waiter"] = field(default_factory=set)
     result: Pooled | None = None
     error: IsosimError | None = None
     arrived: float = 0.0  # s, perf_counter
@@ -33,20 +33,20 @@ class Work:
 
 
 @dataclass(eq=False, slots=True)
-class Ticket:
+class Waiter:
     """One caller's wait for some works."""
 
     future: "asyncio.Future[None]"
-    works: set[Work]
+    pending_texts: set[PendingText]
 
 
-def pack(waiting: Sequence[Work], max_tokens: int, max_texts: int) -> list[Work]:
+def pack(waiting: Sequence[PendingText], max_tokens: int, max_texts: int) -> list[PendingText]:
     """The oldest work and those nearest to it in length, within the budget of padded tokens.
 
     `waiting` is in order of arrival. A single text longer than the budget makes a batch of its own.
     """
     oldest = waiting[0]
-    window = [work for work in waiting[:WINDOW] if work.arrived <= oldest.arrived + LEAD]
+    window = [pending for pending in waiting[:WINDOW] if pending.arrived <= oldest.arrived + LEAD]
     by_length = sorted(window, key=attrgetter("length"))
     low = bisect_left(by_length, oldest.length, key=attrgetter("length"))
     while by_length[low] is not oldest:

@@ -22,17 +22,19 @@ REFERENCE = "reference."  # prefix of the reference's arrays
 
 
 @dataclass(frozen=True)
-class Usual:
+class CohortStatistics:
     """A sentence's usual score: mean (N,) and spread (N,) of its cosine to its nearest cohort vectors."""
 
     mean: Doubles
     spread: Doubles
 
-    def __getitem__(self, rows: npt.NDArray[np.intp]) -> "Usual":
-        return Usual(self.mean[rows], self.spread[rows])
+    def __getitem__(self, rows: npt.NDArray[np.intp]) -> "CohortStatistics":
+        return CohortStatistics(self.mean[rows], self.spread[rows])
 
 
-def normalize(kind: str, similarities: npt.NDArray[np.floating], left: Usual, right: Usual) -> Doubles:
+def normalize(
+    kind: str, similarities: npt.NDArray[np.floating], left: CohortStatistics, right: CohortStatistics
+) -> Doubles:
     """Normalized scores (N,) in (−1, 1), rising in the cosine (N,) and symmetric in the two sides.
 
     as-norm: tanh(z/4), z = ((s − μ_l)/σ_l + (s − μ_r)/σ_r)/2 (Cumani et al., 2011, section 2.3; Matejka et al.,
@@ -74,9 +76,9 @@ class ItemNormalization:
         if not 1 <= self.nearest <= len(self.cohort):
             raise ValueError(f"nearest is 1 to {len(self.cohort)}, here it is {self.nearest}")
 
-    def usual(self, latents: Vectors) -> Usual:
+    def cohort_statistics(self, latents: Vectors) -> CohortStatistics:
         """Each sentence's usual score; the same bits whatever the rows beside it. (N, D)"""
-        return usual(cohort_cosines(latents, self.cohort), self.nearest)
+        return cohort_statistics(cohort_cosines(latents, self.cohort), self.nearest)
 
     def score(
         self,
@@ -89,7 +91,7 @@ class ItemNormalization:
 
         (P,) in (−1, 1), symmetric in the two sides and independent of the rest of the batch, both bit for bit.
         """
-        own = self.usual(latents)
+        own = self.cohort_statistics(latents)
         return normalize(self.kind, similarities, own[left], own[right])
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
@@ -120,8 +122,8 @@ def cohort_cosines(latents: Vectors, cohort: Vectors) -> npt.NDArray[np.float32]
     return cosines
 
 
-def usual(cosines: npt.NDArray[np.float32], nearest: int) -> Usual:
+def cohort_statistics(cosines: npt.NDArray[np.float32], nearest: int) -> CohortStatistics:
     """Mean and spread of the highest `nearest` of each row (N, C)."""
     highest = np.partition(cosines, cosines.shape[1] - nearest, axis=1)[:, cosines.shape[1] - nearest :]
     near = highest.astype(np.float64)
-    return Usual(near.mean(1), np.maximum(near.std(1), SMALLEST_SPREAD))
+    return CohortStatistics(near.mean(1), np.maximum(near.std(1), SMALLEST_SPREAD))

@@ -26,7 +26,7 @@ NO_VERSIONS: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
-class Named:
+class DomainAliases:
     """What a domain's aliases stand for, for this process's encoder."""
 
     champion: int | None
@@ -40,7 +40,7 @@ class CalibrationSource(Protocol):
         """Domains that may have changed since the last call; others than the resident may be among them."""
         ...
 
-    def named(self, domain: str) -> Named: ...
+    def named(self, domain: str) -> DomainAliases: ...
 
     def exists(self, domain: str) -> bool: ...
 

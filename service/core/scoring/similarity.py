@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from service.core.arrays import Doubles, Rows, Vectors
-from service.core.encoding.embedding import Embedded
+from service.core.encoding.embedding import Embeddings
 from service.core.encoding.texts import Pooled
 from service.core.scoring.calibration import Calibration
 from service.core.scoring.out_of_domain import FALSE_ALARMS, DomainTest, Judgement, level_energies
@@ -80,16 +80,16 @@ def judge(
     return judgement
 
 
-def flags_of(embedded: Embedded, scores: Scores) -> list[list[str]]:
+def flags_of(embeddings: Embeddings, scores: Scores) -> list[list[str]]:
     """What a caller should know of each text asked for: `truncated`, `unreadable`, `out_of_domain`."""
-    flags = [["truncated"] if text.truncated else [] for text in embedded.texts]
-    for text, own in zip(embedded.texts, flags, strict=True):
+    flags = [["truncated"] if text.truncated else [] for text in embeddings.texts]
+    for text, own in zip(embeddings.texts, flags, strict=True):
         if text.unreadable:
             own.append("unreadable")
     if scores.judgement is not None:
         for row in np.flatnonzero(scores.judgement.p_values < FALSE_ALARMS):
             flags[row].append("out_of_domain")
-    return [flags[row] for row in embedded.rows]
+    return [flags[row] for row in embeddings.rows]
 
 
 def notices_of(calibration: Calibration) -> list[str]:

@@ -12,7 +12,14 @@ import numpy as np
 from sklearn.cluster import KMeans
 
 from service.core.arrays import Rows, Vectors
-from service.core.scoring.normalization import KINDS, ItemNormalization, Usual, cohort_cosines, normalize, usual
+from service.core.scoring.normalization import (
+    KINDS,
+    CohortStatistics,
+    ItemNormalization,
+    cohort_cosines,
+    cohort_statistics,
+    normalize,
+)
 from service.core.scoring.similarity import cosine, normalized
 from service.modelling.calibration import reference
 from service.modelling.calibration.evidence import repeated
@@ -95,7 +102,7 @@ def fit(
     equal = (own[pairs.left] >= 0) & (own[pairs.left] == own[pairs.right])
     if equal.any():
         rows, place = np.flatnonzero(own >= 0), np.cumsum(own >= 0) - 1
-        served = usual(cohort_cosines(latents[rows], cohort), near)
+        served = cohort_statistics(cohort_cosines(latents[rows], cohort), near)
         left, right = place[pairs.left[equal]], place[pairs.right[equal]]
         scores[equal] = normalize(kind, pairs.similarities[equal], served[left], served[right])
     scored = reference.Pairs(scores.astype(np.float32), pairs.left, pairs.right, pairs.sentences)
@@ -104,7 +111,7 @@ def fit(
 
 def usual_scores(
     groups: Sequence[tuple[Vectors, Rows]], unit: Vectors, clusters: Clusters, cohort: Vectors, nearest: int
-) -> Usual:
+) -> CohortStatistics:
     """Of each sentence (N,), by its cross-fitted latent, against the cohort it is no part of."""
     mean, spread = np.empty(len(unit)), np.empty(len(unit))
     for latents, numbers in groups:
@@ -112,6 +119,6 @@ def usual_scores(
             own, rows = latents[start : start + ROWS], numbers[start : start + ROWS]
             cosines = cohort_cosines(own, cohort)
             cosines[np.arange(len(rows)), clusters.labels[rows]] = cosine(own, clusters.without(unit, rows))
-            found = usual(cosines, nearest)
+            found = cohort_statistics(cosines, nearest)
             mean[rows], spread[rows] = found.mean, found.spread
-    return Usual(mean, spread)
+    return CohortStatistics(mean, spread)

@@ -12,7 +12,7 @@ import pytest
 
 from service.adapters.domains.calibrations import FULL_LOOK, ChangeWatch
 from service.adapters.domains.folders import ANNOUNCED
-from service.adapters.domains.objects import ObjectShelf
+from service.adapters.domains.objects import BucketStorage
 from service.adapters.domains.store import Aliases, DomainStore
 from service.core.arrays import Weights
 from service.core.errors import Conflict, NotFound
@@ -313,7 +313,7 @@ def test_in_a_folder_the_clocks_of_writers_do_not_matter(
     real = time.time_ns
     monkeypatch.setattr(time, "time_ns", lambda: real() - behind * 10**9)
     promote(in_folder, 1)
-    in_folder.shelf.announce("law")
+    in_folder.storage.announce("law")
     assert watch.changes({}) == {"news", "law"}
 
 
@@ -353,8 +353,8 @@ def test_a_removed_domain_leaves_nothing_but_its_numbers(domains: DomainStore) -
             domains.load("news", 2)
     with pytest.raises(NotFound):
         domains.rollback("news", MINE, expected=replace(expected, revision=domains.aliases("news", MINE).revision))
-    assert [garbage.why for garbage in domains.shelf.garbage(0)][:1] != ["half deleted"]
-    for garbage in domains.shelf.garbage(-1):
+    assert [garbage.why for garbage in domains.storage.garbage(0)][:1] != ["half deleted"]
+    for garbage in domains.storage.garbage(-1):
         garbage.remove()
     assert publish(domains) == 3
     assert promote(domains, 3).champion == 3
@@ -393,7 +393,7 @@ def cut_off(domains: DomainStore, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(domain: str, version: int) -> None:
         raise OSError(f"{domain}@{version}: the bucket is away")
 
-    monkeypatch.setattr(domains.shelf, "bury", away)
+    monkeypatch.setattr(domains.storage, "bury", away)
 
 
 def test_a_deletion_in_a_bucket_that_was_cut_off_is_answered_as_made_and_goes_on(
@@ -434,8 +434,8 @@ def test_a_version_whose_manifest_is_damaged_can_be_deleted(domains: DomainStore
     for _ in range(3):
         publish(domains)
     promote(domains, 3)
-    if isinstance(domains.shelf, ObjectShelf):
-        domains.shelf.storage.write("domains/manifests/news!1", b"{")
+    if isinstance(domains.storage, BucketStorage):
+        domains.storage.storage.write("domains/manifests/news!1", b"{")
     else:
         (domains.root / "news" / "1" / "manifest.json").write_text("{")
     domains.delete("news", 1)

@@ -16,7 +16,7 @@ from service.adapters.encoder.store import EncoderArtifact
 from service.core.arrays import Weights
 from service.core.errors import BackendFailure, CorruptArtifact, EncoderMismatch, NotFound, Unavailable
 from service.core.scoring.calibration import DomainModel
-from service.core.scoring.registry import Named
+from service.core.scoring.registry import DomainAliases
 from service.modelling.encoder.export import random_weights
 
 CPU = ["CPUExecutionProvider"]
@@ -156,10 +156,10 @@ def test_stored_versions_are_served_by_their_own_encoder_alone(
     flow, identity = mine.load("news", 1), mine.load("news", 2)
     np.testing.assert_array_equal(flow.latents(x), calibrator.bind(weights())(x))
     assert identity.transform is None
-    assert mine.named("news") == Named(1, None)
+    assert mine.named("news") == DomainAliases(1, None)
     assert (mine.exists("news"), mine.exists("law")) == (True, False)
     theirs = StoredCalibrations(domains, calibrator, "theirs")
-    assert theirs.named("news") == Named(None, None)
+    assert theirs.named("news") == DomainAliases(None, None)
     with pytest.raises(EncoderMismatch, match="tiny"):
         theirs.load("news", 1)
     with pytest.raises(NotFound):

@@ -33,7 +33,7 @@ class FakeEncoder:
     def prepare(self, ids: list[list[int]]) -> list[list[int]]:
         return ids
 
-    def run(self, ids: list[list[int]], *, alone: bool = False) -> Vectors:
+    def run(self, ids: list[list[int]], *, exclusive: bool = False) -> Vectors:
         self.busy.set()
         assert self.free.wait(30)
         self.batches.append(["".join(map(chr, row)) for row in ids])

@@ -11,7 +11,7 @@ import pytest
 
 from service.core.arrays import Vectors
 from service.core.encoding.batching import BatchingPlan, BatchStats
-from service.core.encoding.embedding import Embedded, Embedder, MemoryCache
+from service.core.encoding.embedding import Embedder, Embeddings, MemoryCache
 from service.core.encoding.texts import Side, Text, Tokens, VectorCodec
 from service.core.errors import BackendFailure, CallerLeft, NotReady, Overloaded, TokenizerFailure
 from tests.core.encoding.fake_encoder import DIM, FakeEncoder, letters, vector_of
@@ -41,7 +41,7 @@ def embedder(encode: Any, tokenize: Any = letters, **options: Any) -> Iterator[E
                 encode.free.set()
 
 
-async def soon(coroutine: Coroutine[Any, Any, Embedded]) -> Embedded:
+async def soon(coroutine: Coroutine[Any, Any, Embeddings]) -> Embeddings:
     """A hang is a failure."""
     async with asyncio.timeout(10):
         return await coroutine
@@ -192,7 +192,7 @@ class Breaks(FakeEncoder):
         super().__init__()
         self.how = how
 
-    def run(self, ids: list[list[int]], *, alone: bool = False) -> Vectors:
+    def run(self, ids: list[list[int]], *, exclusive: bool = False) -> Vectors:
         found = super().run(ids)
         if not any(ord("!") in row for row in ids):
             return found
@@ -298,13 +298,13 @@ async def test_the_texts_of_a_pair_run_side_by_side_on_an_idle_device(encoder: F
     assert sorted(map(len, encoder.batches)) == [1, 1]
 
 
-class Watched(FakeEncoder):
+class JobObservation(FakeEncoder):
     """Remembers which batches ran alone, and how many ran at the same time."""
 
     def __init__(self) -> None:
         super().__init__()
         self.running, self.most = 0, 0
-        self.alone: list[bool] = []
+        self.exclusive: list[bool] = []
         self.prepared: list[int] = []
         self.lock = threading.Lock()
 
@@ -312,11 +312,11 @@ class Watched(FakeEncoder):
         self.prepared.append(len(ids))
         return ids
 
-    def run(self, ids: list[list[int]], *, alone: bool = False) -> Vectors:
+    def run(self, ids: list[list[int]], *, exclusive: bool = False) -> Vectors:
         with self.lock:
             self.running += 1
             self.most = max(self.most, self.running)
-            self.alone.append(alone)
+            self.exclusive.append(exclusive)
         try:
             return super().run(ids)
         finally:
@@ -325,8 +325,8 @@ class Watched(FakeEncoder):
 
 
 async def test_a_lone_pair_has_the_device_to_itself_and_what_comes_meanwhile_waits_and_shares_it() -> None:
-    encoder = Watched()
-    with embedder(encoder, runs=2, alone=True, max_batch_texts=2) as made:
+    encoder = JobObservation()
+    with embedder(encoder, runs=2, exclusive=True, max_batch_texts=2) as made:
         encoder.free.clear()
         first = await under_way(made, "one", "two")
         assert await asyncio.to_thread(encoder.busy.wait, 10)
@@ -335,21 +335,21 @@ async def test_a_lone_pair_has_the_device_to_itself_and_what_comes_meanwhile_wai
         assert encoder.running == 1
         encoder.free.set()
         await asyncio.gather(first, *others)
-    assert encoder.alone[0]
-    assert not all(encoder.alone)
+    assert encoder.exclusive[0]
+    assert not all(encoder.exclusive)
     assert sorted(encoder.batches[0]) == ["one", "two"]
 
 
 async def test_beside_a_calibration_no_run_waits_for_all_cores() -> None:
-    encoder = Watched()
-    with embedder(encoder, runs=2, alone=True) as made:
-        made.batcher.set_crowded(True)
+    encoder = JobObservation()
+    with embedder(encoder, runs=2, exclusive=True) as made:
+        made.batcher.set_cpu_contended(True)
         await vectors(made, "one", "two")
-    assert not any(encoder.alone)
+    assert not any(encoder.exclusive)
 
 
 async def test_no_more_batches_run_at_once_than_the_plan_has_runs_and_one_is_prepared_meanwhile() -> None:
-    encoder = Watched()
+    encoder = JobObservation()
     with embedder(encoder, runs=1, ahead=1) as made:
         tasks = [await hold(made, encoder), await under_way(made, "second"), await under_way(made, "third")]
         await until(lambda: len(encoder.prepared) == 2)

@@ -3,12 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.core.encoding.packing import LEAD, MIN_FILL, WINDOW, Work, pack
+from service.core.encoding.packing import LEAD, MIN_FILL, WINDOW, PendingText, pack
 from service.core.encoding.texts import Text
 
 
-def works(lengths: list[int]) -> list[Work]:
-    return [Work(key=bytes([i % 256]), text=Text(str(i)), length=length) for i, length in enumerate(lengths)]
+def pending_texts(lengths: list[int]) -> list[PendingText]:
+    return [PendingText(key=bytes([i % 256]), text=Text(str(i)), length=length) for i, length in enumerate(lengths)]
 
 
 lengths = st.lists(st.integers(1, 60), min_size=1, max_size=40)
@@ -18,66 +18,66 @@ counts = st.integers(1, 12)
 
 @given(lengths, budgets, counts)
 def test_the_oldest_text_is_always_in_the_batch(found: list[int], tokens: int, texts: int) -> None:
-    waiting = works(found)
+    waiting = pending_texts(found)
     batch = pack(waiting, tokens, texts)
     assert waiting[0] in batch
-    assert len({id(work) for work in batch}) == len(batch)
+    assert len({id(pending) for pending in batch}) == len(batch)
 
 
 @given(lengths, budgets, counts)
 def test_a_batch_keeps_within_its_budgets_unless_it_is_one_text(found: list[int], tokens: int, texts: int) -> None:
-    batch = pack(works(found), tokens, texts)
+    batch = pack(pending_texts(found), tokens, texts)
     assert len(batch) <= texts
-    padded = len(batch) * max(work.length for work in batch)
+    padded = len(batch) * max(pending.length for pending in batch)
     assert padded <= tokens or len(batch) == 1
 
 
 @given(lengths, budgets, counts)
 def test_a_batch_is_an_unbroken_run_in_order_of_length(found: list[int], tokens: int, texts: int) -> None:
-    waiting = works(found)
+    waiting = pending_texts(found)
     batch = pack(waiting, tokens, texts)
-    taken = [work.length for work in batch]
+    taken = [pending.length for pending in batch]
     assert taken == sorted(taken)
-    left = [work.length for work in waiting if work not in batch]
+    left = [pending.length for pending in waiting if pending not in batch]
     assert not any(taken[0] < length < taken[-1] for length in left)
 
 
 @given(lengths, budgets, counts)
 def test_little_of_a_batch_is_padding(found: list[int], tokens: int, texts: int) -> None:
-    batch = pack(works(found), tokens, texts)
-    real = sum(work.length for work in batch)
-    assert real / (len(batch) * max(work.length for work in batch)) >= MIN_FILL
+    batch = pack(pending_texts(found), tokens, texts)
+    real = sum(pending.length for pending in batch)
+    assert real / (len(batch) * max(pending.length for pending in batch)) >= MIN_FILL
 
 
 @given(lengths, budgets, counts)
 def test_a_batch_stops_growing_only_where_a_neighbour_does_not_fit(found: list[int], tokens: int, texts: int) -> None:
-    waiting = works(found)
+    waiting = pending_texts(found)
     batch = pack(waiting, tokens, texts)
     if len(batch) == texts:
         return
-    real, longest = sum(work.length for work in batch), batch[-1].length
-    for work in waiting:
-        if work not in batch:
-            padded = (len(batch) + 1) * max(longest, work.length)
-            assert padded > tokens or (real + work.length) / padded < MIN_FILL
+    real, longest = sum(pending.length for pending in batch), batch[-1].length
+    for pending in waiting:
+        if pending not in batch:
+            padded = (len(batch) + 1) * max(longest, pending.length)
+            assert padded > tokens or (real + pending.length) / padded < MIN_FILL
 
 
 def test_equal_texts_fill_the_batch_to_its_limit() -> None:
-    assert len(pack(works([10] * 50), max_tokens=200, max_texts=64)) == 20
-    assert len(pack(works([10] * 50), max_tokens=10_000, max_texts=16)) == 16
+    assert len(pack(pending_texts([10] * 50), max_tokens=200, max_texts=64)) == 20
+    assert len(pack(pending_texts([10] * 50), max_tokens=10_000, max_texts=16)) == 16
 
 
 def test_a_text_longer_than_the_budget_makes_a_batch_of_its_own() -> None:
-    assert [work.length for work in pack(works([500, 500, 10]), max_tokens=100, max_texts=8)] == [500]
+    assert [pending.length for pending in pack(pending_texts([500, 500, 10]), max_tokens=100, max_texts=8)] == [500]
 
 
 def test_only_the_oldest_of_very_many_texts_are_looked_at() -> None:
-    waiting = works([50] + [10] * (WINDOW - 1) + [50])
+    waiting = pending_texts([50] + [10] * (WINDOW - 1) + [50])
     assert pack(waiting, max_tokens=1000, max_texts=8) == [waiting[0]]
 
 
 def test_nobody_is_overtaken_by_a_text_that_arrived_much_later() -> None:
-    oldest, older, late = works([5, 9, 5])
+    oldest, older, late = pending_texts([5, 9, 5])
     older.arrived, late.arrived = LEAD / 2, LEAD * 2
     assert pack([oldest, older, late], max_tokens=12, max_texts=2) == [oldest]
     late.arrived = LEAD / 2

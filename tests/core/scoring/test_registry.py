@@ -9,7 +9,7 @@ import pytest
 
 from service.core.errors import CorruptArtifact, EncoderMismatch, IsosimError, NotFound
 from service.core.scoring.calibration import Calibration, DomainModel, DomainRef
-from service.core.scoring.registry import Named, Registry
+from service.core.scoring.registry import DomainAliases, Registry
 
 pytestmark = pytest.mark.anyio
 ENCODER = "this-encoder"
@@ -21,7 +21,7 @@ class FakeSource:
 
     def __init__(self) -> None:
         self.versions: set[tuple[str, int]] = set()
-        self.aliases: dict[str, Named] = {}
+        self.aliases: dict[str, DomainAliases] = {}
         self.announced: set[str] = set()
         self.broken: dict[tuple[str, int], Exception] = {}
         self.asked: list[str] = []  # domains that were read
@@ -32,8 +32,8 @@ class FakeSource:
 
     def promote(self, domain: str, version: int) -> None:
         self.versions.add((domain, version))
-        before = self.aliases.get(domain, Named(None, None))
-        self.aliases[domain] = Named(version, before.champion)
+        before = self.aliases.get(domain, DomainAliases(None, None))
+        self.aliases[domain] = DomainAliases(version, before.champion)
         self.announced.add(domain)
 
     def delete(self, domain: str, version: int) -> None:
@@ -49,9 +49,9 @@ class FakeSource:
         found, self.announced = self.announced, set()
         return found
 
-    def named(self, domain: str) -> Named:
+    def named(self, domain: str) -> DomainAliases:
         self.asked.append(domain)
-        return self.aliases.get(domain, Named(None, None))
+        return self.aliases.get(domain, DomainAliases(None, None))
 
     def missing(self, domain: str, versions: Iterable[int]) -> set[int]:
         return {version for version in versions if (domain, version) not in self.versions}
@@ -129,7 +129,7 @@ async def test_a_refresh_takes_a_new_champion_over_and_what_was_resolved_before_
     await registry.refresh()
     assert await version(registry, "news") == 2
     assert before.version == 1
-    source.aliases["news"] = Named(1, 2)  # a rollback
+    source.aliases["news"] = DomainAliases(1, 2)  # a rollback
     source.announced.add("news")
     await registry.refresh()
     assert await version(registry, "news") == 1
@@ -493,7 +493,7 @@ async def test_a_domain_that_cannot_be_read_and_is_resident_no_more_is_left_alon
         source.promote(domain, 1)
     named = source.named
 
-    def damaged(domain: str) -> Named:
+    def damaged(domain: str) -> DomainAliases:
         if domain == "news":
             raise CorruptArtifact("aliases.json")
         return named(domain)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.core.arrays import Doubles, Vectors
-from service.core.scoring.normalization import KINDS, ItemNormalization, Usual, normalize, usual
+from service.core.scoring.normalization import KINDS, CohortStatistics, ItemNormalization, normalize, usual
 from service.core.scoring.similarity import cosine, normalized
 from service.modelling.calibration.normalization import FEWEST_MEMBERS, NEAREST, Clusters, fit, usual_scores
 from service.modelling.calibration.reference import folds, sample_pairs
@@ -109,7 +109,7 @@ def test_a_pairs_scores_are_made_of_its_own_two_sentences() -> None:
     n = fit("csls", x, groups, np.random.default_rng(2), centroids=4)
     rng = np.random.default_rng(2)
     clusters = Clusters.of(normalized(x), 4, rng)
-    usually: Usual = usual_scores(groups, normalized(x), clusters, n.cohort, n.nearest)
+    usually: CohortStatistics = usual_scores(groups, normalized(x), clusters, n.cohort, n.nearest)
     pairs = sample_pairs(groups, rng)
     scores = normalize("csls", cosine(x[pairs.left], x[pairs.right]), usually[pairs.left], usually[pairs.right])
     assert n.reference.pairs == len(scores)
