@@ -15,24 +15,24 @@ import typer.main
 
 from service.commands.terminal import EPILOG, ReaderLeft, ended
 
-COMMANDS = {  # name: where it is, and what the list says of it
-    "serve": ("serving:serve", "Run the API."),
-    "worker": ("serving:worker", "Run calibrations that the API puts into Redis."),
-    "similarity": ("similarity:similarity", "Score sentence pairs, without a server."),
-    "embed": ("embedding:embed", "Turn sentences into vectors, without a server."),
-    "bulk": ("bulk:app", "Embed, score, calibrate and pair files of any size, on Ray."),
-    "calibrate": ("calibration:calibrate", "Fit a calibration to sentences, without a server."),
-    "label": ("calibration:label", "Learn probabilities from labelled pairs."),
-    "threshold": ("calibration:threshold", "Say which similarity to ask for."),
-    "domains": ("domains:app", "List domains; show, promote, roll back, delete."),
-    "keys": ("keys:app", "Make API keys; list a file of them."),
-    "train": ("training:train", "Train an encoder: SimCSE, or SBERT's objectives."),
-    "store": ("store:app", "Remove from the store what nobody needs."),
-    "export": ("exporting:export", "Export an encoder into the model store."),
-    "bundle": ("exporting:bundle", "Write one ONNX file with a domain's weights."),
-    "evaluate": ("evaluating:evaluate", "Make the papers' tables: STS12–16, STS-B, SICK-R."),
-    "measure": ("measuring:measure", "Measure what the service promises, on your data."),
-    "doctor": ("doctor:doctor", "Look for faults in the set-up, and say how to mend them."),
+COMMANDS = {  # name: module and function, and its line in the list
+    "serve": ("commands.serving:serve", "Run the API."),
+    "worker": ("commands.serving:worker", "Run calibrations that the API puts into Redis."),
+    "similarity": ("commands.similarity:similarity", "Score sentence pairs, without a server."),
+    "embed": ("commands.embedding:embed", "Turn sentences into vectors, without a server."),
+    "bulk": ("commands.bulk:app", "Embed, score, calibrate and pair files of any size, on Ray."),
+    "calibrate": ("commands.calibration:calibrate", "Fit a calibration to sentences, without a server."),
+    "label": ("commands.calibration:label", "Learn probabilities from labelled pairs."),
+    "threshold": ("commands.calibration:threshold", "Say which similarity to ask for."),
+    "domains": ("commands.domains:app", "List domains; show, promote, roll back, delete."),
+    "keys": ("commands.keys:app", "Make API keys; list a file of them."),
+    "train": ("commands.training:train", "Train an encoder: SimCSE, or SBERT's objectives."),
+    "store": ("commands.store:app", "Remove from the store what nobody needs."),
+    "export": ("commands.exporting:export", "Export an encoder into the model store."),
+    "bundle": ("commands.exporting:bundle", "Write one ONNX file with a domain's weights."),
+    "evaluate": ("measurements.evaluate:evaluate", "Make the papers' tables: STS12–16, STS-B, SICK-R."),
+    "measure": ("measurements.measure:measure", "Measure what the service promises, on the corpora of its tests."),
+    "doctor": ("commands.diagnosis.doctor:doctor", "Look for faults in the set-up, and say how to mend them."),
 }
 
 
@@ -57,12 +57,12 @@ class Commands(typer.core.TyperGroup):
 def load(name: str) -> Any:
     """The command itself, out of its module."""
     module, _, attribute = COMMANDS[name][0].partition(":")
-    found = getattr(import_module(f"service.commands.{module}"), attribute)
-    if not isinstance(found, typer.Typer):
+    command = getattr(import_module(f"service.{module}"), attribute)
+    if not isinstance(command, typer.Typer):
         only = typer.Typer(add_completion=False, rich_markup_mode=None)
-        only.command(name, epilog=EPILOG)(found)
-        found = only
-    command = typer.main.get_command(found)
+        only.command(name, epilog=EPILOG)(command)
+        command = only
+    command = typer.main.get_command(command)
     command.name = name
     return command
 

@@ -1,10 +1,8 @@
-"""Standard output: tables for people at a terminal, tabs and JSON for programs."""
+"""The terminal: results on stdout (tables, tabs, JSON), progress on stderr, and how a command ends."""
 
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
-
-import orjson
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -23,6 +21,8 @@ PLAIN_WIDTH = 200  # characters of a table that nobody's terminal bounds
 
 def dumped(value: object) -> bytes:
     """JSON on one line; a NaN becomes null and a float32 keeps its shortest form, as over HTTP."""
+    import orjson  # noqa: PLC0415 - the help and the shell's completion need typer alone
+
     return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_SERIALIZE_DATACLASS)
 
 

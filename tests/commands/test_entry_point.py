@@ -19,7 +19,7 @@ from tests.text import sentences
 def test_every_command_in_the_list_can_be_loaded_and_helps() -> None:
     for name, (place, _) in COMMANDS.items():
         module, _, attribute = place.partition(":")
-        found = getattr(import_module(f"service.commands.{module}"), attribute)
+        found = getattr(import_module(f"service.{module}"), attribute)
         command = load(name)
         assert command.name == name
         assert isinstance(found, typer.Typer) or found.__doc__, name

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from service.adapters.key_file import Keys
-from service.commands.diagnosis.finding import Finding, fault, ok, warning
+from service.commands.diagnosis import Finding, fault, ok, warning
 from service.core.errors import Unavailable
 from service.settings import Settings, unread
 

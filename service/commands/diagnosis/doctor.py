@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from service.commands.diagnosis import packages
-from service.commands.diagnosis.finding import Finding, fault
+from service.commands.diagnosis import Finding, fault, packages
 from service.commands.shared import AsJson, EncoderId, Store
 from service.commands.terminal import FAILED, print_json, show
 

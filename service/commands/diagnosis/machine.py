@@ -11,7 +11,7 @@ from pathlib import Path
 from service.adapters.encoder.device import memory_limit, plan_resident, usable_cores
 from service.adapters.encoder.onnx_engine import choose_providers, on_gpu
 from service.adapters.encoder.store import EncoderStore
-from service.commands.diagnosis.finding import Finding, fault, ok, warning
+from service.commands.diagnosis import Finding, fault, ok, warning
 from service.core.errors import IsosimError
 from service.settings import Settings
 

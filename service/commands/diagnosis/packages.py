@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from importlib import import_module, metadata
 from pathlib import Path
 
-from service.commands.diagnosis.finding import Finding, fault, ok, warning
+from service.commands.diagnosis import Finding, fault, ok, warning
 
 OLDEST_PYTHON = (3, 11)
 RUNTIMES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml", "onnxruntime-rocm")

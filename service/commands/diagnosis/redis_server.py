@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 from service.adapters.jobs.queue import QUEUE, REMEDY
 from service.adapters.redis.cache import PROBED
 from service.adapters.redis.connection import CLUSTER, CLUSTER_REMEDY, is_cluster
-from service.commands.diagnosis.finding import Finding, fault, ok, warning
+from service.commands.diagnosis import Finding, fault, ok, warning
 from service.settings import Settings
 
 PINGS = 20

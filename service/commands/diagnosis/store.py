@@ -15,7 +15,7 @@ from service.adapters.encoder.store import JOINED, EncoderArtifact, EncoderStore
 from service.adapters.encoder.tokenizer import FastTokenizer
 from service.adapters.storage.artifacts import verified
 from service.adapters.storage.object_storage import Changed, address, opened, remote
-from service.commands.diagnosis.finding import Finding, fault, ok, warning
+from service.commands.diagnosis import Finding, fault, ok, warning
 from service.core.arrays import Vectors
 from service.core.errors import IsosimError
 from service.core.scoring.registry import DEFAULT
