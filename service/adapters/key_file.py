@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from service.core.errors import Unauthorized
-from service.core.limits.grants import ANYBODY, Grant, Scope, parse_grant
+from service.core.grants import ANYBODY, Grant, Scope, parse_grant
 
 log = logging.getLogger(__name__)
 

@@ -11,14 +11,15 @@ from service.api.state import Service, ServiceDep
 from service.api.trace import Trace
 from service.core.errors import NotFound
 from service.core.jobs.job import Job
-from service.core.scoring.calibration import DOMAIN_NAME, Calibration, DomainRef
+from service.core.scoring.calibration import DOMAIN_NAME, DomainRef
+from service.migration.encoders import Resolution
 
 
-async def calibration_of(service: Service, trace: Trace, ref: DomainRef | str, *, splits: bool = False) -> Calibration:
+async def resolve(service: Service, trace: Trace, ref: DomainRef | str, *, splits: bool = False) -> Resolution:
     """What answers for a domain, if the request's key may use it. No route resolves a domain in another way.
 
     `splits`: the request asks for scores, and so takes part where a domain's requests are split between two encoders.
-    Vectors do not: those of two encoders must not lie side by side in somebody's index.
+    Vectors do not: an index must not hold vectors of two encoders side by side.
 
     Raises:
         InvalidInput: the text names no domain.
@@ -30,13 +31,12 @@ async def calibration_of(service: Service, trace: Trace, ref: DomainRef | str, *
     unread = trace.grant.rate is not None and not service.encoders.holds(ref)
     if unread:  # the store is asked: a name that is not there costs a text, one that is there costs nothing more
         await service.limits.admit(replace(trace.grant, concurrent=None), 1)
-    found = await service.encoders.resolve(ref, trace.split_key if splits else None)
+    resolution = await service.encoders.resolve(ref, trace.split_key if splits else None)
     if unread:
         await service.limits.owe(trace.grant, -1)
-    side = service.encoders.side(found) if splits and ref.version == "champion" else None
-    if side is not None:
-        service.metrics.observe_split(ref.name, side)
-    return found
+    if splits and resolution.side is not None:
+        service.metrics.observe_split(ref.name, resolution.side)
+    return resolution
 
 
 async def permitted_domain(

@@ -126,7 +126,7 @@ def console_with_slash() -> Response:
 @console.get("/server.json", responses={503: documented()[503]})
 def console_facts(service: ServiceDep) -> ConsoleFacts:
     """What the page must know to explain itself: limits, methods, whether a key is needed. Itself it needs none."""
-    settings, encoder = service.settings, service.encoders.first.encoder
+    settings, encoder = service.settings, service.encoders.first.artifact
     return ConsoleFacts(
         version=__version__,
         encoder=ConsoleEncoder(id=encoder.id, digest=encoder.digest, dim=encoder.spec.dim),

@@ -17,7 +17,7 @@ from service.api.parameters import check_ignored
 from service.api.state import ServiceDep, service_of
 from service.api.trace import Trace
 from service.core.errors import Overloaded, UnsupportedMedia
-from service.core.limits.grants import Scope
+from service.core.grants import Scope
 
 
 def needs(scope: Scope, *, texts: int = 1) -> Any:  # a dependency; FastAPI types it no closer

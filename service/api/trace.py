@@ -7,8 +7,7 @@ from typing import NamedTuple
 from starlette.types import Receive
 
 from service.core.encoding.embedding import Embeddings, Timings
-from service.core.limits.grants import NOBODY, Grant
-from service.core.limits.rate_limit import Release, nothing
+from service.core.grants import NOBODY, Grant, Release, nothing
 from service.core.scoring.calibration import Calibration
 from service.observability.tracing import Attributes, Stage
 

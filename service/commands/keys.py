@@ -13,7 +13,7 @@ from service.adapters.storage.artifacts import locked, write_atomically
 from service.commands.shared import AsJson
 from service.commands.terminal import EPILOG, print_json, show
 from service.core.errors import InvalidInput, Unavailable
-from service.core.limits.grants import SCOPES, Grant, parse_grant
+from service.core.grants import SCOPES, Grant, parse_grant
 from service.settings import Settings
 
 PREFIX = "isk_"  # tells people and secret scanners what this is

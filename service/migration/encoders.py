@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from service.adapters.domains.migrations import MigrationStore
 from service.adapters.encoder.store import EncoderArtifact
@@ -22,16 +22,16 @@ MOST_KNOWN = 4096  # versions whose encoder is remembered
 
 @dataclass(frozen=True)
 class LoadedEncoder:
-    """An encoder that answers, and what is its alone."""
+    """An encoder in memory, with its tokenizer, batches and calibrations."""
 
-    encoder: EncoderArtifact
+    artifact: EncoderArtifact
     tokenizer: FastTokenizer
     embedder: Embedder
     registry: Registry
 
     @property
     def digest(self) -> str:
-        return self.encoder.digest
+        return self.artifact.digest
 
 
 class Champions(Protocol):
@@ -40,6 +40,14 @@ class Champions(Protocol):
     def observe_champion(self, calibration: Calibration) -> None: ...
 
     def forget_champion(self, domain: str) -> None: ...
+
+
+class Resolution(NamedTuple):
+    """What answers for a reference to a domain: a version, the encoder it was made for, and its side of a migration."""
+
+    calibration: Calibration
+    encoder: LoadedEncoder
+    side: Literal["old", "new"] | None = None  # None: no migration is under way, or the reference names a version
 
 
 class Encoders:
@@ -90,13 +98,7 @@ class Encoders:
     def find(self, digest: str) -> LoadedEncoder | None:
         return next((loaded_encoder for loaded_encoder in self.all if loaded_encoder.digest == digest), None)
 
-    def of(self, calibration: Calibration) -> LoadedEncoder:
-        """The one that a calibration was resolved by."""
-        found = self.find(calibration.encoder)
-        assert found is not None  # noqa: S101 - resolved by one of these registries
-        return found
-
-    def following(self) -> LoadedEncoder:
+    def require_next(self) -> LoadedEncoder:
         """Raises Conflict where the server has no next encoder."""
         if self.next is None:
             raise Conflict("this server has no next encoder; name one of the store (ISOSIM_NEXT_ENCODER) and restart")
@@ -134,62 +136,57 @@ class Encoders:
         """
         migration = self.migrations.get(domain)
         if migration is None:
-            return self.first, self.following()
+            return self.first, self.require_next()
         old, new = self.find(migration.old), self.find(migration.new)
         if old is None or new is None:
             lacking = migration.old_id if old is None else migration.new_id
             raise Conflict(f"this server does not run encoder {lacking}; name it as the next one (ISOSIM_NEXT_ENCODER)")
         return old, new
 
-    async def resolve(self, ref: DomainRef, key: str | None = None) -> Calibration:
+    async def resolve(self, ref: DomainRef, key: str | None = None) -> Resolution:
         """The calibration that answers. `key` of a request that takes part in a split.
 
         A version that is named by its number is answered by the encoder it was made for.
 
         Raises:
-            NotFound, EncoderMismatch, CorruptArtifact: as the registry says, and as `answering`.
+            NotFound, EncoderMismatch, CorruptArtifact: as the registry says, and as `active_encoder`.
         """
         if isinstance(ref.version, int):
             return await self._numbered(ref)
-        active_encoder = self.active_encoder(ref.name)
+        active = self.active_encoder(ref.name)
         migration = self.migrations.get(ref.name)
-        if migration is not None and key is not None and ref.version == "champion" and not migration.finished:
-            new = self.find(migration.new)
-            if new is not None and new is not active_encoder and is_chosen(ref.name, key, migration.share):
-                try:
-                    return await new.registry.resolve(ref)
-                except IsosimError as error:  # it is being tried: what it cannot answer is answered as before
-                    log.debug("the new champion of %s did not answer: %s", ref.name, error)
-        return await active_encoder.registry.resolve(ref)
+        if migration is None or migration.finished or ref.version != "champion":
+            return Resolution(await active.registry.resolve(ref), active)
+        new = self.find(migration.new)
+        if key is not None and new is not None and new is not active and is_chosen(ref.name, key, migration.share):
+            try:
+                return Resolution(await new.registry.resolve(ref), new, "new")
+            except IsosimError as error:  # it is being tried: what it cannot answer is answered as before
+                log.debug("the new champion of %s did not answer: %s", ref.name, error)
+        return Resolution(await active.registry.resolve(ref), active, "new" if active is new else "old")
 
     def holds(self, ref: DomainRef) -> bool:
         """Whether a reference is answered from memory, without a look into the store."""
         return any(loaded_encoder.registry.holds(ref) for loaded_encoder in self.all)
 
-    async def _numbered(self, ref: DomainRef) -> Calibration:
+    async def _numbered(self, ref: DomainRef) -> Resolution:
         """Each registry refuses versions of other encoders, after a look into the store."""
         place = (ref.name, int(ref.version))
         known = self.find(self._digest_of.get(place, ""))
         if self.next is None or known is not None:
-            return await (known or self.first).registry.resolve(ref)
+            encoder = known or self.first
+            return Resolution(await encoder.registry.resolve(ref), encoder)
         try:
-            found = await self.first.registry.resolve(ref)
+            resolution = Resolution(await self.first.registry.resolve(ref), self.first)
         except EncoderMismatch as error:
             try:
-                found = await self.next.registry.resolve(ref)
+                resolution = Resolution(await self.next.registry.resolve(ref), self.next)
             except EncoderMismatch:
                 raise error from None
         if len(self._digest_of) >= MOST_KNOWN:
             self._digest_of.clear()
-        self._digest_of[place] = found.encoder
-        return found
-
-    def side(self, calibration: Calibration) -> Literal["old", "new"] | None:
-        """Which side of its domain's migration answers; None where none is under way."""
-        migration = self.migrations.get(calibration.domain)
-        if migration is None or migration.finished:
-            return None
-        return "new" if calibration.encoder == migration.new else "old"
+        self._digest_of[place] = resolution.calibration.encoder
+        return resolution
 
     def is_champion(self, calibration: Calibration) -> bool:
         """Whether it answers for its domain: neither a pinned version, nor one that is being tried."""

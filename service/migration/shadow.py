@@ -20,7 +20,7 @@ from service.core.errors import IsosimError
 from service.core.scoring.calibration import Calibration, DomainRef
 from service.core.scoring.similarity import Scores, score
 from service.migration.comparison import Batch, Comparison, ComparisonResult
-from service.migration.encoders import Encoders, LoadedEncoder
+from service.migration.encoders import Encoders, LoadedEncoder, Resolution
 
 log = logging.getLogger("isosim")
 
@@ -39,7 +39,7 @@ class Tally(Protocol):
     def observe_shadow_dropped(self, reason: Dropped) -> None: ...
 
 
-class Asked(NamedTuple):
+class ShadowRequest(NamedTuple):
     """Pairs that were answered: their texts without the old encoder's prompt, and what the old version said."""
 
     calibration: Calibration
@@ -64,20 +64,20 @@ class Shadow:
     chance: Callable[[], float] = random.random
 
     def __post_init__(self) -> None:
-        self._waiting: asyncio.Queue[Asked] = asyncio.Queue(WAITING)
+        self._waiting: asyncio.Queue[ShadowRequest] = asyncio.Queue(WAITING)
         self._windows: dict[str, Comparison] = {}
 
-    def offer(self, calibration: Calibration, embeddings: Embeddings, left: Rows, right: Rows, found: Scores) -> None:
+    def offer(self, resolution: Resolution, embeddings: Embeddings, left: Rows, right: Rows, scores: Scores) -> None:
         """Takes a sample of what a domain's old champion has answered; returns at once."""
-        domain = calibration.domain
+        domain = resolution.calibration.domain
         new = self._compared(domain)
-        if new is None or found.percentile is None or not self.encoders.is_champion(calibration):
+        if new is None or scores.percentile is None:
             return
-        if len(found.readable) == 0 or self.chance() >= self.encoders.migrations[domain].shadow:
+        if len(scores.readable) == 0 or self.chance() >= self.encoders.migrations[domain].shadow:
             return
-        asked = self._sample(calibration, new, embeddings, left, right, found)
+        request = self._sample(resolution, new, embeddings, left, right, scores)
         try:
-            self._waiting.put_nowait(asked)
+            self._waiting.put_nowait(request)
         except asyncio.QueueFull:
             self.tally.observe_shadow_dropped("full")
 
@@ -92,27 +92,26 @@ class Shadow:
 
     def _sample(
         self,
-        calibration: Calibration,
+        resolution: Resolution,
         new: LoadedEncoder,
         embeddings: Embeddings,
         left: Rows,
         right: Rows,
-        found: Scores,
-    ) -> Asked:
-        assert found.percentile is not None  # noqa: S101 - asked by `offer`
-        readable = found.readable
+        scores: Scores,
+    ) -> ShadowRequest:
+        assert scores.percentile is not None  # noqa: S101 - asked by `offer`
+        readable = scores.readable
         some = readable[np.unique(np.linspace(0, len(readable) - 1, min(len(readable), MOST_PAIRS)).astype(np.intp))]
         rows, places = np.unique(np.concatenate([left[some], right[some]]), return_inverse=True)
-        prompt, prefix = self.encoders.of(calibration).encoder.spec.prompt, new.encoder.spec.prompt
-        texts = [again(embeddings.asked[row], prompt, prefix) for row in rows]
-        return Asked(
-            calibration,
+        prompt, prefix = resolution.encoder.artifact.spec.prompt, new.artifact.spec.prompt
+        return ShadowRequest(
+            resolution.calibration,
             new,
-            texts,
+            [with_prompt(embeddings.asked[row], prompt, prefix) for row in rows],
             places[: len(some)],
             places[len(some) :],
-            1.0 - found.percentile[some],
-            found.similarity[some].astype(np.float64),
+            1.0 - scores.percentile[some],
+            scores.similarity[some].astype(np.float64),
         )
 
     @asynccontextmanager
@@ -129,19 +128,18 @@ class Shadow:
 
     async def _work(self, background: Embedder) -> None:
         while True:
-            await self._attend(
-                await self._waiting.get(), background
-            )  # no name here: texts go while the next is waited for
+            # No name for it here: its texts are freed while the next one is awaited.
+            await self._attend(await self._waiting.get(), background)
 
-    async def _attend(self, asked: Asked, background: Embedder) -> None:
+    async def _attend(self, request: ShadowRequest, background: Embedder) -> None:
         try:
             if not await self._idle():
                 self.tally.observe_shadow_dropped("busy")
-            elif self._compared(asked.calibration.domain) is asked.new:  # else the migration ended meanwhile
-                await self._score(asked, background)
+            elif self._compared(request.calibration.domain) is request.new:  # else the migration ended meanwhile
+                await self._score(request, background)
         except IsosimError as error:
             self.tally.observe_shadow_dropped("failed")
-            log.debug("a shadow score of %s failed: %s", asked.calibration.domain, error)
+            log.debug("a shadow score of %s failed: %s", request.calibration.domain, error)
         except Exception:  # the loop's boundary: nobody waits for the answer, and the next one may be well
             self.tally.observe_shadow_dropped("failed")
             log.exception("shadow scoring failed")
@@ -155,25 +153,25 @@ class Shadow:
             await asyncio.sleep(LOOK)
         return True
 
-    async def _score(self, asked: Asked, background: Embedder) -> None:
-        old = asked.calibration
-        new = await asked.new.registry.resolve(DomainRef(old.domain))
-        embeddings = await background.embed(asked.texts)
-        left, right = embeddings.rows[asked.left], embeddings.rows[asked.right]
-        found = await asyncio.to_thread(score, new, embeddings.texts, embeddings.vectors, left, right)
-        if self._compared(old.domain) is not asked.new:
+    async def _score(self, request: ShadowRequest, background: Embedder) -> None:
+        old = request.calibration
+        new = await request.new.registry.resolve(DomainRef(old.domain))
+        embeddings = await background.embed(request.texts)
+        left, right = embeddings.rows[request.left], embeddings.rows[request.right]
+        scores = await asyncio.to_thread(score, new, embeddings.texts, embeddings.vectors, left, right)
+        if self._compared(old.domain) is not request.new:
             return
-        if found.percentile is None:
+        if scores.percentile is None:
             self.tally.observe_shadow_dropped("failed")  # the new champion has lost its reference
             return
-        readable = found.readable  # by the new encoder; the pairs offered are those that the old one could read
+        readable = scores.readable  # by the new encoder; the pairs offered are those that the old one could read
         if len(readable) == 0:
             return
         batch = Batch(
-            asked.rates[readable],
-            1.0 - found.percentile[readable],
-            asked.similarities[readable],
-            found.similarity[readable].astype(np.float64),
+            request.rates[readable],
+            1.0 - scores.percentile[readable],
+            request.similarities[readable],
+            scores.similarity[readable].astype(np.float64),
         )
         self._window(old.domain, (old.version, new.version)).observe(batch)
         self.tally.observe_shadow(old.domain, batch)
@@ -193,7 +191,7 @@ class Shadow:
         return None if window is None or window.versions != versions else window.measure()
 
 
-def again(text: Text, prompt: str, prefix: str) -> Text:
-    """The same text as the other encoder gets it."""
+def with_prompt(text: Text, prompt: str, prefix: str) -> Text:
+    """The text with another encoder's prompt in place of its own."""
     assert isinstance(text.content, str)  # noqa: S101 - token ids are for vectors, not for scores
     return Text(prefix + text.content.removeprefix(prompt), text.side)

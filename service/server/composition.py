@@ -26,12 +26,11 @@ from service.adapters.redis.connection import end, refuse_cluster
 from service.adapters.redis.limits import RedisLimits
 from service.adapters.storage.artifacts import try_lock
 from service.api.access_log import AccessLog, Observer
-from service.api.listing import Listings
-from service.api.state import Phase, Service
+from service.api.state import Listings, Phase, Service
 from service.core.encoding.embedding import MemoryCache
 from service.core.errors import Unavailable
+from service.core.grants import Limits, LocalLimits
 from service.core.jobs.job import JobRunner
-from service.core.limits.rate_limit import Limits, LocalLimits
 from service.core.scoring.drift import DriftMonitor
 from service.migration.encoders import Encoders
 from service.migration.shadow import Shadow

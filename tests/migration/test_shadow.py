@@ -29,7 +29,7 @@ from service.core.scoring.registry import DomainAliases, Registry
 from service.core.scoring.similarity import score
 from service.migration.comparison import Batch
 from service.migration.encoders import Encoders, LoadedEncoder
-from service.migration.shadow import MOST_PAIRS, WAITING, Asked, Shadow
+from service.migration.shadow import MOST_PAIRS, WAITING, Shadow, ShadowRequest
 from tests.core.encoding.fake_encoder import DIM, FakeEncoder, letters
 from tests.core.scoring.references import REFERENCE
 
@@ -84,11 +84,13 @@ class Scene:
 
     async def answered(self, texts: list[str], ref: DomainRef = DomainRef("news")) -> None:  # noqa: B008 - frozen
         """A request for the scores of neighbours, by the old champion unless another version is named."""
-        calibration = await self.encoders.resolve(ref)
-        embeddings = await self.encoders.of(calibration).embedder.embed([Text("o:" + text) for text in texts])
+        resolution = await self.encoders.resolve(ref)
+        calibration = resolution.calibration
+        embeddings = await resolution.encoder.embedder.embed([Text("o:" + text) for text in texts])
         left, right = embeddings.rows[::2], embeddings.rows[1::2]
         found = score(calibration, embeddings.texts, embeddings.vectors, left, right)
-        self.shadow.offer(calibration, embeddings, left, right, found)
+        if self.encoders.is_champion(calibration):  # as the scoring routes do (api/scoring/pipeline.py)
+            self.shadow.offer(resolution, embeddings, left, right, found)
 
     async def until(self, done: Any) -> None:
         async with asyncio.timeout(20):
@@ -166,14 +168,17 @@ def test_it_waits_for_a_moment_without_requests_and_gives_up_after_a_while(tmp_p
             now.old.free.clear()
             waiting = asyncio.create_task(now.answered(["gh", "ij"]))  # a request that is being computed
             await now.until(lambda: now.encoders.queued)
-            calibration = await now.encoders.resolve(DomainRef("news"))
+            resolution = await now.encoders.resolve(DomainRef("news"))
             embeddings = await now.encoders.all[1].embedder.embed([Text("o:kl"), Text("o:mn")])
             rows = np.array([0]), np.array([1])
             now.shadow.offer(
-                calibration, embeddings, *rows, score(calibration, embeddings.texts, embeddings.vectors, *rows)
+                resolution,
+                embeddings,
+                *rows,
+                score(resolution.calibration, embeddings.texts, embeddings.vectors, *rows),
             )
             await now.until(lambda: now.tally.dropped["busy"])
-            await now.until(lambda: not any(type(one) is Asked for one in gc.get_objects()))
+            await now.until(lambda: not any(type(one) is ShadowRequest for one in gc.get_objects()))
             assert "n:kl" not in now.new.seen
             now.old.free.set()
             await waiting
@@ -198,7 +203,11 @@ def test_pairs_that_either_encoder_cannot_read_are_not_compared(tmp_path: Path) 
 def kept(before: list[Any]) -> list[Any]:
     """What holds texts in this process, less what tests before this one left `before`."""
     known = {id(one) for one in before}
-    return [one for one in gc.get_objects() if type(one) in (Asked, PendingText, Embeddings) and id(one) not in known]
+    return [
+        one
+        for one in gc.get_objects()
+        if type(one) in (ShadowRequest, PendingText, Embeddings) and id(one) not in known
+    ]
 
 
 def test_no_text_is_kept_once_it_is_scored(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ import pytest
 from loadtest.many import multiply
 from service.adapters.domains.store import DomainStore
 from service.adapters.encoder.store import EncoderArtifact
-from service.api.listing import MOST_ASKED, Listings
+from service.api.state import MOST_ASKED, Listings
 from service.core.errors import Overloaded
-from service.core.limits.grants import ANYBODY, NOBODY
+from service.core.grants import ANYBODY, NOBODY
 from tests.processes import Process, Server, serve_with, wait_until
 from tests.security.conftest import bearer, furnish, key_line
 

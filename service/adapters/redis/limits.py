@@ -13,8 +13,7 @@ from redis.exceptions import ResponseError
 from service.adapters.redis.cache import CONNECTIONS
 from service.adapters.redis.connection import CircuitBreaker, end
 from service.core.errors import Overloaded
-from service.core.limits.grants import Grant
-from service.core.limits.rate_limit import Limit, LocalLimits, Release, nothing, too_fast, too_many
+from service.core.grants import Grant, Limit, LocalLimits, Release, nothing, too_fast, too_many
 
 PREFIX = "isosim:limit:"
 BACKLOG = 4096  # releases waiting to be told; those dropped end with their lease

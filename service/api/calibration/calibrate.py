@@ -97,7 +97,7 @@ async def calibrate(
         else:
             check_no_query(request)
             options, intake = await asyncio.to_thread(take_json, await read_json_body(request), spool, limits, trace)
-        artifact = target_encoder(service, options.domain, options.encoder).encoder
+        artifact = target_encoder(service, options.domain, options.encoder).artifact
         notices = intake.check_enough(options.method, artifact.spec.dim)
         wanted = JobRequest(
             domain=options.domain,
@@ -263,13 +263,13 @@ def check_domain(domain: str, trace: Trace) -> None:
 def intake_limits(service: Service) -> Limits:
     """Before it is known which encoder the text is for: the larger vectors need more of it."""
     settings = service.settings
-    dim = max(loaded_encoder.encoder.spec.dim for loaded_encoder in service.encoders.all)
+    dim = max(loaded_encoder.artifact.spec.dim for loaded_encoder in service.encoders.all)
     return Limits(settings.max_calibration_sentences, settings.max_characters, dim)
 
 
 def target_encoder(service: Service, domain: str, encoder: str) -> LoadedEncoder:
     """The encoder that a calibration is for. Raises EncoderMismatch; Conflict where there is no next one."""
-    return service.encoders.following() if encoder == "next" else service.encoders.active_encoder(domain)
+    return service.encoders.require_next() if encoder == "next" else service.encoders.active_encoder(domain)
 
 
 async def read_json_body(request: Request) -> bytes:

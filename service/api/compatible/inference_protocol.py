@@ -73,7 +73,7 @@ async def ready(service: ServiceDep) -> dict[str, bool]:
 async def version_ready(found: VersionDep, service: ServiceDep) -> dict[str, Any]:
     """The version answers."""
     check_ready(service)
-    return {"name": found.name, "version": str(found.calibration.version), "ready": True}
+    return {"name": found.name, "version": str(found.resolution.calibration.version), "ready": True}
 
 
 @router.get("/models/{model:path}/ready", dependencies=READ, responses=documented(*MODEL_STATUSES))
@@ -95,7 +95,7 @@ async def infer_version(
         listed(entries, name[: tensors.SHOWN], service, settings.max_texts if name == "text" else settings.max_pairs)
     name_ignored(trace, asked)
     outputs = await compute(found, texts, service, trace)
-    head: dict[str, Any] = {"model_name": found.name, "model_version": str(found.calibration.version)}
+    head: dict[str, Any] = {"model_name": found.name, "model_version": str(found.resolution.calibration.version)}
     if asked.id is not None:
         head["id"] = asked.id
     content, headers = await asyncio.to_thread(tensors.write, head, asked, outputs)
@@ -115,16 +115,16 @@ async def compute(
 ) -> dict[str, tuple[tensors.Datatype, npt.NDArray[np.floating]]]:
     """Raises InvalidInput where the inputs are not those of the model."""
     if texts.keys() == {"text"}:
-        embeddings = await embed(service, trace, model.calibration, texts["text"])
-        return {"embedding": ("FP32", await vectors(service, trace, model.calibration, model.space, embeddings))}
+        embeddings = await embed(service, trace, model.resolution, texts["text"])
+        return {"embedding": ("FP32", await vectors(service, trace, model.resolution, model.space, embeddings))}
     if texts.keys() != {"text_1", "text_2"}:
         raise InvalidInput(f"inputs {', '.join(texts)[: tensors.SHOWN] or 'none'}: give text, or text_1 and text_2")
     left, right = texts["text_1"], texts["text_2"]
     if len(left) != len(right):
         raise InvalidInput(f"text_1 has {len(left)} texts, text_2 {len(right)}; a pair needs one of each")
-    embeddings = await embed(service, trace, model.calibration, [*left, *right])
+    embeddings = await embed(service, trace, model.resolution, [*left, *right])
     half = len(left)
-    found = await scores(service, trace, model.calibration, embeddings, slice(0, half), slice(half, None))
+    found = await scores(service, trace, model.resolution, embeddings, slice(0, half), slice(half, None))
     outputs: dict[str, tuple[tensors.Datatype, npt.NDArray[np.floating]]] = {
         "similarity": ("FP32", found.cosine if model.space == "raw" else found.similarity),
         "cosine": ("FP32", found.cosine),
@@ -137,18 +137,18 @@ async def compute(
 @router.get("/models/{model:path}/versions/{version}", dependencies=READ, responses=documented(*MODEL_STATUSES))
 async def version_metadata(found: VersionDep, service: ServiceDep) -> dict[str, Any]:
     """The tensors of a version."""
-    dim = service.encoders.of(found.calibration).encoder.spec.dim
+    dim = found.resolution.encoder.artifact.spec.dim
     optional = {"parameters": {"optional": True}}
     outputs: list[dict[str, Any]] = [
         {"name": "embedding", "datatype": "FP32", "shape": [-1, dim]},
         {"name": "similarity", "datatype": "FP32", "shape": [-1]},
         {"name": "cosine", "datatype": "FP32", "shape": [-1]},
     ]
-    if found.space == "calibrated" and found.calibration.model.reference is not None:
+    if found.space == "calibrated" and found.resolution.calibration.model.reference is not None:
         outputs.append({"name": "percentile", "datatype": "FP64", "shape": [-1]})
     return {
         "name": found.name,
-        "versions": [str(found.calibration.version)],
+        "versions": [str(found.resolution.calibration.version)],
         "platform": "onnxruntime_onnx",
         "inputs": [{"name": n, "datatype": "BYTES", "shape": [-1], **optional} for n in ("text", "text_1", "text_2")],
         "outputs": outputs,

@@ -2,26 +2,26 @@
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
-from service.api.access import calibration_of
+from service.api import access
 from service.api.scoring.pipeline import Space
 from service.api.state import Service
 from service.api.trace import Trace
 from service.core.errors import InvalidInput, IsosimError, NotFound, UnknownModel
-from service.core.limits.grants import Grant
-from service.core.scoring.calibration import Calibration, DomainRef
+from service.core.grants import Grant
+from service.core.scoring.calibration import DomainRef
 from service.core.scoring.registry import DEFAULT
+from service.migration.encoders import Resolution
 
 T = TypeVar("T")
 
 NAME = re.compile(r"isosim(?:/(?P<domain>[^:/]+))?(?P<raw>:raw)?")
+PAGE = 16  # domains asked for at once
 LISTED = 40  # names in a message
-SIDE_BY_SIDE = 16  # domains looked at at a time where a look is a request; unmeasured
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Model:
     """What a model's name stands for now."""
 
     name: str
-    calibration: Calibration
+    resolution: Resolution
     space: Space
 
 
@@ -44,7 +44,7 @@ def parse(name: str) -> tuple[DomainRef, Space]:
 async def resolve(
     service: Service, trace: Trace, name: str, version: str | None = None, *, splits: bool = False
 ) -> Model:
-    """The model of that name; `version` for protocols that keep it apart from the name, `splits` as `calibration_of`.
+    """The model of that name; `version` for protocols that keep it apart from the name, `splits` as `access.resolve`.
 
     Raises:
         UnknownModel: there is none; the message lists what there is for this key.
@@ -57,7 +57,7 @@ async def resolve(
             if ref.version != "champion" or not version.isascii() or not version.isdigit():
                 raise InvalidInput("a version in the name and another beside it, or one that is no number")
             ref = DomainRef.parse(f"{ref.name}@{version}")
-        return Model(name, await calibration_of(service, trace, ref, splits=splits), space)
+        return Model(name, await access.resolve(service, trace, ref, splits=splits), space)
     except (InvalidInput, NotFound):
         if trace.grant.rate is not None:  # the message costs a look into the store
             await service.limits.admit(replace(trace.grant, concurrent=None), 1)
@@ -87,17 +87,9 @@ def champions(service: Service, grant: Grant) -> Iterator[tuple[str, int]]:
     if grant.may_use(DEFAULT):
         yield DEFAULT, champion_of(service, DEFAULT) or 0
     stored = service.domains.names(wanted=lambda name: name != DEFAULT and grant.may_use(name))
-    while some := list(itertools.islice(stored, SIDE_BY_SIDE)):
-        there = zip(some, side_by_side(service, partial(champion_of, service), some), strict=True)
+    while some := list(itertools.islice(stored, PAGE)):
+        there = zip(some, service.domains.read_each(some, partial(champion_of, service)), strict=True)
         yield from ((name, version) for name, version in there if version is not None)
-
-
-def side_by_side(service: Service, look: Callable[[str], T], domains: Sequence[str]) -> list[T]:
-    """A look at each domain; all at once where each look is a request."""
-    if not service.domains.distant:
-        return [look(domain) for domain in domains]
-    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
-        return list(pool.map(look, domains))
 
 
 def champion_of(service: Service, domain: str) -> int | None:

@@ -17,11 +17,10 @@ from service.api.compatible.schemas import (
     ModelPath,
     id_rows,
 )
-from service.api.listing import MOST_KNOWN, pay_for
 from service.api.parameters import fault
 from service.api.requests import ScoringRoute, TraceDep, documented_v1, json_response, name_ignored, needs
 from service.api.scoring.pipeline import INLINE_ROWS, check_count, check_dimensions, embed, listed, usage, vectors
-from service.api.state import Service, ServiceDep
+from service.api.state import MOST_KNOWN, Service, ServiceDep, pay_for
 from service.core.arrays import Vectors
 from service.core.encoding.texts import Content
 from service.core.errors import InvalidInput, IsosimError
@@ -39,11 +38,11 @@ async def embeddings(body: EmbeddingsRequest, service: ServiceDep, trace: TraceD
     """Unit vectors: calibrated ones of `isosim/<domain>`, the frozen encoder's of `isosim/<domain>:raw`."""
     name_ignored(trace, body)
     model = await models.resolve(service, trace, body.model)
-    loaded_encoder = service.encoders.of(model.calibration)
-    contents = inputs(body.input, service, loaded_encoder)
-    check_dimensions(body.dimensions, model.space, loaded_encoder.encoder.spec.dim)
-    embeddings = await embed(service, trace, model.calibration, contents)
-    found = await vectors(service, trace, model.calibration, model.space, embeddings, dimensions=body.dimensions)
+    encoder = model.resolution.encoder
+    contents = inputs(body.input, service, encoder)
+    check_dimensions(body.dimensions, model.space, encoder.artifact.spec.dim)
+    embeddings = await embed(service, trace, model.resolution, contents)
+    found = await vectors(service, trace, model.resolution, model.space, embeddings, dimensions=body.dimensions)
     answer = {"object": "list", "data": [], "model": body.model, "usage": usage(embeddings)}
     few = len(found) <= INLINE_ROWS
     return write(answer, found, body) if few else await asyncio.to_thread(write, answer, found, body)
@@ -99,7 +98,7 @@ async def list_models(service: ServiceDep, trace: TraceDep) -> Response:
 
 def written(service: Service, domains: list[str]) -> Response:
     """The list of models as JSON: with many of them it would keep the event loop for long."""
-    found = models.side_by_side(service, lambda domain: cards(service, domain), domains)
+    found = service.domains.read_each(domains, lambda domain: cards(service, domain))
     return json_response({"object": "list", "data": [card.model_dump() for some in found for card in some]})
 
 
@@ -108,7 +107,7 @@ def cards(service: Service, domain: str) -> list[ModelCard]:
     champion = models.champion_of(service, domain)
     if champion is None and domain != DEFAULT:
         return []
-    length = service.encoders.home_encoder(domain).encoder.spec.max_length
+    length = service.encoders.home_encoder(domain).artifact.spec.max_length
     made = since(service, domain, champion or 0)
     names = ["isosim"] * (domain == DEFAULT) + [f"isosim/{domain}", f"isosim/{domain}:raw"]
     return [ModelCard(id=name, created=made, max_model_len=length) for name in names]
@@ -139,8 +138,8 @@ def created(service: Service, domain: str, version: int) -> int:
 @router.get("/{model:path}", responses=documented_v1(404, 409))
 async def get_model(model: ModelPath, service: ServiceDep, trace: TraceDep) -> ModelCard:
     """One model; unknown names are told what there is."""
-    found = await models.resolve(service, trace, model)
-    calibration = found.calibration
+    resolution = (await models.resolve(service, trace, model)).resolution
+    calibration = resolution.calibration
     since = await asyncio.to_thread(created, service, calibration.domain, calibration.version)
-    length = service.encoders.of(calibration).encoder.spec.max_length
+    length = resolution.encoder.artifact.spec.max_length
     return ModelCard(id=model, created=since, max_model_len=length)

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from fastapi import APIRouter, Body
 from fastapi.responses import Response
 
-from service.api.access import calibration_of
+from service.api.access import resolve
 from service.api.compatible import models
 from service.api.compatible.schemas import Document, Rank, RerankRequest, RerankResponse, ScoreRequest, ScoreResponse
 from service.api.parameters import fault
@@ -38,8 +38,8 @@ async def rerank(body: Annotated[RerankRequest, Body()], service: ServiceDep, tr
     name_ignored(trace, body)
     model = await model_of(body, service, trace)
     side = side_of(body.truncation_direction)
-    embeddings = await embed(service, trace, model.calibration, [body.query, *texts], side=side, truncate=body.truncate)
-    found = await scores(service, trace, model.calibration, embeddings, 0, slice(1, None))
+    embeddings = await embed(service, trace, model.resolution, [body.query, *texts], side=side, truncate=body.truncate)
+    found = await scores(service, trace, model.resolution, embeddings, 0, slice(1, None))
     relevance = relevance_of(found, model, raw=body.raw_scores)
     limits = [limit for limit in (body.top_n, body.top_k) if limit is not None]
     blind = np.zeros(len(texts), bool) if found.unreadable is None else found.unreadable
@@ -74,8 +74,8 @@ async def model_of(body: RerankRequest, service: Service, trace: Trace) -> model
         return await models.resolve(service, trace, body.model or "isosim", splits=True)
     if body.model is not None:
         raise fault(InvalidInput, "domain", "and model are given; one of them says which calibration answers")
-    calibration = await calibration_of(service, trace, body.domain, splits=True)
-    return models.Model(f"isosim/{body.domain}", calibration, "calibrated")
+    resolution = await resolve(service, trace, body.domain, splits=True)
+    return models.Model(f"isosim/{body.domain}", resolution, "calibrated")
 
 
 def relevance_of(found: Scores, model: models.Model, *, raw: bool) -> npt.NDArray[np.floating]:
@@ -95,9 +95,9 @@ async def score(body: ScoreRequest, service: ServiceDep, trace: TraceDep) -> Res
     if len(left) not in (1, len(right)):
         raise fault(InvalidInput, "text_1", f"has {len(left)} texts and text_2 {len(right)}: give one, or as many")
     model = await models.resolve(service, trace, body.model, splits=True)
-    embeddings = await embed(service, trace, model.calibration, [*left, *right])
+    embeddings = await embed(service, trace, model.resolution, [*left, *right])
     these = 0 if len(left) == 1 else slice(0, len(left))
-    found = await scores(service, trace, model.calibration, embeddings, these, slice(len(left), None))
+    found = await scores(service, trace, model.resolution, embeddings, these, slice(len(left), None))
     values = found.cosine if model.space == "raw" else found.similarity
     answer = {
         "id": f"score-{trace.request_id}",

@@ -35,7 +35,7 @@ ONE_AT_A_TIME = asyncio.Semaphore(1)  # tokenizing for show must not take the th
 async def tokenize(body: TokenizeRequest, service: ServiceDep, trace: TraceDep) -> Response:
     """The encoder's tokens of each text, uncut, with the characters they stand for; of a named prompt and the text."""
     texts = listed(body.inputs, "inputs", service)
-    prompt = named_prompt(body.prompt_name, service.encoders.first.encoder) or ""
+    prompt = named_prompt(body.prompt_name, service.encoders.first.artifact) or ""
     name_ignored(trace, body)
     if sum(map(len, texts)) > MOST_CHARACTERS:
         raise fault(InvalidInput, "inputs", f"has more than {MOST_CHARACTERS} characters; send fewer at a time")
@@ -66,9 +66,9 @@ async def decode(body: DecodeRequest, service: ServiceDep, trace: TraceDep) -> R
 async def info(service: ServiceDep) -> Info:
     """What is served and how much it takes at once."""
     settings, first = service.settings, service.encoders.first
-    spec, plan = first.encoder.spec, first.embedder.batcher.plan
+    spec, plan = first.artifact.spec, first.embedder.batcher.plan
     return Info(
-        model_id=first.encoder.id,
+        model_id=first.artifact.id,
         model_sha=first.digest,
         model_dtype=DTYPES.get(spec.precision, spec.precision),
         served_model_name="isosim",

@@ -3,7 +3,6 @@
 import asyncio
 import heapq
 import itertools
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -12,7 +11,7 @@ from fastapi.responses import Response
 
 from service.adapters.domains.removal import remove_domain
 from service.adapters.domains.store import Aliases, Start
-from service.api.access import DomainName, calibration_of
+from service.api.access import DomainName, resolve
 from service.api.bodies import body_of
 from service.api.calibration.calibrate import (
     accept,
@@ -36,12 +35,11 @@ from service.api.domains.schemas import (
     VersionState,
     VersionSummary,
 )
-from service.api.listing import pay_for
 from service.api.requests import JsonBody, TraceDep, documented, json_response, needs
-from service.api.state import Service, ServiceDep
+from service.api.state import Service, ServiceDep, pay_for
 from service.core.errors import Conflict, CorruptArtifact, InvalidInput, NotFound, Unavailable
+from service.core.grants import Grant
 from service.core.jobs.job import JobRequest
-from service.core.limits.grants import Grant
 from service.core.scoring.advice import NO_REFERENCE, SMALLEST_FMR, advise
 from service.core.scoring.calibration import DomainRef
 from service.core.scoring.registry import DEFAULT
@@ -50,7 +48,6 @@ router = APIRouter(prefix="/domains", tags=["domains"])
 
 VersionNumber = Annotated[int, Path(ge=1, le=999_999_999, examples=[1])]
 PAGE = 1000  # domains of an answer; they took 0.23 s and 280 kB (loadtest/many.py)
-SIDE_BY_SIDE = 16  # domains looked at at a time where a look is a request; unmeasured
 READ, ADMIN = [needs("read")], [needs("admin")]
 
 
@@ -115,12 +112,8 @@ def names(service: Service, grant: Grant, after: str, contains: str, most: int) 
 
 def listed(service: Service, page: list[str], more: str | None) -> Response:
     """The answer, written where it is read: a thousand domains would keep the event loop for long."""
-    if service.domains.distant:
-        with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:  # each is some round trips
-            found = list(pool.map(lambda name: state(service, name), page))
-    else:
-        found = [state(service, name) for name in page]
-    return json_response({"domains": [domain.model_dump(mode="json") for domain in found], "next": more})
+    states = service.domains.read_each(page, lambda name: state(service, name))
+    return json_response({"domains": [domain.model_dump(mode="json") for domain in states], "next": more})
 
 
 @router.get("", response_model=Domains, dependencies=READ, responses=documented(422))
@@ -171,7 +164,7 @@ async def get_threshold(
     """Which similarity to ask for: for a false-match rate, or, where labels were given, for a precision."""
     if (fmr is None) == (precision is None):
         raise InvalidInput("fmr or precision: give one of them")
-    calibration = await calibration_of(service, trace, domain)
+    calibration = (await resolve(service, trace, domain)).calibration
     advice = advise(calibration.model, calibration.domain, fmr=fmr, precision=precision, raw=space == "raw")
     return Threshold(domain=calibration.domain, version=calibration.version, space=space, **vars(advice))
 
@@ -197,25 +190,25 @@ async def post_labels(
     if not await asyncio.to_thread(accepted_before, service, trace, idempotency_key):
         shown = await asyncio.to_thread(service.domains.aliases, domain, service.encoders.home_encoder(domain).digest)
         Start(body.from_).check(domain, shown)
-    base = await calibration_of(service, trace, DomainRef(domain, body.version or "champion"))
-    if base.model.reference is None:
+    base = await resolve(service, trace, DomainRef(domain, body.version or "champion"))
+    if base.calibration.model.reference is None:
         raise Conflict(NO_REFERENCE.format(domain))
     limits = intake_limits(service)
     async with spooling(service.jobs) as spool:
         intake = Intake(spool, limits)
         await asyncio.to_thread(intake.add_labels, body.labels, lambda index: f"labels.{index}")
         intake.check_labels()
-        aliases = await asyncio.to_thread(service.domains.aliases, domain, base.encoder)
-        normalization = base.model.normalization
+        aliases = await asyncio.to_thread(service.domains.aliases, domain, base.encoder.digest)
+        normalization = base.calibration.model.normalization
         wanted = JobRequest(
             domain=domain,
-            encoder=base.encoder,
-            encoder_id=service.encoders.of(base).encoder.id,
-            method=base.method,
+            encoder=base.encoder.digest,
+            encoder_id=base.encoder.artifact.id,
+            method=base.calibration.method,
             promote=body.promote,
             seed=body.seed,
             labels=intake.labels,
-            base=base.version,
+            base=base.calibration.version,
             normalization="none" if normalization is None else normalization.kind,
             champion=aliases.champion,
         )
@@ -227,7 +220,7 @@ async def put_champion(domain: DomainName, body: ChampionRequest, service: Servi
     """Makes a version the champion for the encoder it was made for; it is loaded and verified first."""
     before = await asyncio.to_thread(state, service, domain)
     known = {s.digest: await asyncio.to_thread(service.domains.aliases, domain, s.digest) for s in service.encoders.all}
-    digest = (await calibration_of(service, trace, DomainRef(domain, body.version))).encoder
+    digest = (await resolve(service, trace, DomainRef(domain, body.version))).encoder.digest
     shown = service.encoders.home_encoder(domain).digest  # the encoder whose champion the caller saw
     if known[digest].champion != body.version:
         body.start.check(domain, known[shown])
@@ -253,7 +246,7 @@ async def rollback(
         return await state_after(service, before, expected)  # it was made by an earlier request like this one
     start.check(domain, expected)
     if expected.previous is not None:
-        await calibration_of(service, trace, DomainRef(domain, expected.previous))
+        await resolve(service, trace, DomainRef(domain, expected.previous))
     repeatable = start.version is not None
     swapped = await asyncio.to_thread(
         service.domains.rollback, domain, digest, expected=expected, repeatable=repeatable

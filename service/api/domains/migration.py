@@ -55,7 +55,7 @@ async def champion(loaded_encoder: LoadedEncoder, domain: str) -> Calibration:
     Raises:
         Conflict: the domain has none for this encoder, or one without a reference; the message says how to make it.
     """
-    name = f"encoder {loaded_encoder.encoder.id} ({loaded_encoder.digest[:12]})"
+    name = f"encoder {loaded_encoder.artifact.id} ({loaded_encoder.digest[:12]})"
     try:
         found = await loaded_encoder.registry.resolve(DomainRef(domain))
     except (NotFound, Conflict) as error:
@@ -127,13 +127,13 @@ async def start_migration(domain: DomainName, body: MigrationStart, service: Ser
     """Begins a domain's move from this server's encoder to the next: both need a champion with a reference."""
     await service.encoders.refresh_migrations()
     before = service.encoders.migrations.get(domain)
-    old, new = service.encoders.first, service.encoders.following()
+    old, new = service.encoders.first, service.encoders.require_next()
     began = now()
     wanted = Migration(
         old=old.digest,
-        old_id=old.encoder.id,
+        old_id=old.artifact.id,
         new=new.digest,
-        new_id=new.encoder.id,
+        new_id=new.artifact.id,
         share=body.share,
         shadow=body.shadow,
         started=began,
@@ -233,7 +233,7 @@ async def get_equivalent(
         raise Conflict(f"a version of {domain!r} has no reference of its {space} similarities; calibrate it anew")
     found = await asyncio.to_thread(equate, references[0], references[1], similarity)
     sides = [
-        MigrationSide(encoder=loaded_encoder.digest, id=loaded_encoder.encoder.id, version=version.version)
+        MigrationSide(encoder=loaded_encoder.digest, id=loaded_encoder.artifact.id, version=version.version)
         for loaded_encoder, version in zip((old, new), versions, strict=True)
     ]
     return MigrationThreshold(

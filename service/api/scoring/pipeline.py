@@ -17,6 +17,7 @@ from service.core.encoding.texts import Content, Side, Text
 from service.core.errors import EmptyInput, InvalidInput
 from service.core.scoring.calibration import Calibration
 from service.core.scoring.similarity import Scores, normalized, score
+from service.migration.encoders import Resolution
 
 Space = Literal["calibrated", "raw"]
 
@@ -83,14 +84,14 @@ def side_of(truncation_direction: str) -> Side:
 async def embed(
     service: Service,
     trace: Trace,
-    calibration: Calibration,
+    resolution: Resolution,
     contents: Sequence[Content],
     *,
     side: Side = "right",
     truncate: bool | None = None,
     prompt: str | None = None,
 ) -> Embeddings:
-    """Vectors of the texts by the calibration's frozen encoder.
+    """Vectors of the texts by the frozen encoder that answers.
 
     `truncate=False`, as TEI has it: a text that does not fit is refused. `prompt` stands before each text; None: the
     encoder's own does.
@@ -99,21 +100,19 @@ async def embed(
         InvalidInput, TokenizerFailure, Overloaded, BackendFailure; CallerLeft where nobody waits any more.
     """
     trace.release = await service.limits.admit(trace.grant, len(contents))
-    loaded_encoder = service.encoders.of(calibration)
-    before = loaded_encoder.encoder.spec.prompt if prompt is None else prompt
+    spec = resolution.encoder.artifact.spec
+    before = spec.prompt if prompt is None else prompt
     texts = [Text(before + content if isinstance(content, str) else content, side) for content in contents]
-    embeddings = await loaded_encoder.embedder.embed(texts, trace.caller_left)
+    embeddings = await resolution.encoder.embedder.embed(texts, trace.caller_left)
     if truncate is False and any(text.truncated for text in embeddings.texts):
-        raise InvalidInput(
-            f"truncate is false and a text has more than {loaded_encoder.encoder.spec.max_length} tokens"
-        )
+        raise InvalidInput(f"truncate is false and a text has more than {spec.max_length} tokens")
     return embeddings
 
 
 async def vectors(
     service: Service,
     trace: Trace,
-    calibration: Calibration,
+    resolution: Resolution,
     space: Space,
     embeddings: Embeddings,
     *,
@@ -122,31 +121,33 @@ async def vectors(
 ) -> Vectors:
     """A vector for each text that was asked for: (texts, dim or dimensions)."""
     started = time.perf_counter()
-    found = embeddings.vectors
+    rows, calibration = embeddings.vectors, resolution.calibration
     if space == "calibrated" and calibration.transform is not None:
-        few = len(found) <= INLINE_ROWS
-        found = calibration.latents(found) if few else await asyncio.to_thread(calibration.latents, found)
-    found = found[:, :dimensions]
+        few = len(rows) <= INLINE_ROWS
+        rows = calibration.latents(rows) if few else await asyncio.to_thread(calibration.latents, rows)
+    rows = rows[:, :dimensions]
     if normalize:
-        found = normalized(found)
+        rows = normalized(rows)
     note(service, trace, calibration, embeddings, time.perf_counter() - started)
-    return found[embeddings.rows]
+    return rows[embeddings.rows]
 
 
 async def scores(
-    service: Service, trace: Trace, calibration: Calibration, embeddings: Embeddings, left: slice | int, right: slice
+    service: Service, trace: Trace, resolution: Resolution, embeddings: Embeddings, left: slice | int, right: slice
 ) -> Scores:
     """Scores the texts at `left` (one text: an index) against those at `right`, in the order of the request."""
     started = time.perf_counter()
+    calibration = resolution.calibration
     b = embeddings.rows[right]
     a = np.full_like(b, embeddings.rows[left]) if isinstance(left, int) else embeddings.rows[left]
     inputs = (calibration, embeddings.texts, embeddings.vectors, a, b)
     small = max(len(embeddings.vectors), len(a)) <= INLINE_ROWS
-    found = score(*inputs) if small else await asyncio.to_thread(score, *inputs)
-    service.drift.observe(calibration, found, champion=service.encoders.is_champion(calibration))
-    service.shadow.offer(calibration, embeddings, a, b, found)
+    result = score(*inputs) if small else await asyncio.to_thread(score, *inputs)
+    if service.encoders.is_champion(calibration):  # asked now: another may have been promoted since it was resolved
+        service.drift.observe(calibration, result)
+        service.shadow.offer(resolution, embeddings, a, b, result)
     note(service, trace, calibration, embeddings, time.perf_counter() - started)
-    return found
+    return result
 
 
 def note(service: Service, trace: Trace, calibration: Calibration, embeddings: Embeddings, spent: float) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body
 from fastapi.responses import Response
 
-from service.api.access import calibration_of
+from service.api.access import resolve
 from service.api.requests import ScoringRoute, TraceDep, documented, json_response, name_ignored
 from service.api.scoring.pipeline import (
     INLINE_ROWS,
@@ -57,24 +57,25 @@ async def pairs_similarity(body: PairsRequest, service: Service, trace: Trace) -
         for side, text in enumerate(pair):
             check_text(text, f"pairs.{number}.{side}", settings.max_characters)
     flat = [text for pair in body.pairs for text in pair]
-    calibration = await calibration_of(service, trace, body.domain, splits=True)
-    embeddings = await embed_texts(service, trace, calibration, flat)
-    found = await scores(service, trace, calibration, embeddings, slice(0, None, 2), slice(1, None, 2))
+    resolution = await resolve(service, trace, body.domain, splits=True)
+    embeddings = await embed_texts(service, trace, resolution, flat)
+    result = await scores(service, trace, resolution, embeddings, slice(0, None, 2), slice(1, None, 2))
+    calibration = resolution.calibration
     answer: dict[str, Any] = {
         "domain": calibration.domain,
         "version": calibration.version,
         "encoder": calibration.encoder,
         "method": calibration.method,
-        "cosine": found.cosine,
-        "similarity": found.similarity,
-        "percentile": found.percentile,
-        "extrapolated": found.extrapolated,
-        "probability": found.probability,
-        "flags": sides(flags_of(embeddings, found)),
+        "cosine": result.cosine,
+        "similarity": result.similarity,
+        "percentile": result.percentile,
+        "extrapolated": result.extrapolated,
+        "probability": result.probability,
+        "flags": sides(flags_of(embeddings, result)),
         "notices": notices_of(calibration),
     }
     if body.detail:
-        answer["detail"] = detail_of(embeddings, found, calibration)
+        answer["detail"] = detail_of(embeddings, result, calibration)
     return json_response(answer)
 
 
@@ -101,14 +102,14 @@ async def tei_similarity(body: TeiSimilarityRequest, service: Service, trace: Tr
     listed(sentences, "inputs.sentences", service, settings.max_texts - 1)
     check_text(body.inputs.source_sentence, "inputs.source_sentence", settings.max_characters)
     name_ignored(trace, body)
-    calibration = await calibration_of(service, trace, parameters.domain, splits=True)
-    prompt = named_prompt(parameters.prompt_name, service.encoders.of(calibration).encoder)
+    resolution = await resolve(service, trace, parameters.domain, splits=True)
+    prompt = named_prompt(parameters.prompt_name, resolution.encoder.artifact)
     side = side_of(parameters.truncation_direction)
     contents = [body.inputs.source_sentence, *sentences]
     embeddings = await embed_texts(
-        service, trace, calibration, contents, side=side, truncate=parameters.truncate, prompt=prompt
+        service, trace, resolution, contents, side=side, truncate=parameters.truncate, prompt=prompt
     )
-    return json_response((await scores(service, trace, calibration, embeddings, 0, slice(1, None))).similarity)
+    return json_response((await scores(service, trace, resolution, embeddings, 0, slice(1, None))).similarity)
 
 
 ANSWERS = documented(400, 404, 409, 413, 415, 422, 424, 429)
@@ -121,16 +122,16 @@ async def embed(body: EmbedRequest, service: ServiceDep, trace: TraceDep) -> Res
     """One vector a text, always as a list of lists."""
     contents = listed(body.inputs, "inputs", service)
     name_ignored(trace, body)
-    calibration = await calibration_of(service, trace, body.domain)
-    encoder = service.encoders.of(calibration).encoder
-    check_dimensions(body.dimensions, body.space, encoder.spec.dim)
-    prompt = named_prompt(body.prompt_name, encoder)
+    resolution = await resolve(service, trace, body.domain)
+    artifact = resolution.encoder.artifact
+    check_dimensions(body.dimensions, body.space, artifact.spec.dim)
+    prompt = named_prompt(body.prompt_name, artifact)
     side = side_of(body.truncation_direction)
     embeddings = await embed_texts(
-        service, trace, calibration, contents, side=side, truncate=body.truncate, prompt=prompt
+        service, trace, resolution, contents, side=side, truncate=body.truncate, prompt=prompt
     )
-    found = await vectors(
-        service, trace, calibration, body.space, embeddings, normalize=body.normalize, dimensions=body.dimensions
+    rows = await vectors(
+        service, trace, resolution, body.space, embeddings, normalize=body.normalize, dimensions=body.dimensions
     )
-    few = len(found) <= INLINE_ROWS
-    return json_response(found) if few else await asyncio.to_thread(json_response, found)
+    few = len(rows) <= INLINE_ROWS
+    return json_response(rows) if few else await asyncio.to_thread(json_response, rows)

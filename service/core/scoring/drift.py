@@ -107,10 +107,8 @@ class DriftMonitor:
         self._most = domains
         self._windows: OrderedDict[str, DriftWindow] = OrderedDict()
 
-    def observe(self, calibration: Calibration, scores: Scores, *, champion: bool) -> None:
-        """Requests that pin a version that is not the champion say nothing about the domain."""
-        if not champion:
-            return
+    def observe(self, calibration: Calibration, scores: Scores) -> None:
+        """Of the domain's champion: requests that pin another version say nothing about the domain."""
         window = self._windows.get(calibration.domain)
         if window is None or window.version != calibration.version:
             window = self._windows[calibration.domain] = DriftWindow(calibration.version)

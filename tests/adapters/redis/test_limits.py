@@ -14,7 +14,7 @@ import redis as sync_redis
 from service.adapters.redis.connection import FAILURES
 from service.adapters.redis.limits import PREFIX, RedisLimits
 from service.core.errors import Overloaded
-from service.core.limits.grants import Grant, Rate
+from service.core.grants import Grant, Rate
 from tests.processes import RedisServer
 
 TIMEOUT = 2.0  # s; a machine that is busy with other tests must not look like a Redis that is away

@@ -94,14 +94,13 @@ def calibration(domain: str, version: int = 1) -> Calibration:
     return Calibration(domain, version, "identity", "digest")
 
 
-def test_a_new_champion_starts_anew_and_pinned_versions_say_nothing() -> None:
+def test_a_new_champion_starts_anew() -> None:
     monitor = DriftMonitor()
-    monitor.observe(calibration("news"), scores(np.zeros(200)), champion=True)
-    monitor.observe(calibration("news", 2), scores(np.zeros(200)), champion=False)
+    monitor.observe(calibration("news"), scores(np.zeros(200)))
     before = monitor.measure("news")
     assert before is not None
     assert before.texts == 200
-    monitor.observe(calibration("news", 2), scores(np.zeros(7)), champion=True)
+    monitor.observe(calibration("news", 2), scores(np.zeros(7)))
     after = monitor.measure("news")
     assert after is not None
     assert after.texts == 7
@@ -110,7 +109,7 @@ def test_a_new_champion_starts_anew_and_pinned_versions_say_nothing() -> None:
 def test_the_domains_asked_last_are_kept() -> None:
     monitor = DriftMonitor(domains=2)
     for domain in ("a", "b", "a", "c"):
-        monitor.observe(calibration(domain), scores([0.5]), champion=True)
+        monitor.observe(calibration(domain), scores([0.5]))
     assert monitor.all().keys() == {"a", "c"}
     assert monitor.measure("b") is None
 

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.core.errors import Overloaded
-from service.core.limits.grants import Grant, Rate
-from service.core.limits.rate_limit import LocalLimits, TokenBucket, nothing
+from service.core.grants import Grant, LocalLimits, Rate, TokenBucket, nothing
 
 READ = frozenset({"read"})
 

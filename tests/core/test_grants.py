@@ -3,7 +3,7 @@
 import pytest
 
 from service.core.errors import Forbidden, Unauthorized
-from service.core.limits.grants import ANYBODY, NOBODY, Rate, parse_grant
+from service.core.grants import ANYBODY, NOBODY, Rate, parse_grant
 
 
 def test_a_line_grants_what_it_says_and_the_rest_of_it_is_a_name() -> None:

@@ -1,1 +1,0 @@
-"""What a key may do: scopes, domains, rates, requests at once."""
