@@ -212,8 +212,9 @@ class JobStore:
                 raise JobCancelled(f"job {job_id} is being cancelled")
             if job.attempt == 0 and job.request.base is None:  # labels are for the champion of when they were posted
                 job = replace(job, request=replace(job.request, champion=champion))
-            started = replace(job, status=Status.RUNNING, stage="starting", progress=0.0, attempt=job.attempt + 1)
-            return self.write(replace(started, started=now(), heartbeat=time.time(), error=None, waited=0.0))
+            attempt = job.attempt + 1
+            started = job.become(Status.RUNNING, stage="starting", progress=0.0, attempt=attempt, started=now())
+            return self.write(replace(started, heartbeat=time.time(), error=None, waited=0.0))
 
     def beat(self, job: Job) -> bool:
         """Records how far an attempt is; False where it is another one's turn, or somebody has decided the end."""
@@ -269,7 +270,7 @@ class JobStore:
     def _end(self, job: Job, status: Status, **facts: Any) -> Job:
         progress = 1.0 if status is Status.SUCCEEDED else job.progress
         (self.folder(job.id) / INPUT).unlink(missing_ok=True)
-        return self.write(replace(job, status=status, stage=status.value, progress=progress, finished=now(), **facts))
+        return self.write(job.become(status, stage=status.value, progress=progress, finished=now(), **facts))
 
     def cancel(self, job_id: str) -> Job:
         """Records a cancel that was decided; a job that has ended stays as it is."""
@@ -290,8 +291,8 @@ class JobStore:
             if job.status is not Status.INTERRUPTED:
                 raise Conflict(f"job {job_id} is {job.status}; only an interrupted job can be retried")
             (self.folder(job_id) / DECIDED).unlink(missing_ok=True)  # of an attempt that died while ending
-            waiting = replace(job, status=Status.QUEUED, stage="queued", progress=0.0, error=None)
-            return self.write(replace(waiting, waited=0.0))
+            waiting = job.become(Status.QUEUED, stage="queued", progress=0.0, error=None, waited=0.0)
+            return self.write(waiting)
 
     def discard(self, job_id: str) -> bool:
         """Forgets a job that could not be handed over, and its idempotency key; False where it has begun."""
@@ -393,7 +394,7 @@ class JobStore:
 
 def interrupted(job: Job, why: str | None = None) -> Job:
     message = f"{why or f'the worker ended while {job.stage}'}; retry with POST /calibrate/{job.id}/retry"
-    return replace(job, status=Status.INTERRUPTED, error=message)
+    return job.become(Status.INTERRUPTED, error=message)
 
 
 CLAIM, LOCK = "claim", ".lock"

@@ -1,9 +1,23 @@
-"""Calibration jobs: what is asked, and how far it is."""
+"""Calibration jobs: what is asked, how far it is, and the states it passes through.
+
+                 begin                 end
+    QUEUED ----------------> RUNNING ---------> SUCCEEDED, FAILED
+     |  ^                     |    ^
+     |  | requeue   interrupt |    | begin: the queue hands a dead attempt over again
+     |  |                     v    |
+     |  +---------------- INTERRUPTED ---------> FAILED: nobody retried it in time
+     +----------------------> (its process died before it could begin)
+
+QUEUED, RUNNING and INTERRUPTED become CANCELLED when a caller cancels, and FAILED when their time is over. A state that
+has ended never changes. `Job.become` refuses every other change; `adapters/jobs/store.py` writes them.
+"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
+
+from service.core.errors import Conflict
 
 
 class Status(StrEnum):
@@ -17,7 +31,15 @@ class Status(StrEnum):
     @property
     def ended(self) -> bool:
         """Nothing more will happen, and the posted text is gone."""
-        return self in {Status.SUCCEEDED, Status.FAILED, Status.CANCELLED}
+        return not NEXT[self]
+
+
+NEXT: dict[Status, frozenset[Status]] = {
+    Status.QUEUED: frozenset({Status.RUNNING, Status.INTERRUPTED, Status.CANCELLED, Status.FAILED}),
+    Status.RUNNING: frozenset(Status) - {Status.QUEUED},
+    Status.INTERRUPTED: frozenset(Status) - {Status.SUCCEEDED},
+    **dict.fromkeys((Status.SUCCEEDED, Status.FAILED, Status.CANCELLED), frozenset()),
+}
 
 
 METHODS = (
@@ -70,6 +92,16 @@ class Job:
     notices: list[str] = field(default_factory=list)
     traceparent: str | None = None  # of the request that posted it (W3C), where that was traced
     waited: float = field(default=0.0, metadata=LATER)  # s, interrupted, as those who looked after it have counted
+
+    def become(self, status: Status, **changes: Any) -> Self:
+        """The job in its next state.
+
+        Raises:
+            Conflict: no job in this state can become that.
+        """
+        if status not in NEXT[self.status]:
+            raise Conflict(f"job {self.id} is {self.status}; it cannot become {status}")
+        return replace(self, status=status, **changes)
 
 
 class JobRunner(Protocol):

@@ -23,6 +23,8 @@ def post(jobs: JobStore) -> Job:
 
 
 def end(jobs: JobStore, job: Job, status: Status = Status.SUCCEEDED) -> None:
+    if status is Status.SUCCEEDED and jobs.read(job.id).status is Status.QUEUED:
+        jobs.begin(job.id)
     assert jobs.decide(job.id)
     jobs.end(jobs.read(job.id), status)
 
