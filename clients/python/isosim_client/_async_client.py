@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import asynccontextmanager
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-import httpx
+import httpx2
 
 from . import _calibrating, _domains, _scoring
 from ._answers import Job
@@ -47,7 +47,7 @@ class AsyncClient:
         api_key: sent as `Authorization: Bearer`.
         timeout: seconds that the server may be silent in one request; 5 at most to connect.
         retries: how patiently requests are sent again.
-        transport: httpx's, for certificates, proxies and tests.
+        transport: httpx2's, for certificates, proxies and tests.
         sleep: waits between tries; for tests.
     """
 
@@ -58,11 +58,11 @@ class AsyncClient:
         *,
         timeout: float = TIMEOUT,
         retries: Retries = PATIENT,
-        transport: httpx.AsyncBaseTransport | None = None,
+        transport: httpx2.AsyncBaseTransport | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._timeout, self._retries, self._sleep = timeout, retries, sleep
-        self._http = httpx.AsyncClient(**settings(base_url, api_key), transport=transport)
+        self._http = httpx2.AsyncClient(**settings(base_url, api_key, transport, httpx2.AsyncBaseTransport))
 
     async def __aenter__(self) -> AsyncClient:
         return self

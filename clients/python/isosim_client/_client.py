@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-import httpx
+import httpx2
 
 from . import _calibrating, _domains, _scoring
 from ._answers import Job
@@ -41,7 +41,7 @@ class Client:
         api_key: sent as `Authorization: Bearer`.
         timeout: seconds that the server may be silent in one request; 5 at most to connect.
         retries: how patiently requests are sent again.
-        transport: httpx's, for certificates, proxies and tests.
+        transport: httpx2's, for certificates, proxies and tests.
         sleep: waits between tries; for tests.
 
     Every method raises IsosimError (the tree: `help(isosim_client.errors)`), and sends again what can heal.
@@ -54,11 +54,11 @@ class Client:
         *,
         timeout: float = TIMEOUT,
         retries: Retries = PATIENT,
-        transport: httpx.BaseTransport | None = None,
+        transport: httpx2.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._timeout, self._retries, self._sleep = timeout, retries, sleep
-        self._http = httpx.Client(**settings(base_url, api_key), transport=transport)
+        self._http = httpx2.Client(**settings(base_url, api_key, transport, httpx2.BaseTransport))
 
     def __enter__(self) -> Client:
         return self

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import httpx
+import httpx2
 import pytest
 from stubs import SCORES, Stub, job, response, says
 
@@ -126,5 +127,19 @@ def test_a_session_can_be_left_in_both_ways() -> None:
 
 
 def test_a_transport_of_ones_own_is_used() -> None:
-    transport = httpx.MockTransport(lambda _: response(200, SCORES))
+    transport = httpx2.MockTransport(lambda _: response(200, SCORES))
     assert Client(transport=transport).similarity([("a", "b")]).version == 1
+
+
+@pytest.mark.parametrize("client", [Client, AsyncClient])
+@pytest.mark.parametrize("transport", [httpx.MockTransport(lambda _: httpx.Response(200)), "ca.pem"])
+def test_a_transport_of_another_library_is_refused_at_once(client: type[Any], transport: Any) -> None:
+    with pytest.raises(TypeError, match=f"httpx2.*got {type(transport).__module__}"):
+        client(transport=transport)
+
+
+def test_a_transport_of_the_other_client_is_refused_at_once() -> None:
+    with pytest.raises(TypeError, match=r"httpx2\.BaseTransport"):
+        Client(transport=httpx2.AsyncHTTPTransport())  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"httpx2\.AsyncBaseTransport"):
+        AsyncClient(transport=httpx2.HTTPTransport())  # type: ignore[arg-type]
