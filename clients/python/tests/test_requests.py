@@ -1,7 +1,6 @@
 """What goes over the wire, and what is read back from servers of other releases."""
 
 import asyncio
-import inspect
 import json
 from typing import Any
 
@@ -94,20 +93,6 @@ def test_answers_cannot_be_changed() -> None:
     with pytest.raises(AttributeError):
         scores.version = 2  # type: ignore[misc]
     assert len(scores) == 1
-
-
-def test_both_clients_have_the_same_methods_with_the_same_signatures_and_words() -> None:
-    methods = [{n: m for n, m in vars(c).items() if not n.startswith("_")} for c in (Client, AsyncClient)]
-    assert methods[0].keys() == methods[1].keys()
-    for name in methods[0].keys() - {"events", "close"}:
-        plain, awaited = methods[0][name], methods[1][name]
-        assert inspect.iscoroutinefunction(awaited) or inspect.signature(awaited) == inspect.signature(plain)
-        shown = [inspect.signature(m).replace(return_annotation=None) for m in (plain, awaited)]
-        assert shown[0] == shown[1], name
-        assert plain.__doc__
-        assert awaited.__doc__
-    assert inspect.signature(Client.similarity).parameters.keys() == {"self", "pairs", "domain", "detail"}
-    assert Client.similarity.__qualname__ == "Client.similarity"
 
 
 def test_a_session_can_be_left_in_both_ways() -> None:
