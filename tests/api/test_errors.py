@@ -64,6 +64,7 @@ def test_nothing_to_work_on_is_400(post: Post, path: str, body: Any, word: str) 
         ("/similarity", {"pairs": [["a"]]}, "pairs.0.1"),
         ("/similarity", {"pairs": [["a", "b", "c"]]}, "pairs.0"),
         ("/similarity", {"pairs": [["a", 7]]}, "pairs.0.1"),
+        ("/similarity", {"pairs": ["ab"]}, "pairs.0"),  # a string is no pair
         ("/similarity", {**PAIR, "treshold": 1}, "treshold: unknown field"),
         ("/similarity", {"pairs": [["a", "b"]] * 513}, "at most 512"),
         ("/similarity", {"pairs": [["a", "b" * 10_001]]}, "at most 10000"),

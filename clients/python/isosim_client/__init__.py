@@ -1,5 +1,24 @@
 """Python client of isosim: calibrated sentence similarity as a service.
 
+    >>> from isosim_client import Client
+    >>> client = Client("http://127.0.0.1:8000")  # api_key="…" where the server asks for one
+    >>> pairs = [
+    ...     ("A man is playing a guitar.", "Someone plays an instrument."),
+    ...     ("A man is playing a guitar.", "Shares fell in London."),
+    ... ]
+    >>> client.similarity(pairs).percentile  # the share of the domain's random pairs that score lower
+    (0.999, 0.217)
+
+A domain's own unlabelled text calibrates the scores to it, and says where to draw the line:
+
+    >>> from pathlib import Path
+    >>> job = client.calibrate(Path("tickets.txt"), domain="tickets")  # a sentence a line, or any iterable of sentences
+    >>> client.wait(job).promoted
+    True
+    >>> advice = client.threshold("tickets", fmr=0.01)  # one random pair in a hundred is more similar
+    >>> [similarity >= advice.similarity for similarity in client.similarity(pairs, domain="tickets").similarity]
+    [True, False]
+
 `Client` and `AsyncClient` have the same methods; `help(isosim_client.errors)` draws the tree of what they raise.
 """
 

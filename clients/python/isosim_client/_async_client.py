@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Literal, TypeVar
 
-import httpx
+import httpx2
 
 from . import _calibrating, _domains, _scoring
-from ._answers import Job
-from ._call import Call, check_status
+from ._answers import Domain, Job, Ranked, Similarity, Threshold, Version
+from ._call import Call, IdempotencyKey, check_status
 from ._client import PATIENT
 from ._following import Following
 from ._http import TIMEOUT, request, settings, translated
-from ._method import documented
 from ._progress import bar
 from ._retries import Retries, Tries
+from ._scoring import Space
+from ._upload import LabelledPair, Source
 from .errors import IsosimError
 
-P = ParamSpec("P")
 T = TypeVar("T")
-
-
-def sends(build: Callable[P, Call[T]]) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
-    """A method that sends what `build` describes and returns what it reads."""
-
-    async def method(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._send(build(*args, **kwargs))
-
-    return documented(method, build, "AsyncClient")
 
 
 async def beside_the_loop(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
@@ -42,13 +33,31 @@ async def beside_the_loop(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
 class AsyncClient:
     """`Client` for asyncio: the same arguments, the same methods, each awaited. Use it in an `async with`.
 
+    `events` is for `async for`. The examples of `Client`'s methods hold with an `await` in front.
+
     Args:
         base_url: the server's address, with the path below which a gateway serves it, if any.
         api_key: sent as `Authorization: Bearer`.
         timeout: seconds that the server may be silent in one request; 5 at most to connect.
         retries: how patiently requests are sent again.
-        transport: httpx's, for certificates, proxies and tests.
+        transport: httpx2's, for certificates, proxies and tests.
         sleep: waits between tries; for tests.
+
+    Example:
+        >>> import asyncio
+        >>> from isosim_client import AsyncClient
+        >>> async def calibrate(texts):
+        ...     async with AsyncClient("http://127.0.0.1:8000") as client:
+        ...         job = await client.calibrate(texts, domain="tickets")
+        ...         async for state in client.events(job):
+        ...             print(state.status, state.progress)
+        ...         return await client.threshold("tickets", fmr=0.01)
+        >>> with open("tickets.txt") as texts:
+        ...     advice = asyncio.run(calibrate(texts))
+        running 0.6
+        succeeded 1.0
+        >>> advice.similarity
+        0.412
     """
 
     def __init__(
@@ -58,11 +67,11 @@ class AsyncClient:
         *,
         timeout: float = TIMEOUT,
         retries: Retries = PATIENT,
-        transport: httpx.AsyncBaseTransport | None = None,
+        transport: httpx2.AsyncBaseTransport | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._timeout, self._retries, self._sleep = timeout, retries, sleep
-        self._http = httpx.AsyncClient(**settings(base_url, api_key), transport=transport)
+        self._http = httpx2.AsyncClient(**settings(base_url, api_key, transport, httpx2.AsyncBaseTransport))
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -74,7 +83,340 @@ class AsyncClient:
         return f"{type(self).__name__}({str(self._http.base_url)!r})"
 
     async def close(self) -> None:
+        """Closes the connections. A closed client sends nothing more."""
         await self._http.aclose()
+
+    async def similarity(
+        self, pairs: Iterable[Sequence[str]], *, domain: str = "default", detail: bool = False
+    ) -> Similarity:
+        """Calibrated similarity of sentence pairs.
+
+        Args:
+            pairs: (text, text) each; a server takes 512 a request unless set otherwise.
+            domain: `name`, `name@3` or `name@previous`.
+            detail: adds token counts and out-of-domain scores.
+
+        Returns:
+            Columns, one entry a pair, in order.
+
+        Raises:
+            EmptyInput, InvalidInput: no pair, an empty or too long text, too many pairs.
+            NotFound: no such domain or version. Conflict: it belongs to another encoder.
+            Overloaded: still full when the patience ended.
+        """
+        return await self._send(_scoring.similarity(pairs, domain=domain, detail=detail))
+
+    async def embed(
+        self,
+        texts: str | Iterable[str],
+        *,
+        domain: str = "default",
+        space: Space = "calibrated",
+        normalize: bool = True,
+        dimensions: int | None = None,
+        truncate: bool | None = None,
+        truncation_direction: Literal["Right", "Left"] = "Right",
+    ) -> list[list[float]]:
+        """Vectors of texts, one each, in order; a list of one for a single string.
+
+        Args:
+            texts: a server takes 1024 a request unless set otherwise.
+            domain: `name`, `name@3` or `name@previous`; pin the version of vectors that are stored.
+            space: `calibrated`, or `raw` for the frozen encoder's.
+            normalize: to length 1.
+            dimensions: the first so many, of raw vectors only.
+            truncate: False refuses a text that is longer than the encoder reads, instead of cutting it.
+            truncation_direction: the side that is cut.
+
+        Raises:
+            EmptyInput, InvalidInput, NotFound, Conflict, Overloaded: as for `similarity`.
+        """
+        return await self._send(
+            _scoring.embed(
+                texts,
+                domain=domain,
+                space=space,
+                normalize=normalize,
+                dimensions=dimensions,
+                truncate=truncate,
+                truncation_direction=truncation_direction,
+            )
+        )
+
+    async def rerank(
+        self,
+        query: str,
+        texts: Iterable[str],
+        *,
+        domain: str = "default",
+        raw_scores: bool = False,
+        return_text: bool = False,
+    ) -> tuple[Ranked, ...]:
+        """Texts by how similar they are to a query, the best first.
+
+        Args:
+            query: one text.
+            texts: what to rank.
+            domain: `name`, `name@3` or `name@previous`.
+            raw_scores: similarities instead of percentiles.
+            return_text: repeats each text in the answer.
+
+        Returns:
+            An index into `texts` and a score each. Scores are percentiles, 0-1; similarities where the domain has no
+            reference.
+
+        Raises:
+            EmptyInput, InvalidInput, NotFound, Conflict, Overloaded: as for `similarity`.
+        """
+        return await self._send(
+            _scoring.rerank(query, texts, domain=domain, raw_scores=raw_scores, return_text=return_text)
+        )
+
+    async def ready(self) -> bool:
+        """Whether the server takes requests now: False while it starts or stops, and where nobody listens."""
+        return await self._send(_scoring.ready())
+
+    async def calibrate(
+        self,
+        source: Source,
+        *,
+        domain: str,
+        method: str = "auto",
+        promote: str = "if_better",
+        seed: int = 0,
+        normalization: str = "none",
+        labels: Iterable[LabelledPair] = (),
+        force: bool = False,
+        idempotency_key: IdempotencyKey = True,
+    ) -> Job:
+        """Posts unlabelled text of a domain; a job fits a calibration to it in the background.
+
+        Args:
+            source: a `pathlib.Path` to a file with one sentence a line (`.ndjson` and `.jsonl`: one JSON value a line),
+                or an iterable of sentences. Either is read while it is sent, not into memory. At least 200 distinct
+                sentences.
+            domain: its name alone, without a version.
+            method: `auto`, or one of those the server names in its refusal of any other.
+            promote: `if_better`, `always` or `never`.
+            seed: the same text, settings and seed give the same version.
+            normalization: `none`, `as-norm` or `csls`.
+            labels: (text, text, 0 or 1 or a grade) each, for probabilities.
+            force: takes each line as a sentence although the lines look like the rows of a table.
+            idempotency_key: True makes one; a string is yours; False sends none, and then nothing is ever sent twice.
+
+        Returns:
+            The accepted job; `wait` for it.
+
+        Raises:
+            EmptyInput, InvalidInput: no text, too little, a table, or a bad line, which is named.
+            TooLarge: more bytes than the server takes. Conflict: the key was used for something else.
+            Unavailable: nothing runs jobs there. Overloaded: too many wait.
+            OSError, UnicodeDecodeError: the file cannot be read.
+        """
+        return await self._send(
+            _calibrating.calibrate(
+                source,
+                domain=domain,
+                method=method,
+                promote=promote,
+                seed=seed,
+                normalization=normalization,
+                labels=labels,
+                force=force,
+                idempotency_key=idempotency_key,
+            )
+        )
+
+    async def add_labels(
+        self,
+        domain: str,
+        labels: Iterable[LabelledPair],
+        *,
+        version: int | None = None,
+        promote: str = "always",
+        seed: int = 0,
+        seen: Domain | None = None,
+        idempotency_key: IdempotencyKey = True,
+    ) -> Job:
+        """Posts labelled pairs; a job makes a new version of the domain that has probabilities.
+
+        Args:
+            domain: its name alone.
+            labels: (text, text, 0 or 1 or a grade) each; 20 pairs or more.
+            version: to start from; else the champion.
+            promote: `always`, `if_better` or `never`.
+            seed: the same labels and seed give the same version.
+            seen: the domain as it was when you decided; else it is looked at first.
+            idempotency_key: as for `calibrate`.
+
+        Raises:
+            InvalidInput: too few pairs, or all of one kind. NotFound: no such domain.
+            Conflict: the domain has no reference yet, or another champion than `seen`.
+        """
+        return await self._send(
+            _calibrating.add_labels(
+                domain, labels, version=version, promote=promote, seed=seed, seen=seen, idempotency_key=idempotency_key
+            )
+        )
+
+    async def job(self, job: Job | str) -> Job:
+        """How far a job is; its report when it has succeeded, its error when it has failed.
+
+        Raises:
+            NotFound: no such job, or its record is gone.
+        """
+        return await self._send(_calibrating.job(job))
+
+    async def jobs(self) -> tuple[Job, ...]:
+        """All jobs on record, the newest first."""
+        return await self._send(_calibrating.jobs())
+
+    async def cancel(self, job: Job | str) -> Job:
+        """Stops a job. Its text is deleted and no version appears.
+
+        Raises:
+            NotFound: no such job. Conflict: it has ended, or is publishing its result.
+        """
+        return await self._send(_calibrating.cancel(job))
+
+    async def retry(self, job: Job | str) -> Job:
+        """Runs an interrupted job again, on the text it still has.
+
+        Raises:
+            NotFound: no such job. Conflict: it runs or has ended. Unavailable: nothing runs jobs there.
+        """
+        return await self._send(_calibrating.retry(job))
+
+    async def domains(self, *, after: str = "", contains: str = "") -> tuple[Domain, ...]:
+        """Up to 1,000 domains, with their versions, by name.
+
+        Args:
+            after: the last name of the page before.
+            contains: only domains with this in their name.
+        """
+        return await self._send(_domains.domains(after=after, contains=contains))
+
+    async def domain(self, name: str) -> Domain:
+        """One domain: champion, previous, versions, drift.
+
+        Raises:
+            NotFound: no such domain.
+        """
+        return await self._send(_domains.domain(name))
+
+    async def version(self, domain: str, version: int) -> Version:
+        """A version's provenance, files and measured report.
+
+        Raises:
+            NotFound: no such version.
+        """
+        return await self._send(_domains.version(domain, version))
+
+    async def threshold(
+        self,
+        domain: str,
+        *,
+        fmr: float | None = None,
+        precision: float | None = None,
+        space: Space = "calibrated",
+    ) -> Threshold:
+        """Which similarity to ask for. Give one of `fmr` and `precision`.
+
+        Args:
+            domain: `name`, `name@3` or `name@previous`.
+            fmr: share of random pairs that may match, 1e-7 to 1.
+            precision: share of matches that shall be right, among pairs like the labelled ones.
+            space: `raw` for a threshold on `cosine`.
+
+        Raises:
+            InvalidInput: none or both were given, or out of range. NotFound: no such domain.
+            Conflict: the domain has no reference, or no labels.
+        """
+        return await self._send(_domains.threshold(domain, fmr=fmr, precision=precision, space=space))
+
+    async def promote(self, domain: str, version: int, *, seen: Domain | None = None) -> Domain:
+        """Makes a version the champion. Every server of the store answers with it within two seconds.
+
+        Args:
+            domain: its name alone.
+            version: the one that shall answer.
+            seen: the domain as it was when you decided; else it is looked at first.
+
+        Raises:
+            NotFound: no such version. Conflict: the domain is no longer as `seen`, or the version is another encoder's.
+            Unavailable: its files do not match their manifest.
+        """
+        return await self._send(_domains.promote(domain, version, seen=seen))
+
+    async def rollback(self, domain: str, *, seen: Domain | None = None) -> Domain:
+        """Swaps champion and previous, once, however often the request has to be sent.
+
+        Args:
+            domain: its name alone.
+            seen: the domain as it was when you decided; else it is looked at first.
+
+        Raises:
+            NotFound: no such domain. Conflict: it has no previous version, or is no longer as `seen`.
+        """
+        return await self._send(_domains.rollback(domain, seen=seen))
+
+    async def delete_domain(self, domain: str) -> None:
+        """Deletes a domain with all its versions, and cancels its calibrations. Repeating it does no harm.
+
+        Every server of the store answers 404 within two seconds. Version numbers are not given again.
+
+        Raises:
+            NotFound: there never was such a domain. Conflict: it is `default`.
+        """
+        await self._send(_domains.delete_domain(domain))
+
+    async def delete_version(self, domain: str, version: int, *, seen: Domain | None = None) -> None:
+        """Deletes a version for good; its number is not given again. One that was deleted before is no error.
+
+        Args:
+            domain: its name alone.
+            version: neither champion nor previous.
+            seen: the domain as it was when you decided; else it is looked at first.
+
+        Raises:
+            NotFound: no such version. Conflict: it is champion or previous, or the domain is no longer as `seen`.
+        """
+        await self._send(_domains.delete_version(domain, version, seen=seen))
+
+    def events(self, job: Job | str, *, timeout: float | None = None) -> AsyncIterator[Job]:
+        """A job's state, now and whenever it changes, until it ends; a lost connection is made anew.
+
+        Args:
+            job: or its id.
+            timeout: seconds in all.
+
+        Raises:
+            NotFound: no such job. WaitTimeout: the time is up; the job goes on.
+        """
+        return self._follow(Following(job, self._retries, timeout))
+
+    async def wait(self, job: Job | str, *, progress: bool = True, timeout: float | None = None) -> Job:
+        """Follows a job to its end, with a bar on a terminal (extra `progress`).
+
+        An interrupt, or the end of the task that waits, leaves the job alone.
+
+        Args:
+            job: or its id.
+            progress: False draws nothing.
+            timeout: seconds.
+
+        Returns:
+            The job that has succeeded: its version, whether it was promoted, its report.
+
+        Raises:
+            JobFailed, JobCancelled, JobInterrupted: it ended otherwise; each has the `job`.
+            WaitTimeout: the time is up; the job goes on. NotFound: no such job.
+        """
+        following = Following(job, self._retries, timeout)
+        with bar(progress) as show:
+            async for state in self._follow(following):
+                show(state)
+        return following.outcome()
 
     async def _send(self, call: Call[T]) -> T:
         tries = Tries(self._retries)
@@ -95,31 +437,6 @@ class AsyncClient:
             if call.then is None:
                 return answer
             call = call.then(answer)
-
-    similarity = sends(_scoring.similarity)
-    embed = sends(_scoring.embed)
-    rerank = sends(_scoring.rerank)
-    ready = sends(_scoring.ready)
-
-    calibrate = sends(_calibrating.calibrate)
-    add_labels = sends(_calibrating.add_labels)
-    job = sends(_calibrating.job)
-    jobs = sends(_calibrating.jobs)
-    cancel = sends(_calibrating.cancel)
-    retry = sends(_calibrating.retry)
-
-    domains = sends(_domains.domains)
-    domain = sends(_domains.domain)
-    version = sends(_domains.version)
-    threshold = sends(_domains.threshold)
-    promote = sends(_domains.promote)
-    rollback = sends(_domains.rollback)
-    delete_domain = sends(_domains.delete_domain)
-    delete_version = sends(_domains.delete_version)
-
-    def events(self, job: Job | str, *, timeout: float | None = None) -> AsyncIterator[Job]:
-        """As `Client.events`, for `async for`."""
-        return self._follow(Following(job, self._retries, timeout))
 
     async def _follow(self, following: Following) -> AsyncIterator[Job]:
         while not following.ended:
@@ -144,11 +461,3 @@ class AsyncClient:
                 yield response.aiter_bytes()
             finally:
                 await response.aclose()
-
-    async def wait(self, job: Job | str, *, progress: bool = True, timeout: float | None = None) -> Job:
-        """As `Client.wait`. Cancelling the task leaves the job alone."""
-        following = Following(job, self._retries, timeout)
-        with bar(progress) as show:
-            async for state in self._follow(following):
-                show(state)
-        return following.outcome()

@@ -1,36 +1,31 @@
-"""The client for programs without an event loop."""
+"""The client for programs without an event loop.
+
+The documentation of the methods stands here. `AsyncClient` repeats it without the examples, and the functions that
+build the calls repeat its first line; a test compares signatures and documentation of all three.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Literal, TypeVar
 
-import httpx
+import httpx2
 
 from . import _calibrating, _domains, _scoring
-from ._answers import Job
-from ._call import Call, check_status
+from ._answers import Domain, Job, Ranked, Similarity, Threshold, Version
+from ._call import Call, IdempotencyKey, check_status
 from ._following import Following
 from ._http import TIMEOUT, request, settings, translated
-from ._method import documented
 from ._progress import bar
 from ._retries import Retries, Tries
+from ._scoring import Space
+from ._upload import LabelledPair, Source
 from .errors import IsosimError
 
-P = ParamSpec("P")
 T = TypeVar("T")
 PATIENT = Retries()
-
-
-def sends(build: Callable[P, Call[T]]) -> Callable[Concatenate[Client, P], T]:
-    """A method that sends what `build` describes and returns what it reads."""
-
-    def method(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._send(build(*args, **kwargs))
-
-    return documented(method, build, "Client")
 
 
 class Client:
@@ -41,10 +36,15 @@ class Client:
         api_key: sent as `Authorization: Bearer`.
         timeout: seconds that the server may be silent in one request; 5 at most to connect.
         retries: how patiently requests are sent again.
-        transport: httpx's, for certificates, proxies and tests.
+        transport: httpx2's, for certificates, proxies and tests.
         sleep: waits between tries; for tests.
 
     Every method raises IsosimError (the tree: `help(isosim_client.errors)`), and sends again what can heal.
+
+    Example:
+        >>> from isosim_client import Client
+        >>> with Client("http://127.0.0.1:8000") as client:
+        ...     scores = client.similarity([("Printer is jammed.", "Cannot log in.")], domain="tickets")
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class Client:
         *,
         timeout: float = TIMEOUT,
         retries: Retries = PATIENT,
-        transport: httpx.BaseTransport | None = None,
+        transport: httpx2.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._timeout, self._retries, self._sleep = timeout, retries, sleep
-        self._http = httpx.Client(**settings(base_url, api_key), transport=transport)
+        self._http = httpx2.Client(**settings(base_url, api_key, transport, httpx2.BaseTransport))
 
     def __enter__(self) -> Client:
         return self
@@ -70,7 +70,444 @@ class Client:
         return f"{type(self).__name__}({str(self._http.base_url)!r})"
 
     def close(self) -> None:
+        """Closes the connections. A closed client sends nothing more."""
         self._http.close()
+
+    def similarity(
+        self, pairs: Iterable[Sequence[str]], *, domain: str = "default", detail: bool = False
+    ) -> Similarity:
+        """Calibrated similarity of sentence pairs.
+
+        Args:
+            pairs: (text, text) each; a server takes 512 a request unless set otherwise.
+            domain: `name`, `name@3` or `name@previous`.
+            detail: adds token counts and out-of-domain scores.
+
+        Returns:
+            Columns, one entry a pair, in order.
+
+        Raises:
+            EmptyInput, InvalidInput: no pair, an empty or too long text, too many pairs.
+            NotFound: no such domain or version. Conflict: it belongs to another encoder.
+            Overloaded: still full when the patience ended.
+
+        Example:
+            >>> pairs = [
+            ...     ("A man is playing a guitar.", "Someone plays an instrument."),
+            ...     ("A man is playing a guitar.", "Shares fell in London."),
+            ... ]
+            >>> scores = client.similarity(pairs)
+            >>> scores.similarity, scores.percentile
+            ((0.667, -0.034), (0.999, 0.217))
+        """
+        return self._send(_scoring.similarity(pairs, domain=domain, detail=detail))
+
+    def embed(
+        self,
+        texts: str | Iterable[str],
+        *,
+        domain: str = "default",
+        space: Space = "calibrated",
+        normalize: bool = True,
+        dimensions: int | None = None,
+        truncate: bool | None = None,
+        truncation_direction: Literal["Right", "Left"] = "Right",
+    ) -> list[list[float]]:
+        """Vectors of texts, one each, in order; a list of one for a single string.
+
+        Args:
+            texts: a server takes 1024 a request unless set otherwise.
+            domain: `name`, `name@3` or `name@previous`; pin the version of vectors that are stored.
+            space: `calibrated`, or `raw` for the frozen encoder's.
+            normalize: to length 1.
+            dimensions: the first so many, of raw vectors only.
+            truncate: False refuses a text that is longer than the encoder reads, instead of cutting it.
+            truncation_direction: the side that is cut.
+
+        Raises:
+            EmptyInput, InvalidInput, NotFound, Conflict, Overloaded: as for `similarity`.
+
+        Example:
+            >>> vectors = client.embed(["A man is playing a guitar.", "Shares fell in London."])
+            >>> len(vectors), len(vectors[0])
+            (2, 384)
+        """
+        return self._send(
+            _scoring.embed(
+                texts,
+                domain=domain,
+                space=space,
+                normalize=normalize,
+                dimensions=dimensions,
+                truncate=truncate,
+                truncation_direction=truncation_direction,
+            )
+        )
+
+    def rerank(
+        self,
+        query: str,
+        texts: Iterable[str],
+        *,
+        domain: str = "default",
+        raw_scores: bool = False,
+        return_text: bool = False,
+    ) -> tuple[Ranked, ...]:
+        """Texts by how similar they are to a query, the best first.
+
+        Args:
+            query: one text.
+            texts: what to rank.
+            domain: `name`, `name@3` or `name@previous`.
+            raw_scores: similarities instead of percentiles.
+            return_text: repeats each text in the answer.
+
+        Returns:
+            An index into `texts` and a score each. Scores are percentiles, 0-1; similarities where the domain has no
+            reference.
+
+        Raises:
+            EmptyInput, InvalidInput, NotFound, Conflict, Overloaded: as for `similarity`.
+
+        Example:
+            >>> ranked = client.rerank("playing music", ["Shares fell in London.", "A man is playing a guitar."])
+            >>> [(text.index, text.score) for text in ranked]
+            [(1, 0.998), (0, 0.31)]
+        """
+        return self._send(_scoring.rerank(query, texts, domain=domain, raw_scores=raw_scores, return_text=return_text))
+
+    def ready(self) -> bool:
+        """Whether the server takes requests now: False while it starts or stops, and where nobody listens.
+
+        Example:
+            >>> client.ready()
+            True
+        """
+        return self._send(_scoring.ready())
+
+    def calibrate(
+        self,
+        source: Source,
+        *,
+        domain: str,
+        method: str = "auto",
+        promote: str = "if_better",
+        seed: int = 0,
+        normalization: str = "none",
+        labels: Iterable[LabelledPair] = (),
+        force: bool = False,
+        idempotency_key: IdempotencyKey = True,
+    ) -> Job:
+        """Posts unlabelled text of a domain; a job fits a calibration to it in the background.
+
+        Args:
+            source: a `pathlib.Path` to a file with one sentence a line (`.ndjson` and `.jsonl`: one JSON value a line),
+                or an iterable of sentences. Either is read while it is sent, not into memory. At least 200 distinct
+                sentences.
+            domain: its name alone, without a version.
+            method: `auto`, or one of those the server names in its refusal of any other.
+            promote: `if_better`, `always` or `never`.
+            seed: the same text, settings and seed give the same version.
+            normalization: `none`, `as-norm` or `csls`.
+            labels: (text, text, 0 or 1 or a grade) each, for probabilities.
+            force: takes each line as a sentence although the lines look like the rows of a table.
+            idempotency_key: True makes one; a string is yours; False sends none, and then nothing is ever sent twice.
+
+        Returns:
+            The accepted job; `wait` for it.
+
+        Raises:
+            EmptyInput, InvalidInput: no text, too little, a table, or a bad line, which is named.
+            TooLarge: more bytes than the server takes. Conflict: the key was used for something else.
+            Unavailable: nothing runs jobs there. Overloaded: too many wait.
+            OSError, UnicodeDecodeError: the file cannot be read.
+
+        Example:
+            >>> from pathlib import Path
+            >>> job = client.calibrate(Path("tickets.txt"), domain="tickets")
+            >>> job.status
+            'queued'
+        """
+        return self._send(
+            _calibrating.calibrate(
+                source,
+                domain=domain,
+                method=method,
+                promote=promote,
+                seed=seed,
+                normalization=normalization,
+                labels=labels,
+                force=force,
+                idempotency_key=idempotency_key,
+            )
+        )
+
+    def add_labels(
+        self,
+        domain: str,
+        labels: Iterable[LabelledPair],
+        *,
+        version: int | None = None,
+        promote: str = "always",
+        seed: int = 0,
+        seen: Domain | None = None,
+        idempotency_key: IdempotencyKey = True,
+    ) -> Job:
+        """Posts labelled pairs; a job makes a new version of the domain that has probabilities.
+
+        Args:
+            domain: its name alone.
+            labels: (text, text, 0 or 1 or a grade) each; 20 pairs or more.
+            version: to start from; else the champion.
+            promote: `always`, `if_better` or `never`.
+            seed: the same labels and seed give the same version.
+            seen: the domain as it was when you decided; else it is looked at first.
+            idempotency_key: as for `calibrate`.
+
+        Raises:
+            InvalidInput: too few pairs, or all of one kind. NotFound: no such domain.
+            Conflict: the domain has no reference yet, or another champion than `seen`.
+
+        Example:
+            >>> import csv
+            >>> with open("labels.csv", newline="") as file:
+            ...     labels = [(a, b, float(label)) for a, b, label in csv.reader(file)]
+            >>> job = client.add_labels("tickets", labels)
+            >>> job.status
+            'queued'
+        """
+        return self._send(
+            _calibrating.add_labels(
+                domain, labels, version=version, promote=promote, seed=seed, seen=seen, idempotency_key=idempotency_key
+            )
+        )
+
+    def job(self, job: Job | str) -> Job:
+        """How far a job is; its report when it has succeeded, its error when it has failed.
+
+        Raises:
+            NotFound: no such job, or its record is gone.
+
+        Example:
+            >>> newest = client.jobs()[0]
+            >>> state = client.job(newest)
+            >>> state.status, state.stage, state.progress
+            ('running', 'fitting', 0.6)
+        """
+        return self._send(_calibrating.job(job))
+
+    def jobs(self) -> tuple[Job, ...]:
+        """All jobs on record, the newest first.
+
+        Example:
+            >>> [(job.domain, job.status) for job in client.jobs()]
+            [('tickets', 'running'), ('letters', 'interrupted'), ('films', 'succeeded')]
+        """
+        return self._send(_calibrating.jobs())
+
+    def cancel(self, job: Job | str) -> Job:
+        """Stops a job. Its text is deleted and no version appears.
+
+        Raises:
+            NotFound: no such job. Conflict: it has ended, or is publishing its result.
+
+        Example:
+            >>> newest = client.jobs()[0]
+            >>> client.cancel(newest).status
+            'cancelled'
+        """
+        return self._send(_calibrating.cancel(job))
+
+    def retry(self, job: Job | str) -> Job:
+        """Runs an interrupted job again, on the text it still has.
+
+        Raises:
+            NotFound: no such job. Conflict: it runs or has ended. Unavailable: nothing runs jobs there.
+
+        Example:
+            >>> interrupted = [job for job in client.jobs() if job.status == "interrupted"]
+            >>> [client.retry(job).status for job in interrupted]
+            ['queued']
+        """
+        return self._send(_calibrating.retry(job))
+
+    def domains(self, *, after: str = "", contains: str = "") -> tuple[Domain, ...]:
+        """Up to 1,000 domains, with their versions, by name.
+
+        Args:
+            after: the last name of the page before.
+            contains: only domains with this in their name.
+
+        Example:
+            >>> [(domain.domain, domain.champion) for domain in client.domains()]
+            [('default', 1), ('tickets', 3)]
+        """
+        return self._send(_domains.domains(after=after, contains=contains))
+
+    def domain(self, name: str) -> Domain:
+        """One domain: champion, previous, versions, drift.
+
+        Raises:
+            NotFound: no such domain.
+
+        Example:
+            >>> tickets = client.domain("tickets")
+            >>> tickets.champion, tickets.previous, [version.version for version in tickets.versions]
+            (3, 2, [1, 2, 3])
+        """
+        return self._send(_domains.domain(name))
+
+    def version(self, domain: str, version: int) -> Version:
+        """A version's provenance, files and measured report.
+
+        Raises:
+            NotFound: no such version.
+
+        Example:
+            >>> version = client.version("tickets", 3)
+            >>> version.method, version.sentences
+            ('soft-whitening', 5000)
+        """
+        return self._send(_domains.version(domain, version))
+
+    def threshold(
+        self,
+        domain: str,
+        *,
+        fmr: float | None = None,
+        precision: float | None = None,
+        space: Space = "calibrated",
+    ) -> Threshold:
+        """Which similarity to ask for. Give one of `fmr` and `precision`.
+
+        Args:
+            domain: `name`, `name@3` or `name@previous`.
+            fmr: share of random pairs that may match, 1e-7 to 1.
+            precision: share of matches that shall be right, among pairs like the labelled ones.
+            space: `raw` for a threshold on `cosine`.
+
+        Raises:
+            InvalidInput: none or both were given, or out of range. NotFound: no such domain.
+            Conflict: the domain has no reference, or no labels.
+
+        Example:
+            >>> advice = client.threshold("tickets", fmr=0.01)
+            >>> advice.similarity, advice.interval
+            (0.412, (0.405, 0.419))
+        """
+        return self._send(_domains.threshold(domain, fmr=fmr, precision=precision, space=space))
+
+    def promote(self, domain: str, version: int, *, seen: Domain | None = None) -> Domain:
+        """Makes a version the champion. Every server of the store answers with it within two seconds.
+
+        Args:
+            domain: its name alone.
+            version: the one that shall answer.
+            seen: the domain as it was when you decided; else it is looked at first.
+
+        Raises:
+            NotFound: no such version. Conflict: the domain is no longer as `seen`, or the version is another encoder's.
+            Unavailable: its files do not match their manifest.
+
+        Example:
+            >>> tickets = client.domain("tickets")
+            >>> client.promote("tickets", 2, seen=tickets).champion
+            2
+        """
+        return self._send(_domains.promote(domain, version, seen=seen))
+
+    def rollback(self, domain: str, *, seen: Domain | None = None) -> Domain:
+        """Swaps champion and previous, once, however often the request has to be sent.
+
+        Args:
+            domain: its name alone.
+            seen: the domain as it was when you decided; else it is looked at first.
+
+        Raises:
+            NotFound: no such domain. Conflict: it has no previous version, or is no longer as `seen`.
+
+        Example:
+            >>> client.rollback("tickets").champion
+            2
+        """
+        return self._send(_domains.rollback(domain, seen=seen))
+
+    def delete_domain(self, domain: str) -> None:
+        """Deletes a domain with all its versions, and cancels its calibrations. Repeating it does no harm.
+
+        Every server of the store answers 404 within two seconds. Version numbers are not given again.
+
+        Raises:
+            NotFound: there never was such a domain. Conflict: it is `default`.
+
+        Example:
+            >>> client.delete_domain("tickets")
+        """
+        self._send(_domains.delete_domain(domain))
+
+    def delete_version(self, domain: str, version: int, *, seen: Domain | None = None) -> None:
+        """Deletes a version for good; its number is not given again. One that was deleted before is no error.
+
+        Args:
+            domain: its name alone.
+            version: neither champion nor previous.
+            seen: the domain as it was when you decided; else it is looked at first.
+
+        Raises:
+            NotFound: no such version. Conflict: it is champion or previous, or the domain is no longer as `seen`.
+
+        Example:
+            >>> client.delete_version("tickets", 1)
+        """
+        self._send(_domains.delete_version(domain, version, seen=seen))
+
+    def events(self, job: Job | str, *, timeout: float | None = None) -> Iterator[Job]:
+        """A job's state, now and whenever it changes, until it ends; a lost connection is made anew.
+
+        Args:
+            job: or its id.
+            timeout: seconds in all.
+
+        Raises:
+            NotFound: no such job. WaitTimeout: the time is up; the job goes on.
+
+        Example:
+            >>> newest = client.jobs()[0]
+            >>> for job in client.events(newest):
+            ...     print(job.status, job.progress)
+            running 0.6
+            succeeded 1.0
+        """
+        return self._follow(Following(job, self._retries, timeout))
+
+    def wait(self, job: Job | str, *, progress: bool = True, timeout: float | None = None) -> Job:
+        """Follows a job to its end, with a bar on a terminal (extra `progress`).
+
+        An interrupt, or the end of the task that waits, leaves the job alone.
+
+        Args:
+            job: or its id.
+            progress: False draws nothing.
+            timeout: seconds.
+
+        Returns:
+            The job that has succeeded: its version, whether it was promoted, its report.
+
+        Raises:
+            JobFailed, JobCancelled, JobInterrupted: it ended otherwise; each has the `job`.
+            WaitTimeout: the time is up; the job goes on. NotFound: no such job.
+
+        Example:
+            >>> newest = client.jobs()[0]
+            >>> done = client.wait(newest)
+            >>> done.version, done.promoted
+            (3, True)
+        """
+        following = Following(job, self._retries, timeout)
+        with bar(progress) as show:
+            for state in self._follow(following):
+                show(state)
+        return following.outcome()
 
     def _send(self, call: Call[T]) -> T:
         tries = Tries(self._retries)
@@ -91,39 +528,6 @@ class Client:
             if call.then is None:
                 return answer
             call = call.then(answer)
-
-    similarity = sends(_scoring.similarity)
-    embed = sends(_scoring.embed)
-    rerank = sends(_scoring.rerank)
-    ready = sends(_scoring.ready)
-
-    calibrate = sends(_calibrating.calibrate)
-    add_labels = sends(_calibrating.add_labels)
-    job = sends(_calibrating.job)
-    jobs = sends(_calibrating.jobs)
-    cancel = sends(_calibrating.cancel)
-    retry = sends(_calibrating.retry)
-
-    domains = sends(_domains.domains)
-    domain = sends(_domains.domain)
-    version = sends(_domains.version)
-    threshold = sends(_domains.threshold)
-    promote = sends(_domains.promote)
-    rollback = sends(_domains.rollback)
-    delete_domain = sends(_domains.delete_domain)
-    delete_version = sends(_domains.delete_version)
-
-    def events(self, job: Job | str, *, timeout: float | None = None) -> Iterator[Job]:
-        """A job's state, now and whenever it changes, until it ends; a lost connection is made anew.
-
-        Args:
-            job: or its id.
-            timeout: seconds in all.
-
-        Raises:
-            NotFound: no such job. WaitTimeout: the time is up; the job goes on.
-        """
-        return self._follow(Following(job, self._retries, timeout))
 
     def _follow(self, following: Following) -> Iterator[Job]:
         while not following.ended:
@@ -147,24 +551,3 @@ class Client:
                 yield response.iter_bytes()
             finally:
                 response.close()
-
-    def wait(self, job: Job | str, *, progress: bool = True, timeout: float | None = None) -> Job:
-        """Follows a job to its end, with a bar on a terminal (extra `progress`). Interrupting it leaves the job alone.
-
-        Args:
-            job: or its id.
-            progress: False draws nothing.
-            timeout: seconds.
-
-        Returns:
-            The job that has succeeded: its version, whether it was promoted, its report.
-
-        Raises:
-            JobFailed, JobCancelled, JobInterrupted: it ended otherwise; each has the `job`.
-            WaitTimeout: the time is up; the job goes on. NotFound: no such job.
-        """
-        following = Following(job, self._retries, timeout)
-        with bar(progress) as show:
-            for state in self._follow(following):
-                show(state)
-        return following.outcome()

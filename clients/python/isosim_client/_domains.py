@@ -1,4 +1,4 @@
-"""Calls about domains, their versions, and who answers for them."""
+"""Calls about domains, their versions, and who answers for them. What they take is documented at `Client`'s methods."""
 
 from __future__ import annotations
 
@@ -16,31 +16,18 @@ T = TypeVar("T")
 
 
 def domains(*, after: str = "", contains: str = "") -> Call[tuple[Domain, ...]]:
-    """Up to 1,000 domains, with their versions, by name.
-
-    Args:
-        after: the last name of the page before.
-        contains: only domains with this in their name.
-    """
+    """Up to 1,000 domains, with their versions, by name."""
     query = {name: value for name, value in (("after", after), ("contains", contains)) if value}
     return Call(method="GET", path="domains", query=query, parse=lambda value: read(Domains, value).domains)
 
 
 def domain(name: str) -> Call[Domain]:
-    """One domain: champion, previous, versions, drift.
-
-    Raises:
-        NotFound: no such domain.
-    """
+    """One domain: champion, previous, versions, drift."""
     return Call(method="GET", path=f"domains/{segment(name)}", parse=answer(Domain))
 
 
 def version(domain: str, version: int) -> Call[Version]:
-    """A version's provenance, files and measured report.
-
-    Raises:
-        NotFound: no such version.
-    """
+    """A version's provenance, files and measured report."""
     return Call(method="GET", path=path_of(domain, version), parse=answer(Version))
 
 
@@ -51,18 +38,7 @@ def path_of(domain: str, version: int) -> str:
 def threshold(
     domain: str, *, fmr: float | None = None, precision: float | None = None, space: Space = "calibrated"
 ) -> Call[Threshold]:
-    """Which similarity to ask for. Give one of `fmr` and `precision`.
-
-    Args:
-        domain: `name`, `name@3` or `name@previous`.
-        fmr: share of random pairs that may match, 1e-7 to 1.
-        precision: share of matches that shall be right, among pairs like the labelled ones.
-        space: `raw` for a threshold on `cosine`.
-
-    Raises:
-        InvalidInput: none or both were given, or out of range. NotFound: no such domain.
-        Conflict: the domain has no reference, or no labels.
-    """
+    """Which similarity to ask for. Give one of `fmr` and `precision`."""
     given: dict[str, float | None] = {"fmr": fmr, "precision": precision}
     query: dict[str, str | float] = {name: value for name, value in given.items() if value is not None}
     path = f"domains/{segment(domain)}/threshold"
@@ -70,17 +46,7 @@ def threshold(
 
 
 def promote(domain: str, version: int, *, seen: Domain | None = None) -> Call[Domain]:
-    """Makes a version the champion. Every server of the store answers with it within two seconds.
-
-    Args:
-        domain: its name alone.
-        version: the one that shall answer.
-        seen: the domain as it was when you decided; else it is looked at first.
-
-    Raises:
-        NotFound: no such version. Conflict: the domain is no longer as `seen`, or the version is another encoder's.
-        Unavailable: its files do not match their manifest.
-    """
+    """Makes a version the champion. Every server of the store answers with it within two seconds."""
     path = f"domains/{segment(domain)}/champion"
     return starting_from(
         seen,
@@ -90,15 +56,7 @@ def promote(domain: str, version: int, *, seen: Domain | None = None) -> Call[Do
 
 
 def rollback(domain: str, *, seen: Domain | None = None) -> Call[Domain]:
-    """Swaps champion and previous, once, however often the request has to be sent.
-
-    Args:
-        domain: its name alone.
-        seen: the domain as it was when you decided; else it is looked at first.
-
-    Raises:
-        NotFound: no such domain. Conflict: it has no previous version, or is no longer as `seen`.
-    """
+    """Swaps champion and previous, once, however often the request has to be sent."""
     path = f"domains/{segment(domain)}/rollback"
     return starting_from(
         seen,
@@ -110,27 +68,12 @@ def rollback(domain: str, *, seen: Domain | None = None) -> Call[Domain]:
 
 
 def delete_domain(domain: str) -> Call[None]:
-    """Deletes a domain with all its versions, and cancels its calibrations. Repeating it does no harm.
-
-    Every server of the store answers 404 within two seconds. Version numbers are not given again.
-
-    Raises:
-        NotFound: there never was such a domain. Conflict: it is `default`.
-    """
+    """Deletes a domain with all its versions, and cancels its calibrations. Repeating it does no harm."""
     return Call(method="DELETE", path=f"domains/{segment(domain)}", parse=nothing)
 
 
 def delete_version(domain: str, version: int, *, seen: Domain | None = None) -> Call[None]:
-    """Deletes a version for good; its number is not given again. One that was deleted before is no error.
-
-    Args:
-        domain: its name alone.
-        version: neither champion nor previous.
-        seen: the domain as it was when you decided; else it is looked at first.
-
-    Raises:
-        NotFound: no such version. Conflict: it is champion or previous, or the domain is no longer as `seen`.
-    """
+    """Deletes a version for good; its number is not given again. One that was deleted before is no error."""
     path = path_of(domain, version)
     return starting_from(
         seen,

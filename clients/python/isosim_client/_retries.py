@@ -30,6 +30,12 @@ class Retries:
 
     The n-th pause is what the server asks for in `Retry-After`, plus a random share of `first` x 2^n, at most `most`:
     so callers that were refused together do not come back together. All defaults are unmeasured.
+
+    Example:
+        >>> from isosim_client import Client, Retries
+        >>> patient = Client("http://127.0.0.1:8000", retries=Retries(times=10, budget=300.0))
+        >>> patient.ready()
+        True
     """
 
     times: int = 5  # beyond the first

@@ -1,4 +1,4 @@
-"""Calls that score and embed texts, and the probe."""
+"""Calls that score and embed texts, and the probe. What they take is documented at the methods of `Client`."""
 
 from __future__ import annotations
 
@@ -14,21 +14,7 @@ Space = Literal["calibrated", "raw"]
 
 
 def similarity(pairs: Iterable[Sequence[str]], *, domain: str = "default", detail: bool = False) -> Call[Similarity]:
-    """Calibrated similarity of sentence pairs.
-
-    Args:
-        pairs: (text, text) each; a server takes 512 a request unless set otherwise.
-        domain: `name`, `name@3` or `name@previous`.
-        detail: adds token counts and out-of-domain scores.
-
-    Returns:
-        Columns, one entry a pair, in order.
-
-    Raises:
-        EmptyInput, InvalidInput: no pair, an empty or too long text, too many pairs.
-        NotFound: no such domain or version. Conflict: it belongs to another encoder.
-        Overloaded: still full when the patience ended.
-    """
+    """Calibrated similarity of sentence pairs."""
     body: dict[str, Any] = {"pairs": many(pairs, "pairs"), "domain": domain}
     if detail:  # a server refuses fields it does not know: what is not asked for is not mentioned to an older one
         body["detail"] = True
@@ -45,20 +31,7 @@ def embed(
     truncate: bool | None = None,
     truncation_direction: Literal["Right", "Left"] = "Right",
 ) -> Call[list[list[float]]]:
-    """Vectors of texts, one each, in order; a list of one for a single string.
-
-    Args:
-        texts: a server takes 1024 a request unless set otherwise.
-        domain: `name`, `name@3` or `name@previous`; pin the version of vectors that are stored.
-        space: `calibrated`, or `raw` for the frozen encoder's.
-        normalize: to length 1.
-        dimensions: the first so many, of raw vectors only.
-        truncate: False refuses a text that is longer than the encoder reads, instead of cutting it.
-        truncation_direction: the side that is cut.
-
-    Raises:
-        EmptyInput, InvalidInput, NotFound, Conflict, Overloaded: as for `similarity`.
-    """
+    """Vectors of texts, one each, in order; a list of one for a single string."""
     body: dict[str, Any] = {
         "inputs": texts if isinstance(texts, str) else list(texts),
         "domain": domain,
@@ -86,22 +59,7 @@ def rerank(
     raw_scores: bool = False,
     return_text: bool = False,
 ) -> Call[tuple[Ranked, ...]]:
-    """Texts by how similar they are to a query, the best first.
-
-    Args:
-        query: one text.
-        texts: what to rank.
-        domain: `name`, `name@3` or `name@previous`.
-        raw_scores: similarities instead of percentiles.
-        return_text: repeats each text in the answer.
-
-    Returns:
-        An index into `texts` and a score each. Scores are percentiles, 0-1; similarities where the domain has no
-        reference.
-
-    Raises:
-        EmptyInput, InvalidInput, NotFound, Conflict, Overloaded: as for `similarity`.
-    """
+    """Texts by how similar they are to a query, the best first."""
     body = {
         "query": query,
         "texts": many(texts, "texts"),

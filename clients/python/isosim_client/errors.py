@@ -29,6 +29,15 @@ IsosimError
 └── WaitTimeout               the wait is over and the job is not; it goes on, and `job` has its last state
 
 Misuse that needs no server to be seen, such as one string where several are due, is a TypeError or a ValueError.
+
+Example:
+    >>> from isosim_client import Client, NotFound
+    >>> with Client("http://127.0.0.1:8000") as client:
+    ...     try:
+    ...         client.embed("a boat", domain="boats")
+    ...     except NotFound as error:
+    ...         print(error.status, error)
+    404 no domain 'boats'; GET /domains lists what there is
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-import httpx
+import httpx2
 
 from isosim_client import AsyncClient, Client, Retries
 
@@ -15,12 +15,12 @@ SCORES = {
 }  # fmt: skip
 OVERLOADED = {"error": "full", "error_type": "Overloaded", "request_id": "r1"}
 
-Step = httpx.Response | Exception | Callable[[httpx.Request], httpx.Response]
+Step = httpx2.Response | Exception | Callable[[httpx2.Request], httpx2.Response]
 
 
-def response(status: int, body: Any = None, **headers: str) -> httpx.Response:
+def response(status: int, body: Any = None, **headers: str) -> httpx2.Response:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return httpx.Response(status, json=body, headers=named)
+    return httpx2.Response(status, json=body, headers=named)
 
 
 def says(status: int, body: Any = None, **headers: str) -> Step:
@@ -36,7 +36,7 @@ def event(state: dict[str, Any]) -> bytes:
     return b"event: state\ndata: " + json.dumps(state, ensure_ascii=False).encode() + b"\n\n"
 
 
-class Stream(httpx.SyncByteStream, httpx.AsyncByteStream):
+class Stream(httpx2.SyncByteStream, httpx2.AsyncByteStream):
     """An answer's body in given pieces; a piece may be an exception."""
 
     def __init__(self, pieces: Iterable[bytes | Exception]) -> None:
@@ -54,7 +54,7 @@ class Stream(httpx.SyncByteStream, httpx.AsyncByteStream):
 
 
 def streams(*pieces: bytes | Exception) -> Step:
-    return lambda _: httpx.Response(200, headers={"content-type": "text/event-stream"}, stream=Stream(pieces))
+    return lambda _: httpx2.Response(200, headers={"content-type": "text/event-stream"}, stream=Stream(pieces))
 
 
 class Time:
@@ -80,26 +80,26 @@ class Stub:
 
     def __init__(self, *steps: Step, takes: float = 0.0) -> None:
         self.steps, self.takes = list(steps), takes
-        self.requests: list[httpx.Request] = []
+        self.requests: list[httpx2.Request] = []
         self.time = Time()
 
-    def __call__(self, request: httpx.Request) -> httpx.Response:
+    def __call__(self, request: httpx2.Request) -> httpx2.Response:
         self.requests.append(request)
         self.time.now += self.takes
         step = self.steps.pop(0) if len(self.steps) > 1 else self.steps[0]
         if isinstance(step, Exception):
             raise step
-        return step if isinstance(step, httpx.Response) else step(request)
+        return step if isinstance(step, httpx2.Response) else step(request)
 
     def retries(self, **patience: Any) -> Retries:
         return Retries(**{"random": lambda: 1.0, "clock": self.time.clock} | patience)
 
     def client(self, base_url: str = "http://stub", api_key: str | None = None, **patience: Any) -> Client:
-        transport = httpx.MockTransport(self)
+        transport = httpx2.MockTransport(self)
         return Client(base_url, api_key, transport=transport, retries=self.retries(**patience), sleep=self.time.sleep)
 
     def async_client(self, **patience: Any) -> AsyncClient:
-        transport = httpx.MockTransport(self)
+        transport = httpx2.MockTransport(self)
         return AsyncClient(
             "http://stub", transport=transport, retries=self.retries(**patience), sleep=self.time.sleep_async
         )

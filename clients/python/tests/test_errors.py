@@ -1,11 +1,11 @@
-"""The tree of errors, the table that names them, and the one place in which httpx's become ours."""
+"""The tree of errors, the table that names them, and the one place in which httpx2's become ours."""
 
 import pickle
 import re
 from collections.abc import Callable
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from service.api.errors import ERROR_TYPES
 from stubs import SCORES, Step, Stub, says
@@ -75,7 +75,7 @@ def test_an_error_type_of_a_newer_server_is_an_api_error() -> None:
 
 @pytest.mark.parametrize("body", ["<html>Bad Gateway</html>", "", '{"error": {"message": "no"}}', "[1]", "\xff"])
 def test_a_proxys_error_is_an_api_error_that_quotes_it(body: str) -> None:
-    error = failure(httpx.Response(502, content=body.encode("latin-1"), headers={"x-request-id": "p"}))
+    error = failure(httpx2.Response(502, content=body.encode("latin-1"), headers={"x-request-id": "p"}))
     assert (type(error), error.status, error.error_type, error.request_id) == (ApiError, 502, None, "p")
     assert str(error).startswith("status 502")
 
@@ -83,33 +83,33 @@ def test_a_proxys_error_is_an_api_error_that_quotes_it(body: str) -> None:
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        (httpx.ConnectError("x"), ConnectionFailed),
-        (httpx.ConnectTimeout("x"), ConnectionFailed),
-        (httpx.PoolTimeout("x"), ConnectionFailed),
-        (httpx.ProxyError("x"), ConnectionFailed),
-        (httpx.ReadError("x"), ConnectionLost),
-        (httpx.WriteError("x"), ConnectionLost),
-        (httpx.RemoteProtocolError("x"), ConnectionLost),
-        (httpx.ReadTimeout("x"), TimedOut),
-        (httpx.WriteTimeout("x"), TimedOut),
-        (httpx.LocalProtocolError("x"), NoAnswer),
-        (httpx.UnsupportedProtocol("x"), NoAnswer),
+        (httpx2.ConnectError("x"), ConnectionFailed),
+        (httpx2.ConnectTimeout("x"), ConnectionFailed),
+        (httpx2.PoolTimeout("x"), ConnectionFailed),
+        (httpx2.ProxyError("x"), ConnectionFailed),
+        (httpx2.ReadError("x"), ConnectionLost),
+        (httpx2.WriteError("x"), ConnectionLost),
+        (httpx2.RemoteProtocolError("x"), ConnectionLost),
+        (httpx2.ReadTimeout("x"), TimedOut),
+        (httpx2.WriteTimeout("x"), TimedOut),
+        (httpx2.LocalProtocolError("x"), NoAnswer),
+        (httpx2.UnsupportedProtocol("x"), NoAnswer),
     ],
 )
-def test_httpx_errors_are_translated(error: Exception, kind: type[NoAnswer]) -> None:
+def test_httpx2_errors_are_translated(error: Exception, kind: type[NoAnswer]) -> None:
     found = failure(error)
     assert type(found) is kind
     assert found.__cause__ is error
 
 
-def test_no_error_of_httpx_escapes_the_table() -> None:
-    assert all(any(base in TABLE for base in error.__mro__) for error in below(httpx.RequestError))
+def test_no_error_of_httpx2_escapes_the_table() -> None:
+    assert all(any(base in TABLE for base in error.__mro__) for error in below(httpx2.RequestError))
 
 
 @pytest.mark.parametrize(
     "step",
     [
-        httpx.Response(200, text="<html>hello</html>"),
+        httpx2.Response(200, text="<html>hello</html>"),
         says(200, []),
         says(200, {k: v for k, v in SCORES.items() if k != "similarity"}),
         says(200, SCORES | {"similarity": [None]}),

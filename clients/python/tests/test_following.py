@@ -4,7 +4,7 @@ import asyncio
 import sys
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from stubs import Stub, event, job, says, streams
 
@@ -25,8 +25,8 @@ from isosim_client import (
 from isosim_client._following import Events
 
 RUNNING, DONE = event(job("running", progress=0.5)), event(job("succeeded", version=2))
-SILENCE = httpx.ReadTimeout("silent")
-REFUSED = httpx.ConnectError("refused")
+SILENCE = httpx2.ReadTimeout("silent")
+REFUSED = httpx2.ConnectError("refused")
 
 
 def wait(stub: Stub, **options: Any) -> Job:
@@ -83,7 +83,7 @@ def test_an_event_that_is_none_says_so() -> None:
 
 
 def test_a_lost_connection_is_made_anew_and_no_state_is_told_twice() -> None:
-    stub = Stub(streams(RUNNING, httpx.ReadError("reset")), REFUSED, streams(RUNNING, DONE))
+    stub = Stub(streams(RUNNING, httpx2.ReadError("reset")), REFUSED, streams(RUNNING, DONE))
     assert [state.status for state in stub.client().events("j1")] == ["running", "succeeded"]
     assert len(stub.requests) == 3
 
@@ -102,13 +102,13 @@ def test_a_stream_that_ends_early_is_opened_again() -> None:
 
 
 def test_patience_begins_anew_with_every_sign_of_life() -> None:
-    stub = Stub(*[streams(RUNNING, httpx.ReadError("reset"))] * 9, streams(DONE))
+    stub = Stub(*[streams(RUNNING, httpx2.ReadError("reset"))] * 9, streams(DONE))
     assert wait(stub).version == 2
     assert stub.time.pauses == [0.5] * 9
 
 
 def test_a_server_that_stays_away_ends_the_wait() -> None:
-    stub = Stub(streams(RUNNING, httpx.ReadError("reset")), REFUSED)
+    stub = Stub(streams(RUNNING, httpx2.ReadError("reset")), REFUSED)
     with pytest.raises(ConnectionFailed):
         wait(stub)
     assert len(stub.requests) == 3

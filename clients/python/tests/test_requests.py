@@ -1,11 +1,11 @@
 """What goes over the wire, and what is read back from servers of other releases."""
 
 import asyncio
-import inspect
 import json
 from typing import Any
 
 import httpx
+import httpx2
 import pytest
 from stubs import SCORES, Stub, job, response, says
 
@@ -95,20 +95,6 @@ def test_answers_cannot_be_changed() -> None:
     assert len(scores) == 1
 
 
-def test_both_clients_have_the_same_methods_with_the_same_signatures_and_words() -> None:
-    methods = [{n: m for n, m in vars(c).items() if not n.startswith("_")} for c in (Client, AsyncClient)]
-    assert methods[0].keys() == methods[1].keys()
-    for name in methods[0].keys() - {"events", "close"}:
-        plain, awaited = methods[0][name], methods[1][name]
-        assert inspect.iscoroutinefunction(awaited) or inspect.signature(awaited) == inspect.signature(plain)
-        shown = [inspect.signature(m).replace(return_annotation=None) for m in (plain, awaited)]
-        assert shown[0] == shown[1], name
-        assert plain.__doc__
-        assert awaited.__doc__
-    assert inspect.signature(Client.similarity).parameters.keys() == {"self", "pairs", "domain", "detail"}
-    assert Client.similarity.__qualname__ == "Client.similarity"
-
-
 def test_a_session_can_be_left_in_both_ways() -> None:
     stub = Stub(says(200, SCORES))
     with stub.client() as client:
@@ -126,5 +112,19 @@ def test_a_session_can_be_left_in_both_ways() -> None:
 
 
 def test_a_transport_of_ones_own_is_used() -> None:
-    transport = httpx.MockTransport(lambda _: response(200, SCORES))
+    transport = httpx2.MockTransport(lambda _: response(200, SCORES))
     assert Client(transport=transport).similarity([("a", "b")]).version == 1
+
+
+@pytest.mark.parametrize("client", [Client, AsyncClient])
+@pytest.mark.parametrize("transport", [httpx.MockTransport(lambda _: httpx.Response(200)), "ca.pem"])
+def test_a_transport_of_another_library_is_refused_at_once(client: type[Any], transport: Any) -> None:
+    with pytest.raises(TypeError, match=f"httpx2.*got {type(transport).__module__}"):
+        client(transport=transport)
+
+
+def test_a_transport_of_the_other_client_is_refused_at_once() -> None:
+    with pytest.raises(TypeError, match=r"httpx2\.BaseTransport"):
+        Client(transport=httpx2.AsyncHTTPTransport())  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"httpx2\.AsyncBaseTransport"):
+        AsyncClient(transport=httpx2.HTTPTransport())  # type: ignore[arg-type]

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from stubs import OVERLOADED, SCORES, Step, Stub, job, response, says
 
@@ -23,8 +23,8 @@ from isosim_client import (
 )
 
 PAIRS = [("a", "b")]
-LOST = httpx.ReadError("reset")
-REFUSED = httpx.ConnectError("refused")
+LOST = httpx2.ReadError("reset")
+REFUSED = httpx2.ConnectError("refused")
 
 
 def test_a_storm_of_429_is_waited_for_as_long_as_the_server_asks() -> None:
@@ -95,7 +95,7 @@ def test_the_servers_word_against_trying_again_is_heeded() -> None:
     assert len(stub.requests) == 1
 
 
-@pytest.mark.parametrize("error", [REFUSED, LOST, httpx.ReadTimeout("slow"), httpx.RemoteProtocolError("gone")])
+@pytest.mark.parametrize("error", [REFUSED, LOST, httpx2.ReadTimeout("slow"), httpx2.RemoteProtocolError("gone")])
 def test_a_broken_connection_is_made_anew(error: Exception) -> None:
     stub = Stub(error, error, says(200, SCORES))
     stub.client().similarity(PAIRS)
@@ -148,7 +148,7 @@ CHANGES: dict[str, tuple[Act, Any]] = {
 @pytest.mark.parametrize("act", HARMFUL)
 @pytest.mark.parametrize(
     ("first", "error"),
-    [(LOST, ConnectionLost), (httpx.ReadTimeout("slow"), TimedOut), (says(502), ApiError), (says(504), ApiError)],
+    [(LOST, ConnectionLost), (httpx2.ReadTimeout("slow"), TimedOut), (says(502), ApiError), (says(504), ApiError)],
 )
 def test_what_may_have_been_done_and_is_harmful_twice_is_not_sent_again(
     act: Act, first: Step, error: type[IsosimError]
@@ -168,7 +168,7 @@ def test_what_was_certainly_refused_is_sent_again(act: Act, first: Step) -> None
 
 
 @pytest.mark.parametrize("name", CHANGES)
-@pytest.mark.parametrize("first", [REFUSED, LOST, httpx.ReadTimeout("slow"), says(502), says(503), says(504)])
+@pytest.mark.parametrize("first", [REFUSED, LOST, httpx2.ReadTimeout("slow"), says(502), says(503), says(504)])
 def test_a_change_says_what_it_starts_from_and_is_sent_again_alike(name: str, first: Step) -> None:
     act, body = CHANGES[name]
     stub = Stub(response(200, LETTERS), first, says(200, {**job("queued"), **LETTERS}))

@@ -1,15 +1,14 @@
 """Both clients against a real server: what they read, what they calibrate, and what happens when it goes away."""
 
 import asyncio
-import hashlib
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.processes import Process, Serve, Server, wait_until
+from tests.processes import Serve, Server, wait_until
 from tests.text import sentences
 
 from isosim_client import (
@@ -18,16 +17,12 @@ from isosim_client import (
     Conflict,
     ConnectionFailed,
     ConnectionLost,
-    EmptyInput,
-    Forbidden,
-    InvalidInput,
     Job,
     JobCancelled,
     JobInterrupted,
     NotFound,
     Retries,
     TooLarge,
-    Unauthorized,
 )
 
 PAIRS = [("A farmer repairs a wooden boat.", "The pilot admires the garden gate."), tuple(sentences(2))]
@@ -176,50 +171,18 @@ def test_labels_make_a_version_with_probabilities(client: Client) -> None:
     assert client.similarity(PAIRS, domain="labelled@2").probability is not None
 
 
-def test_the_servers_refusals_are_typed(client: Client) -> None:
-    with pytest.raises(EmptyInput, match="`pairs` cannot be empty"):
-        client.similarity([])
-    with pytest.raises(InvalidInput, match=r"pairs\.0"):
-        client.similarity(["ab"])  # a string is no pair
+def test_an_error_of_the_servers_is_read_whole(client: Client) -> None:
+    """One is enough: tests/api/test_errors.py has every error of the server, test_errors.py here how each is read."""
     with pytest.raises(NotFound, match="nowhere") as caught:
         client.embed("a", domain="nowhere")
+    assert (caught.value.status, caught.value.error_type) == (404, "NotFound")
     assert len(caught.value.request_id or "") == 32
-    with pytest.raises(InvalidInput, match="line 1"):
-        client.calibrate(["x" * 10_001], domain="d")
-    with pytest.raises(InvalidInput, match="fmr or precision"):
-        client.threshold("default")
 
 
 def test_a_body_beyond_the_limit_is_too_large_and_no_lost_connection(serve: Serve, store: Path) -> None:
     server = serve(model_store=store, encoder="tiny", max_calibration_bytes=1_000_000)
     with Client(server.url, retries=ONCE) as client, pytest.raises(TooLarge, match="1000000"):
         client.calibrate((text for _ in range(500) for text in sentences(2000)), domain="d")
-
-
-@pytest.fixture(scope="module")
-def keyed(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    import shutil
-
-    from tests.processes import serve_with
-
-    folder = tmp_path_factory.mktemp("keyed")
-    shutil.copytree(tiny_store / "encoders", folder / "store" / "encoders")
-    (folder / "keys").write_text(f"{hashlib.sha256(b'reader').hexdigest()} read\n")
-    running: list[Process] = []
-    yield serve_with(folder, running, model_store=folder / "store", encoder="tiny", api_keys_file=folder / "keys")
-    for process in running:
-        process.kill()
-
-
-def test_keys_open_what_they_may(keyed: Server) -> None:
-    with Client(keyed.url, api_key="reader") as client:
-        assert client.similarity(PAIRS).version == 0
-        with pytest.raises(Forbidden, match="admin"):
-            client.rollback("default")
-    with Client(keyed.url) as client:
-        assert client.ready()
-        with pytest.raises(Unauthorized):
-            client.domains()
 
 
 def running(client: Client, domain: str) -> Job:

@@ -5,7 +5,7 @@ import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 from stubs import Stub, job, response, says
 
@@ -16,7 +16,7 @@ LINE = "A sentence of one hundred characters, more or less, that is followed by 
 LINES = 300_000  # 30 MB
 
 
-class Meter(httpx.BaseTransport, httpx.AsyncBaseTransport):
+class Meter(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
     """Reads a body piece by piece and forgets it; `lead` is the most that was made before it was asked for."""
 
     def __init__(self) -> None:
@@ -31,14 +31,14 @@ class Meter(httpx.BaseTransport, httpx.AsyncBaseTransport):
         self.lead = max(self.lead, self.made - self.taken // len(LINE))
         self.taken += len(chunk)
 
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        assert isinstance(request.stream, httpx.SyncByteStream)
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        assert isinstance(request.stream, httpx2.SyncByteStream)
         for chunk in request.stream:
             self.take(chunk)
         return response(202, job("queued"))
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        assert isinstance(request.stream, httpx.AsyncByteStream)
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        assert isinstance(request.stream, httpx2.AsyncByteStream)
         async for chunk in request.stream:
             self.take(chunk)
         return response(202, job("queued"))
@@ -118,17 +118,17 @@ def test_what_can_be_read_again_is_sent_again(tmp_path: Path) -> None:
         assert upload.spent
 
 
-class RefusingOnce(httpx.BaseTransport):
+class RefusingOnce(httpx2.BaseTransport):
     """Makes no connection the first time, so that nothing of the body is read."""
 
     def __init__(self) -> None:
         self.calls = 0
         self.content = b""
 
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         self.calls += 1
         if self.calls == 1:
-            raise httpx.ConnectError("refused")
+            raise httpx2.ConnectError("refused")
         self.content = request.read()
         return response(202, job("queued"))
 
