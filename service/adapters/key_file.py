@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from service.core.errors import Unauthorized
-from service.core.grants import ANYBODY, Grant, Scope, parse_grant
+from service.core.grants import ANYBODY, Grant, parse_grant
 
 log = logging.getLogger(__name__)
 
@@ -166,14 +166,8 @@ class Keys:
     def valid(self) -> bool:
         return self.file is None or self.file.valid
 
-    def check(self, authorization: str | None, scope: Scope) -> Grant:
-        """What the key in the header grants. Raises Unauthorized or Forbidden."""
-        grant = self.identify(authorization)
-        grant.check_scope(scope)
-        return grant
-
     def identify(self, authorization: str | None) -> Grant:
-        """The same, whatever the key grants. Raises Unauthorized."""
+        """What the key in the header grants. Raises Unauthorized."""
         if self.file is None:
             return ANYBODY
         kind, _, key = (authorization or "").partition(" ")

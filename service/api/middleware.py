@@ -13,19 +13,33 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.api.access_log import PROBES
 from service.api.errors import unexpected
 from service.api.origin import check_origin
-from service.api.parameters import check_query
+from service.api.parameters import below, check_query
 from service.api.state import Service
 from service.api.trace import Trace
-from service.core.errors import CallerLeft, InvalidInput, NotReady, TooLarge, Unavailable
+from service.core.errors import CallerLeft, NotReady, TooLarge, Unavailable
 from service.settings import Settings
 
 REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
+KEYLESS = PROBES | {"/ping", "/openapi.json"}
+PAGES = ("/console", "/docs")
 CLOSING = ((b"connection", b"close"),)
 
 
-def admit(scope: Scope, service: Service, limit: int) -> None:
-    """Raises TooLarge, Forbidden, NotReady, InvalidInput or Unauthorized for what is refused unread."""
+def keyless(method: str, path: str) -> bool:
+    """Whether a route needs no key: probes, metrics, and pages, whose content comes from routes that need one."""
+    return path in KEYLESS or below(path, PAGES) or (path == "/" and method in ("GET", "HEAD"))
+
+
+def admit(scope: Scope, service: Service, trace: Trace, limit: int) -> None:
+    """Authenticates the request, and refuses what can be refused before its body is read.
+
+    This is the one place where a key is looked at. What the key allows is asked where it is known what the request is
+    for: `needs` (scopes), `access` (domains and jobs), `limits` (how much).
+
+    Raises:
+        TooLarge, Forbidden, NotReady, Unauthorized, InvalidInput
+    """
     settings = service.settings
     declared = next((v for k, v in scope["headers"] if k == b"content-length"), b"0")
     if declared.isdigit() and int(declared) > limit:
@@ -34,11 +48,9 @@ def admit(scope: Scope, service: Service, limit: int) -> None:
         check_origin(scope, anonymous=settings.allow_anonymous, allowed=settings.cors_origins)
     if not service.taking_work and scope["path"] not in PROBES:
         raise NotReady("the server is starting or stopping")
-    try:
-        check_query(scope)
-    except InvalidInput:  # told to callers with a key alone, as all that is wrong with a request
-        service.keys.identify(Headers(scope=scope).get("authorization"))
-        raise
+    if not keyless(scope["method"], scope["path"]):
+        trace.grant = service.keys.identify(Headers(scope=scope).get("authorization"))
+    check_query(scope)
 
 
 class Envelope:
@@ -87,7 +99,7 @@ class Envelope:
         service.metrics.in_flight.inc()
         span = service.observer.begin(scope, trace)
         try:
-            admit(scope, service, limit)
+            admit(scope, service, trace, limit)
             await within(time_limit(scope, settings), self.app(scope, limited_receive, send_with_headers))
         except (ClientDisconnect, CallerLeft):
             status = 499  # the caller hung up; there is nobody to answer
@@ -104,7 +116,7 @@ class Envelope:
             service.observer.end(scope, trace, span, route, status, seconds)
 
 
-SMALL_BODY = 16_384  # bytes; of routes that take a few fields, some of which read their body before they see the key
+SMALL_BODY = 16_384  # bytes; of routes that take a few fields
 
 # An answer of ours is data: it is never a page, never a script, in no frame, and in no cache on its way.
 GUARD = [

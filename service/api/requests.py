@@ -25,7 +25,7 @@ def needs(scope: Scope, *, texts: int = 1) -> Any:  # a dependency; FastAPI type
 
     async def check(request: Request, service: ServiceDep) -> None:  # async: a plain function costs a thread
         trace: Trace = request.scope["state"]["trace"]
-        trace.grant = service.keys.check(request.headers.get("authorization"), scope)
+        trace.grant.check_scope(scope)
         if texts:
             trace.release = await service.limits.admit(trace.grant, texts)
 
@@ -105,7 +105,7 @@ class ScoringRoute(APIRoute):
         async def handle(request: Request) -> Response:
             service = service_of(request)
             trace = request.scope["state"]["trace"]
-            trace.grant = service.keys.check(request.headers.get("authorization"), "read")
+            trace.grant.check_scope("read")
             check_json(request)
             content = await request.body()
             try:

@@ -6,10 +6,10 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
-from service.api.access_log import PROBES
 from service.api.bodies import REF
 from service.api.calibration.schemas import CalibrateRequest, LabelsRequest
 from service.api.compatible.tensors import InferRequest
+from service.api.middleware import keyless
 
 DESCRIPTION = """
 Every response carries `x-request-id` and the time it took (`x-total-time`, ms); where texts were encoded,
@@ -21,7 +21,6 @@ fields and query parameters, and name the nearest known one. Errors under `/v1` 
 where the server was given some.
 """.strip()
 
-KEYLESS = PROBES | {"/", "/ping", "/console/server.json"}
 READ_BY_ROUTES = (CalibrateRequest, LabelsRequest, InferRequest)  # bodies that FastAPI does not see
 
 
@@ -41,7 +40,7 @@ def document(app: FastAPI) -> dict[str, Any]:
             # FastAPI adds a 422 of its own shape wherever there are parameters; ours stand in the routes.
             if "HTTPValidationError" in str(operation["responses"].get("422")):
                 del operation["responses"]["422"]
-            if path not in KEYLESS or (path == "/" and method == "post"):
+            if not keyless(method.upper(), path):
                 operation["security"] = [{"key": []}, {}]
     return found
 

@@ -19,7 +19,8 @@ def test_a_new_key_and_its_line_fit_and_the_key_is_long_enough(tmp_path: Path) -
     assert digest == hashlib.sha256(key.encode()).hexdigest()
     assert rest == "read,calibrate domains=a,b-* rate=9/s team a"
     (tmp_path / "keys").write_text(f"{digest} {rest}\n")
-    grant = Keys(tmp_path / "keys").check(f"Bearer {key}", "calibrate")
+    grant = Keys(tmp_path / "keys").identify(f"Bearer {key}")
+    grant.check_scope("calibrate")
     assert grant.name == "team a"
 
 
@@ -28,7 +29,7 @@ def test_added_keys_stand_in_a_file_of_their_owner_alone(tmp_path: Path) -> None
     file.write_text("# ours")  # without an end of line
     file.chmod(0o640)
     made = [json.loads(command("keys", "new", "--add", str(path), "--json").stdout)["key"] for path in (file, file)]
-    assert [Keys(file).check(f"Bearer {key}", "read").scopes for key in made] == [{"read"}, {"read"}]
+    assert [Keys(file).identify(f"Bearer {key}").scopes for key in made] == [{"read"}, {"read"}]
     assert file.read_text().startswith("# ours\n")
     assert file.stat().st_mode & 0o777 == 0o640
     command("keys", "new", "--add", str(tmp_path / "fresh"))

@@ -116,16 +116,17 @@ def test_half_a_surrogate_pair_is_no_text_on_any_route(tiny_server: Server) -> N
     assert lines.status_code == 422
 
 
-def test_a_body_that_needs_no_size_is_bounded_tightly_and_before_its_key(serve: Serve, store: Path) -> None:
+def test_a_key_is_asked_for_before_a_body_and_small_bodies_are_bounded_tightly(serve: Serve, store: Path) -> None:
     keys = store.parent / "keys"
     keys.write_text(key_line("k", "read,calibrate,admin"))
     server = serve(model_store=store, encoder="tiny", api_keys_file=keys)
-    for path in ("/domains/default/champion", "/domains/default/rollback"):
-        method = "PUT" if path.endswith("champion") else "POST"
-        response = server.client.request(method, path, content=b" " * 20_000, headers=JSON)
-        assert response.status_code in (401, 413), response.text
-    many = server.client.put("/domains/default/champion", content=(b" " * 5_000 for _ in range(5)), headers=JSON)
-    assert many.status_code == 413
+    for path in ("/domains/default/champion", "/domains/default/rollback", "/similarity", "/calibrate", "/nowhere"):
+        for content in (b" " * 20_000, (b" " * 5_000 for _ in range(5))):
+            assert server.client.post(path, content=content, headers=JSON).status_code == 401
+    known = JSON | {"authorization": "Bearer k"}
+    for content in (b" " * 20_000, (b" " * 5_000 for _ in range(5))):
+        many = server.client.put("/domains/default/champion", content=content, headers=known)
+        assert many.status_code == 413, many.text
 
 
 def test_a_compressed_body_is_refused_and_not_unpacked(tiny_server: Server) -> None:

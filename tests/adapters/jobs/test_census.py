@@ -100,7 +100,7 @@ def test_each_record_of_an_ended_job_is_read_once_and_forgotten_ones_are_not_cou
     reading: Any = Reading(jobs.root.parent)
     reading.read_names = []
     ended, waiting = post(jobs), post(jobs)
-    end(jobs, ended)
+    end(jobs, ended, Status.FAILED)
     census = JobCensus(reading)
     for _ in range(3):
         census.take()
