@@ -4,9 +4,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
+from service.adapters.domains.calibrations import StoredCalibrations
 from service.adapters.domains.migrations import MigrationStore
+from service.adapters.domains.store import DomainStore
+from service.adapters.encoder.device import Execution
+from service.adapters.encoder.onnx_engine import OnnxCalibrator, OnnxEncoder
 from service.adapters.encoder.store import EncoderArtifact
 from service.adapters.encoder.tokenizer import FastTokenizer
 from service.core.encoding.embedding import Embedder
@@ -26,8 +30,48 @@ class LoadedEncoder:
 
     artifact: EncoderArtifact
     tokenizer: FastTokenizer
+    graph: OnnxEncoder
     embedder: Embedder
     registry: Registry
+
+    @classmethod
+    def load(
+        cls,
+        artifact: EncoderArtifact,
+        providers: list[str],
+        execution: Execution,
+        registry: Callable[[StoredCalibrations], Registry],
+        domains: DomainStore,
+        *,
+        gpu_memory: int = 0,
+        **embedding: Any,
+    ) -> Self:
+        """Opens the graphs, which takes seconds; whoever asked enters `embedder` and closes `registry`.
+
+        Args:
+            registry: makes the registry of the encoder's calibrations.
+            gpu_memory: bytes that ONNX Runtime may take on a GPU; 0: no bound.
+            embedding: arguments of `Embedder` beside the tokenizer, the graph and the plan.
+
+        Raises:
+            Unavailable, CorruptArtifact: a graph cannot be opened.
+        """
+        spec = artifact.spec
+        tokenizer = FastTokenizer(artifact.tokenizer, spec.max_length, artifact.every_prompt)
+        # One after the other: loaded side by side the peaks of memory add up.
+        graph = OnnxEncoder(
+            artifact.encoder,
+            providers,
+            execution.threads,
+            spec.pad_token_id,
+            threads_alone=execution.threads_alone,
+            memory=gpu_memory,
+        )
+        calibrator = OnnxCalibrator(artifact.calibrator, providers)
+        embedder = Embedder(tokenizer, graph, encoder_digest=artifact.digest, plan=execution.plan, **embedding)
+        return cls(
+            artifact, tokenizer, graph, embedder, registry(StoredCalibrations(domains, calibrator, artifact.digest))
+        )
 
     @property
     def digest(self) -> str:

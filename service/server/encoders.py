@@ -5,12 +5,13 @@ import dataclasses
 import logging
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from service.adapters.domains.calibrations import StoredCalibrations
 from service.adapters.domains.store import DomainStore
 from service.adapters.encoder import probe
 from service.adapters.encoder.device import Execution, plan_execution, usable_cores
-from service.adapters.encoder.onnx_engine import OnnxCalibrator, OnnxEncoder, choose_providers, on_gpu
+from service.adapters.encoder.onnx_engine import choose_providers, on_gpu
 from service.adapters.encoder.store import EncoderArtifact, EncoderStore
 from service.adapters.encoder.tokenizer import FastTokenizer
 from service.core.encoding.batching import BatchingPlan
@@ -19,9 +20,11 @@ from service.core.encoding.texts import SharedCache, VectorCodec
 from service.core.errors import Unavailable
 from service.core.scoring.registry import Registry
 from service.migration.encoders import Encoders, LoadedEncoder
-from service.observability.metrics import Metrics
 from service.server import announcements
 from service.settings import Settings
+
+if TYPE_CHECKING:
+    from service.observability.metrics import Metrics
 
 log = logging.getLogger("isosim")
 
@@ -43,14 +46,18 @@ class EncoderPlan:
         return self.artifact.encoder.stat().st_size * (2 if self.execution.threads_alone else 1)
 
 
-async def plan(settings: Settings, name: str, *, exclusive: bool) -> EncoderPlan:
-    """`exclusive`: a lone batch may run on all cores, for which the weights are in memory twice.
+def plan(settings: Settings, name: str, *, exclusive: bool, **queue: Any) -> EncoderPlan:
+    """Looks the encoder up, and decides how it is run.
+
+    Args:
+        exclusive: a lone batch may run on all cores, for which the weights are in memory twice.
+        queue: `max_queued_texts` and `max_wait`, where they are not those of the settings.
 
     Raises:
         Unavailable: the store has no such encoder, or what runs it is not installed.
     """
-    artifact = await asyncio.to_thread(EncoderStore(settings.model_store).find, name)
-    providers = await asyncio.to_thread(choose_providers, settings.providers, artifact.calibrator)
+    artifact = EncoderStore(settings.model_store).find(name)
+    providers = choose_providers(settings.providers, artifact.calibrator)
     execution = plan_execution(
         providers,
         usable_cores(),
@@ -58,9 +65,8 @@ async def plan(settings: Settings, name: str, *, exclusive: bool) -> EncoderPlan
         threads=settings.threads,
         max_batch_tokens=settings.max_batch_tokens,
         max_batch_texts=settings.max_batch_texts,
-        max_queued_texts=settings.max_queued_texts,
-        max_wait=settings.max_wait,
         exclusive=exclusive,
+        **{"max_queued_texts": settings.max_queued_texts, "max_wait": settings.max_wait} | queue,
     )
     return EncoderPlan(artifact, providers, execution)
 
@@ -71,11 +77,11 @@ async def plans(settings: Settings) -> tuple[EncoderPlan, EncoderPlan | None]:
     Raises:
         Unavailable: as `plan`; or both are the same.
     """
-    first = await plan(settings, settings.encoder, exclusive=settings.alone)
+    first = await asyncio.to_thread(plan, settings, settings.encoder, exclusive=settings.alone)
     announcements.starting(settings, first.artifact, first.providers, first.execution)
     if settings.next_encoder is None:
         return first, None
-    following = await plan(settings, settings.next_encoder, exclusive=False)
+    following = await asyncio.to_thread(plan, settings, settings.next_encoder, exclusive=False)
     if following.artifact.digest == first.artifact.digest:
         raise Unavailable("ISOSIM_NEXT_ENCODER names the encoder that serves already (ISOSIM_ENCODER); unset it")
     announcements.following(following.artifact, following.execution)
@@ -87,7 +93,7 @@ class EncoderParts:
     """Opens encoders that share caches, metrics and the model store; what they start ends with the stack."""
 
     settings: Settings
-    metrics: Metrics
+    metrics: "Metrics"
     domains: DomainStore
     encoders: Encoders
     memory: MemoryCache  # one for all: keys hold the encoder, and what is asked for stays
@@ -99,85 +105,79 @@ class EncoderParts:
     ) -> Embedder | None:
         """Opens one after the other, and a background embedder of the next one, where there is one."""
         await self.open(first, stack)
-        return None if following is None else self.open_background(following, await self.open(following, stack), stack)
+        if following is None:
+            return None
+        return self.open_background(await self.open(following, stack), following.execution.plan, stack)
 
-    async def open(self, planned: EncoderPlan, stack: AsyncExitStack) -> OnnxEncoder:
+    async def open(self, planned: EncoderPlan, stack: AsyncExitStack) -> LoadedEncoder:
         """Loads an encoder, lets it serve, warms it up and compares its known vector.
 
         Raises:
             CorruptArtifact: it computes other vectors than at its export.
         """
-        artifact, providers, execution = planned.artifact, planned.providers, planned.execution
-        # One after the other: loaded side by side the peaks of memory add up.
-        encoder = await asyncio.to_thread(
-            OnnxEncoder,
-            artifact.encoder,
-            providers,
-            execution.threads,
-            artifact.spec.pad_token_id,
-            threads_alone=execution.threads_alone,
-            memory=self.settings.gpu_memory_bytes,
-        )
-        calibrator = await asyncio.to_thread(OnnxCalibrator, artifact.calibrator, providers)
-        registry = Registry(
-            StoredCalibrations(self.domains, calibrator, artifact.digest),
-            artifact.digest,
-            resident_bytes=self.resident_bytes,
-            on_champion=self.encoders.loaded,
-            on_dropped=lambda domain: self.encoders.dropped(domain, artifact.digest),
-            on_gone=lambda domain: self.encoders.gone(domain, artifact.digest),
-            on_failure=lambda _: self.metrics.load_failures.inc(),
-        )
-        stack.callback(registry.close)
-        tokenizer = FastTokenizer(artifact.tokenizer, artifact.spec.max_length, artifact.every_prompt)
-        embedder = stack.enter_context(
-            Embedder(
-                tokenizer,
-                encoder,
-                encoder_digest=artifact.digest,
-                codec=VectorCodec(self.settings.cache_precision, artifact.spec.dim),
-                memory=self.memory,
-                shared=self.shared,
-                plan=execution.plan,
-                on_batch=self.metrics.observe_batch,
-                on_lookup=self.metrics.observe_lookup,
+        artifact, metrics = planned.artifact, self.metrics
+
+        def registry(calibrations: StoredCalibrations) -> Registry:
+            return Registry(
+                calibrations,
+                artifact.digest,
+                resident_bytes=self.resident_bytes,
+                on_champion=self.encoders.loaded,
+                on_dropped=lambda domain: self.encoders.dropped(domain, artifact.digest),
+                on_gone=lambda domain: self.encoders.gone(domain, artifact.digest),
+                on_failure=lambda _: metrics.load_failures.inc(),
             )
+
+        loaded = await asyncio.to_thread(
+            LoadedEncoder.load,
+            artifact,
+            planned.providers,
+            planned.execution,
+            registry,
+            self.domains,
+            gpu_memory=self.settings.gpu_memory_bytes,
+            codec=VectorCodec(self.settings.cache_precision, artifact.spec.dim),
+            memory=self.memory,
+            shared=self.shared,
+            on_batch=metrics.observe_batch,
+            on_lookup=metrics.observe_lookup,
         )
-        self.encoders.add(LoadedEncoder(artifact, tokenizer, embedder, registry))
-        await registry.refresh()  # `default` alone; the others when they are asked for
-        await warm_up(encoder, artifact, GPU_WARM_LENGTHS if on_gpu(providers) else WARM_LENGTHS)
-        off = await asyncio.to_thread(probe.check, artifact, tokenizer, encoder)
+        stack.callback(loaded.registry.close)
+        stack.enter_context(loaded.embedder)
+        self.encoders.add(loaded)
+        await loaded.registry.refresh()  # `default` alone; the others when they are asked for
+        await warm_up(loaded, GPU_WARM_LENGTHS if on_gpu(planned.providers) else WARM_LENGTHS)
+        off = await asyncio.to_thread(probe.check, artifact, loaded.tokenizer, loaded.graph)
         if off is None:
             log.warning(
                 "encoder %s was exported without a known vector; export it again to have one checked", artifact.id
             )
-        return encoder
+        return loaded
 
-    def open_background(self, planned: EncoderPlan, encoder: OnnxEncoder, stack: AsyncExitStack) -> Embedder:
-        """Another way to an encoder that is loaded: one run at a time, on threads that have what all others leave.
+    def open_background(self, loaded: LoadedEncoder, plan: BatchingPlan, stack: AsyncExitStack) -> Embedder:
+        """Another way to an encoder that is loaded: one run at a time, on threads of the lowest priority.
 
         It fills the cache of this process, so that a domain that moves finds the texts it is asked about most; Redis
         and the metrics see nothing of it.
         """
-        artifact, plan = planned.artifact, planned.execution.plan
-        background: BatchingPlan = dataclasses.replace(plan, runs=1, ahead=0, exclusive=False, background=True)
+        spec = loaded.artifact.spec
         return stack.enter_context(
             Embedder(
-                FastTokenizer(artifact.tokenizer, artifact.spec.max_length, artifact.every_prompt),
-                encoder,
-                encoder_digest=artifact.digest,
-                codec=VectorCodec(self.settings.cache_precision, artifact.spec.dim),
+                FastTokenizer(loaded.artifact.tokenizer, spec.max_length, loaded.artifact.every_prompt),
+                loaded.graph,
+                encoder_digest=loaded.digest,
+                codec=VectorCodec(self.settings.cache_precision, spec.dim),
                 memory=self.memory,
                 shared=None,
-                plan=background,
+                plan=dataclasses.replace(plan, runs=1, ahead=0, exclusive=False, background=True),
             )
         )
 
 
-async def warm_up(encoder: OnnxEncoder, artifact: EncoderArtifact, lengths: tuple[int, ...]) -> None:
+async def warm_up(loaded: LoadedEncoder, lengths: tuple[int, ...]) -> None:
     """Both ways of running, each with a batch of two texts of these lengths (tokens)."""
-    spec = artifact.spec
+    spec, graph = loaded.artifact.spec, loaded.graph
     for length in lengths:
-        some = encoder.prepare([[spec.pad_token_id] * min(length, spec.max_length)] * 2)
+        prepared = graph.prepare([[spec.pad_token_id] * min(length, spec.max_length)] * 2)
         for exclusive in (False, True):
-            await asyncio.to_thread(encoder.run, some, exclusive=exclusive)
+            await asyncio.to_thread(graph.run, prepared, exclusive=exclusive)

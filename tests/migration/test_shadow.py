@@ -111,8 +111,9 @@ async def scene(folder: Path, shadow: float = 1.0, chance: Any = lambda: 0.0) ->
             made = embedder(spec, encoder, plan)
             stack.enter_context(made)
             tokenizer: Any = letters
+            graph: Any = encoder
             serving = LoadedEncoder(
-                EncoderArtifact(spec.weights, spec, folder), tokenizer, made, Registry(source, spec.digest)
+                EncoderArtifact(spec.weights, spec, folder), tokenizer, graph, made, Registry(source, spec.digest)
             )
             encoders.add(serving)
         background = stack.enter_context(embedder(NEW, fakes[1], replace(plan, background=True)))

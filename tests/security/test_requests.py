@@ -121,8 +121,8 @@ def test_a_key_is_asked_for_before_a_body_and_small_bodies_are_bounded_tightly(s
     keys.write_text(key_line("k", "read,calibrate,admin"))
     server = serve(model_store=store, encoder="tiny", api_keys_file=keys)
     for path in ("/domains/default/champion", "/domains/default/rollback", "/similarity", "/calibrate", "/nowhere"):
-        for content in (b" " * 20_000, (b" " * 5_000 for _ in range(5))):
-            assert server.client.post(path, content=content, headers=JSON).status_code == 401
+        unsized = (b" " * 5_000 for _ in range(5))
+        assert server.client.post(path, content=unsized, headers=JSON).status_code == 401
     known = JSON | {"authorization": "Bearer k"}
     for content in (b" " * 20_000, (b" " * 5_000 for _ in range(5))):
         many = server.client.put("/domains/default/champion", content=content, headers=known)
