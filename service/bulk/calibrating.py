@@ -17,14 +17,14 @@ from service.bulk.cluster import cluster, mapped
 from service.bulk.inputs import check_columns, cut, form_of, sources_of
 from service.bulk.plan import addressed, device_of
 from service.bulk.readers import reader_of
-from service.bulk.run import Report, Running
+from service.bulk.run import Report, RunOptions
 from service.bulk.sample import SCAN_ROWS, sample
 from service.bulk.shipping import packed, store_here
 from service.core.arrays import Vectors
 from service.core.errors import BackendFailure, IsosimError
 from service.core.jobs.job import JobRequest
 from service.core.jobs.requirements import check_sentences
-from service.modelling.calibration.job import Posted, calibrate_job
+from service.modelling.calibration.job import CalibrationInput, calibrate_job
 from service.modelling.encoder.offline import TOKENIZED, OfflineEncoder
 
 
@@ -46,7 +46,7 @@ def fit_sample(
     asked: dict[str, Any],
     encoder: str,
     device: str,
-    how: Running,
+    options: RunOptions,
     threads: int,
     report: Report,
 ) -> dict[str, Any]:
@@ -62,21 +62,24 @@ def fit_sample(
     reader = reader_of(form, delimiter)
     check_columns(reader, place, sources, [corpus.column], [])
     parts = cut(reader, place, sources, SCAN_ROWS)
-    artifact = EncoderStore(how.store).find(encoder)
-    domains = DomainStore(how.store)
+    artifact = EncoderStore(options.store).find(encoder)
+    domains = DomainStore(options.store)
     generation = domains.generation(domain)
-    with cluster(how.address, how.local_cores) as ray:
+    with cluster(options.address, options.local_cores) as ray:
         texts, unusable = sample(
             ray, [addressed(place, source) for source in sources], parts, form=form, delimiter=delimiter,
-            column=corpus.column, longest=corpus.longest, seed=asked["seed"], count=count, how=how, report=report,
+            column=corpus.column, longest=corpus.longest, seed=asked["seed"], count=count, options=options,
+            report=report,
         )  # fmt: skip
         check_sentences(asked["method"], artifact.spec.dim, len(texts))
         shipped = None
-        if how.address is not None and not remote(how.store):
-            shipped = [ray.put(packed(how.store, artifact.id, artifact.digest, domain, 0))]
-        spread = SpreadEncoder(ray, artifact, how, shipped, gpu=device_of(device) == "gpu")
+        if options.address is not None and not remote(options.store):
+            shipped = [ray.put(packed(options.store, artifact.id, artifact.digest, domain, 0))]
+        spread = SpreadEncoder(ray, artifact, options, shipped, gpu=device_of(device) == "gpu")
         wanted = JobRequest(domain, artifact.digest, artifact.id, sentences=len(texts), generation=generation, **asked)
-        result = calibrate_job(wanted, Posted(texts), artifact, domains, report, threads=threads, encode=spread)
+        result = calibrate_job(
+            wanted, CalibrationInput(texts), artifact, domains, report, threads=threads, encode=spread
+        )
     rows = sum(part.rows for part in parts)
     drawn = {"rows": rows, "unusable": unusable, "texts": len(texts), "asked": count}
     result = replace(result, report=result.report | {"sample": drawn})
@@ -109,8 +112,8 @@ class EncodeWorker:
 class SpreadEncoder:
     """What a calibration asks of an encoder. Texts go out in the runs that one process would tokenize at once."""
 
-    def __init__(self, ray: Any, artifact: EncoderArtifact, how: Running, shipped: Any, *, gpu: bool) -> None:
-        self.ray, self.artifact, self.how, self.shipped, self.gpu = ray, artifact, how, shipped, gpu
+    def __init__(self, ray: Any, artifact: EncoderArtifact, options: RunOptions, shipped: Any, *, gpu: bool) -> None:
+        self.ray, self.artifact, self.options, self.shipped, self.gpu = ray, artifact, options, shipped, gpu
 
     def __call__(self, texts: Sequence[str], progress: Callable[[float], None] = lambda _: None) -> Vectors:
         return self.counted(texts, progress)[0]
@@ -126,11 +129,11 @@ class SpreadEncoder:
             orjson.dumps([at, list(texts[at : at + TOKENIZED])]).decode() for at in range(0, len(texts), TOKENIZED)
         ]
         arguments = {
-            "store": str(self.how.store), "encoder": self.artifact.id, "digest": self.artifact.digest,
-            "threads": self.how.cores, "shipped": self.shipped,
+            "store": str(self.options.store), "encoder": self.artifact.id, "digest": self.artifact.digest,
+            "threads": self.options.cores, "shipped": self.shipped,
         }  # fmt: skip
         done = 0
-        engines = self.how.engines(self.ray, gpu=self.gpu)
+        engines = self.options.engines(self.ray, gpu=self.gpu)
         with closing(mapped(self.ray, items, EncodeWorker, arguments, engines)) as results:
             for made in results:
                 if made["failure"]:

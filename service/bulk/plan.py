@@ -159,7 +159,7 @@ def check_same(stored: Mapping[str, Any], wanted: Mapping[str, Any], where: str)
 
 
 @dataclass(frozen=True)
-class Asked:
+class BulkRequest:
     """A bulk command as it was given."""
 
     task: Task
@@ -195,7 +195,7 @@ def resolved(store: Path, artifact: EncoderArtifact, domain: DomainRef) -> Calib
     return asyncio.run(Registry(source, artifact.digest).resolve(domain))
 
 
-def plan_for(asked: Asked, store: Path, encoder: str, output: Place) -> tuple[Plan, Calibration]:
+def plan_for(request: BulkRequest, store: Path, encoder: str, output: Place) -> tuple[Plan, Calibration]:
     """The plan in OUTPUT, where it is the same; else a new one, written there.
 
     A job that was begun with a domain's champion goes on with the version that was champion then.
@@ -204,22 +204,22 @@ def plan_for(asked: Asked, store: Path, encoder: str, output: Place) -> tuple[Pl
         Conflict: OUTPUT belongs to another plan, or holds other files.
         EmptyInput, InvalidInput: the input has no rows, or not the columns.
     """
-    place, sources = sources_of(asked.input)
-    form = form_of(sources, asked.form)
-    delimiter = asked.delimiter or ("\t" if form == "csv" and sources[0].path.lower().endswith(".tsv") else ",")
+    place, sources = sources_of(request.input)
+    form = form_of(sources, request.form)
+    delimiter = request.delimiter or ("\t" if form == "csv" and sources[0].path.lower().endswith(".tsv") else ",")
     earlier = stored_plan(output)
     artifact = EncoderStore(store).find(encoder)
-    domain = asked.domain
+    domain = request.domain
     if earlier is not None and earlier.domain == domain.name and domain.version == "champion":
         domain = DomainRef(domain.name, earlier.version)
     calibration = resolved(store, artifact, domain)
-    device = device_of(asked.device)
+    device = device_of(request.device)
     wanted: dict[str, Any] = {
-        "task": asked.task,
+        "task": request.task,
         "input": tuple(addressed(place, source) for source in sources),
         "options": Options(
-            tuple(asked.columns), tuple(asked.keep), form, delimiter, asked.write, asked.space, asked.normalize,
-            asked.max_characters, asked.precision,
+            tuple(request.columns), tuple(request.keep), form, delimiter, request.write, request.space,
+            request.normalize, request.max_characters, request.precision,
         ),
         "encoder": artifact.id,
         "digest": artifact.digest,
@@ -227,17 +227,17 @@ def plan_for(asked: Asked, store: Path, encoder: str, output: Place) -> tuple[Pl
         "version": calibration.version,
         "method": calibration.method,
         "device": device,
-        "batch_tokens": asked.batch_tokens or (GPU_TOKENS if device == "gpu" else BATCH_TOKENS),
-        "part_rows": asked.part_rows,
+        "batch_tokens": request.batch_tokens or (GPU_TOKENS if device == "gpu" else BATCH_TOKENS),
+        "part_rows": request.part_rows,
         "software": software(),
     }  # fmt: skip
     if earlier is not None:
         check_same(vars(earlier), wanted, output.address)
         return earlier, calibration
     reader = reader_of(form, delimiter)
-    check_columns(reader, place, sources, asked.columns, asked.keep)
-    plan = Plan(**wanted, parts=tuple(cut(reader, place, sources, asked.part_rows)))
-    taken = [name for name in asked.keep if name in result_columns(plan)]
+    check_columns(reader, place, sources, request.columns, request.keep)
+    plan = Plan(**wanted, parts=tuple(cut(reader, place, sources, request.part_rows)))
+    taken = [name for name in request.keep if name in result_columns(plan)]
     if taken:
         raise InvalidInput(f"a kept column cannot be called {taken[0]!r}: the result has one")
     output.create(PLAN, plan.dumped())

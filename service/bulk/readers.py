@@ -21,7 +21,7 @@ LONGEST_CELL = 2**30  # characters; Python's own limit is 131,072
 MARK = b"\xef\xbb\xbf"  # byte order mark
 
 
-class Counted:
+class ByteCounter:
     """Lines of a file for the parser, and how many bytes it has taken. Latin-1 keeps every byte one character."""
 
     def __init__(self, file: BinaryIO) -> None:
@@ -44,7 +44,7 @@ class CsvReader:
             return dict.fromkeys(self._head(file), "text")
 
     def _head(self, file: BinaryIO) -> list[str]:
-        names = next(csv.reader(iter(Counted(file)), delimiter=self.delimiter), None)
+        names = next(csv.reader(iter(ByteCounter(file)), delimiter=self.delimiter), None)
         if names is None:
             raise EmptyInput("a CSV file is empty; its first line has to name the columns")
         try:
@@ -58,20 +58,20 @@ class CsvReader:
 
     def cut(self, open_file: Open, rows: int) -> Iterator[tuple[int, int, int]]:
         with open_file() as file:
-            counted = Counted(file)
-            records = csv.reader(iter(counted), delimiter=self.delimiter)
+            lines = ByteCounter(file)
+            records = csv.reader(iter(lines), delimiter=self.delimiter)
             try:
                 next(records, None)  # the head
-                start, count = counted.taken, 0
+                start, count = lines.taken, 0
                 for record in records:
                     count += bool(record)  # a blank line is none
                     if count == rows:
-                        yield count, start, counted.taken
-                        start, count = counted.taken, 0
+                        yield count, start, lines.taken
+                        start, count = lines.taken, 0
             except csv.Error as error:
                 raise InvalidInput(f"a CSV file cannot be read near line {records.line_num}: {error}") from error
             if count:
-                yield count, start, counted.taken
+                yield count, start, lines.taken
 
     def read(self, place: Place, path: str, part: Part, columns: Sequence[str], keep: Sequence[str]) -> Records:
         with place.fs.open(path, "rb") as file:

@@ -25,7 +25,7 @@ Report = Callable[[str, float | None], None]
 
 
 @dataclass(frozen=True)
-class Running:
+class RunOptions:
     """Where and how a job runs; nothing of it changes a byte of the output."""
 
     store: Path
@@ -75,7 +75,7 @@ def finished(output: Place, plan: Plan) -> dict[int, Outcome]:
     return found
 
 
-def run(plan: Plan, output: Place, how: Running, report: Report) -> Summary:
+def run(plan: Plan, output: Place, options: RunOptions, report: Report) -> Summary:
     """Computes the parts that are missing and marks the whole as done.
 
     Raises:
@@ -94,15 +94,15 @@ def run(plan: Plan, output: Place, how: Running, report: Report) -> Summary:
     rows = sum(outcome.rows for outcome in done.values())
     seconds, count = 0.0, 0
     if missing:
-        with cluster(how.address, how.local_cores) as ray:
-            wanted = how.engines(ray, gpu=plan.device == "gpu")
+        with cluster(options.address, options.local_cores) as ray:
+            wanted = options.engines(ray, gpu=plan.device == "gpu")
             shipped = None
-            if how.address is not None and not remote(how.store):
-                files = packed(how.store, plan.encoder, plan.digest, plan.domain, plan.version)
+            if options.address is not None and not remote(options.store):
+                files = packed(options.store, plan.encoder, plan.digest, plan.domain, plan.version)
                 shipped = [ray.put(files)]  # in a list: a worker that sees the store need not fetch it
             arguments = {
-                "output": output.address, "store": str(how.store), "threads": how.cores, "shipped": shipped,
-                "lenient": how.lenient, "plan": hashlib.sha256(output.read(PLAN)).hexdigest(),
+                "output": output.address, "store": str(options.store), "threads": options.cores, "shipped": shipped,
+                "lenient": options.lenient, "plan": hashlib.sha256(output.read(PLAN)).hexdigest(),
             }  # fmt: skip
             began = None
             report("starting", rows / plan.rows)

@@ -10,7 +10,7 @@ from service.bulk.cluster import mapped
 from service.bulk.inputs import Part, Source, faults
 from service.bulk.places import Place
 from service.bulk.readers import reader_of
-from service.bulk.run import Running
+from service.bulk.run import RunOptions
 from service.core.errors import BackendFailure, IsosimError
 from service.core.jobs.requirements import by_rank, rank
 
@@ -58,7 +58,7 @@ def sample(
     longest: int,
     seed: int,
     count: int,
-    how: Running,
+    options: RunOptions,
     report: Callable[[str, float | None], None],
 ) -> tuple[list[str], int]:
     """At most `count` distinct texts in the order of their ranks, and how many rows had no usable text."""
@@ -72,7 +72,7 @@ def sample(
         found: dict[str, int] = {}
         seen = unusable = 0
         numbers = [str(part.number) for part in parts]
-        with closing(mapped(ray, numbers, SampleWorker, arguments, how.engines(ray, gpu=False))) as results:
+        with closing(mapped(ray, numbers, SampleWorker, arguments, options.engines(ray, gpu=False))) as results:
             for result in results:
                 facts = orjson.loads(result["found"])
                 if "failure" in facts:

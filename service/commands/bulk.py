@@ -20,7 +20,7 @@ from service.core.scoring.similarity import notices_of
 from service.settings import Settings
 
 if TYPE_CHECKING:
-    from service.bulk.run import Running
+    from service.bulk.run import RunOptions
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -187,17 +187,17 @@ def pairs(
     """
     settings = stored(model_store=model_store, encoder=encoder)
     need_bulk()
-    from service.bulk.pairs import VECTORS, Wanted, find, threshold_of  # noqa: PLC0415
+    from service.bulk.pairs import VECTORS, PairSearch, find, threshold_of  # noqa: PLC0415
     from service.bulk.places import Place  # noqa: PLC0415
-    from service.bulk.plan import Asked, plan_for, resolved  # noqa: PLC0415
+    from service.bulk.plan import BulkRequest, plan_for, resolved  # noqa: PLC0415
     from service.bulk.run import run  # noqa: PLC0415
 
     place = Place(output)
     between = Place(vectors) if vectors else place.below(VECTORS)
-    wanted = Wanted(fmr, write, exact_up_to, recall, most=most_pairs)
+    wanted = PairSearch(fmr, write, exact_up_to, recall, most=most_pairs)
     artifact = EncoderStore(settings.model_store).find(settings.encoder)
     advice = threshold_of(resolved(settings.model_store, artifact, DomainRef.parse(domain)), fmr)
-    asked = Asked(
+    asked = BulkRequest(
         task="embed", input=source, columns=[column], keep=keep or (), form=form, delimiter=delimiter,
         write="parquet", space="raw", normalize=False, domain=DomainRef.parse(domain), device=device,
         part_rows=part_rows, batch_tokens=settings.max_batch_tokens, max_characters=settings.max_characters,
@@ -219,11 +219,11 @@ def pairs(
     )
 
 
-def running(settings: Settings, address: str | None, cores: int, most: int, *, lenient: bool) -> "Running":
-    from service.bulk.run import Running  # noqa: PLC0415
+def running(settings: Settings, address: str | None, cores: int, most: int, *, lenient: bool) -> "RunOptions":
+    from service.bulk.run import RunOptions  # noqa: PLC0415
 
     store = settings.model_store if remote(settings.model_store) else settings.model_store.resolve()
-    return Running(store, address, usable_cores(), cores, most, lenient)
+    return RunOptions(store, address, usable_cores(), cores, most, lenient)
 
 
 SHARED = (
@@ -261,10 +261,10 @@ def carry_out(
     settings = stored(model_store=model_store, encoder=encoder)
     need_bulk()
     from service.bulk.places import Place  # noqa: PLC0415 - an extra
-    from service.bulk.plan import Asked, plan_for  # noqa: PLC0415
+    from service.bulk.plan import BulkRequest, plan_for  # noqa: PLC0415
     from service.bulk.run import run  # noqa: PLC0415
 
-    asked = Asked(
+    asked = BulkRequest(
         input=source, keep=keep or (), form=form, delimiter=delimiter, write=write, domain=DomainRef.parse(domain),
         device=device, part_rows=part_rows, batch_tokens=settings.max_batch_tokens,
         max_characters=settings.max_characters, precision=settings.cache_precision, **given,

@@ -13,7 +13,7 @@ from service.measurements.sources import Encoder, Progress
 from service.measurements.thresholds import BARS, false_match_rate
 from service.modelling.calibration import gate, reference
 from service.modelling.calibration.job import cross_fitted
-from service.modelling.calibration.methods import Fitted, fit
+from service.modelling.calibration.methods import FittedMap, fit
 
 NOMINAL = 0.01
 FEWEST = 800  # half of them are as few as a reference is steady with (docs/quality.md, "Little text")
@@ -66,7 +66,7 @@ def read(folder: Path, names: Sequence[str] | None, most: int) -> dict[str, list
     return found
 
 
-def calibration(texts: Sequence[str], x: Vectors, seed: int) -> tuple[Fitted, float]:
+def calibration(texts: Sequence[str], x: Vectors, seed: int) -> tuple[FittedMap, float]:
     """The map that `auto` gives to sentences and their vectors (N, D), and the threshold of the nominal rate."""
     rng = np.random.default_rng(seed)
     fitted = fit(gate.decide(texts, x).method, x, x[:0], seed)

@@ -20,7 +20,7 @@ BOUNDS = {0.01: (0.7, 1.4), 0.001: (0.5, 2.0)}  # multiples of the old rate; tho
 
 
 @dataclass(frozen=True)
-class Moved:
+class MovedThreshold:
     """One source and rate: similarities, and false-match rates on held-out pairs, a number a split."""
 
     source: str
@@ -56,7 +56,7 @@ def measure(
     sentences: int,
     splits: int,
     progress: Progress,
-) -> list[Moved]:
+) -> list[MovedThreshold]:
     """Calibrates both encoders from the same sentences, and counts all pairs of others."""
     found = []
     for source in sources:
@@ -66,7 +66,9 @@ def measure(
     return found
 
 
-def measure_source(source: str, texts: list[str], vectors: list[Vectors], used: int, splits: int) -> list[Moved]:
+def measure_source(
+    source: str, texts: list[str], vectors: list[Vectors], used: int, splits: int
+) -> list[MovedThreshold]:
     columns: Mapping[float, list[tuple[float, ...]]] = {rate: [] for rate in RATES}
     methods = ("", "")
     for split in range(splits):
@@ -82,7 +84,7 @@ def measure_source(source: str, texts: list[str], vectors: list[Vectors], used: 
                 false_match_rate(new.others, carried.similarity),
             )
             columns[rate].append((carried.similarity, carried.equivalent, *counted))
-    return [Moved(source, rate, methods, *map(list, zip(*columns[rate], strict=True))) for rate in RATES]
+    return [MovedThreshold(source, rate, methods, *map(list, zip(*columns[rate], strict=True))) for rate in RATES]
 
 
 def version(texts: list[str], mine: Vectors, others: Vectors, seed: int) -> Version:

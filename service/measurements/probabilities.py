@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from service.adapters.labelled_pairs import Pairs, read_pairs
 from service.core.arrays import Doubles
 from service.core.scoring.similarity import cosine
-from service.measurements.sources import Embedded, Encoder, Progress
+from service.measurements.sources import Encoder, PairVectors, Progress
 from service.modelling.calibration import gate, probability, reference
 from service.modelling.calibration.job import cross_fitted
 from service.modelling.calibration.methods import fit
@@ -51,8 +51,8 @@ def measure(data: Path, encode: Encoder, draws: int, progress: Progress) -> tupl
     One sentence of a pair, because text that comes in pairs is no random sample of a domain: its mates crowd the tail.
     """
     quora, stsb = read_pairs(data / "pairs/quora.tsv"), read_pairs(data / "sts/stsb/train.tsv")
-    own = Embedded.of(quora, lambda texts: encode(texts, lambda done: progress("quora", done)))
-    other = Embedded.of(stsb, lambda texts: encode(texts, lambda done: progress("STS-B", done)))
+    own = PairVectors.from_pairs(quora, lambda texts: encode(texts, lambda done: progress("quora", done)))
+    other = PairVectors.from_pairs(stsb, lambda texts: encode(texts, lambda done: progress("STS-B", done)))
     baseline = LogisticRegression(C=np.inf)
     baseline.fit(cosine(other.left, other.right)[:, None], stsb.gold >= MATCH)
     taken_over = baseline.predict_proba(cosine(own.left, own.right)[:, None])[:, 1]
@@ -82,7 +82,7 @@ def groups(pairs: Pairs) -> npt.NDArray[np.intp]:
 
 
 def one_draw(
-    own: Embedded, group: npt.NDArray[np.intp], taken_over: Doubles, count: int, seed: int
+    own: PairVectors, group: npt.NDArray[np.intp], taken_over: Doubles, count: int, seed: int
 ) -> tuple[str, float, float, float, float]:
     """The method chosen; ECE and Brier score on the pairs held out; and those of the curve taken over."""
     rng = np.random.default_rng(seed)

@@ -21,7 +21,7 @@ Progress = Callable[[str, float], None]
 
 
 @dataclass(frozen=True)
-class Embedded:
+class PairVectors:
     """Pairs with the vectors of both sides, and their distinct sentences to fit on."""
 
     pairs: Pairs
@@ -31,7 +31,7 @@ class Embedded:
     vectors: Vectors
 
     @classmethod
-    def of(cls, pairs: Pairs, encode: Callable[[list[str]], tuple[Vectors, Rows]]) -> "Embedded":
+    def from_pairs(cls, pairs: Pairs, encode: Callable[[list[str]], tuple[Vectors, Rows]]) -> "PairVectors":
         texts = list(dict.fromkeys((*pairs.left, *pairs.right)))
         vectors = encode(texts)[0]
         row = {text: index for index, text in enumerate(texts)}

@@ -12,17 +12,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from service.adapters.encoder.store import EncoderStore
-from service.bulk.pairs import Wanted, find, threshold_of
+from service.bulk.pairs import PairSearch, find, threshold_of
 from service.bulk.places import Place
 from service.bulk.plan import plan_for, resolved
 from service.bulk.run import run
-from service.bulk.search import Cells, Exact
+from service.bulk.search import CellIndex, ExactIndex
 from service.commands.in_process import InProcess
 from service.core.errors import Conflict, InvalidInput
 from service.core.scoring.calibration import Calibration, DomainRef
 from service.core.scoring.similarity import score
 from service.settings import Settings
-from tests.bulk.conftest import TEXTS, asked, running
+from tests.bulk.conftest import TEXTS, asked, run_options
 
 FMR = 0.002
 
@@ -33,7 +33,7 @@ def vectors(bulk_store: Path, texts_file: Path, two_nodes: str, tmp_path_factory
     place = Place(str(tmp_path_factory.mktemp("vectors") / "v"))
     wanted = asked(texts_file, space="raw", normalize=False, keep=("id",), part_rows=200)
     plan, calibration = plan_for(wanted, bulk_store, "tiny", place)
-    run(plan, place, running(bulk_store, two_nodes), lambda *_: None)
+    run(plan, place, run_options(bulk_store, two_nodes), lambda *_: None)
     return place, plan, calibration
 
 
@@ -56,8 +56,8 @@ def truth(bulk_store: Path) -> dict[tuple[int, int], tuple[float, float]]:
 
 def search(output: Path, vectors: Any, **given: Any) -> tuple[Any, list[dict[str, Any]]]:
     place, plan, calibration = vectors
-    wanted = Wanted(**{"fmr": FMR, "write": "parquet"} | given)
-    found = find(Place(str(output)), place, plan, calibration, wanted, 1, lambda *_: None)
+    pair_search = PairSearch(**{"fmr": FMR, "write": "parquet"} | given)
+    found = find(Place(str(output)), place, plan, calibration, pair_search, 1, lambda *_: None)
     files = sorted(output.glob("part-*"))
     return found, list(itertools.chain.from_iterable(pq.read_table(file).to_pylist() for file in files))
 
@@ -92,10 +92,10 @@ def test_few_cells_miss_pairs_and_the_recall_says_how_many() -> None:
     unit = rng.normal(size=(4000, 16)).astype(np.float32)
     unit /= np.linalg.norm(unit, axis=1, keepdims=True)
     radius = 0.75
-    every = sum(len(i) for i, _ in Exact(unit).pairs(0, 4000, radius))
+    every = sum(len(i) for i, _ in ExactIndex(unit).pairs(0, 4000, radius))
     recalls = []
     for wanted in (0.0, 0.9, 1.0):
-        index = Cells(unit, radius, wanted, seed=0)
+        index = CellIndex(unit, radius, wanted, seed=0)
         share = sum(len(i) for i, _ in index.pairs(0, 4000, radius)) / every
         assert index.recall.found is not None
         assert index.recall.found >= wanted
@@ -114,7 +114,7 @@ def test_a_search_that_was_interrupted_and_whose_files_were_hurt_goes_on(tmp_pat
 
     out = Place(str(tmp_path / "out"))
     with pytest.raises(KeyboardInterrupt):
-        find(out, place, plan, calibration, Wanted(FMR, "parquet", block=250), 1, stop)
+        find(out, place, plan, calibration, PairSearch(FMR, "parquet", block=250), 1, stop)
     done = sorted(out.names("_done"))
     assert done == ["000000.json", "000001.json", "000002.json"]
     (tmp_path / "out" / "part-000000.parquet").unlink()  # marks alone do not count

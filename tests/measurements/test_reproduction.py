@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from service.adapters.encoder.store import EncoderArtifact
 from service.adapters.labelled_pairs import SETS, read_sets
 from service.core.errors import InvalidInput
-from service.measurements.reproduction import Beside, Reproduction, beside_table, edit_distance, grids, write_report
+from service.measurements.reproduction import (
+    MethodDiagnostics,
+    Reproduction,
+    diagnostics_table,
+    edit_distance,
+    grids,
+    write_report,
+)
 from service.measurements.sources import Encoder
 from service.measurements.sts import Evaluation
 from tests.text import sentences
@@ -84,7 +91,7 @@ def test_labels_that_are_no_labels_and_a_missing_part_are_refused(tiny: EncoderA
 
 
 def test_without_questions_there_is_no_column_for_them() -> None:
-    made = beside_table([Beside("identity", 0, -20.0, 3.0, [1.0], None)], -24.6, "title")
+    made = diagnostics_table([MethodDiagnostics("identity", 0, -20.0, 3.0, [1.0], None)], -24.6, "title")
     assert made.columns == ("method", "edit distance", "effective rank")
     assert made.rows == [("identity", "-20.00", "3.0"), ("gold", "-24.60", "")]
     assert np.isfinite([float(made.rows[0][1])]).all()

@@ -57,7 +57,7 @@ class Surface:
         return float(np.sqrt(2 * self.crowding) * self.share_ratio * max(self.directions_ratio, 1e-6) ** -0.25)
 
     @classmethod
-    def of(cls, texts: Sequence[str], x: Doubles) -> "Surface":
+    def from_sentences(cls, texts: Sequence[str], x: Doubles) -> "Surface":
         """Of sentences and their vectors (N, D); a Gram matrix (N, N) is formed."""
         basis = surface_basis(surface_features(texts))
         reference = bag_of_words(texts, basis, x.shape[1])
@@ -249,7 +249,7 @@ class RankTest:
     p_disagree: float  # that one as low does
 
     @classmethod
-    def of(cls, similarities: npt.NDArray[np.floating], values: npt.NDArray[np.floating]) -> "RankTest":
+    def from_labels(cls, similarities: npt.NDArray[np.floating], values: npt.NDArray[np.floating]) -> "RankTest":
         """Of L pairs, (L,) and (L,)."""
         kind = score_of(values)
         if np.ptp(similarities) == 0:
@@ -319,7 +319,7 @@ class LabelTest:
     samples: dict[str, Doubles]  # (B,)
 
     @classmethod
-    def of(
+    def from_labels(
         cls, similarities: Mapping[str, npt.NDArray[np.floating]], values: npt.NDArray[np.floating], seed: int
     ) -> "LabelTest":
         """Each map's score on the same samples of pairs, drawn with replacement (Efron & Tibshirani, 1993)."""

@@ -79,14 +79,14 @@ def choose(
         return rule
     rng = np.random.default_rng(seed)
     usable, remark = usable_labels(labels, rng)
-    held = hold_out(vectors, copies, rng)
+    split = hold_out(vectors, copies, rng)
     methods = candidates(rule.method, vectors.shape, flows=usable is not None)
-    found, test = measured(methods, held, usable, seed)
+    found, test = measured(methods, split, usable, seed)
     by_method = {candidate.method: candidate.evidence for candidate in found}
     z = by_method[rule.method]["copies_z"]
     gaussian = by_method["whitening"]["bits_per_dimension"]  # whitening is the Gaussian with the shrunk covariance
     facts = {**rule.evidence, "gaussian_bits_per_dimension": gaussian, "copies_z": z}
-    ruled, verdict = by_copies(rule.method, z, len(held.copies))
+    ruled, verdict = by_copies(rule.method, z, len(split.copies))
     verdicts = [rule.reason, *verdict, *remark]
     if test is not None:
         ruled, verdict_of_labels = by_labels(test, ruled)
@@ -105,7 +105,7 @@ def decide(texts: Sequence[str], vectors: Vectors, *, seed: int = 0) -> Choice:
     sample = vectors[picked].astype(np.float64)
     if not np.square(sample - sample.mean(0)).sum() > 1e-9 * np.square(sample).sum():
         return Choice("identity", "The sentences' vectors do not differ; no map can tell them apart.", {}, [])
-    surface = Surface.of([texts[row] for row in picked.tolist()], sample)
+    surface = Surface.from_sentences([texts[row] for row in picked.tolist()], sample)
     wanted = strength(surface) if len(texts) >= FEWEST_SENTENCES else 0.0
     method = f"soft:{wanted:.3f}" if wanted >= STRENGTH_FLOOR else "identity"
     return Choice(method, because(surface, wanted, len(texts)), described(surface, wanted, len(texts)), [])

@@ -38,7 +38,7 @@ class Spectrum:
     shrinkage: float
 
     @classmethod
-    def of(cls, x: npt.NDArray[np.floating], shrinkage: float | None = None) -> "Spectrum":  # (N, D)
+    def from_vectors(cls, x: npt.NDArray[np.floating], shrinkage: float | None = None) -> "Spectrum":  # (N, D)
         """Shrunk as Ledoit & Wolf say, or by a given intensity: a fold's fit takes that of the whole text.
 
         Works on one copy of x in float64, centred in place, where scikit-learn's `ledoit_wolf` holds two; the bits are
@@ -98,7 +98,7 @@ def nulling(s: Spectrum, k: int) -> Affine:
 def standard_nulling(x: Doubles, k: int, shrinkage: float | None = None) -> tuple[Affine, float]:
     """SN, then NATSV of what it gives (BERT-flow, table 5); with the shrinkage, for a fold's fit of equal strength."""
     standard = standard_normalization(x)
-    spectrum = Spectrum.of(standard(x), shrinkage)
+    spectrum = Spectrum.from_vectors(standard(x), shrinkage)
     return Affine(standard.mean, standard.matrix @ nulling(spectrum, k).matrix), spectrum.shrinkage
 
 

@@ -28,7 +28,7 @@ def is_flow(method: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FittedMap:
     """A method's weights (None: identity) and what the fit was and found."""
 
     method: str
@@ -47,7 +47,7 @@ class Fitted:
     def mathematics(self) -> Callable[[torch.Tensor, calibrator.Tensors], torch.Tensor]:
         return calibrator.calibrate if is_flow(self.method) else calibrator.affine
 
-    def again(self, x: Vectors) -> "Fitted":
+    def again(self, x: Vectors) -> "FittedMap":
         """The same map fitted to other text, with this fit's strength: its shrinkage, crowding, steps and seed."""
         if not is_flow(self.method):
             return fit(self.method, x, x[:0], 0, like=self.settings)
@@ -81,7 +81,7 @@ def fit(
     flow_settings: FlowSettings | None = None,
     like: Mapping[str, Any] | None = None,
     spectrum: linear.Spectrum | None = None,
-) -> Fitted:
+) -> FittedMap:
     """Fits a method to vectors (N, D) without labels.
 
     Args:
@@ -94,7 +94,7 @@ def fit(
         InvalidInput: the vectors are all equal, so that no scale can be learnt from them.
     """
     if method == "identity":
-        return Fitted(method, None, {})
+        return FittedMap(method, None, {})
     if linear.all_equal(train):
         raise InvalidInput(
             f"the encoder gives {len(train)} of the sentences one and the same vector, and {method} needs sentences "
@@ -103,10 +103,10 @@ def fit(
     name = method.partition(":")[0]
     affine, found = _affine(method, train, like or {}, spectrum)
     if not is_flow(method):
-        return Fitted(method, weights_of(affine), found)
+        return FittedMap(method, weights_of(affine), found)
     flow_settings = flow_settings or FLOWS[name]
     flow, facts = _flow(affine, train, held_out, flow_settings, seed, progress)
-    return Fitted(method, weights_of(affine, flow), found | facts)
+    return FittedMap(method, weights_of(affine, flow), found | facts)
 
 
 def _affine(
@@ -122,7 +122,7 @@ def _affine(
         x = train.astype(np.float64)
         affine, shrinkage = linear.standard_nulling(x, int(argument or NULLED), like.get("shrinkage"))
         return affine, {"shrinkage": shrinkage}
-    spectrum = spectrum or linear.Spectrum.of(train, like.get("shrinkage"))
+    spectrum = spectrum or linear.Spectrum.from_vectors(train, like.get("shrinkage"))
     found: dict[str, Any] = {"shrinkage": spectrum.shrinkage}
     match name:
         case "centring":
@@ -170,7 +170,7 @@ def _flow(
     return result.tensors, facts
 
 
-def bits_per_dimension(fitted: Fitted, x: Vectors) -> float | None:
+def bits_per_dimension(fitted: FittedMap, x: Vectors) -> float | None:
     """Held-out likelihood; None where the map has no density: identity, and maps that lose dimensions."""
     if fitted.weights is None:
         return None

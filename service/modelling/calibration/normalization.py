@@ -34,7 +34,7 @@ class Clusters:
     labels: Rows
 
     @classmethod
-    def of(cls, unit: Vectors, count: int, rng: np.random.Generator) -> "Clusters":
+    def from_vectors(cls, unit: Vectors, count: int, rng: np.random.Generator) -> "Clusters":
         """At most `count` clusters of unit vectors (N, D) by k-means.
 
         The sentences of a cluster that has fewer than 5 go to the nearest one that has more.
@@ -82,7 +82,7 @@ def fit(
     if kind not in KINDS:
         raise ValueError(f"no item normalization {kind!r}; there are {', '.join(KINDS)}")
     unit = normalized(latents)
-    clusters = Clusters.of(unit, max(1, min(centroids, len(unit) // SENTENCES_A_CENTROID)), rng)
+    clusters = Clusters.from_vectors(unit, max(1, min(centroids, len(unit) // SENTENCES_A_CENTROID)), rng)
     cohort = normalized(clusters.sums)
     near = min(NEAREST[kind] if nearest is None else nearest, len(cohort))
     usually = usual_scores(groups, unit, clusters, cohort, near)

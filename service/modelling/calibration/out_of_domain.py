@@ -77,7 +77,7 @@ class Moments:
     products: Doubles
 
     @classmethod
-    def of(cls, x: Doubles) -> "Moments":  # (N, D)
+    def from_vectors(cls, x: Doubles) -> "Moments":  # (N, D)
         return cls(len(x), x.sum(0), x.T @ x)
 
     def __add__(self, other: "Moments") -> "Moments":
@@ -184,7 +184,7 @@ def cross_fitted_statistics(
     """
     centre = pooled.mean(0, dtype=np.float64)
     parts = folds(len(pooled), number, rng)
-    moments = [Moments.of(pooled[part] - centre) for part in parts]
+    moments = [Moments.from_vectors(pooled[part] - centre) for part in parts]
     whole = sum(moments[1:], start=moments[0])
     found = float(ledoit_wolf_shrinkage((pooled - centre).astype(np.float32), assume_centered=True))
     shrinkage = min(max(found, 0.0), 1.0)  # rounding goes beyond

@@ -40,7 +40,7 @@ FEWEST_ABOVE = 10  # pairs above a similarity, for a precision to be stated
 
 
 @dataclass(frozen=True)
-class Labelled:
+class LabelledScores:
     """Pairs (M,) with the range of their labels: 0 and 1 for matches, the ends of the scale for grades."""
 
     similarities: Doubles
@@ -68,7 +68,7 @@ def label_range(labels: npt.ArrayLike) -> tuple[float, float]:
     return (0.0, 1.0) if (values <= 1).all() else (0.0, 5.0)
 
 
-def labelled(similarities: npt.ArrayLike, labels: npt.ArrayLike) -> Labelled:
+def labelled(similarities: npt.ArrayLike, labels: npt.ArrayLike) -> LabelledScores:
     """Checked pairs; graded unless every label is 0 or 1.
 
     Raises:
@@ -86,7 +86,7 @@ def labelled(similarities: npt.ArrayLike, labels: npt.ArrayLike) -> Labelled:
         raise InvalidInput(f"a probability needs {needed}; all {len(y)} labels are {y[0]:g}")
     if not np.isfinite(x).all():
         raise InvalidInput("the similarity of a labelled pair is not a number")
-    return Labelled(x, y, low, high, graded)
+    return LabelledScores(x, y, low, high, graded)
 
 
 def smoothed(targets: Doubles, weights: Doubles) -> Doubles:
@@ -241,7 +241,9 @@ def precision_thresholds(similarities: Doubles, probabilities: Doubles, weights:
     return thresholds
 
 
-def precision_table(pairs: Labelled, x: Doubles, mixture: Mixture, rng: np.random.Generator) -> dict[str, Doubles]:
+def precision_table(
+    pairs: LabelledScores, x: Doubles, mixture: Mixture, rng: np.random.Generator
+) -> dict[str, Doubles]:
     """The map's columns of precisions, as far as the labels reach, with a percentile bootstrap over pairs.
 
     Every draw fits all curves anew and keeps their weights. A draw that does not reach a level counts as the highest
@@ -265,7 +267,7 @@ def precision_table(pairs: Labelled, x: Doubles, mixture: Mixture, rng: np.rando
     }
 
 
-def report(pairs: Labelled, probabilities: Doubles, mixture: Mixture, rng: np.random.Generator) -> dict[str, Any]:
+def report(pairs: LabelledScores, probabilities: Doubles, mixture: Mixture, rng: np.random.Generator) -> dict[str, Any]:
     """What held-out probabilities (M,) were worth, ready for JSON. RMSE is in grades, all else in units of 0–1."""
     targets = pairs.targets
     kind = "squared_error" if pairs.graded else "log_loss"

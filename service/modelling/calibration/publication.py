@@ -14,7 +14,7 @@ from service.core.jobs.job import Job, JobRequest
 from service.core.scoring.calibration import DomainModel
 from service.core.scoring.reference import ReferenceDistribution
 from service.modelling.calibration import evidence, reference
-from service.modelling.calibration.methods import Fitted, is_flow
+from service.modelling.calibration.methods import FittedMap, is_flow
 from service.modelling.calibrator import group_sizes
 
 FEWEST_COMPARED = 20  # held-out sentences
@@ -29,7 +29,7 @@ class Result:
 
     request: JobRequest
     encoder: EncoderArtifact
-    fitted: Fitted
+    fitted: FittedMap
     model: DomainModel
     held_out: Vectors
     report: dict[str, Any]
@@ -126,7 +126,7 @@ class Result:
             return True, f"version {champion} has no reference that a score's meaning could rest on"
         if len(self.held_out) < FEWEST_COMPARED or ours is None:
             return False, f"there is no new text to compare with version {champion} on"
-        theirs = Fitted(stored.manifest["method"], stored.weights, {})(self.held_out)
+        theirs = FittedMap(stored.manifest["method"], stored.weights, {})(self.held_out)
         mine = self.fitted(self.held_out)
         rng = np.random.default_rng(self.request.seed)
 

@@ -35,8 +35,8 @@ NOT_STATED = "not stated"
 
 
 @dataclass(frozen=True)
-class Stated:
-    """A checkpoint's own words; None and empty where it says nothing."""
+class CheckpointFacts:
+    """Facts from a checkpoint's own configuration; None and empty where it is silent."""
 
     transformer: Path  # folder with config.json, weights and tokenizer.json
     pooling: str | None = None
@@ -58,7 +58,7 @@ def read_json(path: Path) -> Any:
         raise InvalidInput(f"{path} is no JSON: {error}") from error
 
 
-def read(folder: Path) -> Stated:
+def read(folder: Path) -> CheckpointFacts:
     """Reads a folder of transformers or sentence-transformers.
 
     Raises:
@@ -76,7 +76,7 @@ def read(folder: Path) -> Stated:
     text = read_json(transformer / "sentence_bert_config.json")
     tokenizer = read_json(transformer / "tokenizer_config.json")
     prompts, prompt = prompts_of(facts, folder)
-    return Stated(
+    return CheckpointFacts(
         transformer=transformer,
         pooling=pooling_of(pooled, folder),
         head=head_of(modules),
@@ -181,17 +181,17 @@ SENTENCES = (
 )
 
 
-def tokenizer_json(stated: Stated) -> bytes:
+def tokenizer_json(facts: CheckpointFacts) -> bytes:
     """What is written beside the graph: the file as it stands, unless transformers or sentence-transformers, reading
     the whole checkpoint, give other tokens than the file alone; then theirs.
 
     Raises:
         InvalidInput: there is no fast tokenizer, or it cannot be read.
     """
-    path = stated.transformer / "tokenizer.json"
+    path = facts.transformer / "tokenizer.json"
     if not path.is_file():
         raise InvalidInput(
-            f"{stated.transformer} has no tokenizer.json (a fast tokenizer is needed); where transformers can "
+            f"{facts.transformer} has no tokenizer.json (a fast tokenizer is needed); where transformers can "
             "make one: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         )
     content = path.read_bytes()
@@ -199,20 +199,20 @@ def tokenizer_json(stated: Stated) -> bytes:
         own = Tokenizer.from_str(content.decode())
     except Exception as error:  # tokenizers raises bare Exceptions
         raise InvalidInput(f"{path} cannot be read: {error}") from error
-    used = read_whole(stated) or own
-    if stated.lower_case:
+    used = read_whole(facts) or own
+    if facts.lower_case:
         used = lowered(used)
     return content if ids(used) == ids(own) else used.to_str().encode()
 
 
-def read_whole(stated: Stated) -> Tokenizer | None:
+def read_whole(facts: CheckpointFacts) -> Tokenizer | None:
     """What transformers makes of all the checkpoint's files; None where tokenizer.json is the only one."""
-    if not (stated.transformer / "tokenizer_config.json").is_file():
+    if not (facts.transformer / "tokenizer_config.json").is_file():
         return None
     try:
-        whole = AutoTokenizer.from_pretrained(stated.transformer)
+        whole = AutoTokenizer.from_pretrained(facts.transformer)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
-        raise InvalidInput(f"transformers cannot read the tokenizer of {stated.transformer}: {error}") from error
+        raise InvalidInput(f"transformers cannot read the tokenizer of {facts.transformer}: {error}") from error
     return Tokenizer.from_str(whole.backend_tokenizer.to_str())
 
 

@@ -67,7 +67,7 @@ class Source:
     examples: int
 
     @classmethod
-    def of(cls, path: Path, examples: int) -> "Source":
+    def from_file(cls, path: Path, examples: int) -> "Source":
         return cls(path.name, sha256_of(path), examples)
 
 

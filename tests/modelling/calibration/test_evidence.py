@@ -77,7 +77,7 @@ def test_the_bag_of_words_is_what_random_word_vectors_give_on_average() -> None:
 
 @given(st.lists(WORDS, min_size=2, max_size=12), st.integers(0, 100))
 def test_any_text_has_finite_surface_evidence(texts: list[str], seed: int) -> None:
-    surface = Surface.of(texts, gaussian(len(texts), 8, seed).astype(np.float64))
+    surface = Surface.from_sentences(texts, gaussian(len(texts), 8, seed).astype(np.float64))
     assert all(np.isfinite(v) for v in (*vars(surface).values(), surface.rawness))
     assert 0 <= surface.share <= 1 + 1e-9
     assert surface.rawness >= 0
@@ -183,7 +183,7 @@ def test_the_paired_bootstrap_tells_a_better_map_from_an_equal_one() -> None:
     rng = np.random.default_rng(0)
     grades = rng.standard_normal(300)
     good, poor = grades + rng.standard_normal(300), grades + 2 * rng.standard_normal(300)
-    test = LabelTest.of({"good": good, "poor": poor, "same": good}, grades, 0)
+    test = LabelTest.from_labels({"good": good, "poor": poor, "same": good}, grades, 0)
     assert test.p_not_better("good", "poor") < 0.01
     assert test.p_not_better("poor", "good") > 0.99
     assert test.p_not_better("same", "good") == 1.0
@@ -199,5 +199,5 @@ def test_the_bootstrap_finds_a_difference_in_no_more_than_its_share_of_chance_dr
         rng = np.random.default_rng(seed)
         grades = rng.standard_normal(100)
         one, other = (grades + rng.standard_normal(100) for _ in range(2))
-        called += LabelTest.of({"one": one, "other": other}, grades, seed).p_not_better("one", "other") <= 0.05
+        called += LabelTest.from_labels({"one": one, "other": other}, grades, seed).p_not_better("one", "other") <= 0.05
     assert 2 <= called <= 20

@@ -18,7 +18,7 @@ from service.core.jobs.job import JobRequest
 from service.measurements import languages
 from service.modelling.calibration import gate
 from service.modelling.calibration.evidence import TOKEN, Surface, noise, noised, surface_basis, surface_features
-from service.modelling.calibration.job import Posted, calibrate_job
+from service.modelling.calibration.job import CalibrationInput, calibrate_job
 from service.modelling.calibration.out_of_domain import shuffled_copies
 from service.modelling.calibration.scripts import LETTER, characters, joined, unspaced, words
 from tests.encoders import export, save_bert
@@ -152,7 +152,7 @@ def test_words_put_together_again_are_the_text() -> None:
 def test_a_domain_of_any_language_has_evidence_and_copies(language: str) -> None:
     texts = [f"{SENTENCES[language]} {number}" for number in range(60)]
     vectors = np.random.default_rng(0).standard_normal((60, 16))
-    surface = Surface.of(texts, vectors)
+    surface = Surface.from_sentences(texts, vectors)
     assert all(np.isfinite(value) for value in (*vars(surface).values(), surface.rawness))
     rows, copies = noised(texts, 30, np.random.default_rng(0))
     assert len(rows) == len(copies) == 30
@@ -187,7 +187,9 @@ def test_a_chinese_domain_is_calibrated_from_text_to_threshold(tmp_path: Path) -
     save_bert(tmp_path, seed=0, dim=32, layers=1)
     encoder = EncoderStore(export(tmp_path / "store", "chinese", str(tmp_path), max_length=32)).find("chinese")
     request = JobRequest("d", encoder.digest, encoder.id)
-    result = calibrate_job(request, Posted(chinese(300)), encoder, DomainStore(tmp_path), lambda *_: None, threads=1)
+    result = calibrate_job(
+        request, CalibrationInput(chinese(300)), encoder, DomainStore(tmp_path), lambda *_: None, threads=1
+    )
     assert result.report["sentences"] == 300
     assert result.model.reference is not None
     assert -1 <= result.model.reference.threshold(0.05) <= 1
@@ -196,7 +198,7 @@ def test_a_chinese_domain_is_calibrated_from_text_to_threshold(tmp_path: Path) -
 def test_an_encoder_that_knows_no_character_of_a_domain_is_not_calibrated(
     tiny: EncoderArtifact, tmp_path: Path
 ) -> None:
-    request, posted = JobRequest("d", tiny.digest, tiny.id), Posted(chinese(300))
+    request, posted = JobRequest("d", tiny.digest, tiny.id), CalibrationInput(chinese(300))
     with pytest.raises(InvalidInput, match="300 more hold no token that the encoder knows"):
         calibrate_job(request, posted, tiny, DomainStore(tmp_path), lambda *_: None, threads=1)
 

@@ -174,16 +174,16 @@ def test_fewer_than_a_thousand_sentences_make_no_test() -> None:
 @given(st.integers(2, 40), st.integers(2, 40), st.integers(1, 8), st.integers(0, 99))
 def test_moments_without_a_part_are_those_of_the_rest(a: int, b: int, dim: int, seed: int) -> None:
     x = np.random.default_rng(seed).standard_normal((a + b, dim))
-    rest = Moments.of(x) - Moments.of(x[:a])
+    rest = Moments.from_vectors(x) - Moments.from_vectors(x[:a])
     assert rest.count == b
     np.testing.assert_allclose(rest.total, x[a:].sum(0), atol=1e-9)
     np.testing.assert_allclose(rest.products, x[a:].T @ x[a:], atol=1e-9)
-    np.testing.assert_allclose((rest + Moments.of(x[:a])).products, x.T @ x, atol=1e-9)
+    np.testing.assert_allclose((rest + Moments.from_vectors(x[:a])).products, x.T @ x, atol=1e-9)
 
 
 def test_whitened_vectors_have_unit_covariance_and_falling_eigenvalues() -> None:
     x, _ = texts(3000, 20, 0)
-    mean, whitening = Moments.of(x.astype(np.float64)).whitening(0.0)
+    mean, whitening = Moments.from_vectors(x.astype(np.float64)).whitening(0.0)
     z = (x - mean) @ whitening
     np.testing.assert_allclose(z.T @ z / len(z), np.eye(20), atol=1e-3)
     assert (np.diff(np.linalg.norm(whitening, axis=0)) > 0).all()
@@ -191,7 +191,7 @@ def test_whitened_vectors_have_unit_covariance_and_falling_eigenvalues() -> None
 
 def test_a_dimension_without_variance_is_not_blown_up_beyond_float32() -> None:
     x, _ = texts(1000, 6, 0)
-    _, whitening = Moments.of(np.pad(x.astype(np.float64), ((0, 0), (0, 2)))).whitening(0.0)
+    _, whitening = Moments.from_vectors(np.pad(x.astype(np.float64), ((0, 0), (0, 2)))).whitening(0.0)
     norms = np.linalg.norm(whitening, axis=0)
     assert norms.max() / norms.min() == pytest.approx(1e9**0.5, rel=1e-3)
 

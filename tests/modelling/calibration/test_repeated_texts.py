@@ -15,7 +15,7 @@ from service.measurements.thresholds import false_match_rate
 from service.migration.equating import USUAL_RATES, equate, table
 from service.modelling.calibration import normalization
 from service.modelling.calibration.evidence import repeated
-from service.modelling.calibration.job import Posted, calibrate_job, cross_fitted
+from service.modelling.calibration.job import CalibrationInput, calibrate_job, cross_fitted
 from service.modelling.calibration.methods import fit
 from service.modelling.calibration.publication import off_by
 from tests.modelling.calibration.domains import COUNT, as_earlier_releases_made_it, pairs_of, reference_of, texts_with
@@ -177,7 +177,7 @@ def test_a_report_names_the_lines_of_repeated_texts_and_never_a_text(
     plain = sentences(300)
     texts = [*plain[:10], plain[0], *(text.upper() for text in plain[:5]), *plain[10:]]  # the tokenizer is uncased
     asked = JobRequest("mails", tiny.digest, tiny.id, "identity", sentences=len(texts))
-    made = calibrate_job(asked, Posted(texts, []), tiny, domains, lambda _, __: None, threads=1)
+    made = calibrate_job(asked, CalibrationInput(texts, []), tiny, domains, lambda _, __: None, threads=1)
     facts = made.report["repeated"]
     assert (facts["texts"], facts["vectors"]) == (10, 5)
     assert facts["groups"][:2] == [{"texts": 2, "lines": [1, 12]}, {"texts": 2, "lines": [2, 13]}]

@@ -60,7 +60,7 @@ DATA = {
 }
 
 
-def trained(tiny: Path, files: Path, output: Path, objective: str, **options: Any) -> run.Trained:
+def trained(tiny: Path, files: Path, output: Path, objective: str, **options: Any) -> run.TrainingResult:
     dev = options.pop("dev", None)
     recipe = Recipe(objective, **(FAST | options))
     return run.train(checkpoints.resolve(str(tiny)), recipe, files / DATA[objective], output, dev=dev)
