@@ -114,14 +114,14 @@ class Engine:
     def _embedded(
         self, pooled: Vectors, texts: list[Pooled], sides: Sequence[Any], good: Any, count: int
     ) -> dict[str, pa.Array]:
-        found = self.calibration.latents(pooled) if self.plan.options.space == "calibrated" else pooled
-        found = normalized(found) if self.plan.options.normalize else found
+        vectors = self.calibration.latents(pooled) if self.plan.options.space == "calibrated" else pooled
+        vectors = normalized(vectors) if self.plan.options.normalize else vectors
         flags = {
             "truncated": np.array([text.truncated for text in texts], bool),
             UNREADABLE: np.array([text.unreadable for text in texts], bool),
         }
         return {
-            VECTOR: vector_column(found[sides[0]], good, count),
+            VECTOR: vector_column(vectors[sides[0]], good, count),
             **{name: spread(flag[sides[0]].tolist(), good, count, pa.bool_()) for name, flag in flags.items()},
         }
 
@@ -134,14 +134,14 @@ class Engine:
             numbers["extrapolated"] = pa.nulls(count, pa.bool_())
             return {**numbers, **{n: pa.nulls(count, pa.list_(pa.string())) for n in ("flags_a", "flags_b")}}
         left, right = sides
-        found = score(self.calibration, texts, pooled, left, right)
-        flags = flags_of(Embedded(texts, pooled, np.arange(len(texts)), Timings()), found)
-        rates = {"percentile": found.percentile, "probability": found.probability}
-        beyond = None if found.extrapolated is None else found.extrapolated.tolist()
+        scores = score(self.calibration, texts, pooled, left, right)
+        flags = flags_of(Embedded(texts, pooled, np.arange(len(texts)), Timings()), scores)
+        rates = {"percentile": scores.percentile, "probability": scores.probability}
+        beyond = None if scores.extrapolated is None else scores.extrapolated.tolist()
         absent = pa.nulls(count, pa.float64())
         return {
-            "cosine": spread(found.cosine, good, count, pa.float32()),
-            "similarity": spread(found.similarity, good, count, pa.float32()),
+            "cosine": spread(scores.cosine, good, count, pa.float32()),
+            "similarity": spread(scores.similarity, good, count, pa.float32()),
             **{name: absent if v is None else spread(v, good, count, pa.float64()) for name, v in rates.items()},
             "extrapolated": pa.nulls(count, pa.bool_()) if beyond is None else spread(beyond, good, count, pa.bool_()),
             "flags_a": spread([flags[row] for row in left], good, count, pa.list_(pa.string())),
@@ -186,11 +186,11 @@ class PartEncoder:
 
     def _tokens(self, texts: list[str]) -> list[Tokens]:
         try:
-            found = self.tokenize(texts, "right")
+            tokens = self.tokenize(texts, "right")
         except TokenizerFailure as error:
             raise TokenizerFailure(f"{error} (one of {len(texts)} rows)") from error
         # A text of nothing but control characters has no tokens where no special ones are added.
-        return [one if one.ids else one._replace(ids=[self.encode.pad_token_id]) for one in found]
+        return [one if one.ids else one._replace(ids=[self.encode.pad_token_id]) for one in tokens]
 
 
 def batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:

@@ -104,7 +104,7 @@ def find(
     threads: int,
     report: Report,
 ) -> PairSearchResult:
-    """Searches, scores what was found as /similarity does, and writes a file for every block of rows.
+    """Searches, scores the pairs as /similarity does, and writes a file for every block of rows.
 
     Raises:
         Conflict: OUTPUT belongs to another plan. InvalidInput: more pairs than `search.most`.
@@ -157,13 +157,13 @@ def find(
         files[name] = told["sha256"]
         report(f"{count:,} pairs", stop / len(unit))
     recall = asdict(index.recall) if isinstance(index, CellIndex) else None
-    found = PairSearchResult(
+    result = PairSearchResult(
         plan.rows, plan.rows - len(rows), count, files, advice.similarity, advice.extrapolated, advice.pairs, recall
     )
-    output.write(SUCCESS, orjson.dumps(found, option=orjson.OPT_INDENT_2) + b"\n")
+    output.write(SUCCESS, orjson.dumps(result, option=orjson.OPT_INDENT_2) + b"\n")
     if output.names(DONE):
         output.remove(DONE)
-    return found
+    return result
 
 
 def in_blocks(calibration: Calibration, pooled: Vectors) -> Vectors:
@@ -180,14 +180,15 @@ def scored(calibration: Calibration, pooled: Vectors, left: Any, right: Any, fmr
     a, b = np.split(places.astype(np.intp), 2)
     if not len(needed):
         return {"i": left, "j": right, **dict.fromkeys(("similarity", "cosine", "percentile"), np.empty(0))}
-    found = score(calibration, [], pooled[needed], a, b)
-    assert found.percentile is not None  # noqa: S101 - the domain has a reference
-    reached = 1.0 - found.percentile <= fmr
+    scores = score(calibration, [], pooled[needed], a, b)
+    assert scores.percentile is not None  # noqa: S101 - the domain has a reference
+    reached = 1.0 - scores.percentile <= fmr
     columns = {
-        "i": left, "j": right, "similarity": found.similarity, "cosine": found.cosine, "percentile": found.percentile,
+        "i": left, "j": right, "similarity": scores.similarity, "cosine": scores.cosine,
+        "percentile": scores.percentile,
     }  # fmt: skip
-    if found.probability is not None:
-        columns["probability"] = found.probability
+    if scores.probability is not None:
+        columns["probability"] = scores.probability
     return {name: column[reached] for name, column in columns.items()}
 
 

@@ -115,13 +115,13 @@ def result_columns(plan: Plan) -> tuple[str, ...]:
 
 def software() -> dict[str, str]:
     """Releases of what computes and writes."""
-    found = {}
+    versions = {}
     for name in DECIDE_BYTES:
         try:
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def stored_plan(output: Place) -> Plan | None:

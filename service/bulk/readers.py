@@ -77,20 +77,20 @@ class CsvReader:
         with place.fs.open(path, "rb") as file:
             names = self._head(file)
         content: bytes = place.fs.cat_file(path, start=part.start, end=part.stop)
-        found = [record for record in csv.reader(split(content), delimiter=self.delimiter) if record]
+        records = [record for record in csv.reader(split(content), delimiter=self.delimiter) if record]
         broken = {
             row: f"{len(record)} cells, the head has {len(names)}"
-            for row, record in enumerate(found)
+            for row, record in enumerate(records)
             if len(record) != len(names)
         }
         at = {name: number for number, name in enumerate(names)}
 
         def column(name: str) -> list[str | None]:
             number = at[name]
-            return [record[number] if number < len(record) else None for record in found]
+            return [record[number] if number < len(record) else None for record in records]
 
         kept = {name: pa.array([readable(cell) for cell in column(name)], pa.string()) for name in keep}
-        table = pa.table(kept) if kept else no_columns(len(found))
+        table = pa.table(kept) if kept else no_columns(len(records))
         return Records({name: column(name) for name in columns}, table, broken)
 
 
@@ -144,14 +144,14 @@ class JsonReader:
             if not line or line.isspace():
                 continue
             try:
-                found = orjson.loads(line)
+                record = orjson.loads(line)
             except orjson.JSONDecodeError as error:
                 broken[len(rows)] = f"no JSON: {error}"
-                found = {}
-            if not isinstance(found, dict):
+                record = {}
+            if not isinstance(record, dict):
                 broken[len(rows)] = "no JSON object"
-                found = {}
-            rows.append(found)
+                record = {}
+            rows.append(record)
         kept = {name: pa.array([as_text(row.get(name)) for row in rows], pa.string()) for name in keep}
         table = pa.table(kept) if kept else no_columns(len(rows))
         return Records({name: [row.get(name) for row in rows] for name in columns}, table, broken)
@@ -178,8 +178,8 @@ class ParquetReader:
 
     def schema(self, open_file: Open) -> dict[str, str | None]:
         with open_file() as file:
-            found = self._metadata(file).schema.to_arrow_schema()
-        return {one.name: "text" if is_text(one.type) else str(one.type) for one in found}
+            arrow_schema = self._metadata(file).schema.to_arrow_schema()
+        return {one.name: "text" if is_text(one.type) else str(one.type) for one in arrow_schema}
 
     def cut(self, open_file: Open, rows: int) -> Iterator[tuple[int, int, int]]:
         with open_file() as file:

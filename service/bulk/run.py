@@ -64,15 +64,15 @@ class Summary:
 def finished(output: Place, plan: Plan) -> dict[int, Outcome]:
     """Outcomes of the parts whose files are there with the size they were written with."""
     files = output.names()
-    found = {}
+    outcomes_by_part = {}
     for name in output.names(DONE):
         try:
             outcome = from_facts(Outcome, orjson.loads(output.read(f"{DONE}/{name}")))
         except (orjson.JSONDecodeError, TypeError) as error:
             raise CorruptArtifact(f"{output.address}/{DONE}/{name} is not readable: {error}; delete it") from error
         if outcome.number < len(plan.parts) and files.get(plan.name(plan.parts[outcome.number])) == outcome.bytes:
-            found[outcome.number] = outcome
-    return found
+            outcomes_by_part[outcome.number] = outcome
+    return outcomes_by_part
 
 
 def run(plan: Plan, output: Place, options: RunOptions, report: Report) -> Summary:

@@ -69,7 +69,7 @@ def sample(
             "sources": list(sources), "parts": list(parts), "form": form, "delimiter": delimiter, "column": column,
             "longest": longest, "seed": seed, "limit": limit, "count": count,
         }  # fmt: skip
-        found: dict[str, int] = {}
+        ranked: dict[str, int] = {}
         seen = unusable = 0
         numbers = [str(part.number) for part in parts]
         with closing(mapped(ray, numbers, SampleWorker, arguments, options.engines(ray, gpu=False))) as results:
@@ -79,10 +79,10 @@ def sample(
                     raise BackendFailure(facts["failure"])
                 seen += facts["rows"]
                 unusable += facts["unusable"]
-                found.update((text, place) for place, text in facts["texts"])
-                if len(found) > 2 * count:
-                    found = dict(sorted(found.items(), key=by_rank)[:count])
+                ranked.update((text, place) for place, text in facts["texts"])
+                if len(ranked) > 2 * count:
+                    ranked = dict(sorted(ranked.items(), key=by_rank)[:count])
                 report(f"sampling {seen:,}", seen / rows)
-        if len(found) >= count or limit == SPACE:
-            return [text for text, _ in sorted(found.items(), key=by_rank)[:count]], unusable
+        if len(ranked) >= count or limit == SPACE:
+            return [text for text, _ in sorted(ranked.items(), key=by_rank)[:count]], unusable
         limit = min(SPACE, 16 * limit)

@@ -72,8 +72,8 @@ class CellIndex:
         while True:
             self.index.nprobe = looked_at
             limits, _, near = self.index.range_search(self.unit[rows], radius)
-            found = int(((near != np.repeat(rows, counts(limits))) & (near >= 0)).sum())
-            share = found / true if true else None
+            hits_seen = int(((near != np.repeat(rows, counts(limits))) & (near >= 0)).sum())
+            share = hits_seen / true if true else None
             if looked_at == cells or share is None or share >= wanted:
                 return Recall(len(rows), true, share, cells, looked_at)
             looked_at = min(cells, 2 * looked_at)

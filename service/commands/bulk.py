@@ -206,16 +206,16 @@ def pairs(
     with bar("planning") as report:
         plan, calibration = plan_for(asked, settings.model_store, settings.encoder, between)
         summary = run(plan, between, running(settings, address, cores, most, lenient=on_error == "null"), report)
-        found = find(place, between, plan, calibration, wanted, usable_cores(), report)
+        result = find(place, between, plan, calibration, wanted, usable_cores(), report)
     say_failed(summary.failed)
-    facts = {**vars(found), "output": place.address, "domain": plan.domain, "version": plan.version, "fmr": fmr}
+    facts = {**vars(result), "output": place.address, "domain": plan.domain, "version": plan.version, "fmr": fmr}
     if as_json:
         print_json(facts)
         return
-    beyond = f", extrapolated beyond what {advice.pairs:,} random pairs can count" if found.extrapolated else ""
+    beyond = f", extrapolated beyond what {advice.pairs:,} random pairs can count" if result.extrapolated else ""
     print(
-        f"{place.address}: {found.pairs:,} pairs of {found.rows:,} rows in {len(found.files):,} files; "
-        f"{plan.domain}@{plan.version}, similarity ≥ {found.threshold:.4f}{beyond}; {search_of(found.recall)}"
+        f"{place.address}: {result.pairs:,} pairs of {result.rows:,} rows in {len(result.files):,} files; "
+        f"{plan.domain}@{plan.version}, similarity ≥ {result.threshold:.4f}{beyond}; {search_of(result.recall)}"
     )
 
 

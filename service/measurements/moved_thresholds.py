@@ -58,12 +58,12 @@ def measure(
     progress: Progress,
 ) -> list[MovedThreshold]:
     """Calibrates both encoders from the same sentences, and counts all pairs of others."""
-    found = []
+    thresholds = []
     for source in sources:
         texts = sample(folder, source, sentences + MOST_TESTED, least=2 * TESTED)
         vectors = [encode(texts, lambda done, source=source: progress(source, done))[0] for encode in encoders]  # type: ignore[misc]
-        found += measure_source(source, texts, vectors, min(sentences, len(texts) - TESTED), splits)
-    return found
+        thresholds += measure_source(source, texts, vectors, min(sentences, len(texts) - TESTED), splits)
+    return thresholds
 
 
 def measure_source(

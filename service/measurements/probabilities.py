@@ -60,13 +60,13 @@ def measure(data: Path, encode: Encoder, draws: int, progress: Progress) -> tupl
     chosen: set[str] = set()
     results = []
     for count in ECE_BARS:
-        found = []
+        errors_by_draw = []
         for draw in range(draws):
             method, *errors = one_draw(own, group, taken_over, count, draw)
             chosen.add(method.partition(":")[0])
-            found.append(errors)
+            errors_by_draw.append(errors)
             progress(f"{count} labels", (draw + 1) / draws)
-        ece, squares, base_ece, base_squares = (list(column) for column in zip(*found, strict=True))
+        ece, squares, base_ece, base_squares = (list(column) for column in zip(*errors_by_draw, strict=True))
         results.append(Result(count, ece, squares, float(np.mean(base_ece)), float(np.mean(base_squares))))
     return ", ".join(sorted(chosen)), results
 
@@ -77,8 +77,8 @@ def groups(pairs: Pairs) -> npt.NDArray[np.intp]:
     left, right = (np.array([row.setdefault(t, len(row)) for t in side]) for side in (pairs.left, pairs.right))
     edges: Any = csr_matrix((np.ones(len(left)), (left, right)), shape=(len(row), len(row)))
     component: npt.NDArray[np.intp] = connected_components(edges, directed=False)[1].astype(np.intp)
-    found: npt.NDArray[np.intp] = component[left]
-    return found
+    numbers: npt.NDArray[np.intp] = component[left]
+    return numbers
 
 
 def one_draw(

@@ -56,13 +56,13 @@ class Reproduction:
     def run(self, method: str, seed: int, fit_text: Sequence[str] | None) -> MethodDiagnostics:
         common = self.evaluation.fit_to(method, fit_text, seed)
         scores, fitted = self._scores(self.dev, method, seed, common)
-        found = space(self.evaluation.apply(fitted, self.dev.vectors), np.random.default_rng(seed))
+        shape = space(self.evaluation.apply(fitted, self.dev.vectors), np.random.default_rng(seed))
         auc = None
         if self.questions is not None:
             asked, _ = self._scores(self.questions, method, seed, common)
             auc = 100 * float(roc_auc_score(self.questions.pairs.gold, asked))
         distance = spearman(scores, self.distances)
-        return MethodDiagnostics(method, seed, distance, found["effective_rank"], found["singular_spectrum"], auc)
+        return MethodDiagnostics(method, seed, distance, shape["effective_rank"], shape["singular_spectrum"], auc)
 
     def _scores(
         self, pairs: PairVectors, method: str, seed: int, common: FittedMap | None
@@ -82,12 +82,12 @@ def edit_distance(a: Sequence[str], b: Sequence[str]) -> int:
     return int(row[-1])
 
 
-def diagnostics_table(found: Sequence[MethodDiagnostics], gold: float, title: str) -> Grid:
+def diagnostics_table(diagnostics: Sequence[MethodDiagnostics], gold: float, title: str) -> Grid:
     """Methods down; the gold's correlation with the edit distance in the last line."""
-    questions = any(one.auc is not None for one in found)
+    questions = any(one.auc is not None for one in diagnostics)
     columns = ("method", "edit distance", "effective rank", *(["AUC"] if questions else []))
     by_method: dict[str, list[MethodDiagnostics]] = {}
-    for one in found:
+    for one in diagnostics:
         by_method.setdefault(one.method, []).append(one)
     rows = []
     for method, seeds in by_method.items():
@@ -98,12 +98,12 @@ def diagnostics_table(found: Sequence[MethodDiagnostics], gold: float, title: st
 
 
 def write_report(
-    folder: Path, encoder: str, command: str, grids: Sequence[Grid], found: Sequence[MethodDiagnostics]
+    folder: Path, encoder: str, command: str, grids: Sequence[Grid], diagnostics: Sequence[MethodDiagnostics]
 ) -> Path:
     """`<encoder>.md` with all tables, and `<encoder>-spectrum.png`; returns the Markdown's path."""
     folder.mkdir(parents=True, exist_ok=True)
     picture = f"{encoder}-spectrum.png"
-    spectrum_figure(found, encoder, folder / picture)
+    spectrum_figure(diagnostics, encoder, folder / picture)
     parts = [f"# {encoder}", f"```\n{command}\n```"]
     parts += [f"{grid.title}\n\n{grid.markdown()}" for grid in grids]
     parts.append(f"![Singular values of the sentence vectors, by method]({picture})")
@@ -112,7 +112,7 @@ def write_report(
     return path
 
 
-def grids(rows: Sequence[Row], found: Sequence[MethodDiagnostics], gold: float, encoder: str) -> list[Grid]:
+def grids(rows: Sequence[Row], diagnostics: Sequence[MethodDiagnostics], gold: float, encoder: str) -> list[Grid]:
     """All tables of an evaluation, in the order they are read."""
     subsets = {
         "all": "subsets of a year joined, one correlation",
@@ -122,10 +122,10 @@ def grids(rows: Sequence[Row], found: Sequence[MethodDiagnostics], gold: float, 
     title = (
         f"{encoder} · Spearman × 100 with the edit distance (STS-B dev), effective rank, AUC × 100 on question pairs"
     )
-    return [*made, diagnostics_table(found, gold, title)]
+    return [*made, diagnostics_table(diagnostics, gold, title)]
 
 
-def spectrum_figure(found: Sequence[MethodDiagnostics], encoder: str, path: Path) -> None:
+def spectrum_figure(diagnostics: Sequence[MethodDiagnostics], encoder: str, path: Path) -> None:
     """The singular spectrum of each method, of its first seed."""
     import matplotlib as mpl  # noqa: PLC0415 - nothing else here draws
 
@@ -133,7 +133,7 @@ def spectrum_figure(found: Sequence[MethodDiagnostics], encoder: str, path: Path
     import matplotlib.pyplot as plt  # noqa: PLC0415
 
     figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
-    first = {one.method: one for one in reversed(found)}
+    first = {one.method: one for one in reversed(diagnostics)}
     for place, one in enumerate(reversed(first.values())):
         line = {"color": "#24292f", "linewidth": 2.5} if one.method == "identity" else {"color": f"C{place}"}
         values = np.array(one.spectrum)

@@ -45,8 +45,8 @@ def lines(name: str) -> Texts:
 
 def sides(pattern: str) -> Texts:
     def read(folder: Path) -> list[str]:
-        found = [read_pairs(path) for path in sorted(folder.glob(pattern))]
-        return [text for pairs in found for text in (*pairs.left, *pairs.right)]
+        files = [read_pairs(path) for path in sorted(folder.glob(pattern))]
+        return [text for pairs in files for text in (*pairs.left, *pairs.right)]
 
     return read
 

@@ -100,10 +100,10 @@ class Evaluation:
         """Spearman × 100 of a set: all, wmean."""
         scores, sizes, each = [], [], []
         for pairs in self.sets[name]:
-            found = cosine(self.apply(fitted, self.rows(pairs.left)), self.apply(fitted, self.rows(pairs.right)))
-            scores.append(found)
-            sizes.append(len(found))
-            each.append(spearman(found, pairs.gold))
+            similarities = cosine(self.apply(fitted, self.rows(pairs.left)), self.apply(fitted, self.rows(pairs.right)))
+            scores.append(similarities)
+            sizes.append(len(similarities))
+            each.append(spearman(similarities, pairs.gold))
         gold = np.concatenate([pairs.gold for pairs in self.sets[name]])
         return spearman(np.concatenate(scores), gold), float(np.average(each, weights=sizes))
 
@@ -124,9 +124,9 @@ def table(rows: Sequence[Row], aggregation: str, title: str) -> Grid:
     for row in rows:
         by_method.setdefault(row.method, []).append(getattr(row, aggregation))
     made = []
-    for method, found in by_method.items():
-        columns = [[values[name] for values in found] for name in names]
-        columns.append([float(np.mean(list(values.values()))) for values in found])
+    for method, scores in by_method.items():
+        columns = [[values[name] for values in scores] for name in names]
+        columns.append([float(np.mean(list(values.values()))) for values in scores])
         made.append((method, *(cell(column) for column in columns)))
     return Grid(title, ("method", *names, "mean"), made)
 

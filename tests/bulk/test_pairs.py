@@ -47,19 +47,19 @@ def truth(bulk_store: Path) -> dict[tuple[int, int], tuple[float, float]]:
         pooled = np.concatenate([one.vectors[one.rows] for one in every])
     left, right = np.triu_indices(len(texts), 1)
     bare = replace(calibration, model=replace(calibration.model, domain_test=None))
-    found = score(bare, [], pooled, left, right)
-    assert found.percentile is not None
-    reached = np.flatnonzero(1 - found.percentile <= FMR)
-    columns = (left[reached], right[reached], found.similarity[reached], found.percentile[reached])
+    scores = score(bare, [], pooled, left, right)
+    assert scores.percentile is not None
+    reached = np.flatnonzero(1 - scores.percentile <= FMR)
+    columns = (left[reached], right[reached], scores.similarity[reached], scores.percentile[reached])
     return {(int(i), int(j)): (s, p) for i, j, s, p in zip(*(c.tolist() for c in columns), strict=True)}
 
 
 def search(output: Path, vectors: Any, **given: Any) -> tuple[Any, list[dict[str, Any]]]:
     place, plan, calibration = vectors
     pair_search = PairSearch(**{"fmr": FMR, "write": "parquet"} | given)
-    found = find(Place(str(output)), place, plan, calibration, pair_search, 1, lambda *_: None)
+    result = find(Place(str(output)), place, plan, calibration, pair_search, 1, lambda *_: None)
     files = sorted(output.glob("part-*"))
-    return found, list(itertools.chain.from_iterable(pq.read_table(file).to_pylist() for file in files))
+    return result, list(itertools.chain.from_iterable(pq.read_table(file).to_pylist() for file in files))
 
 
 @pytest.mark.parametrize("exact_up_to", [10_000, 0])
@@ -67,8 +67,8 @@ def test_pairs_are_those_of_scoring_everything(
     tmp_path: Path, vectors: Any, truth: dict[tuple[int, int], tuple[float, float]], exact_up_to: int
 ) -> None:
     assert len(truth) > 100
-    found, rows = search(tmp_path / "out", vectors, exact_up_to=exact_up_to, recall=1.0)
-    assert found.pairs == len(rows) == len({(row["i"], row["j"]) for row in rows})
+    result, rows = search(tmp_path / "out", vectors, exact_up_to=exact_up_to, recall=1.0)
+    assert result.pairs == len(rows) == len({(row["i"], row["j"]) for row in rows})
     assert all(row["i"] < row["j"] for row in rows)
     # At the threshold itself a pair may fall to either side: the two have other batches.
     odd = {(row["i"], row["j"]) for row in rows} ^ truth.keys()
@@ -81,10 +81,10 @@ def test_pairs_are_those_of_scoring_everything(
         assert (row["id_i"], row["id_j"]) == (f"t{row['i']}", f"t{row['j']}")
         assert 1 - row["percentile"] <= FMR
     if exact_up_to:
-        assert found.recall is None
+        assert result.recall is None
     else:
-        assert found.recall["found"] == 1.0
-        assert found.recall["pairs"] > 100
+        assert result.recall["found"] == 1.0
+        assert result.recall["pairs"] > 100
 
 
 def test_few_cells_miss_pairs_and_the_recall_says_how_many() -> None:
@@ -105,7 +105,7 @@ def test_few_cells_miss_pairs_and_the_recall_says_how_many() -> None:
 
 
 def test_a_search_that_was_interrupted_and_whose_files_were_hurt_goes_on(tmp_path: Path, vectors: Any) -> None:
-    found, rows = search(tmp_path / "whole", vectors, block=250)
+    result, rows = search(tmp_path / "whole", vectors, block=250)
     place, plan, calibration = vectors
 
     def stop(stage: str, share: float | None) -> None:
@@ -121,7 +121,7 @@ def test_a_search_that_was_interrupted_and_whose_files_were_hurt_goes_on(tmp_pat
     torn = tmp_path / "out" / "part-000001.parquet"
     torn.write_bytes(torn.read_bytes()[:-1])
     again, others = search(tmp_path / "out", vectors, block=250)
-    assert (again.files, others) == (found.files, rows)
+    assert (again.files, others) == (result.files, rows)
 
 
 def test_what_a_rate_cannot_mean_is_refused(bulk_store: Path, vectors: Any, tmp_path: Path) -> None:

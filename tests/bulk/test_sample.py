@@ -50,8 +50,8 @@ def test_a_sample_has_the_lowest_ranks_and_copies_count_once(tmp_path: Path, bul
 def test_a_worker_says_which_rows_it_cannot_use(tmp_path: Path) -> None:
     sources, parts = corpus_of(tmp_path, [TEXTS[0], "", " \t", "x" * 2000])
     worker = SampleWorker(sources, parts, "jsonl", ",", "text", 1000, 0, SPACE, 10)
-    (found,) = worker({"item": ["0"]})["found"]
-    assert json.loads(found) == {"rows": 4, "unusable": 3, "texts": [[rank(TEXTS[0], 0), TEXTS[0]]]}
+    (facts,) = worker({"item": ["0"]})["found"]
+    assert json.loads(facts) == {"rows": 4, "unusable": 3, "texts": [[rank(TEXTS[0], 0), TEXTS[0]]]}
 
 
 @pytest.mark.parametrize("method", ["soft"])

@@ -210,8 +210,8 @@ def repeated(x: Vectors) -> list[Rows]:
     groups = connected_components(coo_array((np.ones(len(a)), (a, b)), shape=(len(x), len(x))), directed=False)[1]
     inside = np.unique(np.concatenate([a, b]))
     members = inside[np.argsort(groups[inside], kind="stable")]
-    found = np.split(members, np.flatnonzero(np.diff(groups[members])) + 1)
-    return sorted(found, key=lambda rows: (-len(rows), int(rows[0])))
+    repeats = np.split(members, np.flatnonzero(np.diff(groups[members])) + 1)
+    return sorted(repeats, key=lambda rows: (-len(rows), int(rows[0])))
 
 
 def pairwise(x: Vectors) -> Vectors:  # (N, D) -> (N, N)

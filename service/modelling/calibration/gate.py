@@ -81,8 +81,8 @@ def choose(
     usable, remark = usable_labels(labels, rng)
     split = hold_out(vectors, copies, rng)
     methods = candidates(rule.method, vectors.shape, flows=usable is not None)
-    found, test = measured(methods, split, usable, seed)
-    by_method = {candidate.method: candidate.evidence for candidate in found}
+    tried, test = measured(methods, split, usable, seed)
+    by_method = {candidate.method: candidate.evidence for candidate in tried}
     z = by_method[rule.method]["copies_z"]
     gaussian = by_method["whitening"]["bits_per_dimension"]  # whitening is the Gaussian with the shrunk covariance
     facts = {**rule.evidence, "gaussian_bits_per_dimension": gaussian, "copies_z": z}
@@ -92,7 +92,7 @@ def choose(
         ruled, verdict_of_labels = by_labels(test, ruled)
         facts["labelled_pairs"] = float(test.pairs)
         verdicts.append(verdict_of_labels)
-    return Choice(ruled, " ".join(verdicts), facts, found)
+    return Choice(ruled, " ".join(verdicts), facts, tried)
 
 
 def decide(texts: Sequence[str], vectors: Vectors, *, seed: int = 0) -> Choice:

@@ -29,7 +29,7 @@ def is_flow(method: str) -> bool:
 
 @dataclass(frozen=True)
 class FittedMap:
-    """A method's weights (None: identity) and what the fit was and found."""
+    """A method's weights (None: identity) and the settings and facts of its fit."""
 
     method: str
     weights: Weights | None
@@ -101,12 +101,12 @@ def fit(
             "that differ: post text that is not repeated beyond what the encoder reads, or name the method identity"
         )
     name = method.partition(":")[0]
-    affine, found = _affine(method, train, like or {}, spectrum)
+    affine, settings = _affine(method, train, like or {}, spectrum)
     if not is_flow(method):
-        return FittedMap(method, weights_of(affine), found)
+        return FittedMap(method, weights_of(affine), settings)
     flow_settings = flow_settings or FLOWS[name]
     flow, facts = _flow(affine, train, held_out, flow_settings, seed, progress)
-    return FittedMap(method, weights_of(affine, flow), found | facts)
+    return FittedMap(method, weights_of(affine, flow), settings | facts)
 
 
 def _affine(
@@ -123,30 +123,30 @@ def _affine(
         affine, shrinkage = linear.standard_nulling(x, int(argument or NULLED), like.get("shrinkage"))
         return affine, {"shrinkage": shrinkage}
     spectrum = spectrum or linear.Spectrum.from_vectors(train, like.get("shrinkage"))
-    found: dict[str, Any] = {"shrinkage": spectrum.shrinkage}
+    settings: dict[str, Any] = {"shrinkage": spectrum.shrinkage}
     match name:
         case "centring":
             affine = linear.centring(spectrum)
         case "nulling":
-            found["directions"] = k = int(argument or NULLED)
+            settings["directions"] = k = int(argument or NULLED)
             affine = linear.nulling(spectrum, k)
         case "whitening":
             affine = linear.whitening(spectrum)
         case "whitening-k":
-            found["keep"] = k = min(int(argument or WHITENING_KEEP), train.shape[1])
+            settings["keep"] = k = min(int(argument or WHITENING_KEEP), train.shape[1])
             affine = linear.whitening(spectrum, keep=k)
         case "partial":
-            found["power"] = power = float(argument or PARTIAL_POWER)
+            settings["power"] = power = float(argument or PARTIAL_POWER)
             affine = linear.whitening(spectrum, power=power)
         case "tempered":
-            found["crowding"] = c = like.get("crowding", linear.crowding(train.astype(np.float64)))
+            settings["crowding"] = c = like.get("crowding", linear.crowding(train.astype(np.float64)))
             affine = linear.tempered_whitening(spectrum, c)
         case "soft" | "soft-flow":
-            found["strength"] = strength = float(like.get("strength", argument or SOFT_STRENGTH))
+            settings["strength"] = strength = float(like.get("strength", argument or SOFT_STRENGTH))
             affine = linear.soft_whitening(spectrum, strength)
         case _:
             raise ValueError(f"no method {method!r}")
-    return affine, found
+    return affine, settings
 
 
 def _flow(

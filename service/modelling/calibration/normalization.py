@@ -112,6 +112,6 @@ def usual_scores(
             own, rows = latents[start : start + ROWS], numbers[start : start + ROWS]
             cosines = cohort_cosines(own, cohort)
             cosines[np.arange(len(rows)), clusters.labels[rows]] = cosine(own, clusters.without(unit, rows))
-            found = usual(cosines, nearest)
-            mean[rows], spread[rows] = found.mean, found.spread
+            scores = usual(cosines, nearest)
+            mean[rows], spread[rows] = scores.mean, scores.spread
     return Usual(mean, spread)

@@ -168,9 +168,9 @@ def cross_fitted(fit: Fit, parts: Sequence[Rows]) -> Doubles:
     return in_order([fit(np.setdiff1d(everything, part))(part) for part in parts], parts)
 
 
-def in_order(found: Sequence[Doubles], parts: Sequence[Rows]) -> Doubles:
+def in_order(values: Sequence[Doubles], parts: Sequence[Rows]) -> Doubles:
     """Rows found part by part, as numbered."""
-    together: Doubles = np.concatenate(found)[np.argsort(np.concatenate(parts))]
+    together: Doubles = np.concatenate(values)[np.argsort(np.concatenate(parts))]
     return together
 
 
@@ -186,11 +186,11 @@ def cross_fitted_statistics(
     parts = folds(len(pooled), number, rng)
     moments = [Moments.from_vectors(pooled[part] - centre) for part in parts]
     whole = sum(moments[1:], start=moments[0])
-    found = float(ledoit_wolf_shrinkage((pooled - centre).astype(np.float32), assume_centered=True))
-    shrinkage = min(max(found, 0.0), 1.0)  # rounding goes beyond
+    intensity = float(ledoit_wolf_shrinkage((pooled - centre).astype(np.float32), assume_centered=True))
+    shrinkage = min(max(intensity, 0.0), 1.0)  # rounding goes beyond
 
-    def fitted(found: Moments, rows: Rows) -> Statistics:
-        mean, whitening = found.whitening(shrinkage)
+    def fitted(own_moments: Moments, rows: Rows) -> Statistics:
+        mean, whitening = own_moments.whitening(shrinkage)
         mean = mean + centre
         probe = np.empty(0)
         if shuffled is not None:

@@ -69,10 +69,10 @@ def joined(parts: Sequence[str]) -> str:
 
 def characters(text: str) -> list[str]:
     """Characters as readers see them, but for spaces: with the marks after each, joined emoji whole."""
-    found: list[str] = []
+    clusters: list[str] = []
     for c in text:
-        if found and (BELONGING.match(c) or found[-1].endswith("\u200d")):
-            found[-1] += c
+        if clusters and (BELONGING.match(c) or clusters[-1].endswith("\u200d")):
+            clusters[-1] += c
         elif not c.isspace():
-            found.append(c)
-    return found
+            clusters.append(c)
+    return clusters

@@ -160,10 +160,10 @@ def licence_of(folder: Path) -> str:
 
 def front_matter(text: str) -> dict[str, Any]:
     try:
-        found = yaml.safe_load(text)
+        facts = yaml.safe_load(text)
     except yaml.YAMLError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return facts if isinstance(facts, dict) else {}
 
 
 def listed(value: object) -> str:
@@ -226,10 +226,10 @@ def ids(tokenizer: Tokenizer) -> list[list[int] | None]:
     """Of the sentences; None where the vocabulary has no token for something and none for the unknown."""
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    found: list[list[int] | None] = []
+    ids_of_each: list[list[int] | None] = []
     for text in SENTENCES:
         try:
-            found.append(tokenizer.encode(text).ids)
+            ids_of_each.append(tokenizer.encode(text).ids)
         except Exception:  # noqa: BLE001 - tokenizers raises nothing else
-            found.append(None)
-    return found
+            ids_of_each.append(None)
+    return ids_of_each

@@ -28,12 +28,12 @@ class Encode(Protocol):
 def unreadable(texts: Sequence[str], artifact: EncoderArtifact) -> set[str]:
     """The texts without any token that the encoder knows: it gives nearly the same vector to all of them."""
     tokenize = FastTokenizer(artifact.tokenizer, artifact.spec.max_length, artifact.every_prompt)
-    found: set[str] = set()
+    blind: set[str] = set()
     for start in range(0, len(texts), TOKENIZED):
         chunk = texts[start : start + TOKENIZED]
         tokens = tokenize([artifact.spec.prompt + text for text in chunk], "right")
-        found.update(text for text, one in zip(chunk, tokens, strict=True) if one.unreadable)
-    return found
+        blind.update(text for text, one in zip(chunk, tokens, strict=True) if one.unreadable)
+    return blind
 
 
 class OfflineEncoder:

@@ -69,12 +69,12 @@ def parts(pooling: str) -> list[str]:
 
 def pool(pooling: str, hidden: Hidden, mask: Tensor, pooler: Tensor | None) -> Tensor:
     """(B, T, D) a layer, (B, T), the pooler's (B, D) -> (B, D × parts)."""
-    found = []
+    vectors_of_each = []
     for name in parts(pooling):
         vectors = pooler if name == POOLER else POOLINGS[name](hidden, mask)
         assert vectors is not None  # noqa: S101 - `load` refuses a pooler that is not there
-        found.append(vectors)
-    return found[0] if len(found) == 1 else torch.cat(found, dim=1)
+        vectors_of_each.append(vectors)
+    return vectors_of_each[0] if len(vectors_of_each) == 1 else torch.cat(vectors_of_each, dim=1)
 
 
 WEIGHTS = "model.safetensors"
@@ -146,10 +146,10 @@ def dense(module: Module, dim: int) -> tuple[Dense, int]:
 
 
 def size(module: Module, key: str) -> int:
-    found = module.stated.get(key)
-    if not isinstance(found, int):
+    width = module.stated.get(key)
+    if not isinstance(width, int):
         raise InvalidInput(f"{module.folder} does not say {key} in its config.json")
-    return found
+    return width
 
 
 def activation(name: str, module: Module) -> nn.Module:

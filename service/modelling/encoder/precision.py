@@ -291,11 +291,11 @@ def int8(model: onnx.ModelProto, feeds: Sequence[Feeds], bench: Bench, say: Call
 def weight_products(model: onnx.ModelProto) -> dict[str, list[onnx.NodeProto]]:
     """Products with a constant matrix, by the activation they share: queries, keys and values have one."""
     matrices = {tensor.name for tensor in model.graph.initializer if len(tensor.dims) == 2}
-    found: dict[str, list[onnx.NodeProto]] = {}
+    products: dict[str, list[onnx.NodeProto]] = {}
     for node in model.graph.node:
         if node.op_type == "MatMul" and node.input[1] in matrices:
-            found.setdefault(node.input[0], []).append(node)
-    return found
+            products.setdefault(node.input[0], []).append(node)
+    return products
 
 
 def separated(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -51,10 +51,10 @@ class WorkingFolder:
             place = self.folder / "identity.json"
             if not place.is_file():
                 write_json(place, identity)
-            elif found := differences(read_json(place), json.loads(json.dumps(identity))):
+            elif changes := differences(read_json(place), json.loads(json.dumps(identity))):
                 raise Conflict(
-                    f"{self.folder} holds a training that was begun otherwise ({'; '.join(found)}); delete it, or give "
-                    "another --output"
+                    f"{self.folder} holds a training that was begun otherwise ({'; '.join(changes)}); delete it, or "
+                    "give another --output"
                 )
             yield
 
@@ -108,8 +108,8 @@ class Scores:
 
 
 def scores_of(state: TrainerState) -> Scores:
-    found = {int(entry["step"]): entry[f"eval_{SCORE}"] for entry in state.log_history if f"eval_{SCORE}" in entry}
-    return Scores(found, state.global_step)
+    by_step = {int(entry["step"]): entry[f"eval_{SCORE}"] for entry in state.log_history if f"eval_{SCORE}" in entry}
+    return Scores(by_step, state.global_step)
 
 
 def out_of_patience(scores: Scores, patience: int | None) -> bool:

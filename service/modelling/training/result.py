@@ -93,8 +93,8 @@ def licence_of(start: Checkpoint) -> str | None:
     card = start.folder / "README.md"
     if not card.is_file():
         return None
-    found = LICENCE.search(card.read_text(encoding="utf-8", errors="replace").split("\n---", 1)[0])
-    return found[1].strip().strip("'\"") if found else None
+    match = LICENCE.search(card.read_text(encoding="utf-8", errors="replace").split("\n---", 1)[0])
+    return match[1].strip().strip("'\"") if match else None
 
 
 def readme(identity: Identity, outcome: Outcome, licence: str | None) -> str:

@@ -112,9 +112,9 @@ def finished(output: Path, identity: Identity) -> TrainingResult:
     facts = facts_of(output)
     if facts is None:
         raise Conflict(f"{output} exists and is no trained encoder; give another --output")
-    found = [one for one in differences(facts["identity"], identity.facts()) if not one.startswith("versions.")]
-    if found:  # other packages would give other bits; the result that is there is still the one that was asked for
-        raise Conflict(f"{output} was trained otherwise ({'; '.join(found)}); give another --output")
+    changes = [one for one in differences(facts["identity"], identity.facts()) if not one.startswith("versions.")]
+    if changes:  # other packages would give other bits; the result that is there is still the one that was asked for
+        raise Conflict(f"{output} was trained otherwise ({'; '.join(changes)}); give another --output")
     return TrainingResult(output, facts, was_there=True)
 
 

@@ -23,13 +23,13 @@ def gaussian(count: int, dim: int, seed: int = 0) -> Vectors:
 
 def cosines(x: Vectors) -> Doubles:
     unit = x.astype(np.float64) / np.linalg.norm(x, axis=1, keepdims=True)
-    found: Doubles = unit @ unit.T
-    return found
+    products: Doubles = unit @ unit.T
+    return products
 
 
 def test_the_surface_is_words_letters_marks_digits_and_capitals() -> None:
-    found = evidence.surface_features(["Ab, 12 c", ""])
-    np.testing.assert_allclose(found, [[np.log(3), np.log(8 / 3), 1 / 8, 2 / 8, 1 / 8], [0, 0, 0, 0, 0]])
+    features = evidence.surface_features(["Ab, 12 c", ""])
+    np.testing.assert_allclose(features, [[np.log(3), np.log(8 / 3), 1 / 8, 2 / 8, 1 / 8], [0, 0, 0, 0, 0]])
 
 
 @given(st.integers(0, 1000))
@@ -63,11 +63,11 @@ def test_the_bag_of_words_is_what_random_word_vectors_give_on_average() -> None:
     texts, dim = sentences(300), 64
     basis = evidence.surface_basis(evidence.surface_features(texts))
     tokens = [evidence.TOKEN.findall(text.lower()) for text in texts]
-    vocabulary = sorted({token for found in tokens for token in found})
+    vocabulary = sorted({token for words in tokens for token in words})
     shares, ratios = [], []
     for seed in range(30):
         table = dict(zip(vocabulary, np.random.default_rng(seed).standard_normal((len(vocabulary), dim)), strict=True))
-        x = np.array([np.mean([table[token] for token in found], axis=0) for found in tokens])
+        x = np.array([np.mean([table[token] for token in words], axis=0) for words in tokens])
         shares.append(evidence.surface_share(x, basis))
         ratios.append(evidence.participation_ratio(x))
     share, ratio = evidence.bag_of_words(texts, basis, dim)
@@ -113,8 +113,8 @@ def test_info_nce_is_the_cross_entropy_of_finding_the_original() -> None:
     unit = [v / np.linalg.norm(v, axis=1, keepdims=True) for v in (noisy, x)]
     exponents = np.exp(unit[0] @ unit[1].T / 0.05)
     expected = -np.log(np.diag(exponents) / exponents.sum(1))
-    found = evidence.info_nce(noisy, x)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
+    losses = evidence.info_nce(noisy, x)
+    np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-4)
     assert evidence.info_nce(x, x).mean() < expected.mean()
 
 
@@ -156,8 +156,8 @@ def test_a_weighted_score_is_that_of_the_pairs_drawn_out(count: int, seed: int, 
     similarities = rng.integers(0, 8, count) / 8
     values = rng.integers(0, 2 if binary else 6, count).astype(np.float64)
     weights = rng.multinomial(count, np.full(count, 1 / count), 6).astype(np.float64)
-    found = evidence.bootstrapped(similarities, values, weights, "auroc" if binary else "spearman")
-    for weight, value in zip(weights.astype(int), found, strict=True):
+    scores = evidence.bootstrapped(similarities, values, weights, "auroc" if binary else "spearman")
+    for weight, value in zip(weights.astype(int), scores, strict=True):
         s, v = np.repeat(similarities, weight), np.repeat(values, weight)
         if np.ptp(v) == 0 or (np.ptp(s) == 0 and not binary):
             assert np.isnan(value)
@@ -168,8 +168,8 @@ def test_a_weighted_score_is_that_of_the_pairs_drawn_out(count: int, seed: int, 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=20))
 def test_unweighted_midranks_are_ordinary_ranks(values: list[int]) -> None:
-    found = evidence.midranks(np.array(values, np.float64), np.ones((2, len(values))))
-    np.testing.assert_allclose(found, np.tile(rankdata(values), (2, 1)))
+    ranks = evidence.midranks(np.array(values, np.float64), np.ones((2, len(values))))
+    np.testing.assert_allclose(ranks, np.tile(rankdata(values), (2, 1)))
 
 
 @pytest.mark.parametrize(

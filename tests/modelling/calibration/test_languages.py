@@ -164,12 +164,12 @@ def bag_of_characters(texts: list[str], raw: float) -> Vectors:
     """Means of random token vectors, with directions added that count characters, marks and digits."""
     rng = np.random.default_rng(0)
     tokens = [TOKEN.findall(text) for text in texts]
-    table = {token: rng.standard_normal(64) for token in sorted({token for found in tokens for token in found})}
-    x = np.array([np.mean([table[token] for token in found], axis=0) for found in tokens])
+    table = {token: rng.standard_normal(64) for token in sorted({token for row in tokens for token in row})}
+    x = np.array([np.mean([table[token] for token in row], axis=0) for row in tokens])
     x = (x - x.mean(0)) / x.std()
     basis = surface_basis(surface_features(texts)) * np.sqrt(len(texts))
-    found: Vectors = (x + raw * basis @ rng.standard_normal((basis.shape[1], 64)) + min(raw, 1)).astype(np.float32)
-    return found
+    vectors: Vectors = (x + raw * basis @ rng.standard_normal((basis.shape[1], 64)) + min(raw, 1)).astype(np.float32)
+    return vectors
 
 
 def test_the_gate_leaves_chinese_alone_unless_its_vectors_show_length() -> None:
@@ -211,8 +211,8 @@ def language(count: int, crowding: float, seed: int) -> languages.Language:
 
 
 def test_a_threshold_holds_for_a_language_that_was_calibrated_alone() -> None:
-    found = {"en": language(1200, 0.0, 0), "ko": language(1200, 6.0, 1)}
-    english, korean, mixed = languages.measure(found, 2, lambda *_: None)
+    samples = {"en": language(1200, 0.0, 0), "ko": language(1200, 6.0, 1)}
+    english, korean, mixed = languages.measure(samples, 2, lambda *_: None)
     assert [np.mean(result.own) for result in (english, korean)] == pytest.approx([0.01, 0.01], rel=0.2)
     assert np.mean(english.raw) == pytest.approx(0.01, rel=0.2)
     assert np.mean(korean.raw) > 0.3
@@ -229,9 +229,9 @@ def test_the_promise_is_about_a_languages_own_calibration(own: list[float], kept
 def test_texts_of_languages_are_read_by_name_and_what_is_missing_is_said(tmp_path: Path) -> None:
     for name in ("ko", "en", "ar"):
         (tmp_path / f"{name}.txt").write_text("\n".join([*sentences(900), *sentences(5)]))
-    found = languages.read(tmp_path, None, 900)
-    assert list(found) == ["en", "ar", "ko"]
-    assert {len(texts) for texts in found.values()} == {900}
+    by_name = languages.read(tmp_path, None, 900)
+    assert list(by_name) == ["en", "ar", "ko"]
+    assert {len(texts) for texts in by_name.values()} == {900}
     assert {len(texts) for texts in languages.read(tmp_path, None, 850).values()} == {850}
     with pytest.raises(InvalidInput, match=r"no ja\.txt"):
         languages.read(tmp_path, ["en", "ja"], 900)

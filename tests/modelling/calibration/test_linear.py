@@ -44,9 +44,9 @@ def test_partial_whitening_takes_each_eigenvalue_to_its_power() -> None:
 
 
 def test_whitening_without_power_and_centre_is_the_identity() -> None:
-    found = linear.whitening(Spectrum.from_vectors(sample(200, 24)), power=0, centre=0)
-    np.testing.assert_allclose(found.matrix, np.eye(24), rtol=0, atol=1e-12)
-    np.testing.assert_array_equal(found.mean, np.zeros(24))
+    affine = linear.whitening(Spectrum.from_vectors(sample(200, 24)), power=0, centre=0)
+    np.testing.assert_allclose(affine.matrix, np.eye(24), rtol=0, atol=1e-12)
+    np.testing.assert_array_equal(affine.mean, np.zeros(24))
 
 
 @pytest.mark.parametrize("k", [1, 5, 24])
@@ -54,9 +54,9 @@ def test_whitening_k_has_the_cosines_of_the_projection_to_k_dimensions(k: int) -
     x = sample(300, 24)
     spectrum = Spectrum.from_vectors(x)
     projected = (x - spectrum.mean) @ (spectrum.vectors[:, :k] / np.sqrt(spectrum.values[:k]))
-    found = linear.whitening(spectrum, keep=k)(x)
-    assert np.linalg.matrix_rank(found) == k
-    np.testing.assert_allclose(cosines(found), cosines(projected), rtol=0, atol=1e-9)
+    latents = linear.whitening(spectrum, keep=k)(x)
+    assert np.linalg.matrix_rank(latents) == k
+    np.testing.assert_allclose(cosines(latents), cosines(projected), rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("k", [0, 1, 3])
@@ -116,9 +116,9 @@ def test_crowding_is_the_mean_cosine_of_all_ordered_pairs_each_vector_with_itsel
 
 
 def test_tempered_whitening_of_an_uncrowded_space_is_the_identity() -> None:
-    found = linear.tempered_whitening(Spectrum.from_vectors(sample(100, 8)), 0.0)
-    np.testing.assert_allclose(found.matrix, np.eye(8), rtol=0, atol=1e-12)
-    np.testing.assert_array_equal(found.mean, np.zeros(8))
+    affine = linear.tempered_whitening(Spectrum.from_vectors(sample(100, 8)), 0.0)
+    np.testing.assert_allclose(affine.matrix, np.eye(8), rtol=0, atol=1e-12)
+    np.testing.assert_array_equal(affine.mean, np.zeros(8))
 
 
 def test_tempered_whitening_grows_to_whitening_as_the_space_gets_crowded() -> None:
@@ -131,18 +131,18 @@ def test_tempered_whitening_grows_to_whitening_as_the_space_gets_crowded() -> No
 
 
 def test_soft_whitening_of_no_strength_is_the_identity() -> None:
-    found = linear.soft_whitening(Spectrum.from_vectors(sample(100, 24)), 0.0)
-    np.testing.assert_allclose(found.matrix, np.eye(24), rtol=0, atol=1e-12)
-    np.testing.assert_array_equal(found.mean, np.zeros(24))
+    affine = linear.soft_whitening(Spectrum.from_vectors(sample(100, 24)), 0.0)
+    np.testing.assert_allclose(affine.matrix, np.eye(24), rtol=0, atol=1e-12)
+    np.testing.assert_array_equal(affine.mean, np.zeros(24))
 
 
 def test_full_soft_whitening_whitens_a_covariance_half_way_to_the_identity() -> None:
     x = sample(500, 12)
     spectrum = Spectrum.from_vectors(x)
     covariance = (spectrum.vectors * spectrum.values) @ spectrum.vectors.T / spectrum.values.mean()
-    found = linear.soft_whitening(spectrum, 1.0)
-    np.testing.assert_allclose(np.linalg.inv(found.matrix @ found.matrix), (covariance + np.eye(12)) / 2, atol=1e-9)
-    np.testing.assert_allclose(found(x).mean(0), 0, atol=1e-10)
+    affine = linear.soft_whitening(spectrum, 1.0)
+    np.testing.assert_allclose(np.linalg.inv(affine.matrix @ affine.matrix), (covariance + np.eye(12)) / 2, atol=1e-9)
+    np.testing.assert_allclose(affine(x).mean(0), 0, atol=1e-10)
 
 
 @given(st.floats(0, 1), st.floats(0, 1), st.integers(0, 50))

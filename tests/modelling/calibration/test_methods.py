@@ -170,8 +170,8 @@ def test_flows_are_told_from_other_methods_with_an_argument_too() -> None:
 def test_a_known_spectrum_gives_the_same_map() -> None:
     spectrum = linear.Spectrum.from_vectors(TRAIN.astype(np.float64))
     for method in ("whitening", "soft:0.4", "tempered", "nulling"):
-        found = fit(method, TRAIN, HELD_OUT, 0, spectrum=spectrum)
-        np.testing.assert_array_equal(found(HELD_OUT), fit(method, TRAIN, HELD_OUT, 0)(HELD_OUT))
+        fitted = fit(method, TRAIN, HELD_OUT, 0, spectrum=spectrum)
+        np.testing.assert_array_equal(fitted(HELD_OUT), fit(method, TRAIN, HELD_OUT, 0)(HELD_OUT))
 
 
 @pytest.mark.parametrize("method", ["identity", "nulling", "whitening-k:8"])

@@ -63,14 +63,14 @@ def test_a_sentences_usual_score_does_not_count_the_sentence_itself(number: int)
     cohort = normalized(clusters.sums)
     own = x + 0.1 * latents(200, 1)  # as if by the maps of folds
     groups = [(own[part], part) for part in folds(200, number, np.random.default_rng(0))]
-    found = usual_scores(groups, unit, clusters, cohort, 5)
+    scores = usual_scores(groups, unit, clusters, cohort, 5)
     for row in range(0, 200, 7):
         rest = np.flatnonzero((clusters.labels == clusters.labels[row]) & (np.arange(200) != row))
         without = cohort.copy()
         without[clusters.labels[row]] = normalized(unit[rest].sum(0, keepdims=True))[0]
         expected = usual((normalized(own[[row]]) @ without.T), 5)
-        assert found.mean[row] == pytest.approx(expected.mean[0], abs=1e-5)
-        assert found.spread[row] == pytest.approx(expected.spread[0], abs=1e-5)
+        assert scores.mean[row] == pytest.approx(expected.mean[0], abs=1e-5)
+        assert scores.spread[row] == pytest.approx(expected.spread[0], abs=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -49,9 +49,9 @@ def test_short_and_long_texts_are_flagged_alike() -> None:
         flags = fitted(6000, 32, seed=seed).judge(x, tokens).p_values < FALSE_ALARMS
         fifths = np.array_split(np.argsort(tokens, kind="stable"), 5)
         rates.append([flags[fifth].mean() for fifth in fifths])
-    found = np.mean(rates, axis=0)
-    assert found.min() >= 0.006
-    assert found.max() <= 0.0145
+    means = np.mean(rates, axis=0)
+    assert means.min() >= 0.006
+    assert means.max() <= 0.0145
 
 
 def test_distances_of_unseen_texts_have_mean_0_and_deviation_1() -> None:

@@ -73,8 +73,8 @@ def test_a_tie_too_rare_for_the_quantiles_is_counted_from_ten_pairs_on(equal: in
     assert scale.smallest_rate == pytest.approx(pairs / scale.pairs, rel=1e-3)
     at = [*np.linspace(scale.threshold(1e-3), 0.999, 20)]
     counted = [false_match_rate(x, similarity) for similarity in at]
-    found = scale.false_match_rate(np.array(at))
-    assert (np.abs(np.log(found / np.maximum(counted, 1e-12)))[np.array(counted) * scale.pairs > 100] < 0.25).all()
+    rates = scale.false_match_rate(np.array(at))
+    assert (np.abs(np.log(rates / np.maximum(counted, 1e-12)))[np.array(counted) * scale.pairs > 100] < 0.25).all()
 
 
 def test_texts_of_one_vector_leave_a_scale_that_refuses_everything_but_them() -> None:
@@ -163,10 +163,10 @@ def test_normalized_scores_of_fitted_maps_tie_where_equal_texts_are_served(
 def test_groups_of_equal_vectors_are_found_whatever_lies_between_them() -> None:
     x = texts_with(0.1, 0.03, 2 / COUNT)
     order = np.random.default_rng(1).permutation(COUNT)
-    found = repeated(x[order])
-    assert [len(rows) for rows in found] == [74, 22, 2]
-    assert sorted(order[found[0]].tolist()) == list(range(74))
-    assert all((np.diff(rows) > 0).all() for rows in found)
+    groups = repeated(x[order])
+    assert [len(rows) for rows in groups] == [74, 22, 2]
+    assert sorted(order[groups[0]].tolist()) == list(range(74))
+    assert all((np.diff(rows) > 0).all() for rows in groups)
     assert repeated(texts_with()) == []
 
 

@@ -88,8 +88,8 @@ def linear(*attributes: tuple[str, float], shared: bool = False, bias: bool = Tr
 )
 def test_linear_layers_are_made_products_of_matrices_of_their_own(model: onnx.ModelProto, products: int) -> None:
     apart = separated(model)
-    found = [node for group in precision.weight_products(apart).values() for node in group]
-    assert len(found) == len({node.input[1] for node in found}) == products
+    nodes = [node for group in precision.weight_products(apart).values() for node in group]
+    assert len(nodes) == len({node.input[1] for node in nodes}) == products
     x = np.random.default_rng(1).normal(size=(3, 4)).astype(np.float32)
     (expected,), (same,) = (ReferenceEvaluator(one).run(None, {"x": x}) for one in (model, apart))
     np.testing.assert_allclose(same, expected, rtol=0, atol=1e-6)
@@ -164,6 +164,6 @@ def test_the_reduced_encoder_lies_beside_the_other_under_its_own_digest(store: P
 
 
 def test_text_to_take_ranges_from_comes_with_python() -> None:
-    found = texts_of(None)
-    assert len(found) == len(set(found)) == precision.SENTENCES
-    assert all(len(sentence) > 20 for sentence in found)
+    texts = texts_of(None)
+    assert len(texts) == len(set(texts)) == precision.SENTENCES
+    assert all(len(sentence) > 20 for sentence in texts)

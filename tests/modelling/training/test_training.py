@@ -130,8 +130,8 @@ def test_the_weights_kept_are_those_the_development_pairs_chose(
     model = SentenceTransformer(str(done.folder), device="cpu", local_files_only=True)
     from scipy.stats import spearmanr
 
-    found = model.similarity_pairwise(model.encode(pairs.left), model.encode(pairs.right)).numpy()
-    assert spearmanr(found, pairs.gold).statistic == pytest.approx(scores[best], abs=1e-6)
+    similarities = model.similarity_pairwise(model.encode(pairs.left), model.encode(pairs.right)).numpy()
+    assert spearmanr(similarities, pairs.gold).statistic == pytest.approx(scores[best], abs=1e-6)
     assert f"{100 * scores[best]:.2f} kept" in (done.folder / "README.md").read_text()
 
 
