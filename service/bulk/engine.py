@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from service.adapters.domains.calibrations import StoredCalibrations
 from service.adapters.domains.store import DomainStore
-from service.adapters.encoder.onnx_engine import CUDA, OnnxCalibrator, OnnxEncoder
+from service.adapters.encoder.offline import OfflineEncoder
+from service.adapters.encoder.onnx_engine import CUDA, OnnxCalibrator
 from service.adapters.encoder.store import EncoderStore
-from service.adapters.encoder.tokenizer import FastTokenizer
 from service.bulk.inputs import Part, Records, faults
 from service.bulk.places import Place, reaching
 from service.bulk.plan import ERROR, ROW, Plan
@@ -24,7 +24,7 @@ from service.bulk.readers import reader_of
 from service.bulk.writing import UNREADABLE, VECTOR, encoded, vector_column
 from service.core.arrays import Vectors
 from service.core.encoding.embedding import Embedded, Timings
-from service.core.encoding.texts import Pooled, Tokens, VectorCodec
+from service.core.encoding.texts import Pooled, VectorCodec
 from service.core.errors import Conflict, InvalidInput, TokenizerFailure
 from service.core.scoring.calibration import Calibration, DomainRef
 from service.core.scoring.registry import Registry
@@ -55,13 +55,13 @@ class Engine:
         """Raises Unavailable, CorruptArtifact or NotFound where the store has not what the plan names."""
         self.plan = plan
         artifact = EncoderStore(store).find(f"{plan.encoder}@{plan.digest}")
-        providers = PROVIDERS[plan.device]
-        self.vectors = PartEncoder(
-            FastTokenizer(artifact.tokenizer, artifact.spec.max_length, artifact.every_prompt),
-            OnnxEncoder(artifact.encoder, providers, threads, artifact.spec.pad_token_id),
-            VectorCodec(plan.options.precision, artifact.spec.dim),
-            artifact.spec.prompt,
-            plan.batch_tokens,
+        self.encode = OfflineEncoder(
+            artifact,
+            threads,
+            providers=PROVIDERS[plan.device],
+            batch_tokens=plan.batch_tokens,
+            codec=VectorCodec(plan.options.precision, artifact.spec.dim),
+            window=None,  # a part decides its bytes alone
         )
         self.calibration = calibration_of(store, artifact.calibrator, plan)
         self.place = Place(plan.input[0].path)
@@ -84,7 +84,11 @@ class Engine:
         for row in good.tolist():
             for name in options.columns:
                 distinct.setdefault(records.cells[name][row], len(distinct))
-        pooled, texts = self.vectors(list(distinct))
+        try:
+            encodings = self.encode(list(distinct))
+        except TokenizerFailure as error:
+            raise TokenizerFailure(f"{error} (one of {len(distinct)} rows)") from error
+        pooled, texts = encodings.vectors, encodings.texts()
         sides = [np.array([distinct[records.cells[n][row]] for row in good.tolist()], np.intp) for n in options.columns]
         make = self._embedded if plan.task == "embed" else self._scored
         columns = make(pooled, texts, sides, good, part.rows)
@@ -162,46 +166,3 @@ def calibration_of(store: Path, calibrator: Path, plan: Plan) -> Calibration:
     source = StoredCalibrations(DomainStore(store), OnnxCalibrator(calibrator, PROVIDERS[plan.device]), plan.digest)
     registry = Registry(source, plan.digest)
     return asyncio.run(registry.resolve(DomainRef(plan.domain, plan.version)))
-
-
-class PartEncoder:
-    """Tokenizer and encoder of one engine. Safe from several threads."""
-
-    def __init__(
-        self, tokenize: FastTokenizer, encode: OnnxEncoder, codec: VectorCodec, prompt: str, batch_tokens: int
-    ) -> None:
-        self.tokenize, self.encode, self.codec = tokenize, encode, codec
-        self.prompt, self.batch_tokens = prompt, batch_tokens
-
-    def __call__(self, texts: Sequence[str]) -> tuple[Vectors, list[Pooled]]:
-        """N texts -> (N, D), and each with its tokens. Raises TokenizerFailure or BackendFailure."""
-        tokens = self._tokens([self.prompt + text for text in texts])
-        lengths = [len(one.ids) for one in tokens]
-        vectors: Vectors = np.empty((len(texts), self.encode.dim), np.float32)
-        for rows in batches(lengths, self.batch_tokens):
-            vectors[rows] = self.encode([tokens[row].ids for row in rows])
-        vectors = self.codec.round(vectors)
-        every = zip(vectors, tokens, strict=True)
-        return vectors, [Pooled(vector, len(one.ids), one.truncated, one.unreadable) for vector, one in every]
-
-    def _tokens(self, texts: list[str]) -> list[Tokens]:
-        try:
-            tokens = self.tokenize(texts, "right")
-        except TokenizerFailure as error:
-            raise TokenizerFailure(f"{error} (one of {len(texts)} rows)") from error
-        # A text of nothing but control characters has no tokens where no special ones are added.
-        return [one if one.ids else one._replace(ids=[self.encode.pad_token_id]) for one in tokens]
-
-
-def batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
-    """Rows of like length together, at most so many padded tokens a batch; the shortest first, so that the last text
-    decides. A single longer text is a batch of its own."""
-    order = sorted(range(len(lengths)), key=lengths.__getitem__)  # stable: of equals the earlier row first
-    batch: list[int] = []
-    for row in order:
-        if batch and (len(batch) + 1) * lengths[row] > max_tokens:
-            yield batch
-            batch = []
-        batch.append(row)
-    if batch:
-        yield batch

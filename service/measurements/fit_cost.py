@@ -8,11 +8,11 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from service.adapters.domains.store import DomainStore
+from service.adapters.encoder.offline import OfflineEncoder
 from service.adapters.encoder.store import EncoderArtifact
 from service.core.jobs.job import JobRequest
 from service.measurements.sources import HOME, Progress, sample
 from service.modelling.calibration.job import CalibrationInput, calibrate_job
-from service.modelling.encoder.offline import OfflineEncoder
 
 MOST = 0.25  # of the time that embedding the sentences alone takes
 

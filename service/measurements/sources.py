@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
+from service.adapters.encoder.offline import OfflineEncoder
 from service.adapters.encoder.store import EncoderArtifact
 from service.adapters.labelled_pairs import Pairs, read_pairs
 from service.adapters.text_lines import read_lines
 from service.core.arrays import Rows, Vectors
 from service.core.errors import InvalidInput
-from service.modelling.encoder.offline import OfflineEncoder
 
 HOME = "wikipedia-en"
 
@@ -86,13 +86,14 @@ class Encoder:
     ) -> tuple[Vectors, Rows]:
         """Vectors (N, D) and tokens (N,)."""
         if self.cache is None:
-            return self._encode.counted(texts, progress)
+            encodings = self._encode(texts, progress)
+            return encodings.vectors, encodings.tokens
         content = "\0".join([self.artifact.digest, *texts]).encode()
         place = self.cache / f"{hashlib.sha256(content).hexdigest()}.npz"
         if place.is_file():
             with np.load(place, allow_pickle=False) as stored:
                 return stored["vectors"], stored["tokens"]
-        vectors, tokens = self._encode.counted(texts, progress)
+        encodings = self._encode(texts, progress)
         self.cache.mkdir(parents=True, exist_ok=True)
-        np.savez(place, vectors=vectors, tokens=tokens)
-        return vectors, tokens
+        np.savez(place, vectors=encodings.vectors, tokens=encodings.tokens)
+        return encodings.vectors, encodings.tokens

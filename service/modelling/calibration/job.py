@@ -11,6 +11,7 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from service.adapters.domains.store import DomainStore, StoredVersion
+from service.adapters.encoder.offline import OfflineEncoder, TextEncoder, find_unreadable
 from service.adapters.encoder.onnx_engine import OnnxCalibrator
 from service.adapters.encoder.store import EncoderArtifact
 from service.core.arrays import Doubles, Rows, Vectors
@@ -34,7 +35,6 @@ from service.modelling.calibration.methods import (
 )
 from service.modelling.calibration.publication import Result
 from service.modelling.calibrator import group_sizes
-from service.modelling.encoder.offline import Encode, OfflineEncoder, unreadable
 
 Report = Callable[[str, float], None]  # stage, progress 0–1
 
@@ -90,7 +90,7 @@ def calibrate_job(
     report: Report,
     *,
     threads: int,
-    encode: Encode | None = None,
+    encode: TextEncoder | None = None,
 ) -> Result:
     """Embeds the distinct texts, or a sample of them, fits the method asked for and measures it. Nothing is written.
 
@@ -110,7 +110,7 @@ def calibrate_job(
     drawn = draw(inputs.texts, request.seed)
     lines = dict(zip(drawn.texts, drawn.lines, strict=True))
     distinct = drawn.texts
-    blind = unreadable(distinct, encoder)
+    blind = find_unreadable(distinct, encoder)
     distinct = [text for text in distinct if text not in blind] if blind else distinct
     check_sentences(request.method, encoder.spec.dim, len(distinct), unreadable=len(blind))
     labels, unreadable_labels = readable_labels(inputs.labels, encoder)
@@ -187,7 +187,7 @@ def calibrate_job(
 def embed(
     texts: list[str],
     labels: Sequence[LabelledPair],
-    encode: Encode,
+    encode: TextEncoder,
     rng: np.random.Generator,
     report: Report,
     *,
@@ -200,13 +200,13 @@ def embed(
     pairs = list(dict.fromkeys(text for a, b, _ in labels for text in (a, b)))
     report("embedding", 0.0)
     everything = [*texts, *altered, *shuffled, *pairs]
-    vectors, tokens = encode.counted(everything, lambda done: report("embedding", EMBED_SHARE * done))
+    encodings = encode(everything, lambda done: report("embedding", EMBED_SHARE * done))
     ends = np.cumsum([len(texts), len(altered), len(shuffled)])
-    own, copies, salad, labelled = np.split(vectors, ends)
+    own, copies, salad, labelled = np.split(encodings.vectors, ends)
     return TextVectors(
         texts,
         own,
-        tokens[: len(texts)],
+        encodings.tokens[: len(texts)],
         (rows, copies) if len(altered) else None,
         salad if len(shuffled) else None,
         labelled_vectors(labels, pairs, labelled) if labels else None,
@@ -224,7 +224,7 @@ def readable_labels(
         InvalidInput: labels were given and nothing can be learnt from what is left.
     """
     distinct = distinct_labels(labels)
-    blind = unreadable(list({text for a, b, _ in distinct for text in (a, b)}), encoder)
+    blind = find_unreadable(list({text for a, b, _ in distinct for text in (a, b)}), encoder)
     kept = [pair for pair in distinct if pair[0] not in blind and pair[1] not in blind] if blind else distinct
     left_out = len(distinct) - len(kept)
     if distinct:
@@ -297,7 +297,7 @@ def label_job(
     encoder: EncoderArtifact,
     domains: DomainStore,
     report: Report,
-    encode: Encode,
+    encode: TextEncoder,
 ) -> Result:
     """An existing version with probabilities learnt from labels; its map and its scale stay."""
     assert request.base is not None  # noqa: S101 - the caller has looked
@@ -308,7 +308,7 @@ def label_job(
     clock = Clock()
     texts = list(dict.fromkeys(text for a, b, _ in distinct for text in (a, b)))
     report("embedding", 0.0)
-    vectors = encode(texts, lambda done: report("embedding", EMBED_SHARE * done))
+    vectors = encode(texts, lambda done: report("embedding", EMBED_SHARE * done)).vectors
     clock.lap("embedding")
     report("measuring", EMBED_SHARE)
     pairs = labelled_vectors(distinct, texts, vectors)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from service.adapters.domains.store import DomainStore
+from service.adapters.encoder.offline import Encodings
 from service.adapters.encoder.onnx_engine import OnnxCalibrator
 from service.adapters.encoder.store import EncoderArtifact
 from service.core.arrays import Vectors
@@ -58,13 +59,11 @@ ONE, OTHER = crowded(2, 32, seed=9)
 class OneVector:
     """An encoder that gives every text but the seventh the same vector."""
 
-    def __call__(self, texts: Sequence[str], progress: Callable[[float], None] = lambda _: None) -> Vectors:
-        return np.repeat(ONE[None], len(texts), axis=0)
-
-    def counted(self, texts: Sequence[str], progress: Callable[[float], None]) -> tuple[Vectors, np.ndarray]:
-        vectors = self(texts)
-        vectors[6] = OTHER
-        return vectors, np.full(len(texts), 8)
+    def __call__(self, texts: Sequence[str], progress: Callable[[float], None] = lambda _: None) -> Encodings:
+        encodings = Encodings.build(len(texts), len(ONE))
+        encodings.vectors[:], encodings.tokens[:] = ONE, 8
+        encodings.vectors[6] = OTHER
+        return encodings
 
 
 @pytest.mark.parametrize("method", [*(m for m in METHODS if m not in ("auto", "identity")), *ARGUMENTS])
