@@ -1,6 +1,5 @@
 """One engine: a part of the input in, the bytes of its output file out. Knows nothing of Ray."""
 
-import asyncio
 import hashlib
 import time
 from collections import Counter
@@ -12,10 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from service.adapters.domains.calibrations import StoredCalibrations
-from service.adapters.domains.store import DomainStore
+from service.adapters.domains.calibrations import load_calibration
 from service.adapters.encoder.offline import OfflineEncoder
-from service.adapters.encoder.onnx_engine import CUDA, OnnxCalibrator
+from service.adapters.encoder.onnx_engine import CUDA
 from service.adapters.encoder.store import EncoderStore
 from service.bulk.inputs import Part, Records, faults
 from service.bulk.places import Place, reaching
@@ -26,8 +24,7 @@ from service.core.arrays import Vectors
 from service.core.encoding.embedding import Embedded, Timings
 from service.core.encoding.texts import Pooled, VectorCodec
 from service.core.errors import Conflict, InvalidInput, TokenizerFailure
-from service.core.scoring.calibration import Calibration, DomainRef
-from service.core.scoring.registry import Registry
+from service.core.scoring.calibration import DomainRef
 from service.core.scoring.similarity import flags_of, normalized, score
 
 PROVIDERS = {"cpu": ["CPUExecutionProvider"], "gpu": [CUDA, "CPUExecutionProvider"]}
@@ -63,7 +60,9 @@ class Engine:
             codec=VectorCodec(plan.options.precision, artifact.spec.dim),
             window=None,  # a part decides its bytes alone
         )
-        self.calibration = calibration_of(store, artifact.calibrator, plan)
+        self.calibration = load_calibration(
+            store, artifact, DomainRef(plan.domain, plan.version), PROVIDERS[plan.device]
+        )
         self.place = Place(plan.input[0].path)
         self.reader = reader_of(plan.options.form, plan.options.delimiter)
 
@@ -159,10 +158,3 @@ def spread(values: Any, rows: Any, count: int, kind: pa.DataType) -> pa.Array:
     for row, value in zip(rows.tolist(), values, strict=True):
         every[row] = value
     return pa.array(every, kind)
-
-
-def calibration_of(store: Path, calibrator: Path, plan: Plan) -> Calibration:
-    """The version that the plan pinned."""
-    source = StoredCalibrations(DomainStore(store), OnnxCalibrator(calibrator, PROVIDERS[plan.device]), plan.digest)
-    registry = Registry(source, plan.digest)
-    return asyncio.run(registry.resolve(DomainRef(plan.domain, plan.version)))

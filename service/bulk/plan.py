@@ -1,6 +1,5 @@
 """What a bulk job does, down to the bytes it writes: a job that was interrupted goes on only with the same plan."""
 
-import asyncio
 import importlib.metadata
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -9,18 +8,16 @@ from typing import Any, Literal, Self
 
 import orjson
 
-from service.adapters.domains.calibrations import StoredCalibrations
-from service.adapters.domains.store import DomainStore
+from service.adapters.domains.calibrations import load_calibration
 from service.adapters.encoder.offline import default_batch_tokens
-from service.adapters.encoder.onnx_engine import CUDA, OnnxCalibrator
-from service.adapters.encoder.store import EncoderArtifact, EncoderStore
+from service.adapters.encoder.onnx_engine import CUDA
+from service.adapters.encoder.store import EncoderStore
 from service.bulk.inputs import Part, Source, check_columns, cut, form_of, sources_of
 from service.bulk.places import Place
 from service.bulk.readers import reader_of
 from service.bulk.writing import UNREADABLE, VECTOR
 from service.core.errors import Conflict, CorruptArtifact, InvalidInput
 from service.core.scoring.calibration import Calibration, DomainRef
-from service.core.scoring.registry import Registry
 
 PLAN, DONE, SUCCESS = "_plan.json", "_done", "_SUCCESS"
 FORMAT = 1  # of what is written; raise it when the same plan gives other bytes
@@ -187,13 +184,6 @@ def device_of(asked: str) -> Literal["cpu", "gpu"]:
     return "gpu"
 
 
-def resolved(store: Path, artifact: EncoderArtifact, domain: DomainRef) -> Calibration:
-    """The version a reference means now. Raises NotFound, EncoderMismatch or CorruptArtifact."""
-    calibrator = OnnxCalibrator(artifact.calibrator, ["CPUExecutionProvider"])
-    source = StoredCalibrations(DomainStore(store), calibrator, artifact.digest)
-    return asyncio.run(Registry(source, artifact.digest).resolve(domain))
-
-
 def plan_for(request: BulkRequest, store: Path, encoder: str, output: Place) -> tuple[Plan, Calibration]:
     """The plan in OUTPUT, where it is the same; else a new one, written there.
 
@@ -211,7 +201,7 @@ def plan_for(request: BulkRequest, store: Path, encoder: str, output: Place) -> 
     domain = request.domain
     if earlier is not None and earlier.domain == domain.name and domain.version == "champion":
         domain = DomainRef(domain.name, earlier.version)
-    calibration = resolved(store, artifact, domain)
+    calibration = load_calibration(store, artifact, domain, ["CPUExecutionProvider"])
     device = device_of(request.device)
     wanted: dict[str, Any] = {
         "task": request.task,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from service.adapters.domains.calibrations import load_calibration
 from service.adapters.encoder.device import usable_cores
 from service.adapters.encoder.store import EncoderStore
 from service.adapters.storage.object_storage import remote
@@ -223,14 +224,16 @@ def pairs(
     need_bulk()
     from service.bulk.pairs import VECTORS, PairSearch, find, threshold_of  # noqa: PLC0415
     from service.bulk.places import Place  # noqa: PLC0415
-    from service.bulk.plan import BulkRequest, plan_for, resolved  # noqa: PLC0415
+    from service.bulk.plan import BulkRequest, plan_for  # noqa: PLC0415
     from service.bulk.run import run  # noqa: PLC0415
 
     place = Place(output)
     between = Place(vectors) if vectors else place.below(VECTORS)
     search = PairSearch(fmr, write, exact_up_to, recall, most=most_pairs)
     artifact = EncoderStore(settings.model_store).find(settings.encoder)
-    advice = threshold_of(resolved(settings.model_store, artifact, DomainRef.parse(domain)), fmr)
+    advice = threshold_of(
+        load_calibration(settings.model_store, artifact, DomainRef.parse(domain), ["CPUExecutionProvider"]), fmr
+    )
     request = BulkRequest(
         task="embed", input=source, columns=[column], keep=keep or (), form=form, delimiter=delimiter,
         write="parquet", space="raw", normalize=False, domain=DomainRef.parse(domain), device=device,

@@ -11,10 +11,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from service.adapters.domains.calibrations import load_calibration
 from service.adapters.encoder.store import EncoderStore
 from service.bulk.pairs import PairSearch, find, threshold_of
 from service.bulk.places import Place
-from service.bulk.plan import plan_for, resolved
+from service.bulk.plan import plan_for
 from service.bulk.run import run
 from service.bulk.search import CellIndex, ExactIndex
 from service.commands.in_process import InProcess
@@ -125,7 +126,9 @@ def test_a_search_that_was_interrupted_and_whose_files_were_hurt_goes_on(tmp_pat
 
 
 def test_what_a_rate_cannot_mean_is_refused(bulk_store: Path, vectors: Any, tmp_path: Path) -> None:
-    calibration = resolved(bulk_store, EncoderStore(bulk_store).find("tiny"), DomainRef("tickets"))
+    calibration = load_calibration(
+        bulk_store, EncoderStore(bulk_store).find("tiny"), DomainRef("tickets"), ["CPUExecutionProvider"]
+    )
     assert not threshold_of(calibration, 0.01).extrapolated
     assert threshold_of(calibration, 1e-5).extrapolated
     with pytest.raises(InvalidInput, match="at least 1e-07"):
