@@ -32,7 +32,7 @@ PROVIDERS = {"cpu": ["CPUExecutionProvider"], "gpu": [CUDA, "CPUExecutionProvide
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a part."""
+    """The result of one part."""
 
     number: int
     rows: int

@@ -1,4 +1,4 @@
-"""What a bulk command reads: its files, their form, and the parts they are cut into."""
+"""The input of a bulk command: its files, their form, and the parts they are cut into."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -96,7 +96,7 @@ def ending(name: str) -> str:
 
 
 def stamp(info: dict[str, Any]) -> str:
-    """What the storage says of a file's state."""
+    """A mark of the file's state from the storage."""
     return str(info.get("ETag") or info.get("etag") or info.get("mtime") or info.get("LastModified") or "")
 
 

@@ -41,7 +41,7 @@ class PairSearch:
     exact_up_to: int = EXACT_UP_TO
     recall: float = RECALL
     seed: int = 0
-    most: int = 50_000_000  # pairs: beyond them somebody has forgotten a crowd of copies
+    most: int = 50_000_000  # pairs: more mean that a crowd of copies was forgotten
     block: int = BLOCK
 
 

@@ -1,4 +1,4 @@
-"""What a bulk job does, down to the bytes it writes: a job that was interrupted goes on only with the same plan."""
+"""The plan of a bulk job, down to the bytes it writes: a job that was interrupted goes on only with the same plan."""
 
 import importlib.metadata
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ Task = Literal["embed", "score"]
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says of the result."""
+    """Options of the command line that shape the result."""
 
     columns: tuple[str, ...]  # with text: one to embed, two to score
     keep: tuple[str, ...]  # carried over
@@ -91,7 +91,7 @@ class Plan:
             raise CorruptArtifact(f"{PLAN} is not readable: {error}") from error
 
     def provenance(self) -> dict[str, str]:
-        """What stands in every Parquet file."""
+        """Facts that stand in every Parquet file."""
         return {
             "isosim.task": self.task,
             "isosim.domain": self.domain,
@@ -135,7 +135,7 @@ def stored_plan(output: Place) -> Plan | None:
 
 
 def check_same(stored: Mapping[str, Any], wanted: Mapping[str, Any], where: str) -> None:
-    """Raises Conflict, naming what differs: files of two plans in one folder would be nobody's result."""
+    """Raises Conflict, naming what differs: files of two plans in one folder are no result."""
     facts, now = (orjson.loads(orjson.dumps(dict(plan))) for plan in ({n: stored.get(n) for n in wanted}, wanted))
     told = []
     for name in sorted(wanted):

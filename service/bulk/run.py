@@ -42,7 +42,7 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a job has done; `computed` of it now, the rest before."""
+    """Counts of a finished job; `computed` rows were made now, the rest before."""
 
     rows: int
     parts: int
@@ -159,7 +159,7 @@ def from_success(facts: dict[str, Any]) -> Summary:
 class PartWorker:
     """Numbers of parts in, outcomes out. A failure is an outcome too: Ray would try a part again that fails each time.
 
-    The part's file comes first and the mark in `_done` after it: whoever is killed between the two leaves a part that
+    The part's file comes first and the mark in `_done` after it: a worker killed between the two leaves a part that
     is made again, with the same bytes.
     """
 

@@ -319,7 +319,7 @@ def say_failed(failed: dict[str, int]) -> None:
 
 
 def line_of(facts: dict[str, Any], name: str) -> str:
-    """What a person is told at the end."""
+    """The summary for people, in one line."""
     there = f"{facts['output']}: {facts['rows']:,} rows in {facts['parts']:,} files, {facts['bytes'] / 1e6:,.1f} MB"
     there = f"{there}, {name}"
     if not facts["computed"]:

@@ -1,4 +1,4 @@
-"""What a calibration costs beyond embedding its sentences."""
+"""The time of a calibration beyond embedding its sentences."""
 
 import time
 from dataclasses import dataclass

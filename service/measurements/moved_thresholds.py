@@ -41,7 +41,7 @@ class MovedThreshold:
 
 @dataclass(frozen=True)
 class Version:
-    """What a calibration of one encoder makes of a split."""
+    """A calibration of one encoder on one split."""
 
     method: str
     scale: ReferenceDistribution

@@ -1,4 +1,4 @@
-"""What the papers measure beside the STS sets: question pairs, lexical similarity, the singular spectrum.
+"""The papers' measures beside the STS sets: question pairs, lexical similarity, the singular spectrum.
 
 Li et al., 2020, report the AUC on pairs of questions, and how far scores follow the words: their Spearman correlation
 with the edit distance, against that of the gold. The edit distance counts words, and the set is STS-B's development

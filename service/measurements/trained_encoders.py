@@ -187,7 +187,7 @@ def simcse_name(seed: int, seeds: Sequence[int]) -> str:
 
 
 def promises(rows: Sequence[Row]) -> list[Promise]:
-    """What the training has to show, measured on the sets, which nothing was chosen by."""
+    """The bars that the training has to reach, measured on the sets, which nothing was chosen by."""
     mean = {(row.encoder, row.method): row.mean for row in rows}
     raw, raw_auto = mean[RAW, "identity"], mean[RAW, "auto"]
     lifts = [
@@ -212,7 +212,7 @@ def grid(rows: Sequence[Row]) -> Grid:
 
 
 def choices(rows: Sequence[Row]) -> Grid:
-    """What the gate chose on each set."""
+    """The gate's choice on each set."""
     picked = [row for row in rows if row.chosen is not None]
     cells = [(row.encoder, *(row.chosen or {}).values()) for row in picked]
     return Grid("What `auto` chose", ("encoder", *picked[0].all), cells)

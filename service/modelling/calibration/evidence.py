@@ -1,4 +1,4 @@
-"""What can be seen in a domain's sentences and vectors, before and after a map, without labels or with them.
+"""Measures of a domain's sentences and vectors, before and after a map, without labels or with them.
 
 Each measure is a function of texts or vectors alone; what follows from them is decided in `gate.py`.
 """

@@ -148,7 +148,7 @@ def described(surface: Surface, wanted: float, sentences: int) -> dict[str, floa
 
 
 def because(surface: Surface, wanted: float, sentences: int) -> str:
-    """What the rule saw and what follows, for a report."""
+    """The rule's measurements and its conclusion in words, for a report."""
     if sentences < FEWEST_SENTENCES:
         return (
             f"{sentences} distinct sentences are too few to judge the space, {FEWEST_SENTENCES} are needed; "
@@ -186,7 +186,7 @@ def usable_labels(labels: Labels | None, rng: np.random.Generator) -> tuple[Labe
 
 
 def by_labels(test: LabelTest, ruled: str) -> tuple[str, str]:
-    """What the labelled pairs make of the rule's choice: a method, and what happened in a sentence."""
+    """The method after labelled pairs were heard on the rule's choice, and the reason in a sentence."""
     others = [m for m in test.scores if m not in {"identity", ruled}]
     level = SIGNIFICANCE / max(len(others), 1)
     sure = [m for m in others if max(test.p_not_better(m, "identity"), test.p_not_better(m, ruled)) <= level]

@@ -268,7 +268,7 @@ def model_of(
     latents: Sequence[tuple[Vectors, Rows]],
     rng: np.random.Generator,
 ) -> DomainModel:
-    """What gives the similarities of this text their meaning, from latents of maps that had not seen their text."""
+    """The scales that give this text's similarities a meaning, from latents of maps that had not seen their text."""
     every = np.arange(len(text_vectors.vectors))
     raw = reference.build(reference.sample_pairs([(text_vectors.vectors, every)], rng), rng)
     own = raw if fitted.weights is None else reference.build(reference.sample_pairs(latents, rng), rng)
@@ -403,7 +403,7 @@ def cross_fitted(
 
 
 def check_graph(fitted: FittedMap, encoder: EncoderArtifact, sample: Vectors) -> None:
-    """The exported calibrator gives what torch gives, before anybody is served by it."""
+    """Raises ArithmeticError where the exported calibrator differs from torch."""
     if fitted.weights is None:
         return
     graph = OnnxCalibrator(encoder.calibrator, ["CPUExecutionProvider"]).bind(fitted.weights)

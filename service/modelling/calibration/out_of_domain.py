@@ -163,7 +163,7 @@ def fit(
 
 
 def cross_fitted(fit: Fit, parts: Sequence[Rows]) -> Doubles:
-    """What `fit` of the rows outside each part gives for the rows inside."""
+    """Values of each part's rows by a `fit` of the rows outside it."""
     everything = np.arange(sum(map(len, parts)))
     return in_order([fit(np.setdiff1d(everything, part))(part) for part in parts], parts)
 

@@ -268,7 +268,7 @@ def precision_table(
 
 
 def report(pairs: LabelledScores, probabilities: Doubles, mixture: Mixture, rng: np.random.Generator) -> dict[str, Any]:
-    """What held-out probabilities (M,) were worth, ready for JSON. RMSE is in grades, all else in units of 0–1."""
+    """Errors of held-out probabilities (M,), ready for JSON. RMSE is in grades, all else in units of 0–1."""
     targets = pairs.targets
     kind = "squared_error" if pairs.graded else "log_loss"
     methods = {name: {"weight": mixture.weights[name], kind: loss} for name, loss in mixture.losses.items()}

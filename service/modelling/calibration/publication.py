@@ -1,4 +1,4 @@
-"""What a calibration made, and whether it becomes the domain's champion."""
+"""The result of a calibration, and whether it becomes the domain's champion."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -69,7 +69,7 @@ class Result:
             check_turn()
             try:
                 domains.promote(request.domain, self.encoder.digest, version, expected=expected)
-            except Conflict:  # promotion is compare-and-set: whoever loses compares with the new champion
+            except Conflict:  # promotion is compare-and-set: the loser compares with the new champion
                 expected = domains.aliases(request.domain, self.encoder.digest)
                 domains.check_generation(request.domain, request.generation)  # after they were read
                 promote, why = self._wanted(domains, expected.champion, again=again)

@@ -1,4 +1,4 @@
-"""What a checkpoint says of itself: pooling, what follows it, prompts, length, licence."""
+"""Reads a checkpoint's own configuration: pooling, what follows it, prompts, length, licence."""
 
 import json
 import re
@@ -49,7 +49,7 @@ class CheckpointFacts:
 
 
 def read_json(path: Path) -> Any:
-    """What the file holds, {} where there is none. Raises InvalidInput where it is no JSON."""
+    """The file's content, {} where there is no file. Raises InvalidInput where it is not JSON."""
     if not path.is_file():
         return {}
     try:
@@ -120,7 +120,7 @@ def pooling_of(stated: dict[str, Any], folder: Path) -> str | None:
 
 
 def head_of(modules: tuple[Module, ...]) -> tuple[Module, ...]:
-    """What follows the pooling, without norms at its end: no cosine sees them, and scores here are cosines."""
+    """The modules behind the pooling, without norms at its end: no cosine sees them, and scores here are cosines."""
     head = [module for module in modules if module.kind in HEAD]
     for module in head:
         keys = {module.stated.get(key) for key in ("module_input_name", "module_output_name")}
@@ -182,8 +182,8 @@ SENTENCES = (
 
 
 def tokenizer_json(facts: CheckpointFacts) -> bytes:
-    """What is written beside the graph: the file as it stands, unless transformers or sentence-transformers, reading
-    the whole checkpoint, give other tokens than the file alone; then theirs.
+    """The tokenizer to write beside the graph: the file as it stands, unless transformers or sentence-transformers,
+    reading the whole checkpoint, give other tokens than the file alone; then theirs.
 
     Raises:
         InvalidInput: there is no fast tokenizer, or it cannot be read.
@@ -206,7 +206,7 @@ def tokenizer_json(facts: CheckpointFacts) -> bytes:
 
 
 def read_whole(facts: CheckpointFacts) -> Tokenizer | None:
-    """What transformers makes of all the checkpoint's files; None where tokenizer.json is the only one."""
+    """The tokenizer that transformers reads from all files; None where tokenizer.json is the only one."""
     if not (facts.transformer / "tokenizer_config.json").is_file():
         return None
     try:

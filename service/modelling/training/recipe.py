@@ -73,7 +73,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Identity:
-    """What has to be the same for the weights to be the same."""
+    """Everything on which the bits of the trained weights depend."""
 
     recipe: Recipe
     start: EncoderSpec

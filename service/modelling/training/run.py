@@ -144,7 +144,7 @@ DROPOUTS = (  # as the configurations of BERT and its kin, DistilBERT, ModernBER
 
 
 def quiet() -> None:
-    """What the libraries say of their own business; what matters is an error, or checked here."""
+    """Silences the libraries' own messages; all that matters is an error, or checked here."""
     transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
