@@ -13,13 +13,13 @@ from service.adapters.domains.store import DomainStore
 from service.adapters.encoder.offline import WINDOW, Encodings, OfflineEncoder
 from service.adapters.encoder.store import EncoderArtifact, EncoderStore
 from service.adapters.storage.object_storage import remote
-from service.bulk.cluster import cluster, mapped
+from service.bulk.cluster import cluster, map_items
 from service.bulk.inputs import check_columns, cut, form_of, sources_of
-from service.bulk.plan import addressed, device_of
+from service.bulk.plan import device_of, with_address
 from service.bulk.readers import reader_of
 from service.bulk.run import Report, RunOptions
 from service.bulk.sample import SCAN_ROWS, sample
-from service.bulk.shipping import packed, store_here
+from service.bulk.shipping import pack, store_here
 from service.core.errors import BackendFailure, IsosimError
 from service.core.jobs.job import JobRequest
 from service.core.jobs.requirements import check_sentences
@@ -65,14 +65,14 @@ def fit_sample(
     generation = domains.generation(domain)
     with cluster(options.address, options.local_cores) as ray:
         texts, unusable = sample(
-            ray, [addressed(place, source) for source in sources], parts, form=form, delimiter=delimiter,
+            ray, [with_address(place, source) for source in sources], parts, form=form, delimiter=delimiter,
             column=corpus.column, longest=corpus.longest, seed=asked["seed"], count=count, options=options,
             report=report,
         )  # fmt: skip
         check_sentences(asked["method"], artifact.spec.dim, len(texts))
         shipped = None
         if options.address is not None and not remote(options.store):
-            shipped = [ray.put(packed(options.store, artifact.id, artifact.digest, domain, 0))]
+            shipped = [ray.put(pack(options.store, artifact.id, artifact.digest, domain, 0))]
         spread = SpreadEncoder(ray, artifact, options, shipped, gpu=device_of(device) == "gpu")
         wanted = JobRequest(domain, artifact.digest, artifact.id, sentences=len(texts), generation=generation, **asked)
         result = calibrate_job(
@@ -123,7 +123,7 @@ class SpreadEncoder:
         }  # fmt: skip
         done = 0
         engines = self.options.engines(self.ray, gpu=self.gpu)
-        with closing(mapped(self.ray, items, EncodeWorker, arguments, engines)) as results:
+        with closing(map_items(self.ray, items, EncodeWorker, arguments, engines)) as results:
             for made in results:
                 if made["failure"]:
                     raise BackendFailure(str(made["failure"]))

@@ -83,7 +83,7 @@ def engines(ray: Any, *, gpu: bool, cores: int, most: int, local: bool) -> Engin
     return Engines(min(there, most or there), cores, gpu, local)
 
 
-def mapped(
+def map_items(
     ray: Any, items: Sequence[str], worker: type, arguments: Mapping[str, Any], wanted: Engines
 ) -> Generator[dict[str, Any]]:
     """Yields the workers' results as they come, in no order; Ray Data streams.

@@ -19,7 +19,7 @@ from service.bulk.inputs import Part, Records, faults
 from service.bulk.places import Place, reaching
 from service.bulk.plan import ERROR, ROW, Plan
 from service.bulk.readers import reader_of
-from service.bulk.writing import UNREADABLE, VECTOR, encoded, vector_column
+from service.bulk.writing import UNREADABLE, VECTOR, to_bytes, vector_column
 from service.core.arrays import Vectors
 from service.core.encoding.embedding import Embedded, Timings
 from service.core.encoding.texts import Pooled, VectorCodec
@@ -97,7 +97,7 @@ class Engine:
             **columns,
             ERROR: pa.array(reasons, pa.string()),
         }
-        content = encoded(pa.table(columns), options.write, plan.provenance())
+        content = to_bytes(pa.table(columns), options.write, plan.provenance())
         failed = Counter(reason for reason in reasons if reason is not None)
         tokens = sum(text.tokens for text in texts)
         digest = hashlib.sha256(content).hexdigest()

@@ -16,7 +16,7 @@ from service.adapters.storage.artifacts import from_facts
 from service.bulk.places import Place
 from service.bulk.plan import DONE, PLAN, SUCCESS, Plan, check_same
 from service.bulk.search import MARGIN, CellIndex, index_of
-from service.bulk.writing import UNREADABLE, VECTOR, encoded
+from service.bulk.writing import UNREADABLE, VECTOR, to_bytes
 from service.core.arrays import Vectors
 from service.core.errors import Conflict, InvalidInput
 from service.core.scoring.advice import Advice, advise
@@ -146,7 +146,7 @@ def find(
         else:
             block = []
             for left, right in index.pairs(start, stop, radius):
-                block.append(scored(bare, pooled, left, right, search.fmr))
+                block.append(score_pairs(bare, pooled, left, right, search.fmr))
                 if count + sum(len(one["i"]) for one in block) > search.most:
                     raise InvalidInput(
                         f"more than {search.most:,} pairs by row {stop:,} of {len(unit):,}; ask for a lower --fmr, or "
@@ -174,7 +174,7 @@ def in_blocks(calibration: Calibration, pooled: Vectors) -> Vectors:
     return unit
 
 
-def scored(calibration: Calibration, pooled: Vectors, left: Any, right: Any, fmr: float) -> dict[str, Any]:
+def score_pairs(calibration: Calibration, pooled: Vectors, left: Any, right: Any, fmr: float) -> dict[str, Any]:
     """The pairs that stay once they are scored as /similarity scores them."""
     needed, places = np.unique(np.concatenate([left, right]), return_inverse=True)
     a, b = np.split(places.astype(np.intp), 2)
@@ -207,7 +207,7 @@ def write(
     for column in kept.column_names:
         table |= {f"{column}_i": kept[column].take(i), f"{column}_j": kept[column].take(j)}
     facts = plan.provenance() | {"isosim.task": "pairs", "isosim.space": "", "isosim.fmr": f"{search.fmr:g}"}
-    content = encoded(pa.table(table), search.write, facts)
+    content = to_bytes(pa.table(table), search.write, facts)
     output.write(name, content)
     told = {"pairs": len(i), "sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
     output.write(f"{DONE}/{mark}", orjson.dumps(told))

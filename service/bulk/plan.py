@@ -69,13 +69,13 @@ class Plan:
     def name(self, part: Part) -> str:
         return f"part-{part.number:06}.{self.options.write}"
 
-    def dumped(self) -> bytes:
+    def to_json(self) -> bytes:
         facts = asdict(self) | {"format": FORMAT, "rows": self.rows}
         facts["parts"] = [[p.source, p.first, p.rows, p.start, p.stop] for p in self.parts]
         return orjson.dumps(facts, option=orjson.OPT_SORT_KEYS) + b"\n"
 
     @classmethod
-    def parsed(cls, content: bytes) -> Self:
+    def from_json(cls, content: bytes) -> Self:
         """Raises CorruptArtifact."""
         try:
             facts = orjson.loads(content)
@@ -128,7 +128,7 @@ def stored_plan(output: Place) -> Plan | None:
     """
     names = output.names()
     if PLAN in names:
-        return Plan.parsed(output.read(PLAN))
+        return Plan.from_json(output.read(PLAN))
     if names:
         raise Conflict(f"{output.address} holds {sorted(names)[0]}, and no {PLAN}; name an empty or a new folder")
     return None
@@ -205,7 +205,7 @@ def plan_for(request: BulkRequest, store: Path, encoder: str, output: Place) -> 
     device = device_of(request.device)
     wanted: dict[str, Any] = {
         "task": request.task,
-        "input": tuple(addressed(place, source) for source in sources),
+        "input": tuple(with_address(place, source) for source in sources),
         "options": Options(
             tuple(request.columns), tuple(request.keep), form, delimiter, request.write, request.space,
             request.normalize, request.max_characters, request.precision,
@@ -229,10 +229,10 @@ def plan_for(request: BulkRequest, store: Path, encoder: str, output: Place) -> 
     taken = [name for name in request.keep if name in result_columns(plan)]
     if taken:
         raise InvalidInput(f"a kept column cannot be called {taken[0]!r}: the result has one")
-    output.create(PLAN, plan.dumped())
+    output.create(PLAN, plan.to_json())
     return plan, calibration
 
 
-def addressed(place: Place, source: Source) -> Source:
+def with_address(place: Place, source: Source) -> Source:
     """The same file under an address that another process understands."""
     return Source(str(place.fs.unstrip_protocol(source.path)), source.size, source.stamp)

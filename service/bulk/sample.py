@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from service.bulk.cluster import mapped
+from service.bulk.cluster import map_items
 from service.bulk.inputs import Part, Source, faults
 from service.bulk.places import Place
 from service.bulk.readers import reader_of
@@ -72,7 +72,7 @@ def sample(
         ranked: dict[str, int] = {}
         seen = unusable = 0
         numbers = [str(part.number) for part in parts]
-        with closing(mapped(ray, numbers, SampleWorker, arguments, options.engines(ray, gpu=False))) as results:
+        with closing(map_items(ray, numbers, SampleWorker, arguments, options.engines(ray, gpu=False))) as results:
             for result in results:
                 facts = orjson.loads(result["found"])
                 if "failure" in facts:

@@ -12,7 +12,7 @@ from service.adapters.storage.object_storage import remote
 Files = dict[str, bytes]
 
 
-def packed(store: Path, encoder: str, digest: str, domain: str, version: int) -> Files:
+def pack(store: Path, encoder: str, digest: str, domain: str, version: int) -> Files:
     """The files of the store that an engine reads, by path; `default@0` has none."""
     folders = [EncoderStore(store).find(f"{encoder}@{digest}").folder]
     if version:

@@ -25,7 +25,7 @@ def vector_column(vectors: Vectors, rows: "np.ndarray[Any, np.dtype[np.intp]]", 
     return pa.FixedSizeListArray.from_arrays(pa.array(every.reshape(-1)), dim, mask=pa.array(missing))
 
 
-def encoded(table: pa.Table, form: str, provenance: dict[str, str]) -> bytes:
+def to_bytes(table: pa.Table, form: str, provenance: dict[str, str]) -> bytes:
     """The file's bytes."""
     if form == "parquet":
         return as_parquet(table, provenance)

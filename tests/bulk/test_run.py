@@ -176,7 +176,7 @@ def test_object_storage_in_and_out(
         words += ["--device", "cpu", "--part-rows", "300"]
         done = run_bulk(*words, "--json")
         assert done.returncode == 0, done.stderr
-        plan = Plan.parsed(place.read("_plan.json"))
+        plan = Plan.from_json(place.read("_plan.json"))
         made = {n: hashlib.sha256(place.read(n)).hexdigest() for n in place.names() if n.startswith("part-")}
         assert made == expected(plan, bulk_store)
         assert json.loads(place.read("_SUCCESS"))["files"] == made

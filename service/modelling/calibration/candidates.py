@@ -85,7 +85,7 @@ def candidates(ruled: str, shape: tuple[int, ...], *, flows: bool) -> list[str]:
     return methods
 
 
-def measured(
+def measure_candidates(
     methods: Sequence[str], split: HeldOutSplit, labels: Labels | None, seed: int
 ) -> tuple[list[Candidate], LabelTest | None]:
     """Fits each method without the measured sentences and looks at what it makes of them."""
@@ -95,7 +95,7 @@ def measured(
     seen: dict[str, dict[str, float | None]] = {}
     similarities = {}
     for method in methods:
-        fitted = fitted_or_none(method, split, spectrum, seed)
+        fitted = fit_or_none(method, split, spectrum, seed)
         seen[method] = look(fitted, split, pairs, raw_loss)
         if fitted is not None and labels is not None:
             similarities[method] = cosine(fitted(labels.left), fitted(labels.right))
@@ -103,7 +103,7 @@ def measured(
     return [Candidate(method, facts | labelled_facts(test, method)) for method, facts in seen.items()], test
 
 
-def fitted_or_none(method: str, split: HeldOutSplit, spectrum: Spectrum, seed: int) -> FittedMap | None:
+def fit_or_none(method: str, split: HeldOutSplit, spectrum: Spectrum, seed: int) -> FittedMap | None:
     """None where a flow diverged, or the vectors are all equal."""
     train = split.fit[len(split.stop) :][:MOST_FLOW_SENTENCES] if is_flow(method) else split.fit
     try:

@@ -16,7 +16,7 @@ from scipy.stats import mannwhitneyu, rankdata, skew, spearmanr
 from service.core.arrays import Doubles, Rows, Vectors
 from service.core.scoring.similarity import cosine, normalized
 from service.modelling.calibration.linear import crowding
-from service.modelling.calibration.scripts import MARK, TOKEN, characters, joined, unspaced, words
+from service.modelling.calibration.scripts import MARK, TOKEN, characters, is_unspaced, join_words, words
 
 Score = Literal["spearman", "auroc"]
 
@@ -142,7 +142,7 @@ def noised(texts: Sequence[str], count: int, rng: np.random.Generator) -> tuple[
 
 def noise(text: str, rng: np.random.Generator) -> str:
     """A copy that never is empty; see `noised`."""
-    apart = unspaced(text)
+    apart = is_unspaced(text)
     every = words(text) if apart else text.split()
     one_word = len(every) == 1
     every = characters(text) if one_word else every
@@ -150,7 +150,7 @@ def noise(text: str, rng: np.random.Generator) -> str:
     if len(kept) > 1 and rng.random() < SWAPPED:
         i, j = rng.choice(len(kept), 2, replace=False)
         kept[i], kept[j] = kept[j], kept[i]
-    return joined(kept) if apart else ("" if one_word else " ").join(kept)
+    return join_words(kept) if apart else ("" if one_word else " ").join(kept)
 
 
 def info_nce(copies: Vectors, originals: Vectors) -> Doubles:

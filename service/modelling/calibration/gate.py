@@ -12,7 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from service.core.arrays import Rows, Vectors
-from service.modelling.calibration.candidates import Candidate, Evidence, Labels, candidates, hold_out, measured
+from service.modelling.calibration.candidates import (
+    Candidate,
+    Evidence,
+    Labels,
+    candidates,
+    hold_out,
+    measure_candidates,
+)
 from service.modelling.calibration.evidence import LabelTest, Surface, score_of
 
 RAW_OFF = 1.0  # rawness at or below: identity ("no more surface than a bag of words")
@@ -81,7 +88,7 @@ def choose(
     usable, remark = usable_labels(labels, rng)
     split = hold_out(vectors, copies, rng)
     methods = candidates(rule.method, vectors.shape, flows=usable is not None)
-    tried, test = measured(methods, split, usable, seed)
+    tried, test = measure_candidates(methods, split, usable, seed)
     by_method = {candidate.method: candidate.evidence for candidate in tried}
     z = by_method[rule.method]["copies_z"]
     gaussian = by_method["whitening"]["bits_per_dimension"]  # whitening is the Gaussian with the shrunk covariance
@@ -108,7 +115,7 @@ def decide(texts: Sequence[str], vectors: Vectors, *, seed: int = 0) -> Choice:
     surface = Surface.from_sentences([texts[row] for row in picked.tolist()], sample)
     wanted = strength(surface) if len(texts) >= FEWEST_SENTENCES else 0.0
     method = f"soft:{wanted:.3f}" if wanted >= STRENGTH_FLOOR else "identity"
-    return Choice(method, because(surface, wanted, len(texts)), described(surface, wanted, len(texts)), [])
+    return Choice(method, because(surface, wanted, len(texts)), describe(surface, wanted, len(texts)), [])
 
 
 def by_copies(ruled: str, z: float | None, count: int) -> tuple[str, list[str]]:
@@ -132,7 +139,7 @@ def check(texts: Sequence[str], vectors: Vectors, copies: tuple[Rows, Vectors] |
         raise ValueError(f"{len(labels.left)} and {len(labels.right)} vectors for {len(labels.values)} labels")
 
 
-def described(surface: Surface, wanted: float, sentences: int) -> dict[str, float | None]:
+def describe(surface: Surface, wanted: float, sentences: int) -> dict[str, float | None]:
     return {
         "sentences": float(sentences),
         "crowding": surface.crowding,

@@ -16,7 +16,7 @@ from sklearn.linear_model import RidgeClassifier
 from service.core.arrays import Doubles, Floats, Integers, Rows, Vectors
 from service.core.scoring.out_of_domain import BANDS, CLIP, Combination, DomainTest, Standardization, Statistics
 from service.modelling.calibration.reference import folds
-from service.modelling.calibration.scripts import characters, unspaced
+from service.modelling.calibration.scripts import characters, is_unspaced
 
 Fit = Callable[[Rows], Callable[[Rows], Doubles]]
 
@@ -50,7 +50,7 @@ def shuffled_copies(texts: Sequence[str], count: int, rng: np.random.Generator) 
     for number in rng.permutation(len(texts)):
         if len(copies) >= count:
             break
-        between = "" if unspaced(texts[number]) else " "
+        between = "" if is_unspaced(texts[number]) else " "
         words = characters(texts[number]) if not between else texts[number].split()
         if len(words) < FEWEST_WORDS or len(set(words)) == 1:
             continue

@@ -68,7 +68,7 @@ def label_range(labels: npt.ArrayLike) -> tuple[float, float]:
     return (0.0, 1.0) if (values <= 1).all() else (0.0, 5.0)
 
 
-def labelled(similarities: npt.ArrayLike, labels: npt.ArrayLike) -> LabelledScores:
+def check_pairs(similarities: npt.ArrayLike, labels: npt.ArrayLike) -> LabelledScores:
     """Checked pairs; graded unless every label is 0 or 1.
 
     Raises:
@@ -89,7 +89,7 @@ def labelled(similarities: npt.ArrayLike, labels: npt.ArrayLike) -> LabelledScor
     return LabelledScores(x, y, low, high, graded)
 
 
-def smoothed(targets: Doubles, weights: Doubles) -> Doubles:
+def smooth_targets(targets: Doubles, weights: Doubles) -> Doubles:
     """Platt's targets (1999, section 2.2): matches (N₊+1)/(N₊+2), others 1/(N₋+2); grades between. (N,) -> (N,)"""
     matches = float(weights @ targets)
     others = float(weights.sum()) - matches
@@ -118,7 +118,7 @@ def bending_line(x: Doubles, targets: Doubles, weights: Doubles, slopes: Doubles
     width = (knots[-1] - knots[0]) / len(slopes)
     bends = np.diff(np.eye(len(slopes)), axis=0) * width
     precision = SMOOTHNESS * bends.T @ bends + SLOPE_PRECISION / len(slopes) * np.eye(len(slopes))
-    wanted = smoothed(targets, weights)
+    wanted = smooth_targets(targets, weights)
 
     def loss(parameters: Doubles) -> tuple[float, Doubles]:
         logits = design @ parameters
@@ -307,7 +307,7 @@ def fit(
     Raises:
         InvalidInput: fewer than 20 pairs, labels all alike or out of range, or a similarity that is no number.
     """
-    pairs = labelled(similarities, labels)
+    pairs = check_pairs(similarities, labels)
     rng = np.random.default_rng(seed)
     x = evidence(reference.false_match_rate(pairs.similarities))
     mixture = mix(x, pairs.targets, pairs.graded, rng)

@@ -53,12 +53,12 @@ def words(text: str) -> list[str]:
     return (BORDER.sub(" ", text) if LETTER.search(text) else text).split()
 
 
-def unspaced(text: str) -> bool:
+def is_unspaced(text: str) -> bool:
     """Are most of its words letters of a script that puts no spaces between words?"""
     return 2 * len(LETTER.findall(text)) > len(words(text))
 
 
-def joined(parts: Sequence[str]) -> str:
+def join_words(parts: Sequence[str]) -> str:
     """Words of an unspaced text put together again: a space only between two that would run into one."""
     text = ""
     for part in parts:

@@ -147,8 +147,8 @@ def licence_of(folder: Path) -> str:
         text = readme.read_text(encoding="utf-8", errors="replace")
         front = re.match(r"\ufeff?---\s*\n(.*?)\n---\s*(\n|$)", text, re.DOTALL)
         stated = front_matter(front[1]) if front else {}
-        if name := listed(stated.get("license")):
-            more = listed(stated.get("license_name")) or listed(stated.get("license_link"))
+        if name := join_names(stated.get("license")):
+            more = join_names(stated.get("license_name")) or join_names(stated.get("license_link"))
             return f"{name} ({more})" if more else name
     for path in sorted(folder.iterdir()):
         if re.fullmatch(r"(?i)(licen[cs]e|copying)([.-].*)?", path.name) and path.is_file():
@@ -166,7 +166,7 @@ def front_matter(text: str) -> dict[str, Any]:
     return facts if isinstance(facts, dict) else {}
 
 
-def listed(value: object) -> str:
+def join_names(value: object) -> str:
     """One name or several."""
     names = value if isinstance(value, list) else [value]
     return ", ".join(str(name) for name in names if name)
@@ -201,7 +201,7 @@ def tokenizer_json(facts: CheckpointFacts) -> bytes:
         raise InvalidInput(f"{path} cannot be read: {error}") from error
     used = read_whole(facts) or own
     if facts.lower_case:
-        used = lowered(used)
+        used = lower_case_tokenizer(used)
     return content if ids(used) == ids(own) else used.to_str().encode()
 
 
@@ -216,7 +216,7 @@ def read_whole(facts: CheckpointFacts) -> Tokenizer | None:
     return Tokenizer.from_str(whole.backend_tokenizer.to_str())
 
 
-def lowered(tokenizer: Tokenizer) -> Tokenizer:
+def lower_case_tokenizer(tokenizer: Tokenizer) -> Tokenizer:
     before = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
     tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *before])
     return tokenizer

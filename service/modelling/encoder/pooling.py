@@ -124,7 +124,7 @@ def build(modules: tuple[Module, ...], dim: int) -> tuple[nn.Sequential, int]:
         if module.kind == "Normalize":
             built.append(UnitLength())
         elif module.kind == "LayerNorm":
-            built.append(filled(nn.LayerNorm(dim), weights_of(module), "norm", module))
+            built.append(fill(nn.LayerNorm(dim), weights_of(module), "norm", module))
         else:
             made, dim = dense(module, dim)
             built.append(made)
@@ -137,11 +137,11 @@ def dense(module: Module, dim: int) -> tuple[Dense, int]:
     if takes != dim:
         raise InvalidInput(f"{module.folder} takes {takes} dimensions and the pooling gives {dim}: another --pooling?")
     weights = weights_of(module)
-    linear = filled(nn.Linear(takes, gives, bias=bool(stated.get("bias", True))), weights, "linear", module)
+    linear = fill(nn.Linear(takes, gives, bias=bool(stated.get("bias", True))), weights, "linear", module)
     residual: nn.Module | None = None
     if stated.get("use_residual"):
         added = nn.Linear(takes, gives, bias=False)
-        residual = nn.Identity() if takes == gives else filled(added, weights, "residual", module)
+        residual = nn.Identity() if takes == gives else fill(added, weights, "residual", module)
     return Dense(linear, activation(stated.get("activation_function", "torch.nn.Tanh"), module), residual), gives
 
 
@@ -168,7 +168,7 @@ def weights_of(module: Module) -> dict[str, Tensor]:
     return {name: tensor.to(torch.float32) for name, tensor in load_file(path).items()}
 
 
-def filled(layer: L, weights: dict[str, Tensor], prefix: str, module: Module) -> L:
+def fill(layer: L, weights: dict[str, Tensor], prefix: str, module: Module) -> L:
     own = {name.removeprefix(f"{prefix}."): tensor for name, tensor in weights.items() if name.startswith(f"{prefix}.")}
     try:
         layer.load_state_dict(own)

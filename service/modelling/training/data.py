@@ -59,12 +59,12 @@ def without_words(examples: Examples, share: float, seed: int) -> Examples:
     """
     rng = np.random.default_rng(seed)
 
-    def thinned(sentence: str) -> str:
+    def thin(sentence: str) -> str:
         words = sentence.split()
         kept = [word for word, draw in zip(words, rng.random(len(words)), strict=True) if draw >= share]
         return " ".join(kept or [words[int(rng.integers(len(words)))]])
 
-    columns = {name: [thinned(sentence) for sentence in column] for name, column in examples.sentences.items()}
+    columns = {name: [thin(sentence) for sentence in column] for name, column in examples.sentences.items()}
     return dataclasses.replace(examples, sentences=columns)
 
 

@@ -65,14 +65,14 @@ def train(
     examples = objective.read(data, recipe.knobs)
     if objective.contrastive and len(examples) < 2:
         raise InvalidInput(f"{data}: one example has no others to be told from; at least 2 are needed")
-    spec = described(checkpoint, recipe)
+    spec = describe_start(checkpoint, recipe)
     check_precision(recipe)
     pairs = None if dev is None else read_graded(dev)
     chosen_by = None if dev is None or pairs is None else Source.from_file(dev, len(pairs))
     versions = {name: importlib.metadata.version(name) for name in PACKAGES}
     identity = Identity(recipe, spec, Source.from_file(data, len(examples)), chosen_by, versions)
     if output.exists():
-        return finished(output, identity)
+        return load_finished(output, identity)
     working = WorkingFolder(output.with_name(f"{output.name}.training"))
     with working.hold(identity.facts(), differences):
         report("loading the start", None)
@@ -103,7 +103,7 @@ def train(
     return TrainingResult(output, facts)
 
 
-def finished(output: Path, identity: Identity) -> TrainingResult:
+def load_finished(output: Path, identity: Identity) -> TrainingResult:
     """The result of the same training, made before.
 
     Raises:
@@ -150,7 +150,7 @@ def quiet() -> None:
     logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
 
 
-def described(checkpoint: Checkpoint, recipe: Recipe) -> EncoderSpec:
+def describe_start(checkpoint: Checkpoint, recipe: Recipe) -> EncoderSpec:
     """The start's own spec: pooling, kept layers and served length decided, weights and tokenizer hashed.
 
     Raises:

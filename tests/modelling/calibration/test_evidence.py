@@ -11,7 +11,7 @@ from sklearn.metrics import roc_auc_score
 from service.core.arrays import Doubles, Vectors
 from service.modelling.calibration import evidence
 from service.modelling.calibration.evidence import LabelTest, Surface
-from service.modelling.calibration.scripts import characters, unspaced
+from service.modelling.calibration.scripts import characters, is_unspaced
 from tests.text import sentences
 
 WORDS = st.text("abcé 東京7.!Q", max_size=30)
@@ -91,7 +91,7 @@ def test_noised_copies_are_made_of_their_sentences_words_and_never_empty(
     assert len(rows) == len(copies) == min(count, sum(len(text.strip()) > 1 for text in texts))
     assert (np.diff(rows) > 0).all()
     for row, copy in zip(rows.tolist(), copies, strict=True):
-        spaced = len(texts[row].split()) > 1 and not unspaced(texts[row])
+        spaced = len(texts[row].split()) > 1 and not is_unspaced(texts[row])
         parts = texts[row].split() if spaced else characters(texts[row])
         left = copy.split() if spaced else characters(copy)
         assert left

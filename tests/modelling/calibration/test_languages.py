@@ -20,7 +20,7 @@ from service.modelling.calibration import gate
 from service.modelling.calibration.evidence import TOKEN, Surface, noise, noised, surface_basis, surface_features
 from service.modelling.calibration.job import CalibrationInput, calibrate_job
 from service.modelling.calibration.out_of_domain import shuffled_copies
-from service.modelling.calibration.scripts import LETTER, characters, joined, unspaced, words
+from service.modelling.calibration.scripts import LETTER, characters, is_unspaced, join_words, words
 from tests.encoders import export, save_bert
 from tests.text import sentences
 
@@ -59,7 +59,7 @@ def chinese(count: int) -> list[str]:
 
 @pytest.mark.parametrize("language", SENTENCES)
 def test_scripts_that_put_no_spaces_between_words_are_known(language: str) -> None:
-    assert unspaced(SENTENCES[language]) == (language in UNSPACED)
+    assert is_unspaced(SENTENCES[language]) == (language in UNSPACED)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_an_altered_copy_holds_whole_words_of_its_text(language: str) -> None:
     for seed in range(20):
         copy = noise(text, np.random.default_rng(seed))
         assert copy
-        assert not set(words(copy)) - set(words(text)) or unspaced(text)
+        assert not set(words(copy)) - set(words(text)) or is_unspaced(text)
         assert len(copy) <= len(text)
         assert not unicodedata.category(copy[0]).startswith("M")
 
@@ -145,7 +145,7 @@ def test_a_copy_of_text_without_spaces_loses_a_fifth_of_its_characters_and_keeps
 
 def test_words_put_together_again_are_the_text() -> None:
     for text in ("我们用machine learning程序。", "今天天气很好，去吧。", "กำลังดี"):
-        assert joined(words(text)) == text
+        assert join_words(words(text)) == text
 
 
 @pytest.mark.parametrize("language", SENTENCES)

@@ -16,8 +16,8 @@ from service.modelling.calibration.out_of_domain import (
     characters,
     distinct_vectors,
     fit,
+    is_unspaced,
     shuffled_copies,
-    unspaced,
     upper_curve,
 )
 from tests.modelling.calibration.domains import fitted, salad, texts
@@ -251,7 +251,7 @@ def test_a_text_of_one_word_repeated_has_no_copy() -> None:
     "text", ["今天的天气非常好。", "これはペンです。", "ตัวอย่างประโยคภาษาไทย", "私は iPhone が好きです"]
 )
 def test_where_words_are_not_spaced_characters_are_shuffled(text: str) -> None:
-    assert unspaced(text)
+    assert is_unspaced(text)
     (copy,) = shuffled_copies([text], 1, np.random.default_rng(0))
     assert sorted(characters(copy)) == sorted(characters(text))
     assert copy != text
@@ -259,9 +259,9 @@ def test_where_words_are_not_spaced_characters_are_shuffled(text: str) -> None:
 
 def test_a_mark_stays_with_its_character_and_korean_has_words() -> None:
     assert characters("กำ ตั้ง") == ["ก", "ำ", "ตั้", "ง"]
-    assert not unspaced("오늘은 날씨가 아주 좋습니다")
-    assert not unspaced("He said 你好 to everyone there")
-    assert not unspaced("1234")
+    assert not is_unspaced("오늘은 날씨가 아주 좋습니다")
+    assert not is_unspaced("He said 你好 to everyone there")
+    assert not is_unspaced("1234")
     (copy,) = shuffled_copies(["오늘은 날씨가 아주 좋습니다"], 1, np.random.default_rng(0))
     assert sorted(copy.split()) == sorted(["오늘은", "날씨가", "아주", "좋습니다"])
 

@@ -25,17 +25,17 @@ from service.modelling.calibration.probability import (
     bending_line,
     calibration_error,
     calibration_report,
+    check_pairs,
     equal_mass_bins,
     fit,
     label_range,
-    labelled,
     leaning_isotonic,
     mix,
     out_of_fold,
     parts,
     precision_thresholds,
     ramps,
-    smoothed,
+    smooth_targets,
     wilson,
 )
 from tests.core.scoring.references import REFERENCE
@@ -74,7 +74,7 @@ def test_labels_tell_their_range_and_whether_they_are_grades(
     labels: list[float], ends: tuple[float, float], graded: bool
 ) -> None:
     assert label_range(labels) == ends
-    pairs = labelled(np.zeros(30), np.resize(labels, 30))
+    pairs = check_pairs(np.zeros(30), np.resize(labels, 30))
     assert (pairs.low, pairs.high, pairs.graded) == (*ends, graded)
     assert ((pairs.targets >= 0) & (pairs.targets <= 1)).all()
 
@@ -101,7 +101,7 @@ def test_labels_that_teach_nothing_are_refused(similarities: Doubles, labels: Do
 
 
 def test_the_fewer_the_labels_the_further_their_targets_stay_from_certainty() -> None:
-    targets = smoothed(np.array([1.0, 0.0, 0.5]), np.array([2.0, 6.0, 2.0]))
+    targets = smooth_targets(np.array([1.0, 0.0, 0.5]), np.array([2.0, 6.0, 2.0]))
     np.testing.assert_allclose(targets, [4 / 5, 1 / 9, (4 / 5 + 1 / 9) / 2])
 
 
