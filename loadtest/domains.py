@@ -14,7 +14,7 @@ from loadtest.setup import UNCACHED, Line, Result, Setup, drive
 from service.adapters.domains.store import DomainStore
 from service.adapters.encoder.store import EncoderStore
 from service.core.jobs.job import JobRequest
-from service.modelling.calibration.job import Posted, calibrate_job
+from service.modelling.calibration.job import CalibrationInput, calibrate_job
 
 COUNTS = (1, 10, 100, 1000)
 SENTENCES = 3000
@@ -28,7 +28,7 @@ def fitted(setup: Setup, store: Path, domain: str = "d0", encoder: str | None = 
         domain=domain, method="whitening", promote="always", seed=0, encoder=artifact.digest, encoder_id=artifact.id
     )
     domains = DomainStore(store)
-    done = calibrate_job(wanted, Posted(sentences, []), artifact, domains, lambda *_: None, threads=2)
+    done = calibrate_job(wanted, CalibrationInput(sentences, []), artifact, domains, lambda *_: None, threads=2)
     version, _, _ = done.publish(domains)
     return store / "domains" / domain / str(version)
 

@@ -160,10 +160,10 @@ def calibrated(settings: Settings, jobs: JobStore, domains: DomainStore, reporte
     with reporter.beating():
         # Here and not above: the RQ parent and the settings stay light, torch loads in the child alone. On a busy
         # machine that takes longer than a job may be silent.
-        from service.modelling.calibration.job import Posted, calibrate_job  # noqa: PLC0415
+        from service.modelling.calibration.job import CalibrationInput, calibrate_job  # noqa: PLC0415
 
         encoder = EncoderStore(settings.model_store).find(f"{job.request.encoder_id}@{job.request.encoder}")
-        posted = Posted(jobs.texts(job.id), jobs.labels(job.id))
+        posted = CalibrationInput(jobs.texts(job.id), jobs.labels(job.id))
         return calibrate_job(job.request, posted, encoder, domains, reporter, threads=settings.worker_threads)
 
 

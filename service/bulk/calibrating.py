@@ -2,30 +2,28 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import orjson
 
 from service.adapters.domains.store import DomainStore
+from service.adapters.encoder.offline import WINDOW, Encodings, OfflineEncoder
 from service.adapters.encoder.store import EncoderArtifact, EncoderStore
 from service.adapters.storage.object_storage import remote
-from service.bulk.cluster import cluster, mapped
+from service.bulk.cluster import cluster, map_items
 from service.bulk.inputs import check_columns, cut, form_of, sources_of
-from service.bulk.plan import addressed, device_of
+from service.bulk.plan import device_of, with_address
 from service.bulk.readers import reader_of
-from service.bulk.run import Report, Running
+from service.bulk.run import Report, RunOptions
 from service.bulk.sample import SCAN_ROWS, sample
-from service.bulk.shipping import packed, store_here
-from service.core.arrays import Vectors
+from service.bulk.shipping import pack, store_here
 from service.core.errors import BackendFailure, IsosimError
 from service.core.jobs.job import JobRequest
 from service.core.jobs.requirements import check_sentences
-from service.modelling.calibration.job import Posted, calibrate_job
-from service.modelling.encoder.offline import TOKENIZED, OfflineEncoder
+from service.modelling.calibration.job import CalibrationInput, calibrate_job
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,7 @@ def fit_sample(
     asked: dict[str, Any],
     encoder: str,
     device: str,
-    how: Running,
+    options: RunOptions,
     threads: int,
     report: Report,
 ) -> dict[str, Any]:
@@ -62,21 +60,24 @@ def fit_sample(
     reader = reader_of(form, delimiter)
     check_columns(reader, place, sources, [corpus.column], [])
     parts = cut(reader, place, sources, SCAN_ROWS)
-    artifact = EncoderStore(how.store).find(encoder)
-    domains = DomainStore(how.store)
+    artifact = EncoderStore(options.store).find(encoder)
+    domains = DomainStore(options.store)
     generation = domains.generation(domain)
-    with cluster(how.address, how.local_cores) as ray:
+    with cluster(options.address, options.local_cores) as ray:
         texts, unusable = sample(
-            ray, [addressed(place, source) for source in sources], parts, form=form, delimiter=delimiter,
-            column=corpus.column, longest=corpus.longest, seed=asked["seed"], count=count, how=how, report=report,
+            ray, [with_address(place, source) for source in sources], parts, form=form, delimiter=delimiter,
+            column=corpus.column, longest=corpus.longest, seed=asked["seed"], count=count, options=options,
+            report=report,
         )  # fmt: skip
         check_sentences(asked["method"], artifact.spec.dim, len(texts))
         shipped = None
-        if how.address is not None and not remote(how.store):
-            shipped = [ray.put(packed(how.store, artifact.id, artifact.digest, domain, 0))]
-        spread = SpreadEncoder(ray, artifact, how, shipped, gpu=device_of(device) == "gpu")
+        if options.address is not None and not remote(options.store):
+            shipped = [ray.put(pack(options.store, artifact.id, artifact.digest, domain, 0))]
+        spread = SpreadEncoder(ray, artifact, options, shipped, gpu=device_of(device) == "gpu")
         wanted = JobRequest(domain, artifact.digest, artifact.id, sentences=len(texts), generation=generation, **asked)
-        result = calibrate_job(wanted, Posted(texts), artifact, domains, report, threads=threads, encode=spread)
+        result = calibrate_job(
+            wanted, CalibrationInput(texts), artifact, domains, report, threads=threads, encode=spread
+        )
     rows = sum(part.rows for part in parts)
     drawn = {"rows": rows, "unusable": unusable, "texts": len(texts), "asked": count}
     result = replace(result, report=result.report | {"sample": drawn})
@@ -85,7 +86,7 @@ def fit_sample(
 
 
 class EncodeWorker:
-    """[where, texts] in; their vectors and numbers of tokens out."""
+    """[where, texts] in; their encodings out, as bytes."""
 
     def __init__(self, store: str, encoder: str, digest: str, threads: int, shipped: Any) -> None:
         self.failure: str | None = None
@@ -99,46 +100,38 @@ class EncodeWorker:
         start, texts = orjson.loads(batch["item"][0])
         if self.failure is None:
             try:
-                vectors, tokens = self.encode.counted(texts)
-                return {"start": [start], "vectors": [vectors.tobytes()], "tokens": [tokens.tobytes()], "failure": [""]}
+                columns = vars(self.encode(texts))
+                return {"start": [start], "failure": [""], **{n: [array.tobytes()] for n, array in columns.items()}}
             except IsosimError as error:
                 self.failure = str(error)
-        return {"start": [start], "vectors": [b""], "tokens": [b""], "failure": [self.failure]}
+        return {"start": [start], "failure": [self.failure], **{one.name: [b""] for one in fields(Encodings)}}
 
 
 class SpreadEncoder:
-    """What a calibration asks of an encoder. Texts go out in the runs that one process would tokenize at once."""
+    """A TextEncoder of many engines. Texts go out in the windows that one process would sort by length."""
 
-    def __init__(self, ray: Any, artifact: EncoderArtifact, how: Running, shipped: Any, *, gpu: bool) -> None:
-        self.ray, self.artifact, self.how, self.shipped, self.gpu = ray, artifact, how, shipped, gpu
+    def __init__(self, ray: Any, artifact: EncoderArtifact, options: RunOptions, shipped: Any, *, gpu: bool) -> None:
+        self.ray, self.artifact, self.options, self.shipped, self.gpu = ray, artifact, options, shipped, gpu
 
-    def __call__(self, texts: Sequence[str], progress: Callable[[float], None] = lambda _: None) -> Vectors:
-        return self.counted(texts, progress)[0]
-
-    def counted(
-        self, texts: Sequence[str], progress: Callable[[float], None] = lambda _: None
-    ) -> tuple[Vectors, npt.NDArray[np.intp]]:
-        """N texts -> (N, D), and each text's tokens (N,). Raises BackendFailure."""
-        dim = self.artifact.spec.dim
-        vectors: Vectors = np.empty((len(texts), dim), np.float32)
-        counts = np.empty(len(texts), np.intp)
-        items = [
-            orjson.dumps([at, list(texts[at : at + TOKENIZED])]).decode() for at in range(0, len(texts), TOKENIZED)
-        ]
+    def __call__(self, texts: Sequence[str], progress: Callable[[float], None] = lambda _: None) -> Encodings:
+        """Raises BackendFailure."""
+        encodings = Encodings.build(len(texts), self.artifact.spec.dim)
+        items = [orjson.dumps([at, list(texts[at : at + WINDOW])]).decode() for at in range(0, len(texts), WINDOW)]
         arguments = {
-            "store": str(self.how.store), "encoder": self.artifact.id, "digest": self.artifact.digest,
-            "threads": self.how.cores, "shipped": self.shipped,
+            "store": str(self.options.store), "encoder": self.artifact.id, "digest": self.artifact.digest,
+            "threads": self.options.cores, "shipped": self.shipped,
         }  # fmt: skip
         done = 0
-        engines = self.how.engines(self.ray, gpu=self.gpu)
-        with closing(mapped(self.ray, items, EncodeWorker, arguments, engines)) as results:
+        engines = self.options.engines(self.ray, gpu=self.gpu)
+        with closing(map_items(self.ray, items, EncodeWorker, arguments, engines)) as results:
             for made in results:
                 if made["failure"]:
                     raise BackendFailure(str(made["failure"]))
-                start = int(made["start"])
-                tokens = np.frombuffer(made["tokens"], np.intp)
-                counts[start : start + len(tokens)] = tokens
-                vectors[start : start + len(tokens)] = np.frombuffer(made["vectors"], np.float32).reshape(-1, dim)
-                done += len(tokens)
+                start, count = int(made["start"]), 0
+                for name, array in vars(encodings).items():
+                    part = np.frombuffer(made[name], array.dtype).reshape(-1, *array.shape[1:])
+                    count = len(part)
+                    array[start : start + count] = part
+                done += count
                 progress(done / len(texts))
-        return vectors, counts
+        return encodings

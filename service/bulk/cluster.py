@@ -83,10 +83,10 @@ def engines(ray: Any, *, gpu: bool, cores: int, most: int, local: bool) -> Engin
     return Engines(min(there, most or there), cores, gpu, local)
 
 
-def mapped(
+def map_items(
     ray: Any, items: Sequence[str], worker: type, arguments: Mapping[str, Any], wanted: Engines
 ) -> Generator[dict[str, Any]]:
-    """What the workers make of the items, as it is made, in no order; Ray Data streams.
+    """Yields the workers' results as they come, in no order; Ray Data streams.
 
     A worker is called with {"item": [one]} and returns columns of one row. So few items are on their way that none is
     made before there is room for its result. To be closed before Ray is left.

@@ -1,10 +1,9 @@
 """One engine: a part of the input in, the bytes of its output file out. Knows nothing of Ray."""
 
-import asyncio
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,22 +11,20 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from service.adapters.domains.calibrations import StoredCalibrations
-from service.adapters.domains.store import DomainStore
-from service.adapters.encoder.onnx_engine import CUDA, OnnxCalibrator, OnnxEncoder
+from service.adapters.domains.calibrations import load_calibration
+from service.adapters.encoder.offline import OfflineEncoder
+from service.adapters.encoder.onnx_engine import CUDA
 from service.adapters.encoder.store import EncoderStore
-from service.adapters.encoder.tokenizer import FastTokenizer
 from service.bulk.inputs import Part, Records, faults
 from service.bulk.places import Place, reaching
 from service.bulk.plan import ERROR, ROW, Plan
 from service.bulk.readers import reader_of
-from service.bulk.writing import UNREADABLE, VECTOR, encoded, vector_column
+from service.bulk.writing import UNREADABLE, VECTOR, to_bytes, vector_column
 from service.core.arrays import Vectors
 from service.core.encoding.embedding import Embeddings, Timings
-from service.core.encoding.texts import Pooled, Tokens, VectorCodec
+from service.core.encoding.texts import Pooled, VectorCodec
 from service.core.errors import Conflict, InvalidInput, TokenizerFailure
-from service.core.scoring.calibration import Calibration, DomainRef
-from service.core.scoring.registry import Registry
+from service.core.scoring.calibration import DomainRef
 from service.core.scoring.similarity import flags_of, normalized, score
 
 PROVIDERS = {"cpu": ["CPUExecutionProvider"], "gpu": [CUDA, "CPUExecutionProvider"]}
@@ -35,7 +32,7 @@ PROVIDERS = {"cpu": ["CPUExecutionProvider"], "gpu": [CUDA, "CPUExecutionProvide
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a part."""
+    """The result of one part."""
 
     number: int
     rows: int
@@ -55,15 +52,17 @@ class Engine:
         """Raises Unavailable, CorruptArtifact or NotFound where the store has not what the plan names."""
         self.plan = plan
         artifact = EncoderStore(store).find(f"{plan.encoder}@{plan.digest}")
-        providers = PROVIDERS[plan.device]
-        self.vectors = PartEncoder(
-            FastTokenizer(artifact.tokenizer, artifact.spec.max_length, artifact.every_prompt),
-            OnnxEncoder(artifact.encoder, providers, threads, artifact.spec.pad_token_id),
-            VectorCodec(plan.options.precision, artifact.spec.dim),
-            artifact.spec.prompt,
-            plan.batch_tokens,
+        self.encode = OfflineEncoder(
+            artifact,
+            threads,
+            providers=PROVIDERS[plan.device],
+            batch_tokens=plan.batch_tokens,
+            codec=VectorCodec(plan.options.precision, artifact.spec.dim),
+            window=None,  # a part decides its bytes alone
         )
-        self.calibration = calibration_of(store, artifact.calibrator, plan)
+        self.calibration = load_calibration(
+            store, artifact, DomainRef(plan.domain, plan.version), PROVIDERS[plan.device]
+        )
         self.place = Place(plan.input[0].path)
         self.reader = reader_of(plan.options.form, plan.options.delimiter)
 
@@ -84,7 +83,11 @@ class Engine:
         for row in good.tolist():
             for name in options.columns:
                 distinct.setdefault(records.cells[name][row], len(distinct))
-        pooled, texts = self.vectors(list(distinct))
+        try:
+            encodings = self.encode(list(distinct))
+        except TokenizerFailure as error:
+            raise TokenizerFailure(f"{error} (one of {len(distinct)} rows)") from error
+        pooled, texts = encodings.vectors, encodings.texts()
         sides = [np.array([distinct[records.cells[n][row]] for row in good.tolist()], np.intp) for n in options.columns]
         make = self._embedded if plan.task == "embed" else self._scored
         columns = make(pooled, texts, sides, good, part.rows)
@@ -94,7 +97,7 @@ class Engine:
             **columns,
             ERROR: pa.array(reasons, pa.string()),
         }
-        content = encoded(pa.table(columns), options.write, plan.provenance())
+        content = to_bytes(pa.table(columns), options.write, plan.provenance())
         failed = Counter(reason for reason in reasons if reason is not None)
         tokens = sum(text.tokens for text in texts)
         digest = hashlib.sha256(content).hexdigest()
@@ -114,14 +117,14 @@ class Engine:
     def _embedded(
         self, pooled: Vectors, texts: list[Pooled], sides: Sequence[Any], good: Any, count: int
     ) -> dict[str, pa.Array]:
-        found = self.calibration.latents(pooled) if self.plan.options.space == "calibrated" else pooled
-        found = normalized(found) if self.plan.options.normalize else found
+        vectors = self.calibration.latents(pooled) if self.plan.options.space == "calibrated" else pooled
+        vectors = normalized(vectors) if self.plan.options.normalize else vectors
         flags = {
             "truncated": np.array([text.truncated for text in texts], bool),
             UNREADABLE: np.array([text.unreadable for text in texts], bool),
         }
         return {
-            VECTOR: vector_column(found[sides[0]], good, count),
+            VECTOR: vector_column(vectors[sides[0]], good, count),
             **{name: spread(flag[sides[0]].tolist(), good, count, pa.bool_()) for name, flag in flags.items()},
         }
 
@@ -134,14 +137,14 @@ class Engine:
             numbers["extrapolated"] = pa.nulls(count, pa.bool_())
             return {**numbers, **{n: pa.nulls(count, pa.list_(pa.string())) for n in ("flags_a", "flags_b")}}
         left, right = sides
-        found = score(self.calibration, texts, pooled, left, right)
-        flags = flags_of(Embeddings(texts, pooled, np.arange(len(texts)), Timings()), found)
-        rates = {"percentile": found.percentile, "probability": found.probability}
-        beyond = None if found.extrapolated is None else found.extrapolated.tolist()
+        scores = score(self.calibration, texts, pooled, left, right)
+        flags = flags_of(Embeddings(texts, pooled, np.arange(len(texts)), Timings()), scores)
+        rates = {"percentile": scores.percentile, "probability": scores.probability}
+        beyond = None if scores.extrapolated is None else scores.extrapolated.tolist()
         absent = pa.nulls(count, pa.float64())
         return {
-            "cosine": spread(found.cosine, good, count, pa.float32()),
-            "similarity": spread(found.similarity, good, count, pa.float32()),
+            "cosine": spread(scores.cosine, good, count, pa.float32()),
+            "similarity": spread(scores.similarity, good, count, pa.float32()),
             **{name: absent if v is None else spread(v, good, count, pa.float64()) for name, v in rates.items()},
             "extrapolated": pa.nulls(count, pa.bool_()) if beyond is None else spread(beyond, good, count, pa.bool_()),
             "flags_a": spread([flags[row] for row in left], good, count, pa.list_(pa.string())),
@@ -155,53 +158,3 @@ def spread(values: Any, rows: Any, count: int, kind: pa.DataType) -> pa.Array:
     for row, value in zip(rows.tolist(), values, strict=True):
         every[row] = value
     return pa.array(every, kind)
-
-
-def calibration_of(store: Path, calibrator: Path, plan: Plan) -> Calibration:
-    """The version that the plan pinned."""
-    source = StoredCalibrations(DomainStore(store), OnnxCalibrator(calibrator, PROVIDERS[plan.device]), plan.digest)
-    registry = Registry(source, plan.digest)
-    return asyncio.run(registry.resolve(DomainRef(plan.domain, plan.version)))
-
-
-class PartEncoder:
-    """Tokenizer and encoder of one engine. Safe from several threads."""
-
-    def __init__(
-        self, tokenize: FastTokenizer, encode: OnnxEncoder, codec: VectorCodec, prompt: str, batch_tokens: int
-    ) -> None:
-        self.tokenize, self.encode, self.codec = tokenize, encode, codec
-        self.prompt, self.batch_tokens = prompt, batch_tokens
-
-    def __call__(self, texts: Sequence[str]) -> tuple[Vectors, list[Pooled]]:
-        """N texts -> (N, D), and each with its tokens. Raises TokenizerFailure or BackendFailure."""
-        tokens = self._tokens([self.prompt + text for text in texts])
-        lengths = [len(one.ids) for one in tokens]
-        vectors: Vectors = np.empty((len(texts), self.encode.dim), np.float32)
-        for rows in batches(lengths, self.batch_tokens):
-            vectors[rows] = self.encode([tokens[row].ids for row in rows])
-        vectors = self.codec.round(vectors)
-        every = zip(vectors, tokens, strict=True)
-        return vectors, [Pooled(vector, len(one.ids), one.truncated, one.unreadable) for vector, one in every]
-
-    def _tokens(self, texts: list[str]) -> list[Tokens]:
-        try:
-            found = self.tokenize(texts, "right")
-        except TokenizerFailure as error:
-            raise TokenizerFailure(f"{error} (one of {len(texts)} rows)") from error
-        # A text of nothing but control characters has no tokens where no special ones are added.
-        return [one if one.ids else one._replace(ids=[self.encode.pad_token_id]) for one in found]
-
-
-def batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
-    """Rows of like length together, at most so many padded tokens a batch; the shortest first, so that the last text
-    decides. A single longer text is a batch of its own."""
-    order = sorted(range(len(lengths)), key=lengths.__getitem__)  # stable: of equals the earlier row first
-    batch: list[int] = []
-    for row in order:
-        if batch and (len(batch) + 1) * lengths[row] > max_tokens:
-            yield batch
-            batch = []
-        batch.append(row)
-    if batch:
-        yield batch

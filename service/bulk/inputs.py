@@ -1,4 +1,4 @@
-"""What a bulk command reads: its files, their form, and the parts they are cut into."""
+"""The input of a bulk command: its files, their form, and the parts they are cut into."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -73,14 +73,14 @@ def sources_of(address: str) -> tuple[Place, list[Source]]:
     place = Place(address)
     with reaching(address):
         if any(sign in address.rpartition("/")[2] for sign in MAGIC):
-            found = list(place.fs.glob(place.root, detail=True).values())
+            entries = list(place.fs.glob(place.root, detail=True).values())
         elif place.fs.isdir(place.root):
-            found = place.fs.ls(place.root, detail=True)
+            entries = place.fs.ls(place.root, detail=True)
         elif place.fs.exists(place.root):
-            found = [place.fs.info(place.root)]
+            entries = [place.fs.info(place.root)]
         else:
             raise EmptyInput(f"{address}: no such file or folder")
-    files = [one for one in found if one["type"] == "file" and not fnmatch(one["name"].rpartition("/")[2], "[._]*")]
+    files = [one for one in entries if one["type"] == "file" and not fnmatch(one["name"].rpartition("/")[2], "[._]*")]
     for one in files:
         if one["name"].endswith(PACKED):
             raise InvalidInput(f"{one['name']} is packed, and cannot be cut into parts; unpack it or make it Parquet")
@@ -96,7 +96,7 @@ def ending(name: str) -> str:
 
 
 def stamp(info: dict[str, Any]) -> str:
-    """What the storage says of a file's state."""
+    """A mark of the file's state from the storage."""
     return str(info.get("ETag") or info.get("etag") or info.get("mtime") or info.get("LastModified") or "")
 
 
@@ -114,8 +114,8 @@ def form_of(sources: Sequence[Source], asked: str | None) -> str:
 def opener(place: Place, path: str) -> Open:
     def open_file() -> BinaryIO:
         with reaching(path):
-            found: BinaryIO = place.fs.open(path, "rb")
-        return found
+            file: BinaryIO = place.fs.open(path, "rb")
+        return file
 
     return open_file
 
@@ -181,14 +181,14 @@ def fault(cell: Any, longest: int) -> str | None:
 def faults(records: Records, rows: int, longest: int) -> list[str | None]:
     """For each row the reason why it has no result; with several columns the first fault counts."""
     columns: Mapping[str, Any] = records.cells
-    found: list[str | None] = [None] * rows
+    reasons: list[str | None] = [None] * rows
     for row in range(rows):
         if row in records.broken:
-            found[row] = "malformed"
+            reasons[row] = "malformed"
             continue
         for name, cells in columns.items():
             reason = fault(cells[row], longest)
             if reason is not None:
-                found[row] = reason if len(columns) == 1 else f"{name}: {reason}"
+                reasons[row] = reason if len(columns) == 1 else f"{name}: {reason}"
                 break
-    return found
+    return reasons

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 from service.adapters.storage.artifacts import from_facts
 from service.bulk.places import Place
 from service.bulk.plan import DONE, PLAN, SUCCESS, Plan, check_same
-from service.bulk.search import MARGIN, Cells, index_of
-from service.bulk.writing import UNREADABLE, VECTOR, encoded
+from service.bulk.search import MARGIN, CellIndex, index_of
+from service.bulk.writing import UNREADABLE, VECTOR, to_bytes
 from service.core.arrays import Vectors
 from service.core.errors import Conflict, InvalidInput
 from service.core.scoring.advice import Advice, advise
@@ -33,21 +33,21 @@ Report = Callable[[str, float | None], None]
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What is asked for, besides the texts."""
+class PairSearch:
+    """The wanted false-match rate and the limits of the search."""
 
     fmr: float
     write: str
     exact_up_to: int = EXACT_UP_TO
     recall: float = RECALL
     seed: int = 0
-    most: int = 50_000_000  # pairs: beyond them somebody has forgotten a crowd of copies
+    most: int = 50_000_000  # pairs: more mean that a crowd of copies was forgotten
     block: int = BLOCK
 
 
 @dataclass(frozen=True)
-class Found:
-    """What came out. `recall` is None for an exact search."""
+class PairSearchResult:
+    """Counts, files and threshold of a search. `recall` is None for an exact one."""
 
     rows: int
     without_text: int
@@ -96,16 +96,22 @@ def load(vectors: Place, plan: Plan, keep: Sequence[str]) -> tuple[Any, Vectors,
 
 
 def find(
-    output: Place, vectors: Place, plan: Plan, calibration: Calibration, wanted: Wanted, threads: int, report: Report
-) -> Found:
-    """Searches, scores what was found as /similarity does, and writes a file for every block of rows.
+    output: Place,
+    vectors: Place,
+    plan: Plan,
+    calibration: Calibration,
+    search: PairSearch,
+    threads: int,
+    report: Report,
+) -> PairSearchResult:
+    """Searches, scores the pairs as /similarity does, and writes a file for every block of rows.
 
     Raises:
-        Conflict: OUTPUT belongs to another plan. InvalidInput: more pairs than anybody can want.
+        Conflict: OUTPUT belongs to another plan. InvalidInput: more pairs than `search.most`.
     """
-    advice = threshold_of(calibration, wanted.fmr)
+    advice = threshold_of(calibration, search.fmr)
     facts = {
-        "format": FORMAT, "task": "pairs", "wanted": asdict(wanted), "input": [asdict(one) for one in plan.input],
+        "format": FORMAT, "task": "pairs", "wanted": asdict(search), "input": [asdict(one) for one in plan.input],
         "columns": plan.options.columns, "keep": plan.options.keep, "digest": plan.digest, "domain": plan.domain,
         "version": plan.version, "software": plan.software,
     }  # fmt: skip
@@ -119,45 +125,45 @@ def find(
     report("reading vectors", None)
     rows, pooled, kept = load(vectors, plan, plan.options.keep)
     if SUCCESS in names:
-        return from_facts(Found, orjson.loads(output.read(SUCCESS)))
+        return from_facts(PairSearchResult, orjson.loads(output.read(SUCCESS)))
     report("indexing", None)
     unit = in_blocks(calibration, pooled)
     radius = advice.similarity - MARGIN
     index = index_of(
-        unit, radius, exact_up_to=wanted.exact_up_to, wanted=wanted.recall, seed=wanted.seed, threads=threads
+        unit, radius, exact_up_to=search.exact_up_to, wanted=search.recall, seed=search.seed, threads=threads
     )
     bare = replace(calibration, model=replace(calibration.model, domain_test=None))
     files: dict[str, str] = {}
     count = 0
     done = output.names(DONE)
-    for number, start in enumerate(range(0, len(unit), wanted.block)):
-        stop = min(start + wanted.block, len(unit))
+    for number, start in enumerate(range(0, len(unit), search.block)):
+        stop = min(start + search.block, len(unit))
         mark = f"{number:06}.json"
-        name = f"part-{number:06}.{wanted.write}"
+        name = f"part-{number:06}.{search.write}"
         told = orjson.loads(output.read(f"{DONE}/{mark}")) if mark in done else None
         if told is not None and names.get(name) == told["bytes"]:
             index.pass_over(start, stop)
         else:
             block = []
             for left, right in index.pairs(start, stop, radius):
-                block.append(scored(bare, pooled, left, right, wanted.fmr))
-                if count + sum(len(one["i"]) for one in block) > wanted.most:
+                block.append(score_pairs(bare, pooled, left, right, search.fmr))
+                if count + sum(len(one["i"]) for one in block) > search.most:
                     raise InvalidInput(
-                        f"more than {wanted.most:,} pairs by row {stop:,} of {len(unit):,}; ask for a lower --fmr, or "
+                        f"more than {search.most:,} pairs by row {stop:,} of {len(unit):,}; ask for a lower --fmr, or "
                         "take exact copies out first"
                     )
-            told = write(output, name, mark, block, rows, kept, plan, wanted)
+            told = write(output, name, mark, block, rows, kept, plan, search)
         count += told["pairs"]
         files[name] = told["sha256"]
         report(f"{count:,} pairs", stop / len(unit))
-    recall = asdict(index.recall) if isinstance(index, Cells) else None
-    found = Found(
+    recall = asdict(index.recall) if isinstance(index, CellIndex) else None
+    result = PairSearchResult(
         plan.rows, plan.rows - len(rows), count, files, advice.similarity, advice.extrapolated, advice.pairs, recall
     )
-    output.write(SUCCESS, orjson.dumps(found, option=orjson.OPT_INDENT_2) + b"\n")
+    output.write(SUCCESS, orjson.dumps(result, option=orjson.OPT_INDENT_2) + b"\n")
     if output.names(DONE):
         output.remove(DONE)
-    return found
+    return result
 
 
 def in_blocks(calibration: Calibration, pooled: Vectors) -> Vectors:
@@ -168,26 +174,27 @@ def in_blocks(calibration: Calibration, pooled: Vectors) -> Vectors:
     return unit
 
 
-def scored(calibration: Calibration, pooled: Vectors, left: Any, right: Any, fmr: float) -> dict[str, Any]:
+def score_pairs(calibration: Calibration, pooled: Vectors, left: Any, right: Any, fmr: float) -> dict[str, Any]:
     """The pairs that stay once they are scored as /similarity scores them."""
     needed, places = np.unique(np.concatenate([left, right]), return_inverse=True)
     a, b = np.split(places.astype(np.intp), 2)
     if not len(needed):
         return {"i": left, "j": right, **dict.fromkeys(("similarity", "cosine", "percentile"), np.empty(0))}
-    found = score(calibration, [], pooled[needed], a, b)
-    assert found.percentile is not None  # noqa: S101 - the domain has a reference
-    reached = 1.0 - found.percentile <= fmr
+    scores = score(calibration, [], pooled[needed], a, b)
+    assert scores.percentile is not None  # noqa: S101 - the domain has a reference
+    reached = 1.0 - scores.percentile <= fmr
     columns = {
-        "i": left, "j": right, "similarity": found.similarity, "cosine": found.cosine, "percentile": found.percentile,
+        "i": left, "j": right, "similarity": scores.similarity, "cosine": scores.cosine,
+        "percentile": scores.percentile,
     }  # fmt: skip
-    if found.probability is not None:
-        columns["probability"] = found.probability
+    if scores.probability is not None:
+        columns["probability"] = scores.probability
     return {name: column[reached] for name, column in columns.items()}
 
 
 def write(
     output: Place, name: str, mark: str, block: list[dict[str, Any]], rows: Any, kept: pa.Table, plan: Plan,
-    wanted: Wanted,
+    search: PairSearch,
 ) -> dict[str, Any]:  # fmt: skip
     """One file, in the order of i and j, and the mark that it is done."""
     filled = [one for one in block if len(one["i"])] or block[:1]
@@ -199,8 +206,8 @@ def write(
     table |= {key: pa.array(values[order], types.get(key, pa.float64())) for key, values in columns.items()}
     for column in kept.column_names:
         table |= {f"{column}_i": kept[column].take(i), f"{column}_j": kept[column].take(j)}
-    facts = plan.provenance() | {"isosim.task": "pairs", "isosim.space": "", "isosim.fmr": f"{wanted.fmr:g}"}
-    content = encoded(pa.table(table), wanted.write, facts)
+    facts = plan.provenance() | {"isosim.task": "pairs", "isosim.space": "", "isosim.fmr": f"{search.fmr:g}"}
+    content = to_bytes(pa.table(table), search.write, facts)
     output.write(name, content)
     told = {"pairs": len(i), "sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
     output.write(f"{DONE}/{mark}", orjson.dumps(told))

@@ -93,8 +93,8 @@ class Place:
         with reaching(self.address):
             self.fs.invalidate_cache()
             try:
-                found: list[dict[str, Any]] = self.fs.ls(self.path(folder), detail=True)
+                entries: list[dict[str, Any]] = self.fs.ls(self.path(folder), detail=True)
             except FileNotFoundError:
                 return {}
-        every = {str(one["name"]).rstrip("/").rpartition("/")[2]: one for one in found if one["type"] == "file"}
+        every = {str(one["name"]).rstrip("/").rpartition("/")[2]: one for one in entries if one["type"] == "file"}
         return {name: int(one["size"]) for name, one in every.items() if name and not name.startswith(".")}

@@ -1,6 +1,5 @@
-"""What a bulk job does, down to the bytes it writes: a job that was interrupted goes on only with the same plan."""
+"""The plan of a bulk job, down to the bytes it writes: a job that was interrupted goes on only with the same plan."""
 
-import asyncio
 import importlib.metadata
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -9,23 +8,20 @@ from typing import Any, Literal, Self
 
 import orjson
 
-from service.adapters.domains.calibrations import StoredCalibrations
-from service.adapters.domains.store import DomainStore
-from service.adapters.encoder.device import GPU_TOKENS
-from service.adapters.encoder.onnx_engine import CUDA, OnnxCalibrator
-from service.adapters.encoder.store import EncoderArtifact, EncoderStore
+from service.adapters.domains.calibrations import load_calibration
+from service.adapters.encoder.offline import default_batch_tokens
+from service.adapters.encoder.onnx_engine import CUDA
+from service.adapters.encoder.store import EncoderStore
 from service.bulk.inputs import Part, Source, check_columns, cut, form_of, sources_of
 from service.bulk.places import Place
 from service.bulk.readers import reader_of
 from service.bulk.writing import UNREADABLE, VECTOR
 from service.core.errors import Conflict, CorruptArtifact, InvalidInput
 from service.core.scoring.calibration import Calibration, DomainRef
-from service.core.scoring.registry import Registry
 
 PLAN, DONE, SUCCESS = "_plan.json", "_done", "_SUCCESS"
 FORMAT = 1  # of what is written; raise it when the same plan gives other bytes
 PART_ROWS = 4096  # rows a part: 6 MB of vectors of 384, some seconds of a core
-BATCH_TOKENS = 256  # padded, on a CPU; 128, what serving takes, costs 5 % more processor time, 2048 15 %
 DECIDE_BYTES = ("isosim", "onnxruntime", "onnxruntime-gpu", "pyarrow", "tokenizers")
 
 ROW, ERROR = "row", "error"  # columns
@@ -35,7 +31,7 @@ Task = Literal["embed", "score"]
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says of the result."""
+    """Options of the command line that shape the result."""
 
     columns: tuple[str, ...]  # with text: one to embed, two to score
     keep: tuple[str, ...]  # carried over
@@ -73,13 +69,13 @@ class Plan:
     def name(self, part: Part) -> str:
         return f"part-{part.number:06}.{self.options.write}"
 
-    def dumped(self) -> bytes:
+    def to_json(self) -> bytes:
         facts = asdict(self) | {"format": FORMAT, "rows": self.rows}
         facts["parts"] = [[p.source, p.first, p.rows, p.start, p.stop] for p in self.parts]
         return orjson.dumps(facts, option=orjson.OPT_SORT_KEYS) + b"\n"
 
     @classmethod
-    def parsed(cls, content: bytes) -> Self:
+    def from_json(cls, content: bytes) -> Self:
         """Raises CorruptArtifact."""
         try:
             facts = orjson.loads(content)
@@ -95,7 +91,7 @@ class Plan:
             raise CorruptArtifact(f"{PLAN} is not readable: {error}") from error
 
     def provenance(self) -> dict[str, str]:
-        """What stands in every Parquet file."""
+        """Facts that stand in every Parquet file."""
         return {
             "isosim.task": self.task,
             "isosim.domain": self.domain,
@@ -115,13 +111,13 @@ def result_columns(plan: Plan) -> tuple[str, ...]:
 
 def software() -> dict[str, str]:
     """Releases of what computes and writes."""
-    found = {}
+    versions = {}
     for name in DECIDE_BYTES:
         try:
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def stored_plan(output: Place) -> Plan | None:
@@ -132,14 +128,14 @@ def stored_plan(output: Place) -> Plan | None:
     """
     names = output.names()
     if PLAN in names:
-        return Plan.parsed(output.read(PLAN))
+        return Plan.from_json(output.read(PLAN))
     if names:
         raise Conflict(f"{output.address} holds {sorted(names)[0]}, and no {PLAN}; name an empty or a new folder")
     return None
 
 
 def check_same(stored: Mapping[str, Any], wanted: Mapping[str, Any], where: str) -> None:
-    """Raises Conflict, naming what differs: files of two plans in one folder would be nobody's result."""
+    """Raises Conflict, naming what differs: files of two plans in one folder are no result."""
     facts, now = (orjson.loads(orjson.dumps(dict(plan))) for plan in ({n: stored.get(n) for n in wanted}, wanted))
     told = []
     for name in sorted(wanted):
@@ -159,7 +155,7 @@ def check_same(stored: Mapping[str, Any], wanted: Mapping[str, Any], where: str)
 
 
 @dataclass(frozen=True)
-class Asked:
+class BulkRequest:
     """A bulk command as it was given."""
 
     task: Task
@@ -188,14 +184,7 @@ def device_of(asked: str) -> Literal["cpu", "gpu"]:
     return "gpu"
 
 
-def resolved(store: Path, artifact: EncoderArtifact, domain: DomainRef) -> Calibration:
-    """The version a reference means now. Raises NotFound, EncoderMismatch or CorruptArtifact."""
-    calibrator = OnnxCalibrator(artifact.calibrator, ["CPUExecutionProvider"])
-    source = StoredCalibrations(DomainStore(store), calibrator, artifact.digest)
-    return asyncio.run(Registry(source, artifact.digest).resolve(domain))
-
-
-def plan_for(asked: Asked, store: Path, encoder: str, output: Place) -> tuple[Plan, Calibration]:
+def plan_for(request: BulkRequest, store: Path, encoder: str, output: Place) -> tuple[Plan, Calibration]:
     """The plan in OUTPUT, where it is the same; else a new one, written there.
 
     A job that was begun with a domain's champion goes on with the version that was champion then.
@@ -204,22 +193,22 @@ def plan_for(asked: Asked, store: Path, encoder: str, output: Place) -> tuple[Pl
         Conflict: OUTPUT belongs to another plan, or holds other files.
         EmptyInput, InvalidInput: the input has no rows, or not the columns.
     """
-    place, sources = sources_of(asked.input)
-    form = form_of(sources, asked.form)
-    delimiter = asked.delimiter or ("\t" if form == "csv" and sources[0].path.lower().endswith(".tsv") else ",")
+    place, sources = sources_of(request.input)
+    form = form_of(sources, request.form)
+    delimiter = request.delimiter or ("\t" if form == "csv" and sources[0].path.lower().endswith(".tsv") else ",")
     earlier = stored_plan(output)
     artifact = EncoderStore(store).find(encoder)
-    domain = asked.domain
+    domain = request.domain
     if earlier is not None and earlier.domain == domain.name and domain.version == "champion":
         domain = DomainRef(domain.name, earlier.version)
-    calibration = resolved(store, artifact, domain)
-    device = device_of(asked.device)
+    calibration = load_calibration(store, artifact, domain, ["CPUExecutionProvider"])
+    device = device_of(request.device)
     wanted: dict[str, Any] = {
-        "task": asked.task,
-        "input": tuple(addressed(place, source) for source in sources),
+        "task": request.task,
+        "input": tuple(with_address(place, source) for source in sources),
         "options": Options(
-            tuple(asked.columns), tuple(asked.keep), form, delimiter, asked.write, asked.space, asked.normalize,
-            asked.max_characters, asked.precision,
+            tuple(request.columns), tuple(request.keep), form, delimiter, request.write, request.space,
+            request.normalize, request.max_characters, request.precision,
         ),
         "encoder": artifact.id,
         "digest": artifact.digest,
@@ -227,23 +216,23 @@ def plan_for(asked: Asked, store: Path, encoder: str, output: Place) -> tuple[Pl
         "version": calibration.version,
         "method": calibration.method,
         "device": device,
-        "batch_tokens": asked.batch_tokens or (GPU_TOKENS if device == "gpu" else BATCH_TOKENS),
-        "part_rows": asked.part_rows,
+        "batch_tokens": request.batch_tokens or default_batch_tokens(gpu=device == "gpu"),
+        "part_rows": request.part_rows,
         "software": software(),
     }  # fmt: skip
     if earlier is not None:
         check_same(vars(earlier), wanted, output.address)
         return earlier, calibration
     reader = reader_of(form, delimiter)
-    check_columns(reader, place, sources, asked.columns, asked.keep)
-    plan = Plan(**wanted, parts=tuple(cut(reader, place, sources, asked.part_rows)))
-    taken = [name for name in asked.keep if name in result_columns(plan)]
+    check_columns(reader, place, sources, request.columns, request.keep)
+    plan = Plan(**wanted, parts=tuple(cut(reader, place, sources, request.part_rows)))
+    taken = [name for name in request.keep if name in result_columns(plan)]
     if taken:
         raise InvalidInput(f"a kept column cannot be called {taken[0]!r}: the result has one")
-    output.create(PLAN, plan.dumped())
+    output.create(PLAN, plan.to_json())
     return plan, calibration
 
 
-def addressed(place: Place, source: Source) -> Source:
+def with_address(place: Place, source: Source) -> Source:
     """The same file under an address that another process understands."""
     return Source(str(place.fs.unstrip_protocol(source.path)), source.size, source.stamp)

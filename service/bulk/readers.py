@@ -21,7 +21,7 @@ LONGEST_CELL = 2**30  # characters; Python's own limit is 131,072
 MARK = b"\xef\xbb\xbf"  # byte order mark
 
 
-class Counted:
+class ByteCounter:
     """Lines of a file for the parser, and how many bytes it has taken. Latin-1 keeps every byte one character."""
 
     def __init__(self, file: BinaryIO) -> None:
@@ -44,7 +44,7 @@ class CsvReader:
             return dict.fromkeys(self._head(file), "text")
 
     def _head(self, file: BinaryIO) -> list[str]:
-        names = next(csv.reader(iter(Counted(file)), delimiter=self.delimiter), None)
+        names = next(csv.reader(iter(ByteCounter(file)), delimiter=self.delimiter), None)
         if names is None:
             raise EmptyInput("a CSV file is empty; its first line has to name the columns")
         try:
@@ -58,39 +58,39 @@ class CsvReader:
 
     def cut(self, open_file: Open, rows: int) -> Iterator[tuple[int, int, int]]:
         with open_file() as file:
-            counted = Counted(file)
-            records = csv.reader(iter(counted), delimiter=self.delimiter)
+            lines = ByteCounter(file)
+            records = csv.reader(iter(lines), delimiter=self.delimiter)
             try:
                 next(records, None)  # the head
-                start, count = counted.taken, 0
+                start, count = lines.taken, 0
                 for record in records:
                     count += bool(record)  # a blank line is none
                     if count == rows:
-                        yield count, start, counted.taken
-                        start, count = counted.taken, 0
+                        yield count, start, lines.taken
+                        start, count = lines.taken, 0
             except csv.Error as error:
                 raise InvalidInput(f"a CSV file cannot be read near line {records.line_num}: {error}") from error
             if count:
-                yield count, start, counted.taken
+                yield count, start, lines.taken
 
     def read(self, place: Place, path: str, part: Part, columns: Sequence[str], keep: Sequence[str]) -> Records:
         with place.fs.open(path, "rb") as file:
             names = self._head(file)
         content: bytes = place.fs.cat_file(path, start=part.start, end=part.stop)
-        found = [record for record in csv.reader(split(content), delimiter=self.delimiter) if record]
+        records = [record for record in csv.reader(split(content), delimiter=self.delimiter) if record]
         broken = {
             row: f"{len(record)} cells, the head has {len(names)}"
-            for row, record in enumerate(found)
+            for row, record in enumerate(records)
             if len(record) != len(names)
         }
         at = {name: number for number, name in enumerate(names)}
 
         def column(name: str) -> list[str | None]:
             number = at[name]
-            return [record[number] if number < len(record) else None for record in found]
+            return [record[number] if number < len(record) else None for record in records]
 
         kept = {name: pa.array([readable(cell) for cell in column(name)], pa.string()) for name in keep}
-        table = pa.table(kept) if kept else no_columns(len(found))
+        table = pa.table(kept) if kept else no_columns(len(records))
         return Records({name: column(name) for name in columns}, table, broken)
 
 
@@ -144,14 +144,14 @@ class JsonReader:
             if not line or line.isspace():
                 continue
             try:
-                found = orjson.loads(line)
+                record = orjson.loads(line)
             except orjson.JSONDecodeError as error:
                 broken[len(rows)] = f"no JSON: {error}"
-                found = {}
-            if not isinstance(found, dict):
+                record = {}
+            if not isinstance(record, dict):
                 broken[len(rows)] = "no JSON object"
-                found = {}
-            rows.append(found)
+                record = {}
+            rows.append(record)
         kept = {name: pa.array([as_text(row.get(name)) for row in rows], pa.string()) for name in keep}
         table = pa.table(kept) if kept else no_columns(len(rows))
         return Records({name: [row.get(name) for row in rows] for name in columns}, table, broken)
@@ -178,8 +178,8 @@ class ParquetReader:
 
     def schema(self, open_file: Open) -> dict[str, str | None]:
         with open_file() as file:
-            found = self._metadata(file).schema.to_arrow_schema()
-        return {one.name: "text" if is_text(one.type) else str(one.type) for one in found}
+            arrow_schema = self._metadata(file).schema.to_arrow_schema()
+        return {one.name: "text" if is_text(one.type) else str(one.type) for one in arrow_schema}
 
     def cut(self, open_file: Open, rows: int) -> Iterator[tuple[int, int, int]]:
         with open_file() as file:

@@ -14,18 +14,18 @@ import orjson
 
 from service.adapters.storage.artifacts import from_facts
 from service.adapters.storage.object_storage import remote
-from service.bulk.cluster import Engines, cluster, engines, mapped
+from service.bulk.cluster import Engines, cluster, engines, map_items
 from service.bulk.engine import Engine, Outcome
 from service.bulk.places import Place
 from service.bulk.plan import DONE, PLAN, SUCCESS, Plan
-from service.bulk.shipping import packed, store_here
+from service.bulk.shipping import pack, store_here
 from service.core.errors import BackendFailure, Conflict, CorruptArtifact, IsosimError
 
 Report = Callable[[str, float | None], None]
 
 
 @dataclass(frozen=True)
-class Running:
+class RunOptions:
     """Where and how a job runs; nothing of it changes a byte of the output."""
 
     store: Path
@@ -42,7 +42,7 @@ class Running:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a job has done; `computed` of it now, the rest before."""
+    """Counts of a finished job; `computed` rows were made now, the rest before."""
 
     rows: int
     parts: int
@@ -61,21 +61,21 @@ class Summary:
         return self.computed / self.seconds if self.seconds else 0.0
 
 
-def finished(output: Place, plan: Plan) -> dict[int, Outcome]:
+def read_outcomes(output: Place, plan: Plan) -> dict[int, Outcome]:
     """Outcomes of the parts whose files are there with the size they were written with."""
     files = output.names()
-    found = {}
+    outcomes_by_part = {}
     for name in output.names(DONE):
         try:
             outcome = from_facts(Outcome, orjson.loads(output.read(f"{DONE}/{name}")))
         except (orjson.JSONDecodeError, TypeError) as error:
             raise CorruptArtifact(f"{output.address}/{DONE}/{name} is not readable: {error}; delete it") from error
         if outcome.number < len(plan.parts) and files.get(plan.name(plan.parts[outcome.number])) == outcome.bytes:
-            found[outcome.number] = outcome
-    return found
+            outcomes_by_part[outcome.number] = outcome
+    return outcomes_by_part
 
 
-def run(plan: Plan, output: Place, how: Running, report: Report) -> Summary:
+def run(plan: Plan, output: Place, options: RunOptions, report: Report) -> Summary:
     """Computes the parts that are missing and marks the whole as done.
 
     Raises:
@@ -88,25 +88,25 @@ def run(plan: Plan, output: Place, how: Running, report: Report) -> Summary:
         if lost:
             raise CorruptArtifact(f"{output.address} has lost {lost[0]}; delete {SUCCESS} to have all parts made again")
         return from_success(facts)
-    done = finished(output, plan)
+    done = read_outcomes(output, plan)
     missing = [part.number for part in plan.parts if part.number not in done]
     before = len(done)
     rows = sum(outcome.rows for outcome in done.values())
     seconds, count = 0.0, 0
     if missing:
-        with cluster(how.address, how.local_cores) as ray:
-            wanted = how.engines(ray, gpu=plan.device == "gpu")
+        with cluster(options.address, options.local_cores) as ray:
+            wanted = options.engines(ray, gpu=plan.device == "gpu")
             shipped = None
-            if how.address is not None and not remote(how.store):
-                files = packed(how.store, plan.encoder, plan.digest, plan.domain, plan.version)
+            if options.address is not None and not remote(options.store):
+                files = pack(options.store, plan.encoder, plan.digest, plan.domain, plan.version)
                 shipped = [ray.put(files)]  # in a list: a worker that sees the store need not fetch it
             arguments = {
-                "output": output.address, "store": str(how.store), "threads": how.cores, "shipped": shipped,
-                "lenient": how.lenient, "plan": hashlib.sha256(output.read(PLAN)).hexdigest(),
+                "output": output.address, "store": str(options.store), "threads": options.cores, "shipped": shipped,
+                "lenient": options.lenient, "plan": hashlib.sha256(output.read(PLAN)).hexdigest(),
             }  # fmt: skip
             began = None
             report("starting", rows / plan.rows)
-            with closing(mapped(ray, [str(n) for n in missing], PartWorker, arguments, wanted)) as results:
+            with closing(map_items(ray, [str(n) for n in missing], PartWorker, arguments, wanted)) as results:
                 for outcome in outcomes(results):
                     began = began or time.perf_counter() - outcome.seconds
                     done[outcome.number] = outcome
@@ -115,7 +115,7 @@ def run(plan: Plan, output: Place, how: Running, report: Report) -> Summary:
                     report(f"{rows:,} rows", rows / plan.rows)
             count = wanted.count
     made = [done[number] for number in missing]
-    summary = summarized(plan, [done[part.number] for part in plan.parts], made, seconds, count)
+    summary = summarize(plan, [done[part.number] for part in plan.parts], made, seconds, count)
     facts = asdict(summary) | {"resumed_parts": before}
     facts["files"] = {plan.name(part): done[part.number].sha256 for part in plan.parts}
     output.write(SUCCESS, orjson.dumps(facts, option=orjson.OPT_INDENT_2) + b"\n")
@@ -132,7 +132,7 @@ def outcomes(results: Iterable[dict[str, Any]]) -> Iterable[Outcome]:
         yield Outcome(**facts)
 
 
-def summarized(plan: Plan, every: list[Outcome], made: list[Outcome], seconds: float, count: int) -> Summary:
+def summarize(plan: Plan, every: list[Outcome], made: list[Outcome], seconds: float, count: int) -> Summary:
     failed: Counter[str] = Counter()
     for outcome in every:
         failed.update(outcome.failed)
@@ -159,7 +159,7 @@ def from_success(facts: dict[str, Any]) -> Summary:
 class PartWorker:
     """Numbers of parts in, outcomes out. A failure is an outcome too: Ray would try a part again that fails each time.
 
-    The part's file comes first and the mark in `_done` after it: whoever is killed between the two leaves a part that
+    The part's file comes first and the mark in `_done` after it: a worker killed between the two leaves a part that
     is made again, with the same bytes.
     """
 
@@ -169,7 +169,7 @@ class PartWorker:
         self.failure: str | None = None
         try:
             content = self._plan(plan)
-            self.plan = Plan.parsed(content)
+            self.plan = Plan.from_json(content)
             version = f"{self.plan.domain}-{self.plan.version}"
             seen = store_here(Path(store), self.plan.encoder, self.plan.digest, version, shipped)
             self.engine = Engine(self.plan, seen, threads)
@@ -191,7 +191,7 @@ class PartWorker:
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, list[bytes]]:
         if self.failure is not None:
-            return told(self.failure)
+            return failure_columns(self.failure)
         part = self.plan.parts[int(batch["item"][0])]
         try:
             content, outcome = self.engine(part, lenient=self.lenient)
@@ -199,11 +199,11 @@ class PartWorker:
             facts = orjson.dumps(asdict(replace(outcome, node=node())))
             self.output.write(f"{DONE}/{part.number:06}.json", facts)
         except (IsosimError, OSError) as error:
-            return told(str(error))
+            return failure_columns(str(error))
         return {"outcome": [facts]}
 
 
-def told(failure: str) -> dict[str, list[bytes]]:
+def failure_columns(failure: str) -> dict[str, list[bytes]]:
     return {"outcome": [orjson.dumps({"failure": failure})]}
 
 

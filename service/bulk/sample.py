@@ -6,11 +6,11 @@ from typing import Any
 
 import orjson
 
-from service.bulk.cluster import mapped
+from service.bulk.cluster import map_items
 from service.bulk.inputs import Part, Source, faults
 from service.bulk.places import Place
 from service.bulk.readers import reader_of
-from service.bulk.run import Running
+from service.bulk.run import RunOptions
 from service.core.errors import BackendFailure, IsosimError
 from service.core.jobs.requirements import by_rank, rank
 
@@ -58,7 +58,7 @@ def sample(
     longest: int,
     seed: int,
     count: int,
-    how: Running,
+    options: RunOptions,
     report: Callable[[str, float | None], None],
 ) -> tuple[list[str], int]:
     """At most `count` distinct texts in the order of their ranks, and how many rows had no usable text."""
@@ -69,20 +69,20 @@ def sample(
             "sources": list(sources), "parts": list(parts), "form": form, "delimiter": delimiter, "column": column,
             "longest": longest, "seed": seed, "limit": limit, "count": count,
         }  # fmt: skip
-        found: dict[str, int] = {}
+        ranked: dict[str, int] = {}
         seen = unusable = 0
         numbers = [str(part.number) for part in parts]
-        with closing(mapped(ray, numbers, SampleWorker, arguments, how.engines(ray, gpu=False))) as results:
+        with closing(map_items(ray, numbers, SampleWorker, arguments, options.engines(ray, gpu=False))) as results:
             for result in results:
                 facts = orjson.loads(result["found"])
                 if "failure" in facts:
                     raise BackendFailure(facts["failure"])
                 seen += facts["rows"]
                 unusable += facts["unusable"]
-                found.update((text, place) for place, text in facts["texts"])
-                if len(found) > 2 * count:
-                    found = dict(sorted(found.items(), key=by_rank)[:count])
+                ranked.update((text, place) for place, text in facts["texts"])
+                if len(ranked) > 2 * count:
+                    ranked = dict(sorted(ranked.items(), key=by_rank)[:count])
                 report(f"sampling {seen:,}", seen / rows)
-        if len(found) >= count or limit == SPACE:
-            return [text for text, _ in sorted(found.items(), key=by_rank)[:count]], unusable
+        if len(ranked) >= count or limit == SPACE:
+            return [text for text, _ in sorted(ranked.items(), key=by_rank)[:count]], unusable
         limit = min(SPACE, 16 * limit)

@@ -31,7 +31,7 @@ class Recall:
     looked_at: int  # cells a query
 
 
-class Exact:
+class ExactIndex:
     """Every pair; the index grows block by block, so that each pair is looked at once."""
 
     def __init__(self, unit: Vectors) -> None:
@@ -48,7 +48,7 @@ class Exact:
         yield from hits(self.index, self.unit, start, stop, radius)
 
 
-class Cells:
+class CellIndex:
     """An inverted file: a query looks into the nearest cells alone, as many as the wanted recall takes."""
 
     def __init__(self, unit: Vectors, radius: float, wanted: float, seed: int) -> None:
@@ -72,8 +72,8 @@ class Cells:
         while True:
             self.index.nprobe = looked_at
             limits, _, near = self.index.range_search(self.unit[rows], radius)
-            found = int(((near != np.repeat(rows, counts(limits))) & (near >= 0)).sum())
-            share = found / true if true else None
+            hits_seen = int(((near != np.repeat(rows, counts(limits))) & (near >= 0)).sum())
+            share = hits_seen / true if true else None
             if looked_at == cells or share is None or share >= wanted:
                 return Recall(len(rows), true, share, cells, looked_at)
             looked_at = min(cells, 2 * looked_at)
@@ -111,7 +111,7 @@ def every_hit(unit: Vectors, rows: Rows, radius: float) -> int:
 
 def index_of(
     unit: Vectors, radius: float, *, exact_up_to: int, wanted: float, seed: int, threads: int
-) -> Exact | Cells:
+) -> ExactIndex | CellIndex:
     """The exact index for at most so many rows."""
     faiss.omp_set_num_threads(threads)
-    return Exact(unit) if len(unit) <= exact_up_to else Cells(unit, radius, wanted, seed)
+    return ExactIndex(unit) if len(unit) <= exact_up_to else CellIndex(unit, radius, wanted, seed)

@@ -12,8 +12,8 @@ from service.adapters.storage.object_storage import remote
 Files = dict[str, bytes]
 
 
-def packed(store: Path, encoder: str, digest: str, domain: str, version: int) -> Files:
-    """What an engine reads of the store, by path; `default@0` has no files."""
+def pack(store: Path, encoder: str, digest: str, domain: str, version: int) -> Files:
+    """The files of the store that an engine reads, by path; `default@0` has none."""
     folders = [EncoderStore(store).find(f"{encoder}@{digest}").folder]
     if version:
         folders.append(store / "domains" / DomainStore(store).checked(domain) / str(version))
@@ -40,6 +40,6 @@ def store_here(store: Path, encoder: str, digest: str, version: str, shipped: An
         (making / name).write_bytes(content)
     try:
         making.rename(place)
-    except OSError:  # another engine of this node was faster, or somebody else has the name
+    except OSError:  # another engine of this node was faster, or another user has the name
         return making
     return place

@@ -25,7 +25,7 @@ def vector_column(vectors: Vectors, rows: "np.ndarray[Any, np.dtype[np.intp]]", 
     return pa.FixedSizeListArray.from_arrays(pa.array(every.reshape(-1)), dim, mask=pa.array(missing))
 
 
-def encoded(table: pa.Table, form: str, provenance: dict[str, str]) -> bytes:
+def to_bytes(table: pa.Table, form: str, provenance: dict[str, str]) -> bytes:
     """The file's bytes."""
     if form == "parquet":
         return as_parquet(table, provenance)
@@ -55,8 +55,8 @@ def cells(column: pa.ChunkedArray) -> list[Any]:
     if pa.types.is_float32(array.type):
         values = array.to_numpy(zero_copy_only=False).astype(np.float32)
         return [value if there else None for value, there in zip(values, array.is_valid().to_pylist(), strict=True)]
-    found: list[Any] = array.to_pylist()
-    return found
+    objects: list[Any] = array.to_pylist()
+    return objects
 
 
 def in_a_cell(value: Any) -> Any:

@@ -1,10 +1,14 @@
 """`isosim bulk`: files of any size through the encoder, on Ray Data."""
 
 import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from service.adapters.domains.calibrations import load_calibration
 from service.adapters.encoder.device import usable_cores
 from service.adapters.encoder.store import EncoderStore
 from service.adapters.storage.object_storage import remote
@@ -20,7 +24,8 @@ from service.core.scoring.similarity import notices_of
 from service.settings import Settings
 
 if TYPE_CHECKING:
-    from service.bulk.run import Running
+    from service.bulk.plan import Task
+    from service.bulk.run import RunOptions
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -49,6 +54,28 @@ Most = Annotated[int, typer.Option("--engines", min=0, help="at most so many at 
 PartRows = Annotated[int, typer.Option(min=1, help="rows that give one file of the output")]
 
 
+@dataclass(frozen=True, kw_only=True)
+class JobOptions:
+    """The options that `embed` and `score` have in common."""
+
+    source: str
+    output: str
+    domain: str
+    keep: Sequence[str]
+    form: Form | None
+    delimiter: str | None
+    write: Form
+    on_error: Literal["null", "fail"]
+    part_rows: int
+    address: str | None
+    device: Literal["auto", "cpu", "gpu"]
+    cores: int
+    most: int
+    model_store: Path | None
+    encoder: str | None
+    as_json: bool
+
+
 @app.command("embed", epilog=EPILOG)
 def embed(
     source: Input,
@@ -74,8 +101,12 @@ def embed(
     as_json: AsJson = False,
 ) -> None:
     """Vectors of a column's texts, as POST /embed gives them."""
-    given = {"task": "embed", "columns": [column], "space": space, "normalize": normalize}
-    carry_out(given, **taken(locals()))
+    options = JobOptions(
+        source=source, output=output, domain=domain, keep=keep or (), form=form, delimiter=delimiter, write=write,
+        on_error=on_error, part_rows=part_rows, address=address, device=device, cores=cores, most=most,
+        model_store=model_store, encoder=encoder, as_json=as_json,
+    )  # fmt: skip
+    carry_out("embed", [column], options, space=space, normalize=normalize)
 
 
 @app.command("score", epilog=EPILOG)
@@ -99,8 +130,12 @@ def score(
     as_json: AsJson = False,
 ) -> None:
     """Scores of pairs of texts, as POST /similarity gives them."""
-    given = {"task": "score", "columns": list(columns), "space": "calibrated", "normalize": False}
-    carry_out(given, **taken(locals()))
+    options = JobOptions(
+        source=source, output=output, domain=domain, keep=keep or (), form=form, delimiter=delimiter, write=write,
+        on_error=on_error, part_rows=part_rows, address=address, device=device, cores=cores, most=most,
+        model_store=model_store, encoder=encoder, as_json=as_json,
+    )  # fmt: skip
+    carry_out("score", columns, options, space="calibrated", normalize=False)
 
 
 @app.command("calibrate", epilog=EPILOG)
@@ -137,10 +172,10 @@ def calibrate(
     from service.bulk.calibrating import Corpus, fit_sample  # noqa: PLC0415
 
     corpus = Corpus(source, column, form, delimiter, settings.max_characters)
-    how = running(settings, address, cores, most, lenient=True)
+    execution = run_options(settings, address, cores, most, lenient=True)
     asked = {"method": method, "promote": promote, "seed": seed, "normalization": normalization}
     with bar("planning") as report:
-        facts = fit_sample(corpus, sample, domain, asked, settings.encoder, device, how, settings.threads, report)
+        facts = fit_sample(corpus, sample, domain, asked, settings.encoder, device, execution, settings.threads, report)
     prune(settings, domain)
     if as_json:
         print_json(facts)
@@ -187,98 +222,74 @@ def pairs(
     """
     settings = stored(model_store=model_store, encoder=encoder)
     need_bulk()
-    from service.bulk.pairs import VECTORS, Wanted, find, threshold_of  # noqa: PLC0415
+    from service.bulk.pairs import VECTORS, PairSearch, find, threshold_of  # noqa: PLC0415
     from service.bulk.places import Place  # noqa: PLC0415
-    from service.bulk.plan import Asked, plan_for, resolved  # noqa: PLC0415
+    from service.bulk.plan import BulkRequest, plan_for  # noqa: PLC0415
     from service.bulk.run import run  # noqa: PLC0415
 
     place = Place(output)
     between = Place(vectors) if vectors else place.below(VECTORS)
-    wanted = Wanted(fmr, write, exact_up_to, recall, most=most_pairs)
+    search = PairSearch(fmr, write, exact_up_to, recall, most=most_pairs)
     artifact = EncoderStore(settings.model_store).find(settings.encoder)
-    advice = threshold_of(resolved(settings.model_store, artifact, DomainRef.parse(domain)), fmr)
-    asked = Asked(
+    advice = threshold_of(
+        load_calibration(settings.model_store, artifact, DomainRef.parse(domain), ["CPUExecutionProvider"]), fmr
+    )
+    request = BulkRequest(
         task="embed", input=source, columns=[column], keep=keep or (), form=form, delimiter=delimiter,
         write="parquet", space="raw", normalize=False, domain=DomainRef.parse(domain), device=device,
         part_rows=part_rows, batch_tokens=settings.max_batch_tokens, max_characters=settings.max_characters,
         precision=settings.cache_precision,
     )  # fmt: skip
     with bar("planning") as report:
-        plan, calibration = plan_for(asked, settings.model_store, settings.encoder, between)
-        summary = run(plan, between, running(settings, address, cores, most, lenient=on_error == "null"), report)
-        found = find(place, between, plan, calibration, wanted, usable_cores(), report)
+        plan, calibration = plan_for(request, settings.model_store, settings.encoder, between)
+        summary = run(plan, between, run_options(settings, address, cores, most, lenient=on_error == "null"), report)
+        result = find(place, between, plan, calibration, search, usable_cores(), report)
     say_failed(summary.failed)
-    facts = {**vars(found), "output": place.address, "domain": plan.domain, "version": plan.version, "fmr": fmr}
+    facts = {**vars(result), "output": place.address, "domain": plan.domain, "version": plan.version, "fmr": fmr}
     if as_json:
         print_json(facts)
         return
-    beyond = f", extrapolated beyond what {advice.pairs:,} random pairs can count" if found.extrapolated else ""
+    beyond = f", extrapolated beyond what {advice.pairs:,} random pairs can count" if result.extrapolated else ""
     print(
-        f"{place.address}: {found.pairs:,} pairs of {found.rows:,} rows in {len(found.files):,} files; "
-        f"{plan.domain}@{plan.version}, similarity ≥ {found.threshold:.4f}{beyond}; {search_of(found.recall)}"
+        f"{place.address}: {result.pairs:,} pairs of {result.rows:,} rows in {len(result.files):,} files; "
+        f"{plan.domain}@{plan.version}, similarity ≥ {result.threshold:.4f}{beyond}; {search_of(result.recall)}"
     )
 
 
-def running(settings: Settings, address: str | None, cores: int, most: int, *, lenient: bool) -> "Running":
-    from service.bulk.run import Running  # noqa: PLC0415
+def run_options(settings: Settings, address: str | None, cores: int, most: int, *, lenient: bool) -> "RunOptions":
+    from service.bulk.run import RunOptions  # noqa: PLC0415
 
     store = settings.model_store if remote(settings.model_store) else settings.model_store.resolve()
-    return Running(store, address, usable_cores(), cores, most, lenient)
+    return RunOptions(store, address, usable_cores(), cores, most, lenient)
 
 
-SHARED = (
-    "source", "output", "domain", "keep", "form", "delimiter", "write", "on_error", "part_rows", "address", "device",
-    "cores", "most", "model_store", "encoder", "as_json",
-)  # fmt: skip
-
-
-def taken(every: dict[str, Any]) -> dict[str, Any]:
-    """The options that both commands have."""
-    return {name: every[name] for name in SHARED}
-
-
-def carry_out(
-    given: dict[str, Any],
-    *,
-    source: str,
-    output: str,
-    domain: str,
-    keep: list[str] | None,
-    form: str | None,
-    delimiter: str | None,
-    write: str,
-    on_error: str,
-    part_rows: int,
-    address: str | None,
-    device: Any,
-    cores: int,
-    most: int,
-    model_store: Any,
-    encoder: str | None,
-    as_json: bool,
-) -> None:
-    """Plans, runs and says what came out."""
-    settings = stored(model_store=model_store, encoder=encoder)
+def carry_out(task: "Task", columns: Sequence[str], options: JobOptions, *, space: str, normalize: bool) -> None:
+    """Plans, runs and prints the summary."""
+    settings = stored(model_store=options.model_store, encoder=options.encoder)
     need_bulk()
     from service.bulk.places import Place  # noqa: PLC0415 - an extra
-    from service.bulk.plan import Asked, plan_for  # noqa: PLC0415
+    from service.bulk.plan import BulkRequest, plan_for  # noqa: PLC0415
     from service.bulk.run import run  # noqa: PLC0415
 
-    asked = Asked(
-        input=source, keep=keep or (), form=form, delimiter=delimiter, write=write, domain=DomainRef.parse(domain),
-        device=device, part_rows=part_rows, batch_tokens=settings.max_batch_tokens,
-        max_characters=settings.max_characters, precision=settings.cache_precision, **given,
+    request = BulkRequest(
+        task=task, input=options.source, columns=columns, keep=options.keep, form=options.form,
+        delimiter=options.delimiter, write=options.write, space=space, normalize=normalize,
+        domain=DomainRef.parse(options.domain), device=options.device, part_rows=options.part_rows,
+        batch_tokens=settings.max_batch_tokens, max_characters=settings.max_characters,
+        precision=settings.cache_precision,
     )  # fmt: skip
-    place = Place(output)
+    place = Place(options.output)
+    lenient = options.on_error == "null"
     with bar("planning") as report:
-        plan, calibration = plan_for(asked, settings.model_store, settings.encoder, place)
+        plan, calibration = plan_for(request, settings.model_store, settings.encoder, place)
         name = f"{calibration.domain}@{calibration.version}"
         for notice in notices_of(calibration):
             remark(f"isosim: {name}: {notice}")
-        summary = run(plan, place, running(settings, address, cores, most, lenient=on_error == "null"), report)
+        execution = run_options(settings, options.address, options.cores, options.most, lenient=lenient)
+        summary = run(plan, place, execution, report)
     facts = {**vars(summary), "rate": summary.rate, "output": place.address}
     facts |= {"domain": plan.domain, "version": plan.version, "encoder": plan.digest}
-    if as_json:
+    if options.as_json:
         print_json(facts)
         return
     say_failed(summary.failed)
@@ -308,7 +319,7 @@ def say_failed(failed: dict[str, int]) -> None:
 
 
 def line_of(facts: dict[str, Any], name: str) -> str:
-    """What a person is told at the end."""
+    """The summary for people, in one line."""
     there = f"{facts['output']}: {facts['rows']:,} rows in {facts['parts']:,} files, {facts['bytes'] / 1e6:,.1f} MB"
     there = f"{there}, {name}"
     if not facts["computed"]:

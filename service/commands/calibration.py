@@ -114,7 +114,7 @@ def fit_here(
     need_training()
     settings = stored(model_store=model_store, encoder=encoder)
     from service.adapters.labelled_pairs import read_pairs  # noqa: PLC0415
-    from service.modelling.calibration.job import Posted, calibrate_job  # noqa: PLC0415
+    from service.modelling.calibration.job import CalibrationInput, calibrate_job  # noqa: PLC0415
 
     artifact = EncoderStore(settings.model_store).find(settings.encoder)
     domains = DomainStore(settings.model_store)
@@ -125,7 +125,9 @@ def fit_here(
     asked["generation"] = domains.generation(domain)
     wanted = JobRequest(domain, artifact.digest, artifact.id, labels=len(pairs), **asked)
     with bar("starting") as progress:
-        result = calibrate_job(wanted, Posted(texts, pairs), artifact, domains, progress, threads=settings.threads)
+        result = calibrate_job(
+            wanted, CalibrationInput(texts, pairs), artifact, domains, progress, threads=settings.threads
+        )
     version, promoted, why = result.publish(domains)
     prune(settings, domain)
     facts = {"domain": domain, "version": version, "promoted": promoted, "promotion": why, "report": result.report}

@@ -64,8 +64,8 @@ def evaluate(
         command = "isosim evaluate " + " ".join(f"{k} {shlex.quote(str(v))}" for k, v in given.items() if v is not None)
         remark(str(reproduction.write_report(report, artifact.id, command, grids, beside)))
     if as_json:
-        found = {"sts": [dataclasses.asdict(r) for r in rows], "beside": [dataclasses.asdict(b) for b in beside]}
-        print_json(found)
+        facts = {"sts": [dataclasses.asdict(r) for r in rows], "beside": [dataclasses.asdict(b) for b in beside]}
+        print_json(facts)
         return
     for grid in grids:
         print_table(grid.rich())

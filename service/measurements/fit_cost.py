@@ -1,4 +1,4 @@
-"""What a calibration costs beyond embedding its sentences."""
+"""The time of a calibration beyond embedding its sentences."""
 
 import time
 from dataclasses import dataclass
@@ -8,11 +8,11 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from service.adapters.domains.store import DomainStore
+from service.adapters.encoder.offline import OfflineEncoder
 from service.adapters.encoder.store import EncoderArtifact
 from service.core.jobs.job import JobRequest
 from service.measurements.sources import HOME, Progress, sample
-from service.modelling.calibration.job import Posted, calibrate_job
-from service.modelling.encoder.offline import OfflineEncoder
+from service.modelling.calibration.job import CalibrationInput, calibrate_job
 
 MOST = 0.25  # of the time that embedding the sentences alone takes
 
@@ -50,6 +50,8 @@ def measure(data: Path, artifact: EncoderArtifact, sentences: int, rounds: int, 
             encode(texts, lambda done: progress(f"embedding {number + 1}", done))  # noqa: B023 - called at once
             alone.append(time.perf_counter() - start)
             start = time.perf_counter()
-            result = calibrate_job(request, Posted(texts), artifact, DomainStore(Path(folder)), progress, threads=0)
+            result = calibrate_job(
+                request, CalibrationInput(texts), artifact, DomainStore(Path(folder)), progress, threads=0
+            )
             whole.append(time.perf_counter() - start)
     return Result(sentences, result.fitted.method, alone, whole, result.report["duration_seconds"])

@@ -54,7 +54,7 @@ def foreign(data: Path, home: list[str], rng: np.random.Generator) -> dict[str, 
         "Korean": KOREAN(data),
     }
     chosen = {
-        kind: pick(list(dict.fromkeys(t.strip() for t in found if t.strip())), rng) for kind, found in texts.items()
+        kind: pick(list(dict.fromkeys(t.strip() for t in lines if t.strip())), rng) for kind, lines in texts.items()
     }
     return chosen | {
         "words of a sentence, shuffled": [" ".join(rng.permutation(text.split())) for text in pick(home, rng)],

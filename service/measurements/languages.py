@@ -13,7 +13,7 @@ from service.measurements.sources import Encoder, Progress
 from service.measurements.thresholds import BARS, false_match_rate
 from service.modelling.calibration import gate, reference
 from service.modelling.calibration.job import cross_fitted
-from service.modelling.calibration.methods import Fitted, fit
+from service.modelling.calibration.methods import FittedMap, fit
 
 NOMINAL = 0.01
 FEWEST = 800  # half of them are as few as a reference is steady with (docs/quality.md, "Little text")
@@ -53,7 +53,7 @@ def read(folder: Path, names: Sequence[str] | None, most: int) -> dict[str, list
     names = names or sorted((path.stem for path in folder.glob("*.txt")), key=lambda name: (name != "en", name))
     if len(names) < 2:
         raise InvalidInput(f"{folder} has {len(names)} texts NAME.txt; two languages or more are needed")
-    found = {}
+    texts = {}
     for name in names:
         path = folder / f"{name}.txt"
         if not path.is_file():
@@ -62,11 +62,11 @@ def read(folder: Path, names: Sequence[str] | None, most: int) -> dict[str, list
         if len(distinct) < FEWEST:
             raise InvalidInput(f"{path} has {len(distinct)} distinct sentences, at least {FEWEST} are needed")
         order = np.random.default_rng(0).permutation(len(distinct))[:most]
-        found[name] = [distinct[row] for row in order]
-    return found
+        texts[name] = [distinct[row] for row in order]
+    return texts
 
 
-def calibration(texts: Sequence[str], x: Vectors, seed: int) -> tuple[Fitted, float]:
+def calibration(texts: Sequence[str], x: Vectors, seed: int) -> tuple[FittedMap, float]:
     """The map that `auto` gives to sentences and their vectors (N, D), and the threshold of the nominal rate."""
     rng = np.random.default_rng(seed)
     fitted = fit(gate.decide(texts, x).method, x, x[:0], seed)
@@ -75,29 +75,29 @@ def calibration(texts: Sequence[str], x: Vectors, seed: int) -> tuple[Fitted, fl
     return fitted, scale.threshold(NOMINAL)
 
 
-def measure(found: dict[str, Language], splits: int, progress: Progress) -> list[Result]:
+def measure(languages: dict[str, Language], splits: int, progress: Progress) -> list[Result]:
     """Over random halves: what each way makes of the other half of every language, the first one setting `raw`."""
-    results = {name: Result(name, len(language.texts) // 2) for name, language in found.items()}
+    results = {name: Result(name, len(language.texts) // 2) for name, language in languages.items()}
     least = min(result.sentences for result in results.values())
-    mix = Result(ALL, least * len(found))
+    mix = Result(ALL, least * len(languages))
     for split in range(splits):
         rng = np.random.default_rng(split)
-        orders = {name: rng.permutation(len(language.texts)) for name, language in found.items()}
+        orders = {name: rng.permutation(len(language.texts)) for name, language in languages.items()}
         halves = {name: np.split(order, [results[name].sentences]) for name, order in orders.items()}
-        home, first = next(iter(found.items()))
+        home, first = next(iter(languages.items()))
         raw = raw_threshold(first.vectors[halves[home][0]], split)
-        texts = [found[name].texts[row] for name, (mine, _) in halves.items() for row in mine[:least]]
-        together = np.concatenate([found[name].vectors[mine[:least]] for name, (mine, _) in halves.items()])
+        texts = [languages[name].texts[row] for name, (mine, _) in halves.items() for row in mine[:least]]
+        together = np.concatenate([languages[name].vectors[mine[:least]] for name, (mine, _) in halves.items()])
         shared, threshold = calibration(texts, together, split)
         for name, (mine, others) in halves.items():
-            result, language = results[name], found[name]
+            result, language = results[name], languages[name]
             unseen = language.vectors[others]
             own, own_threshold = calibration([language.texts[row] for row in mine], language.vectors[mine], split)
             result.raw.append(false_match_rate(unseen, raw))
             result.mixed.append(false_match_rate(shared(unseen), threshold))
             result.own.append(false_match_rate(own(unseen), own_threshold))
             result.methods.append(own.method.partition(":")[0])
-        every = np.concatenate([found[name].vectors[others[:least]] for name, (_, others) in halves.items()])
+        every = np.concatenate([languages[name].vectors[others[:least]] for name, (_, others) in halves.items()])
         mix.raw.append(false_match_rate(every, raw))
         mix.mixed.append(false_match_rate(shared(every), threshold))
         mix.methods.append(shared.method.partition(":")[0])

@@ -153,8 +153,8 @@ def ranking(
     table = Table("view", "", *sets, "mean", "worst", title="change of Spearman × 100 (all) against identity")
     for view in views:
         table.add_row(view.encoder, "identity", *(f"{v:.1f}" for v in view.identity.values()))
-        for method, found in view.changes.items():
-            cells = [f"{found[name]:+.2f}" for name in sets]
+        for method, changes in view.changes.items():
+            cells = [f"{changes[name]:+.2f}" for name in sets]
             table.add_row("", method, *cells, f"{view.mean(method):+.2f}", f"{view.worst(method):+.2f}")
         table.add_row("", "chosen", *view.chosen.values(), end_section=True)
     show(table, views, as_json=as_json)
@@ -330,5 +330,5 @@ def encoders(
             print_table(grid.rich())
     table = Table("", "found", "bar", "kept", title="Promises")
     for one in promises:
-        table.add_row(one.said, f"{one.found:.2f}", f"{one.bar:.2f}", "yes" if one.kept else "NO")
+        table.add_row(one.said, f"{one.value:.2f}", f"{one.bar:.2f}", "yes" if one.kept else "NO")
     show(table, [*rows, *promises] if as_json else promises, as_json=as_json)

@@ -20,7 +20,7 @@ BOUNDS = {0.01: (0.7, 1.4), 0.001: (0.5, 2.0)}  # multiples of the old rate; tho
 
 
 @dataclass(frozen=True)
-class Moved:
+class MovedThreshold:
     """One source and rate: similarities, and false-match rates on held-out pairs, a number a split."""
 
     source: str
@@ -41,7 +41,7 @@ class Moved:
 
 @dataclass(frozen=True)
 class Version:
-    """What a calibration of one encoder makes of a split."""
+    """A calibration of one encoder on one split."""
 
     method: str
     scale: ReferenceDistribution
@@ -56,17 +56,19 @@ def measure(
     sentences: int,
     splits: int,
     progress: Progress,
-) -> list[Moved]:
+) -> list[MovedThreshold]:
     """Calibrates both encoders from the same sentences, and counts all pairs of others."""
-    found = []
+    thresholds = []
     for source in sources:
         texts = sample(folder, source, sentences + MOST_TESTED, least=2 * TESTED)
         vectors = [encode(texts, lambda done, source=source: progress(source, done))[0] for encode in encoders]  # type: ignore[misc]
-        found += measure_source(source, texts, vectors, min(sentences, len(texts) - TESTED), splits)
-    return found
+        thresholds += measure_source(source, texts, vectors, min(sentences, len(texts) - TESTED), splits)
+    return thresholds
 
 
-def measure_source(source: str, texts: list[str], vectors: list[Vectors], used: int, splits: int) -> list[Moved]:
+def measure_source(
+    source: str, texts: list[str], vectors: list[Vectors], used: int, splits: int
+) -> list[MovedThreshold]:
     columns: Mapping[float, list[tuple[float, ...]]] = {rate: [] for rate in RATES}
     methods = ("", "")
     for split in range(splits):
@@ -82,7 +84,7 @@ def measure_source(source: str, texts: list[str], vectors: list[Vectors], used: 
                 false_match_rate(new.others, carried.similarity),
             )
             columns[rate].append((carried.similarity, carried.equivalent, *counted))
-    return [Moved(source, rate, methods, *map(list, zip(*columns[rate], strict=True))) for rate in RATES]
+    return [MovedThreshold(source, rate, methods, *map(list, zip(*columns[rate], strict=True))) for rate in RATES]
 
 
 def version(texts: list[str], mine: Vectors, others: Vectors, seed: int) -> Version:

@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from service.adapters.labelled_pairs import Pairs, read_pairs
 from service.core.arrays import Doubles
 from service.core.scoring.similarity import cosine
-from service.measurements.sources import Embedded, Encoder, Progress
+from service.measurements.sources import Encoder, PairVectors, Progress
 from service.modelling.calibration import gate, probability, reference
 from service.modelling.calibration.job import cross_fitted
 from service.modelling.calibration.methods import fit
@@ -51,8 +51,8 @@ def measure(data: Path, encode: Encoder, draws: int, progress: Progress) -> tupl
     One sentence of a pair, because text that comes in pairs is no random sample of a domain: its mates crowd the tail.
     """
     quora, stsb = read_pairs(data / "pairs/quora.tsv"), read_pairs(data / "sts/stsb/train.tsv")
-    own = Embedded.of(quora, lambda texts: encode(texts, lambda done: progress("quora", done)))
-    other = Embedded.of(stsb, lambda texts: encode(texts, lambda done: progress("STS-B", done)))
+    own = PairVectors.from_pairs(quora, lambda texts: encode(texts, lambda done: progress("quora", done)))
+    other = PairVectors.from_pairs(stsb, lambda texts: encode(texts, lambda done: progress("STS-B", done)))
     baseline = LogisticRegression(C=np.inf)
     baseline.fit(cosine(other.left, other.right)[:, None], stsb.gold >= MATCH)
     taken_over = baseline.predict_proba(cosine(own.left, own.right)[:, None])[:, 1]
@@ -60,13 +60,13 @@ def measure(data: Path, encode: Encoder, draws: int, progress: Progress) -> tupl
     chosen: set[str] = set()
     results = []
     for count in ECE_BARS:
-        found = []
+        errors_by_draw = []
         for draw in range(draws):
             method, *errors = one_draw(own, group, taken_over, count, draw)
             chosen.add(method.partition(":")[0])
-            found.append(errors)
+            errors_by_draw.append(errors)
             progress(f"{count} labels", (draw + 1) / draws)
-        ece, squares, base_ece, base_squares = (list(column) for column in zip(*found, strict=True))
+        ece, squares, base_ece, base_squares = (list(column) for column in zip(*errors_by_draw, strict=True))
         results.append(Result(count, ece, squares, float(np.mean(base_ece)), float(np.mean(base_squares))))
     return ", ".join(sorted(chosen)), results
 
@@ -77,12 +77,12 @@ def groups(pairs: Pairs) -> npt.NDArray[np.intp]:
     left, right = (np.array([row.setdefault(t, len(row)) for t in side]) for side in (pairs.left, pairs.right))
     edges: Any = csr_matrix((np.ones(len(left)), (left, right)), shape=(len(row), len(row)))
     component: npt.NDArray[np.intp] = connected_components(edges, directed=False)[1].astype(np.intp)
-    found: npt.NDArray[np.intp] = component[left]
-    return found
+    numbers: npt.NDArray[np.intp] = component[left]
+    return numbers
 
 
 def one_draw(
-    own: Embedded, group: npt.NDArray[np.intp], taken_over: Doubles, count: int, seed: int
+    own: PairVectors, group: npt.NDArray[np.intp], taken_over: Doubles, count: int, seed: int
 ) -> tuple[str, float, float, float, float]:
     """The method chosen; ECE and Brier score on the pairs held out; and those of the curve taken over."""
     rng = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""What the papers measure beside the STS sets: question pairs, lexical similarity, the singular spectrum.
+"""The papers' measures beside the STS sets: question pairs, lexical similarity, the singular spectrum.
 
 Li et al., 2020, report the AUC on pairs of questions, and how far scores follow the words: their Spearman correlation
 with the edit distance, against that of the gold. The edit distance counts words, and the set is STS-B's development
@@ -16,14 +16,14 @@ from sklearn.metrics import roc_auc_score
 from service.adapters.labelled_pairs import read_pairs
 from service.core.errors import InvalidInput
 from service.core.scoring.similarity import cosine
-from service.measurements.sources import Embedded
+from service.measurements.sources import PairVectors
 from service.measurements.sts import Evaluation, Grid, Row, cell, spearman, table
 from service.modelling.calibration.evidence import space
-from service.modelling.calibration.methods import Fitted
+from service.modelling.calibration.methods import FittedMap
 
 
 @dataclass(frozen=True)
-class Beside:
+class MethodDiagnostics:
     """One method and seed, fitted without labels on the pairs' own sentences, or on a given text."""
 
     method: str
@@ -42,8 +42,8 @@ class Reproduction:
         dev = sts / "stsb/dev.tsv"
         if not dev.is_file():
             raise InvalidInput(f"{sts} has no stsb/dev.tsv")
-        self.dev = Embedded.of(read_pairs(dev), evaluation.encode)
-        self.questions = None if questions is None else Embedded.of(read_pairs(questions), evaluation.encode)
+        self.dev = PairVectors.from_pairs(read_pairs(dev), evaluation.encode)
+        self.questions = None if questions is None else PairVectors.from_pairs(read_pairs(questions), evaluation.encode)
         if self.questions is not None and set(np.unique(self.questions.pairs.gold)) != {0.0, 1.0}:
             raise InvalidInput(f"{questions}: the labels must be 0 and 1, both of them")
         sides = zip(self.dev.pairs.left, self.dev.pairs.right, strict=True)
@@ -53,22 +53,22 @@ class Reproduction:
     def gold_edit_distance(self) -> float:
         return spearman(self.dev.pairs.gold, self.distances)
 
-    def run(self, method: str, seed: int, fit_text: Sequence[str] | None) -> Beside:
+    def run(self, method: str, seed: int, fit_text: Sequence[str] | None) -> MethodDiagnostics:
         common = self.evaluation.fit_to(method, fit_text, seed)
         scores, fitted = self._scores(self.dev, method, seed, common)
-        found = space(self.evaluation.apply(fitted, self.dev.vectors), np.random.default_rng(seed))
+        shape = space(self.evaluation.apply(fitted, self.dev.vectors), np.random.default_rng(seed))
         auc = None
         if self.questions is not None:
             asked, _ = self._scores(self.questions, method, seed, common)
             auc = 100 * float(roc_auc_score(self.questions.pairs.gold, asked))
         distance = spearman(scores, self.distances)
-        return Beside(method, seed, distance, found["effective_rank"], found["singular_spectrum"], auc)
+        return MethodDiagnostics(method, seed, distance, shape["effective_rank"], shape["singular_spectrum"], auc)
 
     def _scores(
-        self, of: Embedded, method: str, seed: int, common: Fitted | None
-    ) -> tuple[npt.NDArray[np.floating], Fitted]:
-        fitted = common or self.evaluation.fit(method, of.texts, of.vectors, seed)
-        return cosine(self.evaluation.apply(fitted, of.left), self.evaluation.apply(fitted, of.right)), fitted
+        self, pairs: PairVectors, method: str, seed: int, common: FittedMap | None
+    ) -> tuple[npt.NDArray[np.floating], FittedMap]:
+        fitted = common or self.evaluation.fit(method, pairs.texts, pairs.vectors, seed)
+        return cosine(self.evaluation.apply(fitted, pairs.left), self.evaluation.apply(fitted, pairs.right)), fitted
 
 
 def edit_distance(a: Sequence[str], b: Sequence[str]) -> int:
@@ -82,12 +82,12 @@ def edit_distance(a: Sequence[str], b: Sequence[str]) -> int:
     return int(row[-1])
 
 
-def beside_table(found: Sequence[Beside], gold: float, title: str) -> Grid:
+def diagnostics_table(diagnostics: Sequence[MethodDiagnostics], gold: float, title: str) -> Grid:
     """Methods down; the gold's correlation with the edit distance in the last line."""
-    questions = any(one.auc is not None for one in found)
+    questions = any(one.auc is not None for one in diagnostics)
     columns = ("method", "edit distance", "effective rank", *(["AUC"] if questions else []))
-    by_method: dict[str, list[Beside]] = {}
-    for one in found:
+    by_method: dict[str, list[MethodDiagnostics]] = {}
+    for one in diagnostics:
         by_method.setdefault(one.method, []).append(one)
     rows = []
     for method, seeds in by_method.items():
@@ -97,11 +97,13 @@ def beside_table(found: Sequence[Beside], gold: float, title: str) -> Grid:
     return Grid(title, columns, rows)
 
 
-def write_report(folder: Path, encoder: str, command: str, grids: Sequence[Grid], found: Sequence[Beside]) -> Path:
+def write_report(
+    folder: Path, encoder: str, command: str, grids: Sequence[Grid], diagnostics: Sequence[MethodDiagnostics]
+) -> Path:
     """`<encoder>.md` with all tables, and `<encoder>-spectrum.png`; returns the Markdown's path."""
     folder.mkdir(parents=True, exist_ok=True)
     picture = f"{encoder}-spectrum.png"
-    spectrum_figure(found, encoder, folder / picture)
+    spectrum_figure(diagnostics, encoder, folder / picture)
     parts = [f"# {encoder}", f"```\n{command}\n```"]
     parts += [f"{grid.title}\n\n{grid.markdown()}" for grid in grids]
     parts.append(f"![Singular values of the sentence vectors, by method]({picture})")
@@ -110,7 +112,7 @@ def write_report(folder: Path, encoder: str, command: str, grids: Sequence[Grid]
     return path
 
 
-def grids(rows: Sequence[Row], found: Sequence[Beside], gold: float, encoder: str) -> list[Grid]:
+def grids(rows: Sequence[Row], diagnostics: Sequence[MethodDiagnostics], gold: float, encoder: str) -> list[Grid]:
     """All tables of an evaluation, in the order they are read."""
     subsets = {
         "all": "subsets of a year joined, one correlation",
@@ -120,10 +122,10 @@ def grids(rows: Sequence[Row], found: Sequence[Beside], gold: float, encoder: st
     title = (
         f"{encoder} · Spearman × 100 with the edit distance (STS-B dev), effective rank, AUC × 100 on question pairs"
     )
-    return [*made, beside_table(found, gold, title)]
+    return [*made, diagnostics_table(diagnostics, gold, title)]
 
 
-def spectrum_figure(found: Sequence[Beside], encoder: str, path: Path) -> None:
+def spectrum_figure(diagnostics: Sequence[MethodDiagnostics], encoder: str, path: Path) -> None:
     """The singular spectrum of each method, of its first seed."""
     import matplotlib as mpl  # noqa: PLC0415 - nothing else here draws
 
@@ -131,7 +133,7 @@ def spectrum_figure(found: Sequence[Beside], encoder: str, path: Path) -> None:
     import matplotlib.pyplot as plt  # noqa: PLC0415
 
     figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
-    first = {one.method: one for one in reversed(found)}
+    first = {one.method: one for one in reversed(diagnostics)}
     for place, one in enumerate(reversed(first.values())):
         line = {"color": "#24292f", "linewidth": 2.5} if one.method == "identity" else {"color": f"C{place}"}
         values = np.array(one.spectrum)

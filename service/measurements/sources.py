@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
+from service.adapters.encoder.offline import OfflineEncoder
 from service.adapters.encoder.store import EncoderArtifact
 from service.adapters.labelled_pairs import Pairs, read_pairs
 from service.adapters.text_lines import read_lines
 from service.core.arrays import Rows, Vectors
 from service.core.errors import InvalidInput
-from service.modelling.encoder.offline import OfflineEncoder
 
 HOME = "wikipedia-en"
 
@@ -21,7 +21,7 @@ Progress = Callable[[str, float], None]
 
 
 @dataclass(frozen=True)
-class Embedded:
+class PairVectors:
     """Pairs with the vectors of both sides, and their distinct sentences to fit on."""
 
     pairs: Pairs
@@ -31,7 +31,7 @@ class Embedded:
     vectors: Vectors
 
     @classmethod
-    def of(cls, pairs: Pairs, encode: Callable[[list[str]], tuple[Vectors, Rows]]) -> "Embedded":
+    def from_pairs(cls, pairs: Pairs, encode: Callable[[list[str]], tuple[Vectors, Rows]]) -> "PairVectors":
         texts = list(dict.fromkeys((*pairs.left, *pairs.right)))
         vectors = encode(texts)[0]
         row = {text: index for index, text in enumerate(texts)}
@@ -45,8 +45,8 @@ def lines(name: str) -> Texts:
 
 def sides(pattern: str) -> Texts:
     def read(folder: Path) -> list[str]:
-        found = [read_pairs(path) for path in sorted(folder.glob(pattern))]
-        return [text for pairs in found for text in (*pairs.left, *pairs.right)]
+        files = [read_pairs(path) for path in sorted(folder.glob(pattern))]
+        return [text for pairs in files for text in (*pairs.left, *pairs.right)]
 
     return read
 
@@ -86,13 +86,14 @@ class Encoder:
     ) -> tuple[Vectors, Rows]:
         """Vectors (N, D) and tokens (N,)."""
         if self.cache is None:
-            return self._encode.counted(texts, progress)
+            encodings = self._encode(texts, progress)
+            return encodings.vectors, encodings.tokens
         content = "\0".join([self.artifact.digest, *texts]).encode()
         place = self.cache / f"{hashlib.sha256(content).hexdigest()}.npz"
         if place.is_file():
             with np.load(place, allow_pickle=False) as stored:
                 return stored["vectors"], stored["tokens"]
-        vectors, tokens = self._encode.counted(texts, progress)
+        encodings = self._encode(texts, progress)
         self.cache.mkdir(parents=True, exist_ok=True)
-        np.savez(place, vectors=vectors, tokens=tokens)
-        return vectors, tokens
+        np.savez(place, vectors=encodings.vectors, tokens=encodings.tokens)
+        return encodings.vectors, encodings.tokens

@@ -14,7 +14,7 @@ from service.core.arrays import Vectors
 from service.core.scoring.similarity import cosine
 from service.measurements.sources import Encoder
 from service.modelling.calibration import gate
-from service.modelling.calibration.methods import Fitted, fit
+from service.modelling.calibration.methods import FittedMap, fit
 
 HELD_OUT = 0.1  # of the fitting sentences, for the flow's early stop
 
@@ -72,11 +72,11 @@ class Evaluation:
     def rows(self, texts: Sequence[str]) -> Vectors:
         return self.vectors[[self.row[text] for text in texts]]
 
-    def apply(self, fitted: Fitted, x: Vectors) -> Vectors:
+    def apply(self, fitted: FittedMap, x: Vectors) -> Vectors:
         """Latents as the service computes them: by the exported calibrator."""
         return x if fitted.weights is None else self.calibrator.bind(fitted.weights)(x)
 
-    def fit(self, method: str, texts: Sequence[str], x: Vectors, seed: int) -> Fitted:
+    def fit(self, method: str, texts: Sequence[str], x: Vectors, seed: int) -> FittedMap:
         """A method fitted to sentences and their vectors; `auto` is what the gate decides without labels."""
         if method == "auto":
             method = gate.decide(texts, x).method
@@ -84,7 +84,7 @@ class Evaluation:
         held = int(HELD_OUT * len(x))
         return fit(method, x[order[held:]], x[order[:held]], seed)
 
-    def fit_to(self, method: str, texts: Sequence[str] | None, seed: int) -> Fitted | None:
+    def fit_to(self, method: str, texts: Sequence[str] | None, seed: int) -> FittedMap | None:
         """A method fitted to a text of its own for all sets; None without one."""
         if texts is None:
             return None
@@ -96,14 +96,14 @@ class Evaluation:
         texts = list(dict.fromkeys(t for pairs in self.sets[name] for t in (*pairs.left, *pairs.right)))
         return texts, self.rows(texts)
 
-    def score(self, name: str, fitted: Fitted) -> tuple[float, float]:
+    def score(self, name: str, fitted: FittedMap) -> tuple[float, float]:
         """Spearman × 100 of a set: all, wmean."""
         scores, sizes, each = [], [], []
         for pairs in self.sets[name]:
-            found = cosine(self.apply(fitted, self.rows(pairs.left)), self.apply(fitted, self.rows(pairs.right)))
-            scores.append(found)
-            sizes.append(len(found))
-            each.append(spearman(found, pairs.gold))
+            similarities = cosine(self.apply(fitted, self.rows(pairs.left)), self.apply(fitted, self.rows(pairs.right)))
+            scores.append(similarities)
+            sizes.append(len(similarities))
+            each.append(spearman(similarities, pairs.gold))
         gold = np.concatenate([pairs.gold for pairs in self.sets[name]])
         return spearman(np.concatenate(scores), gold), float(np.average(each, weights=sizes))
 
@@ -124,9 +124,9 @@ def table(rows: Sequence[Row], aggregation: str, title: str) -> Grid:
     for row in rows:
         by_method.setdefault(row.method, []).append(getattr(row, aggregation))
     made = []
-    for method, found in by_method.items():
-        columns = [[values[name] for values in found] for name in names]
-        columns.append([float(np.mean(list(values.values()))) for values in found])
+    for method, scores in by_method.items():
+        columns = [[values[name] for values in scores] for name in names]
+        columns.append([float(np.mean(list(values.values()))) for values in scores])
         made.append((method, *(cell(column) for column in columns)))
     return Grid(title, ("method", *names, "mean"), made)
 
@@ -174,7 +174,7 @@ def measure_views(
     identity, chosen = {}, {}
     changes: dict[str, dict[str, float]] = {method: {} for method in ("auto", *rivals)}
     for done, name in enumerate(evaluation.sets):
-        identity[name] = evaluation.score(name, Fitted("identity", None, {}))[0]
+        identity[name] = evaluation.score(name, FittedMap("identity", None, {}))[0]
         texts, vectors = evaluation.own_sentences(name)
         chosen[name] = gate.decide(texts, vectors).method
         fits = {"auto": fit(chosen[name], vectors, vectors[:0], seed)}

@@ -87,8 +87,8 @@ def figure(results: Sequence[Result], encoder: str, path: Path) -> None:
     above.fill_between(sizes, 0.7, 1.4, color="#ddf4ff", label="0.7–1.4 %")
     above.errorbar(
         sizes,
-        [float(np.mean(found)) for found in rates],
-        [float(np.std(found)) for found in rates],
+        [float(np.mean(values)) for values in rates],
+        [float(np.std(values)) for values in rates],
         color="#1f6feb",
         marker="o",
         capsize=3,
@@ -101,15 +101,15 @@ def figure(results: Sequence[Result], encoder: str, path: Path) -> None:
     gains = [(result.sentences, result.gains) for result in results if result.gains]
     below.errorbar(
         [size for size, _ in gains],
-        [float(np.mean(found)) for _, found in gains],
-        [float(np.std(found)) for _, found in gains],
+        [float(np.mean(values)) for _, values in gains],
+        [float(np.std(values)) for _, values in gains],
         color="#1a7f37",
         marker="o",
         capsize=3,
     )
     below.axhline(0, color="#57606a", linewidth=1)
-    highest = max((max(found) for _, found in gains), default=0.0)
-    below.set_ylim(min([-1.0, *(min(found) - 1 for _, found in gains)]), max(1.0, highest + 1))
+    highest = max((max(values) for _, values in gains), default=0.0)
+    below.set_ylim(min([-1.0, *(min(values) - 1 for _, values in gains)]), max(1.0, highest + 1))
     below.set_xscale("log")
     below.set_xticks(sizes, [f"{size:,}" for size in sizes])
     below.set_xlabel("sentences")

@@ -53,11 +53,11 @@ def embed_sources(
     folder: Path, encode: Encoder, sentences: int, progress: Progress
 ) -> dict[str, tuple[list[str], Vectors]]:
     """Texts and vectors of each source; one with too few sentences for `sentences` and a test gives what it has."""
-    found = {}
+    by_source = {}
     for source in SOURCES:
         texts = sample(folder, source, sentences + MOST_TESTED, least=2 * TESTED)
-        found[source] = texts, encode(texts, lambda done, source=source: progress(source, done))[0]  # type: ignore[misc]
-    return found
+        by_source[source] = texts, encode(texts, lambda done, source=source: progress(source, done))[0]  # type: ignore[misc]
+    return by_source
 
 
 def false_match_rate(latents: Vectors, threshold: float) -> float:

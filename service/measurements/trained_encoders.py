@@ -78,12 +78,12 @@ class Promise:
     """Something the training has to show."""
 
     said: str
-    found: float
+    value: float
     bar: float
 
     @property
     def kept(self) -> bool:
-        return self.found >= self.bar
+        return self.value >= self.bar
 
 
 class Bench:
@@ -128,7 +128,7 @@ class Bench:
     def rows(self, artifact: EncoderArtifact) -> list[Row]:
         """All methods of an encoder; the sets' own sentences are what is fitted on, without labels."""
         ready: sts.Evaluation | None = None
-        found = []
+        rows = []
         for done, method in enumerate(METHODS):
             self.report(f"{artifact.id}: {method}", done / len(METHODS))
             place = self.work / "rows" / f"{artifact.digest}-{method}.json"
@@ -138,8 +138,8 @@ class Bench:
                 place.parent.mkdir(parents=True, exist_ok=True)
                 write_json(place, {"all": row.all, "chosen": chosen(ready) if method == "auto" else None})
             kept = read_json(place)
-            found.append(Row(artifact.id, method, kept["all"], kept["chosen"]))
-        return found
+            rows.append(Row(artifact.id, method, kept["all"], kept["chosen"]))
+        return rows
 
 
 def chosen(ready: sts.Evaluation) -> dict[str, str]:
@@ -187,17 +187,17 @@ def simcse_name(seed: int, seeds: Sequence[int]) -> str:
 
 
 def promises(rows: Sequence[Row]) -> list[Promise]:
-    """What the training has to show, measured on the sets, which nothing was chosen by."""
+    """The bars that the training has to reach, measured on the sets, which nothing was chosen by."""
     mean = {(row.encoder, row.method): row.mean for row in rows}
     raw, raw_auto = mean[RAW, "identity"], mean[RAW, "auto"]
-    found = [
+    lifts = [
         Promise(f"{name}: lift over the raw encoder, identity", value - raw, LIFT)
         for (name, method), value in mean.items()
         if name.startswith(UNSUPERVISED) and name != BOTH and method == "identity"
     ]
     simcse, both = mean[UNSUPERVISED, "identity"], mean[UNSUPERVISED, "auto"]
     return [
-        *found,
+        *lifts,
         Promise("SimCSE and auto, against SimCSE alone", both, simcse),
         Promise("SimCSE and auto, against auto alone on the raw encoder", both, raw_auto),
     ]
@@ -212,7 +212,7 @@ def grid(rows: Sequence[Row]) -> Grid:
 
 
 def choices(rows: Sequence[Row]) -> Grid:
-    """What the gate chose on each set."""
+    """The gate's choice on each set."""
     picked = [row for row in rows if row.chosen is not None]
     cells = [(row.encoder, *(row.chosen or {}).values()) for row in picked]
     return Grid("What `auto` chose", ("encoder", *picked[0].all), cells)
@@ -224,7 +224,7 @@ BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 def write_report(folder: Path, command: str, rows: Sequence[Row], facts: Grid) -> Path:
     """The tables into `encoders.md`, between its two marks; the prose around them is kept."""
     kept = "\n".join(
-        f"- {one.said}: {one.found:.2f}, bar {one.bar:.2f}: {'kept' if one.kept else 'NOT KEPT'}"
+        f"- {one.said}: {one.value:.2f}, bar {one.bar:.2f}: {'kept' if one.kept else 'NOT KEPT'}"
         for one in promises(rows)
     )
     tables = "\n\n".join(f"{one.title}:\n\n{one.markdown()}" for one in (facts, grid(rows), choices(rows)))

@@ -30,7 +30,11 @@ def level_sizes(dim: int) -> list[int]:
 
 
 def group_sizes(dim: int) -> list[int]:
-    """Channels that become final at each level: the latents' consecutive groups."""
+    """Channels that become final at each level: the latents' consecutive groups.
+
+    >>> level_sizes(384), group_sizes(384)
+    ([384, 192, 96], [192, 96, 96])
+    """
     sizes = level_sizes(dim)
     return [c // 2 for c in sizes[:-1]] + sizes[-1:]
 
@@ -121,7 +125,14 @@ def affine(pooled: Tensor, w: Tensors) -> Tensor:  # (B, D) -> (B, D)
 
 
 def calibrate(pooled: Tensor, w: Tensors) -> Tensor:  # (B, D) -> (B, D)
-    """Frozen-encoder vectors to calibrated latents: z = flow((x − mean) · matrix)."""
+    """Frozen-encoder vectors to calibrated latents: z = flow((x − mean) · matrix).
+
+    >>> x = torch.arange(16.0).reshape(2, 8)
+    >>> torch.equal(calibrate(x, identity(8)), x)
+    True
+    >>> calibrate(x, identity(8) | {"mean": torch.ones(8), "matrix": 2 * torch.eye(8)})[0].tolist()
+    [-2.0, 0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0]
+    """
     return flow(affine(pooled, w), w)
 
 
@@ -139,7 +150,11 @@ def log_det(w: Tensors) -> Tensor:  # ()
 
 
 def bits_per_dimension(latent: Tensor, log_det: Tensor) -> Tensor:  # (B, D), () -> ()
-    """Mean −(log N(z; 0, I) + log|det|) / (D ln 2), the objective of BERT-flow (section 3.2)."""
+    """Mean −(log N(z; 0, I) + log|det|) / (D ln 2), the objective of BERT-flow (section 3.2).
+
+    >>> round(float(bits_per_dimension(torch.zeros(1, 8), torch.tensor(0.0))), 4)
+    1.3257
+    """
     dim = latent.shape[1]
     log_normal = -0.5 * (latent.square().sum(1) + dim * math.log(2 * math.pi))
     bits: Tensor = -(log_normal.mean() + log_det) / (dim * math.log(2))

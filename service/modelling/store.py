@@ -45,16 +45,16 @@ def export(store: Path, artifact_id: str, checkpoint: Checkpoint, spec: EncoderS
             onnx.save(joined, folder / JOINED)
             for name, model in zip((ENCODER, CALIBRATOR), cut(joined), strict=True):
                 onnx.save(model, folder / name)
-            stated = checkpoint_config.read(checkpoint.folder)
-            tokenizer = tokenizer_json(stated)
-            if tokenizer != (stated.transformer / "tokenizer.json").read_bytes():
+            stated_facts = checkpoint_config.read(checkpoint.folder)
+            tokenizer = tokenizer_json(stated_facts)
+            if tokenizer != (stated_facts.transformer / "tokenizer.json").read_bytes():
                 say("tokenizer.json alone gives other tokens than the whole checkpoint does; the latter are taken")
             (folder / TOKENIZER).write_bytes(tokenizer)
             say("comparing with torch at other shapes")
             worst = check_parity(encoder, folder / JOINED, spec.dim)
             licence = checkpoint.licence or checkpoint_config.licence_of(checkpoint.folder)
             say(f"licence of the weights: {licence}")
-            facts = {"licence": licence, "prompts": prompts_of(stated)}
+            facts = {"licence": licence, "prompts": prompts_of(stated_facts)}
             return {**facts, "parity": worst, "opset": OPSET, "probe": probe.take(folder, spec)}
 
         artifact = encoders.add(artifact_id, spec, write)

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from service.adapters.encoder.store import EncoderArtifact, EncoderStore
-from service.bulk.plan import Asked
-from service.bulk.run import Running
+from service.bulk.plan import BulkRequest
+from service.bulk.run import RunOptions
 from service.core.scoring.calibration import DomainRef
 from tests.commands.conftest import calibrate
 from tests.processes import environment
@@ -42,18 +42,18 @@ def texts_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def asked(source: Path | str, task: str = "embed", **given: object) -> Asked:
+def asked(source: Path | str, task: str = "embed", **given: object) -> BulkRequest:
     """A bulk command on the tiny store."""
     columns = ["text"] if task == "embed" else ["text", "other"]
     known = {
         "columns": columns, "keep": (), "form": None, "delimiter": None, "write": "parquet", "space": "calibrated",
         "normalize": True, "domain": DomainRef("tickets"), "device": "cpu", "part_rows": 100,
     }  # fmt: skip
-    return Asked(task=task, input=str(source), **known | given)  # type: ignore[arg-type]
+    return BulkRequest(task=task, input=str(source), **known | given)  # type: ignore[arg-type]
 
 
-def running(store: Path, address: str | None = None, *, lenient: bool = True) -> Running:
-    return Running(store, address, local_cores=2, cores=1, most=0, lenient=lenient)
+def run_options(store: Path, address: str | None = None, *, lenient: bool = True) -> RunOptions:
+    return RunOptions(store, address, local_cores=2, cores=1, most=0, lenient=lenient)
 
 
 @pytest.fixture(scope="session")

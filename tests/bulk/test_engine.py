@@ -37,25 +37,25 @@ def test_vectors_are_the_apis(
     """Within 1e-6 of unit vectors: the products of a batch are summed in another order."""
     server = serve(model_store=bulk_store, encoder="tiny")
     expected = server.client.post("/embed", json={"inputs": TEXTS[100:200], "domain": "tickets", **options}).json()
-    found = table_of(plan_of(tmp_path, bulk_store, texts_file, **options), bulk_store, 1)
-    assert found["row"].to_pylist() == list(range(100, 200))
+    table = table_of(plan_of(tmp_path, bulk_store, texts_file, **options), bulk_store, 1)
+    assert table["row"].to_pylist() == list(range(100, 200))
     scale = np.linalg.norm(expected, axis=1).max()
-    np.testing.assert_allclose(np.array(found["vector"].to_pylist()) / scale, np.array(expected) / scale, atol=1e-6)
+    np.testing.assert_allclose(np.array(table["vector"].to_pylist()) / scale, np.array(expected) / scale, atol=1e-6)
 
 
 def test_scores_are_the_apis(serve: Serve, tmp_path: Path, bulk_store: Path, texts_file: Path) -> None:
     server = serve(model_store=bulk_store, encoder="tiny")
     pairs = [[TEXTS[row], TEXTS[row + 1]] for row in range(100)]
     expected = server.client.post("/similarity", json={"pairs": pairs, "domain": "tickets"}).json()
-    found = table_of(plan_of(tmp_path, bulk_store, texts_file, "score", keep=("id",)), bulk_store)
+    table = table_of(plan_of(tmp_path, bulk_store, texts_file, "score", keep=("id",)), bulk_store)
     for name in ("cosine", "similarity", "percentile"):
-        np.testing.assert_allclose(found[name].to_pylist(), expected[name], atol=1e-6)
-    assert found["extrapolated"].to_pylist() == expected["extrapolated"]
-    assert found["probability"].null_count == 100
-    told = list(zip(*(found[name].to_pylist() for name in FLAGS), strict=True))
+        np.testing.assert_allclose(table[name].to_pylist(), expected[name], atol=1e-6)
+    assert table["extrapolated"].to_pylist() == expected["extrapolated"]
+    assert table["probability"].null_count == 100
+    told = list(zip(*(table[name].to_pylist() for name in FLAGS), strict=True))
     assert told == [(flags["a"], flags["b"]) for flags in expected["flags"]]
-    assert found.schema.metadata[b"isosim.version"] == b"1"
-    assert found["id"].to_pylist()[:2] == ["t0", "t1"]
+    assert table.schema.metadata[b"isosim.version"] == b"1"
+    assert table["id"].to_pylist()[:2] == ["t0", "t1"]
 
 
 def test_a_pair_alone_has_the_apis_bits(serve: Serve, tmp_path: Path, bulk_store: Path) -> None:
@@ -64,8 +64,8 @@ def test_a_pair_alone_has_the_apis_bits(serve: Serve, tmp_path: Path, bulk_store
     server = serve(model_store=bulk_store, encoder="tiny")
     expected = server.client.post("/embed", json={"inputs": text, "domain": "tickets"}).json()
     (tmp_path / "x.jsonl").write_text(json.dumps({"text": text}) + "\n")
-    found = table_of(plan_of(tmp_path, bulk_store, tmp_path / "x.jsonl"), bulk_store)
-    assert found["vector"].to_pylist() == np.array(expected, np.float32).tolist()
+    table = table_of(plan_of(tmp_path, bulk_store, tmp_path / "x.jsonl"), bulk_store)
+    assert table["vector"].to_pylist() == np.array(expected, np.float32).tolist()
 
 
 @pytest.mark.parametrize("task", ["embed", "score"])

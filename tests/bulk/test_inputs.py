@@ -23,14 +23,14 @@ def rows_of(file: Path, size: int, column: str = "text", keep: tuple[str, ...] =
     place, sources = sources_of(str(file))
     reader = reader_of(form_of(sources, None), delimiter)
     check_columns(reader, place, sources, [column], keep)
-    found = []
+    rows = []
     for part in cut(reader, place, sources, size):
         records = reader.read(place, sources[part.source].path, part, [column], keep)
         assert len(records.cells[column]) == part.rows <= size
-        assert part.first == len(found)
+        assert part.first == len(rows)
         kept = [records.kept[name].to_pylist() for name in keep]
-        found += zip(*kept, records.cells[column], strict=True)
-    return found
+        rows += zip(*kept, records.cells[column], strict=True)
+    return rows
 
 
 @given(st.lists(st.tuples(CELL, CELL), min_size=1, max_size=12), st.integers(1, 5), st.sampled_from(["\n", "\r\n"]))

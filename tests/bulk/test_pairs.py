@@ -11,18 +11,19 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from service.adapters.domains.calibrations import load_calibration
 from service.adapters.encoder.store import EncoderStore
-from service.bulk.pairs import Wanted, find, threshold_of
+from service.bulk.pairs import PairSearch, find, threshold_of
 from service.bulk.places import Place
-from service.bulk.plan import plan_for, resolved
+from service.bulk.plan import plan_for
 from service.bulk.run import run
-from service.bulk.search import Cells, Exact
+from service.bulk.search import CellIndex, ExactIndex
 from service.commands.in_process import InProcess
 from service.core.errors import Conflict, InvalidInput
 from service.core.scoring.calibration import Calibration, DomainRef
 from service.core.scoring.similarity import score
 from service.settings import Settings
-from tests.bulk.conftest import TEXTS, asked, running
+from tests.bulk.conftest import TEXTS, asked, run_options
 
 FMR = 0.002
 
@@ -33,7 +34,7 @@ def vectors(bulk_store: Path, texts_file: Path, two_nodes: str, tmp_path_factory
     place = Place(str(tmp_path_factory.mktemp("vectors") / "v"))
     wanted = asked(texts_file, space="raw", normalize=False, keep=("id",), part_rows=200)
     plan, calibration = plan_for(wanted, bulk_store, "tiny", place)
-    run(plan, place, running(bulk_store, two_nodes), lambda *_: None)
+    run(plan, place, run_options(bulk_store, two_nodes), lambda *_: None)
     return place, plan, calibration
 
 
@@ -47,19 +48,19 @@ def truth(bulk_store: Path) -> dict[tuple[int, int], tuple[float, float]]:
         pooled = np.concatenate([one.vectors[one.rows] for one in every])
     left, right = np.triu_indices(len(texts), 1)
     bare = replace(calibration, model=replace(calibration.model, domain_test=None))
-    found = score(bare, [], pooled, left, right)
-    assert found.percentile is not None
-    reached = np.flatnonzero(1 - found.percentile <= FMR)
-    columns = (left[reached], right[reached], found.similarity[reached], found.percentile[reached])
+    scores = score(bare, [], pooled, left, right)
+    assert scores.percentile is not None
+    reached = np.flatnonzero(1 - scores.percentile <= FMR)
+    columns = (left[reached], right[reached], scores.similarity[reached], scores.percentile[reached])
     return {(int(i), int(j)): (s, p) for i, j, s, p in zip(*(c.tolist() for c in columns), strict=True)}
 
 
 def search(output: Path, vectors: Any, **given: Any) -> tuple[Any, list[dict[str, Any]]]:
     place, plan, calibration = vectors
-    wanted = Wanted(**{"fmr": FMR, "write": "parquet"} | given)
-    found = find(Place(str(output)), place, plan, calibration, wanted, 1, lambda *_: None)
+    pair_search = PairSearch(**{"fmr": FMR, "write": "parquet"} | given)
+    result = find(Place(str(output)), place, plan, calibration, pair_search, 1, lambda *_: None)
     files = sorted(output.glob("part-*"))
-    return found, list(itertools.chain.from_iterable(pq.read_table(file).to_pylist() for file in files))
+    return result, list(itertools.chain.from_iterable(pq.read_table(file).to_pylist() for file in files))
 
 
 @pytest.mark.parametrize("exact_up_to", [10_000, 0])
@@ -67,8 +68,8 @@ def test_pairs_are_those_of_scoring_everything(
     tmp_path: Path, vectors: Any, truth: dict[tuple[int, int], tuple[float, float]], exact_up_to: int
 ) -> None:
     assert len(truth) > 100
-    found, rows = search(tmp_path / "out", vectors, exact_up_to=exact_up_to, recall=1.0)
-    assert found.pairs == len(rows) == len({(row["i"], row["j"]) for row in rows})
+    result, rows = search(tmp_path / "out", vectors, exact_up_to=exact_up_to, recall=1.0)
+    assert result.pairs == len(rows) == len({(row["i"], row["j"]) for row in rows})
     assert all(row["i"] < row["j"] for row in rows)
     # At the threshold itself a pair may fall to either side: the two have other batches.
     odd = {(row["i"], row["j"]) for row in rows} ^ truth.keys()
@@ -81,10 +82,10 @@ def test_pairs_are_those_of_scoring_everything(
         assert (row["id_i"], row["id_j"]) == (f"t{row['i']}", f"t{row['j']}")
         assert 1 - row["percentile"] <= FMR
     if exact_up_to:
-        assert found.recall is None
+        assert result.recall is None
     else:
-        assert found.recall["found"] == 1.0
-        assert found.recall["pairs"] > 100
+        assert result.recall["found"] == 1.0
+        assert result.recall["pairs"] > 100
 
 
 def test_few_cells_miss_pairs_and_the_recall_says_how_many() -> None:
@@ -92,10 +93,10 @@ def test_few_cells_miss_pairs_and_the_recall_says_how_many() -> None:
     unit = rng.normal(size=(4000, 16)).astype(np.float32)
     unit /= np.linalg.norm(unit, axis=1, keepdims=True)
     radius = 0.75
-    every = sum(len(i) for i, _ in Exact(unit).pairs(0, 4000, radius))
+    every = sum(len(i) for i, _ in ExactIndex(unit).pairs(0, 4000, radius))
     recalls = []
     for wanted in (0.0, 0.9, 1.0):
-        index = Cells(unit, radius, wanted, seed=0)
+        index = CellIndex(unit, radius, wanted, seed=0)
         share = sum(len(i) for i, _ in index.pairs(0, 4000, radius)) / every
         assert index.recall.found is not None
         assert index.recall.found >= wanted
@@ -105,7 +106,7 @@ def test_few_cells_miss_pairs_and_the_recall_says_how_many() -> None:
 
 
 def test_a_search_that_was_interrupted_and_whose_files_were_hurt_goes_on(tmp_path: Path, vectors: Any) -> None:
-    found, rows = search(tmp_path / "whole", vectors, block=250)
+    result, rows = search(tmp_path / "whole", vectors, block=250)
     place, plan, calibration = vectors
 
     def stop(stage: str, share: float | None) -> None:
@@ -114,18 +115,20 @@ def test_a_search_that_was_interrupted_and_whose_files_were_hurt_goes_on(tmp_pat
 
     out = Place(str(tmp_path / "out"))
     with pytest.raises(KeyboardInterrupt):
-        find(out, place, plan, calibration, Wanted(FMR, "parquet", block=250), 1, stop)
+        find(out, place, plan, calibration, PairSearch(FMR, "parquet", block=250), 1, stop)
     done = sorted(out.names("_done"))
     assert done == ["000000.json", "000001.json", "000002.json"]
     (tmp_path / "out" / "part-000000.parquet").unlink()  # marks alone do not count
     torn = tmp_path / "out" / "part-000001.parquet"
     torn.write_bytes(torn.read_bytes()[:-1])
     again, others = search(tmp_path / "out", vectors, block=250)
-    assert (again.files, others) == (found.files, rows)
+    assert (again.files, others) == (result.files, rows)
 
 
 def test_what_a_rate_cannot_mean_is_refused(bulk_store: Path, vectors: Any, tmp_path: Path) -> None:
-    calibration = resolved(bulk_store, EncoderStore(bulk_store).find("tiny"), DomainRef("tickets"))
+    calibration = load_calibration(
+        bulk_store, EncoderStore(bulk_store).find("tiny"), DomainRef("tickets"), ["CPUExecutionProvider"]
+    )
     assert not threshold_of(calibration, 0.01).extrapolated
     assert threshold_of(calibration, 1e-5).extrapolated
     with pytest.raises(InvalidInput, match="at least 1e-07"):

@@ -19,7 +19,7 @@ from service.bulk.plan import Plan, plan_for
 from service.bulk.run import Summary, run
 from service.core.errors import BackendFailure, Conflict
 from service.core.scoring.calibration import DomainRef
-from tests.bulk.conftest import ROWS, TEXTS, asked, running
+from tests.bulk.conftest import ROWS, TEXTS, asked, run_options
 from tests.commands.conftest import calibrate
 from tests.processes import Process, free_port, start, wait_until
 
@@ -29,7 +29,7 @@ def job(
 ) -> tuple[Plan, Summary]:
     place = Place(str(output))
     plan, _ = plan_for(asked(source, **given), store, "tiny", place)
-    return plan, run(plan, place, running(store, address, lenient=lenient), lambda *_: None)
+    return plan, run(plan, place, run_options(store, address, lenient=lenient), lambda *_: None)
 
 
 def hashes(folder: Path) -> dict[str, str]:
@@ -77,7 +77,7 @@ def test_a_node_without_the_store_is_sent_what_it_needs(
             gone.set()
             shutil.rmtree(store)
 
-    run(plan, place, running(store, two_nodes), report)
+    run(plan, place, run_options(store, two_nodes), report)
     assert gone.is_set()
     assert hashes(tmp_path / "out") == expected(plan, bulk_store)
 
@@ -176,7 +176,7 @@ def test_object_storage_in_and_out(
         words += ["--device", "cpu", "--part-rows", "300"]
         done = run_bulk(*words, "--json")
         assert done.returncode == 0, done.stderr
-        plan = Plan.parsed(place.read("_plan.json"))
+        plan = Plan.from_json(place.read("_plan.json"))
         made = {n: hashlib.sha256(place.read(n)).hexdigest() for n in place.names() if n.startswith("part-")}
         assert made == expected(plan, bulk_store)
         assert json.loads(place.read("_SUCCESS"))["files"] == made

@@ -15,8 +15,8 @@ from service.bulk.inputs import Part, Source, cut, sources_of
 from service.bulk.readers import reader_of
 from service.bulk.sample import SPACE, SampleWorker, rank, sample
 from service.core.jobs.job import JobRequest
-from service.modelling.calibration.job import Posted, calibrate_job
-from tests.bulk.conftest import TEXTS, running
+from service.modelling.calibration.job import CalibrationInput, calibrate_job
+from tests.bulk.conftest import TEXTS, run_options
 
 
 def corpus_of(tmp_path: Path, texts: list[str]) -> tuple[list[Source], list[Part]]:
@@ -30,7 +30,7 @@ def draw(address: str, corpus: tuple[list[Source], list[Part]], store: Path, see
     with cluster(address, 2) as ray:
         return sample(
             ray, *corpus, form="jsonl", delimiter=",", column="text", longest=1000, seed=seed, count=count,
-            how=running(store, address), report=lambda *_: None,
+            options=run_options(store, address), report=lambda *_: None,
         )[0]  # fmt: skip
 
 
@@ -50,8 +50,8 @@ def test_a_sample_has_the_lowest_ranks_and_copies_count_once(tmp_path: Path, bul
 def test_a_worker_says_which_rows_it_cannot_use(tmp_path: Path) -> None:
     sources, parts = corpus_of(tmp_path, [TEXTS[0], "", " \t", "x" * 2000])
     worker = SampleWorker(sources, parts, "jsonl", ",", "text", 1000, 0, SPACE, 10)
-    (found,) = worker({"item": ["0"]})["found"]
-    assert json.loads(found) == {"rows": 4, "unusable": 3, "texts": [[rank(TEXTS[0], 0), TEXTS[0]]]}
+    (facts,) = worker({"item": ["0"]})["found"]
+    assert json.loads(facts) == {"rows": 4, "unusable": 3, "texts": [[rank(TEXTS[0], 0), TEXTS[0]]]}
 
 
 @pytest.mark.parametrize("method", ["soft"])
@@ -61,13 +61,15 @@ def test_a_calibration_of_a_sample_is_the_one_that_one_process_fits(
     corpus_of(tmp_path, TEXTS * 2)
     corpus = Corpus(str(tmp_path / "corpus.jsonl"), "text", None, None, 1000)
     asked = {"method": method, "promote": "always", "seed": 3, "normalization": "none"}
-    facts = fit_sample(corpus, 300, "bulk", asked, "tiny", "cpu", running(store, two_nodes), 1, lambda *_: None)
+    facts = fit_sample(corpus, 300, "bulk", asked, "tiny", "cpu", run_options(store, two_nodes), 1, lambda *_: None)
     assert facts["promoted"]
     assert facts["report"]["sample"] == {"rows": 1800, "unusable": 0, "texts": 300, "asked": 300}
     artifact, domains = EncoderStore(store).find("tiny"), DomainStore(store)
     texts = sorted(TEXTS, key=lambda text: rank(text, 3))[:300]
     request = JobRequest("alone", artifact.digest, artifact.id, sentences=300, **asked)
-    version = calibrate_job(request, Posted(texts), artifact, domains, lambda *_: None, threads=1).publish(domains)[0]
+    version = calibrate_job(request, CalibrationInput(texts), artifact, domains, lambda *_: None, threads=1).publish(
+        domains
+    )[0]
     mine, alone = domains.load("bulk", facts["version"]), domains.load("alone", version)
     assert mine.weights is not None
     assert alone.weights is not None

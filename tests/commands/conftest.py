@@ -13,7 +13,7 @@ from service.adapters.domains.store import DomainStore
 from service.adapters.encoder.store import EncoderArtifact, EncoderStore
 from service.core.jobs.job import JobRequest
 from service.core.scoring.calibration import DomainModel
-from service.modelling.calibration.job import Posted, calibrate_job
+from service.modelling.calibration.job import CalibrationInput, calibrate_job
 from tests.modelling.calibration.domains import as_earlier_releases_made_it, reference_of, texts_with
 from tests.processes import environment
 from tests.text import sentences
@@ -27,7 +27,7 @@ def calibrate(store: Path, artifact: EncoderArtifact, domain: str, method: str) 
     domains = DomainStore(store)
     texts = sentences(400)
     asked = JobRequest(domain, artifact.digest, artifact.id, method, "always", sentences=len(texts))
-    made = calibrate_job(asked, Posted(texts, []), artifact, domains, lambda _, __: None, threads=1)
+    made = calibrate_job(asked, CalibrationInput(texts, []), artifact, domains, lambda _, __: None, threads=1)
     return made.publish(domains)[0]
 
 

@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from service.adapters.encoder.store import EncoderArtifact
 from service.adapters.labelled_pairs import SETS, read_sets
 from service.core.errors import InvalidInput
-from service.measurements.reproduction import Beside, Reproduction, beside_table, edit_distance, grids, write_report
+from service.measurements.reproduction import (
+    MethodDiagnostics,
+    Reproduction,
+    diagnostics_table,
+    edit_distance,
+    grids,
+    write_report,
+)
 from service.measurements.sources import Encoder
 from service.measurements.sts import Evaluation
 from tests.text import sentences
@@ -53,15 +60,15 @@ def test_an_evaluation_says_the_same_of_identity_as_of_no_map_and_is_written_out
     evaluation = Evaluation(Encoder(tiny), read_sets(sts))
     more = Reproduction(evaluation, sts, sts / "questions.tsv")
     rows = [evaluation.run(method, 0, None) for method in ("identity", "sn-nulling:2", "auto")]
-    found = [more.run(method, 0, None) for method in ("identity", "sn-nulling:2", "auto")]
+    diagnostics = [more.run(method, 0, None) for method in ("identity", "sn-nulling:2", "auto")]
     unlike = {"STS-B": rows[0].all["STS-B"], "SICK-R": rows[0].all["SICK-R"]}
     assert set(rows[0].all) == set(SETS)
     assert rows[0].all["STS12"] == pytest.approx(unlike["STS-B"])  # the same pairs in every set
-    assert found[0].spectrum[0] == 1.0
-    assert found[1].effective_rank != pytest.approx(found[0].effective_rank, abs=0.1)
-    assert all(one.auc is not None and 0 <= one.auc <= 100 for one in found)
-    made = grids(rows, found, more.gold_edit_distance, "tiny")
-    place = write_report(sts / "report", "tiny", "isosim evaluate", made, found)
+    assert diagnostics[0].spectrum[0] == 1.0
+    assert diagnostics[1].effective_rank != pytest.approx(diagnostics[0].effective_rank, abs=0.1)
+    assert all(one.auc is not None and 0 <= one.auc <= 100 for one in diagnostics)
+    made = grids(rows, diagnostics, more.gold_edit_distance, "tiny")
+    place = write_report(sts / "report", "tiny", "isosim evaluate", made, diagnostics)
     written = place.read_text()
     assert f"| identity | {rows[0].all['STS12']:.2f} |" in written
     assert f"| gold | {more.gold_edit_distance:.2f} |" in written
@@ -84,7 +91,7 @@ def test_labels_that_are_no_labels_and_a_missing_part_are_refused(tiny: EncoderA
 
 
 def test_without_questions_there_is_no_column_for_them() -> None:
-    made = beside_table([Beside("identity", 0, -20.0, 3.0, [1.0], None)], -24.6, "title")
+    made = diagnostics_table([MethodDiagnostics("identity", 0, -20.0, 3.0, [1.0], None)], -24.6, "title")
     assert made.columns == ("method", "edit distance", "effective rank")
     assert made.rows == [("identity", "-20.00", "3.0"), ("gold", "-24.60", "")]
     assert np.isfinite([float(made.rows[0][1])]).all()

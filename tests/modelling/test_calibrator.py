@@ -85,8 +85,8 @@ def test_bits_per_dimension_are_those_of_the_gaussian_an_affine_map_describes() 
         weights["mean"], precision_matrix=weights["matrix"] @ weights["matrix"].T
     )
     nats = -gaussian.log_prob(x).mean()
-    found = bits_per_dimension(calibrate(x, weights), log_det(weights))
-    torch.testing.assert_close(found, nats / (8 * torch.log(torch.tensor(2.0, dtype=torch.float64))))
+    bits = bits_per_dimension(calibrate(x, weights), log_det(weights))
+    torch.testing.assert_close(bits, nats / (8 * torch.log(torch.tensor(2.0, dtype=torch.float64))))
 
 
 def test_vectors_too_small_for_three_levels_are_refused() -> None:

@@ -1,15 +1,18 @@
 """Stored versions made ready to serve on this process's encoder."""
 
+import asyncio
 import math
 import threading
 import time
 from collections.abc import Hashable, Iterable, Mapping
+from pathlib import Path
 
 from service.adapters.domains.store import DomainStore
 from service.adapters.encoder.onnx_engine import OnnxCalibrator
+from service.adapters.encoder.store import EncoderArtifact
 from service.core.errors import EncoderMismatch
-from service.core.scoring.calibration import Calibration
-from service.core.scoring.registry import DomainAliases
+from service.core.scoring.calibration import Calibration, DomainRef
+from service.core.scoring.registry import DomainAliases, Registry
 
 OVERHEAD = 100_000  # bytes of objects beside the arrays: measured 10,000 (identity) to 140,000 (loadtest/domains.py)
 
@@ -46,6 +49,17 @@ class StoredCalibrations:
         method = stored.manifest["method"]
         size = stored.size + OVERHEAD
         return Calibration(domain, version, method, self.encoder_digest, transform, stored.model, levels, size)
+
+
+def load_calibration(store: Path, artifact: EncoderArtifact, domain: DomainRef, providers: list[str]) -> Calibration:
+    """The version that a reference means now, ready to use on an encoder, once and without a watch for changes.
+
+    Raises:
+        NotFound, EncoderMismatch, CorruptArtifact
+    """
+    calibrator = OnnxCalibrator(artifact.calibrator, providers)
+    source = StoredCalibrations(DomainStore(store), calibrator, artifact.digest)
+    return asyncio.run(Registry(source, artifact.digest).resolve(domain))
 
 
 FULL_LOOK = 60.0  # s in which each resident domain is compared with the store

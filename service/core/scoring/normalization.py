@@ -39,6 +39,12 @@ def normalize(
 
     as-norm: tanh(z/4), z = ((s − μ_l)/σ_l + (s − μ_r)/σ_r)/2 (Cumani et al., 2011, section 2.3; Matejka et al.,
     2017, eq. 6). csls: tanh(2s − μ_l − μ_r) (Conneau et al., 2018, eq. 4).
+
+    >>> side = CohortStatistics(mean=np.array([0.2]), spread=np.array([0.1]))
+    >>> normalize("as-norm", np.array([0.6]), side, side).round(4)
+    array([0.7616])
+    >>> normalize("csls", np.array([0.6]), side, side).round(4)
+    array([0.664])
     """
     s = similarities.astype(np.float64)
     if kind == "as-norm":
@@ -123,7 +129,12 @@ def cohort_cosines(latents: Vectors, cohort: Vectors) -> npt.NDArray[np.float32]
 
 
 def cohort_statistics(cosines: npt.NDArray[np.float32], nearest: int) -> CohortStatistics:
-    """Mean and spread of the highest `nearest` of each row (N, C)."""
+    """Mean and spread of the highest `nearest` of each row (N, C).
+
+    >>> nearby = cohort_statistics(np.array([[0.1, 0.5, 0.7]], np.float32), nearest=2)
+    >>> nearby.mean.round(4), nearby.spread.round(4)
+    (array([0.6]), array([0.1]))
+    """
     highest = np.partition(cosines, cosines.shape[1] - nearest, axis=1)[:, cosines.shape[1] - nearest :]
     near = highest.astype(np.float64)
     return CohortStatistics(near.mean(1), np.maximum(near.std(1), SMALLEST_SPREAD))

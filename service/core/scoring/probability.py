@@ -13,7 +13,11 @@ NEAREST = 1e-12  # false-match rates are held this far from 0 and 1 before the l
 
 
 def evidence(false_match_rates: npt.ArrayLike) -> Doubles:
-    """−logit of the false-match rate: how much rarer than chance a score is, on an unbounded scale. (N,) -> (N,)"""
+    """−logit of the false-match rate: how much rarer than chance a score is, on an unbounded scale. (N,) -> (N,)
+
+    >>> evidence([0.5, 0.1, 0.01]).round(3)
+    array([0.   , 2.197, 4.595])
+    """
     rates = np.clip(np.asarray(false_match_rates, np.float64), NEAREST, 1 - NEAREST)
     return np.log1p(-rates) - np.log(rates)
 
@@ -40,7 +44,13 @@ class ProbabilityMap:
     interval_high: Doubles  # (P,)
 
     def probability(self, false_match_rates: Doubles) -> Doubles:
-        """Of a match, 0–1, never falling as the rate falls; for grades (mean − low) / (high − low). (N,) -> (N,)"""
+        """Of a match, 0–1, never falling as the rate falls; for grades (mean − low) / (high − low). (N,) -> (N,)
+
+        >>> table, knots = np.empty(0), np.array([0.0, 5.0])
+        >>> learnt = ProbabilityMap(knots, knots - 2, 0.01, 0, 1, False, 100, table, table, table, table)
+        >>> learnt.probability(np.array([0.5, 0.1, 0.01])).round(3)
+        array([0.119, 0.549, 0.931])
+        """
         logits = np.interp(evidence(false_match_rates), self.knots, self.logits)
         return np.clip(1 / (1 + np.exp(-logits)), self.clip, 1 - self.clip)
 

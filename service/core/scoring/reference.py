@@ -17,7 +17,11 @@ TOLERANCE = 1.25  # factor by which a threshold's rate may miss the wanted one, 
 
 
 def fisher_z(similarity: Floats | float) -> Doubles:
-    """atanh: an unbounded scale for a bounded cosine, on which the tail is fitted (Fisher, 1915)."""
+    """atanh: an unbounded scale for a bounded cosine, on which the tail is fitted (Fisher, 1915).
+
+    >>> fisher_z(np.array([0.0, 0.5, 0.99])).round(3)
+    array([0.   , 0.549, 2.647])
+    """
     z: Doubles = np.arctanh(np.minimum(np.maximum(np.asarray(similarity, np.float64), -Z_MAX), Z_MAX))
     return z
 
@@ -163,7 +167,13 @@ class ReferenceDistribution:
 
 
 def exceedance(excess: Doubles, shape: float, scale: float) -> Doubles:
-    """P(Y > excess) of a generalized Pareto law (Pickands, 1975)."""
+    """P(Y > excess) of a generalized Pareto law (Pickands, 1975).
+
+    >>> exceedance(np.array([0.0, 1.0, 2.0]), shape=0.0, scale=1.0).round(3)
+    array([1.   , 0.368, 0.135])
+    >>> exceedance(np.array([0.0, 1.0, 2.0]), shape=1.0, scale=1.0).round(3)
+    array([1.   , 0.5  , 0.333])
+    """
     if shape == 0:
         tail: Doubles = np.exp(-excess / scale)
         return tail

@@ -32,7 +32,12 @@ class Scores:
 
 
 def cosine(a: Vectors, b: Vectors) -> npt.NDArray[np.float32]:
-    """Row by row, in float64, so that a pair's score does not depend on the pairs beside it. (N, D)² -> (N,)"""
+    """Row by row, in float64, so that a pair's score does not depend on the pairs beside it. (N, D)² -> (N,)
+
+    >>> left, right = np.array([[3, 4], [1, 0]], np.float32), np.array([[4, 3], [-2, 0]], np.float32)
+    >>> cosine(left, right)
+    array([ 0.96, -1.  ], dtype=float32)
+    """
     a64, b64 = a.astype(np.float64), b.astype(np.float64)
     norms = np.sqrt(np.vecdot(a64, a64) * np.vecdot(b64, b64))
     scores = np.vecdot(a64, b64) / np.maximum(norms, np.finfo(np.float64).tiny)  # 0 for a vector of zeros
@@ -104,7 +109,12 @@ def notices_of(calibration: Calibration) -> list[str]:
 
 
 def normalized(vectors: Vectors) -> Vectors:
-    """Rows at unit length; a zero row stays zero."""
+    """Rows at unit length; a zero row stays zero.
+
+    >>> normalized(np.array([[3, 4], [0, 0]], np.float32))
+    array([[0.6, 0.8],
+           [0. , 0. ]], dtype=float32)
+    """
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     unit: Vectors = np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
     return unit

@@ -12,7 +12,7 @@ from service.core.scoring.similarity import cosine
 from service.modelling.calibration import evidence
 from service.modelling.calibration.evidence import LabelTest
 from service.modelling.calibration.linear import Spectrum
-from service.modelling.calibration.methods import WHITENING_KEEP, Fitted, bits_per_dimension, fit, is_flow
+from service.modelling.calibration.methods import WHITENING_KEEP, FittedMap, bits_per_dimension, fit, is_flow
 
 MEASURED_SHARE = 0.2  # of the sentences, held out from the candidates' fits
 MOST_MEASURED = 1000
@@ -43,8 +43,8 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Held:
-    """What the candidates are fitted on, and measured on."""
+class HeldOutSplit:
+    """Vectors to fit the candidates on, and others to measure them on."""
 
     fit: Vectors
     stop: Vectors  # a flow's early stop
@@ -53,7 +53,7 @@ class Held:
     copies: Vectors  # (M, D)
 
 
-def hold_out(vectors: Vectors, copies: tuple[Rows, Vectors] | None, rng: np.random.Generator) -> Held:
+def hold_out(vectors: Vectors, copies: tuple[Rows, Vectors] | None, rng: np.random.Generator) -> HeldOutSplit:
     """A fifth is measured on, at most 1,000 sentences; those with noised copies come first."""
     order = rng.permutation(len(vectors))
     rows, noisy = copies if copies is not None else (np.empty(0, np.intp), vectors[:0])
@@ -64,7 +64,7 @@ def hold_out(vectors: Vectors, copies: tuple[Rows, Vectors] | None, rng: np.rand
     inside = np.isin(rows, measured)
     enough = inside.sum() >= FEWEST_COPIES
     stop = len(rest) // 10
-    return Held(
+    return HeldOutSplit(
         fit=vectors[rest],
         stop=vectors[rest[:stop]],
         measured=vectors[measured],
@@ -85,29 +85,29 @@ def candidates(ruled: str, shape: tuple[int, ...], *, flows: bool) -> list[str]:
     return methods
 
 
-def measured(
-    methods: Sequence[str], held: Held, labels: Labels | None, seed: int
+def measure_candidates(
+    methods: Sequence[str], split: HeldOutSplit, labels: Labels | None, seed: int
 ) -> tuple[list[Candidate], LabelTest | None]:
     """Fits each method without the measured sentences and looks at what it makes of them."""
-    spectrum = Spectrum.of(held.fit)
-    pairs = random_pairs(len(held.measured), np.random.default_rng(seed))
-    raw_loss = evidence.info_nce(held.copies, held.originals) if len(held.copies) else None
+    spectrum = Spectrum.from_vectors(split.fit)
+    pairs = random_pairs(len(split.measured), np.random.default_rng(seed))
+    raw_loss = evidence.info_nce(split.copies, split.originals) if len(split.copies) else None
     seen: dict[str, dict[str, float | None]] = {}
     similarities = {}
     for method in methods:
-        fitted = fitted_or_none(method, held, spectrum, seed)
-        seen[method] = look(fitted, held, pairs, raw_loss)
+        fitted = fit_or_none(method, split, spectrum, seed)
+        seen[method] = look(fitted, split, pairs, raw_loss)
         if fitted is not None and labels is not None:
             similarities[method] = cosine(fitted(labels.left), fitted(labels.right))
-    test = None if labels is None else LabelTest.of(similarities, labels.values, seed)
+    test = None if labels is None else LabelTest.from_labels(similarities, labels.values, seed)
     return [Candidate(method, facts | labelled_facts(test, method)) for method, facts in seen.items()], test
 
 
-def fitted_or_none(method: str, held: Held, spectrum: Spectrum, seed: int) -> Fitted | None:
+def fit_or_none(method: str, split: HeldOutSplit, spectrum: Spectrum, seed: int) -> FittedMap | None:
     """None where a flow diverged, or the vectors are all equal."""
-    train = held.fit[len(held.stop) :][:MOST_FLOW_SENTENCES] if is_flow(method) else held.fit
+    train = split.fit[len(split.stop) :][:MOST_FLOW_SENTENCES] if is_flow(method) else split.fit
     try:
-        return fit(method, train, held.stop, seed, spectrum=spectrum)
+        return fit(method, train, split.stop, seed, spectrum=spectrum)
     except (FloatingPointError, InvalidInput):
         return None
 
@@ -119,7 +119,7 @@ def random_pairs(count: int, rng: np.random.Generator) -> tuple[Rows, Rows]:
 
 
 def look(
-    fitted: Fitted | None, held: Held, pairs: tuple[Rows, Rows], raw_loss: Doubles | None
+    fitted: FittedMap | None, split: HeldOutSplit, pairs: tuple[Rows, Rows], raw_loss: Doubles | None
 ) -> dict[str, float | None]:
     """A map's evidence on the measured sentences, without labels."""
     names = (
@@ -129,18 +129,18 @@ def look(
     facts: dict[str, float | None] = dict.fromkeys(names)
     if fitted is None:
         return facts
-    latents = fitted(held.measured)
+    latents = fitted(split.measured)
     space = evidence.space(latents, np.random.default_rng(0))
     facts |= {
         "mean_random_cosine": space["mean_random_cosine"],
         "effective_rank": space["effective_rank"],
         "hubness": evidence.hubness(latents),
         "uniformity": evidence.uniformity(latents),
-        "agreement": evidence.agreement(held.measured, latents, *pairs),
-        "bits_per_dimension": bits_per_dimension(fitted, held.measured),
+        "agreement": evidence.agreement(split.measured, latents, *pairs),
+        "bits_per_dimension": bits_per_dimension(fitted, split.measured),
     }
     if raw_loss is not None:
-        copies, originals = fitted(held.copies), fitted(held.originals)
+        copies, originals = fitted(split.copies), fitted(split.originals)
         loss = evidence.info_nce(copies, originals)
         facts["alignment"], facts["info_nce"] = evidence.alignment(copies, originals), float(loss.mean())
         if fitted.weights is not None:

@@ -1,4 +1,4 @@
-"""What can be seen in a domain's sentences and vectors, before and after a map, without labels or with them.
+"""Measures of a domain's sentences and vectors, before and after a map, without labels or with them.
 
 Each measure is a function of texts or vectors alone; what follows from them is decided in `gate.py`.
 """
@@ -16,7 +16,7 @@ from scipy.stats import mannwhitneyu, rankdata, skew, spearmanr
 from service.core.arrays import Doubles, Rows, Vectors
 from service.core.scoring.similarity import cosine, normalized
 from service.modelling.calibration.linear import crowding
-from service.modelling.calibration.scripts import MARK, TOKEN, characters, joined, unspaced, words
+from service.modelling.calibration.scripts import MARK, TOKEN, characters, is_unspaced, join_words, words
 
 Score = Literal["spearman", "auroc"]
 
@@ -57,7 +57,7 @@ class Surface:
         return float(np.sqrt(2 * self.crowding) * self.share_ratio * max(self.directions_ratio, 1e-6) ** -0.25)
 
     @classmethod
-    def of(cls, texts: Sequence[str], x: Doubles) -> "Surface":
+    def from_sentences(cls, texts: Sequence[str], x: Doubles) -> "Surface":
         """Of sentences and their vectors (N, D); a Gram matrix (N, N) is formed."""
         basis = surface_basis(surface_features(texts))
         reference = bag_of_words(texts, basis, x.shape[1])
@@ -142,7 +142,7 @@ def noised(texts: Sequence[str], count: int, rng: np.random.Generator) -> tuple[
 
 def noise(text: str, rng: np.random.Generator) -> str:
     """A copy that never is empty; see `noised`."""
-    apart = unspaced(text)
+    apart = is_unspaced(text)
     every = words(text) if apart else text.split()
     one_word = len(every) == 1
     every = characters(text) if one_word else every
@@ -150,7 +150,7 @@ def noise(text: str, rng: np.random.Generator) -> str:
     if len(kept) > 1 and rng.random() < SWAPPED:
         i, j = rng.choice(len(kept), 2, replace=False)
         kept[i], kept[j] = kept[j], kept[i]
-    return joined(kept) if apart else ("" if one_word else " ").join(kept)
+    return join_words(kept) if apart else ("" if one_word else " ").join(kept)
 
 
 def info_nce(copies: Vectors, originals: Vectors) -> Doubles:
@@ -210,8 +210,8 @@ def repeated(x: Vectors) -> list[Rows]:
     groups = connected_components(coo_array((np.ones(len(a)), (a, b)), shape=(len(x), len(x))), directed=False)[1]
     inside = np.unique(np.concatenate([a, b]))
     members = inside[np.argsort(groups[inside], kind="stable")]
-    found = np.split(members, np.flatnonzero(np.diff(groups[members])) + 1)
-    return sorted(found, key=lambda rows: (-len(rows), int(rows[0])))
+    repeats = np.split(members, np.flatnonzero(np.diff(groups[members])) + 1)
+    return sorted(repeats, key=lambda rows: (-len(rows), int(rows[0])))
 
 
 def pairwise(x: Vectors) -> Vectors:  # (N, D) -> (N, N)
@@ -249,7 +249,7 @@ class RankTest:
     p_disagree: float  # that one as low does
 
     @classmethod
-    def of(cls, similarities: npt.NDArray[np.floating], values: npt.NDArray[np.floating]) -> "RankTest":
+    def from_labels(cls, similarities: npt.NDArray[np.floating], values: npt.NDArray[np.floating]) -> "RankTest":
         """Of L pairs, (L,) and (L,)."""
         kind = score_of(values)
         if np.ptp(similarities) == 0:
@@ -319,7 +319,7 @@ class LabelTest:
     samples: dict[str, Doubles]  # (B,)
 
     @classmethod
-    def of(
+    def from_labels(
         cls, similarities: Mapping[str, npt.NDArray[np.floating]], values: npt.NDArray[np.floating], seed: int
     ) -> "LabelTest":
         """Each map's score on the same samples of pairs, drawn with replacement (Efron & Tibshirani, 1993)."""

@@ -122,7 +122,13 @@ class Flow(nn.Module):
 
     @torch.no_grad()
     def start_at(self, scale: float) -> None:
-        """The flow begins as a multiplication by one positive number."""
+        """The flow begins as a multiplication by one positive number.
+
+        >>> model = Flow(8, "reverse", torch.Generator().manual_seed(0))
+        >>> model.start_at(0.5)
+        >>> round(model.log_det().item() / math.log(2), 4)
+        -8.0
+        """
         self.ordered()["flow.0.0."].actnorm.log_scale.fill_(math.log(scale) / LOG_SCALE_FACTOR)
 
 
@@ -167,6 +173,11 @@ def fit_flow(
 
     Raises:
         FloatingPointError: the objective became infinite or NaN.
+
+    >>> x = torch.randn(64, 8, generator=torch.Generator().manual_seed(0)) * 3
+    >>> fit = fit_flow(x, x[:0], FlowSettings(max_steps=5, epochs=math.inf), seed=0)
+    >>> fit.steps, fit.bits_per_dimension < fit.start_bits_per_dimension
+    (5, True)
     """
     generator = torch.Generator().manual_seed(seed)
     model = Flow(train.shape[1], settings.permutation, generator)

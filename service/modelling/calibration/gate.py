@@ -12,7 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from service.core.arrays import Rows, Vectors
-from service.modelling.calibration.candidates import Candidate, Evidence, Labels, candidates, hold_out, measured
+from service.modelling.calibration.candidates import (
+    Candidate,
+    Evidence,
+    Labels,
+    candidates,
+    hold_out,
+    measure_candidates,
+)
 from service.modelling.calibration.evidence import LabelTest, Surface, score_of
 
 RAW_OFF = 1.0  # rawness at or below: identity ("no more surface than a bag of words")
@@ -79,20 +86,20 @@ def choose(
         return rule
     rng = np.random.default_rng(seed)
     usable, remark = usable_labels(labels, rng)
-    held = hold_out(vectors, copies, rng)
+    split = hold_out(vectors, copies, rng)
     methods = candidates(rule.method, vectors.shape, flows=usable is not None)
-    found, test = measured(methods, held, usable, seed)
-    by_method = {candidate.method: candidate.evidence for candidate in found}
+    tried, test = measure_candidates(methods, split, usable, seed)
+    by_method = {candidate.method: candidate.evidence for candidate in tried}
     z = by_method[rule.method]["copies_z"]
     gaussian = by_method["whitening"]["bits_per_dimension"]  # whitening is the Gaussian with the shrunk covariance
     facts = {**rule.evidence, "gaussian_bits_per_dimension": gaussian, "copies_z": z}
-    ruled, verdict = by_copies(rule.method, z, len(held.copies))
+    ruled, verdict = by_copies(rule.method, z, len(split.copies))
     verdicts = [rule.reason, *verdict, *remark]
     if test is not None:
         ruled, verdict_of_labels = by_labels(test, ruled)
         facts["labelled_pairs"] = float(test.pairs)
         verdicts.append(verdict_of_labels)
-    return Choice(ruled, " ".join(verdicts), facts, found)
+    return Choice(ruled, " ".join(verdicts), facts, tried)
 
 
 def decide(texts: Sequence[str], vectors: Vectors, *, seed: int = 0) -> Choice:
@@ -105,10 +112,10 @@ def decide(texts: Sequence[str], vectors: Vectors, *, seed: int = 0) -> Choice:
     sample = vectors[picked].astype(np.float64)
     if not np.square(sample - sample.mean(0)).sum() > 1e-9 * np.square(sample).sum():
         return Choice("identity", "The sentences' vectors do not differ; no map can tell them apart.", {}, [])
-    surface = Surface.of([texts[row] for row in picked.tolist()], sample)
+    surface = Surface.from_sentences([texts[row] for row in picked.tolist()], sample)
     wanted = strength(surface) if len(texts) >= FEWEST_SENTENCES else 0.0
     method = f"soft:{wanted:.3f}" if wanted >= STRENGTH_FLOOR else "identity"
-    return Choice(method, because(surface, wanted, len(texts)), described(surface, wanted, len(texts)), [])
+    return Choice(method, because(surface, wanted, len(texts)), describe(surface, wanted, len(texts)), [])
 
 
 def by_copies(ruled: str, z: float | None, count: int) -> tuple[str, list[str]]:
@@ -132,7 +139,7 @@ def check(texts: Sequence[str], vectors: Vectors, copies: tuple[Rows, Vectors] |
         raise ValueError(f"{len(labels.left)} and {len(labels.right)} vectors for {len(labels.values)} labels")
 
 
-def described(surface: Surface, wanted: float, sentences: int) -> dict[str, float | None]:
+def describe(surface: Surface, wanted: float, sentences: int) -> dict[str, float | None]:
     return {
         "sentences": float(sentences),
         "crowding": surface.crowding,
@@ -148,7 +155,7 @@ def described(surface: Surface, wanted: float, sentences: int) -> dict[str, floa
 
 
 def because(surface: Surface, wanted: float, sentences: int) -> str:
-    """What the rule saw and what follows, for a report."""
+    """The rule's measurements and its conclusion in words, for a report."""
     if sentences < FEWEST_SENTENCES:
         return (
             f"{sentences} distinct sentences are too few to judge the space, {FEWEST_SENTENCES} are needed; "
@@ -186,7 +193,7 @@ def usable_labels(labels: Labels | None, rng: np.random.Generator) -> tuple[Labe
 
 
 def by_labels(test: LabelTest, ruled: str) -> tuple[str, str]:
-    """What the labelled pairs make of the rule's choice: a method, and what happened in a sentence."""
+    """The method after labelled pairs were heard on the rule's choice, and the reason in a sentence."""
     others = [m for m in test.scores if m not in {"identity", ruled}]
     level = SIGNIFICANCE / max(len(others), 1)
     sure = [m for m in others if max(test.p_not_better(m, "identity"), test.p_not_better(m, ruled)) <= level]

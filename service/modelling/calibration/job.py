@@ -11,6 +11,7 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from service.adapters.domains.store import DomainStore, StoredVersion
+from service.adapters.encoder.offline import OfflineEncoder, TextEncoder, find_unreadable
 from service.adapters.encoder.onnx_engine import OnnxCalibrator
 from service.adapters.encoder.store import EncoderArtifact
 from service.core.arrays import Doubles, Rows, Vectors
@@ -25,10 +26,15 @@ from service.modelling.calibration import evidence, gate, normalization, out_of_
 from service.modelling.calibration.candidates import Labels
 from service.modelling.calibration.evidence import RankTest, noised, repeated
 from service.modelling.calibration.linear import Spectrum, share_of_one
-from service.modelling.calibration.methods import Fitted, bits_per_dimension, fit, gaussian_bits_per_dimension, is_flow
+from service.modelling.calibration.methods import (
+    FittedMap,
+    bits_per_dimension,
+    fit,
+    gaussian_bits_per_dimension,
+    is_flow,
+)
 from service.modelling.calibration.publication import Result
 from service.modelling.calibrator import group_sizes
-from service.modelling.encoder.offline import Encode, OfflineEncoder, unreadable
 
 Report = Callable[[str, float], None]  # stage, progress 0–1
 
@@ -44,8 +50,8 @@ MOST_GROUPS = 20  # groups of repeated texts that a report lists, and lines of e
 
 
 @dataclass(frozen=True)
-class Posted:
-    """What a job was given: sentences, and labelled pairs."""
+class CalibrationInput:
+    """The sentences and labelled pairs of a job."""
 
     texts: Iterable[str]
     labels: Sequence[LabelledPair] = ()
@@ -65,7 +71,7 @@ class Clock:
 
 
 @dataclass(frozen=True)
-class Embedded:
+class TextVectors:
     """The vectors (N, D) of the distinct texts and their tokens (N,), of altered copies, and of labelled pairs."""
 
     texts: list[str]
@@ -78,13 +84,13 @@ class Embedded:
 
 def calibrate_job(
     request: JobRequest,
-    posted: Posted,
+    inputs: CalibrationInput,
     encoder: EncoderArtifact,
     domains: DomainStore,
     report: Report,
     *,
     threads: int,
-    encode: Encode | None = None,
+    encode: TextEncoder | None = None,
 ) -> Result:
     """Embeds the distinct texts, or a sample of them, fits the method asked for and measures it. Nothing is written.
 
@@ -99,19 +105,19 @@ def calibrate_job(
         threadpool_limits(threads, "blas")  # for good: a worker's child ends with its job
     encode = encode or OfflineEncoder(encoder, threads)
     if request.base is not None:
-        return label_job(request, posted.labels, encoder, domains, report, encode)
+        return label_job(request, inputs.labels, encoder, domains, report, encode)
     clock = Clock()
-    drawn = draw(posted.texts, request.seed)
+    drawn = draw(inputs.texts, request.seed)
     lines = dict(zip(drawn.texts, drawn.lines, strict=True))
     distinct = drawn.texts
-    blind = unreadable(distinct, encoder)
+    blind = find_unreadable(distinct, encoder)
     distinct = [text for text in distinct if text not in blind] if blind else distinct
     check_sentences(request.method, encoder.spec.dim, len(distinct), unreadable=len(blind))
-    labels, unreadable_labels = readable_labels(posted.labels, encoder)
+    labels, unreadable_labels = readable_labels(inputs.labels, encoder)
     rng = np.random.default_rng(request.seed)
-    embedded = embed(distinct, labels, encode, rng, report, auto=request.method == "auto")
-    vectors = embedded.vectors
-    direction_facts = None if embedded.labels is None else check_direction(embedded.labels)
+    text_vectors = embed(distinct, labels, encode, rng, report, auto=request.method == "auto")
+    vectors = text_vectors.vectors
+    direction_facts = None if text_vectors.labels is None else check_direction(text_vectors.labels)
     clock.lap("embedding")
 
     report("choosing", EMBED_SHARE)
@@ -120,14 +126,16 @@ def calibrate_job(
     held_out, train = vectors[order[:held]], vectors[order[held:]]
     choice = None
     if request.method == "auto":
-        choice = gate.choose(distinct, vectors, copies=embedded.copies, labels=embedded.labels, seed=request.seed)
+        choice = gate.choose(
+            distinct, vectors, copies=text_vectors.copies, labels=text_vectors.labels, seed=request.seed
+        )
     if choice and share_of_one(vectors) >= 1 - 1 / FLOW_FOLDS:  # a fold's fit might see no other vector
         choice = replace(choice, method="identity", reason=f"{choice.reason}; {SAME_VECTORS}")
     method = choice.method if choice else request.method
     clock.lap("choosing")
 
     report("fitting", EMBED_SHARE + 0.05)
-    spectrum = Spectrum.of(train)
+    spectrum = Spectrum.from_vectors(train)
 
     def fitting(done: float) -> None:
         report("fitting", EMBED_SHARE + 0.05 + 0.1 * done)
@@ -140,7 +148,7 @@ def calibrate_job(
 
     report("measuring", EMBED_SHARE + 0.15)
     latents = cross_fitted(fitted, vectors, rng, lambda done: report("measuring", EMBED_SHARE + 0.15 + 0.1 * done))
-    model = model_of(request, fitted, embedded, latents, rng)
+    model = model_of(request, fitted, text_vectors, latents, rng)
     facts = {
         "method": method,
         "asked": request.method,
@@ -169,9 +177,9 @@ def calibrate_job(
     }
     if blind:
         facts["unreadable"] = len(blind)  # distinct texts without a known token, left out
-    if embedded.labels is not None:
-        model, learnt = with_labels(model, fitted, embedded.labels, request.seed)
-        facts["labels"] = {**learnt, **(direction_facts or {}), "posted": len(posted.labels), **unreadable_labels}
+    if text_vectors.labels is not None:
+        model, learnt = with_labels(model, fitted, text_vectors.labels, request.seed)
+        facts["labels"] = {**learnt, **(direction_facts or {}), "posted": len(inputs.labels), **unreadable_labels}
     clock.lap("measuring")
     return Result(request, encoder, fitted, model, held_out, {**facts, "duration_seconds": clock.spent})
 
@@ -179,12 +187,12 @@ def calibrate_job(
 def embed(
     texts: list[str],
     labels: Sequence[LabelledPair],
-    encode: Encode,
+    encode: TextEncoder,
     rng: np.random.Generator,
     report: Report,
     *,
     auto: bool,
-) -> Embedded:
+) -> TextVectors:
     """Everything a calibration needs of the encoder, in one pass."""
     rows, altered = noised(texts, COPIES, rng) if auto else (np.arange(0), [])
     enough = len(texts) >= out_of_domain.FEWEST
@@ -192,13 +200,13 @@ def embed(
     pairs = list(dict.fromkeys(text for a, b, _ in labels for text in (a, b)))
     report("embedding", 0.0)
     everything = [*texts, *altered, *shuffled, *pairs]
-    vectors, tokens = encode.counted(everything, lambda done: report("embedding", EMBED_SHARE * done))
+    encodings = encode(everything, lambda done: report("embedding", EMBED_SHARE * done))
     ends = np.cumsum([len(texts), len(altered), len(shuffled)])
-    own, copies, salad, labelled = np.split(vectors, ends)
-    return Embedded(
+    own, copies, salad, labelled = np.split(encodings.vectors, ends)
+    return TextVectors(
         texts,
         own,
-        tokens[: len(texts)],
+        encodings.tokens[: len(texts)],
         (rows, copies) if len(altered) else None,
         salad if len(shuffled) else None,
         labelled_vectors(labels, pairs, labelled) if labels else None,
@@ -216,7 +224,7 @@ def readable_labels(
         InvalidInput: labels were given and nothing can be learnt from what is left.
     """
     distinct = distinct_labels(labels)
-    blind = unreadable(list({text for a, b, _ in distinct for text in (a, b)}), encoder)
+    blind = find_unreadable(list({text for a, b, _ in distinct for text in (a, b)}), encoder)
     kept = [pair for pair in distinct if pair[0] not in blind and pair[1] not in blind] if blind else distinct
     left_out = len(distinct) - len(kept)
     if distinct:
@@ -236,18 +244,18 @@ def check_direction(labels: Labels) -> dict[str, Any]:
     Raises:
         InvalidInput: pairs with higher labels are surely the less similar ones.
     """
-    found = RankTest.of(cosine(labels.left, labels.right), labels.values)
-    if found.p_disagree < SURE:
-        question = "are 0 and 1 swapped?" if found.kind == "auroc" else "is the scale upside down?"
+    test = RankTest.from_labels(cosine(labels.left, labels.right), labels.values)
+    if test.p_disagree < SURE:
+        question = "are 0 and 1 swapped?" if test.kind == "auroc" else "is the scale upside down?"
         raise InvalidInput(
-            f"labels_inverted: pairs with higher labels are less similar than others ({found}, one-sided p "
-            f"{found.p_disagree:.1g}); {question} A match is 1, or the highest grade"
+            f"labels_inverted: pairs with higher labels are less similar than others ({test}, one-sided p "
+            f"{test.p_disagree:.1g}); {question} A match is 1, or the highest grade"
         )
-    facts: dict[str, Any] = {"rank_test": {"kind": found.kind, "value": found.value, "p": found.p_agree}}
-    if not found.p_agree < SURE:
-        facts["rank_test"]["p"] = None if np.isnan(found.p_agree) else found.p_agree
+    facts: dict[str, Any] = {"rank_test": {"kind": test.kind, "value": test.value, "p": test.p_agree}}
+    if not test.p_agree < SURE:
+        facts["rank_test"]["p"] = None if np.isnan(test.p_agree) else test.p_agree
         facts["notice"] = (
-            f"the labels do not surely agree with the similarities ({found} over {len(labels.values)} pairs): "
+            f"the labels do not surely agree with the similarities ({test} over {len(labels.values)} pairs): "
             "probabilities learnt from them may mean little; check the labels or post more of them"
         )
     return facts
@@ -255,26 +263,26 @@ def check_direction(labels: Labels) -> dict[str, Any]:
 
 def model_of(
     request: JobRequest,
-    fitted: Fitted,
-    embedded: Embedded,
+    fitted: FittedMap,
+    text_vectors: TextVectors,
     latents: Sequence[tuple[Vectors, Rows]],
     rng: np.random.Generator,
 ) -> DomainModel:
-    """What gives the similarities of this text their meaning, from latents of maps that had not seen their text."""
-    every = np.arange(len(embedded.vectors))
-    raw = reference.build(reference.sample_pairs([(embedded.vectors, every)], rng), rng)
+    """The scales that give this text's similarities a meaning, from latents of maps that had not seen their text."""
+    every = np.arange(len(text_vectors.vectors))
+    raw = reference.build(reference.sample_pairs([(text_vectors.vectors, every)], rng), rng)
     own = raw if fitted.weights is None else reference.build(reference.sample_pairs(latents, rng), rng)
     normalized = None
     if request.normalization != "none":
-        normalized = normalization.fit(request.normalization, fitted(embedded.vectors), latents, rng)
+        normalized = normalization.fit(request.normalization, fitted(text_vectors.vectors), latents, rng)
     test = None
-    if out_of_domain.distinct_vectors(embedded.vectors) >= out_of_domain.FEWEST:
+    if out_of_domain.distinct_vectors(text_vectors.vectors) >= out_of_domain.FEWEST:
         energies = flow_energies(fitted, latents)
-        test = out_of_domain.fit(embedded.vectors, embedded.tokens, embedded.shuffled, rng, energies)
+        test = out_of_domain.fit(text_vectors.vectors, text_vectors.tokens, text_vectors.shuffled, rng, energies)
     return DomainModel(own, raw, normalized, None, test)
 
 
-def flow_energies(fitted: Fitted, latents: Sequence[tuple[Vectors, Rows]]) -> Doubles | None:
+def flow_energies(fitted: FittedMap, latents: Sequence[tuple[Vectors, Rows]]) -> Doubles | None:
     """Energies of a flow's levels, each by a map that had not seen its sentence, in the sentences' order. (N, L)"""
     if not is_flow(fitted.method):
         return None
@@ -289,7 +297,7 @@ def label_job(
     encoder: EncoderArtifact,
     domains: DomainStore,
     report: Report,
-    encode: Encode,
+    encode: TextEncoder,
 ) -> Result:
     """An existing version with probabilities learnt from labels; its map and its scale stay."""
     assert request.base is not None  # noqa: S101 - the caller has looked
@@ -300,12 +308,12 @@ def label_job(
     clock = Clock()
     texts = list(dict.fromkeys(text for a, b, _ in distinct for text in (a, b)))
     report("embedding", 0.0)
-    vectors = encode(texts, lambda done: report("embedding", EMBED_SHARE * done))
+    vectors = encode(texts, lambda done: report("embedding", EMBED_SHARE * done)).vectors
     clock.lap("embedding")
     report("measuring", EMBED_SHARE)
     pairs = labelled_vectors(distinct, texts, vectors)
     direction_facts = check_direction(pairs)
-    fitted = Fitted(stored.manifest["method"], stored.weights, {})
+    fitted = FittedMap(stored.manifest["method"], stored.weights, {})
     model, learnt = with_labels(stored.model, fitted, pairs, request.seed)
     clock.lap("measuring")
     earlier = domains.report(request.domain, request.base)
@@ -318,7 +326,7 @@ def label_job(
     return Result(request, encoder, fitted, model, vectors[:0], facts)
 
 
-def with_labels(model: DomainModel, fitted: Fitted, labels: Labels, seed: int) -> tuple[DomainModel, dict[str, Any]]:
+def with_labels(model: DomainModel, fitted: FittedMap, labels: Labels, seed: int) -> tuple[DomainModel, dict[str, Any]]:
     """The model with probabilities learnt from labelled pairs, and what the report says of them.
 
     Raises:
@@ -377,7 +385,7 @@ def repeated_facts(vectors: Vectors, lines: Sequence[int]) -> dict[str, Any] | N
 
 
 def cross_fitted(
-    fitted: Fitted, vectors: Vectors, rng: np.random.Generator, progress: Callable[[float], None]
+    fitted: FittedMap, vectors: Vectors, rng: np.random.Generator, progress: Callable[[float], None]
 ) -> Sequence[tuple[Vectors, Rows]]:
     """Latents of each fold by a map fitted without it, with the sentences' numbers.
 
@@ -394,13 +402,13 @@ def cross_fitted(
     return groups
 
 
-def check_graph(fitted: Fitted, encoder: EncoderArtifact, sample: Vectors) -> None:
-    """The exported calibrator gives what torch gives, before anybody is served by it."""
+def check_graph(fitted: FittedMap, encoder: EncoderArtifact, sample: Vectors) -> None:
+    """Raises ArithmeticError where the exported calibrator differs from torch."""
     if fitted.weights is None:
         return
     graph = OnnxCalibrator(encoder.calibrator, ["CPUExecutionProvider"]).bind(fitted.weights)
-    expected, found = fitted(sample[:256]), graph(sample[:256])
+    expected, latents = fitted(sample[:256]), graph(sample[:256])
     scale = max(1.0, float(np.abs(expected).max()))
-    worst = float(np.abs(expected - found).max()) / scale
+    worst = float(np.abs(expected - latents).max()) / scale
     if not worst <= 1e-4:
         raise ArithmeticError(f"the exported calibrator differs from the fitted one by {worst:.1e}")

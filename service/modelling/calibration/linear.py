@@ -38,7 +38,7 @@ class Spectrum:
     shrinkage: float
 
     @classmethod
-    def of(cls, x: npt.NDArray[np.floating], shrinkage: float | None = None) -> "Spectrum":  # (N, D)
+    def from_vectors(cls, x: npt.NDArray[np.floating], shrinkage: float | None = None) -> "Spectrum":  # (N, D)
         """Shrunk as Ledoit & Wolf say, or by a given intensity: a fold's fit takes that of the whole text.
 
         Works on one copy of x in float64, centred in place, where scikit-learn's `ledoit_wolf` holds two; the bits are
@@ -70,7 +70,11 @@ def share_of_one(x: npt.NDArray[Any]) -> float:  # (N, D) -> scalar
 
 
 def crowding(x: Doubles) -> float:  # (N, D) -> scalar
-    """Squared norm of the mean unit vector: the mean cosine of random pairs (Ethayarajh, 2019, section 4)."""
+    """Squared norm of the mean unit vector: the mean cosine of random pairs (Ethayarajh, 2019, section 4).
+
+    >>> crowding(np.array([[2.0, 0.0], [0.0, 1.0]]))
+    0.5
+    """
     unit = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-300)
     return float(np.square(unit.mean(0)).sum())
 
@@ -98,7 +102,7 @@ def nulling(s: Spectrum, k: int) -> Affine:
 def standard_nulling(x: Doubles, k: int, shrinkage: float | None = None) -> tuple[Affine, float]:
     """SN, then NATSV of what it gives (BERT-flow, table 5); with the shrinkage, for a fold's fit of equal strength."""
     standard = standard_normalization(x)
-    spectrum = Spectrum.of(standard(x), shrinkage)
+    spectrum = Spectrum.from_vectors(standard(x), shrinkage)
     return Affine(standard.mean, standard.matrix @ nulling(spectrum, k).matrix), spectrum.shrinkage
 
 
@@ -107,6 +111,14 @@ def whitening(s: Spectrum, *, power: float = 1.0, centre: float = 1.0, keep: int
 
     power 1 is whitening (Su et al., 2021, algorithm 1), with `keep` whitening-k; power and centre 0 is identity.
     The result is rotated back by Uᵀ, which no cosine notices, so that whitening-k needs no other shape.
+
+    >>> x = np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 2.0], [0.0, -2.0]])
+    >>> spectrum = Spectrum.from_vectors(x, shrinkage=0.0)
+    >>> spectrum.values.round(3)
+    array([2. , 0.5])
+    >>> np.cov(whitening(spectrum)(x).T, bias=True).round(3)
+    array([[1., 0.],
+           [0., 1.]])
     """
     scale = s.values ** (-power / 2)
     if keep is not None:

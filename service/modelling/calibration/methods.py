@@ -28,8 +28,8 @@ def is_flow(method: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Fitted:
-    """A method's weights (None: identity) and what the fit was and found."""
+class FittedMap:
+    """A method's weights (None: identity) and the settings and facts of its fit."""
 
     method: str
     weights: Weights | None
@@ -47,7 +47,7 @@ class Fitted:
     def mathematics(self) -> Callable[[torch.Tensor, calibrator.Tensors], torch.Tensor]:
         return calibrator.calibrate if is_flow(self.method) else calibrator.affine
 
-    def again(self, x: Vectors) -> "Fitted":
+    def again(self, x: Vectors) -> "FittedMap":
         """The same map fitted to other text, with this fit's strength: its shrinkage, crowding, steps and seed."""
         if not is_flow(self.method):
             return fit(self.method, x, x[:0], 0, like=self.settings)
@@ -81,7 +81,7 @@ def fit(
     flow_settings: FlowSettings | None = None,
     like: Mapping[str, Any] | None = None,
     spectrum: linear.Spectrum | None = None,
-) -> Fitted:
+) -> FittedMap:
     """Fits a method to vectors (N, D) without labels.
 
     Args:
@@ -94,19 +94,19 @@ def fit(
         InvalidInput: the vectors are all equal, so that no scale can be learnt from them.
     """
     if method == "identity":
-        return Fitted(method, None, {})
+        return FittedMap(method, None, {})
     if linear.all_equal(train):
         raise InvalidInput(
             f"the encoder gives {len(train)} of the sentences one and the same vector, and {method} needs sentences "
             "that differ: post text that is not repeated beyond what the encoder reads, or name the method identity"
         )
     name = method.partition(":")[0]
-    affine, found = _affine(method, train, like or {}, spectrum)
+    affine, settings = _affine(method, train, like or {}, spectrum)
     if not is_flow(method):
-        return Fitted(method, weights_of(affine), found)
+        return FittedMap(method, weights_of(affine), settings)
     flow_settings = flow_settings or FLOWS[name]
     flow, facts = _flow(affine, train, held_out, flow_settings, seed, progress)
-    return Fitted(method, weights_of(affine, flow), found | facts)
+    return FittedMap(method, weights_of(affine, flow), settings | facts)
 
 
 def _affine(
@@ -122,31 +122,31 @@ def _affine(
         x = train.astype(np.float64)
         affine, shrinkage = linear.standard_nulling(x, int(argument or NULLED), like.get("shrinkage"))
         return affine, {"shrinkage": shrinkage}
-    spectrum = spectrum or linear.Spectrum.of(train, like.get("shrinkage"))
-    found: dict[str, Any] = {"shrinkage": spectrum.shrinkage}
+    spectrum = spectrum or linear.Spectrum.from_vectors(train, like.get("shrinkage"))
+    settings: dict[str, Any] = {"shrinkage": spectrum.shrinkage}
     match name:
         case "centring":
             affine = linear.centring(spectrum)
         case "nulling":
-            found["directions"] = k = int(argument or NULLED)
+            settings["directions"] = k = int(argument or NULLED)
             affine = linear.nulling(spectrum, k)
         case "whitening":
             affine = linear.whitening(spectrum)
         case "whitening-k":
-            found["keep"] = k = min(int(argument or WHITENING_KEEP), train.shape[1])
+            settings["keep"] = k = min(int(argument or WHITENING_KEEP), train.shape[1])
             affine = linear.whitening(spectrum, keep=k)
         case "partial":
-            found["power"] = power = float(argument or PARTIAL_POWER)
+            settings["power"] = power = float(argument or PARTIAL_POWER)
             affine = linear.whitening(spectrum, power=power)
         case "tempered":
-            found["crowding"] = c = like.get("crowding", linear.crowding(train.astype(np.float64)))
+            settings["crowding"] = c = like.get("crowding", linear.crowding(train.astype(np.float64)))
             affine = linear.tempered_whitening(spectrum, c)
         case "soft" | "soft-flow":
-            found["strength"] = strength = float(like.get("strength", argument or SOFT_STRENGTH))
+            settings["strength"] = strength = float(like.get("strength", argument or SOFT_STRENGTH))
             affine = linear.soft_whitening(spectrum, strength)
         case _:
             raise ValueError(f"no method {method!r}")
-    return affine, found
+    return affine, settings
 
 
 def _flow(
@@ -170,7 +170,7 @@ def _flow(
     return result.tensors, facts
 
 
-def bits_per_dimension(fitted: Fitted, x: Vectors) -> float | None:
+def bits_per_dimension(fitted: FittedMap, x: Vectors) -> float | None:
     """Held-out likelihood; None where the map has no density: identity, and maps that lose dimensions."""
     if fitted.weights is None:
         return None

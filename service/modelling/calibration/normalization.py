@@ -41,7 +41,7 @@ class Clusters:
     labels: Rows
 
     @classmethod
-    def of(cls, unit: Vectors, count: int, rng: np.random.Generator) -> "Clusters":
+    def from_vectors(cls, unit: Vectors, count: int, rng: np.random.Generator) -> "Clusters":
         """At most `count` clusters of unit vectors (N, D) by k-means.
 
         The sentences of a cluster that has fewer than 5 go to the nearest one that has more.
@@ -89,7 +89,7 @@ def fit(
     if kind not in KINDS:
         raise ValueError(f"no item normalization {kind!r}; there are {', '.join(KINDS)}")
     unit = normalized(latents)
-    clusters = Clusters.of(unit, max(1, min(centroids, len(unit) // SENTENCES_A_CENTROID)), rng)
+    clusters = Clusters.from_vectors(unit, max(1, min(centroids, len(unit) // SENTENCES_A_CENTROID)), rng)
     cohort = normalized(clusters.sums)
     near = min(NEAREST[kind] if nearest is None else nearest, len(cohort))
     usually = usual_scores(groups, unit, clusters, cohort, near)
@@ -119,6 +119,6 @@ def usual_scores(
             own, rows = latents[start : start + ROWS], numbers[start : start + ROWS]
             cosines = cohort_cosines(own, cohort)
             cosines[np.arange(len(rows)), clusters.labels[rows]] = cosine(own, clusters.without(unit, rows))
-            found = cohort_statistics(cosines, nearest)
-            mean[rows], spread[rows] = found.mean, found.spread
+            scores = cohort_statistics(cosines, nearest)
+            mean[rows], spread[rows] = scores.mean, scores.spread
     return CohortStatistics(mean, spread)

@@ -16,7 +16,7 @@ from sklearn.linear_model import RidgeClassifier
 from service.core.arrays import Doubles, Floats, Integers, Rows, Vectors
 from service.core.scoring.out_of_domain import BANDS, CLIP, Combination, DomainTest, Standardization, Statistics
 from service.modelling.calibration.reference import folds
-from service.modelling.calibration.scripts import characters, unspaced
+from service.modelling.calibration.scripts import characters, is_unspaced
 
 Fit = Callable[[Rows], Callable[[Rows], Doubles]]
 
@@ -50,7 +50,7 @@ def shuffled_copies(texts: Sequence[str], count: int, rng: np.random.Generator) 
     for number in rng.permutation(len(texts)):
         if len(copies) >= count:
             break
-        between = "" if unspaced(texts[number]) else " "
+        between = "" if is_unspaced(texts[number]) else " "
         words = characters(texts[number]) if not between else texts[number].split()
         if len(words) < FEWEST_WORDS or len(set(words)) == 1:
             continue
@@ -77,7 +77,7 @@ class Moments:
     products: Doubles
 
     @classmethod
-    def of(cls, x: Doubles) -> "Moments":  # (N, D)
+    def from_vectors(cls, x: Doubles) -> "Moments":  # (N, D)
         return cls(len(x), x.sum(0), x.T @ x)
 
     def __add__(self, other: "Moments") -> "Moments":
@@ -163,14 +163,14 @@ def fit(
 
 
 def cross_fitted(fit: Fit, parts: Sequence[Rows]) -> Doubles:
-    """What `fit` of the rows outside each part gives for the rows inside."""
+    """Values of each part's rows by a `fit` of the rows outside it."""
     everything = np.arange(sum(map(len, parts)))
     return in_order([fit(np.setdiff1d(everything, part))(part) for part in parts], parts)
 
 
-def in_order(found: Sequence[Doubles], parts: Sequence[Rows]) -> Doubles:
+def in_order(values: Sequence[Doubles], parts: Sequence[Rows]) -> Doubles:
     """Rows found part by part, as numbered."""
-    together: Doubles = np.concatenate(found)[np.argsort(np.concatenate(parts))]
+    together: Doubles = np.concatenate(values)[np.argsort(np.concatenate(parts))]
     return together
 
 
@@ -184,13 +184,13 @@ def cross_fitted_statistics(
     """
     centre = pooled.mean(0, dtype=np.float64)
     parts = folds(len(pooled), number, rng)
-    moments = [Moments.of(pooled[part] - centre) for part in parts]
+    moments = [Moments.from_vectors(pooled[part] - centre) for part in parts]
     whole = sum(moments[1:], start=moments[0])
-    found = float(ledoit_wolf_shrinkage((pooled - centre).astype(np.float32), assume_centered=True))
-    shrinkage = min(max(found, 0.0), 1.0)  # rounding goes beyond
+    intensity = float(ledoit_wolf_shrinkage((pooled - centre).astype(np.float32), assume_centered=True))
+    shrinkage = min(max(intensity, 0.0), 1.0)  # rounding goes beyond
 
-    def fitted(found: Moments, rows: Rows) -> Statistics:
-        mean, whitening = found.whitening(shrinkage)
+    def fitted(own_moments: Moments, rows: Rows) -> Statistics:
+        mean, whitening = own_moments.whitening(shrinkage)
         mean = mean + centre
         probe = np.empty(0)
         if shuffled is not None:

@@ -40,7 +40,7 @@ FEWEST_ABOVE = 10  # pairs above a similarity, for a precision to be stated
 
 
 @dataclass(frozen=True)
-class Labelled:
+class LabelledScores:
     """Pairs (M,) with the range of their labels: 0 and 1 for matches, the ends of the scale for grades."""
 
     similarities: Doubles
@@ -68,7 +68,7 @@ def label_range(labels: npt.ArrayLike) -> tuple[float, float]:
     return (0.0, 1.0) if (values <= 1).all() else (0.0, 5.0)
 
 
-def labelled(similarities: npt.ArrayLike, labels: npt.ArrayLike) -> Labelled:
+def check_pairs(similarities: npt.ArrayLike, labels: npt.ArrayLike) -> LabelledScores:
     """Checked pairs; graded unless every label is 0 or 1.
 
     Raises:
@@ -86,10 +86,10 @@ def labelled(similarities: npt.ArrayLike, labels: npt.ArrayLike) -> Labelled:
         raise InvalidInput(f"a probability needs {needed}; all {len(y)} labels are {y[0]:g}")
     if not np.isfinite(x).all():
         raise InvalidInput("the similarity of a labelled pair is not a number")
-    return Labelled(x, y, low, high, graded)
+    return LabelledScores(x, y, low, high, graded)
 
 
-def smoothed(targets: Doubles, weights: Doubles) -> Doubles:
+def smooth_targets(targets: Doubles, weights: Doubles) -> Doubles:
     """Platt's targets (1999, section 2.2): matches (N₊+1)/(N₊+2), others 1/(N₋+2); grades between. (N,) -> (N,)"""
     matches = float(weights @ targets)
     others = float(weights.sum()) - matches
@@ -118,7 +118,7 @@ def bending_line(x: Doubles, targets: Doubles, weights: Doubles, slopes: Doubles
     width = (knots[-1] - knots[0]) / len(slopes)
     bends = np.diff(np.eye(len(slopes)), axis=0) * width
     precision = SMOOTHNESS * bends.T @ bends + SLOPE_PRECISION / len(slopes) * np.eye(len(slopes))
-    wanted = smoothed(targets, weights)
+    wanted = smooth_targets(targets, weights)
 
     def loss(parameters: Doubles) -> tuple[float, Doubles]:
         logits = design @ parameters
@@ -129,8 +129,8 @@ def bending_line(x: Doubles, targets: Doubles, weights: Doubles, slopes: Doubles
 
     start = np.append(slopes, logit(np.average(wanted, weights=weights)))
     bounds = [(0.0, None)] * len(slopes) + [(None, None)]
-    found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds).x
-    return lambda asked: expit((ramps(asked, knots) - centre) @ found[:-1] + found[-1])
+    solution = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds).x
+    return lambda asked: expit((ramps(asked, knots) - centre) @ solution[:-1] + solution[-1])
 
 
 def leaning_isotonic(x: Doubles, targets: Doubles, weights: Doubles, leaning: Curve) -> Curve:
@@ -195,8 +195,8 @@ def mix(x: Doubles, targets: Doubles, graded: bool, rng: np.random.Generator) ->
     The loss is the log-loss, and for grades squared error / 2σ², with the best curve's σ². x, targets: (N,).
     """
     clip = max(1 / (2 * len(x) + 4), 5e-4)
-    found = curves(x, targets, np.ones(len(x)))
-    held = {name: np.empty(len(x)) for name in found}
+    components = curves(x, targets, np.ones(len(x)))
+    held = {name: np.empty(len(x)) for name in components}
     for train, test in parts(targets, rng):
         for name, curve in curves(x[train], targets[train], np.ones(int(train.sum()))).items():
             predicted = np.clip(curve(x[test]), clip, 1 - clip)
@@ -205,15 +205,15 @@ def mix(x: Doubles, targets: Doubles, graded: bool, rng: np.random.Generator) ->
     least = min(losses.values())
     unit = 2 * max(least, 1e-12) if graded else 1.0
     strength = {name: float(np.exp(-TEMPER * len(x) * (loss - least) / unit)) for name, loss in losses.items()}
-    return Mixture(found, {name: s / sum(strength.values()) for name, s in strength.items()}, losses, clip)
+    return Mixture(components, {name: s / sum(strength.values()) for name, s in strength.items()}, losses, clip)
 
 
 def out_of_fold(x: Doubles, targets: Doubles, graded: bool, rng: np.random.Generator) -> Doubles:
     """Probabilities (N,) from mixtures whose curves and weights were made without the pair's fold. x, targets: (N,)."""
-    found = np.empty(len(x))
+    predictions = np.empty(len(x))
     for train, test in parts(targets, rng):
-        found[test] = mix(x[train], targets[train], graded, rng)(x[test])
-    return found
+        predictions[test] = mix(x[train], targets[train], graded, rng)(x[test])
+    return predictions
 
 
 def knots_of(mixture: Mixture, x: Doubles) -> tuple[Doubles, Doubles]:
@@ -236,12 +236,14 @@ def precision_thresholds(similarities: Doubles, probabilities: Doubles, weights:
     usable = last_of_equals & (above >= FEWEST_ABOVE)
     precision = (np.cumsum(weights * probabilities) / np.maximum(above, 1e-12))[usable]  # falls with the similarity
     reaching = np.searchsorted(-precision, -LEVELS, side="right")
-    found = np.append(np.nan, similarities[usable])
-    thresholds: Doubles = found[reaching]
+    candidates = np.append(np.nan, similarities[usable])
+    thresholds: Doubles = candidates[reaching]
     return thresholds
 
 
-def precision_table(pairs: Labelled, x: Doubles, mixture: Mixture, rng: np.random.Generator) -> dict[str, Doubles]:
+def precision_table(
+    pairs: LabelledScores, x: Doubles, mixture: Mixture, rng: np.random.Generator
+) -> dict[str, Doubles]:
     """The map's columns of precisions, as far as the labels reach, with a percentile bootstrap over pairs.
 
     Every draw fits all curves anew and keeps their weights. A draw that does not reach a level counts as the highest
@@ -265,12 +267,12 @@ def precision_table(pairs: Labelled, x: Doubles, mixture: Mixture, rng: np.rando
     }
 
 
-def report(pairs: Labelled, probabilities: Doubles, mixture: Mixture, rng: np.random.Generator) -> dict[str, Any]:
-    """What held-out probabilities (M,) were worth, ready for JSON. RMSE is in grades, all else in units of 0–1."""
+def report(pairs: LabelledScores, probabilities: Doubles, mixture: Mixture, rng: np.random.Generator) -> dict[str, Any]:
+    """Errors of held-out probabilities (M,), ready for JSON. RMSE is in grades, all else in units of 0–1."""
     targets = pairs.targets
     kind = "squared_error" if pairs.graded else "log_loss"
     methods = {name: {"weight": mixture.weights[name], kind: loss} for name, loss in mixture.losses.items()}
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "pairs": len(targets),
         "graded": pairs.graded,
         "labels": [pairs.low, pairs.high],
@@ -283,12 +285,12 @@ def report(pairs: Labelled, probabilities: Doubles, mixture: Mixture, rng: np.ra
         spread = float(probabilities.std() * targets.std())
         covariance = float(((probabilities - probabilities.mean()) * (targets - targets.mean())).mean())
         return {
-            **found,
+            **facts,
             "rmse": float(np.sqrt((error**2).mean())) * (pairs.high - pairs.low),
             "pearson": covariance / spread if spread > 0 else 0.0,
         }
     return {
-        **found,
+        **facts,
         "positives": float(targets.mean()),
         "brier": float((error**2).mean()),
         "log_loss": float(log_loss(probabilities, targets).mean()),
@@ -305,7 +307,7 @@ def fit(
     Raises:
         InvalidInput: fewer than 20 pairs, labels all alike or out of range, or a similarity that is no number.
     """
-    pairs = labelled(similarities, labels)
+    pairs = check_pairs(similarities, labels)
     rng = np.random.default_rng(seed)
     x = evidence(reference.false_match_rate(pairs.similarities))
     mixture = mix(x, pairs.targets, pairs.graded, rng)
@@ -313,8 +315,8 @@ def fit(
     no_table = dict.fromkeys(("precisions", "similarities", "interval_low", "interval_high"), np.empty(0))
     table = no_table if pairs.graded else precision_table(pairs, x, mixture, rng)
     knots, logits = knots_of(mixture, x)
-    found = ProbabilityMap(knots, logits, mixture.clip, pairs.low, pairs.high, pairs.graded, pairs=len(x), **table)
-    return found, report(pairs, held_out, mixture, rng)
+    learnt = ProbabilityMap(knots, logits, mixture.clip, pairs.low, pairs.high, pairs.graded, pairs=len(x), **table)
+    return learnt, report(pairs, held_out, mixture, rng)
 
 
 BINS = 15

@@ -1,4 +1,4 @@
-"""What a calibration made, and whether it becomes the domain's champion."""
+"""The result of a calibration, and whether it becomes the domain's champion."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from service.core.jobs.job import Job, JobRequest
 from service.core.scoring.calibration import DomainModel
 from service.core.scoring.reference import ReferenceDistribution
 from service.modelling.calibration import evidence, reference
-from service.modelling.calibration.methods import Fitted, is_flow
+from service.modelling.calibration.methods import FittedMap, is_flow
 from service.modelling.calibrator import group_sizes
 
 FEWEST_COMPARED = 20  # held-out sentences
@@ -29,7 +29,7 @@ class Result:
 
     request: JobRequest
     encoder: EncoderArtifact
-    fitted: Fitted
+    fitted: FittedMap
     model: DomainModel
     held_out: Vectors
     report: dict[str, Any]
@@ -69,7 +69,7 @@ class Result:
             check_turn()
             try:
                 domains.promote(request.domain, self.encoder.digest, version, expected=expected)
-            except Conflict:  # promotion is compare-and-set: whoever loses compares with the new champion
+            except Conflict:  # promotion is compare-and-set: the loser compares with the new champion
                 expected = domains.aliases(request.domain, self.encoder.digest)
                 domains.check_generation(request.domain, request.generation)  # after they were read
                 promote, why = self._wanted(domains, expected.champion, again=again)
@@ -126,7 +126,7 @@ class Result:
             return True, f"version {champion} has no reference that a score's meaning could rest on"
         if len(self.held_out) < FEWEST_COMPARED or ours is None:
             return False, f"there is no new text to compare with version {champion} on"
-        theirs = Fitted(stored.manifest["method"], stored.weights, {})(self.held_out)
+        theirs = FittedMap(stored.manifest["method"], stored.weights, {})(self.held_out)
         mine = self.fitted(self.held_out)
         rng = np.random.default_rng(self.request.seed)
 

@@ -149,21 +149,21 @@ def build(pairs: Pairs, rng: np.random.Generator, *, intervals: bool = True) -> 
     """
     if pairs.sentences < FEWEST_SENTENCES:
         raise ValueError(f"a reference needs at least {FEWEST_SENTENCES} sentences, here are {pairs.sentences}")
-    found = pairs.similarities.astype(np.float64)
-    count = len(found)
-    ties = find_ties(found)
+    similarities = pairs.similarities.astype(np.float64)
+    count = len(similarities)
+    ties = find_ties(similarities)
     tied = np.zeros(count, bool)
     for tie in ties:
-        tied |= (found >= tie.low) & (found <= tie.high)
-    reference = continuous(found if not ties else found[~tied], pairs)
+        tied |= (similarities >= tie.low) & (similarities <= tie.high)
+    reference = continuous(similarities if not ties else similarities[~tied], pairs)
     if ties:
         reference = with_ties(reference, ties, 1 - float(tied.mean()))
     smallest = reference.smallest_rate
 
     # The highest pairs carry all that intervals need.
     kept = int(min(count, max((0.12 if count < 1_000_000 else 0.035) * count, 4000, 1.2 * smallest * count)))
-    top = np.argpartition(found, count - kept)[count - kept :]
-    top = top[np.argsort(-found[top], kind="stable")]
+    top = np.argpartition(similarities, count - kept)[count - kept :]
+    top = top[np.argsort(-similarities[top], kind="stable")]
     levels = LEVELS[(LEVELS * count < 0.9 * kept) & (1.01 * smallest < LEVELS)]
     if smallest and smallest < 1:
         levels = np.append(levels, smallest)
@@ -172,10 +172,10 @@ def build(pairs: Pairs, rng: np.random.Generator, *, intervals: bool = True) -> 
     return with_intervals(reference, pairs, top, rng) if intervals and len(levels) else reference
 
 
-def continuous(found: Doubles, pairs: Pairs) -> ReferenceDistribution:
+def continuous(similarities: Doubles, pairs: Pairs) -> ReferenceDistribution:
     """Knots and tail of similarities (P,) without ties."""
     none = np.empty(0)
-    count = len(found)
+    count = len(similarities)
     if not count:
         knots, logits = np.array([-1.0 - 1e-3, 1.0]), np.array([np.log(1e9), np.log(1e8)])
         return ReferenceDistribution(
@@ -184,15 +184,15 @@ def continuous(found: Doubles, pairs: Pairs) -> ReferenceDistribution:
     join_rate = float(np.clip(200 / count, 1e-4, 0.5 if count < 400 else 1e-2 if count >= 20_000 else 200 / count))
     logit_first, logit_join = (np.log(rate / (1 - rate)) for rate in (FIRST_RATE, join_rate))
     logits = np.linspace(logit_first, logit_join, KNOTS)
-    knots = np.quantile(found, 1 / (1 + np.exp(logits)))
-    lowest = min(float(found.min()), float(knots[0]) - 1e-6)
+    knots = np.quantile(similarities, 1 / (1 + np.exp(logits)))
+    lowest = min(float(similarities.min()), float(knots[0]) - 1e-6)
     knots = np.concatenate([[-1.0 - 1e-3, lowest], knots])
     logits = np.concatenate([[np.log(1e9), logit_first + 1.0], logits])
     apart = np.concatenate([np.diff(knots) > 1e-9, [True]])
     knots, logits = knots[apart], logits[apart]
 
     join = float(fisher_z(knots[-1]))
-    z = fisher_z(np.sort(found[found >= knots[-1]])[::-1])
+    z = fisher_z(np.sort(similarities[similarities >= knots[-1]])[::-1])
     above = z > join
     shape, scale, error = (0.0, 1e-3, 0.0) if not above.any() else fit_tail(z[above] - join)
     return ReferenceDistribution(

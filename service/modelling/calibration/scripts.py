@@ -53,12 +53,12 @@ def words(text: str) -> list[str]:
     return (BORDER.sub(" ", text) if LETTER.search(text) else text).split()
 
 
-def unspaced(text: str) -> bool:
+def is_unspaced(text: str) -> bool:
     """Are most of its words letters of a script that puts no spaces between words?"""
     return 2 * len(LETTER.findall(text)) > len(words(text))
 
 
-def joined(parts: Sequence[str]) -> str:
+def join_words(parts: Sequence[str]) -> str:
     """Words of an unspaced text put together again: a space only between two that would run into one."""
     text = ""
     for part in parts:
@@ -69,10 +69,10 @@ def joined(parts: Sequence[str]) -> str:
 
 def characters(text: str) -> list[str]:
     """Characters as readers see them, but for spaces: with the marks after each, joined emoji whole."""
-    found: list[str] = []
+    clusters: list[str] = []
     for c in text:
-        if found and (BELONGING.match(c) or found[-1].endswith("\u200d")):
-            found[-1] += c
+        if clusters and (BELONGING.match(c) or clusters[-1].endswith("\u200d")):
+            clusters[-1] += c
         elif not c.isspace():
-            found.append(c)
-    return found
+            clusters.append(c)
+    return clusters

@@ -1,4 +1,4 @@
-"""What a checkpoint says of itself: pooling, what follows it, prompts, length, licence."""
+"""Reads a checkpoint's own configuration: pooling, what follows it, prompts, length, licence."""
 
 import json
 import re
@@ -35,8 +35,8 @@ NOT_STATED = "not stated"
 
 
 @dataclass(frozen=True)
-class Stated:
-    """A checkpoint's own words; None and empty where it says nothing."""
+class CheckpointFacts:
+    """Facts from a checkpoint's own configuration; None and empty where it is silent."""
 
     transformer: Path  # folder with config.json, weights and tokenizer.json
     pooling: str | None = None
@@ -49,7 +49,7 @@ class Stated:
 
 
 def read_json(path: Path) -> Any:
-    """What the file holds, {} where there is none. Raises InvalidInput where it is no JSON."""
+    """The file's content, {} where there is no file. Raises InvalidInput where it is not JSON."""
     if not path.is_file():
         return {}
     try:
@@ -58,7 +58,7 @@ def read_json(path: Path) -> Any:
         raise InvalidInput(f"{path} is no JSON: {error}") from error
 
 
-def read(folder: Path) -> Stated:
+def read(folder: Path) -> CheckpointFacts:
     """Reads a folder of transformers or sentence-transformers.
 
     Raises:
@@ -76,7 +76,7 @@ def read(folder: Path) -> Stated:
     text = read_json(transformer / "sentence_bert_config.json")
     tokenizer = read_json(transformer / "tokenizer_config.json")
     prompts, prompt = prompts_of(facts, folder)
-    return Stated(
+    return CheckpointFacts(
         transformer=transformer,
         pooling=pooling_of(pooled, folder),
         head=head_of(modules),
@@ -120,7 +120,7 @@ def pooling_of(stated: dict[str, Any], folder: Path) -> str | None:
 
 
 def head_of(modules: tuple[Module, ...]) -> tuple[Module, ...]:
-    """What follows the pooling, without norms at its end: no cosine sees them, and scores here are cosines."""
+    """The modules behind the pooling, without norms at its end: no cosine sees them, and scores here are cosines."""
     head = [module for module in modules if module.kind in HEAD]
     for module in head:
         keys = {module.stated.get(key) for key in ("module_input_name", "module_output_name")}
@@ -147,8 +147,8 @@ def licence_of(folder: Path) -> str:
         text = readme.read_text(encoding="utf-8", errors="replace")
         front = re.match(r"\ufeff?---\s*\n(.*?)\n---\s*(\n|$)", text, re.DOTALL)
         stated = front_matter(front[1]) if front else {}
-        if name := listed(stated.get("license")):
-            more = listed(stated.get("license_name")) or listed(stated.get("license_link"))
+        if name := join_names(stated.get("license")):
+            more = join_names(stated.get("license_name")) or join_names(stated.get("license_link"))
             return f"{name} ({more})" if more else name
     for path in sorted(folder.iterdir()):
         if re.fullmatch(r"(?i)(licen[cs]e|copying)([.-].*)?", path.name) and path.is_file():
@@ -160,13 +160,13 @@ def licence_of(folder: Path) -> str:
 
 def front_matter(text: str) -> dict[str, Any]:
     try:
-        found = yaml.safe_load(text)
+        facts = yaml.safe_load(text)
     except yaml.YAMLError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return facts if isinstance(facts, dict) else {}
 
 
-def listed(value: object) -> str:
+def join_names(value: object) -> str:
     """One name or several."""
     names = value if isinstance(value, list) else [value]
     return ", ".join(str(name) for name in names if name)
@@ -181,17 +181,17 @@ SENTENCES = (
 )
 
 
-def tokenizer_json(stated: Stated) -> bytes:
-    """What is written beside the graph: the file as it stands, unless transformers or sentence-transformers, reading
-    the whole checkpoint, give other tokens than the file alone; then theirs.
+def tokenizer_json(facts: CheckpointFacts) -> bytes:
+    """The tokenizer to write beside the graph: the file as it stands, unless transformers or sentence-transformers,
+    reading the whole checkpoint, give other tokens than the file alone; then theirs.
 
     Raises:
         InvalidInput: there is no fast tokenizer, or it cannot be read.
     """
-    path = stated.transformer / "tokenizer.json"
+    path = facts.transformer / "tokenizer.json"
     if not path.is_file():
         raise InvalidInput(
-            f"{stated.transformer} has no tokenizer.json (a fast tokenizer is needed); where transformers can "
+            f"{facts.transformer} has no tokenizer.json (a fast tokenizer is needed); where transformers can "
             "make one: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         )
     content = path.read_bytes()
@@ -199,24 +199,24 @@ def tokenizer_json(stated: Stated) -> bytes:
         own = Tokenizer.from_str(content.decode())
     except Exception as error:  # tokenizers raises bare Exceptions
         raise InvalidInput(f"{path} cannot be read: {error}") from error
-    used = read_whole(stated) or own
-    if stated.lower_case:
-        used = lowered(used)
+    used = read_whole(facts) or own
+    if facts.lower_case:
+        used = lower_case_tokenizer(used)
     return content if ids(used) == ids(own) else used.to_str().encode()
 
 
-def read_whole(stated: Stated) -> Tokenizer | None:
-    """What transformers makes of all the checkpoint's files; None where tokenizer.json is the only one."""
-    if not (stated.transformer / "tokenizer_config.json").is_file():
+def read_whole(facts: CheckpointFacts) -> Tokenizer | None:
+    """The tokenizer that transformers reads from all files; None where tokenizer.json is the only one."""
+    if not (facts.transformer / "tokenizer_config.json").is_file():
         return None
     try:
-        whole = AutoTokenizer.from_pretrained(stated.transformer)
+        whole = AutoTokenizer.from_pretrained(facts.transformer)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
-        raise InvalidInput(f"transformers cannot read the tokenizer of {stated.transformer}: {error}") from error
+        raise InvalidInput(f"transformers cannot read the tokenizer of {facts.transformer}: {error}") from error
     return Tokenizer.from_str(whole.backend_tokenizer.to_str())
 
 
-def lowered(tokenizer: Tokenizer) -> Tokenizer:
+def lower_case_tokenizer(tokenizer: Tokenizer) -> Tokenizer:
     before = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
     tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *before])
     return tokenizer
@@ -226,10 +226,10 @@ def ids(tokenizer: Tokenizer) -> list[list[int] | None]:
     """Of the sentences; None where the vocabulary has no token for something and none for the unknown."""
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    found: list[list[int] | None] = []
+    ids_of_each: list[list[int] | None] = []
     for text in SENTENCES:
         try:
-            found.append(tokenizer.encode(text).ids)
+            ids_of_each.append(tokenizer.encode(text).ids)
         except Exception:  # noqa: BLE001 - tokenizers raises nothing else
-            found.append(None)
-    return found
+            ids_of_each.append(None)
+    return ids_of_each

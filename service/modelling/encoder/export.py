@@ -133,7 +133,7 @@ def random_weights(dim: int, seed: int) -> dict[str, Tensor]:
 def runs(session: ort.InferenceSession, dim: int, vocabulary: int) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensors]]:
     """Random ids and masks at untraced shapes, padded, and what the graph makes of them with random weights.
 
-    Yields ids, mask, found (2, B, D) and the calibrator's weights.
+    Yields ids, mask, outputs (2, B, D) and the calibrator's weights.
 
     Raises:
         ArithmeticError: `pooled` is moved by the calibrator's weights.
@@ -148,10 +148,10 @@ def runs(session: ort.InferenceSession, dim: int, vocabulary: int) -> Iterator[t
         mask[batch // 2, length // 2 + 1 :] = 0
         all_feeds = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
         feeds = {name: tensor.numpy() for name, tensor in all_feeds.items() if name in names}
-        found = session.run(["pooled", "latent"], feeds | overrides)
-        if not np.array_equal(found[0], session.run(["pooled"], feeds)[0]):
+        outputs = session.run(["pooled", "latent"], feeds | overrides)
+        if not np.array_equal(outputs[0], session.run(["pooled"], feeds)[0]):
             raise ArithmeticError("the calibrator's weights changed `pooled`")
-        yield ids, mask, torch.from_numpy(np.stack(found)), weights
+        yield ids, mask, torch.from_numpy(np.stack(outputs)), weights
 
 
 def check_parity(encoder: Encoder, path: Path, dim: int) -> float:
@@ -162,11 +162,11 @@ def check_parity(encoder: Encoder, path: Path, dim: int) -> float:
     """
     vocabulary: int = encoder.transformer.config.vocab_size  # type: ignore[union-attr, assignment]
     differences = []
-    for ids, mask, found, weights in runs(open_session(path, ["CPUExecutionProvider"], 0), dim, vocabulary):
+    for ids, mask, outputs, weights in runs(open_session(path, ["CPUExecutionProvider"], 0), dim, vocabulary):
         joined = CalibratedEncoder(encoder, list(weights))
         with torch.no_grad():
             expected = torch.stack(joined(ids, mask, torch.zeros_like(ids), list(weights.values())))
-        differences.append(float((expected - found).abs().max()))
+        differences.append(float((expected - outputs).abs().max()))
     return within_parity(differences)
 
 

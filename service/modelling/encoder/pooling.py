@@ -69,12 +69,12 @@ def parts(pooling: str) -> list[str]:
 
 def pool(pooling: str, hidden: Hidden, mask: Tensor, pooler: Tensor | None) -> Tensor:
     """(B, T, D) a layer, (B, T), the pooler's (B, D) -> (B, D × parts)."""
-    found = []
+    vectors_of_each = []
     for name in parts(pooling):
         vectors = pooler if name == POOLER else POOLINGS[name](hidden, mask)
         assert vectors is not None  # noqa: S101 - `load` refuses a pooler that is not there
-        found.append(vectors)
-    return found[0] if len(found) == 1 else torch.cat(found, dim=1)
+        vectors_of_each.append(vectors)
+    return vectors_of_each[0] if len(vectors_of_each) == 1 else torch.cat(vectors_of_each, dim=1)
 
 
 WEIGHTS = "model.safetensors"
@@ -124,7 +124,7 @@ def build(modules: tuple[Module, ...], dim: int) -> tuple[nn.Sequential, int]:
         if module.kind == "Normalize":
             built.append(UnitLength())
         elif module.kind == "LayerNorm":
-            built.append(filled(nn.LayerNorm(dim), weights_of(module), "norm", module))
+            built.append(fill(nn.LayerNorm(dim), weights_of(module), "norm", module))
         else:
             made, dim = dense(module, dim)
             built.append(made)
@@ -137,19 +137,19 @@ def dense(module: Module, dim: int) -> tuple[Dense, int]:
     if takes != dim:
         raise InvalidInput(f"{module.folder} takes {takes} dimensions and the pooling gives {dim}: another --pooling?")
     weights = weights_of(module)
-    linear = filled(nn.Linear(takes, gives, bias=bool(stated.get("bias", True))), weights, "linear", module)
+    linear = fill(nn.Linear(takes, gives, bias=bool(stated.get("bias", True))), weights, "linear", module)
     residual: nn.Module | None = None
     if stated.get("use_residual"):
         added = nn.Linear(takes, gives, bias=False)
-        residual = nn.Identity() if takes == gives else filled(added, weights, "residual", module)
+        residual = nn.Identity() if takes == gives else fill(added, weights, "residual", module)
     return Dense(linear, activation(stated.get("activation_function", "torch.nn.Tanh"), module), residual), gives
 
 
 def size(module: Module, key: str) -> int:
-    found = module.stated.get(key)
-    if not isinstance(found, int):
+    width = module.stated.get(key)
+    if not isinstance(width, int):
         raise InvalidInput(f"{module.folder} does not say {key} in its config.json")
-    return found
+    return width
 
 
 def activation(name: str, module: Module) -> nn.Module:
@@ -168,7 +168,7 @@ def weights_of(module: Module) -> dict[str, Tensor]:
     return {name: tensor.to(torch.float32) for name, tensor in load_file(path).items()}
 
 
-def filled(layer: L, weights: dict[str, Tensor], prefix: str, module: Module) -> L:
+def fill(layer: L, weights: dict[str, Tensor], prefix: str, module: Module) -> L:
     own = {name.removeprefix(f"{prefix}."): tensor for name, tensor in weights.items() if name.startswith(f"{prefix}.")}
     try:
         layer.load_state_dict(own)

@@ -95,7 +95,7 @@ def channel_ranges(model: onnx.ModelProto, names: Sequence[str], feeds: Sequence
     return ranges
 
 
-def smoothed(model: onnx.ModelProto, ranges: dict[str, Vectors], strength: float) -> onnx.ModelProto:
+def smooth(model: onnx.ModelProto, ranges: dict[str, Vectors], strength: float) -> onnx.ModelProto:
     """The same function, with part of each channel's range moved from activations into weights."""
     moved = onnx.ModelProto()
     moved.CopyFrom(model)
@@ -123,7 +123,7 @@ def smoothed(model: onnx.ModelProto, ranges: dict[str, Vectors], strength: float
     return moved
 
 
-def quantized(model: onnx.ModelProto, feeds: Sequence[Feeds]) -> onnx.ModelProto:
+def quantize(model: onnx.ModelProto, feeds: Sequence[Feeds]) -> onnx.ModelProto:
     """Products with constant matrices on 8-bit integers, their results left in float."""
     products = [node.name for group in weight_products(model).values() for node in group]
     with tempfile.TemporaryDirectory() as folder:
@@ -168,7 +168,7 @@ def join(encoder: onnx.ModelProto, calibrator: onnx.ModelProto) -> onnx.ModelPro
 
     Both were cut from one graph and may have kept copies of the same constants: the calibrator's are renamed.
     """
-    calibrator = renamed(calibrator, edges(encoder) - {"pooled"})
+    calibrator = rename_tensors(calibrator, edges(encoder) - {"pooled"})
     versions = {entry.domain: entry.version for model in (encoder, calibrator) for entry in model.opset_import}
     for model in (encoder, calibrator):
         del model.opset_import[:]
@@ -188,7 +188,7 @@ def edges(model: onnx.ModelProto) -> set[str]:
     return values | {name for node in graph.node for name in (*node.input, *node.output)} - {""}
 
 
-def renamed(model: onnx.ModelProto, taken: set[str]) -> onnx.ModelProto:
+def rename_tensors(model: onnx.ModelProto, taken: set[str]) -> onnx.ModelProto:
     """The same graph without values of the names that are taken."""
     fresh = onnx.ModelProto()
     fresh.CopyFrom(model)
@@ -273,13 +273,13 @@ def int8(model: onnx.ModelProto, feeds: Sequence[Feeds], bench: Bench, say: Call
     Raises:
         InvalidInput: there is nothing to quantize: no layers are left.
     """
-    model = separated(model)
+    model = separate(model)
     if not weight_products(model):
         raise InvalidInput("--precision int8: this encoder multiplies by no constant matrix, so nothing would change")
     ranges = channel_ranges(model, list(weight_products(model)), feeds)
     best: tuple[float, onnx.ModelProto] | None = None
     for strength in STRENGTHS:
-        candidate = quantized(smoothed(model, ranges, strength), feeds)
+        candidate = quantize(smooth(model, ranges, strength), feeds)
         moved = bench.moved(bench.open(candidate))
         say(f"int8, smoothing {strength}: cosines move by {moved:.4f} on average")
         if best is None or moved < best[0]:
@@ -291,14 +291,14 @@ def int8(model: onnx.ModelProto, feeds: Sequence[Feeds], bench: Bench, say: Call
 def weight_products(model: onnx.ModelProto) -> dict[str, list[onnx.NodeProto]]:
     """Products with a constant matrix, by the activation they share: queries, keys and values have one."""
     matrices = {tensor.name for tensor in model.graph.initializer if len(tensor.dims) == 2}
-    found: dict[str, list[onnx.NodeProto]] = {}
+    products: dict[str, list[onnx.NodeProto]] = {}
     for node in model.graph.node:
         if node.op_type == "MatMul" and node.input[1] in matrices:
-            found.setdefault(node.input[0], []).append(node)
-    return found
+            products.setdefault(node.input[0], []).append(node)
+    return products
 
 
-def separated(model: onnx.ModelProto) -> onnx.ModelProto:
+def separate(model: onnx.ModelProto) -> onnx.ModelProto:
     """The same function, each product with a constant matrix a MatMul on a matrix of its own.
 
     GPT-2's layers are Gemm; ALBERT's share their matrices, and smoothing one of them for one place would change all.
@@ -309,7 +309,7 @@ def separated(model: onnx.ModelProto) -> onnx.ModelProto:
     nodes: list[onnx.NodeProto] = []
     taken: set[str] = set()
     for node in apart.graph.node:
-        turned = transposed(node) if node.op_type in ("MatMul", "Gemm") and node.input[1] in matrices else None
+        turned = is_transposed(node) if node.op_type in ("MatMul", "Gemm") and node.input[1] in matrices else None
         if turned is None:
             nodes.append(node)
             continue
@@ -326,7 +326,7 @@ def separated(model: onnx.ModelProto) -> onnx.ModelProto:
     return apart
 
 
-def transposed(node: onnx.NodeProto) -> bool | None:
+def is_transposed(node: onnx.NodeProto) -> bool | None:
     """Whether the product takes its matrix transposed; None where it scales, or turns its input: no linear layer."""
     given = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
     if given.get("alpha", 1.0) != 1 or given.get("beta", 1.0) != 1 or given.get("transA", 0):

@@ -28,7 +28,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a precision is tried on."""
+    """Text on which a precision is tried."""
 
     text: Path | None  # sentences, one a line; None: Python's own documentation
     sts: Path | None  # folder with the labelled sets; None: cosines must stay where they are

@@ -59,12 +59,12 @@ def without_words(examples: Examples, share: float, seed: int) -> Examples:
     """
     rng = np.random.default_rng(seed)
 
-    def thinned(sentence: str) -> str:
+    def thin(sentence: str) -> str:
         words = sentence.split()
         kept = [word for word, draw in zip(words, rng.random(len(words)), strict=True) if draw >= share]
         return " ".join(kept or [words[int(rng.integers(len(words)))]])
 
-    columns = {name: [thinned(sentence) for sentence in column] for name, column in examples.sentences.items()}
+    columns = {name: [thin(sentence) for sentence in column] for name, column in examples.sentences.items()}
     return dataclasses.replace(examples, sentences=columns)
 
 
@@ -147,9 +147,9 @@ def rows_of(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, tuple[str
         InvalidInput: a line breaks that, or a cell is empty. EmptyInput: no line is left.
     """
     kind = path.suffix.lower()
-    found = json_rows(path, columns) if kind in JSON_LINES else table_rows(path, columns, quoted=kind == ".csv")
+    rows = json_rows(path, columns) if kind in JSON_LINES else table_rows(path, columns, quoted=kind == ".csv")
     number = 0
-    for number, cells in found:
+    for number, cells in rows:
         for name, cell in zip(columns, cells, strict=True):
             if not cell.strip():
                 raise InvalidInput(f"{path}, line {number}: the {name} is empty")
@@ -171,19 +171,19 @@ def json_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, tuple[s
         if not line.strip():
             continue
         try:
-            found = json.loads(line)
+            record = json.loads(line)
         except json.JSONDecodeError as error:
             raise InvalidInput(f"{path}, line {number}: no JSON ({error.msg}, column {error.colno})") from None
-        if not isinstance(found, dict):
+        if not isinstance(record, dict):
             raise InvalidInput(f"{path}, line {number}: expected an object with {', '.join(columns)}")
-        yield number, tuple(json_cell(path, number, found, name) for name in columns)
+        yield number, tuple(json_cell(path, number, record, name) for name in columns)
 
 
-def json_cell(path: Path, number: int, found: dict[str, Any], name: str) -> str:
-    key = next((key for key in (name, *OTHER_NAMES[name]) if key in found), None)
+def json_cell(path: Path, number: int, record: dict[str, Any], name: str) -> str:
+    key = next((key for key in (name, *OTHER_NAMES[name]) if key in record), None)
     if key is None:
-        raise InvalidInput(f"{path}, line {number}: no {name!r}; there are {', '.join(map(repr, found)) or 'none'}")
-    value = found[key]
+        raise InvalidInput(f"{path}, line {number}: no {name!r}; there are {', '.join(map(repr, record)) or 'none'}")
+    value = record[key]
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise InvalidInput(f"{path}, line {number}: {key!r} is neither a text nor a number")
     return str(value)

@@ -29,14 +29,14 @@ SCORE = f"{DEV}_spearman_cosine"
 LOSS = "loss.safetensors"  # a loss's own weights: the trainer's checkpoints do not have them
 
 
-class Working:
+class WorkingFolder:
     """Checkpoints of one training. A killed one leaves a checkpoint half-written or half-deleted: it does not count."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     @contextlib.contextmanager
-    def of(self, identity: dict[str, Any], differences: Any) -> Iterator[None]:
+    def hold(self, identity: dict[str, Any], differences: Any) -> Iterator[None]:
         """Holds the folder for one process and one identity.
 
         Raises:
@@ -51,10 +51,10 @@ class Working:
             place = self.folder / "identity.json"
             if not place.is_file():
                 write_json(place, identity)
-            elif found := differences(read_json(place), json.loads(json.dumps(identity))):
+            elif changes := differences(read_json(place), json.loads(json.dumps(identity))):
                 raise Conflict(
-                    f"{self.folder} holds a training that was begun otherwise ({'; '.join(found)}); delete it, or give "
-                    "another --output"
+                    f"{self.folder} holds a training that was begun otherwise ({'; '.join(changes)}); delete it, or "
+                    "give another --output"
                 )
             yield
 
@@ -87,7 +87,7 @@ class Setting:
 
     recipe: Recipe
     steps: int
-    working: Working
+    working: WorkingFolder
     evaluator: EmbeddingSimilarityEvaluator | None
     no_duplicates: bool  # a batch must not hold a sentence twice
     report: Callable[[str, float | None], None]
@@ -108,8 +108,8 @@ class Scores:
 
 
 def scores_of(state: TrainerState) -> Scores:
-    found = {int(entry["step"]): entry[f"eval_{SCORE}"] for entry in state.log_history if f"eval_{SCORE}" in entry}
-    return Scores(found, state.global_step)
+    by_step = {int(entry["step"]): entry[f"eval_{SCORE}"] for entry in state.log_history if f"eval_{SCORE}" in entry}
+    return Scores(by_step, state.global_step)
 
 
 def out_of_patience(scores: Scores, patience: int | None) -> bool:
@@ -119,7 +119,7 @@ def out_of_patience(scores: Scores, patience: int | None) -> bool:
     return sum(step > scores.best for step in scores.by_step) >= patience
 
 
-class Watch(TrainerCallback):
+class TrainingMonitor(TrainerCallback):
     """Evaluates and saves at the end too, stops early, seals checkpoints, reports progress, refuses a lost loss."""
 
     def __init__(self, setting: Setting, loss: torch.nn.Module) -> None:
@@ -177,7 +177,7 @@ def optimize(model: SentenceTransformer, loss: torch.nn.Module, data: Dataset, s
             loss=loss,
             evaluator=setting.evaluator,
             data_collator=collator,
-            callbacks=[Watch(setting, loss)],
+            callbacks=[TrainingMonitor(setting, loss)],
         )
         trainer.remove_callback(PrinterCallback)  # stdout is for results
         trainer.train(resume_from_checkpoint=None if newest is None else str(newest))

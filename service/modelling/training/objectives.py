@@ -1,4 +1,4 @@
-"""What an encoder is trained for: how examples are read, the loss they go into, and where it was published."""
+"""Training objectives of an encoder: how examples are read, the loss they go into, and where it was published."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ MARGIN = 1.0  # Euclidean; Reimers & Gurevych, 2019, section 3
 
 @dataclass(frozen=True)
 class Knobs:
-    """What some of the losses take."""
+    """Numbers that some of the losses take."""
 
     temperature: float = TEMPERATURE
     margin: float = MARGIN

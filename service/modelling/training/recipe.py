@@ -67,13 +67,13 @@ class Source:
     examples: int
 
     @classmethod
-    def of(cls, path: Path, examples: int) -> "Source":
+    def from_file(cls, path: Path, examples: int) -> "Source":
         return cls(path.name, sha256_of(path), examples)
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What has to be the same for the weights to be the same."""
+    """Everything on which the bits of the trained weights depend."""
 
     recipe: Recipe
     start: EncoderSpec
@@ -87,11 +87,11 @@ class Identity:
 
 def differences(before: dict[str, Any], now: dict[str, Any], path: str = "") -> list[str]:
     """Where two identities differ, in words: `recipe.batch_size 64, now 32`. Where a file lies does not count."""
-    found = []
+    changes = []
     for key in [*now, *(key for key in before if key not in now)]:
         old, new = before.get(key), now.get(key)
         if isinstance(old, dict) and isinstance(new, dict):
-            found += differences(old, new, f"{path}{key}.")
+            changes += differences(old, new, f"{path}{key}.")
         elif old != new and f"{path}{key}" not in {"start.source", "data.name", "dev.name"}:
-            found.append(f"{path}{key} was {old}, now {new}")
-    return found
+            changes.append(f"{path}{key} was {old}, now {new}")
+    return changes

@@ -22,7 +22,7 @@ LICENCE = re.compile(r"^license:\s*(\S.*)$", re.M)
 
 @dataclass(frozen=True)
 class Outcome:
-    """What happened."""
+    """Steps, scores and data of one finished training."""
 
     steps: int  # planned
     start_score: float | None  # Spearman on the development pairs, before
@@ -66,7 +66,9 @@ def publish(
         facts = {"identity": json.loads(json.dumps(identity.facts())), **outcome.facts(), "licence": stated}
         write_json(temporary / FACTS, facts)
         (temporary / "README.md").write_text(readme(identity, outcome, stated), encoding="utf-8")
-        (temporary / "model.safetensors").chmod(0o644)  # the library keeps it to its owner; whoever exports reads it
+        (temporary / "model.safetensors").chmod(
+            0o644
+        )  # the library keeps it to its owner; an export by another user reads it
         temporary.rename(output)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -84,7 +86,7 @@ def readable_elsewhere(folder: Path, identity: Identity) -> None:
 
 
 def licence_of(start: Checkpoint) -> str | None:
-    """What the start says of its own licence."""
+    """The licence that the starting encoder states."""
     known = next((one for one in KNOWN.values() if one.upstream == start.source), None)
     if known is not None:
         return known.licence
@@ -93,8 +95,8 @@ def licence_of(start: Checkpoint) -> str | None:
     card = start.folder / "README.md"
     if not card.is_file():
         return None
-    found = LICENCE.search(card.read_text(encoding="utf-8", errors="replace").split("\n---", 1)[0])
-    return found[1].strip().strip("'\"") if found else None
+    match = LICENCE.search(card.read_text(encoding="utf-8", errors="replace").split("\n---", 1)[0])
+    return match[1].strip().strip("'\"") if match else None
 
 
 def readme(identity: Identity, outcome: Outcome, licence: str | None) -> str:

@@ -21,7 +21,7 @@ from service.core.errors import Conflict, InvalidInput
 from service.modelling.encoder.checkpoints import Checkpoint
 from service.modelling.encoder.encoder import describe
 from service.modelling.training.data import Examples, read_graded, without_words
-from service.modelling.training.loop import DEV, SCORE, Setting, Working, optimize
+from service.modelling.training.loop import DEV, SCORE, Setting, WorkingFolder, optimize
 from service.modelling.training.objectives import OBJECTIVES
 from service.modelling.training.recipe import POOLINGS, Identity, Recipe, Source, differences
 from service.modelling.training.result import Outcome, facts_of, publish
@@ -31,7 +31,7 @@ PACKAGES = ("torch", "transformers", "sentence-transformers")
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainingResult:
     """Where the result is, its facts, and whether it was there before."""
 
     folder: Path
@@ -48,7 +48,7 @@ def train(
     dev: Path | None = None,
     licence: str | None = None,
     report: Report = lambda _, __: None,
-) -> Trained:
+) -> TrainingResult:
     """Trains, or goes on with, the encoder that these arguments describe.
 
     Args:
@@ -65,16 +65,16 @@ def train(
     examples = objective.read(data, recipe.knobs)
     if objective.contrastive and len(examples) < 2:
         raise InvalidInput(f"{data}: one example has no others to be told from; at least 2 are needed")
-    spec = described(checkpoint, recipe)
+    spec = describe_start(checkpoint, recipe)
     check_precision(recipe)
     pairs = None if dev is None else read_graded(dev)
-    chosen_by = None if dev is None or pairs is None else Source.of(dev, len(pairs))
+    chosen_by = None if dev is None or pairs is None else Source.from_file(dev, len(pairs))
     versions = {name: importlib.metadata.version(name) for name in PACKAGES}
-    identity = Identity(recipe, spec, Source.of(data, len(examples)), chosen_by, versions)
+    identity = Identity(recipe, spec, Source.from_file(data, len(examples)), chosen_by, versions)
     if output.exists():
-        return finished(output, identity)
-    working = Working(output.with_name(f"{output.name}.training"))
-    with working.of(identity.facts(), differences):
+        return load_finished(output, identity)
+    working = WorkingFolder(output.with_name(f"{output.name}.training"))
+    with working.hold(identity.facts(), differences):
         report("loading the start", None)
         set_seed(recipe.seed)
         model = load_start(checkpoint, spec, recipe.dropout)
@@ -100,10 +100,10 @@ def train(
         outcome = Outcome(setting.steps, begun, scores, examples.grades, examples.classes)
         facts = publish(model, checkpoint, identity, outcome, licence, output)
         working.delete()
-    return Trained(output, facts)
+    return TrainingResult(output, facts)
 
 
-def finished(output: Path, identity: Identity) -> Trained:
+def load_finished(output: Path, identity: Identity) -> TrainingResult:
     """The result of the same training, made before.
 
     Raises:
@@ -112,10 +112,10 @@ def finished(output: Path, identity: Identity) -> Trained:
     facts = facts_of(output)
     if facts is None:
         raise Conflict(f"{output} exists and is no trained encoder; give another --output")
-    found = [one for one in differences(facts["identity"], identity.facts()) if not one.startswith("versions.")]
-    if found:  # other packages would give other bits; the result that is there is still the one that was asked for
-        raise Conflict(f"{output} was trained otherwise ({'; '.join(found)}); give another --output")
-    return Trained(output, facts, was_there=True)
+    changes = [one for one in differences(facts["identity"], identity.facts()) if not one.startswith("versions.")]
+    if changes:  # other packages would give other bits; the result that is there is still the one that was asked for
+        raise Conflict(f"{output} was trained otherwise ({'; '.join(changes)}); give another --output")
+    return TrainingResult(output, facts, was_there=True)
 
 
 def check_precision(recipe: Recipe) -> None:
@@ -144,13 +144,13 @@ DROPOUTS = (  # as the configurations of BERT and its kin, DistilBERT, ModernBER
 
 
 def quiet() -> None:
-    """What the libraries say of their own business; what matters is an error, or checked here."""
+    """Silences the libraries' own messages; all that matters is an error, or checked here."""
     transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
 
 
-def described(checkpoint: Checkpoint, recipe: Recipe) -> EncoderSpec:
+def describe_start(checkpoint: Checkpoint, recipe: Recipe) -> EncoderSpec:
     """The start's own spec: pooling, kept layers and served length decided, weights and tokenizer hashed.
 
     Raises:

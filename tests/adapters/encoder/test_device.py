@@ -93,7 +93,7 @@ def test_a_small_container_keeps_some_calibrations_and_without_a_limit_there_is_
 
 def plan(providers: list[str], cores: int, **given: int) -> Execution:
     wanted = {"runs": 0, "threads": 0, "max_batch_tokens": 0, "max_batch_texts": 0} | given
-    return plan_execution(providers, cores, **wanted, max_queued_texts=10, max_wait=1.0, alone=True)
+    return plan_execution(providers, cores, **wanted, max_queued_texts=10, max_wait=1.0, exclusive=True)
 
 
 @pytest.mark.parametrize("cores", [1, 2, 5, 8, 16, 64])
@@ -101,14 +101,14 @@ def test_on_a_processor_all_cores_and_no_more_are_used(cores: int) -> None:
     made = plan(CPU, cores)
     assert made.plan.runs == min(cores, MOST_RUNS)
     assert 1 <= made.plan.runs * made.threads <= cores
-    assert made.plan.alone == (cores > 1)
+    assert made.plan.exclusive == (cores > 1)
     assert made.threads_alone == (cores if cores > 1 else 0)
     assert (made.plan.ahead, made.plan.max_batch_tokens) == (0, CPU_TOKENS)
 
 
 def test_on_a_gpu_one_batch_runs_while_one_is_prepared() -> None:
     made = plan(GPU, 16)
-    assert (made.plan.runs, made.plan.ahead, made.plan.alone) == (1, 1, False)
+    assert (made.plan.runs, made.plan.ahead, made.plan.exclusive) == (1, 1, False)
     assert (made.plan.max_batch_tokens, made.threads_alone) == (GPU_TOKENS, 0)
 
 

@@ -61,11 +61,13 @@ class Site:
 
 def calibrated(store: Path, encoder: str) -> int:
     """The version that `isosim calibrate` would make, and the encoder's champion."""
-    from service.modelling.calibration.job import Posted, calibrate_job
+    from service.modelling.calibration.job import CalibrationInput, calibrate_job
 
     artifact = EncoderStore(store).find(encoder)
     wanted = JobRequest("tickets", artifact.digest, artifact.id, method="identity", sentences=400)
-    result = calibrate_job(wanted, Posted(TEXTS[:400], []), artifact, DomainStore(store), lambda *_: None, threads=1)
+    result = calibrate_job(
+        wanted, CalibrationInput(TEXTS[:400], []), artifact, DomainStore(store), lambda *_: None, threads=1
+    )
     version, promoted, why = result.publish(DomainStore(store))
     assert promoted, why
     return version

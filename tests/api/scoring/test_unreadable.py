@@ -12,7 +12,7 @@ from service.adapters.domains.store import DomainStore
 from service.adapters.encoder.store import EncoderStore
 from service.core.errors import InvalidInput
 from service.core.jobs.job import JobRequest, LabelledPair
-from service.modelling.calibration.job import Posted, calibrate_job
+from service.modelling.calibration.job import CalibrationInput, calibrate_job
 from tests.processes import Process, Server, serve_with
 from tests.text import sentences
 
@@ -31,7 +31,9 @@ def labels() -> list[LabelledPair]:
 def calibrate(store: Path, domain: str, texts: list[str], labelled: Sequence[LabelledPair] = ()) -> None:
     artifact, domains = EncoderStore(store).find("tiny"), DomainStore(store)
     asked = JobRequest(domain, artifact.digest, artifact.id, "identity", "always", sentences=len(texts))
-    calibrate_job(asked, Posted(texts, labelled), artifact, domains, lambda *_: None, threads=1).publish(domains)
+    calibrate_job(asked, CalibrationInput(texts, labelled), artifact, domains, lambda *_: None, threads=1).publish(
+        domains
+    )
 
 
 @pytest.fixture(scope="module")

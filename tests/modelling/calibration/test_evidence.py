@@ -11,7 +11,7 @@ from sklearn.metrics import roc_auc_score
 from service.core.arrays import Doubles, Vectors
 from service.modelling.calibration import evidence
 from service.modelling.calibration.evidence import LabelTest, Surface
-from service.modelling.calibration.scripts import characters, unspaced
+from service.modelling.calibration.scripts import characters, is_unspaced
 from tests.text import sentences
 
 WORDS = st.text("abcé 東京7.!Q", max_size=30)
@@ -23,13 +23,13 @@ def gaussian(count: int, dim: int, seed: int = 0) -> Vectors:
 
 def cosines(x: Vectors) -> Doubles:
     unit = x.astype(np.float64) / np.linalg.norm(x, axis=1, keepdims=True)
-    found: Doubles = unit @ unit.T
-    return found
+    products: Doubles = unit @ unit.T
+    return products
 
 
 def test_the_surface_is_words_letters_marks_digits_and_capitals() -> None:
-    found = evidence.surface_features(["Ab, 12 c", ""])
-    np.testing.assert_allclose(found, [[np.log(3), np.log(8 / 3), 1 / 8, 2 / 8, 1 / 8], [0, 0, 0, 0, 0]])
+    features = evidence.surface_features(["Ab, 12 c", ""])
+    np.testing.assert_allclose(features, [[np.log(3), np.log(8 / 3), 1 / 8, 2 / 8, 1 / 8], [0, 0, 0, 0, 0]])
 
 
 @given(st.integers(0, 1000))
@@ -63,11 +63,11 @@ def test_the_bag_of_words_is_what_random_word_vectors_give_on_average() -> None:
     texts, dim = sentences(300), 64
     basis = evidence.surface_basis(evidence.surface_features(texts))
     tokens = [evidence.TOKEN.findall(text.lower()) for text in texts]
-    vocabulary = sorted({token for found in tokens for token in found})
+    vocabulary = sorted({token for words in tokens for token in words})
     shares, ratios = [], []
     for seed in range(30):
         table = dict(zip(vocabulary, np.random.default_rng(seed).standard_normal((len(vocabulary), dim)), strict=True))
-        x = np.array([np.mean([table[token] for token in found], axis=0) for found in tokens])
+        x = np.array([np.mean([table[token] for token in words], axis=0) for words in tokens])
         shares.append(evidence.surface_share(x, basis))
         ratios.append(evidence.participation_ratio(x))
     share, ratio = evidence.bag_of_words(texts, basis, dim)
@@ -77,7 +77,7 @@ def test_the_bag_of_words_is_what_random_word_vectors_give_on_average() -> None:
 
 @given(st.lists(WORDS, min_size=2, max_size=12), st.integers(0, 100))
 def test_any_text_has_finite_surface_evidence(texts: list[str], seed: int) -> None:
-    surface = Surface.of(texts, gaussian(len(texts), 8, seed).astype(np.float64))
+    surface = Surface.from_sentences(texts, gaussian(len(texts), 8, seed).astype(np.float64))
     assert all(np.isfinite(v) for v in (*vars(surface).values(), surface.rawness))
     assert 0 <= surface.share <= 1 + 1e-9
     assert surface.rawness >= 0
@@ -91,7 +91,7 @@ def test_noised_copies_are_made_of_their_sentences_words_and_never_empty(
     assert len(rows) == len(copies) == min(count, sum(len(text.strip()) > 1 for text in texts))
     assert (np.diff(rows) > 0).all()
     for row, copy in zip(rows.tolist(), copies, strict=True):
-        spaced = len(texts[row].split()) > 1 and not unspaced(texts[row])
+        spaced = len(texts[row].split()) > 1 and not is_unspaced(texts[row])
         parts = texts[row].split() if spaced else characters(texts[row])
         left = copy.split() if spaced else characters(copy)
         assert left
@@ -113,8 +113,8 @@ def test_info_nce_is_the_cross_entropy_of_finding_the_original() -> None:
     unit = [v / np.linalg.norm(v, axis=1, keepdims=True) for v in (noisy, x)]
     exponents = np.exp(unit[0] @ unit[1].T / 0.05)
     expected = -np.log(np.diag(exponents) / exponents.sum(1))
-    found = evidence.info_nce(noisy, x)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
+    losses = evidence.info_nce(noisy, x)
+    np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-4)
     assert evidence.info_nce(x, x).mean() < expected.mean()
 
 
@@ -156,8 +156,8 @@ def test_a_weighted_score_is_that_of_the_pairs_drawn_out(count: int, seed: int, 
     similarities = rng.integers(0, 8, count) / 8
     values = rng.integers(0, 2 if binary else 6, count).astype(np.float64)
     weights = rng.multinomial(count, np.full(count, 1 / count), 6).astype(np.float64)
-    found = evidence.bootstrapped(similarities, values, weights, "auroc" if binary else "spearman")
-    for weight, value in zip(weights.astype(int), found, strict=True):
+    scores = evidence.bootstrapped(similarities, values, weights, "auroc" if binary else "spearman")
+    for weight, value in zip(weights.astype(int), scores, strict=True):
         s, v = np.repeat(similarities, weight), np.repeat(values, weight)
         if np.ptp(v) == 0 or (np.ptp(s) == 0 and not binary):
             assert np.isnan(value)
@@ -168,8 +168,8 @@ def test_a_weighted_score_is_that_of_the_pairs_drawn_out(count: int, seed: int, 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=20))
 def test_unweighted_midranks_are_ordinary_ranks(values: list[int]) -> None:
-    found = evidence.midranks(np.array(values, np.float64), np.ones((2, len(values))))
-    np.testing.assert_allclose(found, np.tile(rankdata(values), (2, 1)))
+    ranks = evidence.midranks(np.array(values, np.float64), np.ones((2, len(values))))
+    np.testing.assert_allclose(ranks, np.tile(rankdata(values), (2, 1)))
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_the_paired_bootstrap_tells_a_better_map_from_an_equal_one() -> None:
     rng = np.random.default_rng(0)
     grades = rng.standard_normal(300)
     good, poor = grades + rng.standard_normal(300), grades + 2 * rng.standard_normal(300)
-    test = LabelTest.of({"good": good, "poor": poor, "same": good}, grades, 0)
+    test = LabelTest.from_labels({"good": good, "poor": poor, "same": good}, grades, 0)
     assert test.p_not_better("good", "poor") < 0.01
     assert test.p_not_better("poor", "good") > 0.99
     assert test.p_not_better("same", "good") == 1.0
@@ -199,5 +199,5 @@ def test_the_bootstrap_finds_a_difference_in_no_more_than_its_share_of_chance_dr
         rng = np.random.default_rng(seed)
         grades = rng.standard_normal(100)
         one, other = (grades + rng.standard_normal(100) for _ in range(2))
-        called += LabelTest.of({"one": one, "other": other}, grades, seed).p_not_better("one", "other") <= 0.05
+        called += LabelTest.from_labels({"one": one, "other": other}, grades, seed).p_not_better("one", "other") <= 0.05
     assert 2 <= called <= 20

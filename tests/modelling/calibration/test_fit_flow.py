@@ -64,8 +64,8 @@ def test_held_out_bits_per_dimension_improve_with_more_steps(preset: str) -> Non
 
 def test_what_was_learned_after_the_last_check_is_kept() -> None:
     """A fit shorter than one check would else come back as it began."""
-    found = fit_flow(TRAIN, HELD_OUT, replace(ROBUST, max_steps=10, check_every=20), seed=0)
-    assert found.bits_per_dimension < found.start_bits_per_dimension
+    result = fit_flow(TRAIN, HELD_OUT, replace(ROBUST, max_steps=10, check_every=20), seed=0)
+    assert result.bits_per_dimension < result.start_bits_per_dimension
 
 
 def test_a_fit_that_gets_no_better_stops_after_its_patience() -> None:
@@ -137,5 +137,5 @@ def test_dropped_bias_correction_leaves_the_update_of_the_official_code() -> Non
             expected[i] = expected[i] - 1e-3 * update
         drop_bias_correction(optimizer, t, PAPER)
         optimizer.step()
-    for found, wanted in zip(model.parameters(), expected, strict=True):
-        torch.testing.assert_close(found.detach(), wanted, rtol=1e-12, atol=1e-12)
+    for parameter, wanted in zip(model.parameters(), expected, strict=True):
+        torch.testing.assert_close(parameter.detach(), wanted, rtol=1e-12, atol=1e-12)

@@ -27,8 +27,8 @@ def embedded(count: int, raw: float, seed: int = 0) -> Vectors:
     rng = np.random.default_rng(seed)
     texts = sentences(count)
     tokens = [evidence.TOKEN.findall(text.lower()) for text in texts]
-    table = {token: rng.standard_normal(DIM) for token in sorted({token for found in tokens for token in found})}
-    words = np.array([np.mean([table[token] for token in found], axis=0) for found in tokens])
+    table = {token: rng.standard_normal(DIM) for token in sorted({token for row in tokens for token in row})}
+    words = np.array([np.mean([table[token] for token in row], axis=0) for row in tokens])
     words = (words - words.mean(0)) / words.std()
     surface = evidence.surface_basis(evidence.surface_features(texts)) * np.sqrt(count)
     shown = surface @ rng.standard_normal((surface.shape[1], DIM))
@@ -157,18 +157,18 @@ def test_the_evidence_is_plain_numbers_and_says_what_each_map_did() -> None:
     rows = np.arange(0, COUNT, 2)
     choice = choose(texts, x, copies=(rows, x[rows] + 0.2))
     orjson.dumps(asdict(choice))
-    found = {c.method: c.evidence for c in choice.candidates}
-    assert len({tuple(e) for e in found.values()}) == 1
-    assert found["identity"]["agreement"] == pytest.approx(1)
-    assert found["identity"]["bits_per_dimension"] is None
-    for method, facts in found.items():
+    by_method = {c.method: c.evidence for c in choice.candidates}
+    assert len({tuple(e) for e in by_method.values()}) == 1
+    assert by_method["identity"]["agreement"] == pytest.approx(1)
+    assert by_method["identity"]["bits_per_dimension"] is None
+    for method, facts in by_method.items():
         wanted = {"hubness", "uniformity", "alignment", "info_nce", "agreement", "effective_rank"}
         assert all(isinstance(facts[name], float) for name in wanted), method
-    crowded = [found[method]["mean_random_cosine"] or 0 for method in ("centring", "identity")]
+    crowded = [by_method[method]["mean_random_cosine"] or 0 for method in ("centring", "identity")]
     assert crowded[0] < crowded[1] / 2
-    assert choice.evidence["gaussian_bits_per_dimension"] == found["whitening"]["bits_per_dimension"]
+    assert choice.evidence["gaussian_bits_per_dimension"] == by_method["whitening"]["bits_per_dimension"]
     for method in ("centring", choice.method, "sn"):
-        assert (found[method]["bits_per_dimension"] or 0) > (found["whitening"]["bits_per_dimension"] or 0)
+        assert (by_method[method]["bits_per_dimension"] or 0) > (by_method["whitening"]["bits_per_dimension"] or 0)
 
 
 def test_noised_copies_that_the_map_loses_veto_it() -> None:

@@ -18,9 +18,9 @@ from service.core.jobs.job import JobRequest
 from service.measurements import languages
 from service.modelling.calibration import gate
 from service.modelling.calibration.evidence import TOKEN, Surface, noise, noised, surface_basis, surface_features
-from service.modelling.calibration.job import Posted, calibrate_job
+from service.modelling.calibration.job import CalibrationInput, calibrate_job
 from service.modelling.calibration.out_of_domain import shuffled_copies
-from service.modelling.calibration.scripts import LETTER, characters, joined, unspaced, words
+from service.modelling.calibration.scripts import LETTER, characters, is_unspaced, join_words, words
 from tests.encoders import export, save_bert
 from tests.text import sentences
 
@@ -59,7 +59,7 @@ def chinese(count: int) -> list[str]:
 
 @pytest.mark.parametrize("language", SENTENCES)
 def test_scripts_that_put_no_spaces_between_words_are_known(language: str) -> None:
-    assert unspaced(SENTENCES[language]) == (language in UNSPACED)
+    assert is_unspaced(SENTENCES[language]) == (language in UNSPACED)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_an_altered_copy_holds_whole_words_of_its_text(language: str) -> None:
     for seed in range(20):
         copy = noise(text, np.random.default_rng(seed))
         assert copy
-        assert not set(words(copy)) - set(words(text)) or unspaced(text)
+        assert not set(words(copy)) - set(words(text)) or is_unspaced(text)
         assert len(copy) <= len(text)
         assert not unicodedata.category(copy[0]).startswith("M")
 
@@ -145,14 +145,14 @@ def test_a_copy_of_text_without_spaces_loses_a_fifth_of_its_characters_and_keeps
 
 def test_words_put_together_again_are_the_text() -> None:
     for text in ("我们用machine learning程序。", "今天天气很好，去吧。", "กำลังดี"):
-        assert joined(words(text)) == text
+        assert join_words(words(text)) == text
 
 
 @pytest.mark.parametrize("language", SENTENCES)
 def test_a_domain_of_any_language_has_evidence_and_copies(language: str) -> None:
     texts = [f"{SENTENCES[language]} {number}" for number in range(60)]
     vectors = np.random.default_rng(0).standard_normal((60, 16))
-    surface = Surface.of(texts, vectors)
+    surface = Surface.from_sentences(texts, vectors)
     assert all(np.isfinite(value) for value in (*vars(surface).values(), surface.rawness))
     rows, copies = noised(texts, 30, np.random.default_rng(0))
     assert len(rows) == len(copies) == 30
@@ -164,12 +164,12 @@ def bag_of_characters(texts: list[str], raw: float) -> Vectors:
     """Means of random token vectors, with directions added that count characters, marks and digits."""
     rng = np.random.default_rng(0)
     tokens = [TOKEN.findall(text) for text in texts]
-    table = {token: rng.standard_normal(64) for token in sorted({token for found in tokens for token in found})}
-    x = np.array([np.mean([table[token] for token in found], axis=0) for found in tokens])
+    table = {token: rng.standard_normal(64) for token in sorted({token for row in tokens for token in row})}
+    x = np.array([np.mean([table[token] for token in row], axis=0) for row in tokens])
     x = (x - x.mean(0)) / x.std()
     basis = surface_basis(surface_features(texts)) * np.sqrt(len(texts))
-    found: Vectors = (x + raw * basis @ rng.standard_normal((basis.shape[1], 64)) + min(raw, 1)).astype(np.float32)
-    return found
+    vectors: Vectors = (x + raw * basis @ rng.standard_normal((basis.shape[1], 64)) + min(raw, 1)).astype(np.float32)
+    return vectors
 
 
 def test_the_gate_leaves_chinese_alone_unless_its_vectors_show_length() -> None:
@@ -187,7 +187,9 @@ def test_a_chinese_domain_is_calibrated_from_text_to_threshold(tmp_path: Path) -
     save_bert(tmp_path, seed=0, dim=32, layers=1)
     encoder = EncoderStore(export(tmp_path / "store", "chinese", str(tmp_path), max_length=32)).find("chinese")
     request = JobRequest("d", encoder.digest, encoder.id)
-    result = calibrate_job(request, Posted(chinese(300)), encoder, DomainStore(tmp_path), lambda *_: None, threads=1)
+    result = calibrate_job(
+        request, CalibrationInput(chinese(300)), encoder, DomainStore(tmp_path), lambda *_: None, threads=1
+    )
     assert result.report["sentences"] == 300
     assert result.model.reference is not None
     assert -1 <= result.model.reference.threshold(0.05) <= 1
@@ -196,7 +198,7 @@ def test_a_chinese_domain_is_calibrated_from_text_to_threshold(tmp_path: Path) -
 def test_an_encoder_that_knows_no_character_of_a_domain_is_not_calibrated(
     tiny: EncoderArtifact, tmp_path: Path
 ) -> None:
-    request, posted = JobRequest("d", tiny.digest, tiny.id), Posted(chinese(300))
+    request, posted = JobRequest("d", tiny.digest, tiny.id), CalibrationInput(chinese(300))
     with pytest.raises(InvalidInput, match="300 more hold no token that the encoder knows"):
         calibrate_job(request, posted, tiny, DomainStore(tmp_path), lambda *_: None, threads=1)
 
@@ -209,8 +211,8 @@ def language(count: int, crowding: float, seed: int) -> languages.Language:
 
 
 def test_a_threshold_holds_for_a_language_that_was_calibrated_alone() -> None:
-    found = {"en": language(1200, 0.0, 0), "ko": language(1200, 6.0, 1)}
-    english, korean, mixed = languages.measure(found, 2, lambda *_: None)
+    samples = {"en": language(1200, 0.0, 0), "ko": language(1200, 6.0, 1)}
+    english, korean, mixed = languages.measure(samples, 2, lambda *_: None)
     assert [np.mean(result.own) for result in (english, korean)] == pytest.approx([0.01, 0.01], rel=0.2)
     assert np.mean(english.raw) == pytest.approx(0.01, rel=0.2)
     assert np.mean(korean.raw) > 0.3
@@ -227,9 +229,9 @@ def test_the_promise_is_about_a_languages_own_calibration(own: list[float], kept
 def test_texts_of_languages_are_read_by_name_and_what_is_missing_is_said(tmp_path: Path) -> None:
     for name in ("ko", "en", "ar"):
         (tmp_path / f"{name}.txt").write_text("\n".join([*sentences(900), *sentences(5)]))
-    found = languages.read(tmp_path, None, 900)
-    assert list(found) == ["en", "ar", "ko"]
-    assert {len(texts) for texts in found.values()} == {900}
+    by_name = languages.read(tmp_path, None, 900)
+    assert list(by_name) == ["en", "ar", "ko"]
+    assert {len(texts) for texts in by_name.values()} == {900}
     assert {len(texts) for texts in languages.read(tmp_path, None, 850).values()} == {850}
     with pytest.raises(InvalidInput, match=r"no ja\.txt"):
         languages.read(tmp_path, ["en", "ja"], 900)

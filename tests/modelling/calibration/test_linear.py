@@ -29,7 +29,7 @@ def covariance(x: Doubles) -> Doubles:
 
 def test_whitening_leaves_equal_variance_in_all_directions_and_no_correlation() -> None:
     x = sample(20_000, 12)
-    spectrum = Spectrum.of(x)
+    spectrum = Spectrum.from_vectors(x)
     y = linear.whitening(spectrum)(x)
     np.testing.assert_allclose(y.mean(0), 0, atol=1e-10)
     np.testing.assert_allclose(covariance(y), np.eye(12), atol=0.01)
@@ -37,26 +37,26 @@ def test_whitening_leaves_equal_variance_in_all_directions_and_no_correlation() 
 
 def test_partial_whitening_takes_each_eigenvalue_to_its_power() -> None:
     x = sample(20_000, 8)
-    spectrum = Spectrum.of(x)
+    spectrum = Spectrum.from_vectors(x)
     y = linear.whitening(spectrum, power=0.5)(x)
     expected = np.sqrt(spectrum.values)
     np.testing.assert_allclose(np.linalg.eigvalsh(covariance(y))[::-1], expected, rtol=0.01)
 
 
 def test_whitening_without_power_and_centre_is_the_identity() -> None:
-    found = linear.whitening(Spectrum.of(sample(200, 24)), power=0, centre=0)
-    np.testing.assert_allclose(found.matrix, np.eye(24), rtol=0, atol=1e-12)
-    np.testing.assert_array_equal(found.mean, np.zeros(24))
+    affine = linear.whitening(Spectrum.from_vectors(sample(200, 24)), power=0, centre=0)
+    np.testing.assert_allclose(affine.matrix, np.eye(24), rtol=0, atol=1e-12)
+    np.testing.assert_array_equal(affine.mean, np.zeros(24))
 
 
 @pytest.mark.parametrize("k", [1, 5, 24])
 def test_whitening_k_has_the_cosines_of_the_projection_to_k_dimensions(k: int) -> None:
     x = sample(300, 24)
-    spectrum = Spectrum.of(x)
+    spectrum = Spectrum.from_vectors(x)
     projected = (x - spectrum.mean) @ (spectrum.vectors[:, :k] / np.sqrt(spectrum.values[:k]))
-    found = linear.whitening(spectrum, keep=k)(x)
-    assert np.linalg.matrix_rank(found) == k
-    np.testing.assert_allclose(cosines(found), cosines(projected), rtol=0, atol=1e-9)
+    latents = linear.whitening(spectrum, keep=k)(x)
+    assert np.linalg.matrix_rank(latents) == k
+    np.testing.assert_allclose(cosines(latents), cosines(projected), rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("k", [0, 1, 3])
@@ -64,7 +64,7 @@ def test_nulling_removes_the_strongest_directions_and_no_other(k: int) -> None:
     x = sample(400, 10)
     centred = x - x.mean(0)
     directions = np.linalg.svd(centred, full_matrices=False)[2]
-    y = linear.nulling(Spectrum.of(x), k)(x)
+    y = linear.nulling(Spectrum.from_vectors(x), k)(x)
     np.testing.assert_allclose(y @ directions[:k].T, 0, atol=1e-9)
     np.testing.assert_allclose(y @ directions[k:].T, centred @ directions[k:].T, atol=1e-9)
 
@@ -84,13 +84,13 @@ def test_standard_normalization_does_not_blow_a_constant_dimension_up() -> None:
 
 def test_centring_takes_the_mean_away_and_nothing_else() -> None:
     x = sample(50, 10)
-    np.testing.assert_allclose(linear.centring(Spectrum.of(x))(x), x - x.mean(0), atol=1e-12)
+    np.testing.assert_allclose(linear.centring(Spectrum.from_vectors(x))(x), x - x.mean(0), atol=1e-12)
 
 
 @pytest.mark.parametrize("count", [3, 5, 31])
 def test_fewer_sentences_than_dimensions_are_whitened_without_blowing_noise_up(count: int) -> None:
     x = sample(count, 32)
-    spectrum = Spectrum.of(x)
+    spectrum = Spectrum.from_vectors(x)
     assert 0 < spectrum.shrinkage <= 1
     fresh = sample(500, 32, seed=1) - sample(1, 32, seed=1) + x[0]
     for affine in (linear.whitening(spectrum), linear.tempered_whitening(spectrum, 0.8)):
@@ -100,7 +100,7 @@ def test_fewer_sentences_than_dimensions_are_whitened_without_blowing_noise_up(c
 
 
 def test_the_spectrum_falls_and_its_directions_are_orthonormal() -> None:
-    spectrum = Spectrum.of(sample(100, 16))
+    spectrum = Spectrum.from_vectors(sample(100, 16))
     assert (np.diff(spectrum.values) <= 0).all()
     assert (spectrum.values > 0).all()
     np.testing.assert_allclose(spectrum.vectors.T @ spectrum.vectors, np.eye(16), atol=1e-12)
@@ -116,14 +116,14 @@ def test_crowding_is_the_mean_cosine_of_all_ordered_pairs_each_vector_with_itsel
 
 
 def test_tempered_whitening_of_an_uncrowded_space_is_the_identity() -> None:
-    found = linear.tempered_whitening(Spectrum.of(sample(100, 8)), 0.0)
-    np.testing.assert_allclose(found.matrix, np.eye(8), rtol=0, atol=1e-12)
-    np.testing.assert_array_equal(found.mean, np.zeros(8))
+    affine = linear.tempered_whitening(Spectrum.from_vectors(sample(100, 8)), 0.0)
+    np.testing.assert_allclose(affine.matrix, np.eye(8), rtol=0, atol=1e-12)
+    np.testing.assert_array_equal(affine.mean, np.zeros(8))
 
 
 def test_tempered_whitening_grows_to_whitening_as_the_space_gets_crowded() -> None:
     x = sample(500, 8)
-    spectrum = Spectrum.of(x)
+    spectrum = Spectrum.from_vectors(x)
     spreads = [np.linalg.cond(covariance(linear.tempered_whitening(spectrum, c)(x))) for c in (0, 0.3, 0.6, 1)]
     assert spreads == sorted(spreads, reverse=True)
     whitened = linear.whitening(spectrum)
@@ -131,18 +131,18 @@ def test_tempered_whitening_grows_to_whitening_as_the_space_gets_crowded() -> No
 
 
 def test_soft_whitening_of_no_strength_is_the_identity() -> None:
-    found = linear.soft_whitening(Spectrum.of(sample(100, 24)), 0.0)
-    np.testing.assert_allclose(found.matrix, np.eye(24), rtol=0, atol=1e-12)
-    np.testing.assert_array_equal(found.mean, np.zeros(24))
+    affine = linear.soft_whitening(Spectrum.from_vectors(sample(100, 24)), 0.0)
+    np.testing.assert_allclose(affine.matrix, np.eye(24), rtol=0, atol=1e-12)
+    np.testing.assert_array_equal(affine.mean, np.zeros(24))
 
 
 def test_full_soft_whitening_whitens_a_covariance_half_way_to_the_identity() -> None:
     x = sample(500, 12)
-    spectrum = Spectrum.of(x)
+    spectrum = Spectrum.from_vectors(x)
     covariance = (spectrum.vectors * spectrum.values) @ spectrum.vectors.T / spectrum.values.mean()
-    found = linear.soft_whitening(spectrum, 1.0)
-    np.testing.assert_allclose(np.linalg.inv(found.matrix @ found.matrix), (covariance + np.eye(12)) / 2, atol=1e-9)
-    np.testing.assert_allclose(found(x).mean(0), 0, atol=1e-10)
+    affine = linear.soft_whitening(spectrum, 1.0)
+    np.testing.assert_allclose(np.linalg.inv(affine.matrix @ affine.matrix), (covariance + np.eye(12)) / 2, atol=1e-9)
+    np.testing.assert_allclose(affine(x).mean(0), 0, atol=1e-10)
 
 
 @given(st.floats(0, 1), st.floats(0, 1), st.integers(0, 50))
@@ -150,7 +150,7 @@ def test_soft_whitening_levels_more_the_stronger_it_is_and_never_turns_the_order
     one: float, other: float, seed: int
 ) -> None:
     x = sample(300, 8, seed)
-    spectrum = Spectrum.of(x)
+    spectrum = Spectrum.from_vectors(x)
     spreads = []
     for strength in sorted((one, other)):
         affine = linear.soft_whitening(spectrum, strength)
@@ -163,7 +163,7 @@ def test_soft_whitening_levels_more_the_stronger_it_is_and_never_turns_the_order
 @pytest.mark.parametrize("strength", [-0.1, 1.5, float("nan")])
 def test_a_strength_outside_zero_to_one_is_refused(strength: float) -> None:
     with pytest.raises(ValueError, match="0 to 1"):
-        linear.soft_whitening(Spectrum.of(sample(50, 8)), strength)
+        linear.soft_whitening(Spectrum.from_vectors(sample(50, 8)), strength)
 
 
 def test_a_zero_vector_does_not_spoil_the_crowding() -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from service.adapters.domains.store import DomainStore
+from service.adapters.encoder.offline import Encodings
 from service.adapters.encoder.onnx_engine import OnnxCalibrator
 from service.adapters.encoder.store import EncoderArtifact
 from service.core.arrays import Vectors
@@ -16,7 +17,7 @@ from service.core.errors import InvalidInput
 from service.core.jobs.job import METHODS, JobRequest
 from service.modelling.calibration import linear
 from service.modelling.calibration.flow import PAPER, ROBUST
-from service.modelling.calibration.job import Posted, calibrate_job
+from service.modelling.calibration.job import CalibrationInput, calibrate_job
 from service.modelling.calibration.methods import bits_per_dimension, fit, gaussian_bits_per_dimension, is_flow
 from tests.text import sentences
 
@@ -58,13 +59,11 @@ ONE, OTHER = crowded(2, 32, seed=9)
 class OneVector:
     """An encoder that gives every text but the seventh the same vector."""
 
-    def __call__(self, texts: Sequence[str], progress: Callable[[float], None] = lambda _: None) -> Vectors:
-        return np.repeat(ONE[None], len(texts), axis=0)
-
-    def counted(self, texts: Sequence[str], progress: Callable[[float], None]) -> tuple[Vectors, np.ndarray]:
-        vectors = self(texts)
-        vectors[6] = OTHER
-        return vectors, np.full(len(texts), 8)
+    def __call__(self, texts: Sequence[str], progress: Callable[[float], None] = lambda _: None) -> Encodings:
+        encodings = Encodings.build(len(texts), len(ONE))
+        encodings.vectors[:], encodings.tokens[:] = ONE, 8
+        encodings.vectors[6] = OTHER
+        return encodings
 
 
 @pytest.mark.parametrize("method", [*(m for m in METHODS if m not in ("auto", "identity")), *ARGUMENTS])
@@ -86,7 +85,7 @@ def test_one_vector_that_differs_is_enough_for_finite_weights(method: str) -> No
 
 def test_auto_keeps_the_raw_scale_where_nearly_all_vectors_are_equal(tiny: EncoderArtifact, tmp_path: Path) -> None:
     wanted = JobRequest("same", tiny.digest, tiny.id, sentences=250)
-    posted, domains = Posted(sentences(250)), DomainStore(tmp_path)
+    posted, domains = CalibrationInput(sentences(250)), DomainStore(tmp_path)
     result = calibrate_job(wanted, posted, tiny, domains, lambda *_: None, threads=1, encode=OneVector())
     assert result.fitted.method == "identity"
     assert "one and the same vector" in result.report["reason"]
@@ -168,10 +167,10 @@ def test_flows_are_told_from_other_methods_with_an_argument_too() -> None:
 
 
 def test_a_known_spectrum_gives_the_same_map() -> None:
-    spectrum = linear.Spectrum.of(TRAIN.astype(np.float64))
+    spectrum = linear.Spectrum.from_vectors(TRAIN.astype(np.float64))
     for method in ("whitening", "soft:0.4", "tempered", "nulling"):
-        found = fit(method, TRAIN, HELD_OUT, 0, spectrum=spectrum)
-        np.testing.assert_array_equal(found(HELD_OUT), fit(method, TRAIN, HELD_OUT, 0)(HELD_OUT))
+        fitted = fit(method, TRAIN, HELD_OUT, 0, spectrum=spectrum)
+        np.testing.assert_array_equal(fitted(HELD_OUT), fit(method, TRAIN, HELD_OUT, 0)(HELD_OUT))
 
 
 @pytest.mark.parametrize("method", ["identity", "nulling", "whitening-k:8"])
@@ -186,9 +185,9 @@ def test_a_fitted_flow_is_reported_with_the_bits_its_fit_found(method: str) -> N
 
 
 def test_the_gaussian_to_beat_is_the_one_with_the_shrunk_covariance() -> None:
-    spectrum = linear.Spectrum.of(TRAIN.astype(np.float64))
+    spectrum = linear.Spectrum.from_vectors(TRAIN.astype(np.float64))
     covariance = torch.from_numpy((spectrum.vectors * spectrum.values) @ spectrum.vectors.T)
     gaussian = torch.distributions.MultivariateNormal(torch.from_numpy(spectrum.mean), covariance)
     nats = -float(gaussian.log_prob(torch.from_numpy(HELD_OUT.astype(np.float64))).mean())
-    spectrum = linear.Spectrum.of(TRAIN.astype(np.float64))
+    spectrum = linear.Spectrum.from_vectors(TRAIN.astype(np.float64))
     assert gaussian_bits_per_dimension(spectrum, HELD_OUT) == pytest.approx(nats / (32 * np.log(2)), rel=1e-9)

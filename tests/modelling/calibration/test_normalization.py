@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.core.arrays import Doubles, Vectors
-from service.core.scoring.normalization import KINDS, CohortStatistics, ItemNormalization, normalize, usual
+from service.core.scoring.normalization import KINDS, CohortStatistics, ItemNormalization, cohort_statistics, normalize
 from service.core.scoring.similarity import cosine, normalized
 from service.modelling.calibration.normalization import FEWEST_MEMBERS, NEAREST, Clusters, fit, usual_scores
 from service.modelling.calibration.reference import folds, sample_pairs
@@ -29,7 +29,7 @@ def all_of(x: Vectors) -> list[tuple[Vectors, npt.NDArray[np.intp]]]:
 def pair_scores(n: ItemNormalization, x: Vectors) -> tuple[Doubles, npt.NDArray[np.intp], npt.NDArray[np.intp]]:
     """Scores of all pairs of x (N, D), as `n.score` gives them, and which pairs they are."""
     i, j = np.triu_indices(len(x), 1)
-    unit, usually = normalized(x), n.usual(x)
+    unit, usually = normalized(x), n.cohort_statistics(x)
     return normalize(n.kind, (unit @ unit.T)[i, j], usually[i], usually[j]), i, j
 
 
@@ -37,7 +37,7 @@ def pair_scores(n: ItemNormalization, x: Vectors) -> tuple[Doubles, npt.NDArray[
 @given(st.integers(1, 400), st.integers(1, 80), st.integers(0, 5))
 def test_every_sentence_is_in_one_cluster_and_none_is_too_small(count: int, wanted: int, seed: int) -> None:
     unit = normalized(latents(count, seed))
-    clusters = Clusters.of(unit, min(wanted, count), np.random.default_rng(seed))
+    clusters = Clusters.from_vectors(unit, min(wanted, count), np.random.default_rng(seed))
     sizes = np.bincount(clusters.labels, minlength=len(clusters.sums))
     assert sizes.sum() == count
     assert len(sizes) == len(clusters.sums) <= wanted
@@ -48,7 +48,7 @@ def test_every_sentence_is_in_one_cluster_and_none_is_too_small(count: int, want
 
 def test_the_clusters_hold_what_is_alike() -> None:
     unit = normalized(latents(600, 0))
-    clusters = Clusters.of(unit, 40, np.random.default_rng(0))
+    clusters = Clusters.from_vectors(unit, 40, np.random.default_rng(0))
     assert len(clusters.sums) >= 30
     same = clusters.labels[:, None] == clusters.labels
     cosines = unit @ unit.T
@@ -59,18 +59,18 @@ def test_the_clusters_hold_what_is_alike() -> None:
 def test_a_sentences_usual_score_does_not_count_the_sentence_itself(number: int) -> None:
     x = latents(200, 0)
     unit = normalized(x)
-    clusters = Clusters.of(unit, 12, np.random.default_rng(0))
+    clusters = Clusters.from_vectors(unit, 12, np.random.default_rng(0))
     cohort = normalized(clusters.sums)
     own = x + 0.1 * latents(200, 1)  # as if by the maps of folds
     groups = [(own[part], part) for part in folds(200, number, np.random.default_rng(0))]
-    found = usual_scores(groups, unit, clusters, cohort, 5)
+    scores = usual_scores(groups, unit, clusters, cohort, 5)
     for row in range(0, 200, 7):
         rest = np.flatnonzero((clusters.labels == clusters.labels[row]) & (np.arange(200) != row))
         without = cohort.copy()
         without[clusters.labels[row]] = normalized(unit[rest].sum(0, keepdims=True))[0]
-        expected = usual((normalized(own[[row]]) @ without.T), 5)
-        assert found.mean[row] == pytest.approx(expected.mean[0], abs=1e-5)
-        assert found.spread[row] == pytest.approx(expected.spread[0], abs=1e-5)
+        expected = cohort_statistics((normalized(own[[row]]) @ without.T), 5)
+        assert scores.mean[row] == pytest.approx(expected.mean[0], abs=1e-5)
+        assert scores.spread[row] == pytest.approx(expected.spread[0], abs=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -108,7 +108,7 @@ def test_a_pairs_scores_are_made_of_its_own_two_sentences() -> None:
     groups = [(2 * x[part], part) for part in folds(90, 3, np.random.default_rng(1))]
     n = fit("csls", x, groups, np.random.default_rng(2), centroids=4)
     rng = np.random.default_rng(2)
-    clusters = Clusters.of(normalized(x), 4, rng)
+    clusters = Clusters.from_vectors(normalized(x), 4, rng)
     usually: CohortStatistics = usual_scores(groups, normalized(x), clusters, n.cohort, n.nearest)
     pairs = sample_pairs(groups, rng)
     scores = normalize("csls", cosine(x[pairs.left], x[pairs.right]), usually[pairs.left], usually[pairs.right])

@@ -16,8 +16,8 @@ from service.modelling.calibration.out_of_domain import (
     characters,
     distinct_vectors,
     fit,
+    is_unspaced,
     shuffled_copies,
-    unspaced,
     upper_curve,
 )
 from tests.modelling.calibration.domains import fitted, salad, texts
@@ -49,9 +49,9 @@ def test_short_and_long_texts_are_flagged_alike() -> None:
         flags = fitted(6000, 32, seed=seed).judge(x, tokens).p_values < FALSE_ALARMS
         fifths = np.array_split(np.argsort(tokens, kind="stable"), 5)
         rates.append([flags[fifth].mean() for fifth in fifths])
-    found = np.mean(rates, axis=0)
-    assert found.min() >= 0.006
-    assert found.max() <= 0.0145
+    means = np.mean(rates, axis=0)
+    assert means.min() >= 0.006
+    assert means.max() <= 0.0145
 
 
 def test_distances_of_unseen_texts_have_mean_0_and_deviation_1() -> None:
@@ -174,16 +174,16 @@ def test_fewer_than_a_thousand_sentences_make_no_test() -> None:
 @given(st.integers(2, 40), st.integers(2, 40), st.integers(1, 8), st.integers(0, 99))
 def test_moments_without_a_part_are_those_of_the_rest(a: int, b: int, dim: int, seed: int) -> None:
     x = np.random.default_rng(seed).standard_normal((a + b, dim))
-    rest = Moments.of(x) - Moments.of(x[:a])
+    rest = Moments.from_vectors(x) - Moments.from_vectors(x[:a])
     assert rest.count == b
     np.testing.assert_allclose(rest.total, x[a:].sum(0), atol=1e-9)
     np.testing.assert_allclose(rest.products, x[a:].T @ x[a:], atol=1e-9)
-    np.testing.assert_allclose((rest + Moments.of(x[:a])).products, x.T @ x, atol=1e-9)
+    np.testing.assert_allclose((rest + Moments.from_vectors(x[:a])).products, x.T @ x, atol=1e-9)
 
 
 def test_whitened_vectors_have_unit_covariance_and_falling_eigenvalues() -> None:
     x, _ = texts(3000, 20, 0)
-    mean, whitening = Moments.of(x.astype(np.float64)).whitening(0.0)
+    mean, whitening = Moments.from_vectors(x.astype(np.float64)).whitening(0.0)
     z = (x - mean) @ whitening
     np.testing.assert_allclose(z.T @ z / len(z), np.eye(20), atol=1e-3)
     assert (np.diff(np.linalg.norm(whitening, axis=0)) > 0).all()
@@ -191,7 +191,7 @@ def test_whitened_vectors_have_unit_covariance_and_falling_eigenvalues() -> None
 
 def test_a_dimension_without_variance_is_not_blown_up_beyond_float32() -> None:
     x, _ = texts(1000, 6, 0)
-    _, whitening = Moments.of(np.pad(x.astype(np.float64), ((0, 0), (0, 2)))).whitening(0.0)
+    _, whitening = Moments.from_vectors(np.pad(x.astype(np.float64), ((0, 0), (0, 2)))).whitening(0.0)
     norms = np.linalg.norm(whitening, axis=0)
     assert norms.max() / norms.min() == pytest.approx(1e9**0.5, rel=1e-3)
 
@@ -251,7 +251,7 @@ def test_a_text_of_one_word_repeated_has_no_copy() -> None:
     "text", ["今天的天气非常好。", "これはペンです。", "ตัวอย่างประโยคภาษาไทย", "私は iPhone が好きです"]
 )
 def test_where_words_are_not_spaced_characters_are_shuffled(text: str) -> None:
-    assert unspaced(text)
+    assert is_unspaced(text)
     (copy,) = shuffled_copies([text], 1, np.random.default_rng(0))
     assert sorted(characters(copy)) == sorted(characters(text))
     assert copy != text
@@ -259,9 +259,9 @@ def test_where_words_are_not_spaced_characters_are_shuffled(text: str) -> None:
 
 def test_a_mark_stays_with_its_character_and_korean_has_words() -> None:
     assert characters("กำ ตั้ง") == ["ก", "ำ", "ตั้", "ง"]
-    assert not unspaced("오늘은 날씨가 아주 좋습니다")
-    assert not unspaced("He said 你好 to everyone there")
-    assert not unspaced("1234")
+    assert not is_unspaced("오늘은 날씨가 아주 좋습니다")
+    assert not is_unspaced("He said 你好 to everyone there")
+    assert not is_unspaced("1234")
     (copy,) = shuffled_copies(["오늘은 날씨가 아주 좋습니다"], 1, np.random.default_rng(0))
     assert sorted(copy.split()) == sorted(["오늘은", "날씨가", "아주", "좋습니다"])
 

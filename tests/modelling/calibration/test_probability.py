@@ -25,17 +25,17 @@ from service.modelling.calibration.probability import (
     bending_line,
     calibration_error,
     calibration_report,
+    check_pairs,
     equal_mass_bins,
     fit,
     label_range,
-    labelled,
     leaning_isotonic,
     mix,
     out_of_fold,
     parts,
     precision_thresholds,
     ramps,
-    smoothed,
+    smooth_targets,
     wilson,
 )
 from tests.core.scoring.references import REFERENCE
@@ -74,7 +74,7 @@ def test_labels_tell_their_range_and_whether_they_are_grades(
     labels: list[float], ends: tuple[float, float], graded: bool
 ) -> None:
     assert label_range(labels) == ends
-    pairs = labelled(np.zeros(30), np.resize(labels, 30))
+    pairs = check_pairs(np.zeros(30), np.resize(labels, 30))
     assert (pairs.low, pairs.high, pairs.graded) == (*ends, graded)
     assert ((pairs.targets >= 0) & (pairs.targets <= 1)).all()
 
@@ -101,8 +101,8 @@ def test_labels_that_teach_nothing_are_refused(similarities: Doubles, labels: Do
 
 
 def test_the_fewer_the_labels_the_further_their_targets_stay_from_certainty() -> None:
-    found = smoothed(np.array([1.0, 0.0, 0.5]), np.array([2.0, 6.0, 2.0]))
-    np.testing.assert_allclose(found, [4 / 5, 1 / 9, (4 / 5 + 1 / 9) / 2])
+    targets = smooth_targets(np.array([1.0, 0.0, 0.5]), np.array([2.0, 6.0, 2.0]))
+    np.testing.assert_allclose(targets, [4 / 5, 1 / 9, (4 / 5 + 1 / 9) / 2])
 
 
 @given(arrays(np.float64, 20, elements=st.floats(-30, 30)), st.integers(1, 8))
@@ -119,8 +119,8 @@ def test_with_many_labels_one_part_is_plain_logistic_regression() -> None:
     x, y, weights = simulated(20_000, lambda x: expit(x - 7))
     plain = LogisticRegression(C=np.inf).fit(x[:, None], y)
     asked = np.linspace(0, 12, 30)
-    found = bending_line(x, y, weights, PLATT_SLOPE)(asked)
-    np.testing.assert_allclose(found, plain.predict_proba(asked[:, None])[:, 1], atol=5e-3)
+    probabilities = bending_line(x, y, weights, PLATT_SLOPE)(asked)
+    np.testing.assert_allclose(probabilities, plain.predict_proba(asked[:, None])[:, 1], atol=5e-3)
 
 
 def test_a_bending_line_finds_a_plateau_that_one_part_cannot() -> None:
@@ -137,8 +137,8 @@ def test_a_bending_line_finds_a_plateau_that_one_part_cannot() -> None:
 def test_few_labels_leave_the_slope_near_what_is_expected() -> None:
     """Twenty labels that a step would split: a slope without limit, were it not for the prior."""
     x = np.linspace(5, 6, 20)
-    found = bending_line(x, (x > 5.5).astype(np.float64), np.ones(20), PLATT_SLOPE)(np.array([5.0, 6.0]))
-    slope = float(np.diff(np.log(found / (1 - found)))[0])
+    probabilities = bending_line(x, (x > 5.5).astype(np.float64), np.ones(20), PLATT_SLOPE)(np.array([5.0, 6.0]))
+    slope = float(np.diff(np.log(probabilities / (1 - probabilities)))[0])
     assert 0.6 < slope < 1.2
 
 
@@ -153,9 +153,9 @@ def test_no_curve_ever_falls(x: Doubles, y: Doubles) -> None:
     asked = np.linspace(-20, 30, 400)
     bending = bending_line(x, y, np.ones(30), BENDING_SLOPES)
     for curve in (bending, bending_line(x, y, np.ones(30), PLATT_SLOPE), leaning_isotonic(x, y, np.ones(30), bending)):
-        found = curve(asked)
-        assert (np.diff(found) >= -1e-12).all()
-        assert ((found >= 0) & (found <= 1)).all()
+        probabilities = curve(asked)
+        assert (np.diff(probabilities) >= -1e-12).all()
+        assert ((probabilities >= 0) & (probabilities <= 1)).all()
 
 
 @given(
@@ -254,12 +254,12 @@ def test_a_calibration_error_is_the_mean_distance_of_the_bins() -> None:
 def test_an_error_is_told_from_what_a_perfect_map_would_show(shift: float) -> None:
     rng = np.random.default_rng(0)
     p = rng.uniform(0.2, 0.8, 2000)
-    found = calibration_report(p, (rng.random(2000) < p + shift).astype(np.float64), False, rng)
-    assert found["ece_low"] <= shift + 1e-9
-    assert found["ece_high"] >= shift
-    assert found["ece_of_a_perfect_map"] == pytest.approx(0.03, abs=0.01)
-    assert (found["ece"] > 2 * found["ece_of_a_perfect_map"]) == (shift > 0)
-    assert (found["ece_low"] > 0.1) == (shift > 0)
+    report = calibration_report(p, (rng.random(2000) < p + shift).astype(np.float64), False, rng)
+    assert report["ece_low"] <= shift + 1e-9
+    assert report["ece_high"] >= shift
+    assert report["ece_of_a_perfect_map"] == pytest.approx(0.03, abs=0.01)
+    assert (report["ece"] > 2 * report["ece_of_a_perfect_map"]) == (shift > 0)
+    assert (report["ece_low"] > 0.1) == (shift > 0)
 
 
 sorted_pairs = st.lists(st.tuples(st.integers(-20, 20), st.floats(0, 1), st.integers(0, 3)), min_size=1, max_size=60)
@@ -270,7 +270,7 @@ def test_a_precision_threshold_is_the_lowest_similarity_that_keeps_it(pairs: lis
     similarities = -np.sort(-np.array([pair[0] / 20 for pair in pairs]))
     probabilities = expit(3 * similarities + pairs[0][1])
     weights = np.array([float(pair[2]) for pair in pairs])
-    for level, found in zip(LEVELS, precision_thresholds(similarities, probabilities, weights), strict=True):
+    for level, threshold in zip(LEVELS, precision_thresholds(similarities, probabilities, weights), strict=True):
         kept = {
             s: float(weights[similarities >= s] @ probabilities[similarities >= s]) / weights[similarities >= s].sum()
             for s in set(similarities.tolist())
@@ -279,7 +279,7 @@ def test_a_precision_threshold_is_the_lowest_similarity_that_keeps_it(pairs: lis
         if any(abs(mean - level) < 1e-9 for mean in kept.values()):
             continue
         reaching = [s for s, mean in kept.items() if mean >= level]
-        assert (np.isnan(found) and not reaching) or found == min(reaching)
+        assert (np.isnan(threshold) and not reaching) or threshold == min(reaching)
 
 
 @pytest.fixture(scope="module")

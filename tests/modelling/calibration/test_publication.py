@@ -15,7 +15,7 @@ from service.core.errors import Conflict, JobCancelled
 from service.core.jobs.job import Job, JobRequest, Status
 from service.core.scoring.calibration import DomainModel
 from service.modelling.calibration import normalization, probability, reference
-from service.modelling.calibration.methods import Fitted
+from service.modelling.calibration.methods import FittedMap
 from service.modelling.calibration.publication import Result
 
 DIM = 32
@@ -42,7 +42,7 @@ def domains(tmp_path: Path) -> DomainStore:
 
 def result(tiny: EncoderArtifact, x: Vectors, held_out: Vectors, promote: str = "if_better") -> Result:
     request = JobRequest("news", tiny.digest, tiny.id, promote=promote)
-    return Result(request, tiny, Fitted("identity", None, {}), model(x), held_out, {"sentences": len(x)})
+    return Result(request, tiny, FittedMap("identity", None, {}), model(x), held_out, {"sentences": len(x)})
 
 
 def champion(domains: DomainStore, tiny: EncoderArtifact) -> int | None:

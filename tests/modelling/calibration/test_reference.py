@@ -80,9 +80,9 @@ def test_neighbours_in_the_file_are_no_likelier_to_be_paired() -> None:
 def test_a_pareto_tail_is_recovered_from_a_large_sample(shape: float, scale: float) -> None:
     u = np.random.default_rng(0).uniform(size=400_000)
     excess = -scale * np.log(u) if shape == 0 else scale / shape * (u**-shape - 1)
-    found = pareto(excess)
-    assert found[0] == pytest.approx(shape, abs=0.03)
-    assert found[1] == pytest.approx(scale, rel=0.05)
+    parameters = pareto(excess)
+    assert parameters[0] == pytest.approx(shape, abs=0.03)
+    assert parameters[1] == pytest.approx(scale, rel=0.05)
 
 
 def test_a_tail_that_would_end_becomes_exponential() -> None:
@@ -122,8 +122,8 @@ def test_a_threshold_has_its_rate_on_the_pairs_it_was_made_of(rate: float) -> No
     x = latents(400)
     reference = reference_of(x)
     pairs = sample_pairs([(x, np.arange(400))], np.random.default_rng(0))
-    found = float((pairs.similarities >= reference.threshold(rate)).mean())
-    assert found == pytest.approx(rate, rel=0.2 if rate < 0.01 else 0.03)
+    share = float((pairs.similarities >= reference.threshold(rate)).mean())
+    assert share == pytest.approx(rate, rel=0.2 if rate < 0.01 else 0.03)
     assert reference.pairs == 400 * 399 // 2
     assert reference.sentences == 400
 

@@ -15,7 +15,7 @@ from service.measurements.thresholds import false_match_rate
 from service.migration.equating import USUAL_RATES, equate, table
 from service.modelling.calibration import normalization
 from service.modelling.calibration.evidence import repeated
-from service.modelling.calibration.job import Posted, calibrate_job, cross_fitted
+from service.modelling.calibration.job import CalibrationInput, calibrate_job, cross_fitted
 from service.modelling.calibration.methods import fit
 from service.modelling.calibration.publication import off_by
 from tests.modelling.calibration.domains import COUNT, as_earlier_releases_made_it, pairs_of, reference_of, texts_with
@@ -73,8 +73,8 @@ def test_a_tie_too_rare_for_the_quantiles_is_counted_from_ten_pairs_on(equal: in
     assert scale.smallest_rate == pytest.approx(pairs / scale.pairs, rel=1e-3)
     at = [*np.linspace(scale.threshold(1e-3), 0.999, 20)]
     counted = [false_match_rate(x, similarity) for similarity in at]
-    found = scale.false_match_rate(np.array(at))
-    assert (np.abs(np.log(found / np.maximum(counted, 1e-12)))[np.array(counted) * scale.pairs > 100] < 0.25).all()
+    rates = scale.false_match_rate(np.array(at))
+    assert (np.abs(np.log(rates / np.maximum(counted, 1e-12)))[np.array(counted) * scale.pairs > 100] < 0.25).all()
 
 
 def test_texts_of_one_vector_leave_a_scale_that_refuses_everything_but_them() -> None:
@@ -163,10 +163,10 @@ def test_normalized_scores_of_fitted_maps_tie_where_equal_texts_are_served(
 def test_groups_of_equal_vectors_are_found_whatever_lies_between_them() -> None:
     x = texts_with(0.1, 0.03, 2 / COUNT)
     order = np.random.default_rng(1).permutation(COUNT)
-    found = repeated(x[order])
-    assert [len(rows) for rows in found] == [74, 22, 2]
-    assert sorted(order[found[0]].tolist()) == list(range(74))
-    assert all((np.diff(rows) > 0).all() for rows in found)
+    groups = repeated(x[order])
+    assert [len(rows) for rows in groups] == [74, 22, 2]
+    assert sorted(order[groups[0]].tolist()) == list(range(74))
+    assert all((np.diff(rows) > 0).all() for rows in groups)
     assert repeated(texts_with()) == []
 
 
@@ -177,7 +177,7 @@ def test_a_report_names_the_lines_of_repeated_texts_and_never_a_text(
     plain = sentences(300)
     texts = [*plain[:10], plain[0], *(text.upper() for text in plain[:5]), *plain[10:]]  # the tokenizer is uncased
     asked = JobRequest("mails", tiny.digest, tiny.id, "identity", sentences=len(texts))
-    made = calibrate_job(asked, Posted(texts, []), tiny, domains, lambda _, __: None, threads=1)
+    made = calibrate_job(asked, CalibrationInput(texts, []), tiny, domains, lambda _, __: None, threads=1)
     facts = made.report["repeated"]
     assert (facts["texts"], facts["vectors"]) == (10, 5)
     assert facts["groups"][:2] == [{"texts": 2, "lines": [1, 12]}, {"texts": 2, "lines": [2, 13]}]

@@ -117,9 +117,9 @@ def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def test_a_texts_vector_is_what_transformers_gives(family: Family, record_property: Any) -> None:
     tokens = FastTokenizer(family.artifact.tokenizer, family.artifact.spec.max_length)(TEXTS, "right")
     assert tokens[2].truncated and len(tokens[2].ids) == family.artifact.spec.max_length == 48
-    found = family.serve([one.ids for one in tokens])  # together: padded
+    vectors = family.serve([one.ids for one in tokens])  # together: padded
     expected = np.stack([family.transformers(text) for text in TEXTS])
-    worst = float(np.abs(found - expected).max())
+    worst = float(np.abs(vectors - expected).max())
     record_property("worst", worst)
     print(f"largest difference, text to vector, {family.name}: {worst:.1e}")
     assert worst <= 1e-4
@@ -175,9 +175,9 @@ def test_the_first_layers_are_the_whole_models(family: Family) -> None:
         options = {"pooling": "mean", "layers": layers, "max_length": None, "prompt": ""}
         spec = encoder.describe(Checkpoint(family.folder, "test"), **options)  # type: ignore[arg-type]
         with torch.no_grad():
-            found = encoder.load(Checkpoint(family.folder, "test"), spec)(ids, torch.ones_like(ids))[0]
+            vector = encoder.load(Checkpoint(family.folder, "test"), spec)(ids, torch.ones_like(ids))[0]
             expected = norm(states[layers]).mean(0)
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+        torch.testing.assert_close(vector, expected, rtol=0, atol=1e-5)
 
 
 def test_as_many_tokens_fit_as_there_are_positions(family: Family) -> None:

@@ -148,8 +148,8 @@ def test_a_transformer_in_a_folder_of_its_own_is_found(place: Path, tmp_path: Pa
     place.rename(whole / "0_Transformer")
     chain(whole, ("Transformer", "0_Transformer"), ("Pooling", "1_Pooling"))
     write(whole / "1_Pooling" / "config.json", {"pooling_mode_max_tokens": True})
-    found = describe(whole)
-    assert (found.pooling, found.weights) == ("max", encoder.weights_digest(whole / "0_Transformer"))
+    spec = describe(whole)
+    assert (spec.pooling, spec.weights) == ("max", encoder.weights_digest(whole / "0_Transformer"))
 
 
 def test_the_default_prompt_stands_before_texts_unless_another_is_given(place: Path) -> None:

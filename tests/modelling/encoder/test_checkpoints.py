@@ -57,8 +57,8 @@ def test_the_default_encoders_files_have_their_pinned_hashes() -> None:
 
 
 def test_a_folder_is_taken_as_it_is(tmp_path: Path) -> None:
-    found = resolve(str(tmp_path))
-    assert (found.folder, found.source) == (tmp_path, f"folder {tmp_path.name}")
+    checkpoint = resolve(str(tmp_path))
+    assert (checkpoint.folder, checkpoint.source) == (tmp_path, f"folder {tmp_path.name}")
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:

@@ -55,8 +55,8 @@ def describe(folder: Path, **options: Any) -> EncoderSpec:
 
 def pooled(folder: Path, **options: Any) -> Tensor:
     with torch.no_grad():
-        found: Tensor = encoder.load(Checkpoint(folder, "test"), describe(folder, **options))(IDS, MASK)
-    return found
+        vectors: Tensor = encoder.load(Checkpoint(folder, "test"), describe(folder, **options))(IDS, MASK)
+    return vectors
 
 
 @pytest.mark.parametrize("pooling", list(encoder.POOLINGS))
@@ -65,8 +65,8 @@ def test_a_pooling_is_what_its_name_says_of_the_kept_layers(
     tiny_checkpoint: Path, hidden: list[Rows], pooling: str, layers: int
 ) -> None:
     expected = torch.stack([by_hand(pooling, hidden[: layers + 1], row) for row in range(3)])
-    found = pooled(tiny_checkpoint, pooling=pooling, layers=layers)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    vectors = pooled(tiny_checkpoint, pooling=pooling, layers=layers)
+    torch.testing.assert_close(vectors, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
@@ -215,5 +215,5 @@ def test_a_decoder_is_pooled_over_its_tokens(tiny_checkpoint: Path, tmp_path: Pa
 
 def test_the_default_encoder_keeps_its_digest() -> None:
     """Caches, calibrations and vectors that callers store hang on it; its default calibration is shipped under it."""
-    found = encoder.describe(resolve("minilm"), pooling=None, layers=None, max_length=None, prompt=None)
-    assert found.digest == "9f5731ee66d8356acc380ac9202a33907c693fd43cdf64c6e33538f2531314c0"
+    spec = encoder.describe(resolve("minilm"), pooling=None, layers=None, max_length=None, prompt=None)
+    assert spec.digest == "9f5731ee66d8356acc380ac9202a33907c693fd43cdf64c6e33538f2531314c0"

@@ -81,8 +81,8 @@ def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 def test_torch_and_onnx_agree_at_every_shape_with_every_weight_replaced(exported: Exported) -> None:
     for shape in SHAPES:
         feeds = exported.tokens(*shape)
-        for found, expected in zip(exported.run(feeds | exported.overrides), exported.torch(feeds), strict=True):
-            np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
+        for output, expected in zip(exported.run(feeds | exported.overrides), exported.torch(feeds), strict=True):
+            np.testing.assert_allclose(output, expected, rtol=0, atol=1e-4)
 
 
 def test_the_calibrators_weights_move_latent_and_not_one_bit_of_pooled(exported: Exported) -> None:
@@ -115,8 +115,8 @@ def test_weights_bound_once_give_the_same_bits(exported: Exported) -> None:
     for name in ("pooled", "latent"):
         binding.bind_output(name)
     exported.joined.run_with_iobinding(binding)
-    for found, expected in zip(binding.get_outputs(), exported.run(feeds | exported.overrides), strict=True):
-        np.testing.assert_array_equal(found.numpy(), expected)
+    for output, expected in zip(binding.get_outputs(), exported.run(feeds | exported.overrides), strict=True):
+        np.testing.assert_array_equal(output.numpy(), expected)
 
 
 def test_the_graphs_cut_out_give_the_joined_graphs_bits(exported: Exported) -> None:

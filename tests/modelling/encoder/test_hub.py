@@ -102,9 +102,9 @@ def resolve(hub: str, home: Path, source: str, revision: str) -> Any:
 
 
 def test_the_commit_behind_a_revision_is_recorded_and_only_safe_files_are_fetched(hub: str, tmp_path: Path) -> None:
-    found = resolve(hub, tmp_path, "harbour/boats", "v1")
-    assert found["source"] == f"harbour/boats@{COMMIT}"
-    assert set(found["files"]) == set(FILES) - {"pytorch_model.bin", "modeling_boats.py"}
+    checkpoint = resolve(hub, tmp_path, "harbour/boats", "v1")
+    assert checkpoint["source"] == f"harbour/boats@{COMMIT}"
+    assert set(checkpoint["files"]) == set(FILES) - {"pytorch_model.bin", "modeling_boats.py"}
 
 
 def test_a_revision_that_is_not_there_is_refused_in_one_line(hub: str, tmp_path: Path) -> None:

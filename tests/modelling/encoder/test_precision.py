@@ -13,7 +13,7 @@ from service.adapters.encoder.store import EncoderArtifact, EncoderStore
 from service.adapters.encoder.tokenizer import FastTokenizer
 from service.modelling.encoder import precision
 from service.modelling.encoder.export import check_latents
-from service.modelling.encoder.precision import Bench, Trial, separated
+from service.modelling.encoder.precision import Bench, Trial, separate
 from service.modelling.encoder.reduced import Evidence, export_reduced, texts_of
 from tests.text import sentences
 
@@ -49,7 +49,7 @@ def test_smoothing_changes_no_vector(
     graph: onnx.ModelProto, bench: Bench, ids: list[list[int]], strength: float
 ) -> None:
     ranges = precision.channel_ranges(graph, list(precision.weight_products(graph)), feeds_of(bench, ids[:20]))
-    smooth = bench.open(precision.smoothed(graph, ranges, strength))
+    smooth = bench.open(precision.smooth(graph, ranges, strength))
     np.testing.assert_allclose(bench.alone(smooth), bench.alone(bench.fp32), atol=2e-5)
 
 
@@ -87,9 +87,9 @@ def linear(*attributes: tuple[str, float], shared: bool = False, bias: bool = Tr
     ],
 )
 def test_linear_layers_are_made_products_of_matrices_of_their_own(model: onnx.ModelProto, products: int) -> None:
-    apart = separated(model)
-    found = [node for group in precision.weight_products(apart).values() for node in group]
-    assert len(found) == len({node.input[1] for node in found}) == products
+    apart = separate(model)
+    nodes = [node for group in precision.weight_products(apart).values() for node in group]
+    assert len(nodes) == len({node.input[1] for node in nodes}) == products
     x = np.random.default_rng(1).normal(size=(3, 4)).astype(np.float32)
     (expected,), (same,) = (ReferenceEvaluator(one).run(None, {"x": x}) for one in (model, apart))
     np.testing.assert_allclose(same, expected, rtol=0, atol=1e-6)
@@ -97,7 +97,7 @@ def test_linear_layers_are_made_products_of_matrices_of_their_own(model: onnx.Mo
 
 def test_a_graph_of_other_products_stays_as_it_is(graph: onnx.ModelProto) -> None:
     """So that int8 encoders of earlier exports keep their digests."""
-    assert separated(graph) == graph
+    assert separate(graph) == graph
 
 
 def test_int8_is_near_and_no_neighbour_moves_it(bench: Bench, int8: onnx.ModelProto) -> None:
@@ -128,7 +128,7 @@ def test_the_joined_graph_calibrates_as_torch_does(
 
 
 def test_other_ranges_are_another_encoder(graph: onnx.ModelProto, bench: Bench, ids: list[list[int]]) -> None:
-    made = [precision.quantized(graph, feeds_of(bench, some)) for some in (ids[:30], ids[:30], ids[30:90])]
+    made = [precision.quantize(graph, feeds_of(bench, some)) for some in (ids[:30], ids[:30], ids[30:90])]
     one, again, other = map(precision.fingerprint, made)
     assert one == again != other
 
@@ -164,6 +164,6 @@ def test_the_reduced_encoder_lies_beside_the_other_under_its_own_digest(store: P
 
 
 def test_text_to_take_ranges_from_comes_with_python() -> None:
-    found = texts_of(None)
-    assert len(found) == len(set(found)) == precision.SENTENCES
-    assert all(len(sentence) > 20 for sentence in found)
+    texts = texts_of(None)
+    assert len(texts) == len(set(texts)) == precision.SENTENCES
+    assert all(len(sentence) > 20 for sentence in texts)

@@ -61,15 +61,15 @@ def in_torch(folder: Path, prompt: str | None = None, **options: Any) -> Doubles
     tokens = FastTokenizer(path, spec.max_length)([spec.prompt + text for text in TEXTS], "right")
     with torch.no_grad():
         rows = [module(torch.tensor([one.ids]), torch.ones(1, len(one.ids), dtype=torch.long)) for one in tokens]
-    found: Doubles = torch.cat(rows).numpy()
-    assert found.shape[1] == spec.dim
-    return found
+    vectors: Doubles = torch.cat(rows).numpy()
+    assert vectors.shape[1] == spec.dim
+    return vectors
 
 
 def modules() -> Any:
-    from sentence_transformers.sentence_transformer import modules as found
+    from sentence_transformers.sentence_transformer import modules as library
 
-    return found
+    return library
 
 
 def test_a_saved_model_gives_its_own_vectors_after_export(save: Save, tmp_path: Path) -> None:
@@ -90,8 +90,8 @@ def test_a_saved_model_gives_its_own_vectors_after_export(save: Save, tmp_path: 
     tokenize, run = FastTokenizer(artifact.tokenizer, 48), OnnxEncoder(artifact.encoder, ["CPUExecutionProvider"], 1)
     for prompt, name in ((artifact.spec.prompt, None), (artifact.prompts["passage"], "passage")):
         expected = model.encode(TEXTS, normalize_embeddings=False, prompt_name=name)
-        found = run([one.ids for one in tokenize([prompt + text for text in TEXTS], "right")])
-        worst = float(np.abs(found - expected).max())
+        vectors = run([one.ids for one in tokenize([prompt + text for text in TEXTS], "right")])
+        worst = float(np.abs(vectors - expected).max())
         print(f"largest difference to sentence-transformers' encode, prompt {name}: {worst:.1e}")
         assert worst <= 1e-4
     (tmp_path / "text.txt").write_text("\n".join(sentences(600)))
@@ -123,9 +123,9 @@ def test_a_norm_at_the_end_is_left_out_and_one_before_a_layer_is_not(save: Save,
         lambda: m.Dense(32, 8, bias=False, activation_function=None, use_residual=True),
         m.Normalize,
     )
-    found = in_torch(tmp_path / "saved")
-    np.testing.assert_allclose(normalized(found), model.encode(TEXTS), rtol=0, atol=1e-5)
-    assert np.abs(np.linalg.norm(found, axis=1) - 1).min() > 1e-3
+    vectors = in_torch(tmp_path / "saved")
+    np.testing.assert_allclose(normalized(vectors), model.encode(TEXTS), rtol=0, atol=1e-5)
+    assert np.abs(np.linalg.norm(vectors, axis=1) - 1).min() > 1e-3
 
 
 def test_texts_are_lowered_where_the_checkpoint_says_so_and_its_tokenizer_does_not(tmp_path: Path) -> None:
@@ -138,9 +138,9 @@ def test_texts_are_lowered_where_the_checkpoint_says_so_and_its_tokenizer_does_n
     plain = in_torch(saved)
     (saved / "sentence_bert_config.json").write_text('{"max_seq_length": 40, "do_lower_case": true}')
     expected = SentenceTransformer(str(saved), device="cpu").encode(TEXTS)
-    found = in_torch(saved)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
-    assert np.abs(found - plain)[[1, 3]].max() > 0.01
+    vectors = in_torch(saved)
+    np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)
+    assert np.abs(vectors - plain)[[1, 3]].max() > 0.01
 
 
 def test_another_layer_behind_the_pooling_is_another_encoder(save: Save, tmp_path: Path) -> None:

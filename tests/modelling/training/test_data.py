@@ -14,29 +14,29 @@ def file(folder: Path, name: str, text: str) -> Path:
 
 
 def test_a_sentence_is_its_own_positive_and_counts_once(tmp_path: Path) -> None:
-    found = read_sentences(file(tmp_path, "t.txt", "One.\n\nTwo.\nOne. \n"))
-    assert found.sentences == {"anchor": ["One.", "Two."], "positive": ["One.", "Two."]}
-    assert found.labels is None
+    examples = read_sentences(file(tmp_path, "t.txt", "One.\n\nTwo.\nOne. \n"))
+    assert examples.sentences == {"anchor": ["One.", "Two."], "positive": ["One.", "Two."]}
+    assert examples.labels is None
 
 
 def test_views_lose_words_each_on_its_own_and_a_seed_decides_which(tmp_path: Path) -> None:
     texts = [" ".join(f"w{at}" for at in range(20)), *"abc"]
     examples = read_sentences(file(tmp_path, "t.txt", "\n".join(texts)))
-    found = without_words(examples, 0.4, seed=0)
-    first, second = found.sentences["anchor"][0].split(), found.sentences["positive"][0].split()
+    views = without_words(examples, 0.4, seed=0)
+    first, second = views.sentences["anchor"][0].split(), views.sentences["positive"][0].split()
     assert first != second
     assert 4 < len(first) < 19
     assert first == sorted(first, key=lambda word: int(word[1:]))  # the order stays
-    assert found.sentences["anchor"][1:] == ["a", "b", "c"]  # nothing is left without words
-    assert found == without_words(examples, 0.4, seed=0)
-    assert found != without_words(examples, 0.4, seed=1)
+    assert views.sentences["anchor"][1:] == ["a", "b", "c"]  # nothing is left without words
+    assert views == without_words(examples, 0.4, seed=0)
+    assert views != without_words(examples, 0.4, seed=1)
 
 
 def test_grades_become_cosines_from_the_files_own_ends(tmp_path: Path) -> None:
-    found = read_graded(file(tmp_path, "s.tsv", '1\t"A\tb\n5\tC\td\n2\tE\tf\n'))
-    assert found.sentences == {"sentence1": ['"A', "C", "E"], "sentence2": ["b", "d", "f"]}  # TSV has no quoting
-    assert found.labels == [0.0, 1.0, 0.25]
-    assert found.grades == (1.0, 5.0)
+    examples = read_graded(file(tmp_path, "s.tsv", '1\t"A\tb\n5\tC\td\n2\tE\tf\n'))
+    assert examples.sentences == {"sentence1": ['"A', "C", "E"], "sentence2": ["b", "d", "f"]}  # TSV has no quoting
+    assert examples.labels == [0.0, 1.0, 0.25]
+    assert examples.grades == (1.0, 5.0)
 
 
 def test_grades_keep_to_given_bounds(tmp_path: Path) -> None:
@@ -58,14 +58,14 @@ def test_grades_keep_to_given_bounds(tmp_path: Path) -> None:
     ],
 )
 def test_columns_are_found_by_place_or_by_name(tmp_path: Path, name: str, text: str) -> None:
-    found = read_classes(file(tmp_path, name, text))
-    assert found.sentences == {"premise": ["A b.", "E."], "hypothesis": ["C, d.", "F."]}
-    assert (found.labels, found.classes) == ([1, 0], 3)
+    examples = read_classes(file(tmp_path, name, text))
+    assert examples.sentences == {"premise": ["A b.", "E."], "hypothesis": ["C, d.", "F."]}
+    assert (examples.labels, examples.classes) == ([1, 0], 3)
 
 
 def test_classes_may_be_numbers(tmp_path: Path) -> None:
-    found = read_classes(file(tmp_path, "n.jsonl", '{"label":1,"s1":"a","s2":"b"}\n{"label":0,"s1":"c","s2":"d"}\n'))
-    assert (found.labels, found.classes) == ([1, 0], 2)
+    examples = read_classes(file(tmp_path, "n.jsonl", '{"label":1,"s1":"a","s2":"b"}\n{"label":0,"s1":"c","s2":"d"}\n'))
+    assert (examples.labels, examples.classes) == ([1, 0], 2)
 
 
 def test_a_quoted_cell_over_lines_does_not_move_the_line_numbers(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ DATA = {
 }
 
 
-def trained(tiny: Path, files: Path, output: Path, objective: str, **options: Any) -> run.Trained:
+def trained(tiny: Path, files: Path, output: Path, objective: str, **options: Any) -> run.TrainingResult:
     dev = options.pop("dev", None)
     recipe = Recipe(objective, **(FAST | options))
     return run.train(checkpoints.resolve(str(tiny)), recipe, files / DATA[objective], output, dev=dev)
@@ -130,8 +130,8 @@ def test_the_weights_kept_are_those_the_development_pairs_chose(
     model = SentenceTransformer(str(done.folder), device="cpu", local_files_only=True)
     from scipy.stats import spearmanr
 
-    found = model.similarity_pairwise(model.encode(pairs.left), model.encode(pairs.right)).numpy()
-    assert spearmanr(found, pairs.gold).statistic == pytest.approx(scores[best], abs=1e-6)
+    similarities = model.similarity_pairwise(model.encode(pairs.left), model.encode(pairs.right)).numpy()
+    assert spearmanr(similarities, pairs.gold).statistic == pytest.approx(scores[best], abs=1e-6)
     assert f"{100 * scores[best]:.2f} kept" in (done.folder / "README.md").read_text()
 
 
@@ -235,7 +235,7 @@ def test_simcse_refuses_an_encoder_that_drops_nothing_out(tiny_checkpoint: Path,
 def test_dropout_is_on_in_every_layer_that_is_asked_for_it(tiny_checkpoint: Path) -> None:
     checkpoint = checkpoints.resolve(str(tiny_checkpoint))
     recipe = Recipe("simcse", layers=3, dropout=0.25)
-    model = run.load_start(checkpoint, run.described(checkpoint, recipe), recipe.dropout)
+    model = run.load_start(checkpoint, run.describe_start(checkpoint, recipe), recipe.dropout)
     rates = {module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)}
     assert rates == {0.25}
 
