@@ -30,8 +30,8 @@ COMMANDS = {  # name: module and function, and its line in the list
     "store": ("commands.store:app", "Remove from the store what nobody needs."),
     "export": ("commands.exporting:export", "Export an encoder into the model store."),
     "bundle": ("commands.exporting:bundle", "Write one ONNX file with a domain's weights."),
-    "evaluate": ("measurements.evaluate:evaluate", "Make the papers' tables: STS12–16, STS-B, SICK-R."),
-    "measure": ("measurements.measure:measure", "Measure what the service promises, on the corpora of its tests."),
+    "evaluate": ("measurements.commands:evaluate", "Make the papers' tables: STS12–16, STS-B, SICK-R."),
+    "measure": ("measurements.commands:measure", "Measure what the service promises, on the corpora of its tests."),
     "doctor": ("commands.diagnosis.doctor:doctor", "Look for faults in the set-up, and say how to mend them."),
 }
 

@@ -9,11 +9,10 @@ from scipy import stats
 
 from service.adapters.domains.store import DomainStore
 from service.adapters.encoder.store import EncoderStore
-from service.bulk.calibrating import Corpus, fit_sample
+from service.bulk.calibrating import SPACE, Corpus, SampleWorker, fit_sample, rank, sample
 from service.bulk.cluster import cluster
 from service.bulk.inputs import Part, Source, cut, sources_of
 from service.bulk.readers import reader_of
-from service.bulk.sample import SPACE, SampleWorker, rank, sample
 from service.core.jobs.job import JobRequest
 from service.modelling.calibration.job import CalibrationInput, calibrate_job
 from tests.bulk.conftest import TEXTS, run_options
