@@ -7,6 +7,7 @@ import pytest
 
 # Lines that are run, by module: fewer would mean that examples were lost, or that the parser missed them.
 EXAMPLES = {
+    "service.core.jobs.labels": 2,
     "service.core.scoring.similarity": 3,
     "service.core.scoring.reference": 3,
     "service.core.scoring.normalization": 5,

@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from service.adapters.text_lines import read_lines
-from service.core.errors import InvalidInput
+from service.adapters.text_lines import table_lines
+from service.core.errors import EmptyInput, InvalidInput
+from service.core.jobs.labels import parse_pairs
 
 
 @dataclass(frozen=True)
@@ -20,20 +21,16 @@ class Pairs:
 
 
 def read_pairs(path: Path) -> Pairs:
-    """`score<TAB>sentence1<TAB>sentence2`, no header, no quoting."""
-    rows, gold = [], []
-    for number, line in enumerate(read_lines(path), 1):
-        row = line.split("\t")
-        if row == [""]:
-            continue
-        if len(row) != 3:
-            raise InvalidInput(f"{path}, line {number}: expected score, sentence, sentence, separated by tabs")
-        try:
-            gold.append(float(row[0]))
-        except ValueError:
-            raise InvalidInput(f"{path}, line {number}: the score {row[0][:20]!r} is no number") from None
-        rows.append(row)
-    return Pairs([r[1] for r in rows], [r[2] for r in rows], np.array(gold))
+    """A table of labels and sentences (`core/jobs/labels.py` says how its columns are found).
+
+    Raises:
+        EmptyInput: there is no row. InvalidInput: one is no labelled pair; the message names its line.
+    """
+    pairs = parse_pairs(table_lines(path), str(path))
+    if not pairs:
+        raise EmptyInput(f"{path} holds no labelled pairs")
+    left, right, gold = zip(*pairs, strict=True)
+    return Pairs([*left], [*right], np.array(gold))
 
 
 SETS = {

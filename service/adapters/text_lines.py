@@ -1,5 +1,6 @@
 """Lines of a UTF-8 file or of standard input, as they come in; a bad one is named."""
 
+import csv
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -109,3 +110,36 @@ def read_text(path: Path) -> list[str]:
     if all(line.count("\t") == 2 for line in lines):
         return [text for line in lines for text in line.split("\t")[1:]]
     return lines
+
+
+def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
+    with opened(path) as lines:
+        number = 0
+        for block in lines.blocks():
+            for number, line in enumerate(block, number + 1):  # noqa: B020 - goes on over the blocks
+                yield number, line
+
+
+def table_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Cells of each row with the number of its first line, without blank rows: commas and quotes (RFC 4180) in a file
+    whose name ends in `.csv`, else tabs, as in the STS sets.
+
+    Raises:
+        InvalidInput: it is no CSV, or no UTF-8.
+    """
+    if path.suffix.lower() == ".csv":
+        return csv_lines(path)
+    return ((number, line.split("\t")) for number, line in numbered_lines(path) if line.strip())
+
+
+def csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Rows with the number of their first line: a quoted cell may hold several."""
+    ended = 0
+    reader = csv.reader((line + "\n" for _, line in numbered_lines(path)), strict=True)
+    try:
+        for cells in reader:
+            begun, ended = ended + 1, reader.line_num
+            if any(cell.strip() for cell in cells):
+                yield begun, cells
+    except csv.Error as error:
+        raise InvalidInput(f"{path}, line {ended + 1}: no CSV ({error})") from None

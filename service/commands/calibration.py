@@ -34,7 +34,7 @@ from service.core.scoring.reference import ReferenceDistribution
 from service.migration.equating import EquatingResult, equate, table
 from service.settings import Settings
 
-Labels = Annotated[Path | None, typer.Option(help="labelled pairs: label, sentence, sentence in each line, by tabs")]
+Labels = Annotated[Path | None, typer.Option(help="labelled pairs: .tsv or .csv, label, a, b or a, b, label")]
 
 
 def calibrate(
@@ -72,7 +72,7 @@ def calibrate(
 
 def label(
     labels: Annotated[
-        Path, typer.Argument(help="label, sentence, sentence in each line, by tabs; - reads standard input")
+        Path, typer.Argument(help="labelled pairs: .tsv or .csv, label, a, b or a, b, label; - reads standard input")
     ],
     domain: Annotated[
         str, typer.Option(help="the domain that gets probabilities: name or name@3", autocompletion=versions)

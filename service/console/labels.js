@@ -1,31 +1,32 @@
-/** Labelled pairs out of lines: label, sentence, sentence with tabs between; the label may also come last. */
+/** Labelled pairs out of lines with tabs between the cells; the rules are those of core/jobs/labels.py. */
 
 const HIGHEST = 5; // grades are within 0–1 or 0–5
 
-const number = (text) => (/^\s*\d+(\.\d+)?\s*$/.test(text) ? Number(text) : null);
+const number = (text) => (/^\s*[+-]?\d+(\.\d*)?\s*$/.test(text) ? Number(text) : null);
 
-/** { pairs: [{a, b, label}], faults: ["line 3: …"] }. A first line of column names is passed over. */
+/**
+ * { pairs: [{a, b, label}], faults: ["line 3: …"] }. Of the first and the last column the one with more numbers holds
+ * the labels. A first line with a number in neither holds the names of the columns.
+ */
 export function parsePairs(text) {
   const pairs = [];
   const faults = [];
+  const rows = [];
   text.split("\n").forEach((line, index) => {
     if (!line.trim()) return;
     const cells = line.replace(/\r$/, "").split("\t");
-    const place = `line ${index + 1}`;
-    if (cells.length !== 3) {
-      faults.push(`${place}: expected three columns with tabs between, found ${cells.length}`);
-      return;
-    }
-    const first = number(cells[0]);
-    const last = number(cells[2]);
-    if (first === null && last === null) {
-      if (index > 0) faults.push(`${place}: neither the first nor the last column is a number`);
-      return;
-    }
-    const [label, a, b] = first === null ? [last, cells[0], cells[1]] : [first, cells[1], cells[2]];
-    if (label > HIGHEST) faults.push(`${place}: the label ${label} is above ${HIGHEST}`);
+    if (cells.length === 3) rows.push({ place: `line ${index + 1}`, cells });
+    else faults.push(`line ${index + 1}: expected three columns with tabs between, found ${cells.length}`);
+  });
+  if (rows.length && number(rows[0].cells[0]) === null && number(rows[0].cells[2]) === null) rows.shift();
+  const numbers = (column) => rows.filter(({ cells }) => number(cells[column]) !== null).length;
+  const first = numbers(0) >= numbers(2);
+  for (const { place, cells } of rows) {
+    const [label, a, b] = first ? [number(cells[0]), cells[1], cells[2]] : [number(cells[2]), cells[0], cells[1]];
+    if (label === null) faults.push(`${place}: the label ${cells[first ? 0 : 2]} is no number`);
+    else if (label > HIGHEST) faults.push(`${place}: the label ${label} is above ${HIGHEST}`);
     else if (!a.trim() || !b.trim()) faults.push(`${place}: a sentence is empty`);
     else pairs.push({ a: a.trim(), b: b.trim(), label });
-  });
+  }
   return { pairs, faults };
 }

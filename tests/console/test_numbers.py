@@ -4,9 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from service.adapters.jobs.spool import Spool
 from service.api.calibration.intake import Intake, Limits
+from service.core.jobs.labels import parse_pairs
 from service.core.scoring.advice import rarity
 from service.modelling.calibration.reference import build, sample_pairs
 from tests.console.conftest import Visit
@@ -116,3 +118,24 @@ def test_labelled_pairs_are_read_with_the_label_first_or_last(visit: Visit, tiny
     found = imported(visit, tiny_server, "async (text) => (await import('./console/labels.js')).parsePairs(text)", text)
     assert found["pairs"] == [{"a": "a b", "b": "c", "label": 1}, {"a": "d", "b": "e", "label": 0.5}]
     assert [fault.split(":")[0] for fault in found["faults"]] == ["line 5", "line 6", "line 7", "line 8"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1\tred car\tcrimson car\n0\tred car\tslow boat\n",
+        "red car\tcrimson car\t1\r\n\r\nred car\tslow boat\t0.25",
+        "label\ta\tb\n1\tred car\t7\n",
+        "1984\ta novel\t1\nred car\tslow boat\t0\n",
+        "1\ta novel\t1984\n+0\tred car\t7\n",
+        "label\ta\tb\n",
+        "",
+    ],
+)
+def test_labelled_pairs_are_read_as_the_command_line_reads_them(visit: Visit, tiny_server: Server, text: str) -> None:
+    script = "async (text) => (await import('./console/labels.js')).parsePairs(text)"
+    lines = ((number, line.split("\t")) for number, line in enumerate(text.splitlines(), 1) if line)
+    assert imported(visit, tiny_server, script, text) == {
+        "pairs": [{"a": a, "b": b, "label": label} for a, b, label in parse_pairs(lines, "labels.tsv")],
+        "faults": [],
+    }

@@ -1,6 +1,5 @@
 """Training examples out of text, TSV, CSV and JSONL; whatever is wrong is named by file and line."""
 
-import csv
 import dataclasses
 import json
 import math
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from service.adapters.text_lines import opened, read_lines
+from service.adapters.text_lines import numbered_lines, read_lines, table_lines
 from service.core.errors import EmptyInput, InvalidInput
 
 CLASSES = ("entailment", "neutral", "contradiction")  # of natural language inference; numbered in this order
@@ -158,16 +157,8 @@ def rows_of(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, tuple[str
         raise EmptyInput(f"{path} has no examples")
 
 
-def lines_of(path: Path) -> Iterator[tuple[int, str]]:
-    with opened(path) as lines:
-        number = 0
-        for block in lines.blocks():
-            for number, line in enumerate(block, number + 1):  # noqa: B020 - goes on over the blocks
-                yield number, line
-
-
 def json_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
-    for number, line in lines_of(path):
+    for number, line in numbered_lines(path):
         if not line.strip():
             continue
         try:
@@ -193,7 +184,7 @@ def table_rows(path: Path, columns: Sequence[str], *, quoted: bool) -> Iterator[
     what = "commas" if quoted else "tabs"
     pick: Callable[[list[str]], tuple[str, ...]] | None = None
     width = len(columns)
-    for number, cells in csv_lines(path) if quoted else tab_lines(path):
+    for number, cells in table_lines(path):
         if pick is None:
             places = header(cells, columns)
             pick, width = picker(places or range(len(columns))), len(cells) if places else len(columns)
@@ -203,23 +194,6 @@ def table_rows(path: Path, columns: Sequence[str], *, quoted: bool) -> Iterator[
             expected = ", ".join(columns) if width == len(columns) else f"{width} columns as in the first line"
             raise InvalidInput(f"{path}, line {number}: expected {expected}, separated by {what}, found {len(cells)}")
         yield number, pick(cells)
-
-
-def tab_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    return ((number, line.split("\t")) for number, line in lines_of(path) if line.strip())
-
-
-def csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Rows with the number of their first line: a quoted cell may hold several."""
-    ended = 0
-    reader = csv.reader((line + "\n" for _, line in lines_of(path)), strict=True)
-    try:
-        for cells in reader:
-            begun, ended = ended + 1, reader.line_num
-            if any(cell.strip() for cell in cells):
-                yield begun, cells
-    except csv.Error as error:
-        raise InvalidInput(f"{path}, line {ended + 1}: no CSV ({error})") from None
 
 
 def header(cells: Sequence[str], columns: Sequence[str]) -> list[int] | None:

@@ -1,0 +1,59 @@
+"""Labelled pairs out of the rows of a table, whatever file or form they come in."""
+
+import math
+from collections.abc import Iterable, Sequence
+
+from service.core.errors import InvalidInput
+from service.core.jobs.job import LabelledPair
+
+COLUMNS = 3
+
+
+def parse_pairs(rows: Iterable[tuple[int, Sequence[str]]], name: str) -> list[LabelledPair]:
+    """Pairs of a table whose rows are `label, sentence, sentence` or `sentence, sentence, label`.
+
+    Of the first and the last column the one with more numbers holds the labels. A first row with a number in neither
+    holds the names of the columns, and is passed over. The console reads files by the same rules
+    (`console/labels.js`).
+
+    Args:
+        rows: line numbers and cells, without blank lines.
+        name: of the file, for messages.
+
+    Raises:
+        InvalidInput: a row is no labelled pair; the message names its line.
+
+    >>> parse_pairs([(1, ["match", "a", "b"]), (2, ["1", "red car", "crimson car"])], "pairs.tsv")
+    [('red car', 'crimson car', 1.0)]
+    >>> parse_pairs([(1, ["red car", "slow boat", "0"])], "pairs.tsv")
+    [('red car', 'slow boat', 0.0)]
+    """
+    table = list(rows)
+    for line, cells in table:
+        if len(cells) != COLUMNS:
+            raise InvalidInput(
+                f"{name}, line {line}: expected a label and two sentences (label, a, b or a, b, label), "
+                f"found {len(cells)} columns"
+            )
+    if table and label_of(table[0][1][0]) is None and label_of(table[0][1][-1]) is None:
+        del table[0]
+    firsts, lasts = ([label_of(cells[column]) for _, cells in table] for column in (0, -1))
+    first = firsts.count(None) <= lasts.count(None)
+    pairs: list[LabelledPair] = []
+    for (line, cells), label in zip(table, firsts if first else lasts, strict=True):
+        if label is None:
+            raise InvalidInput(f"{name}, line {line}: the label {cells[0 if first else -1][:20]!r} is no number")
+        a, b = (cells[1], cells[2]) if first else (cells[0], cells[1])
+        if not a.strip() or not b.strip():
+            raise InvalidInput(f"{name}, line {line}: a sentence is empty")
+        pairs.append((a, b, label))
+    return pairs
+
+
+def label_of(cell: str) -> float | None:
+    """A label, or None where the cell holds none."""
+    try:
+        label = float(cell)
+    except ValueError:
+        return None
+    return label if math.isfinite(label) else None
