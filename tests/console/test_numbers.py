@@ -113,8 +113,8 @@ def test_what_is_too_long_is_left_out_of_the_body(visit: Visit, tiny_server: Ser
     assert body == ["application/x-ndjson", '"one"\n"\\"two\\""\n{"a":"x","b":"y","label":1}']
 
 
-def test_labelled_pairs_are_read_with_the_label_first_or_last(visit: Visit, tiny_server: Server) -> None:
-    text = "label\tone\tother\n1\ta b\tc\r\nd\te\t0.5\n\n2\tonly two\n7\tx\ty\n1\t \ty\nno\tnumber\there"
+def test_lines_that_are_no_labelled_pairs_are_named(visit: Visit, tiny_server: Server) -> None:
+    text = "label\tone\tother\n1\ta b\tc\r\n0.5\td\te\n\n2\tonly two\n7\tx\ty\n1\t \ty\nno\tnumber\there"
     found = imported(visit, tiny_server, "async (text) => (await import('./console/labels.js')).parsePairs(text)", text)
     assert found["pairs"] == [{"a": "a b", "b": "c", "label": 1}, {"a": "d", "b": "e", "label": 0.5}]
     assert [fault.split(":")[0] for fault in found["faults"]] == ["line 5", "line 6", "line 7", "line 8"]
