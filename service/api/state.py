@@ -98,6 +98,7 @@ class Service:
     listings: Listings
     phase: Phase = Phase.STARTING
     event_streams: int = 0  # open now
+    tokenizing: asyncio.Lock = field(default_factory=asyncio.Lock)  # for show: it must not take the threads of scoring
     admission: asyncio.Lock = field(default_factory=asyncio.Lock)  # of calibrations: counted and taken one by one
 
     @property

@@ -28,7 +28,6 @@ router = APIRouter(tags=["operations"])
 DTYPES = {"fp32": "float32", "fp16": "float16"}
 STATUSES = (400, 413, 415, 422)
 MOST_CHARACTERS = 200_000  # of a request: each becomes up to 60 bytes of the answer
-ONE_AT_A_TIME = asyncio.Semaphore(1)  # tokenizing for show must not take the threads that scoring needs
 
 
 @tokens.post("/tokenize", response_model=list[list[SimpleToken]], responses=documented(*STATUSES))
@@ -40,7 +39,7 @@ async def tokenize(body: TokenizeRequest, service: ServiceDep, trace: TraceDep) 
     if sum(map(len, texts)) > MOST_CHARACTERS:
         raise fault(InvalidInput, "inputs", f"has more than {MOST_CHARACTERS} characters; send fewer at a time")
     trace.release = await service.limits.admit(trace.grant, len(texts))
-    async with ONE_AT_A_TIME:
+    async with service.tokenizing:
         return await asyncio.to_thread(
             pieces_of, [prompt + text for text in texts], service, special=body.add_special_tokens
         )

@@ -14,7 +14,7 @@ class PairsRequest(Own):
         {"pairs": [["A man is playing a guitar.", "Someone plays an instrument."]], "domain": "default"}
     )
 
-    pairs: SentencePairs = Field(description="1 to 512 pairs of sentences")
+    pairs: SentencePairs = Field(description="pairs of sentences, at most ISOSIM_MAX_PAIRS")
     domain: DomainField = "default"
     detail: bool = Field(default=False, description="adds what the score rests on")
 

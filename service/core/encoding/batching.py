@@ -88,14 +88,14 @@ class MicroBatcher:
         self.queued_size = 0  # their sizes' sum
         self.rate = 0.0  # size a second that the device works off, smoothed
         self._arriving: deque[PendingText] = deque()
-        self._waiting: deque[PendingText] = deque()
+        self.waiting: deque[PendingText] = deque()  # tokenized, in order of arrival
         self._arrived = threading.Condition()
         self._ready = threading.Condition()
         self.cpu_contended = (
             False  # somebody else uses the processor too: a run on all cores would wait for the slowest
         )
         self._device = threading.Semaphore(plan.runs)
-        self._idle = 0  # running threads that wait for texts
+        self.idle_threads = 0  # running threads that wait for texts
         self._exclusive = False  # a batch has the device to itself
         self._runs_since: dict[int, float] = {}  # thread: when its run began, s, monotonic
         self._stopping = False
@@ -205,7 +205,7 @@ class MicroBatcher:
             pending.tokenization = spent
         self._deliver(failed)
         with self._ready:
-            self._waiting.extend(pending for pending in wanted if pending.tokens is not None)
+            self.waiting.extend(pending for pending in wanted if pending.tokens is not None)
             self._ready.notify_all()
 
     def _tokenize_group(self, pending_texts: list[PendingText]) -> list[PendingText]:
@@ -249,25 +249,25 @@ class MicroBatcher:
         The batch is empty where nobody waits for it any more.
         """
         with self._ready:
-            self._idle += 1
-            self._ready.wait_for(lambda: (self._waiting and not self._exclusive) or self._stopping)
+            self.idle_threads += 1
+            self._ready.wait_for(lambda: (self.waiting and not self._exclusive) or self._stopping)
             if self._stopping:
                 return None
-            waiting, gone = self._divide(self._waiting)
+            waiting, gone = self._divide(self.waiting)
             exclusive = self.plan.exclusive and not self.cpu_contended
-            exclusive = exclusive and self._idle == self.plan.runs and len(waiting) <= self.plan.runs
+            exclusive = exclusive and self.idle_threads == self.plan.runs and len(waiting) <= self.plan.runs
             self._exclusive = exclusive
             budget = self.plan.max_batch_tokens if exclusive else self._budget(waiting)
             batch = pack(waiting, budget, self.plan.max_batch_texts) if waiting else []
-            self._idle -= 1
+            self.idle_threads -= 1
             chosen = set(batch)
-            self._waiting = deque(pending for pending in waiting if pending not in chosen)
+            self.waiting = deque(pending for pending in waiting if pending not in chosen)
         self._deliver(gone)
         return batch, exclusive
 
     def _budget(self, waiting: Sequence[PendingText]) -> int:
         """Padded tokens of the next batch. What waits is shared among idle threads: a pair's texts run side by side."""
-        idle = min(self._idle, self.plan.runs)
+        idle = min(self.idle_threads, self.plan.runs)
         if idle < 2:
             return self.plan.max_batch_tokens
         return min(self.plan.max_batch_tokens, -(-sum(pending.length for pending in waiting) // idle))

@@ -34,7 +34,7 @@ def embedder(encode: Any, tokenize: Any = letters, **options: Any) -> Iterator[E
         plan=plan, **chosen,
     ) as made:  # fmt: skip
         try:
-            wait_until(lambda: made.batcher._idle == plan.runs + plan.ahead, 10, every=0.001)  # all threads run
+            wait_until(lambda: made.batcher.idle_threads == plan.runs + plan.ahead, 10, every=0.001)  # all threads run
             yield made
         finally:
             if isinstance(encode, FakeEncoder):
@@ -79,7 +79,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 async def tokenized(made: Embedder, count: int) -> None:
     """Until so many texts wait for the encoder."""
-    await until(lambda: len(made.batcher._waiting) == count)
+    await until(lambda: len(made.batcher.waiting) == count)
 
 
 async def idle(made: Embedder) -> None:
