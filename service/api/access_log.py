@@ -124,7 +124,7 @@ class Observer:
 
 def attributes(scope: Scope, trace: "Trace", ended: AccessEntry) -> Attributes:
     """By the semantic conventions for HTTP servers, but for `url.path`: it may name a domain or a job."""
-    found: dict[str, str | int | float | bool] = {
+    facts: dict[str, str | int | float | bool] = {
         "http.route": ended.route,
         "http.response.status_code": ended.status,
         "url.scheme": scope.get("scheme", "http"),
@@ -132,12 +132,12 @@ def attributes(scope: Scope, trace: "Trace", ended: AccessEntry) -> Attributes:
         "isosim.request_id": trace.request_id,
     }
     if ended.client:
-        found["client.address"] = ended.client
+        facts["client.address"] = ended.client
     if ended.caller:
-        found["isosim.caller"] = ended.caller
+        facts["isosim.caller"] = ended.caller
     if trace.error_type:
-        found["isosim.error_type"] = trace.error_type
-    return found if trace.scored is None else {**found, **attributes_of(trace.scored)}
+        facts["isosim.error_type"] = trace.error_type
+    return facts if trace.scored is None else {**facts, **attributes_of(trace.scored)}
 
 
 PROBES = {

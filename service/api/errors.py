@@ -120,9 +120,9 @@ def describe(error: RequestValidationError, route: BaseRoute | None) -> e.Isosim
     more = len(every) - 1
     if first["type"] == "extra_forbidden":
         return unknown(field, "field", own_fields(route))
-    found = e.InvalidInput(f"{field}: {first['msg']}" + (f" (and {more} more)" * (more > 0)))
-    found.field = field
-    return found
+    refusal = e.InvalidInput(f"{field}: {first['msg']}" + (f" (and {more} more)" * (more > 0)))
+    refusal.field = field
+    return refusal
 
 
 def methods_of(request: Request) -> set[str]:

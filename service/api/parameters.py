@@ -45,8 +45,8 @@ def flat(routes: Sequence[BaseRoute]) -> Iterator[BaseRoute]:
 
 def nearest(name: str, known: Iterable[str], cutoff: float = LIKELY) -> str | None:
     """The known name that the caller most likely meant."""
-    found = get_close_matches(name[:SHOWN].lower(), list(known), 1, cutoff)
-    return found[0] if found else None
+    close = get_close_matches(name[:SHOWN].lower(), list(known), 1, cutoff)
+    return close[0] if close else None
 
 
 def parameters(route: BaseRoute) -> list[str]:
@@ -68,10 +68,10 @@ def models(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def by_name(kind: type[BaseModel]) -> dict[str, type[BaseModel]]:
-    found = {kind.__name__: kind}
+    kinds = {kind.__name__: kind}
     for derived in kind.__subclasses__():
-        found |= by_name(derived)
-    return found
+        kinds |= by_name(derived)
+    return kinds
 
 
 def bodies(route: BaseRoute | None) -> list[type[BaseModel]]:

@@ -79,7 +79,7 @@ def json_response(value: object, status: int = 200, headers: dict[str, str] | No
 
 def documented_v1(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The error answers of a route under /v1, in OpenAI's shape."""
-    return {status: {**found, "model": OpenAIErrorBody} for status, found in documented(*statuses).items()}
+    return {status: {**answer, "model": OpenAIErrorBody} for status, answer in documented(*statuses).items()}
 
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -111,8 +111,8 @@ class ScoringRoute(APIRoute):
             try:
                 body = adapter.validate_json(content)
             except ValidationError as error:
-                found = error.errors(include_url=False, include_input=False)
-                raise RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in found]) from None
+                details = error.errors(include_url=False, include_input=False)
+                raise RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in details]) from None
             try:
                 response: Response = await endpoint(body, service, trace)
             except Overloaded as error:  # refusing must cost little, most of all when there is much to refuse

@@ -73,13 +73,13 @@ def stages(scored: ScoringRecord, started: float) -> list[Stage]:
     counts = {"memory_hits": lookup.memory_hits, "redis_hits": lookup.shared_hits}
     counts |= {"joined": lookup.joined, "computed": lookup.computed}
     parts.append(("cache", timings.cache, {f"isosim.cache.{name}": count for name, count in counts.items()}))
-    found: list[Stage] = []
+    parts_of_request: list[Stage] = []
     end = scored.ended
     for name, seconds, attributes in parts:
         begin = max(started, end - seconds)
-        found.append(Stage(name, begin, end, attributes))
+        parts_of_request.append(Stage(name, begin, end, attributes))
         end = begin
-    return found[::-1]
+    return parts_of_request[::-1]
 
 
 def attributes_of(scored: ScoringRecord) -> Attributes:

@@ -37,8 +37,8 @@ class Batch:
     @property
     def differences(self) -> Doubles:
         """|Δ percentile| of each pair."""
-        found: Doubles = np.abs(self.old_rates - self.new_rates)
-        return found
+        differences: Doubles = np.abs(self.old_rates - self.new_rates)
+        return differences
 
     def changed(self, rate: float) -> int:
         """Pairs that match by one version's threshold at this rate and not by the other's."""
@@ -85,5 +85,5 @@ def spearman(a: Doubles, b: Doubles) -> float | None:
 
 def ranks(values: Doubles) -> Doubles:
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    found: Doubles = (np.cumsum(counts) - (counts - 1) / 2)[place]
-    return found
+    mean_ranks: Doubles = (np.cumsum(counts) - (counts - 1) / 2)[place]
+    return mean_ranks

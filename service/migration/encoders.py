@@ -162,15 +162,15 @@ class Encoders:
             EncoderMismatch: the domain has moved from this server's encoder to one that it does not run. The old one
                 would give other scores than the domain's other servers, and nobody would be told.
         """
-        found = self.home_encoder(domain)
+        home = self.home_encoder(domain)
         migration = self.migrations.get(domain)
-        if migration is not None and migration.finished and found.digest == migration.old:
+        if migration is not None and migration.finished and home.digest == migration.old:
             raise EncoderMismatch(
                 f"encoder_mismatch: domain {domain!r} has moved to encoder {migration.new_id} "
                 f"({migration.new[:12]}), which this server does not run (ISOSIM_NEXT_ENCODER or ISOSIM_ENCODER); "
                 f"a version of the old one is still answered by its number ({domain}@1)"
             )
-        return found
+        return home
 
     def pair(self, domain: str) -> tuple[LoadedEncoder, LoadedEncoder]:
         """The old and the new encoder of a domain's migration, or of one that could begin.
@@ -256,10 +256,10 @@ class Encoders:
 
     async def refresh_migrations(self) -> None:
         async with self._refreshing:  # an older look must not be taken over after a newer one
-            found = await asyncio.to_thread(self.store.all)
-            before, self.migrations = self.migrations, found
-        for domain in before.keys() | found.keys():
-            if before.get(domain) != found.get(domain):
+            migrations = await asyncio.to_thread(self.store.all)
+            before, self.migrations = self.migrations, migrations
+        for domain in before.keys() | migrations.keys():
+            if before.get(domain) != migrations.get(domain):
                 self._tell(domain)
 
     def _tell(self, domain: str) -> None:

@@ -26,23 +26,23 @@ READ_BY_ROUTES = (CalibrateRequest, LabelsRequest, InferRequest)  # bodies that 
 
 def document(app: FastAPI) -> dict[str, Any]:
     """The OpenAPI document of the application's routes."""
-    found = get_openapi(
+    openapi = get_openapi(
         title=app.title, version=app.version, summary=app.summary, description=DESCRIPTION, routes=app.routes
     )
-    schemas = found["components"]["schemas"]
+    schemas = openapi["components"]["schemas"]
     _, more = models_json_schema([(model, "validation") for model in READ_BY_ROUTES], ref_template=REF)
     schemas |= more.get("$defs", {})
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
-    found["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-    for path, operations in found["paths"].items():
+    openapi["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    for path, operations in openapi["paths"].items():
         for method, operation in operations.items():
             # FastAPI adds a 422 of its own shape wherever there are parameters; ours stand in the routes.
             if "HTTPValidationError" in str(operation["responses"].get("422")):
                 del operation["responses"]["422"]
             if not keyless(method.upper(), path):
                 operation["security"] = [{"key": []}, {}]
-    return found
+    return openapi
 
 
 def install(app: FastAPI) -> None:

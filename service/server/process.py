@@ -69,8 +69,8 @@ class Server(uvicorn.Server):
     @property
     def service(self) -> Service | None:
         """None before the parts are built and after they are gone."""
-        found: Service | None = getattr(self.app.state, "service", None)
-        return found
+        service: Service | None = getattr(self.app.state, "service", None)
+        return service
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

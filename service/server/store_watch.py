@@ -44,11 +44,11 @@ async def watch_jobs(service: Service, census: JobCensus) -> None:
     while True:
         try:
             if time.monotonic() - counted > COUNT_SECONDS:
-                found = await asyncio.to_thread(census.take)
-                service.metrics.observe_jobs(found.counts)
-                for job in found.ended:
+                census_of_jobs = await asyncio.to_thread(census.take)
+                service.metrics.observe_jobs(census_of_jobs.counts)
+                for job in census_of_jobs.ended:
                     service.metrics.observe_job_end(job)
-                await service.runner.recover(found.queued)
+                await service.runner.recover(census_of_jobs.queued)
                 counted = time.monotonic()
             if time.monotonic() - expired > EXPIRE_SECONDS:
                 await asyncio.to_thread(service.jobs.forget, service.settings.keep_jobs)  # first: it needs no room

@@ -124,7 +124,9 @@ def checked_options(given: dict[str, Any], trace: Trace) -> CalibrateOptions:
     try:
         options = CalibrateOptions.model_validate({k: v for k, v in given.items() if v is not None})
     except ValidationError as error:
-        raise RequestValidationError([{**found, "loc": ("query", *found["loc"])} for found in error.errors()]) from None
+        raise RequestValidationError(
+            [{**detail, "loc": ("query", *detail["loc"])} for detail in error.errors()]
+        ) from None
     check_domain(options.domain, trace)
     return options
 

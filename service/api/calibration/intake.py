@@ -184,5 +184,5 @@ def parse_json(model: type[Body], body: bytes) -> Body:
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
-        errors = [{**found, "loc": ("body", *found["loc"])} for found in error.errors()]
+        errors = [{**detail, "loc": ("body", *detail["loc"])} for detail in error.errors()]
         raise RequestValidationError(errors) from None

@@ -70,21 +70,21 @@ async def ready(service: ServiceDep) -> dict[str, bool]:
 
 
 @router.get("/models/{model:path}/versions/{version}/ready", dependencies=READ, responses=documented(*MODEL_STATUSES))
-async def version_ready(found: VersionDep, service: ServiceDep) -> dict[str, Any]:
+async def version_ready(model: VersionDep, service: ServiceDep) -> dict[str, Any]:
     """The version answers."""
     check_ready(service)
-    return {"name": found.name, "version": str(found.resolution.calibration.version), "ready": True}
+    return {"name": model.name, "version": str(model.resolution.calibration.version), "ready": True}
 
 
 @router.get("/models/{model:path}/ready", dependencies=READ, responses=documented(*MODEL_STATUSES))
-async def model_ready(found: ModelDep, service: ServiceDep) -> dict[str, Any]:
+async def model_ready(model: ModelDep, service: ServiceDep) -> dict[str, Any]:
     """The model answers."""
-    return await version_ready(found, service)
+    return await version_ready(model, service)
 
 
 @router.post("/models/{model:path}/versions/{version}/infer", **INFER)
 async def infer_version(
-    request: Request, found: VersionDep, service: ServiceDep, trace: TraceDep, header_length: HeaderLength = None
+    request: Request, model: VersionDep, service: ServiceDep, trace: TraceDep, header_length: HeaderLength = None
 ) -> Response:
     """Embeds or scores a tensor of texts with a version of a domain."""
     check_encoding(request)
@@ -94,8 +94,8 @@ async def infer_version(
     for name, entries in texts.items():
         listed(entries, name[: tensors.SHOWN], service, settings.max_texts if name == "text" else settings.max_pairs)
     name_ignored(trace, asked)
-    outputs = await compute(found, texts, service, trace)
-    head: dict[str, Any] = {"model_name": found.name, "model_version": str(found.resolution.calibration.version)}
+    outputs = await compute(model, texts, service, trace)
+    head: dict[str, Any] = {"model_name": model.name, "model_version": str(model.resolution.calibration.version)}
     if asked.id is not None:
         head["id"] = asked.id
     content, headers = await asyncio.to_thread(tensors.write, head, asked, outputs)
@@ -104,10 +104,10 @@ async def infer_version(
 
 @router.post("/models/{model:path}/infer", **INFER)
 async def infer(
-    request: Request, found: ModelDep, service: ServiceDep, trace: TraceDep, header_length: HeaderLength = None
+    request: Request, model: ModelDep, service: ServiceDep, trace: TraceDep, header_length: HeaderLength = None
 ) -> Response:
     """Embeds or scores a tensor of texts."""
-    return await infer_version(request, found, service, trace, header_length)
+    return await infer_version(request, model, service, trace, header_length)
 
 
 async def compute(
@@ -124,31 +124,31 @@ async def compute(
         raise InvalidInput(f"text_1 has {len(left)} texts, text_2 {len(right)}; a pair needs one of each")
     embeddings = await embed(service, trace, model.resolution, [*left, *right])
     half = len(left)
-    found = await scores(service, trace, model.resolution, embeddings, slice(0, half), slice(half, None))
+    result = await scores(service, trace, model.resolution, embeddings, slice(0, half), slice(half, None))
     outputs: dict[str, tuple[tensors.Datatype, npt.NDArray[np.floating]]] = {
-        "similarity": ("FP32", found.cosine if model.space == "raw" else found.similarity),
-        "cosine": ("FP32", found.cosine),
+        "similarity": ("FP32", result.cosine if model.space == "raw" else result.similarity),
+        "cosine": ("FP32", result.cosine),
     }
-    if found.percentile is not None and model.space == "calibrated":
-        outputs["percentile"] = ("FP64", found.percentile)  # float32 cannot tell 1 - 1e-8 from 1
+    if result.percentile is not None and model.space == "calibrated":
+        outputs["percentile"] = ("FP64", result.percentile)  # float32 cannot tell 1 - 1e-8 from 1
     return outputs
 
 
 @router.get("/models/{model:path}/versions/{version}", dependencies=READ, responses=documented(*MODEL_STATUSES))
-async def version_metadata(found: VersionDep, service: ServiceDep) -> dict[str, Any]:
+async def version_metadata(model: VersionDep, service: ServiceDep) -> dict[str, Any]:
     """The tensors of a version."""
-    dim = found.resolution.encoder.artifact.spec.dim
+    dim = model.resolution.encoder.artifact.spec.dim
     optional = {"parameters": {"optional": True}}
     outputs: list[dict[str, Any]] = [
         {"name": "embedding", "datatype": "FP32", "shape": [-1, dim]},
         {"name": "similarity", "datatype": "FP32", "shape": [-1]},
         {"name": "cosine", "datatype": "FP32", "shape": [-1]},
     ]
-    if found.space == "calibrated" and found.resolution.calibration.model.reference is not None:
+    if model.space == "calibrated" and model.resolution.calibration.model.reference is not None:
         outputs.append({"name": "percentile", "datatype": "FP64", "shape": [-1]})
     return {
-        "name": found.name,
-        "versions": [str(found.resolution.calibration.version)],
+        "name": model.name,
+        "versions": [str(model.resolution.calibration.version)],
         "platform": "onnxruntime_onnx",
         "inputs": [{"name": n, "datatype": "BYTES", "shape": [-1], **optional} for n in ("text", "text_1", "text_2")],
         "outputs": outputs,
@@ -156,6 +156,6 @@ async def version_metadata(found: VersionDep, service: ServiceDep) -> dict[str, 
 
 
 @router.get("/models/{model:path}", dependencies=READ, responses=documented(*MODEL_STATUSES))
-async def metadata(found: ModelDep, service: ServiceDep) -> dict[str, Any]:
+async def metadata(model: ModelDep, service: ServiceDep) -> dict[str, Any]:
     """The model's tensors: `text` gives `embedding`; `text_1` and `text_2` give the scores of pairs."""
-    return await version_metadata(found, service)
+    return await version_metadata(model, service)

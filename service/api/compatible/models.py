@@ -71,9 +71,9 @@ async def resolve(
 
 async def names(service: Service, grant: Grant, most: int) -> list[str]:
     """The models of the first `most` domains that this server can answer the key for, the default's first."""
-    found = await service.listings.begin(grant, lambda: list(itertools.islice(champions(service, grant), most)))
+    answering = await service.listings.begin(grant, lambda: list(itertools.islice(champions(service, grant), most)))
     bare = ["isosim"] if grant.may_use(DEFAULT) else []
-    return [*bare, *(f"isosim/{domain}{raw}" for domain, _ in found for raw in ("", ":raw"))]
+    return [*bare, *(f"isosim/{domain}{raw}" for domain, _ in answering for raw in ("", ":raw"))]
 
 
 def permitted(service: Service, grant: Grant) -> list[str]:

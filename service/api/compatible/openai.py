@@ -42,15 +42,15 @@ async def embeddings(body: EmbeddingsRequest, service: ServiceDep, trace: TraceD
     contents = inputs(body.input, service, encoder)
     check_dimensions(body.dimensions, model.space, encoder.artifact.spec.dim)
     embeddings = await embed(service, trace, model.resolution, contents)
-    found = await vectors(service, trace, model.resolution, model.space, embeddings, dimensions=body.dimensions)
+    rows = await vectors(service, trace, model.resolution, model.space, embeddings, dimensions=body.dimensions)
     answer = {"object": "list", "data": [], "model": body.model, "usage": usage(embeddings)}
-    few = len(found) <= INLINE_ROWS
-    return write(answer, found, body) if few else await asyncio.to_thread(write, answer, found, body)
+    few = len(rows) <= INLINE_ROWS
+    return write(answer, rows, body) if few else await asyncio.to_thread(write, answer, rows, body)
 
 
-def write(answer: dict[str, Any], found: Vectors, body: EmbeddingsRequest) -> Response:
+def write(answer: dict[str, Any], rows: Vectors, body: EmbeddingsRequest) -> Response:
     """The answer with its vectors in the form that was asked for."""
-    written = as_base64(found) if body.encoding_format == "base64" else found
+    written = as_base64(rows) if body.encoding_format == "base64" else rows
     data = [{"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(written)]
     return json_response({**answer, "data": data})
 
@@ -98,8 +98,8 @@ async def list_models(service: ServiceDep, trace: TraceDep) -> Response:
 
 def written(service: Service, domains: list[str]) -> Response:
     """The list of models as JSON: with many of them it would keep the event loop for long."""
-    found = service.domains.read_each(domains, lambda domain: cards(service, domain))
-    return json_response({"object": "list", "data": [card.model_dump() for some in found for card in some]})
+    cards_of_domains = service.domains.read_each(domains, lambda domain: cards(service, domain))
+    return json_response({"object": "list", "data": [card.model_dump() for some in cards_of_domains for card in some]})
 
 
 def cards(service: Service, domain: str) -> list[ModelCard]:

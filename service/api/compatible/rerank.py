@@ -39,11 +39,11 @@ async def rerank(body: Annotated[RerankRequest, Body()], service: ServiceDep, tr
     model = await model_of(body, service, trace)
     side = side_of(body.truncation_direction)
     embeddings = await embed(service, trace, model.resolution, [body.query, *texts], side=side, truncate=body.truncate)
-    found = await scores(service, trace, model.resolution, embeddings, 0, slice(1, None))
-    relevance = relevance_of(found, model, raw=body.raw_scores)
+    result = await scores(service, trace, model.resolution, embeddings, 0, slice(1, None))
+    relevance = relevance_of(result, model, raw=body.raw_scores)
     limits = [limit for limit in (body.top_n, body.top_k) if limit is not None]
-    blind = np.zeros(len(texts), bool) if found.unreadable is None else found.unreadable
-    relevance, similarity = np.where(blind, 0.0, relevance), np.where(blind, 0.0, found.similarity)
+    blind = np.zeros(len(texts), bool) if result.unreadable is None else result.unreadable
+    relevance, similarity = np.where(blind, 0.0, relevance), np.where(blind, 0.0, result.similarity)
     order = np.lexsort((np.arange(len(texts)), -similarity, -relevance, blind))
     best = order[: min(limits, default=None)].tolist()
     if body.texts is not None:
@@ -78,10 +78,10 @@ async def model_of(body: RerankRequest, service: Service, trace: Trace) -> model
     return models.Model(f"isosim/{body.domain}", resolution, "calibrated")
 
 
-def relevance_of(found: Scores, model: models.Model, *, raw: bool) -> npt.NDArray[np.floating]:
+def relevance_of(result: Scores, model: models.Model, *, raw: bool) -> npt.NDArray[np.floating]:
     if model.space == "raw":
-        return found.cosine
-    return found.similarity if raw or found.percentile is None else found.percentile
+        return result.cosine
+    return result.similarity if raw or result.percentile is None else result.percentile
 
 
 @router.post("/score", response_model=ScoreResponse, responses=documented(*STATUSES))
@@ -97,8 +97,8 @@ async def score(body: ScoreRequest, service: ServiceDep, trace: TraceDep) -> Res
     model = await models.resolve(service, trace, body.model, splits=True)
     embeddings = await embed(service, trace, model.resolution, [*left, *right])
     these = 0 if len(left) == 1 else slice(0, len(left))
-    found = await scores(service, trace, model.resolution, embeddings, these, slice(len(left), None))
-    values = found.cosine if model.space == "raw" else found.similarity
+    result = await scores(service, trace, model.resolution, embeddings, these, slice(len(left), None))
+    values = result.cosine if model.space == "raw" else result.similarity
     answer = {
         "id": f"score-{trace.request_id}",
         "object": "list",

@@ -46,8 +46,8 @@ async def tokenize(body: TokenizeRequest, service: ServiceDep, trace: TraceDep) 
 
 
 def pieces_of(texts: list[str], service: Service, *, special: bool) -> Response:
-    found = service.encoders.first.tokenizer.pieces(texts, special=special)
-    return json_response([[piece._asdict() for piece in pieces] for pieces in found])
+    pieces_of_texts = service.encoders.first.tokenizer.pieces(texts, special=special)
+    return json_response([[piece._asdict() for piece in pieces] for pieces in pieces_of_texts])
 
 
 @tokens.post("/decode", response_model=list[str], responses=documented(*STATUSES))

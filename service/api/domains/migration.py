@@ -43,10 +43,10 @@ def now() -> str:
 async def of(service: Service, domain: str) -> Migration:
     """The domain's migration, as the store has it. Raises NotFound."""
     await service.encoders.refresh_migrations()
-    found = service.encoders.migrations.get(domain)
-    if found is None:
+    migration = service.encoders.migrations.get(domain)
+    if migration is None:
         raise NotFound(f"domain {domain!r} has no migration; begin one: POST /domains/{domain}/migration")
-    return found
+    return migration
 
 
 async def champion(loaded_encoder: LoadedEncoder, domain: str) -> Calibration:
@@ -57,18 +57,18 @@ async def champion(loaded_encoder: LoadedEncoder, domain: str) -> Calibration:
     """
     name = f"encoder {loaded_encoder.artifact.id} ({loaded_encoder.digest[:12]})"
     try:
-        found = await loaded_encoder.registry.resolve(DomainRef(domain))
+        version = await loaded_encoder.registry.resolve(DomainRef(domain))
     except (NotFound, Conflict) as error:
         raise Conflict(
             f"domain {domain!r} has no champion for {name}; calibrate it with the same text: "
             "POST /calibrate with encoder: next, or isosim calibrate --encoder"
         ) from error
-    if found.model.reference is None:
+    if version.model.reference is None:
         raise Conflict(
-            f"version {found.version} of {domain!r} for {name} has no reference, so that nothing could be compared; "
+            f"version {version.version} of {domain!r} for {name} has no reference, so that nothing could be compared; "
             "calibrate the domain anew"
         )
-    return found
+    return version
 
 
 async def write(service: Service, domain: str, wanted: Migration | None, expected: Migration | None) -> None:
@@ -104,8 +104,11 @@ async def shown(service: Service, domain: str, migration: Migration) -> Migratio
         pass
     else:
         if a.model.reference is not None and b.model.reference is not None:
-            found = await asyncio.to_thread(table, a.model.reference, b.model.reference)
-            thresholds = [EquatedThreshold.model_validate(asdict(one) | {"interval": [*one.interval]}) for one in found]
+            thresholds_by_rate = await asyncio.to_thread(table, a.model.reference, b.model.reference)
+            thresholds = [
+                EquatedThreshold.model_validate(asdict(one) | {"interval": [*one.interval]})
+                for one in thresholds_by_rate
+            ]
         compared = await asyncio.to_thread(service.shadow.measure, domain, (a.version, b.version))
         if compared is not None:
             sides = compared.changed_sides
@@ -231,11 +234,11 @@ async def get_equivalent(
     references = [model.raw_reference if space == "raw" else model.reference for model in models]
     if references[0] is None or references[1] is None:
         raise Conflict(f"a version of {domain!r} has no reference of its {space} similarities; calibrate it anew")
-    found = await asyncio.to_thread(equate, references[0], references[1], similarity)
+    equated = await asyncio.to_thread(equate, references[0], references[1], similarity)
     sides = [
         MigrationSide(encoder=loaded_encoder.digest, id=loaded_encoder.artifact.id, version=version.version)
         for loaded_encoder, version in zip((old, new), versions, strict=True)
     ]
     return MigrationThreshold(
-        domain=domain, old=sides[0], new=sides[1], space=space, **asdict(found) | {"interval": [*found.interval]}
+        domain=domain, old=sides[0], new=sides[1], space=space, **asdict(equated) | {"interval": [*equated.interval]}
     )

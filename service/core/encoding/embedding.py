@@ -139,26 +139,26 @@ class Embedder:
         rows = np.fromiter((row_of.setdefault(text, len(row_of)) for text in texts), np.intp, len(texts))
         wanted = {self.key(text): text for text in row_of}
         started = time.perf_counter()
-        found, lookup = await self._look_up(list(wanted))
+        known, lookup = await self._look_up(list(wanted))
         timings = Timings(cache=time.perf_counter() - started)
-        missing = [key for key in wanted if key not in found]
+        missing = [key for key in wanted if key not in known]
         if missing:
             pending_texts, new = self._join(missing, wanted)
             lookup = replace(lookup, joined=len(pending_texts) - len(new), computed=len(new))
             timings = replace(await self._compute(pending_texts, new, caller_left), cache=timings.cache)
-            found.update((pending.key, pending.result) for pending in pending_texts if pending.result is not None)
+            known.update((pending.key, pending.result) for pending in pending_texts if pending.result is not None)
         self.on_lookup(lookup)
-        results = [found[key] for key in wanted]
+        results = [known[key] for key in wanted]
         vectors = np.stack([pooled.vector for pooled in results])
         return Embeddings(results, vectors, rows, timings, lookup, list(row_of))
 
     async def _look_up(self, keys: list[bytes]) -> tuple[dict[bytes, Pooled], CacheLookup]:
         """What the caches hold: this process's own first, then the shared one in one round trip."""
-        found = {key: pooled for key in keys if (pooled := self.memory.get(key)) is not None}
-        missing = [key for key in keys if key not in found]
-        lookup = CacheLookup(memory_hits=len(found))
+        known = {key: pooled for key in keys if (pooled := self.memory.get(key)) is not None}
+        missing = [key for key in keys if key not in known]
+        lookup = CacheLookup(memory_hits=len(known))
         if not missing or self.shared is None:
-            return found, lookup
+            return known, lookup
         shared_hits = 0
         for key, entry in zip(missing, await self.shared.get(missing), strict=True):
             pooled = self.codec.decode(key, entry) if entry is not None else None
@@ -168,8 +168,8 @@ class Embedder:
             # Somebody may have finished the text while we were asking; the bits in use here win.
             pooled = self.memory.get(key) or pooled
             if pooled is not None:
-                found[key] = pooled
-        return found, replace(lookup, shared_hits=shared_hits, shared_misses=len(missing) - shared_hits)
+                known[key] = pooled
+        return known, replace(lookup, shared_hits=shared_hits, shared_misses=len(missing) - shared_hits)
 
     def _join(self, keys: Sequence[bytes], wanted: Mapping[bytes, Text]) -> tuple[list[PendingText], list[PendingText]]:
         """The works of these texts, and those of them that are new."""

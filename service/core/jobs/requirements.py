@@ -79,10 +79,10 @@ def distinct_labels(labels: Sequence[LabelledPair]) -> list[LabelledPair]:
 
     A copy held out from a fit that saw its twin would make every held-out figure too good.
     """
-    found: dict[tuple[str, str, float], LabelledPair] = {}
+    distinct: dict[tuple[str, str, float], LabelledPair] = {}
     for a, b, label in labels:
-        found.setdefault((min(a, b), max(a, b), label), (a, b, label))
-    return list(found.values())
+        distinct.setdefault((min(a, b), max(a, b), label), (a, b, label))
+    return list(distinct.values())
 
 
 # Memory decides: a vector of 768 numbers takes 3 kB, and a fit holds several copies of all of them (loadtest/peak.py).
@@ -112,15 +112,15 @@ def draw(posted: Iterable[str], seed: int, most: int = MOST_SENTENCES) -> Draw:
     Of more texts than can be used only hashes are kept: 1,000,000 distinct sentences take 0.1 GB and not their text.
     """
     lines, count = iter(posted), 0
-    found: dict[str, int] = {}  # lines
+    lines_of: dict[str, int] = {}  # lines
     for text in lines:
         count += 1
-        found.setdefault(text, count)
-        if len(found) > most:
+        lines_of.setdefault(text, count)
+        if len(lines_of) > most:
             break
     else:
-        return Draw(list(found), count, len(found), list(found.values()))
-    ranks = {text: rank(text, seed) for text in found}
+        return Draw(list(lines_of), count, len(lines_of), list(lines_of.values()))
+    ranks = {text: rank(text, seed) for text in lines_of}
     seen = set(ranks.values())
     limit = 2**64
     for text in lines:
@@ -129,13 +129,13 @@ def draw(posted: Iterable[str], seed: int, most: int = MOST_SENTENCES) -> Draw:
         seen.add(place)
         if place < limit:
             ranks[text] = place
-            found.setdefault(text, count)
+            lines_of.setdefault(text, count)
             if len(ranks) > SPARE * most:
                 ranks = dict(sorted(ranks.items(), key=by_rank)[:most])
-                found = {text: found[text] for text in ranks}
+                lines_of = {text: lines_of[text] for text in ranks}
                 limit = next(reversed(ranks.values())) + 1
     texts = [text for text, _ in sorted(ranks.items(), key=by_rank)[:most]]
-    return Draw(texts, count, len(seen), [found[text] for text in texts])
+    return Draw(texts, count, len(seen), [lines_of[text] for text in texts])
 
 
 def by_rank(item: tuple[str, int]) -> tuple[int, str]:

@@ -52,11 +52,11 @@ class Table:
 
 def check_sentences_only(lines: Iterable[str]) -> None:
     """Raises InvalidInput, with the remedy, where the first lines of a text look like the rows of a table."""
-    found = table_of(list(islice(lines, LOOKED_AT)))
-    if found is not None:
+    table = table_of(list(islice(lines, LOOKED_AT)))
+    if table is not None:
         raise InvalidInput(
-            f"texts: these lines look like a table: {found.why}. Send only the column with the sentences, for column "
-            f"{found.column}: {found.remedy} (--force here, force=true over HTTP: each line is a sentence all the same)"
+            f"texts: these lines look like a table: {table.why}. Send only the column with the sentences, for column "
+            f"{table.column}: {table.remedy} (--force here, force=true over HTTP: each line is a sentence all the same)"
         )
 
 
@@ -66,7 +66,7 @@ def table_of(lines: Sequence[str]) -> Table | None:
     lines = [line for line, end in zip(lines, size, strict=True) if end <= MOST_CHARACTERS]
     if len(lines) < FEWEST:
         return None
-    return next((found for separator in SEPARATORS if (found := read(lines, separator)) is not None), None)
+    return next((table for separator in SEPARATORS if (table := read(lines, separator)) is not None), None)
 
 
 def read(lines: Sequence[str], separator: str) -> Table | None:
@@ -80,10 +80,10 @@ def read(lines: Sequence[str], separator: str) -> Table | None:
     width, same = Counter(map(len, rows)).most_common(1)[0]
     column = longest([row for row in rows if len(row) == width], width)
     name = SEPARATORS[separator]
-    for where, found in edges(rows):
-        if sum(is_code(cell) for cell, _ in found) >= needed:
+    for where, edge in edges(rows):
+        if sum(is_code(cell) for cell, _ in edge) >= needed:
             return Table(separator, f"{where} of the fields between {name} holds numbers, dates or identifiers", column)
-        names = [cell for cell, tight in found if is_name(cell, separator, tight=tight)]
+        names = [cell for cell, tight in edge if is_name(cell, separator, tight=tight)]
         if len(names) >= needed and len(set(names)) <= REPEATED * len(lines):
             return Table(separator, f"{where} of the fields between {name} repeats a few short values", column)
     if same >= needed and (separator in CUT or (width > 2 and sum(is_tight(row) for row in rows) >= needed)):

@@ -59,8 +59,8 @@ def stability_index(baseline: Doubles, recent: Doubles) -> float:
 
     def shares(values: Doubles) -> Doubles:
         counts = np.bincount(np.searchsorted(edges, values, side="right"), minlength=len(edges) + 1)
-        found = (counts + 0.5) / (len(values) + 0.5 * (len(edges) + 1))
-        return np.asarray(found, np.float64)
+        shares = (counts + 0.5) / (len(values) + 0.5 * (len(edges) + 1))
+        return np.asarray(shares, np.float64)
 
     b, r = shares(baseline), shares(recent)
     return float(((r - b) * np.log(r / b)).sum())

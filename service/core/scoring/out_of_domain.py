@@ -100,14 +100,14 @@ def in_double(statistics: Statistics) -> Doubles:
 
     Kept for a few domains: with it each would hold three times the memory.
     """
-    found = _doubled.get(statistics)
-    if found is None:
-        found = statistics.whitening.astype(np.float64)
+    whitening = _doubled.get(statistics)
+    if whitening is None:
+        whitening = statistics.whitening.astype(np.float64)
         with _adding:
-            while _doubled and found.nbytes + sum(one.nbytes for one in _doubled.values()) > DOUBLED_BYTES:
+            while _doubled and whitening.nbytes + sum(one.nbytes for one in _doubled.values()) > DOUBLED_BYTES:
                 del _doubled[next(iter(_doubled))]
-            _doubled[statistics] = found
-    return found
+            _doubled[statistics] = whitening
+    return whitening
 
 
 @dataclass(frozen=True)

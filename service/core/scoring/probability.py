@@ -84,17 +84,21 @@ class ProbabilityMap:
         values: dict[str, Any] = {f.name: np.asarray(arrays[f.name], np.float64) for f in fields(cls)}
         for name, kind in (("clip", float), ("low", float), ("high", float), ("graded", bool), ("pairs", int)):
             values[name] = kind(values[name])
-        found = cls(**values)
-        if not all(np.isfinite(value).all() for value in found.arrays().values()):
+        probability_map = cls(**values)
+        if not all(np.isfinite(value).all() for value in probability_map.arrays().values()):
             raise ValueError("a probability map is made of finite numbers")
-        if found.knots.ndim != 1 or found.knots.shape != found.logits.shape or len(found.knots) < 2:
+        if (
+            probability_map.knots.ndim != 1
+            or probability_map.knots.shape != probability_map.logits.shape
+            or len(probability_map.knots) < 2
+        ):
             raise ValueError("a probability map needs two knots or more, and one logit for each")
-        if not (np.diff(found.knots) > 0).all() or not (np.diff(found.logits) >= 0).all():
+        if not (np.diff(probability_map.knots) > 0).all() or not (np.diff(probability_map.logits) >= 0).all():
             raise ValueError("the knots of a probability map must rise, and their logits must not fall")
-        if not 0 <= found.clip < 0.5 or not found.low < found.high:
+        if not 0 <= probability_map.clip < 0.5 or not probability_map.low < probability_map.high:
             raise ValueError("a probability map needs a clip in [0, 0.5) and labels of more than one value")
-        found.check_table()
-        return found
+        probability_map.check_table()
+        return probability_map
 
     def check_table(self) -> None:
         """Raises ValueError unless precisions rise, similarities do not fall and lie inside their intervals."""
