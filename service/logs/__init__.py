@@ -1,1 +1,0 @@
-"""What a process says on stderr while it serves: one line an event, never a text, never a key."""
