@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from service.adapters.domains.calibrations import StoredCalibrations
 from service.adapters.domains.migrations import MigrationStore
@@ -78,14 +78,6 @@ class LoadedEncoder:
         return self.artifact.digest
 
 
-class Champions(Protocol):
-    """Told which versions answer for domains."""
-
-    def observe_champion(self, calibration: Calibration) -> None: ...
-
-    def forget_champion(self, domain: str) -> None: ...
-
-
 class Resolution(NamedTuple):
     """What answers for a reference to a domain: a version, the encoder it was made for, and its side of a migration."""
 
@@ -98,10 +90,17 @@ class Encoders:
     """The server's encoder, the next one where there is one, and the domains on their way between them."""
 
     def __init__(
-        self, store: MigrationStore, champions: Champions, on_gone: Callable[[str], None] = lambda _: None
+        self,
+        store: MigrationStore,
+        *,
+        on_champion: Callable[[Calibration], None] = lambda _: None,
+        on_no_champion: Callable[[str], None] = lambda _: None,
+        on_gone: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self.store, self.champions = store, champions
-        self.on_gone = on_gone  # told of domains that were deleted
+        """`on_champion`: a version answers for its domain now; `on_no_champion`: none in memory does any more;
+        `on_gone`: the domain was deleted."""
+        self.store = store
+        self.on_champion, self.on_no_champion, self.on_gone = on_champion, on_no_champion, on_gone
         self.all: list[LoadedEncoder] = []
         self.migrations: Mapping[str, Migration] = {}
         self._refreshing = asyncio.Lock()
@@ -266,14 +265,14 @@ class Encoders:
         """Another encoder may answer now."""
         champion = self.home_encoder(domain).registry.champions.get(domain) if self.all else None
         if champion is not None:
-            self.champions.observe_champion(champion)
+            self.on_champion(champion)
         else:
-            self.champions.forget_champion(domain)
+            self.on_no_champion(domain)
 
     def loaded(self, calibration: Calibration) -> None:
         """A registry has a champion."""
         if self.home_encoder(calibration.domain).digest == calibration.encoder:
-            self.champions.observe_champion(calibration)
+            self.on_champion(calibration)
 
     def gone(self, domain: str, encoder: str) -> None:
         """A registry finds that a domain has no champion any more."""
@@ -288,4 +287,4 @@ class Encoders:
     def dropped(self, domain: str, encoder: str) -> None:
         """A registry has let a champion go."""
         if self.home_encoder(domain).digest == encoder:
-            self.champions.forget_champion(domain)
+            self.on_no_champion(domain)

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -31,14 +31,6 @@ LOOK = 0.01  # s between two looks for one
 Dropped = Literal["full", "busy", "failed"]
 
 
-class Tally(Protocol):
-    """Where shadow scoring is counted."""
-
-    def observe_shadow(self, domain: str, batch: Batch) -> None: ...
-
-    def observe_shadow_dropped(self, reason: Dropped) -> None: ...
-
-
 class ShadowRequest(NamedTuple):
     """Pairs that were answered: their texts without the old encoder's prompt, and what the old version said."""
 
@@ -60,7 +52,8 @@ class Shadow:
 
     encoders: Encoders
     background: Embedder | None
-    tally: Tally
+    on_compared: Callable[[str, Batch], None]  # domain, and a request's pairs by both encoders
+    on_dropped: Callable[[Dropped], None]
     chance: Callable[[], float] = random.random
 
     def __post_init__(self) -> None:
@@ -79,7 +72,7 @@ class Shadow:
         try:
             self._waiting.put_nowait(request)
         except asyncio.QueueFull:
-            self.tally.observe_shadow_dropped("full")
+            self.on_dropped("full")
 
     def _compared(self, domain: str) -> LoadedEncoder | None:
         """The encoder that a domain's scores are compared with, while they are."""
@@ -134,14 +127,14 @@ class Shadow:
     async def _attend(self, request: ShadowRequest, background: Embedder) -> None:
         try:
             if not await self._idle():
-                self.tally.observe_shadow_dropped("busy")
+                self.on_dropped("busy")
             elif self._compared(request.calibration.domain) is request.new:  # else the migration ended meanwhile
                 await self._score(request, background)
         except IsosimError as error:
-            self.tally.observe_shadow_dropped("failed")
+            self.on_dropped("failed")
             log.debug("a shadow score of %s failed: %s", request.calibration.domain, error)
         except Exception:  # the loop's boundary: nobody waits for the answer, and the next one may be well
-            self.tally.observe_shadow_dropped("failed")
+            self.on_dropped("failed")
             log.exception("shadow scoring failed")
 
     async def _idle(self) -> bool:
@@ -162,7 +155,7 @@ class Shadow:
         if self._compared(old.domain) is not request.new:
             return
         if scores.percentile is None:
-            self.tally.observe_shadow_dropped("failed")  # the new champion has lost its reference
+            self.on_dropped("failed")  # the new champion has lost its reference
             return
         readable = scores.readable  # by the new encoder; the pairs offered are those that the old one could read
         if len(readable) == 0:
@@ -174,7 +167,7 @@ class Shadow:
             scores.similarity[readable].astype(np.float64),
         )
         self._window(old.domain, (old.version, new.version)).observe(batch)
-        self.tally.observe_shadow(old.domain, batch)
+        self.on_compared(old.domain, batch)
 
     def _window(self, domain: str, versions: tuple[int, int]) -> Comparison:
         """Other champions begin anew; windows of domains that migrate no longer go."""

@@ -89,7 +89,12 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             stack.push_async_callback(end, asyncio.create_task(beat(shared), name="redis-pulse"))
         limits = await stack.enter_async_context(shared_limits(settings, url, metrics))
         drift = DriftMonitor()
-        encoders = Encoders(MigrationStore(store), metrics, on_gone=drift.forget)
+        encoders = Encoders(
+            MigrationStore(store),
+            on_champion=metrics.observe_champion,
+            on_no_champion=metrics.forget_champion,
+            on_gone=drift.forget,
+        )
         await encoders.refresh_migrations()  # first: a server that may not answer for a domain knows it from the start
         resident = room_for_calibrations(settings, first, following)
         metrics.resident_limit.read = lambda: resident
@@ -108,7 +113,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             )
         else:
             runner = RqJobs(url, settings.job_timeout)
-        shadow = Shadow(encoders, background, metrics)
+        shadow = Shadow(encoders, background, metrics.observe_shadow, metrics.observe_shadow_dropped)
         await stack.enter_async_context(shadow.running())
         service = Service(
             settings=settings,

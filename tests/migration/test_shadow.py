@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -102,8 +101,7 @@ class Scene:
 async def scene(folder: Path, shadow: float = 1.0, chance: Any = lambda: 0.0) -> AsyncIterator[Scene]:
     store, tally = MigrationStore(folder), Tally()
     store.set("news", Migration(OLD.digest, "old", NEW.digest, "new", shadow=shadow), expected=None)
-    nobody: Any = SimpleNamespace(observe_champion=lambda _: None, forget_champion=lambda _: None)
-    encoders, fakes = Encoders(store, nobody), [FakeEncoder(), FakeEncoder()]
+    encoders, fakes = Encoders(store), [FakeEncoder(), FakeEncoder()]
     plan = BatchingPlan(max_batch_tokens=1000, max_queued_texts=1000, max_wait=60)
     with contextlib.ExitStack() as stack:
         sources = [Versions(spec.digest, version) for version, spec in enumerate((OLD, NEW), 1)]
@@ -118,7 +116,7 @@ async def scene(folder: Path, shadow: float = 1.0, chance: Any = lambda: 0.0) ->
             encoders.add(serving)
         background = stack.enter_context(embedder(NEW, fakes[1], replace(plan, background=True)))
         await encoders.refresh_migrations()
-        found = Shadow(encoders, background, tally, chance)
+        found = Shadow(encoders, background, tally.observe_shadow, tally.observe_shadow_dropped, chance)
         async with found.running():
             yield Scene(found, encoders, tally, *fakes, sources[1])
 
