@@ -11,8 +11,7 @@ from service.api import errors, operations, pages
 from service.api.calibration import calibrate
 from service.api.compatible import inference_protocol, openai, rerank, tei
 from service.api.domains import domains, migration
-from service.api.middleware import Envelope
-from service.api.origin import cors
+from service.api.middleware import Envelope, cors
 from service.api.scoring import similarity
 from service.api.state import Service
 from service.server import documentation

@@ -16,9 +16,8 @@ import numpy as np
 
 from service.adapters.domains.migrations import MigrationStore
 from service.adapters.encoder.store import EncoderArtifact
-from service.core.encoding.batching import BatchingPlan
+from service.core.encoding.batching import BatchingPlan, PendingText
 from service.core.encoding.embedding import Embedder, Embeddings, MemoryCache
-from service.core.encoding.packing import PendingText
 from service.core.encoding.spec import EncoderSpec
 from service.core.encoding.texts import Text, VectorCodec
 from service.core.errors import NotFound

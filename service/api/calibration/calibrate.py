@@ -16,11 +16,10 @@ from pydantic import ValidationError
 
 from service.adapters.jobs.spool import Spool
 from service.adapters.jobs.store import JobStore
-from service.api.access import JobDep
 from service.api.bodies import body_of
 from service.api.calibration.intake import Format, Intake, Limits, parse_json
 from service.api.calibration.schemas import CalibrateOptions, CalibrateRequest, JobAccepted, Jobs, JobState
-from service.api.requests import TraceDep, documented, json_response, needs
+from service.api.requests import JobDep, TraceDep, documented, json_response, needs
 from service.api.state import Service, ServiceDep
 from service.api.trace import Trace
 from service.core.errors import Conflict, InvalidInput, Overloaded, TooLarge, Unavailable, UnsupportedMedia

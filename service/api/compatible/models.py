@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
-from service.api import access
+from service.api import requests
 from service.api.scoring.pipeline import Space
 from service.api.state import Service
 from service.api.trace import Trace
@@ -44,7 +44,7 @@ def parse(name: str) -> tuple[DomainRef, Space]:
 async def resolve(
     service: Service, trace: Trace, name: str, version: str | None = None, *, splits: bool = False
 ) -> Model:
-    """The model of that name; `version` for protocols that keep it apart from the name, `splits` as `access.resolve`.
+    """The model of that name; `version` for protocols that keep it apart from the name, `splits` as `requests.resolve`.
 
     Raises:
         UnknownModel: there is none; the message lists what there is for this key.
@@ -57,7 +57,7 @@ async def resolve(
             if ref.version != "champion" or not version.isascii() or not version.isdigit():
                 raise InvalidInput("a version in the name and another beside it, or one that is no number")
             ref = DomainRef.parse(f"{ref.name}@{version}")
-        return Model(name, await access.resolve(service, trace, ref, splits=splits), space)
+        return Model(name, await requests.resolve(service, trace, ref, splits=splits), space)
     except (InvalidInput, NotFound):
         if trace.grant.rate is not None:  # the message costs a look into the store
             await service.limits.admit(replace(trace.grant, concurrent=None), 1)

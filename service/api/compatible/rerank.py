@@ -8,11 +8,10 @@ import numpy.typing as npt
 from fastapi import APIRouter, Body
 from fastapi.responses import Response
 
-from service.api.access import resolve
 from service.api.compatible import models
 from service.api.compatible.schemas import Document, Rank, RerankRequest, RerankResponse, ScoreRequest, ScoreResponse
 from service.api.parameters import fault
-from service.api.requests import ScoringRoute, TraceDep, documented, documented_v1, json_response, name_ignored
+from service.api.requests import ScoringRoute, TraceDep, documented, documented_v1, json_response, name_ignored, resolve
 from service.api.scoring.pipeline import check_text, embed, listed, scores, side_of, usage
 from service.api.state import Service, ServiceDep
 from service.api.trace import Trace

@@ -11,7 +11,6 @@ from fastapi.responses import Response
 
 from service.adapters.domains.removal import remove_domain
 from service.adapters.domains.store import Aliases, Start
-from service.api.access import DomainName, resolve
 from service.api.bodies import body_of
 from service.api.calibration.calibrate import (
     accept,
@@ -35,7 +34,7 @@ from service.api.domains.schemas import (
     VersionState,
     VersionSummary,
 )
-from service.api.requests import JsonBody, TraceDep, documented, json_response, needs
+from service.api.requests import DomainName, JsonBody, TraceDep, documented, json_response, needs, resolve
 from service.api.state import Service, ServiceDep, pay_for
 from service.core.errors import Conflict, CorruptArtifact, InvalidInput, NotFound, Unavailable
 from service.core.grants import Grant

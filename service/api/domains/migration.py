@@ -9,7 +9,6 @@ from fastapi import APIRouter, Query
 from fastapi.responses import Response
 
 from service.adapters.domains.store import Start
-from service.api.access import DomainName
 from service.api.domains.schemas import (
     FROM,
     REVISION,
@@ -22,7 +21,7 @@ from service.api.domains.schemas import (
     MigrationThreshold,
     ShadowState,
 )
-from service.api.requests import JsonBody, documented, needs
+from service.api.requests import DomainName, JsonBody, documented, needs
 from service.api.state import Service, ServiceDep
 from service.core.errors import Conflict, InvalidInput, IsosimError, NotFound
 from service.core.scoring.calibration import Calibration, DomainRef

@@ -145,7 +145,8 @@ async def scores(
     result = score(*inputs) if small else await asyncio.to_thread(score, *inputs)
     if service.encoders.is_champion(calibration):  # asked now: another may have been promoted since it was resolved
         service.drift.observe(calibration, result)
-        service.shadow.offer(resolution, embeddings, a, b, result)
+        if resolution.side == "old":  # the next encoder is being tried beside it
+            service.shadow.offer(resolution, embeddings, a, b, result)
     note(service, trace, calibration, embeddings, time.perf_counter() - started)
     return result
 

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body
 from fastapi.responses import Response
 
-from service.api.access import resolve
-from service.api.requests import ScoringRoute, TraceDep, documented, json_response, name_ignored
+from service.api.requests import ScoringRoute, TraceDep, documented, json_response, name_ignored, resolve
 from service.api.scoring.pipeline import (
     INLINE_ROWS,
     check_count,

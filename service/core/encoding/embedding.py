@@ -11,8 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from service.core.arrays import Vectors
-from service.core.encoding.batching import BatchEncoder, BatchingPlan, BatchStats, MicroBatcher
-from service.core.encoding.packing import PendingText, Waiter
+from service.core.encoding.batching import BatchEncoder, BatchingPlan, BatchStats, MicroBatcher, PendingText, Waiter
 from service.core.encoding.texts import KeyMaker, Pooled, SharedCache, Text, Tokenize, VectorCodec
 from service.core.errors import CallerLeft, IsosimError, NotReady
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.core.encoding.packing import LEAD, MIN_FILL, WINDOW, PendingText, pack
+from service.core.encoding.batching import LEAD, MIN_FILL, WINDOW, PendingText, pack
 from service.core.encoding.texts import Text
 
 
