@@ -22,7 +22,7 @@ measure = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
-    help="Measure what the service promises, on the corpora of its tests.",
+    help="Measure what the service promises, on fixed corpora.",
     epilog=EPILOG,
 )
 
