@@ -110,8 +110,8 @@ class KeyFile:
 
 
 def stamp_of(path: Path) -> Stamp:
-    found = os.stat(path)  # noqa: PTH116 - the fields, of what the links lead to
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    status = os.stat(path)  # noqa: PTH116 - the fields, of what the links lead to
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def describe(error: Exception, path: Path) -> str:

@@ -95,8 +95,8 @@ def adopt_default(domains: DomainStore, version: Path, digest: str) -> int | Non
     aliases = domains.aliases(DEFAULT, digest)
     if aliases.champion is not None:
         return None
-    found = read_version(version)
-    facts = {key: found.manifest[key] for key in ("method", "encoder", "sentences", "seed")}
-    number = domains.publish(DEFAULT, facts, read_json(version / REPORT), found.weights, found.model)
+    stored = read_version(version)
+    facts = {key: stored.manifest[key] for key in ("method", "encoder", "sentences", "seed")}
+    number = domains.publish(DEFAULT, facts, read_json(version / REPORT), stored.weights, stored.model)
     domains.promote(DEFAULT, digest, number, expected=aliases)
     return number

@@ -164,13 +164,13 @@ def left_out(report: dict[str, Any]) -> str | None:
 
 def repetition(report: dict[str, Any]) -> str | None:
     """Texts that the encoder cannot tell apart, with the lines of the largest group; None where there are none."""
-    found = report.get("repeated")
-    if not found:
+    repeated = report.get("repeated")
+    if not repeated:
         return None
-    largest = found["groups"][0]
+    largest = repeated["groups"][0]
     listed = ", ".join(map(str, largest["lines"])) + (", …" if largest["texts"] > len(largest["lines"]) else "")
     return (
-        f"{found['texts']:,} texts have {found['vectors']:,} vectors, as the encoder reads the same of them; the "
+        f"{repeated['texts']:,} texts have {repeated['vectors']:,} vectors, as the encoder reads the same of them; the "
         f"largest group has {largest['texts']:,}: lines {listed} (blank lines not counted)"
     )
 

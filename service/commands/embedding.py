@@ -76,9 +76,9 @@ def check(chunk: list[str], name: str, before: int) -> None:
 def vectors(parts: InProcess, chunk: list[str], calibration: Calibration | None, *, unit: bool) -> Vectors:
     """(N, D), as POST /embed gives them."""
     embedded = parts.embed(chunk)
-    found = embedded.vectors if calibration is None else calibration.latents(embedded.vectors)
-    found = normalized(found) if unit else found
-    return found[embedded.rows]
+    matrix = embedded.vectors if calibration is None else calibration.latents(embedded.vectors)
+    matrix = normalized(matrix) if unit else matrix
+    return matrix[embedded.rows]
 
 
 class VectorFile(Protocol):

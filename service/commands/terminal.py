@@ -157,8 +157,8 @@ def ended(command: Callable[[], Any]) -> int:
     except ValueError as error:
         if not hasattr(error, "errors"):  # pydantic's ValidationError; its import costs what other commands do not need
             raise
-        for found in error.errors():
-            complain(f"ISOSIM_{'_'.join(str(part) for part in found['loc']).upper()}: {found['msg']}")
+        for problem in error.errors():
+            complain(f"ISOSIM_{'_'.join(str(part) for part in problem['loc']).upper()}: {problem['msg']}")
         code = MISUSED
     if code == INTERRUPTED:
         complain("interrupted")

@@ -71,10 +71,10 @@ LOGGERS = {"uvicorn.error": "uvicorn"}  # where uvicorn says everything, errors 
 def said(record: logging.LogRecord) -> tuple[str, Facts]:
     """A record's message and facts; `extra={"facts": {…}}` gives facts of its own."""
     facts: dict[str, object] = {**about.get(), **getattr(record, "facts", {})}
-    message, found = without_words(record.getMessage())
+    message, exception_facts = without_words(record.getMessage())
     if record.name == "asyncio":  # the lines below the first are the repr of a task, with its exception's words
         message = message.partition("\n")[0]
-    facts |= found
+    facts |= exception_facts
     if record.exc_info and record.exc_info[1] is not None:
         facts |= told(record.exc_info[1])
     return one_line(message)[:MESSAGE], facts
@@ -104,8 +104,8 @@ def summary(error: BaseException) -> str:
 
 def frames(trace: TracebackType | None) -> list[str]:
     """`file:line function`, the innermost last."""
-    found = [f"{frame.f_code.co_filename}:{line} {frame.f_code.co_name}" for frame, line in traceback.walk_tb(trace)]
-    return found[-FRAMES:]
+    stack = [f"{frame.f_code.co_filename}:{line} {frame.f_code.co_name}" for frame, line in traceback.walk_tb(trace)]
+    return stack[-FRAMES:]
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
@@ -134,8 +134,8 @@ def told(error: BaseException) -> dict[str, object]:
 
 def without_words(message: str) -> tuple[str, dict[str, object]]:
     """A message some library wrote a traceback into: what stands before it, and what may be told of the last one."""
-    before, found, _ = message.partition(TRACEBACK)
-    if not found:
+    before, marker, _ = message.partition(TRACEBACK)
+    if not marker:
         return message, {}
     stack: list[str] = []
     raised = None

@@ -67,8 +67,8 @@ def configure(level: str, form: Form, *, queued: bool = False) -> Output:
         logging.getLogger(name).setLevel(level.upper())
     logging.captureWarnings(True)
     sys.excepthook = lambda _, error, __: uncaught(error)
-    sys.unraisablehook = lambda found: uncaught(found.exc_value)
-    threading.excepthook = lambda found: uncaught(found.exc_value)
+    sys.unraisablehook = lambda args: uncaught(args.exc_value)
+    threading.excepthook = lambda args: uncaught(args.exc_value)
     return _output
 
 
@@ -86,8 +86,8 @@ def uncaught(error: BaseException | None) -> None:
 
 def tracing(settings: Settings, name: str) -> "Tracing | None":
     """What traces under this service name, where an endpoint is set. Raises Unavailable, as `tracing_class` does."""
-    found = tracing_class(settings)
-    return None if found is None else found(settings.otlp_endpoint, name)
+    kind = tracing_class(settings)
+    return None if kind is None else kind(settings.otlp_endpoint, name)
 
 
 def tracing_class(settings: Settings) -> "type[Tracing] | None":

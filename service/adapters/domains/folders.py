@@ -259,29 +259,29 @@ class FolderStorage:
             self.root.stat()
 
     def stamps(self, domains: Mapping[str, frozenset[int]]) -> dict[str, Hashable]:
-        found: dict[str, Hashable] = {}
+        stamps: dict[str, Hashable] = {}
         there = False
         for name, versions in domains.items():
             place = f"{self.root}/{name}"
             files = (f"{place}/{ALIASES}", *(f"{place}/{version}/{MANIFEST}" for version in sorted(versions)))
             facts = [facts_of(file) for file in files]
             there = there or any(facts)
-            found[name] = (versions, *facts)
+            stamps[name] = (versions, *facts)
         if not there:
             self._check_there()
-        return found
+        return stamps
 
     def missing(self, domain: str, versions: Iterable[int]) -> set[int]:
-        found = set()
+        missing = set()
         for version in versions:
             try:
                 with (self._folder(domain, version) / MANIFEST).open("rb"):  # NFS clients may answer `stat` from memory
                     pass
             except FileNotFoundError:
-                found.add(version)
-        if found:
+                missing.add(version)
+        if missing:
             self._check_there()
-        return found
+        return missing
 
     def sweep(self, domain: str) -> None:
         sweep(*(self.root / domain).glob(".building-*"))
@@ -316,10 +316,10 @@ class FolderStorage:
 def facts_of(file: str) -> tuple[int, int] | None:
     """Changes whenever another file is moved to its place; None where there is none."""
     try:
-        found = os.stat(file)  # noqa: PTH116 - a thousand of them: a sixth of pathlib's time
+        status = os.stat(file)  # noqa: PTH116 - a thousand of them: a sixth of pathlib's time
     except FileNotFoundError:
         return None
-    return found.st_mtime_ns, found.st_ino
+    return status.st_mtime_ns, status.st_ino
 
 
 def drop_all(files: Iterable[Path]) -> None:

@@ -103,11 +103,11 @@ class MigrationStore:
 
 def understood(facts: Any) -> Migration:
     """Raises TypeError where they are no migration."""
-    found = from_facts(Migration, facts)
-    texts = (found.old, found.old_id, found.new, found.new_id, found.started, found.changed)
-    numbers = (found.share, found.shadow, found.revision)
-    if not all(isinstance(text, str) for text in texts) or not isinstance(found.finished, bool):
+    migration = from_facts(Migration, facts)
+    texts = (migration.old, migration.old_id, migration.new, migration.new_id, migration.started, migration.changed)
+    numbers = (migration.share, migration.shadow, migration.revision)
+    if not all(isinstance(text, str) for text in texts) or not isinstance(migration.finished, bool):
         raise TypeError("a name that is none")
     if not all(isinstance(number, int | float) for number in numbers):
         raise TypeError("a number that is none")
-    return found
+    return migration

@@ -176,7 +176,7 @@ class BucketStorage:
         # Uploads before manifests: one that is published between the two looks is in the second.
         uploads = {name: list(files) for name, files in groupby(self.storage.list(FILES), upload_of)}
         manifests = [
-            (domain, list(found)) for domain, found in groupby(self.storage.list(MANIFESTS), lambda e: split(e)[0])
+            (domain, list(group)) for domain, group in groupby(self.storage.list(MANIFESTS), lambda e: split(e)[0])
         ]
         for domain, entries in manifests:
             entries.sort(key=lambda entry: split(entry)[1])

@@ -268,20 +268,20 @@ class DomainStore:
 
     def generation(self, domain: str) -> int:
         """Counts how often the domain was deleted."""
-        found: int = self._aliases(domain, self.storage.aliases(self.checked(domain))).get("generation", 0)
-        return found
+        generation: int = self._aliases(domain, self.storage.aliases(self.checked(domain))).get("generation", 0)
+        return generation
 
     def check_generation(self, domain: str, generation: int) -> None:
         """Raises Conflict where the domain was deleted since it had this generation."""
         if self.generation(domain) != generation:
             raise Conflict(f"domain {domain!r} was deleted after this calibration began")
 
-    def _aliases(self, domain: str, found: AliasSnapshot) -> dict[str, Any]:
-        if found.content is None:
+    def _aliases(self, domain: str, snapshot: AliasSnapshot) -> dict[str, Any]:
+        if snapshot.content is None:
             return {"revision": 0, "encoders": {}}
         name = f"aliases.json of {self.storage.where(domain)}"
         try:
-            stored = parsed(found.content, name)
+            stored = parsed(snapshot.content, name)
         except CorruptArtifact as error:
             raise CorruptArtifact(f"{error}; {REMEDY}") from error
         encoders = stored.get("encoders")
@@ -470,8 +470,8 @@ def aliases_in(stored: Mapping[str, Any], encoder: str) -> Aliases:
 
 def rollbacks_in(stored: Mapping[str, Any]) -> Mapping[str, Any]:
     """By encoder digest the two versions of its last change, where that was a rollback: from, to."""
-    found = stored.get("rollbacks")
-    return found if isinstance(found, dict) else {}
+    rollbacks = stored.get("rollbacks")
+    return rollbacks if isinstance(rollbacks, dict) else {}
 
 
 def named_in(stored: Mapping[str, Any]) -> set[int]:

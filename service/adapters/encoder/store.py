@@ -105,8 +105,8 @@ class EncoderStore:
         artifact_id, _, digest = name.partition("@")
         if self.bucket is not None:
             digest = self.bucket.fetch(artifact_id, digest)
-        found = (self.root / artifact_id).glob(f"{digest}*/manifest.json")
-        folders = [f.parent for f in found if not f.parent.name.startswith(".")]
+        manifests = (self.root / artifact_id).glob(f"{digest}*/manifest.json")
+        folders = [f.parent for f in manifests if not f.parent.name.startswith(".")]
         if not folders:
             raise Unavailable(f"no encoder {name!r} in {self.root}; make it with: isosim export --encoder minilm")
         folder = max(folders, key=lambda f: str(read_manifest(f).get("created")))
@@ -129,8 +129,8 @@ class EncoderStore:
         """Names of all encoders that have an export."""
         if self.bucket is not None:
             return self.bucket.ids()
-        found = {f.parent.parent.name for f in self.root.glob("*/*/manifest.json") if not f.parent.name.startswith(".")}
-        return sorted(found)
+        names = {f.parent.parent.name for f in self.root.glob("*/*/manifest.json") if not f.parent.name.startswith(".")}
+        return sorted(names)
 
     def garbage(self, age: float, needed: Collection[str] | None) -> Iterator[Garbage]:
         """Unfinished exports; and exports whose digest nobody needs, unless `needed` is None."""
@@ -205,11 +205,11 @@ class EncoderBucket:
                 f"isosim export --encoder minilm --model-store {self.storage.address}"
             )
         key = max(read, key=lambda key: str(parsed_manifest(read[key], f"{self.storage.address}/{key}").get("created")))
-        found = key.split("/")[2]
-        place = self.folder / ENCODERS / artifact_id / found
+        full_digest = key.split("/")[2]
+        place = self.folder / ENCODERS / artifact_id / full_digest
         if not self._is_there(place, read[key]):
             self._download(key.removesuffix(MANIFEST), place, read[key])
-        return found
+        return full_digest
 
     def _is_there(self, place: Path, manifest: bytes) -> bool:
         try:

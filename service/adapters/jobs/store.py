@@ -41,12 +41,12 @@ log = logging.getLogger(__name__)
 
 def posted(request: JobRequest) -> dict[str, Any]:
     """The request without what was looked up for it: the same labels posted again are the same request."""
-    found = to_facts(request)
-    found.pop("generation", None)  # looked up, too
+    facts = to_facts(request)
+    facts.pop("generation", None)  # looked up, too
     if request.base is not None:
         for name in ("base", "champion", "method", "normalization"):
-            del found[name]
-    return found
+            del facts[name]
+    return facts
 
 
 def now() -> str:
@@ -154,12 +154,12 @@ class JobStore:
 
     def rested_on(self) -> defaultdict[str, set[int]]:
         """Domain by domain, the versions that jobs which have not ended name."""
-        found: defaultdict[str, set[int]] = defaultdict(set)
+        versions: defaultdict[str, set[int]] = defaultdict(set)
         for job in self.all():
             if not job.status.ended:
                 named = (job.request.base, job.request.champion)
-                found[job.request.domain] |= {version for version in named if version is not None}
-        return found
+                versions[job.request.domain] |= {version for version in named if version is not None}
+        return versions
 
     def names(self) -> list[str]:
         """The ids of the jobs on record, in no order."""
@@ -247,8 +247,8 @@ class JobStore:
 
     def _superseded(self, job_id: str, attempt: int) -> bool:
         """Whether the job was queued again while this attempt was taken for dead; it may no longer touch it."""
-        found = self._record(job_id)
-        over = found.attempt != attempt or found.status is Status.QUEUED
+        record = self._record(job_id)
+        over = record.attempt != attempt or record.status is Status.QUEUED
         if over:
             log.warning("attempt %d of job %s was taken for dead and is over", attempt, job_id)
         return over

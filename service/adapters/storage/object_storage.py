@@ -131,8 +131,8 @@ class ObjectStorage:
         except (Changed, FileNotFoundError) as error:
             if condition:
                 with contextlib.suppress(FileNotFoundError):
-                    found, tag = self.read(key)
-                    if found == content:
+                    stored, tag = self.read(key)
+                    if stored == content:
                         return tag
                 raise Changed(key) from error
             raise
@@ -172,9 +172,9 @@ class ObjectStorage:
             arguments["StartAfter"] = self.prefix + after
         while True:
             answer = self._call("list_objects_v2", **arguments)
-            for found in answer.get("Contents", ()):
-                key = found["Key"].removeprefix(self.prefix)
-                yield Entry(key, found["Size"], str(found["ETag"]), found["LastModified"])
+            for item in answer.get("Contents", ()):
+                key = item["Key"].removeprefix(self.prefix)
+                yield Entry(key, item["Size"], str(item["ETag"]), item["LastModified"])
             if not answer.get("IsTruncated"):
                 return
             arguments["ContinuationToken"] = answer["NextContinuationToken"]

@@ -118,12 +118,12 @@ def space(root: Path, posted: int) -> Finding:
         free = shutil.disk_usage(root).free
     except OSError as error:
         return fault("disk", f"{root}: {error.strerror}", "there must be such a folder: see above")
-    found = f"{free / 2**30:,.1f} GiB free"
+    summary = f"{free / 2**30:,.1f} GiB free"
     if free < posted:
-        return fault("disk", found, f"make room: one posted text may have {posted / 2**20:.0f} MiB")
+        return fault("disk", summary, f"make room: one posted text may have {posted / 2**20:.0f} MiB")
     if free < 10 * posted:
-        return warning("disk", found, f"make room: a posted text may have {posted / 2**20:.0f} MiB, and several wait")
-    return ok("disk", found)
+        return warning("disk", summary, f"make room: a posted text may have {posted / 2**20:.0f} MiB, and several wait")
+    return ok("disk", summary)
 
 
 def providers(artifact: EncoderArtifact, wanted: tuple[str, ...]) -> Iterator[Finding]:
@@ -166,7 +166,7 @@ def parity(artifact: EncoderArtifact, wanted: tuple[str, ...]) -> Finding:
         off = float(np.abs(pooled - joined(ids)).max())
     except Exception as error:  # noqa: BLE001 - whatever fails here is the finding
         return fault("parity", f"the encoder does not run: {error}", "isosim export, or another ISOSIM_PROVIDERS")
-    found = float(cosine(pooled[:1], pooled[1:])[0])
+    similarity = float(cosine(pooled[:1], pooled[1:])[0])
     bar = TOLERANCE.get(artifact.spec.precision, LOOSE)
     if not off <= bar:
         return fault(
@@ -174,9 +174,11 @@ def parity(artifact: EncoderArtifact, wanted: tuple[str, ...]) -> Finding:
             "try ISOSIM_PROVIDERS='[\"CPUExecutionProvider\"]'; export the encoder anew",
         )  # fmt: skip
     expected = KNOWN.get(artifact.digest)
-    if expected is not None and abs(found - expected) > bar:
-        return fault("parity", f"two known sentences score {found:.6f} instead of {expected:.6f}", "export it anew")
-    return ok("parity", f"{JOINED} and what is served agree to {off:.0e}; two known sentences score {found:.4f}")
+    if expected is not None and abs(similarity - expected) > bar:
+        return fault(
+            "parity", f"two known sentences score {similarity:.6f} instead of {expected:.6f}", "export it anew"
+        )
+    return ok("parity", f"{JOINED} and what is served agree to {off:.0e}; two known sentences score {similarity:.4f}")
 
 
 def remedy_for(domains: DomainStore, name: str, artifact: EncoderArtifact) -> str:
@@ -225,7 +227,7 @@ def calibrations(root: Path, artifact: EncoderArtifact) -> Iterator[Finding]:
 
 def outdated(domains: DomainStore) -> Iterator[Finding]:
     """Versions of every encoder whose reference was made by a release that lost ties; what cannot be read is above."""
-    found = []
+    versions = []
     for name in domains.domains():
         for version in domains.versions(name):
             try:
@@ -235,11 +237,11 @@ def outdated(domains: DomainStore) -> Iterator[Finding]:
             scales = [parts.reference, parts.raw_reference]
             scales += [parts.normalization.reference] if parts.normalization is not None else []
             if any(scale is not None and scale.ties_lost for scale in scales):
-                found.append(f"{name}@{version}")
-    if found:
+                versions.append(f"{name}@{version}")
+    if versions:
         yield warning(
             "ties",
-            f"{len(found)} versions rest on texts that repeat, and state too small false-match rates for them: "
-            f"{', '.join(found[:MOST_NAMED])}{', …' if len(found) > MOST_NAMED else ''}",
+            f"{len(versions)} versions rest on texts that repeat, and state too small false-match rates for them: "
+            f"{', '.join(versions[:MOST_NAMED])}{', …' if len(versions) > MOST_NAMED else ''}",
             "calibrate these domains anew: isosim calibrate FILE --domain NAME",
         )
