@@ -16,10 +16,10 @@ from service.core.scoring.registry import DEFAULT
 LEFTOVER = 24 * 3600.0  # s after which a half-made copy belongs to nobody; a killed process leaves one
 
 
-Failed = Callable[[Exception], None]
+FailureHandler = Callable[[Exception], None]
 
 
-def seed(source: Path, store: Path, failed: Failed | None = None) -> list[EncoderArtifact]:
+def seed(source: Path, store: Path, failed: FailureHandler | None = None) -> list[EncoderArtifact]:
     """Copies into `store` the encoders of `source` that it lacks, and gives each its default calibration unless the
     domain has one for it already. Several processes may do so at once, and any of them may be killed.
 
@@ -57,7 +57,7 @@ def seed(source: Path, store: Path, failed: Failed | None = None) -> list[Encode
 
 
 @contextmanager
-def passing_over(failed: Failed | None) -> Iterator[None]:
+def passing_over(failed: FailureHandler | None) -> Iterator[None]:
     try:
         yield
     except (IsosimError, OSError) as error:

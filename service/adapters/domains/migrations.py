@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from service.adapters.storage.artifacts import from_facts, json_bytes, locked, parsed, to_facts, write_atomically
-from service.adapters.storage.object_storage import Changed, opened, remote
+from service.adapters.storage.object_storage import PreconditionFailed, opened, remote
 from service.core.errors import Conflict, CorruptArtifact, Unavailable
 from service.core.scoring.migration import Migration
 
@@ -74,7 +74,7 @@ class MigrationStore:
             Conflict: somebody else has changed it meanwhile.
         """
         for _ in range(ATTEMPTS):
-            with self._alone(), contextlib.suppress(Changed):
+            with self._alone(), contextlib.suppress(PreconditionFailed):
                 content, tag = self._read()
                 stored = self._stored(content)
                 if self._understood(stored).get(domain) != expected:
@@ -94,7 +94,7 @@ class MigrationStore:
             yield
 
     def _write(self, content: bytes, tag: str | None) -> None:
-        """Raises Changed where a bucket's object is no longer the one that was read."""
+        """Raises PreconditionFailed where a bucket's object is no longer the one that was read."""
         if self.storage is None:
             write_atomically(self.path, content)
         else:

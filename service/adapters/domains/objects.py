@@ -26,7 +26,7 @@ import orjson
 
 from service.adapters.domains.folders import AliasSnapshot
 from service.adapters.storage.artifacts import MANIFEST, Garbage, manifest_bytes, parsed_manifest, sha256
-from service.adapters.storage.object_storage import Changed, Entry, ObjectStorage
+from service.adapters.storage.object_storage import Entry, ObjectStorage, PreconditionFailed
 from service.core.errors import Conflict, CorruptArtifact
 
 MANIFESTS, ALIASES, FILES, CHANGES = "domains/manifests/", "domains/aliases/", "domains/files/", "domains/changes/"
@@ -106,7 +106,7 @@ class BucketStorage:
         while True:
             version = self.highest(domain) + 1
             content = manifest_bytes({**facts, "version": version, "upload": upload, "files": files})
-            with contextlib.suppress(Changed):  # another worker took the number
+            with contextlib.suppress(PreconditionFailed):  # another worker took the number
                 self.storage.write(f"{MANIFESTS}{domain}!{version}", content, new=True)
                 return version
 
@@ -138,12 +138,12 @@ class BucketStorage:
         marked = orjson.dumps({**orjson.loads(content), "change": uuid.uuid4().hex})  # no two writers' are equal
         try:
             self.storage.write(ALIASES + domain, marked, over=before.tag, new=before.tag is None)
-        except Changed as error:
+        except PreconditionFailed as error:
             raise Conflict(f"the aliases of {domain!r} changed meanwhile; look and try again") from error
 
     def announce(self, domain: str) -> None:
         while True:
-            with contextlib.suppress(Changed):  # another process announced at the same nanosecond
+            with contextlib.suppress(PreconditionFailed):  # another process announced at the same nanosecond
                 # The content differs, so that a lost answer is told from another process's announcement.
                 self.storage.write(f"{CHANGES}{time.time_ns():020d}-{domain}", uuid.uuid4().bytes, new=True)
                 return

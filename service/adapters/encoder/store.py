@@ -25,7 +25,7 @@ from service.adapters.storage.artifacts import (
     verified,
     write_atomically,
 )
-from service.adapters.storage.object_storage import Changed, ObjectStorage, key_of, opened, remote
+from service.adapters.storage.object_storage import ObjectStorage, PreconditionFailed, key_of, opened, remote
 from service.core.encoding.spec import EncoderSpec
 from service.core.errors import CorruptArtifact, InvalidInput, Unavailable
 
@@ -237,7 +237,7 @@ class EncoderBucket:
         manifest = read_manifest(place)
         for name in manifest["files"]:
             self.storage.upload(prefix + name, place / name)
-        with contextlib.suppress(Changed):  # somebody has exported the same
+        with contextlib.suppress(PreconditionFailed):  # somebody has exported the same
             self.storage.write(prefix + MANIFEST, (place / MANIFEST).read_bytes(), new=True)
 
     def garbage(self, age: float, needed: Collection[str] | None) -> Iterator[Garbage]:

@@ -14,7 +14,7 @@ from service.adapters.encoder.onnx_engine import OnnxCalibrator, OnnxEncoder, ch
 from service.adapters.encoder.store import JOINED, EncoderArtifact, EncoderStore
 from service.adapters.encoder.tokenizer import FastTokenizer
 from service.adapters.storage.artifacts import verified
-from service.adapters.storage.object_storage import Changed, address, opened, remote
+from service.adapters.storage.object_storage import PreconditionFailed, address, opened, remote
 from service.commands.diagnosis import Finding, fault, ok, warning
 from service.core.arrays import Vectors
 from service.core.errors import IsosimError
@@ -77,7 +77,7 @@ def bucket(root: Path) -> Finding:
             replaced_twice = refused(lambda: storage.write(key, b"third", over=first))
         finally:
             storage.delete([key])
-    except (IsosimError, OSError, Changed) as error:
+    except (IsosimError, OSError, PreconditionFailed) as error:
         return fault(
             "store", str(error), "set ISOSIM_MODEL_STORE and AWS's variables; see docs/how-to/object-storage.md"
         )
@@ -92,7 +92,7 @@ def bucket(root: Path) -> Finding:
 def refused(write: Callable[[], object]) -> bool:
     try:
         write()
-    except Changed:
+    except PreconditionFailed:
         return True
     return False
 
