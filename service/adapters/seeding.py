@@ -1,4 +1,4 @@
-"""What an image carries into the model store that is mounted: encoders, and their default calibrations."""
+"""Copies the encoders of an image, with their default calibrations, into the model store that is mounted."""
 
 import contextlib
 import shutil
@@ -13,7 +13,7 @@ from service.adapters.storage.artifacts import MANIFEST, building, locked, read_
 from service.core.errors import Conflict, IsosimError
 from service.core.scoring.registry import DEFAULT
 
-LEFTOVER = 24 * 3600.0  # s after which a half-made copy belongs to nobody; a killed process leaves one
+LEFTOVER = 24 * 3600.0  # s after which a half-made copy counts as abandoned; a killed process leaves one
 
 
 FailureHandler = Callable[[Exception], None]

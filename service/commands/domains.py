@@ -48,7 +48,7 @@ def domains(context: typer.Context, model_store: Store = None, as_json: AsJson =
     if context.invoked_subcommand is None:
         list_domains(model_store, as_json)
         return
-    # What stands before the subcommand holds for it, too.
+    # Options before the subcommand hold for it, too.
     given = {name: value for name, value in (("model_store", model_store), ("as_json", as_json)) if value}
     context.default_map = {context.invoked_subcommand: given}
 
@@ -131,7 +131,7 @@ def named(settings: Settings, domain: str) -> tuple[DomainRef, int, dict[str, An
 
 
 def facts_of(manifest: dict[str, Any], report: dict[str, Any]) -> list[tuple[str, str]]:
-    """What a report says to people; what it does not hold is left out."""
+    """The facts of a report for people to read; missing ones are left out."""
     encoder, reference, labels = manifest["encoder"], report.get("reference"), report.get("labels")
     facts = [
         ("why", report.get("reason")),

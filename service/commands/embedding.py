@@ -121,7 +121,7 @@ class NumpyVectors:
 
 @contextmanager
 def vector_file(output: Path | None, dim: int) -> Iterator[VectorFile]:
-    """Yields what takes the vectors. A named file appears whole, once everything was written, or not at all."""
+    """Yields the file for the vectors. A named file appears whole, once everything was written, or not at all."""
     if output is None:
         yield JsonVectors(sys.stdout.buffer)
         return

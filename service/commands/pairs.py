@@ -126,7 +126,7 @@ def scored(parts: InProcess, calibration: Calibration, pairs: Sequence[Pair]) ->
 
 @dataclass(frozen=True)
 class Layout:
-    """What a row shows: both sentences or, against one sentence, the first; and a mark where all rows are shown."""
+    """The content of a row: both sentences or, against one sentence, the first; and a mark where all rows are shown."""
 
     both: bool
     marked: bool
@@ -135,7 +135,7 @@ class Layout:
 
     @property
     def percentile_width(self) -> int:
-        """Of the column for people, which says in words what the pairs cannot count."""
+        """Width of the column for people, which says in words what the pairs are too few to count."""
         return 10 if self.pairs is None else len(rarity(1.0, self.pairs))
 
 
@@ -236,7 +236,7 @@ def divided(wanted: Sequence[int], room: int) -> list[int]:
 
 
 def printable(text: str) -> str:
-    """A terminal must not obey what stands in a file."""
+    """Replaces control characters by spaces, so that a terminal does not obey those of a file."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 

@@ -55,7 +55,7 @@ def gc(
             try:
                 item.remove()
             except NotFound:
-                continue  # somebody else was faster
+                continue  # another process was faster
         rows.append({"name": item.name, "why": item.why, "bytes": item.size})
         freed += item.size
     if as_json:
@@ -75,7 +75,7 @@ def seconds(text: str) -> float:
 
 
 def garbage(settings: Settings, age: float, *, encoders: bool) -> Iterator[Garbage]:
-    """What nobody needs; nothing that a job which has not ended rests on."""
+    """Things that can be removed; never one that a job which has not ended rests on."""
     domains, exports = DomainStore(settings.model_store), EncoderStore(settings.model_store)
     records = JobStore(settings.jobs_root)
     yield from leftovers([*records.root.glob(".spool-*"), *records.root.glob(".building-*")], age)
@@ -91,7 +91,7 @@ def garbage(settings: Settings, age: float, *, encoders: bool) -> Iterator[Garba
             old = superfluous(manifests, settings.keep_versions, spare | domains.named(domain))
         except IsosimError as error:
             log.warning("%s is left as it is%s: %s", domain, ", and so are all encoders" if encoders else "", error)
-            needed = None  # nobody can say which it names
+            needed = None  # which encoders it names cannot be known
             continue
         if needed is not None:
             needed |= {manifest["encoder"]["digest"] for manifest in manifests.values()}

@@ -18,7 +18,7 @@ Render = Callable[[float, str, str, str, Facts], bytes]
 MESSAGE = 2000  # characters of a message; a line stays within what a pipe takes in one piece
 CONTROL = re.compile(r"(\x1b\[[0-9;]*m)|[\x00-\x1f\x7f\x85\u2028\u2029]")
 
-# What every line written meanwhile says beside its own: the request's id, the job's, the trace's.
+# Facts that every line written meanwhile has beside its own: the ids of the request, the job and the trace.
 about: ContextVar[Facts] = ContextVar("about", default=MappingProxyType({}))
 
 
@@ -49,7 +49,7 @@ def one_line(text: str) -> str:
 
 
 class LineHandler(logging.Handler):
-    """Logging's records as lines. Rendered by whoever logs, so that a line knows its request."""
+    """Logging's records as lines. Rendered in the thread that logs, so that a line knows its request."""
 
     def __init__(self, render: Render, write: Callable[[bytes], None]) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ def name(kind: type[BaseException]) -> str:
 
 
 def summary(error: BaseException) -> str:
-    """The type, and words only where they are the operating system's or ours and quote nobody."""
+    """The type, and the words only where they are the operating system's or ours and quote no caller."""
     words = ""
     if isinstance(error, OSError) and isinstance(error.strerror, str) and isinstance(error.errno, int):
         words = error.strerror
@@ -109,7 +109,7 @@ def frames(trace: TracebackType | None) -> list[str]:
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """What it was raised from, or while handling, or stands for as a group; each once."""
+    """The exceptions it was raised from, or while handling, or groups; each once."""
     seen = {id(error)}
     waiting = [error]
     while waiting:
@@ -133,7 +133,7 @@ def told(error: BaseException) -> dict[str, object]:
 
 
 def without_words(message: str) -> tuple[str, dict[str, object]]:
-    """A message some library wrote a traceback into: what stands before it, and what may be told of the last one."""
+    """Takes tracebacks out of a library's message. -> the text before them; the last one's facts, without its words"""
     before, marker, _ = message.partition(TRACEBACK)
     if not marker:
         return message, {}

@@ -41,7 +41,7 @@ MAX_DOMAINS = 500  # champion series; domains beyond it are served all the same,
 
 
 class Reading(Collector):
-    """A number somebody else keeps, read when it is asked for; no series where there is nothing to read."""
+    """A number that another part keeps, read at each scrape; no series where there is nothing to read."""
 
     def __init__(self, family: Callable[..., Metric], name: str, text: str, registry: CollectorRegistry) -> None:
         self.family, self.name, self.text = family, name, text

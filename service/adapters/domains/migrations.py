@@ -17,7 +17,7 @@ from service.core.scoring.migration import Migration
 
 NAME, KEY = ".migrations.json", "domains/migrations.json"
 FORMAT = 1  # raise it when an older release would read the file wrongly
-ATTEMPTS = 5  # in a bucket, where somebody else may be changing another domain's
+ATTEMPTS = 5  # in a bucket, where another process may be changing another domain's migration
 
 
 class MigrationStore:
@@ -71,7 +71,7 @@ class MigrationStore:
         """Writes or, with None, removes a domain's migration, if it still is the expected one.
 
         Raises:
-            Conflict: somebody else has changed it meanwhile.
+            Conflict: another caller has changed it meanwhile.
         """
         for _ in range(ATTEMPTS):
             with self._alone(), contextlib.suppress(PreconditionFailed):
@@ -79,7 +79,7 @@ class MigrationStore:
                 stored = self._stored(content)
                 if self._understood(stored).get(domain) != expected:
                     break
-                # What a newer release has written beside it stays.
+                # Fields that a newer release has written beside ours stay.
                 before = stored["domains"].pop(domain, {})
                 if wanted is not None:
                     stored["domains"][domain] = before | to_facts(wanted)
@@ -102,7 +102,7 @@ class MigrationStore:
 
 
 def understood(facts: Any) -> Migration:
-    """Raises TypeError where they are no migration."""
+    """The migration that the facts describe. Raises TypeError where they describe none."""
     migration = from_facts(Migration, facts)
     texts = (migration.old, migration.old_id, migration.new, migration.new_id, migration.started, migration.changed)
     numbers = (migration.share, migration.shadow, migration.revision)

@@ -86,7 +86,7 @@ class BucketStorage:
             (folder / MANIFEST).write_bytes(manifest_bytes(manifest))
 
             def fetch(name: str) -> None:
-                with contextlib.suppress(FileNotFoundError):  # whoever compares it with the manifest says so
+                with contextlib.suppress(FileNotFoundError):  # the comparison with the manifest reports it
                     self.storage.download(place + name, folder / name)
 
             with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
@@ -162,7 +162,8 @@ class BucketStorage:
         return set(versions) - set(self.versions(domain))
 
     def sweep(self, domain: str) -> None:
-        """Announcements that everybody has seen; whose an upload is only its age tells (`garbage`)."""
+        """Removes announcements that every reader has seen. Uploads stay: only their age tells whether they are in use
+        (`garbage`)."""
         self.storage.delete([entry.key for entry in self._old_news(ANNOUNCED)])
 
     def _old_news(self, age: float) -> Iterator[Entry]:

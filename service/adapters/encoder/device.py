@@ -1,4 +1,4 @@
-"""What the machine offers, how the encoder is fed on it, and how many calibrations fit beside it."""
+"""The machine's cores and memory, how the encoder is fed on it, and how many calibrations fit beside it."""
 
 import os
 from dataclasses import dataclass

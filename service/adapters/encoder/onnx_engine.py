@@ -157,7 +157,7 @@ class OnnxEncoder:
         """Prepared arrays -> (N, D) float32. Safe from several threads; `alone`: nothing else runs.
 
         Raises:
-            BackendFailure: the run failed, or gave a number that is none.
+            BackendFailure: the run failed, or gave NaN or infinity.
         """
         try:
             session = self.wide if exclusive else self.session

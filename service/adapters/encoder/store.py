@@ -62,7 +62,7 @@ class EncoderArtifact:
 
     @property
     def every_prompt(self) -> set[str]:
-        """What may stand before a text."""
+        """All prompts that may stand before a text."""
         return {self.spec.prompt, *self.prompts.values()}
 
     @property
@@ -83,7 +83,7 @@ class EncoderArtifact:
 
 
 def bury(folder: Path) -> None:
-    """Nobody begins to read an export whose manifest is gone."""
+    """Deletes an export, its manifest first: readers do not begin on an export without one."""
     (folder / "manifest.json").unlink(missing_ok=True)
     drop(folder)
 
@@ -133,7 +133,7 @@ class EncoderStore:
         return sorted(names)
 
     def garbage(self, age: float, needed: Collection[str] | None) -> Iterator[Garbage]:
-        """Unfinished exports; and exports whose digest nobody needs, unless `needed` is None."""
+        """Unfinished exports; and, unless `needed` is None, exports whose digest is not in it."""
         if self.bucket is not None:
             yield from self.bucket.garbage(age, needed)
             return
@@ -225,7 +225,7 @@ class EncoderBucket:
                 self.storage.download(prefix + name, folder / name)
             write_atomically(folder / MANIFEST, manifest)
             verified(folder)
-            shutil.rmtree(place, ignore_errors=True)  # what is there was found wrong
+            shutil.rmtree(place, ignore_errors=True)  # an export in this place is not the wanted one: see `_is_there`
             try:
                 folder.rename(place)
             except OSError:  # another process of this machine was faster
@@ -237,11 +237,11 @@ class EncoderBucket:
         manifest = read_manifest(place)
         for name in manifest["files"]:
             self.storage.upload(prefix + name, place / name)
-        with contextlib.suppress(PreconditionFailed):  # somebody has exported the same
+        with contextlib.suppress(PreconditionFailed):  # another process has exported the same
             self.storage.write(prefix + MANIFEST, (place / MANIFEST).read_bytes(), new=True)
 
     def garbage(self, age: float, needed: Collection[str] | None) -> Iterator[Garbage]:
-        """Exports that were not sent to their end; and those whose digest nobody needs, unless `needed` is None."""
+        """Exports that were not sent completely; and, unless `needed` is None, those whose digest is not in it."""
         for prefix, entries in groupby(self.storage.list(ENCODERS), lambda entry: entry.key.rpartition("/")[0]):
             files = sorted(entries, key=lambda entry: not entry.key.endswith(f"/{MANIFEST}"))  # the manifest goes first
             whole = files[0].key.endswith(f"/{MANIFEST}")

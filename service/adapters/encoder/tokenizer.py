@@ -52,7 +52,7 @@ class FastTokenizer:
         return tokenizer
 
     def __call__(self, contents: Sequence[Content], side: Side) -> list[Tokens]:
-        """Raises TokenizerFailure where a text cannot be turned into tokens. What is tokens already is only cut."""
+        """Raises TokenizerFailure where a text cannot be turned into tokens. Contents given as tokens are only cut."""
         texts = [content for content in contents if isinstance(content, str)]
         try:
             encodings = iter(self.sides[side].encode_batch_fast(texts))

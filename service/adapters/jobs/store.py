@@ -54,8 +54,8 @@ def now() -> str:
 
 
 class JobStore:
-    """How a job ends is decided once, by whoever creates the file `decided` first: the worker that is about to
-    publish, the worker that failed, or the caller who cancels. The losers stop.
+    """How a job ends is decided once, by the first to create the file `decided`: the worker that is about to publish,
+    the worker that failed, or the API for a caller who cancels. The losers stop.
 
     Whether a worker still beats is judged by this process's own clock, from one look to a later one: the clocks of
     two machines differ, and each may jump."""
@@ -72,7 +72,7 @@ class JobStore:
         return self.root / job_id
 
     def _locked(self, job_id: str) -> AbstractContextManager[None]:
-        """Whoever reads a record to change it does so alone."""
+        """Locks the job, so that one process at a time reads its record and changes it."""
         return locked(self.folder(job_id) / ".lock")
 
     def spool(self) -> Spool:
@@ -217,7 +217,7 @@ class JobStore:
             return self.write(replace(started, heartbeat=time.time(), error=None, waited=0.0))
 
     def beat(self, job: Job) -> bool:
-        """Records how far an attempt is; False where it is another one's turn, or somebody has decided the end."""
+        """Records how far an attempt is; False where another attempt has taken over, or the job's end is decided."""
         with self._locked(job.id):
             record = self._record(job.id)
             if record.attempt != job.attempt or record.status is not Status.RUNNING or self.decided(job.id):
@@ -407,7 +407,7 @@ class IdempotencyKeys:
         self.root, self.record, self.keys = root, record, root / "idempotency"
 
     def write(self, folder: Path, job_id: str, fingerprint: str) -> None:
-        """Into a job that is being built; nobody sees it before `take`."""
+        """Writes the claim into a job that is being built; `take` makes it visible to others."""
         write_json(folder / CLAIM, {"job": job_id, "fingerprint": fingerprint})
 
     def take(self, key: str, job_id: str, fingerprint: str) -> str:

@@ -24,7 +24,7 @@ REFUSED = ("PreconditionFailed", "ConditionalRequestConflict")
 
 
 class PreconditionFailed(Exception):
-    """A conditional write met another object than it expected. No IsosimError: whoever writes says what it means."""
+    """A conditional write met another object than it expected. No IsosimError: the caller says what it means."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class ObjectStorage:
             raise OSError(f"object storage {self.address}: {error}") from error
 
     def delete(self, keys: Iterable[str]) -> None:
-        """What is not there is no error."""
+        """Deletes objects; passes over keys that do not exist."""
         wanted = [{"Key": self.prefix + key} for key in keys]
         for start in range(0, len(wanted), BATCH):
             answer = self._call("delete_objects", Delete={"Objects": wanted[start : start + BATCH], "Quiet": True})

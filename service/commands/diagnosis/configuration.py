@@ -65,7 +65,7 @@ def exposure(settings: Settings) -> Finding:
 
 
 def keys(path: Path | None) -> Iterator[Finding]:
-    """The keys file: there, understood, and writable by nobody else."""
+    """Checks that the keys file exists, is understood, and is writable by its owner alone."""
     if path is None:
         return
     try:

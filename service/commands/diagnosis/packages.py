@@ -38,7 +38,7 @@ def version_of(name: str) -> str | None:
 
 
 def dependencies() -> Finding:
-    """What the package says it needs, extras aside, in the versions it allows."""
+    """Checks that the package's requirements, extras aside, are installed in versions that it allows."""
     try:
         from packaging.requirements import Requirement  # noqa: PLC0415 - comes with ONNX Runtime, which may be missing
     except ImportError:

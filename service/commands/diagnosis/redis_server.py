@@ -51,7 +51,7 @@ def ping(redis: Redis) -> float:  # s
 
 
 def lookup(redis: Redis) -> Finding:
-    """What every request asks; it may fail where Redis answers all else."""
+    """Makes the lookup that every request makes; it may fail where Redis answers all other commands."""
     try:
         redis.mget(PROBED)
     except RedisError as error:

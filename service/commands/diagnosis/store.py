@@ -182,7 +182,7 @@ def parity(artifact: EncoderArtifact, wanted: tuple[str, ...]) -> Finding:
 
 
 def remedy_for(domains: DomainStore, name: str, artifact: EncoderArtifact) -> str:
-    """What can be done about a champion that cannot be loaded; only what the store allows."""
+    """A remedy that the store allows for a champion that cannot be loaded."""
     anew = f"isosim calibrate FILE --domain {name} --encoder {artifact.id} --promote always"
     try:
         aliases = domains.aliases(name, artifact.digest)
@@ -226,7 +226,8 @@ def calibrations(root: Path, artifact: EncoderArtifact) -> Iterator[Finding]:
 
 
 def outdated(domains: DomainStore) -> Iterator[Finding]:
-    """Versions of every encoder whose reference was made by a release that lost ties; what cannot be read is above."""
+    """Warns of versions, of any encoder, whose reference was made by a release that lost ties. Earlier checks report
+    versions that cannot be read."""
     versions = []
     for name in domains.domains():
         for version in domains.versions(name):
