@@ -27,7 +27,7 @@ Stamp = tuple[int, int, int, int, int]
 
 
 class KeyFile:
-    """The grants by key. What breaks the file changes nothing until it is mended; `valid` says so.
+    """The grants by key. While the file is broken, the grants read before stay in force and `valid` is False.
 
     A Kubernetes secret is replaced by a symbolic link to another folder, whose files may be older than the ones
     before: any difference counts, of device, inode, size or times.
@@ -110,12 +110,12 @@ class KeyFile:
 
 
 def stamp_of(path: Path) -> Stamp:
-    found = os.stat(path)  # noqa: PTH116 - the fields, of what the links lead to
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    status = os.stat(path)  # noqa: PTH116 - the fields, of what the links lead to
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def describe(error: Exception, path: Path) -> str:
-    """What is wrong, without a word of the file."""
+    """A message that says what is wrong without quoting the file."""
     if isinstance(error, UnicodeDecodeError):
         return f"{path} is not UTF-8"
     return f"{path}: {error.strerror or type(error).__name__}" if isinstance(error, OSError) else str(error)
@@ -143,7 +143,7 @@ def parse(text: str, path: Path, place: Callable[[bytes], bytes]) -> dict[bytes,
 
 
 class Keys:
-    """Without a file everybody may do everything; the server then binds loopback only.
+    """The keys of a file. Without a file every caller may do everything; the server then binds loopback only.
 
     Raises:
         OSError, ValueError: the file cannot be read or understood; the message names the line.
@@ -167,7 +167,7 @@ class Keys:
         return self.file is None or self.file.valid
 
     def identify(self, authorization: str | None) -> Grant:
-        """What the key in the header grants. Raises Unauthorized."""
+        """The grant of the key in the header. Raises Unauthorized."""
         if self.file is None:
             return ANYBODY
         kind, _, key = (authorization or "").partition(" ")

@@ -1,4 +1,4 @@
-"""What an image carries into the model store that is mounted: encoders, and their default calibrations."""
+"""Copies the encoders of an image, with their default calibrations, into the model store that is mounted."""
 
 import contextlib
 import shutil
@@ -13,13 +13,13 @@ from service.adapters.storage.artifacts import MANIFEST, building, locked, read_
 from service.core.errors import Conflict, IsosimError
 from service.core.scoring.registry import DEFAULT
 
-LEFTOVER = 24 * 3600.0  # s after which a half-made copy belongs to nobody; a killed process leaves one
+LEFTOVER = 24 * 3600.0  # s after which a half-made copy counts as abandoned; a killed process leaves one
 
 
-Failed = Callable[[Exception], None]
+FailureHandler = Callable[[Exception], None]
 
 
-def seed(source: Path, store: Path, failed: Failed | None = None) -> list[EncoderArtifact]:
+def seed(source: Path, store: Path, failed: FailureHandler | None = None) -> list[EncoderArtifact]:
     """Copies into `store` the encoders of `source` that it lacks, and gives each its default calibration unless the
     domain has one for it already. Several processes may do so at once, and any of them may be killed.
 
@@ -57,7 +57,7 @@ def seed(source: Path, store: Path, failed: Failed | None = None) -> list[Encode
 
 
 @contextmanager
-def passing_over(failed: Failed | None) -> Iterator[None]:
+def passing_over(failed: FailureHandler | None) -> Iterator[None]:
     try:
         yield
     except (IsosimError, OSError) as error:
@@ -95,8 +95,8 @@ def adopt_default(domains: DomainStore, version: Path, digest: str) -> int | Non
     aliases = domains.aliases(DEFAULT, digest)
     if aliases.champion is not None:
         return None
-    found = read_version(version)
-    facts = {key: found.manifest[key] for key in ("method", "encoder", "sentences", "seed")}
-    number = domains.publish(DEFAULT, facts, read_json(version / REPORT), found.weights, found.model)
+    stored = read_version(version)
+    facts = {key: stored.manifest[key] for key in ("method", "encoder", "sentences", "seed")}
+    number = domains.publish(DEFAULT, facts, read_json(version / REPORT), stored.weights, stored.model)
     domains.promote(DEFAULT, digest, number, expected=aliases)
     return number

@@ -61,7 +61,7 @@ class TextLines:
 
 @contextmanager
 def opened(path: Path, longest: int | None = None) -> Iterator[TextLines]:
-    """`-` is standard input. Unbuffered: what somebody types or pipes slowly is there at once.
+    """`-` is standard input. Unbuffered: a line that is typed or piped slowly can be read at once.
 
     Raises:
         OSError: it cannot be opened.

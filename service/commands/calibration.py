@@ -120,8 +120,8 @@ def fit_here(
     domains = DomainStore(settings.model_store)
     pairs: list[LabelledPair] = []
     if labels is not None:
-        found = read_pairs(labels)
-        pairs = [(a, b, float(gold)) for a, b, gold in zip(found.left, found.right, found.gold, strict=True)]
+        labelled = read_pairs(labels)
+        pairs = [(a, b, float(gold)) for a, b, gold in zip(labelled.left, labelled.right, labelled.gold, strict=True)]
     asked["generation"] = domains.generation(domain)
     wanted = JobRequest(domain, artifact.digest, artifact.id, labels=len(pairs), **asked)
     with bar("starting") as progress:
@@ -201,14 +201,14 @@ def carry_over(settings: Settings, domain: str, to: str, similarity: float | Non
         raise typer.BadParameter("a similarity lies in -1 to 1", param_hint="--similarity")
     name, version, old = reference_of(settings, domain, raw=raw)
     new_name, new_version, new = reference_of(settings.model_copy(update={"encoder": to}), name, raw=raw)
-    found = table(old, new) if similarity is None else [equate(old, new, similarity)]
+    thresholds = table(old, new) if similarity is None else [equate(old, new, similarity)]
     if as_json:
         sides = {"old": f"{name}@{version}", "new": f"{new_name}@{new_version}"}
-        print_json({**sides, "thresholds": [asdict(one) for one in found]})
+        print_json({**sides, "thresholds": [asdict(one) for one in thresholds]})
         return
     show(
         ("false-match rate", f"{name}@{version}", f"{new_name}@{new_version}", "95 % interval", ""),
-        [row(one) for one in found],
+        [row(one) for one in thresholds],
         head=True,
     )
 
@@ -222,7 +222,7 @@ def row(one: EquatingResult) -> tuple[str, ...]:
 def reference_of(settings: Settings, domain: str, *, raw: bool) -> tuple[str, int, ReferenceDistribution]:
     ref, version, _ = stored_version(settings, domain)
     model = DomainStore(settings.model_store).load(ref.name, version).model
-    found = model.raw_reference if raw else model.reference
-    if found is None:
+    reference = model.raw_reference if raw else model.reference
+    if reference is None:
         raise Conflict(f"{ref.name}@{version} has no reference; calibrate the domain for encoder {settings.encoder}")
-    return ref.name, version, found
+    return ref.name, version, reference

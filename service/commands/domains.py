@@ -48,7 +48,7 @@ def domains(context: typer.Context, model_store: Store = None, as_json: AsJson =
     if context.invoked_subcommand is None:
         list_domains(model_store, as_json)
         return
-    # What stands before the subcommand holds for it, too.
+    # Options before the subcommand hold for it, too.
     given = {name: value for name, value in (("model_store", model_store), ("as_json", as_json)) if value}
     context.default_map = {context.invoked_subcommand: given}
 
@@ -131,7 +131,7 @@ def named(settings: Settings, domain: str) -> tuple[DomainRef, int, dict[str, An
 
 
 def facts_of(manifest: dict[str, Any], report: dict[str, Any]) -> list[tuple[str, str]]:
-    """What a report says to people; what it does not hold is left out."""
+    """The facts of a report for people to read; missing ones are left out."""
     encoder, reference, labels = manifest["encoder"], report.get("reference"), report.get("labels")
     facts = [
         ("why", report.get("reason")),
@@ -164,13 +164,13 @@ def left_out(report: dict[str, Any]) -> str | None:
 
 def repetition(report: dict[str, Any]) -> str | None:
     """Texts that the encoder cannot tell apart, with the lines of the largest group; None where there are none."""
-    found = report.get("repeated")
-    if not found:
+    repeated = report.get("repeated")
+    if not repeated:
         return None
-    largest = found["groups"][0]
+    largest = repeated["groups"][0]
     listed = ", ".join(map(str, largest["lines"])) + (", …" if largest["texts"] > len(largest["lines"]) else "")
     return (
-        f"{found['texts']:,} texts have {found['vectors']:,} vectors, as the encoder reads the same of them; the "
+        f"{repeated['texts']:,} texts have {repeated['vectors']:,} vectors, as the encoder reads the same of them; the "
         f"largest group has {largest['texts']:,}: lines {listed} (blank lines not counted)"
     )
 

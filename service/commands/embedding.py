@@ -76,9 +76,9 @@ def check(chunk: list[str], name: str, before: int) -> None:
 def vectors(parts: InProcess, chunk: list[str], calibration: Calibration | None, *, unit: bool) -> Vectors:
     """(N, D), as POST /embed gives them."""
     embedded = parts.embed(chunk)
-    found = embedded.vectors if calibration is None else calibration.latents(embedded.vectors)
-    found = normalized(found) if unit else found
-    return found[embedded.rows]
+    matrix = embedded.vectors if calibration is None else calibration.latents(embedded.vectors)
+    matrix = normalized(matrix) if unit else matrix
+    return matrix[embedded.rows]
 
 
 class VectorFile(Protocol):
@@ -121,7 +121,7 @@ class NumpyVectors:
 
 @contextmanager
 def vector_file(output: Path | None, dim: int) -> Iterator[VectorFile]:
-    """Yields what takes the vectors. A named file appears whole, once everything was written, or not at all."""
+    """Yields the file for the vectors. A named file appears whole, once everything was written, or not at all."""
     if output is None:
         yield JsonVectors(sys.stdout.buffer)
         return

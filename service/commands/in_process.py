@@ -22,7 +22,7 @@ CHUNK = 256  # pairs, or texts, on their way at a time
 class InProcess:
     """Answers as a server with the same settings would. A context manager.
 
-    The event loop runs only while something is computed, so that Ctrl-C ends a read that waits for somebody to type.
+    The event loop runs only while something is computed, so that Ctrl-C ends a read that waits for input.
     """
 
     def __init__(self, settings: Settings) -> None:

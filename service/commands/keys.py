@@ -17,7 +17,7 @@ from service.core.grants import SCOPES, Grant, parse_grant
 from service.settings import Settings
 
 PREFIX = "isk_"  # tells people and secret scanners what this is
-KEY_BYTES = 32  # 256 bits: nobody finds a key from its hash
+KEY_BYTES = 32  # 256 bits: a key cannot be guessed from its hash
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -31,7 +31,7 @@ def tab_separated(lines: TextLines) -> Iterator[list[Pair]]:
     """
     number = 0
     for block in lines.blocks():
-        found = []
+        pairs = []
         for number, line in enumerate(block, number + 1):  # noqa: B020 - goes on over the blocks
             cells = line.split("\t")
             if not line.strip():
@@ -40,8 +40,8 @@ def tab_separated(lines: TextLines) -> Iterator[list[Pair]]:
                 raise InvalidInput(
                     f"{lines.name}, line {number}: {len(cells) - 1} tabs; expected sentence, tab, sentence"
                 )
-            found.append(checked(Pair(number, *cells), lines.name))
-        yield found
+            pairs.append(checked(Pair(number, *cells), lines.name))
+        yield pairs
 
 
 def against(lines: TextLines, sentence: str) -> Iterator[list[Pair]]:
@@ -98,15 +98,15 @@ def scored(parts: InProcess, calibration: Calibration, pairs: Sequence[Pair]) ->
         return []
     embedded = parts.embed([text for pair in pairs for text in (pair.a, pair.b)])
     rows = embedded.rows
-    found = score(calibration, embedded.texts, embedded.vectors, rows[::2], rows[1::2])
-    flags = flags_of(embedded, found)
+    scores = score(calibration, embedded.texts, embedded.vectors, rows[::2], rows[1::2])
+    flags = flags_of(embedded, scores)
     absent = [None] * len(pairs)
     columns = (
-        found.cosine,
-        found.similarity,
-        absent if found.percentile is None else found.percentile.tolist(),
-        absent if found.extrapolated is None else found.extrapolated.tolist(),
-        absent if found.probability is None else found.probability.tolist(),
+        scores.cosine,
+        scores.similarity,
+        absent if scores.percentile is None else scores.percentile.tolist(),
+        absent if scores.extrapolated is None else scores.extrapolated.tolist(),
+        absent if scores.probability is None else scores.probability.tolist(),
     )
     return [
         {
@@ -126,7 +126,7 @@ def scored(parts: InProcess, calibration: Calibration, pairs: Sequence[Pair]) ->
 
 @dataclass(frozen=True)
 class Layout:
-    """What a row shows: both sentences or, against one sentence, the first; and a mark where all rows are shown."""
+    """The content of a row: both sentences or, against one sentence, the first; and a mark where all rows are shown."""
 
     both: bool
     marked: bool
@@ -135,7 +135,7 @@ class Layout:
 
     @property
     def percentile_width(self) -> int:
-        """Of the column for people, which says in words what the pairs cannot count."""
+        """Width of the column for people, which says in words what the pairs are too few to count."""
         return 10 if self.pairs is None else len(rarity(1.0, self.pairs))
 
 
@@ -236,7 +236,7 @@ def divided(wanted: Sequence[int], room: int) -> list[int]:
 
 
 def printable(text: str) -> str:
-    """A terminal must not obey what stands in a file."""
+    """Replaces control characters by spaces, so that a terminal does not obey those of a file."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 

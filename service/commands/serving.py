@@ -77,7 +77,7 @@ def allow_connections() -> None:
 
 
 class Refusal(logging.Filter):
-    """Why the server would not start: uvicorn logs the traceback, and its last line alone is for who started it."""
+    """Keeps the reason why the server would not start: the last line of the traceback that uvicorn logs."""
 
     def __init__(self, server: "Server") -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class Refusal(logging.Filter):
         if kind.startswith("service.core.errors.") or kind in {"PermissionError", "FileNotFoundError", "OSError"}:
             self.reason = message
             return False
-        # The traceback is logged without these words, as any is; before the first request they quote nobody.
+        # The traceback is logged without these words, as any is; before the first request they cannot quote a caller.
         self.reason = f"{kind}: {message}"
         return True
 
@@ -122,7 +122,7 @@ def worker(
 
 
 def say_unread() -> None:
-    """A misspelt setting would be passed over in silence, and what was meant would stay at its default."""
+    """Warns of misspelt settings, which nothing reads: the settings that were meant stay at their defaults."""
     for name, nearest in unread(os.environ).items():
         if nearest is not None:
             log.warning("%s is no setting and changes nothing; is %s meant?", name, nearest)

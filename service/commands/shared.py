@@ -1,4 +1,4 @@
-"""What the commands share: options, settings given on the command line, and what they ask of the store."""
+"""Shared by the commands: options, settings given on the command line, and questions to the store."""
 
 import importlib.util
 import sys
@@ -117,7 +117,7 @@ def confirmed(question: str, *, yes: bool) -> None:
     """Asks on a terminal.
 
     Raises:
-        InvalidInput: nobody is there to be asked, and `--yes` was not given; or the answer was no.
+        InvalidInput: stdin is no terminal, and `--yes` was not given; or the answer was no.
     """
     if yes:
         return

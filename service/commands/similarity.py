@@ -100,13 +100,13 @@ def similarity(
             empty, unreadable = True, 0
             with bar("scoring", wanted=not (streams and sys.stdout.isatty())) as progress:
                 for pairs in chunked(pairs_of(texts, one), CHUNK):
-                    found = scored(parts, calibration, pairs)
-                    empty = empty and not found
-                    unreadable += sum(map(is_unreadable, found))
+                    batch = scored(parts, calibration, pairs)
+                    empty = empty and not batch
+                    unreadable += sum(map(is_unreadable, batch))
                     progress(f"{texts[0].number:,} lines", texts[0].share)
                     if limited:
-                        found = [row | {"match": matches(row, threshold, fmr)} for row in found]
-                    yield [row for row in found if every or row.get("match", True)]
+                        batch = [row | {"match": matches(row, threshold, fmr)} for row in batch]
+                    yield [row for row in batch if every or row.get("match", True)]
             if unreadable:
                 remark(
                     f"isosim: {unreadable:,} pairs have a text without any token that the encoder knows (unreadable): "

@@ -50,14 +50,14 @@ def gc(
     """Remove what nobody needs: unfinished uploads, old versions, numbers of deleted ones."""
     settings = stored(model_store=model_store)
     rows, freed = [], 0
-    for found in garbage(settings, seconds(older_than), encoders=encoders):
+    for item in garbage(settings, seconds(older_than), encoders=encoders):
         if not dry_run:
             try:
-                found.remove()
+                item.remove()
             except NotFound:
-                continue  # somebody else was faster
-        rows.append({"name": found.name, "why": found.why, "bytes": found.size})
-        freed += found.size
+                continue  # another process was faster
+        rows.append({"name": item.name, "why": item.why, "bytes": item.size})
+        freed += item.size
     if as_json:
         print_json({"dry_run": dry_run, "bytes": freed, "removed": rows})
         return
@@ -75,7 +75,7 @@ def seconds(text: str) -> float:
 
 
 def garbage(settings: Settings, age: float, *, encoders: bool) -> Iterator[Garbage]:
-    """What nobody needs; nothing that a job which has not ended rests on."""
+    """Things that can be removed; never one that a job which has not ended rests on."""
     domains, exports = DomainStore(settings.model_store), EncoderStore(settings.model_store)
     records = JobStore(settings.jobs_root)
     yield from leftovers([*records.root.glob(".spool-*"), *records.root.glob(".building-*")], age)
@@ -85,16 +85,16 @@ def garbage(settings: Settings, age: float, *, encoders: bool) -> Iterator[Garba
     needed: set[str] | None = {job.request.encoder for job in jobs}
     for domain in domains.names():
         try:
-            found = {version: domains.manifest(domain, version) for version in domains.versions(domain)}
-            fresh = {version for version, manifest in found.items() if since(manifest["created"]) < age}
+            manifests = {version: domains.manifest(domain, version) for version in domains.versions(domain)}
+            fresh = {version for version, manifest in manifests.items() if since(manifest["created"]) < age}
             spare = resting[domain] | fresh
-            old = superfluous(found, settings.keep_versions, spare | domains.named(domain))
+            old = superfluous(manifests, settings.keep_versions, spare | domains.named(domain))
         except IsosimError as error:
             log.warning("%s is left as it is%s: %s", domain, ", and so are all encoders" if encoders else "", error)
-            needed = None  # nobody can say which it names
+            needed = None  # which encoders it names cannot be known
             continue
         if needed is not None:
-            needed |= {manifest["encoder"]["digest"] for manifest in found.values()}
+            needed |= {manifest["encoder"]["digest"] for manifest in manifests.values()}
         remove = partial(domains.prune, domain, settings.keep_versions, spare)  # looks again, and removes all of them
         for name, size in [(domains.storage.where(domain, v), domains.storage.size(domain, v)) for v in old]:
             yield Garbage(name, "an old version", size, remove)

@@ -16,7 +16,7 @@ import typer
 
 from service.core.errors import IsosimError
 
-PLAIN_WIDTH = 200  # characters of a table that nobody's terminal bounds
+PLAIN_WIDTH = 200  # characters of a table that is not printed to a terminal
 
 
 def dumped(value: object) -> bytes:
@@ -67,7 +67,7 @@ PATIENCE = 1.0  # s
 
 
 class Report(Protocol):
-    """Takes a stage and the share done, 0 to 1; None where nobody can know it."""
+    """Takes a stage and the share done, 0 to 1; None where it cannot be known."""
 
     def __call__(self, stage: str, done: float | None) -> None: ...
 
@@ -123,7 +123,7 @@ EPILOG = "Exit codes: 0 done, 1 a stated error, 2 a wrong command line or settin
 
 
 class ReaderLeft(Exception):
-    """Whoever reads our output has had enough (`| head`)."""
+    """The program that reads our output has closed the pipe (`| head`)."""
 
 
 def complain(message: str) -> None:
@@ -157,8 +157,8 @@ def ended(command: Callable[[], Any]) -> int:
     except ValueError as error:
         if not hasattr(error, "errors"):  # pydantic's ValidationError; its import costs what other commands do not need
             raise
-        for found in error.errors():
-            complain(f"ISOSIM_{'_'.join(str(part) for part in found['loc']).upper()}: {found['msg']}")
+        for problem in error.errors():
+            complain(f"ISOSIM_{'_'.join(str(part) for part in problem['loc']).upper()}: {problem['msg']}")
         code = MISUSED
     if code == INTERRUPTED:
         complain("interrupted")

@@ -1,1 +1,1 @@
-"""What a process reports of itself: log lines, metrics, traces. Never a text, never a key."""
+"""A process's reports on itself: log lines, metrics, traces. They contain no text and no key."""

@@ -18,7 +18,7 @@ Render = Callable[[float, str, str, str, Facts], bytes]
 MESSAGE = 2000  # characters of a message; a line stays within what a pipe takes in one piece
 CONTROL = re.compile(r"(\x1b\[[0-9;]*m)|[\x00-\x1f\x7f\x85\u2028\u2029]")
 
-# What every line written meanwhile says beside its own: the request's id, the job's, the trace's.
+# Facts that every line written meanwhile has beside its own: the ids of the request, the job and the trace.
 about: ContextVar[Facts] = ContextVar("about", default=MappingProxyType({}))
 
 
@@ -49,7 +49,7 @@ def one_line(text: str) -> str:
 
 
 class LineHandler(logging.Handler):
-    """Logging's records as lines. Rendered by whoever logs, so that a line knows its request."""
+    """Logging's records as lines. Rendered in the thread that logs, so that a line knows its request."""
 
     def __init__(self, render: Render, write: Callable[[bytes], None]) -> None:
         super().__init__()
@@ -71,10 +71,10 @@ LOGGERS = {"uvicorn.error": "uvicorn"}  # where uvicorn says everything, errors 
 def said(record: logging.LogRecord) -> tuple[str, Facts]:
     """A record's message and facts; `extra={"facts": {…}}` gives facts of its own."""
     facts: dict[str, object] = {**about.get(), **getattr(record, "facts", {})}
-    message, found = without_words(record.getMessage())
+    message, exception_facts = without_words(record.getMessage())
     if record.name == "asyncio":  # the lines below the first are the repr of a task, with its exception's words
         message = message.partition("\n")[0]
-    facts |= found
+    facts |= exception_facts
     if record.exc_info and record.exc_info[1] is not None:
         facts |= told(record.exc_info[1])
     return one_line(message)[:MESSAGE], facts
@@ -93,7 +93,7 @@ def name(kind: type[BaseException]) -> str:
 
 
 def summary(error: BaseException) -> str:
-    """The type, and words only where they are the operating system's or ours and quote nobody."""
+    """The type, and the words only where they are the operating system's or ours and quote no caller."""
     words = ""
     if isinstance(error, OSError) and isinstance(error.strerror, str) and isinstance(error.errno, int):
         words = error.strerror
@@ -104,12 +104,12 @@ def summary(error: BaseException) -> str:
 
 def frames(trace: TracebackType | None) -> list[str]:
     """`file:line function`, the innermost last."""
-    found = [f"{frame.f_code.co_filename}:{line} {frame.f_code.co_name}" for frame, line in traceback.walk_tb(trace)]
-    return found[-FRAMES:]
+    stack = [f"{frame.f_code.co_filename}:{line} {frame.f_code.co_name}" for frame, line in traceback.walk_tb(trace)]
+    return stack[-FRAMES:]
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """What it was raised from, or while handling, or stands for as a group; each once."""
+    """The exceptions it was raised from, or while handling, or groups; each once."""
     seen = {id(error)}
     waiting = [error]
     while waiting:
@@ -133,9 +133,9 @@ def told(error: BaseException) -> dict[str, object]:
 
 
 def without_words(message: str) -> tuple[str, dict[str, object]]:
-    """A message some library wrote a traceback into: what stands before it, and what may be told of the last one."""
-    before, found, _ = message.partition(TRACEBACK)
-    if not found:
+    """Takes tracebacks out of a library's message. -> the text before them; the last one's facts, without its words"""
+    before, marker, _ = message.partition(TRACEBACK)
+    if not marker:
         return message, {}
     stack: list[str] = []
     raised = None

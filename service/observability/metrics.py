@@ -41,7 +41,7 @@ MAX_DOMAINS = 500  # champion series; domains beyond it are served all the same,
 
 
 class Reading(Collector):
-    """A number somebody else keeps, read when it is asked for; no series where there is nothing to read."""
+    """A number that another part keeps, read at each scrape; no series where there is nothing to read."""
 
     def __init__(self, family: Callable[..., Metric], name: str, text: str, registry: CollectorRegistry) -> None:
         self.family, self.name, self.text = family, name, text
@@ -49,8 +49,8 @@ class Reading(Collector):
         registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
-        found = self.read()
-        yield self.family(self.name, self.text, **({} if found is None else {"value": found}))
+        value = self.read()
+        yield self.family(self.name, self.text, **({} if value is None else {"value": value}))
 
 
 class Metrics:
@@ -279,8 +279,8 @@ class Metrics:
         for gauge in self.drift.values():
             gauge.clear()
         for domain, drift in domains.items():
-            found = (drift.out_of_domain, drift.distance_mean, drift.distance_spread, drift.stability_index)
-            for gauge, value in zip(self.drift.values(), found, strict=True):
+            values = (drift.out_of_domain, drift.distance_mean, drift.distance_spread, drift.stability_index)
+            for gauge, value in zip(self.drift.values(), values, strict=True):
                 if value is not None:
                     gauge.labels(domain).set(value)
 

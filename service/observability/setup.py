@@ -44,7 +44,7 @@ _output: Output | None = None  # one a process, as it has one stderr and logging
 
 
 def output() -> Output | None:
-    """None where nothing was configured: under a test, or in a command that serves nobody."""
+    """None where nothing was configured: under a test, or in a command that is no server."""
     return _output
 
 
@@ -67,8 +67,8 @@ def configure(level: str, form: Form, *, queued: bool = False) -> Output:
         logging.getLogger(name).setLevel(level.upper())
     logging.captureWarnings(True)
     sys.excepthook = lambda _, error, __: uncaught(error)
-    sys.unraisablehook = lambda found: uncaught(found.exc_value)
-    threading.excepthook = lambda found: uncaught(found.exc_value)
+    sys.unraisablehook = lambda args: uncaught(args.exc_value)
+    threading.excepthook = lambda args: uncaught(args.exc_value)
     return _output
 
 
@@ -79,15 +79,15 @@ def flush() -> None:
 
 
 def uncaught(error: BaseException | None) -> None:
-    """What Python itself would print with the exception's words."""
+    """Logs an exception that Python itself would print together with its words."""
     if not isinstance(error, KeyboardInterrupt | SystemExit):
         log.critical("an exception was not handled", exc_info=error)
 
 
 def tracing(settings: Settings, name: str) -> "Tracing | None":
-    """What traces under this service name, where an endpoint is set. Raises Unavailable, as `tracing_class` does."""
-    found = tracing_class(settings)
-    return None if found is None else found(settings.otlp_endpoint, name)
+    """The tracing under this service name, where an endpoint is set. Raises Unavailable, as `tracing_class` does."""
+    kind = tracing_class(settings)
+    return None if kind is None else kind(settings.otlp_endpoint, name)
 
 
 def tracing_class(settings: Settings) -> "type[Tracing] | None":

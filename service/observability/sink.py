@@ -1,4 +1,4 @@
-"""Lines on their way to a file descriptor: a reader that is slow or has stopped never holds up who logs."""
+"""Lines on their way to a file descriptor: a slow or stopped reader never holds up the thread that logs."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ PAUSE = 0.02  # s from a line to its writing: a busy server wakes the writer 50 
 
 
 class DirectSink:
-    """Writes at once: for a process that may wait for whoever reads its log."""
+    """Writes at once: for a process that may wait for the reader of its log."""
 
     dropped = 0
 
@@ -21,7 +21,7 @@ class DirectSink:
         self.fd = fd
 
     def write(self, line: bytes) -> None:
-        with contextlib.suppress(OSError):  # nobody is left to tell
+        with contextlib.suppress(OSError):  # there is no other place to report it
             os.write(self.fd, line)
 
     def close(self, seconds: float = 0.0) -> None:
@@ -98,12 +98,12 @@ class QueuedSink:
 
 
 def written(fd: int, data: bytes) -> bool:
-    """False where nobody can read it any more."""
+    """Writes all of the data; False where the other end is closed or broken."""
     view = memoryview(data)
     while view:
         try:
             view = view[os.write(fd, view) :]
-        except BlockingIOError:  # somebody made the other end non-blocking
+        except BlockingIOError:  # another process has made the descriptor non-blocking
             select.select([], [fd], [])
         except OSError:
             return False

@@ -1,4 +1,4 @@
-"""What spans are made of, and the trace that a request belongs to. OpenTelemetry itself: otlp.py."""
+"""The stages that spans are made of, and the trace that a request belongs to. OpenTelemetry itself: otlp.py."""
 
 from collections.abc import Mapping
 from contextvars import ContextVar

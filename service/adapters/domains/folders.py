@@ -33,7 +33,7 @@ ANNOUNCED = 300.0  # s that an announcement stays: readers list them all, and a 
 
 @dataclass(frozen=True)
 class AliasSnapshot:
-    """A domain's aliases as they were read, and what tells whether they are still the same."""
+    """A domain's aliases as they were read, and the tag by which a later write sees whether they changed."""
 
     content: bytes | None  # None: there are none
     tag: str | None = None
@@ -42,10 +42,11 @@ class AliasSnapshot:
 class VersionStorage(Protocol):
     """Where a store keeps its domains: versions that never change, and aliases that are replaced whole.
 
-    Names are checked by whoever calls. What is not there is a FileNotFoundError, what cannot be reached an OSError.
+    The caller checks names. Methods raise FileNotFoundError where something does not exist, and OSError where the
+    place cannot be reached.
     """
 
-    exclusive: bool  # nobody else changes the domain inside `changing`; else a deletion is announced in the aliases
+    exclusive: bool  # `changing` locks the domain; without a lock, a deletion is announced in the aliases
 
     def prepare(self) -> None:
         """Looks that the place is there, and makes it where it can."""
@@ -96,11 +97,11 @@ class VersionStorage(Protocol):
     def aliases(self, domain: str) -> AliasSnapshot: ...
 
     def changing(self, domain: str) -> contextlib.AbstractContextManager[AliasSnapshot]:
-        """The aliases, for whoever is about to replace them."""
+        """Yields the aliases to a caller that is about to replace them."""
         ...
 
     def replace(self, domain: str, before: AliasSnapshot, content: bytes) -> None:
-        """Raises Conflict where somebody replaced them since they were read."""
+        """Replaces the aliases. Raises Conflict where another writer replaced them since `before` was read."""
         ...
 
     def announce(self, domain: str) -> None:
@@ -124,11 +125,11 @@ class VersionStorage(Protocol):
         ...
 
     def sweep(self, domain: str) -> None:
-        """Removes what killed writers left."""
+        """Removes the unfinished files of killed writers."""
         ...
 
     def garbage(self, age: float) -> Iterator[Garbage]:
-        """What lies about for at least so many seconds and belongs to no version: uploads, numbers, announcements."""
+        """Things that belong to no version and are at least `age` seconds old: uploads, numbers, announcements."""
         ...
 
 
@@ -259,29 +260,29 @@ class FolderStorage:
             self.root.stat()
 
     def stamps(self, domains: Mapping[str, frozenset[int]]) -> dict[str, Hashable]:
-        found: dict[str, Hashable] = {}
+        stamps: dict[str, Hashable] = {}
         there = False
         for name, versions in domains.items():
             place = f"{self.root}/{name}"
             files = (f"{place}/{ALIASES}", *(f"{place}/{version}/{MANIFEST}" for version in sorted(versions)))
             facts = [facts_of(file) for file in files]
             there = there or any(facts)
-            found[name] = (versions, *facts)
+            stamps[name] = (versions, *facts)
         if not there:
             self._check_there()
-        return found
+        return stamps
 
     def missing(self, domain: str, versions: Iterable[int]) -> set[int]:
-        found = set()
+        missing = set()
         for version in versions:
             try:
                 with (self._folder(domain, version) / MANIFEST).open("rb"):  # NFS clients may answer `stat` from memory
                     pass
             except FileNotFoundError:
-                found.add(version)
-        if found:
+                missing.add(version)
+        if missing:
             self._check_there()
-        return found
+        return missing
 
     def sweep(self, domain: str) -> None:
         sweep(*(self.root / domain).glob(".building-*"))
@@ -305,7 +306,7 @@ class FolderStorage:
                     yield Garbage(str(folder), "the number of a deleted version", 0, partial(drop, folder))
 
     def _finish(self, folder: Path) -> None:
-        """A deletion that was cut off; somebody may have been faster."""
+        """Completes a deletion that was cut off; another process may be completing it at the same time."""
         if not (folder / MANIFEST).exists():
             (folder / TOMBSTONE).touch()
             for file in folder.iterdir():
@@ -314,12 +315,12 @@ class FolderStorage:
 
 
 def facts_of(file: str) -> tuple[int, int] | None:
-    """Changes whenever another file is moved to its place; None where there is none."""
+    """Modification time and inode, which change whenever another file is moved to its place; None without a file."""
     try:
-        found = os.stat(file)  # noqa: PTH116 - a thousand of them: a sixth of pathlib's time
+        status = os.stat(file)  # noqa: PTH116 - a thousand of them: a sixth of pathlib's time
     except FileNotFoundError:
         return None
-    return found.st_mtime_ns, found.st_ino
+    return status.st_mtime_ns, status.st_ino
 
 
 def drop_all(files: Iterable[Path]) -> None:

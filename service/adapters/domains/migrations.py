@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from service.adapters.storage.artifacts import from_facts, json_bytes, locked, parsed, to_facts, write_atomically
-from service.adapters.storage.object_storage import Changed, opened, remote
+from service.adapters.storage.object_storage import PreconditionFailed, opened, remote
 from service.core.errors import Conflict, CorruptArtifact, Unavailable
 from service.core.scoring.migration import Migration
 
 NAME, KEY = ".migrations.json", "domains/migrations.json"
 FORMAT = 1  # raise it when an older release would read the file wrongly
-ATTEMPTS = 5  # in a bucket, where somebody else may be changing another domain's
+ATTEMPTS = 5  # in a bucket, where another process may be changing another domain's migration
 
 
 class MigrationStore:
@@ -71,15 +71,15 @@ class MigrationStore:
         """Writes or, with None, removes a domain's migration, if it still is the expected one.
 
         Raises:
-            Conflict: somebody else has changed it meanwhile.
+            Conflict: another caller has changed it meanwhile.
         """
         for _ in range(ATTEMPTS):
-            with self._alone(), contextlib.suppress(Changed):
+            with self._alone(), contextlib.suppress(PreconditionFailed):
                 content, tag = self._read()
                 stored = self._stored(content)
                 if self._understood(stored).get(domain) != expected:
                     break
-                # What a newer release has written beside it stays.
+                # Fields that a newer release has written beside ours stay.
                 before = stored["domains"].pop(domain, {})
                 if wanted is not None:
                     stored["domains"][domain] = before | to_facts(wanted)
@@ -94,7 +94,7 @@ class MigrationStore:
             yield
 
     def _write(self, content: bytes, tag: str | None) -> None:
-        """Raises Changed where a bucket's object is no longer the one that was read."""
+        """Raises PreconditionFailed where a bucket's object is no longer the one that was read."""
         if self.storage is None:
             write_atomically(self.path, content)
         else:
@@ -102,12 +102,12 @@ class MigrationStore:
 
 
 def understood(facts: Any) -> Migration:
-    """Raises TypeError where they are no migration."""
-    found = from_facts(Migration, facts)
-    texts = (found.old, found.old_id, found.new, found.new_id, found.started, found.changed)
-    numbers = (found.share, found.shadow, found.revision)
-    if not all(isinstance(text, str) for text in texts) or not isinstance(found.finished, bool):
+    """The migration that the facts describe. Raises TypeError where they describe none."""
+    migration = from_facts(Migration, facts)
+    texts = (migration.old, migration.old_id, migration.new, migration.new_id, migration.started, migration.changed)
+    numbers = (migration.share, migration.shadow, migration.revision)
+    if not all(isinstance(text, str) for text in texts) or not isinstance(migration.finished, bool):
         raise TypeError("a name that is none")
     if not all(isinstance(number, int | float) for number in numbers):
         raise TypeError("a number that is none")
-    return found
+    return migration

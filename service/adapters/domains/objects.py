@@ -26,7 +26,7 @@ import orjson
 
 from service.adapters.domains.folders import AliasSnapshot
 from service.adapters.storage.artifacts import MANIFEST, Garbage, manifest_bytes, parsed_manifest, sha256
-from service.adapters.storage.object_storage import Changed, Entry, ObjectStorage
+from service.adapters.storage.object_storage import Entry, ObjectStorage, PreconditionFailed
 from service.core.errors import Conflict, CorruptArtifact
 
 MANIFESTS, ALIASES, FILES, CHANGES = "domains/manifests/", "domains/aliases/", "domains/files/", "domains/changes/"
@@ -86,7 +86,7 @@ class BucketStorage:
             (folder / MANIFEST).write_bytes(manifest_bytes(manifest))
 
             def fetch(name: str) -> None:
-                with contextlib.suppress(FileNotFoundError):  # whoever compares it with the manifest says so
+                with contextlib.suppress(FileNotFoundError):  # the comparison with the manifest reports it
                     self.storage.download(place + name, folder / name)
 
             with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
@@ -106,7 +106,7 @@ class BucketStorage:
         while True:
             version = self.highest(domain) + 1
             content = manifest_bytes({**facts, "version": version, "upload": upload, "files": files})
-            with contextlib.suppress(Changed):  # another worker took the number
+            with contextlib.suppress(PreconditionFailed):  # another worker took the number
                 self.storage.write(f"{MANIFESTS}{domain}!{version}", content, new=True)
                 return version
 
@@ -138,12 +138,12 @@ class BucketStorage:
         marked = orjson.dumps({**orjson.loads(content), "change": uuid.uuid4().hex})  # no two writers' are equal
         try:
             self.storage.write(ALIASES + domain, marked, over=before.tag, new=before.tag is None)
-        except Changed as error:
+        except PreconditionFailed as error:
             raise Conflict(f"the aliases of {domain!r} changed meanwhile; look and try again") from error
 
     def announce(self, domain: str) -> None:
         while True:
-            with contextlib.suppress(Changed):  # another process announced at the same nanosecond
+            with contextlib.suppress(PreconditionFailed):  # another process announced at the same nanosecond
                 # The content differs, so that a lost answer is told from another process's announcement.
                 self.storage.write(f"{CHANGES}{time.time_ns():020d}-{domain}", uuid.uuid4().bytes, new=True)
                 return
@@ -162,7 +162,8 @@ class BucketStorage:
         return set(versions) - set(self.versions(domain))
 
     def sweep(self, domain: str) -> None:
-        """Announcements that everybody has seen; whose an upload is only its age tells (`garbage`)."""
+        """Removes announcements that every reader has seen. Uploads stay: only their age tells whether they are in use
+        (`garbage`)."""
         self.storage.delete([entry.key for entry in self._old_news(ANNOUNCED)])
 
     def _old_news(self, age: float) -> Iterator[Entry]:
@@ -176,7 +177,7 @@ class BucketStorage:
         # Uploads before manifests: one that is published between the two looks is in the second.
         uploads = {name: list(files) for name, files in groupby(self.storage.list(FILES), upload_of)}
         manifests = [
-            (domain, list(found)) for domain, found in groupby(self.storage.list(MANIFESTS), lambda e: split(e)[0])
+            (domain, list(group)) for domain, group in groupby(self.storage.list(MANIFESTS), lambda e: split(e)[0])
         ]
         for domain, entries in manifests:
             entries.sort(key=lambda entry: split(entry)[1])

@@ -39,7 +39,7 @@ NAME = re.compile(DOMAIN_NAME)
 ALIASES = ("champion", "previous")
 SIDE_BY_SIDE = 16  # domains of object storage read at a time; unmeasured
 ATTEMPTS = 5  # to replace aliases that other processes change, too
-REMEDY = "delete it and promote a version"  # aliases that nobody understands
+REMEDY = "delete it and promote a version"  # for aliases that cannot be understood
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ class DomainStore:
     def made_by(self, domain: str, job: str) -> int | None:
         """The version that a calibration job has written, if it has."""
         for version in reversed(self.versions(domain)):
-            with contextlib.suppress(NotFound, Unavailable):  # deleted meanwhile, or nobody can say
+            with contextlib.suppress(NotFound, Unavailable):  # deleted meanwhile, or not readable
                 if self.manifest(domain, version).get("job") == job:
                     return version
         return None
@@ -268,20 +268,20 @@ class DomainStore:
 
     def generation(self, domain: str) -> int:
         """Counts how often the domain was deleted."""
-        found: int = self._aliases(domain, self.storage.aliases(self.checked(domain))).get("generation", 0)
-        return found
+        generation: int = self._aliases(domain, self.storage.aliases(self.checked(domain))).get("generation", 0)
+        return generation
 
     def check_generation(self, domain: str, generation: int) -> None:
         """Raises Conflict where the domain was deleted since it had this generation."""
         if self.generation(domain) != generation:
             raise Conflict(f"domain {domain!r} was deleted after this calibration began")
 
-    def _aliases(self, domain: str, found: AliasSnapshot) -> dict[str, Any]:
-        if found.content is None:
+    def _aliases(self, domain: str, snapshot: AliasSnapshot) -> dict[str, Any]:
+        if snapshot.content is None:
             return {"revision": 0, "encoders": {}}
         name = f"aliases.json of {self.storage.where(domain)}"
         try:
-            stored = parsed(found.content, name)
+            stored = parsed(snapshot.content, name)
         except CorruptArtifact as error:
             raise CorruptArtifact(f"{error}; {REMEDY}") from error
         encoders = stored.get("encoders")
@@ -304,7 +304,7 @@ class DomainStore:
 
         Raises:
             NotFound: no such version.
-            Conflict: somebody else changed the aliases first, or the version belongs to another encoder.
+            Conflict: another caller changed the aliases first, or the version belongs to another encoder.
         """
         if self.manifest(domain, version)["encoder"]["digest"] != encoder:
             raise Conflict(f"version {version} of {domain!r} belongs to another encoder")
@@ -377,9 +377,9 @@ class DomainStore:
             self.manifest(domain, version)
 
     def prune(self, domain: str, keep: int, spare: Collection[int] = ()) -> list[int]:
-        """Deletes all but the newest `keep` versions, never a champion or previous, and what killed workers left.
+        """Deletes all but the newest `keep` versions, never a champion or previous, and what is left of killed workers.
 
-        spare: versions that somebody else needs.
+        spare: versions that must stay although they are old, for example because a job rests on them.
         """
         self.storage.sweep(self.checked(domain))
         with self.storage.changing(domain) as before:
@@ -452,7 +452,7 @@ class DomainStore:
                     self.storage.bury(domain, version)
             revision, generation = stored["revision"] + 1, stored.get("generation", 0) + 1
             tombstone: dict[str, Any] = {"revision": revision, "generation": generation, "encoders": {}}
-            if versions and not self.storage.exclusive:  # until they are buried nobody may promote them, as in `_bury`
+            if versions and not self.storage.exclusive:  # no promotion until they are buried, as in `_bury`
                 tombstone["deleted"] = versions
             self._replace(domain, before, tombstone)
         if not self.storage.exclusive:
@@ -461,7 +461,7 @@ class DomainStore:
 
 
 def aliases_in(stored: Mapping[str, Any], encoder: str) -> Aliases:
-    """One encoder's, out of what a domain's file holds."""
+    """One encoder's aliases, out of a domain's file."""
     mine = stored["encoders"].get(encoder, {})
     champion, previous = mine.get("champion"), mine.get("previous")
     rolled_back = rollbacks_in(stored).get(encoder) == [previous, champion]
@@ -470,8 +470,8 @@ def aliases_in(stored: Mapping[str, Any], encoder: str) -> Aliases:
 
 def rollbacks_in(stored: Mapping[str, Any]) -> Mapping[str, Any]:
     """By encoder digest the two versions of its last change, where that was a rollback: from, to."""
-    found = stored.get("rollbacks")
-    return found if isinstance(found, dict) else {}
+    rollbacks = stored.get("rollbacks")
+    return rollbacks if isinstance(rollbacks, dict) else {}
 
 
 def named_in(stored: Mapping[str, Any]) -> set[int]:

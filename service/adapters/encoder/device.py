@@ -1,4 +1,4 @@
-"""What the machine offers, how the encoder is fed on it, and how many calibrations fit beside it."""
+"""The machine's cores and memory, how the encoder is fed on it, and how many calibrations fit beside it."""
 
 import os
 from dataclasses import dataclass
@@ -71,8 +71,8 @@ def plan_resident(limit: int | None, held: int, *, gpu: bool = False, jobs: bool
     `jobs`: calibrations run in this container too, and get half of what is left.
     """
     room = (limit or MACHINE) - held - (GPU_PROCESS if gpu else PROCESS)
-    found = max(LEAST_RESIDENT, int(room / GROWTH / (2 if jobs else 1)))
-    return min(found, RESIDENT) if limit is None else found
+    budget = max(LEAST_RESIDENT, int(room / GROWTH / (2 if jobs else 1)))
+    return min(budget, RESIDENT) if limit is None else budget
 
 
 def plan_execution(

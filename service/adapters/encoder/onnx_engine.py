@@ -157,7 +157,7 @@ class OnnxEncoder:
         """Prepared arrays -> (N, D) float32. Safe from several threads; `alone`: nothing else runs.
 
         Raises:
-            BackendFailure: the run failed, or gave a number that is none.
+            BackendFailure: the run failed, or gave NaN or infinity.
         """
         try:
             session = self.wide if exclusive else self.session
@@ -178,8 +178,8 @@ def run_bound(session: ort.InferenceSession, feeds: Feeds) -> list[Vectors]:
         binding.bind_cpu_input(name, value)
     binding.bind_output("pooled", "cpu")
     session.run_with_iobinding(binding)
-    found: list[Vectors] = binding.copy_outputs_to_cpu()
-    return found
+    outputs: list[Vectors] = binding.copy_outputs_to_cpu()
+    return outputs
 
 
 class OnnxCalibrator:
@@ -194,9 +194,9 @@ class OnnxCalibrator:
 
     def bind(self, weights: Weights) -> "BoundCalibrator":
         """Raises CorruptArtifact where names, shapes or types are not the graph's."""
-        found = {name: (list(array.shape), ONNX_TYPES.get(array.dtype.name)) for name, array in weights.items()}
-        if found != self.shapes:
-            wrong = sorted(name for name in found.keys() | self.shapes if found.get(name) != self.shapes.get(name))
+        shapes = {name: (list(array.shape), ONNX_TYPES.get(array.dtype.name)) for name, array in weights.items()}
+        if shapes != self.shapes:
+            wrong = sorted(name for name in shapes.keys() | self.shapes if shapes.get(name) != self.shapes.get(name))
             raise CorruptArtifact(f"calibrator weights do not fit this encoder's graph: {', '.join(wrong[:5])}")
         values = {PREFIX + name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in weights.items()}
         return BoundCalibrator(self.session, values)

@@ -17,7 +17,7 @@ from service.core.errors import CorruptArtifact, TokenizerFailure
 
 SENTENCE = "In 2019 about 1,000 people heard Zoë's café band play guitar – naïve, isn't it?"
 LONGER = " ".join([SENTENCE] * 3)  # beside it the sentence is padded
-# Largest ‖found − known‖ / ‖known‖. Another batch or padding moves scores by 1e-7 (loadtest/README.md); what
+# Largest ‖computed − known‖ / ‖known‖. Another batch or padding moves scores by 1e-7 (loadtest/README.md); what
 # instruction sets and GPUs differ by is unmeasured, what is wrong differs by tenths.
 TOLERANCE, REDUCED_TOLERANCE = 1e-3, 2e-2
 
@@ -54,7 +54,7 @@ def check(artifact: EncoderArtifact, tokenizer: FastTokenizer, encoder: OnnxEnco
     return worst
 
 
-def difference(found: Vectors, known: Vectors) -> float:
-    if found.shape != known.shape:
+def difference(computed: Vectors, known: Vectors) -> float:
+    if computed.shape != known.shape:
         return float("inf")
-    return float(np.linalg.norm(found - known) / np.linalg.norm(known))
+    return float(np.linalg.norm(computed - known) / np.linalg.norm(known))

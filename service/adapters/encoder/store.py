@@ -25,7 +25,7 @@ from service.adapters.storage.artifacts import (
     verified,
     write_atomically,
 )
-from service.adapters.storage.object_storage import Changed, ObjectStorage, key_of, opened, remote
+from service.adapters.storage.object_storage import ObjectStorage, PreconditionFailed, key_of, opened, remote
 from service.core.encoding.spec import EncoderSpec
 from service.core.errors import CorruptArtifact, InvalidInput, Unavailable
 
@@ -62,7 +62,7 @@ class EncoderArtifact:
 
     @property
     def every_prompt(self) -> set[str]:
-        """What may stand before a text."""
+        """All prompts that may stand before a text."""
         return {self.spec.prompt, *self.prompts.values()}
 
     @property
@@ -83,7 +83,7 @@ class EncoderArtifact:
 
 
 def bury(folder: Path) -> None:
-    """Nobody begins to read an export whose manifest is gone."""
+    """Deletes an export, its manifest first: readers do not begin on an export without one."""
     (folder / "manifest.json").unlink(missing_ok=True)
     drop(folder)
 
@@ -105,8 +105,8 @@ class EncoderStore:
         artifact_id, _, digest = name.partition("@")
         if self.bucket is not None:
             digest = self.bucket.fetch(artifact_id, digest)
-        found = (self.root / artifact_id).glob(f"{digest}*/manifest.json")
-        folders = [f.parent for f in found if not f.parent.name.startswith(".")]
+        manifests = (self.root / artifact_id).glob(f"{digest}*/manifest.json")
+        folders = [f.parent for f in manifests if not f.parent.name.startswith(".")]
         if not folders:
             raise Unavailable(f"no encoder {name!r} in {self.root}; make it with: isosim export --encoder minilm")
         folder = max(folders, key=lambda f: str(read_manifest(f).get("created")))
@@ -129,11 +129,11 @@ class EncoderStore:
         """Names of all encoders that have an export."""
         if self.bucket is not None:
             return self.bucket.ids()
-        found = {f.parent.parent.name for f in self.root.glob("*/*/manifest.json") if not f.parent.name.startswith(".")}
-        return sorted(found)
+        names = {f.parent.parent.name for f in self.root.glob("*/*/manifest.json") if not f.parent.name.startswith(".")}
+        return sorted(names)
 
     def garbage(self, age: float, needed: Collection[str] | None) -> Iterator[Garbage]:
-        """Unfinished exports; and exports whose digest nobody needs, unless `needed` is None."""
+        """Unfinished exports; and, unless `needed` is None, exports whose digest is not in it."""
         if self.bucket is not None:
             yield from self.bucket.garbage(age, needed)
             return
@@ -205,11 +205,11 @@ class EncoderBucket:
                 f"isosim export --encoder minilm --model-store {self.storage.address}"
             )
         key = max(read, key=lambda key: str(parsed_manifest(read[key], f"{self.storage.address}/{key}").get("created")))
-        found = key.split("/")[2]
-        place = self.folder / ENCODERS / artifact_id / found
+        full_digest = key.split("/")[2]
+        place = self.folder / ENCODERS / artifact_id / full_digest
         if not self._is_there(place, read[key]):
             self._download(key.removesuffix(MANIFEST), place, read[key])
-        return found
+        return full_digest
 
     def _is_there(self, place: Path, manifest: bytes) -> bool:
         try:
@@ -225,7 +225,7 @@ class EncoderBucket:
                 self.storage.download(prefix + name, folder / name)
             write_atomically(folder / MANIFEST, manifest)
             verified(folder)
-            shutil.rmtree(place, ignore_errors=True)  # what is there was found wrong
+            shutil.rmtree(place, ignore_errors=True)  # an export in this place is not the wanted one: see `_is_there`
             try:
                 folder.rename(place)
             except OSError:  # another process of this machine was faster
@@ -237,11 +237,11 @@ class EncoderBucket:
         manifest = read_manifest(place)
         for name in manifest["files"]:
             self.storage.upload(prefix + name, place / name)
-        with contextlib.suppress(Changed):  # somebody has exported the same
+        with contextlib.suppress(PreconditionFailed):  # another process has exported the same
             self.storage.write(prefix + MANIFEST, (place / MANIFEST).read_bytes(), new=True)
 
     def garbage(self, age: float, needed: Collection[str] | None) -> Iterator[Garbage]:
-        """Exports that were not sent to their end; and those whose digest nobody needs, unless `needed` is None."""
+        """Exports that were not sent completely; and, unless `needed` is None, those whose digest is not in it."""
         for prefix, entries in groupby(self.storage.list(ENCODERS), lambda entry: entry.key.rpartition("/")[0]):
             files = sorted(entries, key=lambda entry: not entry.key.endswith(f"/{MANIFEST}"))  # the manifest goes first
             whole = files[0].key.endswith(f"/{MANIFEST}")

@@ -52,7 +52,7 @@ class FastTokenizer:
         return tokenizer
 
     def __call__(self, contents: Sequence[Content], side: Side) -> list[Tokens]:
-        """Raises TokenizerFailure where a text cannot be turned into tokens. What is tokens already is only cut."""
+        """Raises TokenizerFailure where a text cannot be turned into tokens. Contents given as tokens are only cut."""
         texts = [content for content in contents if isinstance(content, str)]
         try:
             encodings = iter(self.sides[side].encode_batch_fast(texts))
@@ -115,12 +115,12 @@ class FastTokenizer:
 
 def unknown_ids(tokenizer: Tokenizer, path: Path) -> list[int]:
     """Tokens that say nothing of a text: special ones, the unknown one, and a space that no letter belongs to."""
-    found = [number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special]
+    ids = [number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special]
     model = tokenizer.model
     names: list[str | None] = [SPACE] if isinstance(model, BPE | Unigram) else []
     if isinstance(model, BPE | WordPiece | WordLevel):
         names.append(model.unk_token)
     else:
         number = orjson.loads(path.read_bytes())["model"].get("unk_id")  # Unigram's has no attribute for it
-        found += [] if number is None else [number]
-    return found + [number for name in names if name and (number := tokenizer.token_to_id(name)) is not None]
+        ids += [] if number is None else [number]
+    return ids + [number for name in names if name and (number := tokenizer.token_to_id(name)) is not None]

@@ -15,7 +15,8 @@ class Census(NamedTuple):
 
 
 class JobCensus:
-    """What had ended before the first census is no news. Records of ended jobs never change: each is read once."""
+    """Counts jobs. Those that ended before the first census are not reported; each ended job is read only once, since
+    its record never changes."""
 
     def __init__(self, jobs: JobStore) -> None:
         self.jobs = jobs

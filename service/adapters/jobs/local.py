@@ -114,8 +114,8 @@ class LocalJobs:
             await kill(child)
             self._current = None
             self.on_busy(False)
-            # Whatever ended the child, a job that still says running does not run. One that is queued has either not
-            # begun or, after an attempt that was put off, been retried already.
+            # The child is gone, so a job whose record says running does not run. A queued one has either not begun or,
+            # after an attempt that was put off, been retried already.
             job = await asyncio.to_thread(self.jobs.read, job_id)
             retried = job.status is Status.QUEUED and job.attempt > before.attempt
             if job.status in (Status.RUNNING, Status.QUEUED) and not retried and self._stopped != job_id:

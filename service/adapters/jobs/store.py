@@ -41,12 +41,12 @@ log = logging.getLogger(__name__)
 
 def posted(request: JobRequest) -> dict[str, Any]:
     """The request without what was looked up for it: the same labels posted again are the same request."""
-    found = to_facts(request)
-    found.pop("generation", None)  # looked up, too
+    facts = to_facts(request)
+    facts.pop("generation", None)  # looked up, too
     if request.base is not None:
         for name in ("base", "champion", "method", "normalization"):
-            del found[name]
-    return found
+            del facts[name]
+    return facts
 
 
 def now() -> str:
@@ -54,8 +54,8 @@ def now() -> str:
 
 
 class JobStore:
-    """How a job ends is decided once, by whoever creates the file `decided` first: the worker that is about to
-    publish, the worker that failed, or the caller who cancels. The losers stop.
+    """How a job ends is decided once, by the first to create the file `decided`: the worker that is about to publish,
+    the worker that failed, or the API for a caller who cancels. The losers stop.
 
     Whether a worker still beats is judged by this process's own clock, from one look to a later one: the clocks of
     two machines differ, and each may jump."""
@@ -72,7 +72,7 @@ class JobStore:
         return self.root / job_id
 
     def _locked(self, job_id: str) -> AbstractContextManager[None]:
-        """Whoever reads a record to change it does so alone."""
+        """Locks the job, so that one process at a time reads its record and changes it."""
         return locked(self.folder(job_id) / ".lock")
 
     def spool(self) -> Spool:
@@ -154,12 +154,12 @@ class JobStore:
 
     def rested_on(self) -> defaultdict[str, set[int]]:
         """Domain by domain, the versions that jobs which have not ended name."""
-        found: defaultdict[str, set[int]] = defaultdict(set)
+        versions: defaultdict[str, set[int]] = defaultdict(set)
         for job in self.all():
             if not job.status.ended:
                 named = (job.request.base, job.request.champion)
-                found[job.request.domain] |= {version for version in named if version is not None}
-        return found
+                versions[job.request.domain] |= {version for version in named if version is not None}
+        return versions
 
     def names(self) -> list[str]:
         """The ids of the jobs on record, in no order."""
@@ -217,7 +217,7 @@ class JobStore:
             return self.write(replace(started, heartbeat=time.time(), error=None, waited=0.0))
 
     def beat(self, job: Job) -> bool:
-        """Records how far an attempt is; False where it is another one's turn, or somebody has decided the end."""
+        """Records how far an attempt is; False where another attempt has taken over, or the job's end is decided."""
         with self._locked(job.id):
             record = self._record(job.id)
             if record.attempt != job.attempt or record.status is not Status.RUNNING or self.decided(job.id):
@@ -247,8 +247,8 @@ class JobStore:
 
     def _superseded(self, job_id: str, attempt: int) -> bool:
         """Whether the job was queued again while this attempt was taken for dead; it may no longer touch it."""
-        found = self._record(job_id)
-        over = found.attempt != attempt or found.status is Status.QUEUED
+        record = self._record(job_id)
+        over = record.attempt != attempt or record.status is Status.QUEUED
         if over:
             log.warning("attempt %d of job %s was taken for dead and is over", attempt, job_id)
         return over
@@ -407,7 +407,7 @@ class IdempotencyKeys:
         self.root, self.record, self.keys = root, record, root / "idempotency"
 
     def write(self, folder: Path, job_id: str, fingerprint: str) -> None:
-        """Into a job that is being built; nobody sees it before `take`."""
+        """Writes the claim into a job that is being built; `take` makes it visible to others."""
         write_json(folder / CLAIM, {"job": job_id, "fingerprint": fingerprint})
 
     def take(self, key: str, job_id: str, fingerprint: str) -> str:

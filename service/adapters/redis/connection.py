@@ -1,4 +1,4 @@
-"""What every use of Redis rests on: a server that is no cluster, a circuit breaker, and tasks that end."""
+"""The basis of every use of Redis: a check that the server is no cluster, a circuit breaker, and tasks that end."""
 
 import asyncio
 import contextlib

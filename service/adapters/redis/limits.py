@@ -151,7 +151,7 @@ class RedisLimits:
             ended = [await self._released.get()]
             while len(ended) < CHUNK and not self._released.empty():
                 ended.append(self._released.get_nowait())
-            while not await self._tell_all(ended):  # noqa: ASYNC110 - Redis tells nobody that it is back
+            while not await self._tell_all(ended):  # noqa: ASYNC110 - Redis does not announce that it is back
                 await asyncio.sleep(AGAIN)
 
     async def _tell_all(self, ended: list[tuple[str, str]]) -> bool:
@@ -179,7 +179,7 @@ def rate_of(grant: Grant) -> tuple[str, int]:
 
 
 def refusal(answer: object) -> tuple[Limit | None, float]:
-    """Which limit the script has found to be reached, and the seconds until it is not.
+    """The limit that is reached, according to the script, and the seconds until it no longer is.
 
     Raises:
         ValueError: this is no answer of the script.

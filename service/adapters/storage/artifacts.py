@@ -23,8 +23,8 @@ from service.core.errors import CorruptArtifact
 T = TypeVar("T")
 MANIFEST = "manifest.json"
 SEAL = "seal"  # of the manifest: SHA-256 of all else in it; those of the first release have none
-FRESH = 60.0  # s in which whoever makes a file or folder has surely locked it
-LEFTOVER = 24 * 3600.0  # s after which an unfinished folder belongs to nobody where locks do not tell
+FRESH = 60.0  # s within which the maker of a file or folder has surely locked it
+LEFTOVER = 24 * 3600.0  # s after which an unfinished folder counts as abandoned where locks do not tell
 
 
 def fsync(path: Path) -> None:
@@ -118,7 +118,7 @@ def building(parent: Path) -> Iterator[Path]:
 
 
 def claim(descriptor: int) -> None:
-    """Marks an unfinished file or folder as somebody's, until it is closed or the process has ended."""
+    """Locks an unfinished file or folder for this process, until it is closed or the process has ended."""
     with contextlib.suppress(OSError):  # a volume that cannot lock it: there its age must tell
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
@@ -126,10 +126,10 @@ def claim(descriptor: int) -> None:
 def sweep(*leftovers: Path) -> None:
     """Removes unfinished files and folders whose makers have died.
 
-    Whoever lives holds a lock, so that no clock has to be trusted; a clock that jumps may only keep something longer.
+    A living maker holds a lock, so that no clock has to be trusted; a clock that jumps can only keep something longer.
     """
     for path in leftovers:
-        with contextlib.suppress(OSError):  # somebody else was faster, or the volume is read-only
+        with contextlib.suppress(OSError):  # another process was faster, or the volume is read-only
             age = time.time() - path.stat().st_mtime
             if age > FRESH and abandoned(path, age):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -230,7 +230,7 @@ def locked(path: Path) -> Iterator[None]:
 
 @contextmanager
 def try_lock(path: Path) -> Iterator[bool]:
-    """The same lock without waiting; False where somebody else holds it."""
+    """The same lock without waiting; False where another process or thread holds it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         try:
@@ -243,7 +243,7 @@ def try_lock(path: Path) -> Iterator[bool]:
 
 @dataclass(frozen=True)
 class Garbage:
-    """Something to remove: its name, why nobody needs it, how much it holds (bytes)."""
+    """Something to remove: its name, why it is not needed, how much it holds (bytes)."""
 
     name: str
     why: str
@@ -257,7 +257,7 @@ def size_of(path: Path) -> int:
 
 
 def drop(path: Path) -> None:
-    """What is gone already is no error."""
+    """Deletes a file or folder; does nothing where it is gone already."""
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
@@ -280,5 +280,5 @@ def since(created: object) -> float:
 
 
 def superfluous(versions: Collection[int], keep: int, needed: Collection[int]) -> list[int]:
-    """All but the newest `keep` versions, rising, without those somebody needs."""
+    """All but the newest `keep` versions, rising, without the needed ones."""
     return [version for version in sorted(versions)[:-keep] if version not in needed]

@@ -23,8 +23,8 @@ BATCH = 1000  # keys of one deletion, S3's limit
 REFUSED = ("PreconditionFailed", "ConditionalRequestConflict")
 
 
-class Changed(Exception):
-    """A conditional write met another object than it expected. No IsosimError: whoever writes says what it means."""
+class PreconditionFailed(Exception):
+    """A conditional write met another object than it expected. No IsosimError: the caller says what it means."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class ObjectStorage:
         self._fs.retries = ATTEMPTS
 
     def _call(self, method: str, **arguments: Any) -> Any:
-        """Raises FileNotFoundError, Changed, or OSError for everything else that fails."""
+        """Raises FileNotFoundError, PreconditionFailed, or OSError for everything else that fails."""
         from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - an extra, as above
 
         try:
@@ -87,7 +87,7 @@ class ObjectStorage:
             cause = error.__cause__
             code = cause.response.get("Error", {}).get("Code") if isinstance(cause, ClientError) else None
             if code in REFUSED:
-                raise Changed(arguments.get("Key")) from error
+                raise PreconditionFailed(arguments.get("Key")) from error
             if isinstance(error, FileNotFoundError) and code != "NoSuchBucket":
                 raise
             raise OSError(f"object storage {self.address}: {error}") from error
@@ -103,13 +103,13 @@ class ObjectStorage:
         return self._body(answer), str(answer["ETag"])
 
     def _body(self, answer: Any) -> bytes:
-        from aiohttp import ClientError as BrokenOff  # noqa: PLC0415 - an extra
+        from aiohttp import ClientError as TransferError  # noqa: PLC0415 - an extra
         from botocore.exceptions import BotoCoreError  # noqa: PLC0415 - an extra
         from fsspec.asyn import sync  # noqa: PLC0415 - an extra
 
         try:
             content: bytes = sync(self._fs.loop, answer["Body"].read)
-        except (OSError, BotoCoreError, BrokenOff) as error:
+        except (OSError, BotoCoreError, TransferError) as error:
             raise OSError(f"object storage {self.address}: {error}") from error
         return content
 
@@ -123,18 +123,18 @@ class ObjectStorage:
         An answer that was lost is asked for again, and then met its own object: content that is equal has won.
 
         Raises:
-            Changed: another object is there, or none is any more.
+            PreconditionFailed: another object is there, or none is any more.
         """
         condition = {"IfNoneMatch": "*"} if new else {"IfMatch": over} if over is not None else {}
         try:
             return str(self._call("put_object", Key=self.prefix + key, Body=content, **condition)["ETag"])
-        except (Changed, FileNotFoundError) as error:
+        except (PreconditionFailed, FileNotFoundError) as error:
             if condition:
                 with contextlib.suppress(FileNotFoundError):
-                    found, tag = self.read(key)
-                    if found == content:
+                    stored, tag = self.read(key)
+                    if stored == content:
                         return tag
-                raise Changed(key) from error
+                raise PreconditionFailed(key) from error
             raise
 
     def upload(self, key: str, path: Path) -> None:
@@ -157,7 +157,7 @@ class ObjectStorage:
             raise OSError(f"object storage {self.address}: {error}") from error
 
     def delete(self, keys: Iterable[str]) -> None:
-        """What is not there is no error."""
+        """Deletes objects; passes over keys that do not exist."""
         wanted = [{"Key": self.prefix + key} for key in keys]
         for start in range(0, len(wanted), BATCH):
             answer = self._call("delete_objects", Delete={"Objects": wanted[start : start + BATCH], "Quiet": True})
@@ -172,9 +172,9 @@ class ObjectStorage:
             arguments["StartAfter"] = self.prefix + after
         while True:
             answer = self._call("list_objects_v2", **arguments)
-            for found in answer.get("Contents", ()):
-                key = found["Key"].removeprefix(self.prefix)
-                yield Entry(key, found["Size"], str(found["ETag"]), found["LastModified"])
+            for item in answer.get("Contents", ()):
+                key = item["Key"].removeprefix(self.prefix)
+                yield Entry(key, item["Size"], str(item["ETag"]), item["LastModified"])
             if not answer.get("IsTruncated"):
                 return
             arguments["ContinuationToken"] = answer["NextContinuationToken"]

@@ -21,7 +21,7 @@ def read(**given: object) -> tuple[Settings | None, list[Finding]]:
     try:
         settings = Settings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
     except ValidationError as error:
-        return None, [wrong(found["loc"], found["msg"], str(found.get("input"))) for found in error.errors()]
+        return None, [wrong(problem["loc"], problem["msg"], str(problem.get("input"))) for problem in error.errors()]
     changed = sorted(settings.model_fields_set)
     return settings, [ok("settings", f"set: {', '.join(changed)}" if changed else "all at their defaults")]
 
@@ -65,7 +65,7 @@ def exposure(settings: Settings) -> Finding:
 
 
 def keys(path: Path | None) -> Iterator[Finding]:
-    """The keys file: there, understood, and writable by nobody else."""
+    """Checks that the keys file exists, is understood, and is writable by its owner alone."""
     if path is None:
         return
     try:

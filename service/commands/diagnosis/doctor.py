@@ -39,7 +39,7 @@ def doctor(
 
 
 def examine(**given: object) -> Iterator[Finding]:
-    """All findings. What cannot be asked because a package is missing was said before."""
+    """All findings, those of the packages first: a check whose package is missing is not made."""
     yield from packages.look()
     try:
         configuration = import_module("service.commands.diagnosis.configuration")

@@ -34,20 +34,22 @@ def cores(root: Path = CGROUP) -> Finding:
         share = int(quota) / int(period)
     except (OSError, ValueError):  # no limit reads `max`; another system has no such file
         return ok("cores", f"{used} (no limit by cgroup)")
-    found = f"{used} of {allowed}; cgroup limit {share:g}"
+    summary = f"{used} of {allowed}; cgroup limit {share:g}"
     if share < 1 or (share < allowed and share != int(share)):
-        return warning("cores", found, "give whole cores: the part of one is throttled away in the middle of a request")
-    return ok("cores", found)
+        return warning(
+            "cores", summary, "give whole cores: the part of one is throttled away in the middle of a request"
+        )
+    return ok("cores", summary)
 
 
 def memory(root: Path = CGROUP) -> Finding:
     limit = memory_limit(root)
     if limit is None:
         return ok("memory", "no limit by cgroup")
-    found = f"limit {limit / 2**20:,.0f} MiB"
+    summary = f"limit {limit / 2**20:,.0f} MiB"
     if limit < RESIDENT:
-        return warning("memory", found, f"the default encoder under load takes up to {RESIDENT / 2**20:.0f} MiB")
-    return ok("memory", found)
+        return warning("memory", summary, f"the default encoder under load takes up to {RESIDENT / 2**20:.0f} MiB")
+    return ok("memory", summary)
 
 
 def calibrations(settings: Settings, root: Path = CGROUP) -> Iterator[Finding]:

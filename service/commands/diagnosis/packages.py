@@ -24,10 +24,10 @@ def look() -> Iterator[Finding]:
 
 
 def python() -> Finding:
-    found = platform.python_version()
+    version = platform.python_version()
     if sys.version_info < OLDEST_PYTHON:
-        return fault("python", found, "use Python 3.11 or newer")
-    return ok("python", found)
+        return fault("python", version, "use Python 3.11 or newer")
+    return ok("python", version)
 
 
 def version_of(name: str) -> str | None:
@@ -38,7 +38,7 @@ def version_of(name: str) -> str | None:
 
 
 def dependencies() -> Finding:
-    """What the package says it needs, extras aside, in the versions it allows."""
+    """Checks that the package's requirements, extras aside, are installed in versions that it allows."""
     try:
         from packaging.requirements import Requirement  # noqa: PLC0415 - comes with ONNX Runtime, which may be missing
     except ImportError:
@@ -47,11 +47,11 @@ def dependencies() -> Finding:
     base = [r for r in wanted if r.marker is None or r.marker.evaluate({"extra": ""})]
     odd = []
     for requirement in base:
-        found = version_of(requirement.name)
-        if found is None:
+        version = version_of(requirement.name)
+        if version is None:
             odd.append(f"{requirement.name} is missing")
-        elif not requirement.specifier.contains(found, prereleases=True):
-            odd.append(f"{requirement.name} {found} is not {requirement.specifier}")
+        elif not requirement.specifier.contains(version, prereleases=True):
+            odd.append(f"{requirement.name} {version} is not {requirement.specifier}")
     if odd:
         return fault("packages", "; ".join(odd), "pip install --upgrade isosim")
     return ok("packages", f"{len(base)} of {len(base)} there")
@@ -77,8 +77,8 @@ def runtime() -> Finding:
 
 def training() -> Finding:
     """The worker and `isosim calibrate` need torch; serving does not."""
-    found = version_of("torch")
-    if found is None:
+    version = version_of("torch")
+    if version is None:
         return warning(
             "training",
             "without torch no calibration is made here; /calibrate answers 503 unless a worker runs elsewhere",
@@ -86,8 +86,8 @@ def training() -> Finding:
         )
     missing = [name for name in ("transformers", "scikit-learn", "scipy", "onnx", "onnxscript") if not version_of(name)]
     if missing:
-        return fault("training", f"torch {found} without {', '.join(missing)}", "pip install 'isosim[train]'")
-    return ok("training", f"torch {found}")
+        return fault("training", f"torch {version} without {', '.join(missing)}", "pip install 'isosim[train]'")
+    return ok("training", f"torch {version}")
 
 
 def versions() -> Finding | None:
@@ -97,8 +97,8 @@ def versions() -> Finding | None:
     except OSError:
         return None
     pins = dict(line.split("==") for line in lines if "==" in line and not line.startswith("#"))
-    found = {name: version.partition("+")[0] for name in pins if (version := version_of(name))}  # +cpu: where from
-    other = [f"{name} {version}, tested {pins[name]}" for name, version in found.items() if version != pins[name]]
+    installed = {name: version.partition("+")[0] for name in pins if (version := version_of(name))}  # +cpu: where from
+    other = [f"{name} {version}, tested {pins[name]}" for name, version in installed.items() if version != pins[name]]
     if other:
         shown = "; ".join(other[:5]) + (f"; and {len(other) - 5} more" if len(other) > 5 else "")
         return warning("tested versions", shown, "pip install --constraint constraints.txt -e '.[cpu,train]'")

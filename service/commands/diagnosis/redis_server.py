@@ -51,7 +51,7 @@ def ping(redis: Redis) -> float:  # s
 
 
 def lookup(redis: Redis) -> Finding:
-    """What every request asks; it may fail where Redis answers all else."""
+    """Makes the lookup that every request makes; it may fail where Redis answers all other commands."""
     try:
         redis.mget(PROBED)
     except RedisError as error:
@@ -61,38 +61,38 @@ def lookup(redis: Redis) -> Finding:
     return ok("redis lookup", "answered")
 
 
-def version(found: str) -> Finding:
-    number = tuple(int(part) for part in found.split(".")[:2] if part.isdigit())
+def version(text: str) -> Finding:
+    number = tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
     if number < OLDEST:
-        return fault("redis", f"version {found}", f"version {OLDEST[0]} or newer, which the job queue needs")
-    return ok("redis", f"version {found}")
+        return fault("redis", f"version {text}", f"version {OLDEST[0]} or newer, which the job queue needs")
+    return ok("redis", f"version {text}")
 
 
 def latency(times: list[float], timeout: float) -> Finding:
     """The cache waits for `timeout` seconds and then goes without."""
     typical, worst = statistics.median(times), max(times)
-    found = f"ping {1e3 * typical:.2f} ms, at worst {1e3 * worst:.1f} ms of {PINGS}"
+    summary = f"ping {1e3 * typical:.2f} ms, at worst {1e3 * worst:.1f} ms of {PINGS}"
     if typical > timeout:
         return fault(
-            "redis latency", f"{found}: every lookup is a miss", "bring it nearer, or raise ISOSIM_REDIS_TIMEOUT"
+            "redis latency", f"{summary}: every lookup is a miss", "bring it nearer, or raise ISOSIM_REDIS_TIMEOUT"
         )
     if worst > timeout / 2:
-        return warning("redis latency", found, f"a lookup is given up after {1e3 * timeout:.0f} ms; bring it nearer")
-    return ok("redis latency", found)
+        return warning("redis latency", summary, f"a lookup is given up after {1e3 * timeout:.0f} ms; bring it nearer")
+    return ok("redis latency", summary)
 
 
 def eviction(policy: str, limit: int) -> Finding:
     """Vectors carry a time to live and may go; the queue's keys carry none and must stay."""
-    found = f"{policy}, maxmemory {limit / 2**20:,.0f} MiB" if limit else f"{policy}, maxmemory not set"
+    summary = f"{policy}, maxmemory {limit / 2**20:,.0f} MiB" if limit else f"{policy}, maxmemory not set"
     if policy.startswith("allkeys"):
-        return fault("redis eviction", f"{found}: queued jobs may be evicted", "maxmemory-policy volatile-lru")
+        return fault("redis eviction", f"{summary}: queued jobs may be evicted", "maxmemory-policy volatile-lru")
     if not limit:
-        return warning("redis eviction", f"{found}: it grows for ISOSIM_REDIS_TTL", "set maxmemory, and volatile-lru")
+        return warning("redis eviction", f"{summary}: it grows for ISOSIM_REDIS_TTL", "set maxmemory, and volatile-lru")
     if policy == "noeviction":
         return warning(
-            "redis eviction", f"{found}: once full, no job and no vector fits", "maxmemory-policy volatile-lru"
+            "redis eviction", f"{summary}: once full, no job and no vector fits", "maxmemory-policy volatile-lru"
         )
-    return ok("redis eviction", found)
+    return ok("redis eviction", summary)
 
 
 def workers(redis: Redis) -> Finding:

@@ -14,7 +14,7 @@ from service.adapters.encoder.onnx_engine import OnnxCalibrator, OnnxEncoder, ch
 from service.adapters.encoder.store import JOINED, EncoderArtifact, EncoderStore
 from service.adapters.encoder.tokenizer import FastTokenizer
 from service.adapters.storage.artifacts import verified
-from service.adapters.storage.object_storage import Changed, address, opened, remote
+from service.adapters.storage.object_storage import PreconditionFailed, address, opened, remote
 from service.commands.diagnosis import Finding, fault, ok, warning
 from service.core.arrays import Vectors
 from service.core.errors import IsosimError
@@ -77,7 +77,7 @@ def bucket(root: Path) -> Finding:
             replaced_twice = refused(lambda: storage.write(key, b"third", over=first))
         finally:
             storage.delete([key])
-    except (IsosimError, OSError, Changed) as error:
+    except (IsosimError, OSError, PreconditionFailed) as error:
         return fault(
             "store", str(error), "set ISOSIM_MODEL_STORE and AWS's variables; see docs/how-to/object-storage.md"
         )
@@ -92,7 +92,7 @@ def bucket(root: Path) -> Finding:
 def refused(write: Callable[[], object]) -> bool:
     try:
         write()
-    except Changed:
+    except PreconditionFailed:
         return True
     return False
 
@@ -118,12 +118,12 @@ def space(root: Path, posted: int) -> Finding:
         free = shutil.disk_usage(root).free
     except OSError as error:
         return fault("disk", f"{root}: {error.strerror}", "there must be such a folder: see above")
-    found = f"{free / 2**30:,.1f} GiB free"
+    summary = f"{free / 2**30:,.1f} GiB free"
     if free < posted:
-        return fault("disk", found, f"make room: one posted text may have {posted / 2**20:.0f} MiB")
+        return fault("disk", summary, f"make room: one posted text may have {posted / 2**20:.0f} MiB")
     if free < 10 * posted:
-        return warning("disk", found, f"make room: a posted text may have {posted / 2**20:.0f} MiB, and several wait")
-    return ok("disk", found)
+        return warning("disk", summary, f"make room: a posted text may have {posted / 2**20:.0f} MiB, and several wait")
+    return ok("disk", summary)
 
 
 def providers(artifact: EncoderArtifact, wanted: tuple[str, ...]) -> Iterator[Finding]:
@@ -166,7 +166,7 @@ def parity(artifact: EncoderArtifact, wanted: tuple[str, ...]) -> Finding:
         off = float(np.abs(pooled - joined(ids)).max())
     except Exception as error:  # noqa: BLE001 - whatever fails here is the finding
         return fault("parity", f"the encoder does not run: {error}", "isosim export, or another ISOSIM_PROVIDERS")
-    found = float(cosine(pooled[:1], pooled[1:])[0])
+    similarity = float(cosine(pooled[:1], pooled[1:])[0])
     bar = TOLERANCE.get(artifact.spec.precision, LOOSE)
     if not off <= bar:
         return fault(
@@ -174,13 +174,15 @@ def parity(artifact: EncoderArtifact, wanted: tuple[str, ...]) -> Finding:
             "try ISOSIM_PROVIDERS='[\"CPUExecutionProvider\"]'; export the encoder anew",
         )  # fmt: skip
     expected = KNOWN.get(artifact.digest)
-    if expected is not None and abs(found - expected) > bar:
-        return fault("parity", f"two known sentences score {found:.6f} instead of {expected:.6f}", "export it anew")
-    return ok("parity", f"{JOINED} and what is served agree to {off:.0e}; two known sentences score {found:.4f}")
+    if expected is not None and abs(similarity - expected) > bar:
+        return fault(
+            "parity", f"two known sentences score {similarity:.6f} instead of {expected:.6f}", "export it anew"
+        )
+    return ok("parity", f"{JOINED} and what is served agree to {off:.0e}; two known sentences score {similarity:.4f}")
 
 
 def remedy_for(domains: DomainStore, name: str, artifact: EncoderArtifact) -> str:
-    """What can be done about a champion that cannot be loaded; only what the store allows."""
+    """A remedy that the store allows for a champion that cannot be loaded."""
     anew = f"isosim calibrate FILE --domain {name} --encoder {artifact.id} --promote always"
     try:
         aliases = domains.aliases(name, artifact.digest)
@@ -224,8 +226,9 @@ def calibrations(root: Path, artifact: EncoderArtifact) -> Iterator[Finding]:
 
 
 def outdated(domains: DomainStore) -> Iterator[Finding]:
-    """Versions of every encoder whose reference was made by a release that lost ties; what cannot be read is above."""
-    found = []
+    """Warns of versions, of any encoder, whose reference was made by a release that lost ties. Earlier checks report
+    versions that cannot be read."""
+    versions = []
     for name in domains.domains():
         for version in domains.versions(name):
             try:
@@ -235,11 +238,11 @@ def outdated(domains: DomainStore) -> Iterator[Finding]:
             scales = [parts.reference, parts.raw_reference]
             scales += [parts.normalization.reference] if parts.normalization is not None else []
             if any(scale is not None and scale.ties_lost for scale in scales):
-                found.append(f"{name}@{version}")
-    if found:
+                versions.append(f"{name}@{version}")
+    if versions:
         yield warning(
             "ties",
-            f"{len(found)} versions rest on texts that repeat, and state too small false-match rates for them: "
-            f"{', '.join(found[:MOST_NAMED])}{', …' if len(found) > MOST_NAMED else ''}",
+            f"{len(versions)} versions rest on texts that repeat, and state too small false-match rates for them: "
+            f"{', '.join(versions[:MOST_NAMED])}{', …' if len(versions) > MOST_NAMED else ''}",
             "calibrate these domains anew: isosim calibrate FILE --domain NAME",
         )
