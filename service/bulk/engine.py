@@ -22,7 +22,7 @@ from service.bulk.readers import reader_of
 from service.bulk.writing import UNREADABLE, VECTOR, to_bytes, vector_column
 from service.core.arrays import Vectors
 from service.core.encoding.embedding import Embeddings, Timings
-from service.core.encoding.texts import Pooled, VectorCodec
+from service.core.encoding.texts import PooledVector, VectorCodec
 from service.core.errors import Conflict, InvalidInput, TokenizerFailure
 from service.core.scoring.calibration import DomainRef
 from service.core.scoring.similarity import flags_of, normalized, score
@@ -115,7 +115,7 @@ class Engine:
                 )
 
     def _embedded(
-        self, pooled: Vectors, texts: list[Pooled], sides: Sequence[Any], good: Any, count: int
+        self, pooled: Vectors, texts: list[PooledVector], sides: Sequence[Any], good: Any, count: int
     ) -> dict[str, pa.Array]:
         vectors = self.calibration.latents(pooled) if self.plan.options.space == "calibrated" else pooled
         vectors = normalized(vectors) if self.plan.options.normalize else vectors
@@ -129,7 +129,7 @@ class Engine:
         }
 
     def _scored(
-        self, pooled: Vectors, texts: list[Pooled], sides: Sequence[Any], good: Any, count: int
+        self, pooled: Vectors, texts: list[PooledVector], sides: Sequence[Any], good: Any, count: int
     ) -> dict[str, pa.Array]:
         if not len(good):
             numbers = {n: pa.nulls(count, pa.float32()) for n in ("cosine", "similarity")}

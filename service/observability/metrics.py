@@ -40,7 +40,7 @@ DROPPED = ("full", "busy", "failed")  # too many wait; requests left no moment; 
 MAX_DOMAINS = 500  # champion series; domains beyond it are served all the same, but have none
 
 
-class Reading(Collector):
+class GaugeReading(Collector):
     """A number that another part keeps, read at each scrape; no series where there is nothing to read."""
 
     def __init__(self, family: Callable[..., Metric], name: str, text: str, registry: CollectorRegistry) -> None:
@@ -103,10 +103,10 @@ class Metrics:
         self.drift = {
             name: Gauge(f"isosim_domain_{name}", text, ["domain"], registry=r) for name, text in DRIFT.items()
         }
-        self.resident = Reading(
+        self.resident = GaugeReading(
             GaugeMetricFamily, "isosim_resident_calibration_bytes", "Bytes of the calibrations in memory", r
         )
-        self.resident_limit = Reading(
+        self.resident_limit = GaugeReading(
             GaugeMetricFamily,
             "isosim_resident_calibration_limit_bytes",
             "Bytes of calibrations that may stay in memory: what is set, or what the container's limit leaves",
@@ -152,13 +152,13 @@ class Metrics:
         self.encoder = Info("isosim_encoder", "The encoder this process runs", registry=r)
         self.build = Info("isosim_build", "The release this process is of", registry=r)
         self.build.info({"version": __version__})
-        self.redis_up = Reading(
+        self.redis_up = GaugeReading(
             GaugeMetricFamily,
             "isosim_redis_up",
             "1 while Redis answers lookups, 0 while it is done without; absent without",
             r,
         )
-        self.log_dropped = Reading(
+        self.log_dropped = GaugeReading(
             CounterMetricFamily, "isosim_log_lines_dropped_total",
             "Lines of the log that nobody read in time: stderr's reader is slow or has stopped", r,
         )  # fmt: skip

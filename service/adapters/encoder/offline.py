@@ -12,7 +12,7 @@ from service.adapters.encoder.onnx_engine import OnnxEncoder, choose_providers, 
 from service.adapters.encoder.store import EncoderArtifact
 from service.adapters.encoder.tokenizer import FastTokenizer
 from service.core.arrays import Rows, Vectors
-from service.core.encoding.texts import Pooled, VectorCodec
+from service.core.encoding.texts import PooledVector, VectorCodec
 
 # Padded, on a CPU. A batch of 2048 takes 1.13 times the processor time (1.04 to 1.17) and 1.17 times the wall time in
 # the median of 12 blocks of 1,500 Wikipedia sentences of 31 tokens, encoded by turns on MiniLM and 2 threads; 2 cores,
@@ -37,10 +37,10 @@ class Encodings:
         vectors: Vectors = np.empty((count, dim), np.float32)
         return cls(vectors, np.empty(count, np.intp), np.zeros(count, bool), np.zeros(count, bool))
 
-    def texts(self) -> list[Pooled]:
+    def texts(self) -> list[PooledVector]:
         """One object a text, as scoring takes them."""
         columns = (self.tokens.tolist(), self.truncated.tolist(), self.unreadable.tolist())
-        return [Pooled(vector, *facts) for vector, *facts in zip(self.vectors, *columns, strict=True)]
+        return [PooledVector(vector, *facts) for vector, *facts in zip(self.vectors, *columns, strict=True)]
 
 
 class TextEncoder(Protocol):

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from service.core.arrays import Vectors
-from service.core.encoding.texts import Pooled, Text, Tokenize, Tokens, VectorCodec
+from service.core.encoding.texts import PooledVector, Text, Tokenize, Tokens, VectorCodec
 from service.core.errors import BackendFailure, IsosimError, NotReady, Overloaded, TokenizerFailure
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class PendingText:
     key: bytes
     text: Text
     waiters: set["Waiter"] = field(default_factory=set)
-    result: Pooled | None = None
+    result: PooledVector | None = None
     error: IsosimError | None = None
     arrived: float = 0.0  # s, perf_counter
     size: int = 0  # characters, and HANDLING: what encoding it costs, before its tokens are known
@@ -330,7 +330,7 @@ class MicroBatcher:
                 # A copy of its own: a row would keep the whole batch alive in the cache.
                 tokens = pending.tokens
                 truncated, unreadable = (False, False) if tokens is None else (tokens.truncated, tokens.unreadable)
-                pending.result = Pooled(vector.copy(), pending.length, truncated, unreadable)
+                pending.result = PooledVector(vector.copy(), pending.length, truncated, unreadable)
         except IsosimError as known:
             error = known
         except Exception as unknown:  # the loop's boundary: a thread must outlive a bad batch

@@ -12,7 +12,7 @@ import numpy as np
 
 from service.core.arrays import Vectors
 from service.core.encoding.batching import BatchEncoder, BatchingPlan, BatchStats, MicroBatcher, PendingText, Waiter
-from service.core.encoding.texts import KeyMaker, Pooled, SharedCache, Text, Tokenize, VectorCodec
+from service.core.encoding.texts import KeyMaker, PooledVector, SharedCache, Text, Tokenize, VectorCodec
 from service.core.errors import CallerLeft, IsosimError, NotReady
 
 CallerLeaves = Callable[[], Coroutine[Any, Any, None]]
@@ -44,7 +44,7 @@ class CacheLookup:
 class Embeddings:
     """Distinct texts and their vectors (N, D), and for each text asked for its row."""
 
-    texts: list[Pooled]
+    texts: list[PooledVector]
     vectors: Vectors
     rows: "np.ndarray[tuple[int], np.dtype[np.intp]]"
     timings: Timings
@@ -58,18 +58,18 @@ class MemoryCache:
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity  # bytes
         self.size = 0  # bytes
-        self._entries: OrderedDict[bytes, Pooled] = OrderedDict()
+        self._entries: OrderedDict[bytes, PooledVector] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def get(self, key: bytes) -> Pooled | None:
+    def get(self, key: bytes) -> PooledVector | None:
         entry = self._entries.get(key)
         if entry is not None:
             self._entries.move_to_end(key)
         return entry
 
-    def put(self, key: bytes, entry: Pooled) -> None:
+    def put(self, key: bytes, entry: PooledVector) -> None:
         cost = entry.vector.nbytes + ENTRY_OVERHEAD
         if key in self._entries or cost > self.capacity:
             return
@@ -151,7 +151,7 @@ class Embedder:
         vectors = np.stack([pooled.vector for pooled in results])
         return Embeddings(results, vectors, rows, timings, lookup, list(row_of))
 
-    async def _look_up(self, keys: list[bytes]) -> tuple[dict[bytes, Pooled], CacheLookup]:
+    async def _look_up(self, keys: list[bytes]) -> tuple[dict[bytes, PooledVector], CacheLookup]:
         """What the caches hold: this process's own first, then the shared one in one round trip."""
         known = {key: pooled for key in keys if (pooled := self.memory.get(key)) is not None}
         missing = [key for key in keys if key not in known]

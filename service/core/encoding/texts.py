@@ -25,7 +25,7 @@ Tokenize = Callable[[Sequence[Content], Side], list[Tokens]]
 
 
 @dataclass(eq=False, slots=True)
-class Pooled:
+class PooledVector:
     """A text's frozen-encoder vector (D,), its tokens (special ones included), and whether it was cut.
 
     `unreadable`: no token of it is known, so that other texts have the same vector. `judged` holds the identity of the
@@ -88,13 +88,13 @@ class VectorCodec:
     def round(self, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:  # (N, D) -> (N, D)
         return vectors if self.exact else vectors.astype(self.dtype).astype(np.float32)
 
-    def encode(self, key: bytes, pooled: Pooled) -> bytes:
+    def encode(self, key: bytes, pooled: PooledVector) -> bytes:
         flags = TRUNCATED * pooled.truncated | UNREADABLE * pooled.unreadable
         header = HEADER.pack(self.version, flags, min(pooled.tokens, 0xFFFF))
         entry = header + pooled.vector.astype(self.dtype).tobytes()
         return entry + checksum(key, entry)
 
-    def decode(self, key: bytes, entry: bytes) -> Pooled | None:
+    def decode(self, key: bytes, entry: bytes) -> PooledVector | None:
         """None where the entry is not what was stored under the key by one of us: another version, size or content."""
         if len(entry) != HEADER.size + self.dim * self.dtype.itemsize + CHECK:
             return None
@@ -102,7 +102,7 @@ class VectorCodec:
         if version != self.version or entry[-CHECK:] != checksum(key, entry[:-CHECK]):
             return None
         vector = np.frombuffer(entry, self.dtype, self.dim, offset=HEADER.size).astype(np.float32)
-        return Pooled(vector, tokens, bool(flags & TRUNCATED), bool(flags & UNREADABLE))
+        return PooledVector(vector, tokens, bool(flags & TRUNCATED), bool(flags & UNREADABLE))
 
 
 def checksum(key: bytes, entry: bytes) -> bytes:  # CHECK bytes

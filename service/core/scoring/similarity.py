@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from service.core.arrays import Doubles, Rows, Vectors
 from service.core.encoding.embedding import Embeddings
-from service.core.encoding.texts import Pooled
+from service.core.encoding.texts import PooledVector
 from service.core.scoring.calibration import Calibration
 from service.core.scoring.out_of_domain import FALSE_ALARMS, DomainTest, Judgement, level_energies
 
@@ -45,7 +45,7 @@ def cosine(a: Vectors, b: Vectors) -> npt.NDArray[np.float32]:
     return clipped
 
 
-def score(calibration: Calibration, texts: Sequence[Pooled], pooled: Vectors, left: Rows, right: Rows) -> Scores:
+def score(calibration: Calibration, texts: Sequence[PooledVector], pooled: Vectors, left: Rows, right: Rows) -> Scores:
     """Scores the pairs (left[i], right[i]) of N texts, whose vectors are the rows of `pooled` (N, D).
 
     All texts without a known token have nearly the same vector, which says nothing of how alike they are: the
@@ -70,7 +70,7 @@ def score(calibration: Calibration, texts: Sequence[Pooled], pooled: Vectors, le
 
 
 def judge(
-    test: DomainTest, texts: Sequence[Pooled], pooled: Vectors, latents: Vectors, calibration: Calibration
+    test: DomainTest, texts: Sequence[PooledVector], pooled: Vectors, latents: Vectors, calibration: Calibration
 ) -> Judgement:
     """The test's judgement of each text, remembered with the text: nothing but its vector enters it."""
     known = [text.judged for text in texts if text.judged is not None and text.judged[0] is test.identity]

@@ -82,7 +82,7 @@ class WorkingFolder:
 
 
 @dataclass(frozen=True)
-class Setting:
+class LoopSettings:
     """One training's circumstances."""
 
     recipe: Recipe
@@ -122,7 +122,7 @@ def out_of_patience(scores: Scores, patience: int | None) -> bool:
 class TrainingMonitor(TrainerCallback):
     """Evaluates and saves at the end too, stops early, seals checkpoints, reports progress, refuses a lost loss."""
 
-    def __init__(self, setting: Setting, loss: torch.nn.Module) -> None:
+    def __init__(self, setting: LoopSettings, loss: torch.nn.Module) -> None:
         self.setting, self.loss = setting, loss
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
@@ -160,7 +160,7 @@ def own_weights(loss: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: tensor for name, tensor in loss.state_dict().items() if not name.startswith("model.")}
 
 
-def optimize(model: SentenceTransformer, loss: torch.nn.Module, data: Dataset, setting: Setting) -> Scores:
+def optimize(model: SentenceTransformer, loss: torch.nn.Module, data: Dataset, setting: LoopSettings) -> Scores:
     """Trains in place, from the newest whole checkpoint where there is one; leaves the best weights in the model."""
     newest = setting.working.newest()
     scores = None
@@ -187,7 +187,7 @@ def optimize(model: SentenceTransformer, loss: torch.nn.Module, data: Dataset, s
     return Scores(scores.by_step, kept)
 
 
-def ended(scores: Scores, setting: Setting) -> bool:
+def ended(scores: Scores, setting: LoopSettings) -> bool:
     return scores.kept >= setting.steps or out_of_patience(scores, setting.recipe.patience)
 
 
@@ -198,7 +198,7 @@ def restore(model: SentenceTransformer, checkpoint: Path) -> None:
     model.eval()
 
 
-def arguments(setting: Setting, examples: int) -> SentenceTransformerTrainingArguments:
+def arguments(setting: LoopSettings, examples: int) -> SentenceTransformerTrainingArguments:
     recipe = setting.recipe
     evaluated = setting.evaluator is not None
     return SentenceTransformerTrainingArguments(

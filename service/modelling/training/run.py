@@ -21,7 +21,7 @@ from service.core.errors import Conflict, InvalidInput
 from service.modelling.encoder.checkpoints import Checkpoint
 from service.modelling.encoder.encoder import describe
 from service.modelling.training.data import Examples, read_graded, without_words
-from service.modelling.training.loop import DEV, SCORE, Setting, WorkingFolder, optimize
+from service.modelling.training.loop import DEV, SCORE, LoopSettings, WorkingFolder, optimize
 from service.modelling.training.objectives import OBJECTIVES
 from service.modelling.training.recipe import POOLINGS, Identity, Recipe, Source, differences
 from service.modelling.training.result import Outcome, facts_of, publish
@@ -88,7 +88,7 @@ def train(
                 left, right, grades, name=DEV, main_similarity="cosine", write_csv=False
             )
         unique = objective.contrastive and not objective.needs_dropout  # there, sentences are distinct as they are read
-        setting = Setting(recipe, steps(recipe, examples), working, evaluator, unique, report)
+        setting = LoopSettings(recipe, steps(recipe, examples), working, evaluator, unique, report)
         set_seed(recipe.seed)  # the classifier of a loss is drawn here; the order of examples has the seed of its own
         loss = objective.loss(model, examples, recipe.knobs)
         if recipe.word_deletion:

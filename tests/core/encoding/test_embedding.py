@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from service.core.encoding.batching import BatchingPlan
 from service.core.encoding.embedding import CacheLookup, Embedder, MemoryCache
-from service.core.encoding.texts import Pooled, Side, Text, VectorCodec
+from service.core.encoding.texts import PooledVector, Side, Text, VectorCodec
 from tests.core.encoding.fake_encoder import DIM, FakeEncoder, letters, vector_of
 
 precisions = pytest.mark.parametrize("precision", ["float32", "float16"])
@@ -149,7 +149,7 @@ async def test_a_text_finished_while_the_shared_cache_was_asked_keeps_its_bits(e
         slow = asyncio.create_task(made.embed(texts_of("abc")))
         await asyncio.sleep(0)
         first = await made.embed(texts_of("abc"))
-        of_another_process = Pooled(first.vectors[0] + np.float32(1), 3, False)
+        of_another_process = PooledVector(first.vectors[0] + np.float32(1), 3, False)
         key = made.key(Text("abc"))
         shared.entries[key] = made.codec.encode(key, of_another_process)
         answer.set()

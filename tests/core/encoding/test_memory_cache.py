@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.core.encoding.embedding import ENTRY_OVERHEAD, MemoryCache
-from service.core.encoding.texts import Pooled
+from service.core.encoding.texts import PooledVector
 
 COST = 4 * 4 + ENTRY_OVERHEAD  # bytes of an entry of four dimensions
 
 
-def entry(number: int, dim: int = 4) -> Pooled:
-    return Pooled(np.full(dim, number, np.float32), number, False)
+def entry(number: int, dim: int = 4) -> PooledVector:
+    return PooledVector(np.full(dim, number, np.float32), number, False)
 
 
 def key(number: int) -> bytes:

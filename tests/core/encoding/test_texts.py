@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from service.core.encoding.texts import CHECK, HEADER, KeyMaker, Pooled, Text, VectorCodec
+from service.core.encoding.texts import CHECK, HEADER, KeyMaker, PooledVector, Text, VectorCodec
 
 DIM = 7
 KEY = b"of the text"
@@ -24,7 +24,7 @@ def test_a_rounded_vector_comes_back_from_the_cache_bit_by_bit(
 ) -> None:
     codec = VectorCodec(precision, DIM)  # type: ignore[arg-type]
     rounded = codec.round(vector[None])[0]
-    found = codec.decode(KEY, codec.encode(KEY, Pooled(rounded, tokens, truncated, unreadable)))
+    found = codec.decode(KEY, codec.encode(KEY, PooledVector(rounded, tokens, truncated, unreadable)))
     assert found is not None
     assert (found.vector.tobytes(), found.vector.dtype) == (rounded.tobytes(), np.dtype(np.float32))
     assert (found.tokens, found.truncated, found.unreadable) == (tokens, truncated, unreadable)
@@ -45,7 +45,7 @@ def test_full_precision_rounds_nothing_and_half_precision_to_11_bits(vector: npt
 
 
 def test_an_entry_in_half_precision_takes_half_the_room() -> None:
-    pooled = Pooled(np.zeros(384, np.float32), 5, False)
+    pooled = PooledVector(np.zeros(384, np.float32), 5, False)
     full, half = (len(VectorCodec(p, 384).encode(KEY, pooled)) - HEADER.size - CHECK for p in ("float32", "float16"))
     assert (full, half) == (384 * 4, 384 * 2)
 
@@ -58,7 +58,7 @@ def test_what_is_no_entry_of_ours_is_a_miss_and_never_an_error(precision: str, e
 
 
 def test_entries_of_another_precision_version_or_size_are_misses() -> None:
-    pooled = Pooled(np.ones(DIM, np.float32), 5, True)
+    pooled = PooledVector(np.ones(DIM, np.float32), 5, True)
     full, half = VectorCodec("float32", DIM), VectorCodec("float16", DIM)
     entry = full.encode(KEY, pooled)
     assert full.decode(KEY, entry) is not None
@@ -74,7 +74,7 @@ def test_entries_of_another_precision_version_or_size_are_misses() -> None:
 @precisions
 def test_an_entry_with_one_flipped_bit_or_of_another_text_is_a_miss(precision: str) -> None:
     codec = VectorCodec(precision, DIM)  # type: ignore[arg-type]
-    entry = codec.encode(KEY, Pooled(np.ones(DIM, np.float32), 5, True))
+    entry = codec.encode(KEY, PooledVector(np.ones(DIM, np.float32), 5, True))
     for place in range(8 * len(entry)):
         flipped = bytearray(entry)
         flipped[place // 8] ^= 1 << place % 8
@@ -84,7 +84,7 @@ def test_an_entry_with_one_flipped_bit_or_of_another_text_is_a_miss(precision: s
 
 def test_more_tokens_than_an_entry_can_say_are_capped() -> None:
     codec = VectorCodec("float32", DIM)
-    entry = codec.encode(KEY, Pooled(np.ones(DIM, np.float32), 70_000, False))
+    entry = codec.encode(KEY, PooledVector(np.ones(DIM, np.float32), 70_000, False))
     assert struct.unpack_from("<BBH", entry)[2] == 0xFFFF
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from service.core.arrays import Vectors
-from service.core.encoding.texts import Pooled
+from service.core.encoding.texts import PooledVector
 from service.core.scoring.calibration import Calibration, DomainModel
 from service.core.scoring.out_of_domain import Judgement
 from service.core.scoring.similarity import cosine, judge, normalized, score
@@ -90,7 +90,7 @@ def calibration(**parts: object) -> Calibration:
 
 POOLED = np.random.default_rng(0).standard_normal((5, 8)).astype(np.float32)
 LEFT, RIGHT = np.array([0, 1, 4]), np.array([2, 1, 0])
-TEXTS = [Pooled(vector, tokens, False) for vector, tokens in zip(POOLED, (5, 7, 9, 5, 30), strict=True)]
+TEXTS = [PooledVector(vector, tokens, False) for vector, tokens in zip(POOLED, (5, 7, 9, 5, 30), strict=True)]
 
 
 def test_without_a_calibrator_similarity_is_the_cosine_bit_by_bit() -> None:
@@ -126,7 +126,7 @@ class CountingTest:
 
 def test_a_remembered_judgement_does_not_keep_its_test_in_memory() -> None:
     """A cache holds many texts, each judged by another domain: tests of domains that were dropped must go."""
-    texts = [Pooled(vector, 5, False) for vector in POOLED]
+    texts = [PooledVector(vector, 5, False) for vector in POOLED]
     test = fitted(1000, 8)
     gone = weakref.ref(test)
     judge(test, texts, POOLED, POOLED, calibration())  # which keeps its whitening in double precision, too
@@ -149,7 +149,7 @@ def test_a_pair_with_a_text_without_a_known_token_has_percentile_and_probability
 
 
 def test_a_texts_judgement_is_remembered_for_the_test_that_made_it_and_for_no_other() -> None:
-    texts = [Pooled(vector, 5, False) for vector in POOLED]
+    texts = [PooledVector(vector, 5, False) for vector in POOLED]
     one, other = CountingTest(0.25), CountingTest(0.5)
     for test in (one, one, other, one):
         found = judge(test, texts, POOLED, POOLED, calibration())  # type: ignore[arg-type]
