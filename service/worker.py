@@ -112,7 +112,7 @@ def run_job(settings: Settings, job_id: str, handed: int | None = None, dead: in
     with observed(settings, jobs, job_id) as watched:
         champion = champion_of(settings, jobs.read(job_id).request)
         begun = jobs.begin(job_id, handed, dead, champion)
-        watched.job = calibrate(settings, jobs, begun, watched.stage)
+        watched.job = run_attempt(settings, jobs, begun, watched.stage)
         return watched.job
 
 
@@ -123,14 +123,14 @@ def champion_of(settings: Settings, request: JobRequest) -> int | None:
     return None
 
 
-def calibrate(settings: Settings, jobs: JobStore, begun: Job, on_stage: Callable[[str], None]) -> Job:
+def run_attempt(settings: Settings, jobs: JobStore, begun: Job, on_stage: Callable[[str], None]) -> Job:
     domains, job_id = DomainStore(settings.model_store), begun.id
     reporter = Reporter(jobs, begun, on_stage)
     try:
         done = published_before(jobs, domains, reporter.job)
         if done is not None:
             return done
-        result = calibrated(settings, jobs, domains, reporter)
+        result = fit(settings, jobs, domains, reporter)
     except JobCancelled:
         raise
     except IsosimError as error:
@@ -145,13 +145,13 @@ def calibrate(settings: Settings, jobs: JobStore, begun: Job, on_stage: Callable
     # From here on a cancel comes too late; before it, nothing has been published.
     if not reporter.still_mine() or not jobs.decide(job_id, reporter.job.attempt):
         raise JobCancelled(f"job {job_id} was cancelled")
-    done = publish(jobs, domains, reporter.job, result)
+    done = publish_result(jobs, domains, reporter.job, result)
     if done.status is Status.SUCCEEDED:
         tidy(settings, jobs, domains, done.request.domain)
     return done
 
 
-def calibrated(settings: Settings, jobs: JobStore, domains: DomainStore, reporter: Reporter) -> "Result":
+def fit(settings: Settings, jobs: JobStore, domains: DomainStore, reporter: Reporter) -> "Result":
     """What the job's text makes of the domain. Nothing is published."""
     job = reporter.job
     if not jobs.has_text(job.id):
@@ -167,7 +167,7 @@ def calibrated(settings: Settings, jobs: JobStore, domains: DomainStore, reporte
         return calibrate_job(job.request, posted, encoder, domains, reporter, threads=settings.worker_threads)
 
 
-def publish(jobs: JobStore, domains: DomainStore, job: Job, result: "Result") -> Job:
+def publish_result(jobs: JobStore, domains: DomainStore, job: Job, result: "Result") -> Job:
     """The job's end: its version, or why there is none."""
     try:
         version, promoted, why = result.publish(domains, job, partial(jobs.check_turn, job))

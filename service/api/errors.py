@@ -93,6 +93,8 @@ def unexpected(request: Request, error: Exception) -> Response:
     """What no route has answered. A fault of ours: the log gets everything, the caller only the id to ask for."""
     if isinstance(error, e.IsosimError):  # raised around the routes, by the layer that bounds a request
         return domain_error(request, error)
+    if isinstance(error, RequestValidationError):  # of a scoring route, which that layer calls itself
+        return domain_error(request, describe(error, request.scope.get("route")))
     if isinstance(error, OSError):
         log.error("storage failed, request %s", request.scope["state"]["request_id"], exc_info=error)
         return domain_error(request, e.Unavailable(f"storage failed: {error.strerror or type(error).__name__}"))

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.api.access_log import PROBES
 from service.api.errors import unexpected
 from service.api.parameters import below, check_query
+from service.api.requests import ScoringRoute
 from service.api.state import Service
 from service.api.trace import Trace
 from service.core.errors import CallerLeft, Forbidden, NotReady, TooLarge, Unavailable
@@ -57,8 +58,18 @@ def admit(scope: Scope, service: Service, trace: Trace, limit: int) -> None:
 class Envelope:
     """The outermost layer below the server. Plain ASGI: BaseHTTPMiddleware would cost a task a request."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, scoring: Iterable[ScoringRoute] = ()) -> None:
         self.app = app
+        self.scoring = {route.path: route for route in scoring}  # answered here; everything else is FastAPI's
+
+    async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
+        route = self.scoring.get(scope["path"]) if scope["method"] == "POST" else None
+        if route is None:
+            await self.app(scope, receive, send)
+            return
+        scope["route"] = route
+        response = await route.respond(Request(scope, receive))
+        await response(scope, receive, send)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -101,7 +112,7 @@ class Envelope:
         span = service.observer.begin(scope, trace)
         try:
             admit(scope, service, trace, limit)
-            await within(time_limit(scope, settings), self.app(scope, limited_receive, send_with_headers))
+            await within(time_limit(scope, settings), self._respond(scope, limited_receive, send_with_headers))
         except (ClientDisconnect, CallerLeft):
             status = 499  # the caller hung up; there is nobody to answer
         except Exception as error:

@@ -1,5 +1,6 @@
 """`isosim export` and `isosim bundle`: graphs into the store, and out of it."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -72,7 +73,7 @@ def export(
     if as_json:
         place = {"id": artifact.id, "digest": artifact.digest, "folder": str(artifact.folder)}
         about = {"licence": artifact.licence, "prompts": artifact.prompts}
-        print_json({**place, **about, **vars(artifact.spec)})
+        print_json({**place, **about, **asdict(artifact.spec)})
         return
     print(artifact.id)
 

@@ -12,6 +12,7 @@ from service.api.calibration import calibrate
 from service.api.compatible import inference_protocol, openai, rerank, tei
 from service.api.domains import domains, migration
 from service.api.middleware import Envelope, cors
+from service.api.requests import ScoringRoute
 from service.api.scoring import similarity
 from service.api.state import Service
 from service.server import documentation
@@ -52,7 +53,8 @@ def create_app(settings: Settings) -> FastAPI:
     )
     for router in (*scoring, *rest, pages.console, pages.docs):
         app.include_router(router)
-    app.add_middleware(Envelope)
+    routes = (route for router in scoring for route in router.routes)
+    app.add_middleware(Envelope, scoring=[route for route in routes if isinstance(route, ScoringRoute)])
     if settings.cors_origins:
         app.add_middleware(CORSMiddleware, **cors(settings.cors_origins))
     return app

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import httpx2
 import pytest
 from isosim_client import Client, Conflict, Retries
 
@@ -76,18 +77,18 @@ def test_a_rollback_by_the_client_is_not_undone_by_its_retry(server: Server, new
     assert answering(news) == (1, 2)
 
 
-class LostAnswers(httpx.HTTPTransport):
+class LostAnswers(httpx2.HTTPTransport):
     """The server gets every change, and the first answers to it are lost."""
 
     def __init__(self, lost: int) -> None:
         super().__init__()
         self.left = lost
 
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         answer = super().handle_request(request)
         if request.method != "GET" and self.left:
             self.left -= 1
-            raise httpx.ReadError("the answer is lost")
+            raise httpx2.ReadError("the answer is lost")
         return answer
 
 

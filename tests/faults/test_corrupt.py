@@ -99,7 +99,11 @@ def test_the_cause_of_a_503_at_a_cold_load_is_in_the_log_once(serve: Serve, news
     for _ in range(3):
         refused(ask(server, "news"), "weights.safetensors")
         refused(ask(server, "films"), "aliases.json")
-    lines = [line for line in server.log.read_text().splitlines() if "champion of" in line]  # as the runbook looks
+
+    def reported() -> list[str]:
+        return [line for line in server.log.read_text().splitlines() if "champion of" in line]  # as the runbook looks
+
+    lines = wait_until(lambda: len(found := reported()) >= 2 and found)  # a thread writes them
     assert [("champion of news" in line, "weights.safetensors" in line) for line in lines] == [
         (True, True), (False, False)
     ], lines  # fmt: skip

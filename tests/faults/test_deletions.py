@@ -15,7 +15,7 @@ from service.adapters.seeding import seed
 from service.adapters.storage.object_storage import address
 from service.core.jobs.job import JobRequest, Status
 from service.settings import Settings
-from service.worker import Reporter, calibrated, publish
+from service.worker import Reporter, fit, publish_result
 from tests.commands.conftest import calibrate
 from tests.objects import objects  # noqa: F401 - a fixture
 from tests.processes import RedisServer, Serve, Server, score, wait_until
@@ -122,9 +122,9 @@ def test_a_calibration_that_publishes_after_the_deletion_does_not_bring_the_doma
         wanted = JobRequest("news", tiny.digest, tiny.id, "sn", "always", sentences=300)
         job = jobs.create(wanted, spool, [], None)
     reporter = Reporter(jobs, jobs.begin(job.id))
-    result = calibrated(Settings(model_store=store, encoder="tiny"), jobs, domains, reporter)
+    result = fit(Settings(model_store=store, encoder="tiny"), jobs, domains, reporter)
     assert jobs.decide(job.id, 1)  # it publishes: no cancel can stop it any more
     assert remove_domain(domains, jobs, MigrationStore(store), "news") == []
-    done = publish(jobs, domains, reporter.job, result)
+    done = publish_result(jobs, domains, reporter.job, result)
     assert (done.status, domains.domains()) == (Status.FAILED, [])
     assert "deleted after" in (done.error or "")

@@ -117,8 +117,9 @@ def test_what_was_under_way_at_the_end_is_told(serve: Serve, store: Path) -> Non
     for thread in threads:
         thread.join()
     draining, stopped = event(server.log, message="draining"), event(server.log, message="stopped")
-    assert draining["under_way"] == 2
-    assert (stopped["finished"], stopped["aborted"]) == (1, 1)
+    assert draining["under_way"] in (1, 2)  # the stream may end before the server says that it drains
+    assert (stopped["finished"], stopped["aborted"]) == (draining["under_way"] - 1, 1)
+    assert 200 in seen
 
 
 def test_a_key_is_known_by_its_name(indiscreet: Callable[..., Server], store: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 from dataclasses import dataclass
+from functools import cached_property
 
 GRAPH_FORMAT = 1  # raise when the exported graph's numbers change for the same weights
 
@@ -23,7 +24,7 @@ class EncoderSpec:
     dim: int
     pad_token_id: int
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """SHA-256 (hex) of all fields but the source: where weights came from does not change a vector."""
         fields = {k: v for k, v in dataclasses.asdict(self).items() if k != "source"} | {"format": GRAPH_FORMAT}

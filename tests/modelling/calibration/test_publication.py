@@ -138,7 +138,7 @@ def test_a_job_that_is_retried_after_a_later_promotion_replaces_no_newer_champio
     old.publish(domains)
     again = jobs.begin(jobs.requeue(job.id).id, champion=champion(domains, tiny))
     jobs.decide(again.id, again.attempt)
-    done = worker.publish(jobs, domains, again, replace(old, request=again.request))
+    done = worker.publish_result(jobs, domains, again, replace(old, request=again.request))
     assert (done.status, done.version, done.promoted, champion(domains, tiny)) == (Status.SUCCEEDED, 3, False, 2)
     assert done.report is not None
     assert "version 2 is champion, and was not when this job first began" in done.report["promotion"]
@@ -154,7 +154,7 @@ def test_a_job_that_is_retried_while_the_champion_stays_is_promoted(
         job = jobs.begin(job_of(jobs, asked.request).id, champion=champion(domains, tiny))
         jobs.interrupt(job.id)
         again = jobs.begin(jobs.requeue(job.id).id)
-        done = worker.publish(jobs, domains, again, replace(asked, request=again.request))
+        done = worker.publish_result(jobs, domains, again, replace(asked, request=again.request))
         assert (done.version, done.promoted, champion(domains, tiny)) == (version, True, version)
 
 
@@ -169,9 +169,9 @@ def test_an_attempt_whose_place_was_taken_publishes_nothing(
     jobs.interrupt(first.id)
     second = jobs.begin(jobs.requeue(first.id).id)
     with pytest.raises(JobCancelled):
-        worker.publish(jobs, domains, first, made)
+        worker.publish_result(jobs, domains, first, made)
     assert (domains.versions("news"), champion(domains, tiny)) == ([], None)
-    assert worker.publish(jobs, domains, second, made).version == 1
+    assert worker.publish_result(jobs, domains, second, made).version == 1
 
 
 def test_a_version_of_a_domain_whose_deletion_has_begun_is_not_promoted(
