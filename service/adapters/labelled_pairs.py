@@ -24,7 +24,7 @@ def read_pairs(path: Path) -> Pairs:
     """A table of labels and sentences (`core/jobs/labels.py` says how its columns are found).
 
     Raises:
-        EmptyInput: there is no row. InvalidInput: one is no labelled pair; the message names its line.
+        EmptyInput: the file has no rows. InvalidInput: a row is not a labelled pair; the message names its line.
     """
     pairs = parse_pairs(table_lines(path), str(path))
     if not pairs:

@@ -1,4 +1,4 @@
-"""Before a route works: scope, domain and job that a key may reach, content type, body; documented answers."""
+"""What routes share: scopes, the domain and job that a key may reach, parsing of bodies, documented errors."""
 
 import asyncio
 import re

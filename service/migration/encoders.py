@@ -46,7 +46,7 @@ class LoadedEncoder:
         gpu_memory: int = 0,
         **embedding: Any,
     ) -> Self:
-        """Opens the graphs, which takes seconds; whoever asked enters `embedder` and closes `registry`.
+        """Opens the graphs, which takes seconds; the caller enters `embedder` and closes `registry`.
 
         Args:
             registry: makes the registry of the encoder's calibrations.

@@ -173,7 +173,7 @@ class AsyncClient:
         )
 
     async def ready(self) -> bool:
-        """Whether the server takes requests now: False while it starts or stops, and where nobody listens."""
+        """Whether the server takes requests now: False while it starts or stops, or cannot be reached."""
         return await self._send(_scoring.ready())
 
     async def calibrate(
@@ -371,7 +371,7 @@ class AsyncClient:
         await self._send(_domains.delete_domain(domain))
 
     async def delete_version(self, domain: str, version: int, *, seen: Domain | None = None) -> None:
-        """Deletes a version for good; its number is not given again. One that was deleted before is no error.
+        """Deletes a version for good; its number is never reused. Deleting it again is no error.
 
         Args:
             domain: its name alone.

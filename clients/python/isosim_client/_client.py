@@ -177,7 +177,7 @@ class Client:
         return self._send(_scoring.rerank(query, texts, domain=domain, raw_scores=raw_scores, return_text=return_text))
 
     def ready(self) -> bool:
-        """Whether the server takes requests now: False while it starts or stops, and where nobody listens.
+        """Whether the server takes requests now: False while it starts or stops, or cannot be reached.
 
         Example:
             >>> client.ready()
@@ -446,7 +446,7 @@ class Client:
         self._send(_domains.delete_domain(domain))
 
     def delete_version(self, domain: str, version: int, *, seen: Domain | None = None) -> None:
-        """Deletes a version for good; its number is not given again. One that was deleted before is no error.
+        """Deletes a version for good; its number is never reused. Deleting it again is no error.
 
         Args:
             domain: its name alone.

@@ -73,7 +73,7 @@ def delete_domain(domain: str) -> Call[None]:
 
 
 def delete_version(domain: str, version: int, *, seen: Domain | None = None) -> Call[None]:
-    """Deletes a version for good; its number is not given again. One that was deleted before is no error."""
+    """Deletes a version for good; its number is never reused. Deleting it again is no error."""
     path = path_of(domain, version)
     return starting_from(
         seen,

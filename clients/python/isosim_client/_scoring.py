@@ -71,7 +71,7 @@ def rerank(
 
 
 def ready() -> Call[bool]:
-    """Whether the server takes requests now: False while it starts or stops, and where nobody listens."""
+    """Whether the server takes requests now: False while it starts or stops, or cannot be reached."""
 
     def rescue(error: IsosimError) -> bool:
         if error.status == 503 or isinstance(error, ConnectionFailed):

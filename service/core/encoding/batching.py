@@ -39,7 +39,7 @@ MIN_FILL = 0.7  # share of a batch that must be real tokens before padding makes
 WINDOW = 1024  # texts looked at for a batch, oldest first
 
 
-LEAD = 0.25  # s: nobody is overtaken by a text that arrived so much later
+LEAD = 0.25  # s: only texts that arrived within this time of the oldest may join its batch
 
 
 @dataclass(eq=False, slots=True)

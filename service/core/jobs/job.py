@@ -5,7 +5,7 @@
      |  ^                     |    ^
      |  | requeue   interrupt |    | begin: the queue hands a dead attempt over again
      |  |                     v    |
-     |  +---------------- INTERRUPTED ---------> FAILED: nobody retried it in time
+     |  +---------------- INTERRUPTED ---------> FAILED: it was not retried in time
      +----------------------> (its process died before it could begin)
 
 QUEUED, RUNNING and INTERRUPTED become CANCELLED when a caller cancels, and FAILED when their time is over. A state that

@@ -21,7 +21,7 @@ def parse_pairs(rows: Iterable[tuple[int, Sequence[str]]], name: str) -> list[La
         name: of the file, for messages.
 
     Raises:
-        InvalidInput: a row is no labelled pair; the message names its line.
+        InvalidInput: a row is not a labelled pair; the message names its line.
 
     >>> parse_pairs([(1, ["match", "a", "b"]), (2, ["1", "red car", "crimson car"])], "pairs.tsv")
     [('red car', 'crimson car', 1.0)]
