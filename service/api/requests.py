@@ -1,4 +1,4 @@
-"""What routes share: scopes, the domain and job that a key may reach, parsing of bodies, documented errors."""
+"""Shared by the routes: scopes, the domain and job that a key may reach, parsing of bodies, documented errors."""
 
 import asyncio
 import re
