@@ -1,4 +1,4 @@
-"""What is told of a request beside its answer: a line in the log, a trace."""
+"""The access log and the trace of a request."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""What the bodies of all routes share: strict base classes, bodies of errors, their OpenAPI entries."""
+"""Base classes of bodies, bodies of errors, and their OpenAPI entries."""
 
 from collections.abc import Callable
 from typing import Annotated, Any

@@ -170,7 +170,7 @@ async def within(seconds: float | None, work: Awaitable[None]) -> None:
 
 
 def guards(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """What protects an answer; nothing more for a page, which has its own policy."""
+    """Headers that protect an answer; none for a page, which sets its own policy."""
     return [] if any(name == b"content-security-policy" for name, _ in headers) else GUARD
 
 

@@ -130,7 +130,7 @@ class ScoringRoute(APIRoute):
 
 
 async def resolve(service: Service, trace: Trace, ref: DomainRef | str, *, splits: bool = False) -> Resolution:
-    """What answers for a domain, if the request's key may use it. No route resolves a domain in another way.
+    """Resolves a domain, if the request's key may use it; the only way for routes to do so.
 
     `splits`: the request asks for scores, and so takes part where a domain's requests are split between two encoders.
     Vectors do not: an index must not hold vectors of two encoders side by side.

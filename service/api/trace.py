@@ -13,7 +13,7 @@ from service.observability.tracing import Attributes, Stage
 
 
 class ScoringRecord(NamedTuple):
-    """What a scoring request did."""
+    """The result of a scoring request, as headers, access log and trace report it."""
 
     calibration: Calibration
     embeddings: Embeddings
