@@ -23,6 +23,8 @@ PARTS = (
     "throughput",
     "mixed",
     "cached",
+    "host",
+    "remote",
     "calibration",
     "swap",
     "shadow",

@@ -41,7 +41,7 @@ def throughput(result: dict[str, Any], target: Path) -> None:
     axes.set_ylabel("pairs/s", fontsize=8)
     axes.set_xlim(-0.5, 2.5)
     plain(axes, "STS-B pairs, one a request, nothing cached")
-    axes.legend(frameon=False, fontsize=7, loc="upper left", bbox_to_anchor=(0, 0.86))
+    axes.legend(frameon=False, fontsize=7, ncol=4, loc="upper center", bbox_to_anchor=(0.5, -0.1))
     figure.savefig(target, dpi=130, bbox_inches="tight")
     plt.close(figure)
 

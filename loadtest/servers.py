@@ -93,7 +93,12 @@ def serving(command: list[str], port: int, path: str, environment: dict[str, str
 
 @contextmanager
 def isosim(
-    store: Path, encoder: str, *, environment: Mapping[str, str] | None = None, **settings: object
+    store: Path,
+    encoder: str,
+    module: str = "service.cli",
+    *,
+    environment: Mapping[str, str] | None = None,
+    **settings: object,
 ) -> Iterator[Server]:
     """The service as `isosim serve` runs it, at its default settings but those given, and other variables."""
     port = free_port()
@@ -102,15 +107,28 @@ def isosim(
     variables = (
         clean | {f"ISOSIM_{name.upper()}": str(value) for name, value in given.items()} | dict(environment or {})
     )
-    with serving([sys.executable, "-m", "service.cli", "serve"], port, "/readyz", variables) as server:
+    with serving([sys.executable, "-m", module, "serve"], port, "/readyz", variables) as server:
         yield server
 
 
 @contextmanager
 def bare_route() -> Iterator[Server]:
     """A FastAPI route with the service's schemas and headers that computes nothing."""
+    with app("loadtest.bare_route:app") as server:
+        yield server
+
+
+@contextmanager
+def waiting_embeddings() -> Iterator[Server]:
+    """A server of embeddings that waits instead of computing."""
+    with app("loadtest.waiting_embeddings:app") as server:
+        yield server
+
+
+@contextmanager
+def app(place: str) -> Iterator[Server]:
     port = free_port()
-    command = [sys.executable, "-m", "uvicorn", "loadtest.bare_route:app", "--port", str(port), "--no-access-log"]
+    command = [sys.executable, "-m", "uvicorn", place, "--port", str(port), "--no-access-log"]
     with serving([*command, "--log-level", "warning"], port, "/livez", dict(os.environ)) as server:
         yield server
 

@@ -28,6 +28,7 @@ COMMANDS = {  # name: module and function, and its line in the list
     "keys": ("commands.keys:app", "Make API keys; list a file of them."),
     "train": ("commands.training:train", "Train an encoder: SimCSE, or SBERT's objectives."),
     "store": ("commands.store:app", "Remove from the store what nobody needs."),
+    "encoder": ("commands.encoders:app", "List encoders; add one that runs on another server."),
     "export": ("commands.exporting:export", "Export an encoder into the model store."),
     "bundle": ("commands.exporting:bundle", "Write one ONNX file with a domain's weights."),
     "evaluate": ("measurements.commands:evaluate", "Make the papers' tables: STS12–16, STS-B, SICK-R."),

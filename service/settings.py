@@ -63,7 +63,9 @@ class Settings(BaseSettings):
     max_batch_tokens: NonNegativeInt = 0  # padded tokens a batch; 0: 128 on a CPU (more only waits), 16384 on a GPU
     max_batch_texts: NonNegativeInt = 0  # 0: 64 on a CPU, 256 on a GPU
     max_queued_texts: PositiveInt = 4096  # admitted and unanswered; beyond it callers get 429
-    max_wait: PositiveFloat = 0.6  # s a newcomer may be expected to wait for the device; beyond it callers get 429
+    probe: Literal["request", "interval"] = "request"  # remote encoder: a known text in each request, or one a minute
+    max_remote_texts: PositiveInt = 10_000  # of a calibration by a remote encoder, whose server may charge for each
+    max_wait: PositiveFloat = 0.3  # s of queue; beyond it callers get 429, unless 64 pairs or 16 like theirs wait
 
     # Calibrations in memory
     resident_bytes: NonNegativeInt = 0  # of loaded calibrations; 0: what the memory limit leaves, 1 GiB without one

@@ -17,6 +17,7 @@ from service.adapters.encoder.store import EncoderStore
 from service.adapters.jobs.store import JobStore
 from service.core.errors import Conflict, IsosimError, JobCancelled, NotFound, Unavailable
 from service.core.jobs.job import Job, JobRequest, Status
+from service.core.jobs.requirements import Allowance
 from service.observability import setup as logs
 from service.settings import Settings
 
@@ -164,7 +165,11 @@ def fit(settings: Settings, jobs: JobStore, domains: DomainStore, reporter: Repo
 
         encoder = EncoderStore(settings.model_store).find(f"{job.request.encoder_id}@{job.request.encoder}")
         posted = CalibrationInput(jobs.texts(job.id), jobs.labels(job.id))
-        return calibrate_job(job.request, posted, encoder, domains, reporter, threads=settings.worker_threads)
+        remedy = "post fewer, or raise ISOSIM_MAX_REMOTE_TEXTS of the worker"
+        sending = Allowance(encoder.id, settings.max_remote_texts, remedy)
+        return calibrate_job(
+            job.request, posted, encoder, domains, reporter, threads=settings.worker_threads, sending=sending
+        )
 
 
 def publish_result(jobs: JobStore, domains: DomainStore, job: Job, result: "Result") -> Job:

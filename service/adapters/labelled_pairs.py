@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from service.adapters.text_lines import table_lines
 from service.core.errors import EmptyInput, InvalidInput
+from service.core.jobs.job import LabelledPair
 from service.core.jobs.labels import parse_pairs
 
 
@@ -20,7 +21,7 @@ class Pairs:
     gold: npt.NDArray[np.float64]
 
 
-def read_pairs(path: Path) -> Pairs:
+def labelled_pairs(path: Path) -> list[LabelledPair]:
     """A table of labels and sentences (`core/jobs/labels.py` says how its columns are found).
 
     Raises:
@@ -29,7 +30,12 @@ def read_pairs(path: Path) -> Pairs:
     pairs = parse_pairs(table_lines(path), str(path))
     if not pairs:
         raise EmptyInput(f"{path} holds no labelled pairs")
-    left, right, gold = zip(*pairs, strict=True)
+    return pairs
+
+
+def read_pairs(path: Path) -> Pairs:
+    """The same as columns, without weights. Raises as `labelled_pairs` does."""
+    left, right, gold, _ = zip(*labelled_pairs(path), strict=True)
     return Pairs([*left], [*right], np.array(gold))
 
 

@@ -2,20 +2,21 @@
 
 import asyncio
 import ipaddress
-import os
 import re
 import time
-from collections.abc import Awaitable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from functools import lru_cache
+from random import getrandbits
 from typing import Any
 
-from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.access_log import PROBES
 from service.api.errors import unexpected
 from service.api.parameters import below, check_query
-from service.api.requests import ScoringRoute
+from service.api.requests import Head, ScoringRoute, head_of, text_of
 from service.api.state import Service
 from service.api.trace import Trace
 from service.core.errors import CallerLeft, Forbidden, NotReady, TooLarge, Unavailable
@@ -33,7 +34,7 @@ def keyless(method: str, path: str) -> bool:
     return path in KEYLESS or below(path, PAGES) or (path == "/" and method in ("GET", "HEAD"))
 
 
-def admit(scope: Scope, service: Service, trace: Trace, limit: int) -> None:
+def admit(scope: Scope, head: Head, service: Service, trace: Trace, limit: int, *, needs_key: bool) -> None:
     """Authenticates the request, and refuses what can be refused before its body is read.
 
     This is the one place where a key is looked at. What the key allows is asked where it is known what the request is
@@ -43,89 +44,166 @@ def admit(scope: Scope, service: Service, trace: Trace, limit: int) -> None:
         TooLarge, Forbidden, NotReady, Unauthorized, InvalidInput
     """
     settings = service.settings
-    declared = next((v for k, v in scope["headers"] if k == b"content-length"), b"0")
+    declared = head.get(b"content-length", b"0")
     if declared.isdigit() and int(declared) > limit:
         raise TooLarge(f"the body has {int(declared)} bytes, at most {limit} are taken")
     if settings.api_keys_file is None:
-        check_origin(scope, anonymous=settings.allow_anonymous, allowed=settings.cors_origins)
+        check_origin(scope["method"], head, anonymous=settings.allow_anonymous, allowed=settings.cors_origins)
     if not service.taking_work and scope["path"] not in PROBES:
         raise NotReady("the server is starting or stopping")
-    if not keyless(scope["method"], scope["path"]):
-        trace.grant = service.keys.identify(Headers(scope=scope).get("authorization"))
-    check_query(scope)
+    if needs_key:
+        trace.grant = service.keys.identify(text_of(head, b"authorization"))
+    if scope["query_string"]:
+        check_query(scope)
+
+
+async def read_body(receive: Receive, limit: int) -> bytes:
+    """The whole body. Raises TooLarge, or CallerLeft where the connection is closed before the body's end."""
+    parts: list[bytes] = []
+    taken, more = 0, True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise CallerLeft
+        part: bytes = message.get("body", b"")
+        parts.append(part)
+        taken += len(part)
+        if taken > limit:
+            raise TooLarge(f"the body is larger than {limit} bytes")
+        more = message.get("more_body", False)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def bounded(receive: Receive, limit: int) -> Receive:
+    """Receives a body of at most `limit` bytes; a route that reads more raises TooLarge."""
+    taken = 0
+
+    async def receive_bounded() -> Message:
+        nonlocal taken
+        message = await receive()
+        if message["type"] == "http.request":
+            taken += len(message.get("body", b""))
+            if taken > limit:
+                raise TooLarge(f"the body is larger than {limit} bytes")
+        return message
+
+    return receive_bounded
+
+
+CONNECTION = "isosim.connection"  # ASGI extension of server/http_protocol.py: takes whole answers, says who has left
+AtOnce = Callable[[int, Iterable[tuple[bytes, bytes]], bytes], bool]  # status, headers, body; False: not now
+
+
+class Answer:
+    """The answer to one request: adds the headers that every answer has, and knows its status."""
+
+    __slots__ = ("_at_once", "_send", "_service", "_trace", "started", "status")
+
+    def __init__(self, send: Send, at_once: AtOnce | None, trace: Trace, service: Service) -> None:
+        self._send, self._at_once, self._trace, self._service = send, at_once, trace, service
+        self.status, self.started = 500, False
+
+    async def send(self, message: Message) -> None:
+        """Passes on what a route of FastAPI's sends."""
+        if message["type"] == "http.response.start":
+            self.status, self.started = message["status"], True
+            given = message["headers"]
+            closing = CLOSING if self._service.leaving else ()
+            message["headers"] = [*given, *guards(given), *self._trace.as_headers(), *closing]
+        elif not message.get("more_body", False):
+            await self._leave()
+        await self._send(message)
+
+    async def _leave(self) -> None:
+        """Before an answer's end: a caller may send his next request as soon as he has it."""
+        told = self._trace.leave()
+        if told is not None:
+            await asyncio.wait([told], timeout=self._service.settings.redis_timeout)
+
+    async def give(self, response: Response) -> None:
+        """Sends an answer that is whole."""
+        await self._leave()
+        self.status, self.started = response.status_code, True
+        leaving = self._service.leaving
+        headers = [*response.raw_headers, *GUARD, *self._trace.as_headers(), *(CLOSING if leaving else ())]
+        if not leaving and self._at_once is not None and self._at_once(self.status, headers, bytes(response.body)):
+            return
+        await self._send({"type": "http.response.start", "status": self.status, "headers": headers})
+        await self._send({"type": "http.response.body", "body": response.body})
 
 
 class Envelope:
-    """The outermost layer below the server. Plain ASGI: BaseHTTPMiddleware would cost a task a request."""
+    """The layer around all of FastAPI's; it answers the scoring routes itself.
 
-    def __init__(self, app: ASGIApp, scoring: Iterable[ScoringRoute] = ()) -> None:
-        self.app = app
-        self.scoring = {route.path: route for route in scoring}  # answered here; everything else is FastAPI's
+    `outermost`: nothing between it and the server changes an answer, which then may be handed over whole.
+    """
 
-    async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
-        route = self.scoring.get(scope["path"]) if scope["method"] == "POST" else None
-        if route is None:
-            await self.app(scope, receive, send)
-            return
-        scope["route"] = route
-        response = await route.respond(Request(scope, receive))
-        await response(scope, receive, send)
+    def __init__(
+        self, app: ASGIApp, scoring: Iterable[ScoringRoute], request_timeout: float, *, outermost: bool
+    ) -> None:
+        self.app, self.outermost = app, outermost
+        self.time_limit = TimeLimit(request_timeout)
+        self.scoring = {route.path: route for route in scoring}  # everything else is FastAPI's
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        service = scope["state"]["service"]
-        given = split_key = ""
-        for name, value in scope["headers"]:
-            if name == b"x-request-id":
-                given = given or value.decode("latin-1")
-            elif name == b"x-isosim-split-key":
-                split_key = split_key or value.decode("latin-1")
-        request_id = given if REQUEST_ID.fullmatch(given) else os.urandom(16).hex()
-        trace = Trace(request_id, time.perf_counter(), receive, split_key=split_key or request_id)
-        scope["state"] = {**scope["state"], "request_id": request_id, "trace": trace}
-        status, started = 500, False
-        settings = service.settings
-        limit = body_limit(scope, settings)
-        taken = 0
-
-        async def limited_receive() -> Message:
-            nonlocal taken
-            message = await receive()
-            if message["type"] == "http.request":
-                taken += len(message.get("body", b""))
-                if taken > limit:
-                    raise TooLarge(f"the body is larger than {limit} bytes")
-            return message
-
-        async def send_with_headers(message: Message) -> None:
-            nonlocal status, started
-            if message["type"] == "http.response.start":
-                status, started = message["status"], True
-                given = message["headers"]
-                own = (b"x-request-id", request_id.encode()), *trace.as_headers()
-                message["headers"] = [*given, *guards(given), *own, *(CLOSING if service.leaving else ())]
-            await send(message)
-
-        service.metrics.in_flight.inc()
+        service: Service = scope["state"]["service"]
+        head = head_of(scope["headers"])
+        given = text_of(head, b"x-request-id")
+        request_id = given if REQUEST_ID.fullmatch(given) else f"{getrandbits(128):032x}"
+        connection = scope.get("extensions", {}).get(CONNECTION, {})
+        trace = Trace(
+            request_id,
+            time.perf_counter(),
+            receive,
+            connection.get("on_left"),
+            split_key=text_of(head, b"x-isosim-split-key") or request_id,
+        )
+        scope["state"] |= {"request_id": request_id, "trace": trace}
+        at_once = connection.get("answer") if self.outermost and scope["method"] == "POST" else None
+        answer = Answer(send, at_once, trace, service)
         span = service.observer.begin(scope, trace)
         try:
-            admit(scope, service, trace, limit)
-            await within(time_limit(scope, settings), self._respond(scope, limited_receive, send_with_headers))
+            route = self.scoring.get(scope["path"]) if scope["method"] == "POST" else None
+            if route is None:
+                await self._pass_on(scope, receive, head, trace, answer)
+            else:
+                scope["route"] = route
+                limit = service.settings.max_body_bytes
+                admit(scope, head, service, trace, limit, needs_key=True)
+                route.check(head, trace)
+                await self.time_limit.bound(self._score(route, receive, limit, service, trace, answer))
         except (ClientDisconnect, CallerLeft):
-            status = 499  # the caller hung up; there is nobody to answer
+            answer.status = 499  # the caller has closed the connection
         except Exception as error:
-            if started:
+            if answer.started:
                 raise
-            await unexpected(Request(scope), error)(scope, receive, send_with_headers)
+            await answer.give(unexpected(Request(scope), error))
         finally:
-            trace.release()
-            route = getattr(scope.get("route"), "path", "unmatched")
+            trace.leave()
+            path = getattr(scope.get("route"), "path", "unmatched")
             seconds = time.perf_counter() - trace.started
-            service.metrics.in_flight.dec()
-            service.metrics.observe_request(route, status, seconds)
-            service.observer.end(scope, trace, span, route, status, seconds)
+            service.metrics.observe_request(path, answer.status, seconds)
+            service.observer.end(scope, trace, span, path, answer.status, seconds)
+            # Both hold the connection, which holds them: without this, texts and vectors wait for the collector.
+            scope["state"].pop("trace", None)
+            scope.pop("extensions", None)
+
+    async def _score(
+        self, route: ScoringRoute, receive: Receive, limit: int, service: Service, trace: Trace, answer: Answer
+    ) -> None:
+        await answer.give(await route.respond(await read_body(receive, limit), service, trace))
+
+    async def _pass_on(self, scope: Scope, receive: Receive, head: Head, trace: Trace, answer: Answer) -> None:
+        service: Service = scope["state"]["service"]
+        limit = body_limit(scope, service.settings)
+        admit(scope, head, service, trace, limit, needs_key=not keyless(scope["method"], scope["path"]))
+        answered = self.app(scope, bounded(receive, limit), answer.send)
+        if is_bounded(scope):
+            answered = self.time_limit.bound(answered)
+        await answered
 
 
 SMALL_BODY = 16_384  # bytes; of routes that take a few fields
@@ -153,20 +231,56 @@ def body_limit(scope: Scope, settings: Settings) -> int:
     return min(SMALL_BODY, settings.max_body_bytes) if small else settings.max_body_bytes
 
 
-def time_limit(scope: Scope, settings: Settings) -> float | None:
-    """Seconds until nobody waits any more; None where a body is streamed, or events are."""
-    return None if scope["path"].startswith(("/calibrate", "/domains")) else settings.request_timeout
+def is_bounded(scope: Scope) -> bool:
+    """Whether an answer has to be there in time: not where a body is streamed, or events are."""
+    return not scope["path"].startswith(("/calibrate", "/domains"))
 
 
-async def within(seconds: float | None, work: Awaitable[None]) -> None:
-    """Raises Unavailable where the work took longer; it is cancelled, and with it all that only it waited for."""
-    try:
-        async with asyncio.timeout(seconds) as clock:
+class TimeLimit:
+    """Raises Unavailable where work takes longer than a number of seconds; it is cancelled, and with it all that only
+    it waited for.
+
+    One timer, for the oldest work, in place of one for each: those take as long as reading a body.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._begun: dict[asyncio.Task[Any], float] = {}  # s, monotonic; the oldest first
+        self._late: set[asyncio.Task[Any]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None  # that the timer runs on; None: there is none
+
+    async def bound(self, work: Awaitable[None]) -> None:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - a coroutine is run by one
+        self._begun[task] = time.monotonic()
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._loop = loop
+            loop.call_later(self.seconds, self._look)
+        try:
             await work
-    except TimeoutError as error:
-        if not clock.expired():
+        except asyncio.CancelledError as error:
+            if task in self._late and not task.uncancel():
+                why = f"the request took longer than {self.seconds:g} s; ask for less at a time"
+                raise Unavailable(why) from error
             raise
-        raise Unavailable(f"the request took longer than {seconds:g} s; ask for less at a time") from error
+        finally:
+            del self._begun[task]
+            self._late.discard(task)
+
+    def _look(self) -> None:
+        """Cancels what is late, and comes again when the oldest that is not will be."""
+        loop, self._loop = self._loop, None
+        latest = time.monotonic() - self.seconds
+        for task, begun in self._begun.items():
+            if begun > latest:
+                if loop is not None:
+                    self._loop = loop
+                    loop.call_later(begun - latest, self._look)
+                break
+            if task not in self._late:
+                self._late.add(task)
+                task.cancel()
 
 
 def guards(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
@@ -178,7 +292,7 @@ HARMLESS = {"GET", "HEAD", "OPTIONS"}
 OWN = {"same-origin", "none"}  # Sec-Fetch-Site, which no page can set; none: the user's doing and no page's
 
 
-def check_origin(scope: Scope, *, anonymous: bool, allowed: Collection[str] = ()) -> None:
+def check_origin(method: str, head: Head, *, anonymous: bool, allowed: Collection[str] = ()) -> None:
     """Protects a server without keys, which the browser on the same machine can reach like any other.
 
     `anonymous`: everybody may ask, whatever the server is called. `allowed`: origins of pages that may ask.
@@ -187,15 +301,8 @@ def check_origin(scope: Scope, *, anonymous: bool, allowed: Collection[str] = ()
         Forbidden: a browser says that another site sent this; or the server was asked for by a name that only the
             owner of a domain could have pointed at this machine (DNS rebinding).
     """
-    site = host = origin = ""
-    for name, value in scope["headers"]:
-        if name == b"sec-fetch-site":
-            site = value.decode("latin-1")
-        elif name == b"host":
-            host = value.decode("latin-1")
-        elif name == b"origin":
-            origin = value.decode("latin-1")
-    if scope["method"] not in HARMLESS and is_foreign(site, origin, host) and origin not in allowed:
+    host, origin, site = text_of(head, b"host"), text_of(head, b"origin"), text_of(head, b"sec-fetch-site")
+    if (site or origin) and method not in HARMLESS and is_foreign(site, origin, host) and origin not in allowed:
         raise Forbidden("requests from other sites need an API key, or their origin in ISOSIM_CORS_ORIGINS")
     if not anonymous and not is_local(host):
         raise Forbidden(
@@ -234,6 +341,7 @@ def authority(host: str) -> str:
     return host.lower().removesuffix(":80").removesuffix(":443")
 
 
+@lru_cache(maxsize=256)
 def is_local(host: str) -> bool:
     """Whether nobody on the internet could own this name: an address, or a name without a dot."""
     name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host

@@ -21,9 +21,11 @@ def check_alive(service: Service) -> None:
 
 def check_ready(service: Service) -> None:
     """Raises NotReady while the server cannot answer."""
+    check_alive(service)
+    if service.encoders.fault is not None:
+        raise NotReady(service.encoders.fault)
     if not service.ready:
         raise NotReady("the server is starting or stopping")
-    check_alive(service)
 
 
 @router.head("/livez", include_in_schema=False)
@@ -47,6 +49,7 @@ async def readyz(service: ServiceDep) -> dict[str, str]:
 async def metrics(service: ServiceDep) -> Response:
     """Prometheus exposition."""
     m = service.metrics
+    m.in_flight.set(service.observer.under_way)
     m.queued.set(service.encoders.queued)
     m.cache_bytes.set(service.encoders.first.embedder.memory.size)
     m.ready.set(service.ready)

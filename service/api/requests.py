@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, get_type_hints
 
@@ -14,11 +14,11 @@ from fastapi.routing import APIRoute
 from pydantic import TypeAdapter, ValidationError
 
 from service.api.bodies import Compatible, ErrorBody, OpenAIErrorBody
-from service.api.errors import TABLE, domain_error
+from service.api.errors import TABLE
 from service.api.parameters import check_ignored
 from service.api.state import Service, ServiceDep, service_of
 from service.api.trace import Trace
-from service.core.errors import NotFound, Overloaded, UnsupportedMedia
+from service.core.errors import NotFound, UnsupportedMedia
 from service.core.grants import Scope
 from service.core.jobs.job import Job
 from service.core.scoring.calibration import DOMAIN_NAME, DomainRef
@@ -37,23 +37,38 @@ def needs(scope: Scope, *, texts: int = 1) -> Any:  # a dependency; FastAPI type
     return Depends(check)
 
 
-def check_encoding(request: Request) -> None:
+Head = Mapping[bytes, bytes]  # a request's headers by name
+
+
+def head_of(headers: Sequence[tuple[bytes, bytes]]) -> Head:
+    """Of several headers with one name the first."""
+    return dict(reversed(headers))
+
+
+def text_of(head: Head, name: bytes) -> str:
+    """Empty where the header is not there."""
+    value = head.get(name)
+    return "" if value is None else value.decode("latin-1")
+
+
+def check_encoding(head: Head) -> None:
     """Raises UnsupportedMedia where the body is compressed."""
-    encoding = request.headers.get("content-encoding", "identity")
+    encoding = text_of(head, b"content-encoding")
     if encoding.strip().lower() not in ("", "identity"):
         raise UnsupportedMedia(f"content-encoding {encoding[:80]!r}: bodies are read as they are")
 
 
-def check_json(request: Request) -> None:
+def check_json(head: Head) -> None:
     """Raises UnsupportedMedia where the body is declared as something else than JSON."""
-    check_encoding(request)
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if b"content-encoding" in head:
+        check_encoding(head)
+    kind = text_of(head, b"content-type").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
         raise UnsupportedMedia(f"content-type {kind!r}: this route reads application/json")
 
 
 async def json_body(request: Request) -> None:  # async: a plain function costs a thread
-    check_json(request)
+    check_json(head_of(request.headers.raw))
 
 
 JsonBody = Depends(json_body)
@@ -76,10 +91,19 @@ def name_ignored(trace: Trace, body: Compatible) -> None:
         trace.headers["x-isosim-ignored"] = re.sub(r"[^\x20-\x7e]", "?", listed)  # names are the caller's
 
 
+class JsonResponse(Response):
+    """JSON that is bytes already; Starlette's own would look at its headers and type again for every answer."""
+
+    def __init__(self, content: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
+        self.body, self.status_code, self.background = content, status, None
+        self.raw_headers = [(b"content-length", b"%d" % len(content)), (b"content-type", b"application/json")]
+        if headers:
+            self.raw_headers += [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+
+
 def json_response(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """orjson writes numpy arrays as they are, float32 in its shortest form."""
-    content = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
-    return Response(content, status, headers, media_type="application/json")
+    return JsonResponse(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY), status, headers)
 
 
 def documented_v1(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -108,25 +132,28 @@ class ScoringRoute(APIRoute):
         endpoint = self.endpoint
         adapter: TypeAdapter[Any] = TypeAdapter(get_type_hints(endpoint, include_extras=True)["body"])
 
-        async def respond(request: Request) -> Response:
-            service = service_of(request)
-            trace = request.scope["state"]["trace"]
-            trace.grant.check_scope("read")
-            check_json(request)
-            content = await request.body()
+        async def respond(content: bytes, service: Service, trace: Trace) -> Response:
             try:
-                body = adapter.validate_json(content)
+                body = adapter.validator.validate_json(content)
             except ValidationError as error:
                 details = error.errors(include_url=False, include_input=False)
                 raise RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in details]) from None
-            try:
-                response: Response = await endpoint(body, service, trace)
-            except Overloaded as error:  # refusing must cost little, most of all when there is much to refuse
-                return domain_error(request, error)
+            response: Response = await endpoint(body, service, trace)
             return response
 
+        async def handle(request: Request) -> Response:  # where FastAPI's router matches more than the path itself
+            trace = await trace_of(request)
+            self.check(head_of(request.headers.raw), trace)
+            return await respond(await request.body(), service_of(request), trace)
+
         self.respond = respond
-        return respond
+        return handle
+
+    @staticmethod
+    def check(head: Head, trace: Trace) -> None:
+        """Raises Forbidden or UnsupportedMedia, before the body is read."""
+        trace.grant.check_scope("read")
+        check_json(head)
 
 
 async def resolve(service: Service, trace: Trace, ref: DomainRef | str, *, splits: bool = False) -> Resolution:

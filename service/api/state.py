@@ -104,7 +104,7 @@ class Service:
     @property
     def ready(self) -> bool:
         """Whether callers should be sent here."""
-        return self.phase is Phase.SERVING
+        return self.phase is Phase.SERVING and self.encoders.fault is None
 
     @property
     def taking_work(self) -> bool:

@@ -1,12 +1,15 @@
 """The trace of a request: what its layers and its route note about it, for headers, access log and spans."""
 
+import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from starlette.types import Receive
 
-from service.core.encoding.embedding import Embeddings, Timings
+from service.core.encoding.embedding import Embeddings
 from service.core.grants import NOBODY, Grant, Release, nothing
 from service.core.scoring.calibration import Calibration
 from service.observability.tracing import Attributes, Stage
@@ -21,37 +24,73 @@ class ScoringRecord(NamedTuple):
     ended: float  # perf_counter, when that was done
 
 
-@dataclass
+@dataclass(slots=True)
 class Trace:
     """What a request leaves behind for its headers; a route fills it in."""
 
     request_id: str
     started: float  # s, perf_counter
     receive: Receive
-    timings: Timings = field(default_factory=Timings)
-    headers: dict[str, str] = field(default_factory=dict)
+    on_left: Callable[[Callable[[], None] | None], None] | None = None  # our own protocol's, which costs no task
+    headers: dict[str, str] = field(default_factory=dict)  # of the answer, beside those of every one
     scored: ScoringRecord | None = None
     error_type: str | None = None  # of the answer, where it is an error
     grant: Grant = NOBODY  # until its key was checked
     release: Release = nothing  # of what it holds of its key's limits
     split_key: str = ""  # by which a split sends requests to one encoder or the other; the id where none was given
 
-    async def caller_left(self) -> None:
-        """Returns when the connection is closed; to be awaited after the body was read."""
+    def leave(self) -> asyncio.Future[None] | None:
+        """Gives back what the request holds of its key's limits, once."""
+        release, self.release = self.release, nothing
+        return release()
+
+    def watch(self, left: Callable[[], None]) -> Callable[[], None]:
+        """Calls `left` once the connection is closed, until what is returned is called; after the body was read."""
+        if self.on_left is not None:
+            self.on_left(left)
+            return partial(self.on_left, None)
+        task = asyncio.ensure_future(self._closed())
+        task.add_done_callback(lambda ended: None if ended.cancelled() else left())
+
+        def stop() -> None:
+            task.cancel()
+
+        return stop
+
+    async def _closed(self) -> None:
         while (await self.receive())["type"] != "http.disconnect":
             pass
 
     def as_headers(self) -> list[tuple[bytes, bytes]]:
-        """The route's headers and text-embeddings-inference's timings, in milliseconds."""
-        timings = self.timings
+        """The request's id, where scores came from, the route's own headers, and text-embeddings-inference's timings
+        in milliseconds."""
+        scored = self.scored
+        own = [(name.encode(), value.encode()) for name, value in self.headers.items()] if self.headers else ()
         return [
-            *((name.encode(), value.encode()) for name, value in self.headers.items()),
-            (b"x-tokenization-time", b"%.3f" % (timings.tokenization * 1e3)),
-            (b"x-queue-time", b"%.3f" % (timings.queue * 1e3)),
-            (b"x-inference-time", b"%.3f" % (timings.inference * 1e3)),
-            (b"x-compute-tokens", b"%d" % timings.tokens),
+            (b"x-request-id", self.request_id.encode()),
+            *(() if scored is None else scored.calibration.origin),
+            *own,
+            *(NOTHING_COMPUTED if scored is None or not scored.embeddings.timings.inference else timed(scored)),
             (b"x-total-time", b"%.3f" % ((time.perf_counter() - self.started) * 1e3)),
         ]
+
+
+NOTHING_COMPUTED = [
+    (b"x-tokenization-time", b"0.000"),
+    (b"x-queue-time", b"0.000"),
+    (b"x-inference-time", b"0.000"),
+    (b"x-compute-tokens", b"0"),
+]
+
+
+def timed(scored: ScoringRecord) -> list[tuple[bytes, bytes]]:
+    timings = scored.embeddings.timings
+    return [
+        (b"x-tokenization-time", b"%.3f" % (timings.tokenization * 1e3)),
+        (b"x-queue-time", b"%.3f" % (timings.queue * 1e3)),
+        (b"x-inference-time", b"%.3f" % (timings.inference * 1e3)),
+        (b"x-compute-tokens", b"%d" % timings.tokens),
+    ]
 
 
 def stages(scored: ScoringRecord, started: float) -> list[Stage]:

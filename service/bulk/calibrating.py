@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 
 from service.adapters.domains.store import DomainStore
-from service.adapters.encoder.offline import WINDOW, Encodings, OfflineEncoder
+from service.adapters.encoder.offline import WINDOW, Encodings, Sending, open_texts
 from service.adapters.encoder.store import EncoderArtifact, EncoderStore
 from service.adapters.storage.object_storage import remote
 from service.bulk.cluster import cluster, map_items
@@ -46,6 +46,7 @@ def fit_sample(
     options: RunOptions,
     threads: int,
     report: Report,
+    sending: Sending,
 ) -> dict[str, Any]:
     """Samples, embeds, fits and publishes; the version, whether it was promoted and why, and its report.
 
@@ -72,7 +73,7 @@ def fit_sample(
         shipped = None
         if options.address is not None and not remote(options.store):
             shipped = [ray.put(pack(options.store, artifact.id, artifact.digest, domain, 0))]
-        spread = SpreadEncoder(ray, artifact, options, shipped, gpu=device_of(device) == "gpu")
+        spread = SpreadEncoder(ray, artifact, options, shipped, sending, gpu=device_of(device) == "gpu")
         wanted = JobRequest(domain, artifact.digest, artifact.id, sentences=len(texts), generation=generation, **asked)
         result = calibrate_job(
             wanted, CalibrationInput(texts), artifact, domains, report, threads=threads, encode=spread
@@ -91,7 +92,7 @@ class EncodeWorker:
         self.failure: str | None = None
         try:
             seen = store_here(Path(store), encoder, digest, "encoder", shipped)
-            self.encode = OfflineEncoder(EncoderStore(seen).find(f"{encoder}@{digest}"), threads)
+            self.encode = open_texts(EncoderStore(seen).find(f"{encoder}@{digest}"), threads)
         except (IsosimError, OSError) as error:
             self.failure = str(error)
 
@@ -109,11 +110,16 @@ class EncodeWorker:
 class SpreadEncoder:
     """A TextEncoder of many engines. Texts go out in the windows that one process would sort by length."""
 
-    def __init__(self, ray: Any, artifact: EncoderArtifact, options: RunOptions, shipped: Any, *, gpu: bool) -> None:
+    def __init__(
+        self, ray: Any, artifact: EncoderArtifact, options: RunOptions, shipped: Any, sending: Sending, *, gpu: bool
+    ) -> None:
         self.ray, self.artifact, self.options, self.shipped, self.gpu = ray, artifact, options, shipped, gpu
+        self.sending = sending
 
     def __call__(self, texts: Sequence[str], progress: Callable[[float], None] = lambda _: None) -> Encodings:
         """Raises BackendFailure."""
+        if self.artifact.remote is not None:
+            self.sending(len(texts))
         encodings = Encodings.build(len(texts), self.artifact.spec.dim)
         items = [orjson.dumps([at, list(texts[at : at + WINDOW])]).decode() for at in range(0, len(texts), WINDOW)]
         arguments = {

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from service.adapters.domains.calibrations import load_calibration
-from service.adapters.encoder.offline import OfflineEncoder
+from service.adapters.encoder.offline import open_texts
 from service.adapters.encoder.onnx_engine import CUDA
 from service.adapters.encoder.store import EncoderStore
 from service.bulk.inputs import Part, Records, faults
@@ -52,7 +52,7 @@ class Engine:
         """Raises Unavailable, CorruptArtifact or NotFound where the store has not what the plan names."""
         self.plan = plan
         artifact = EncoderStore(store).find(f"{plan.encoder}@{plan.digest}")
-        self.encode = OfflineEncoder(
+        self.encode = open_texts(
             artifact,
             threads,
             providers=PROVIDERS[plan.device],

@@ -11,6 +11,9 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyarrow import csv
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from service.adapters.storage.artifacts import from_facts
 from service.bulk.places import Place
@@ -19,7 +22,7 @@ from service.bulk.search import MARGIN, CellIndex, index_of
 from service.bulk.writing import UNREADABLE, VECTOR, to_bytes
 from service.core.arrays import Vectors
 from service.core.errors import Conflict, InvalidInput
-from service.core.scoring.advice import Advice, advise
+from service.core.scoring.advice import Advice, Target, advise
 from service.core.scoring.calibration import Calibration
 from service.core.scoring.similarity import normalized, score
 
@@ -34,7 +37,7 @@ Report = Callable[[str, float | None], None]
 
 @dataclass(frozen=True)
 class PairSearch:
-    """The wanted false-match rate and the limits of the search."""
+    """The wanted false-match rate, or the precision whose threshold has it, and the limits of the search."""
 
     fmr: float
     write: str
@@ -43,6 +46,13 @@ class PairSearch:
     seed: int = 0
     most: int = 50_000_000  # pairs: more mean that a crowd of copies was forgotten
     block: int = BLOCK
+    clusters: bool = False  # a file of connected rows, too
+    precision: float | None = None
+
+    def wanted(self) -> dict[str, Any]:
+        """For the plan; what an earlier release did not know is written where it was asked for."""
+        later = {"clusters": False, "precision": None}
+        return {name: value for name, value in asdict(self).items() if name not in later or value != later[name]}
 
 
 @dataclass(frozen=True)
@@ -57,17 +67,21 @@ class PairSearchResult:
     extrapolated: bool
     reference_pairs: int
     recall: dict[str, Any] | None
+    expected_false: float = 0.0  # pairs that unrelated rows are expected to make: the rate times N (N − 1) / 2
+    clusters: int | None = None  # groups of connected rows, where they were asked for
 
 
-def threshold_of(calibration: Calibration, fmr: float) -> Advice:
-    """The similarity to ask for.
+def threshold_of(calibration: Calibration, fmr: float, precision: float | None = None) -> Advice:
+    """The similarity to ask for, by `precision` where it is given.
 
     Raises:
-        Conflict: the domain has no reference, or its percentiles are not those of the similarity.
-        InvalidInput: the rate is out of range, or not even a text and itself reach it.
+        Conflict: the domain has no reference or no labels, or its percentiles are not those of the similarity.
+        InvalidInput: the rate is out of range, or not even a text and itself reach it; no label reaches the precision.
     """
     model = calibration.model
-    advice = advise(model, calibration.domain, fmr=fmr, precision=None)
+    if precision is not None:
+        return advise(model, calibration.domain, Target(precision=precision))
+    advice = advise(model, calibration.domain, Target(fmr=fmr))
     if model.normalization is not None:
         raise Conflict(
             f"{calibration.domain}@{calibration.version} has item normalization, whose percentile no threshold of the "
@@ -109,9 +123,9 @@ def find(
     Raises:
         Conflict: OUTPUT belongs to another plan. InvalidInput: more pairs than `search.most`.
     """
-    advice = threshold_of(calibration, search.fmr)
+    advice = threshold_of(calibration, search.fmr, search.precision)
     facts = {
-        "format": FORMAT, "task": "pairs", "wanted": asdict(search), "input": [asdict(one) for one in plan.input],
+        "format": FORMAT, "task": "pairs", "wanted": search.wanted(), "input": [asdict(one) for one in plan.input],
         "columns": plan.options.columns, "keep": plan.options.keep, "digest": plan.digest, "domain": plan.domain,
         "version": plan.version, "software": plan.software,
     }  # fmt: skip
@@ -146,7 +160,7 @@ def find(
         else:
             block = []
             for left, right in index.pairs(start, stop, radius):
-                block.append(score_pairs(bare, pooled, left, right, search.fmr))
+                block.append(score_pairs(bare, pooled, left, right, search, advice.similarity))
                 if count + sum(len(one["i"]) for one in block) > search.most:
                     raise InvalidInput(
                         f"more than {search.most:,} pairs by row {stop:,} of {len(unit):,}; ask for a lower --fmr, or "
@@ -157,13 +171,58 @@ def find(
         files[name] = told["sha256"]
         report(f"{count:,} pairs", stop / len(unit))
     recall = asdict(index.recall) if isinstance(index, CellIndex) else None
+    clusters = None
+    if search.clusters:
+        report("clustering", None)
+        clusters, name, digest = write_clusters(output, sorted(files), plan, search)
+        files[name] = digest
+    expected = search.fmr * len(rows) * (len(rows) - 1) / 2
     result = PairSearchResult(
-        plan.rows, plan.rows - len(rows), count, files, advice.similarity, advice.extrapolated, advice.pairs, recall
-    )
+        plan.rows, plan.rows - len(rows), count, files, advice.similarity, advice.extrapolated, advice.pairs, recall,
+        expected, clusters,
+    )  # fmt: skip
     output.write(SUCCESS, orjson.dumps(result, option=orjson.OPT_INDENT_2) + b"\n")
     if output.names(DONE):
         output.remove(DONE)
     return result
+
+
+def write_clusters(output: Place, names: Sequence[str], plan: Plan, search: PairSearch) -> tuple[int, str, str]:
+    """`clusters`: each row that is in a pair, its cluster (the lowest row connected with it) and the cluster's size.
+
+    How many there are, the file's name and its SHA-256.
+    """
+    ends = [read_ends(output.read(name), search.write) for name in names]
+    i, j = np.concatenate([np.empty((2, 0), np.int64), *ends], axis=1)
+    rows, places = np.unique(np.concatenate([i, j]), return_inverse=True)
+    left, right = np.split(places, 2)
+    joined = coo_array((np.ones(len(left)), (left, right)), shape=(len(rows), len(rows)))
+    count, group = connected_components(joined, directed=False)
+    lowest = np.full(count, np.iinfo(np.int64).max)
+    np.minimum.at(lowest, group, rows)
+    columns = {"row": rows, "cluster": lowest[group], "size": np.bincount(group, minlength=count)[group]}
+    facts = plan.provenance() | {"isosim.task": "clusters", "isosim.space": "", "isosim.fmr": f"{search.fmr:g}"}
+    table = pa.table({name: pa.array(values, pa.int64()) for name, values in columns.items()})
+    name, content = f"clusters.{search.write}", to_bytes(table, search.write, facts)
+    output.write(name, content)
+    return int(count), name, hashlib.sha256(content).hexdigest()
+
+
+def read_ends(content: bytes, form: str) -> "np.ndarray[tuple[int, int], np.dtype[np.int64]]":  # (2, pairs)
+    """The columns i and j of what `to_bytes` has written."""
+    names = ["i", "j"]
+    if form == "jsonl":
+        lines = [orjson.loads(line) for line in content.splitlines()]
+        return np.array([[line[name] for line in lines] for name in names], np.int64).reshape(2, len(lines))
+    if form == "parquet":
+        table = pq.read_table(io.BytesIO(content), columns=names)
+    else:
+        table = csv.read_csv(
+            io.BytesIO(content),
+            parse_options=csv.ParseOptions(newlines_in_values=True),
+            convert_options=csv.ConvertOptions(include_columns=names, column_types=dict.fromkeys(names, pa.int64())),
+        )
+    return np.array([table[name].to_numpy() for name in names], np.int64).reshape(2, len(table))
 
 
 def in_blocks(calibration: Calibration, pooled: Vectors) -> Vectors:
@@ -174,7 +233,9 @@ def in_blocks(calibration: Calibration, pooled: Vectors) -> Vectors:
     return unit
 
 
-def score_pairs(calibration: Calibration, pooled: Vectors, left: Any, right: Any, fmr: float) -> dict[str, Any]:
+def score_pairs(
+    calibration: Calibration, pooled: Vectors, left: Any, right: Any, search: PairSearch, threshold: float
+) -> dict[str, Any]:
     """The pairs that stay once they are scored as /similarity scores them."""
     needed, places = np.unique(np.concatenate([left, right]), return_inverse=True)
     a, b = np.split(places.astype(np.intp), 2)
@@ -182,7 +243,7 @@ def score_pairs(calibration: Calibration, pooled: Vectors, left: Any, right: Any
         return {"i": left, "j": right, **dict.fromkeys(("similarity", "cosine", "percentile"), np.empty(0))}
     scores = score(calibration, [], pooled[needed], a, b)
     assert scores.percentile is not None  # noqa: S101 - the domain has a reference
-    reached = 1.0 - scores.percentile <= fmr
+    reached = scores.similarity >= threshold if search.precision is not None else 1.0 - scores.percentile <= search.fmr
     columns = {
         "i": left, "j": right, "similarity": scores.similarity, "cosine": scores.cosine,
         "percentile": scores.percentile,

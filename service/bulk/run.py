@@ -15,7 +15,7 @@ import orjson
 
 from service.adapters.domains.store import DomainStore
 from service.adapters.encoder.store import JOINED, EncoderStore
-from service.adapters.storage.artifacts import from_facts
+from service.adapters.storage.artifacts import MANIFEST, from_facts
 from service.adapters.storage.object_storage import remote
 from service.bulk.cluster import Engines, cluster, engines, map_items
 from service.bulk.engine import Engine, Outcome
@@ -237,11 +237,14 @@ def store_here(store: Path, encoder: str, digest: str, version: str, shipped: An
         return store
     import ray  # noqa: PLC0415 - a worker has it
 
-    place = Path(tempfile.gettempdir()) / f"isosim-{os.getuid()}-{digest[:16]}-{version}"
+    files: Files = ray.get(shipped[0])
+    # The manifest of a remote encoder says where it runs, and may change.
+    mark = hashlib.sha256(files[f"encoders/{encoder}/{digest}/{MANIFEST}"]).hexdigest()[:8]
+    place = Path(tempfile.gettempdir()) / f"isosim-{os.getuid()}-{digest[:16]}-{mark}-{version}"
     if place.is_dir() and place.stat().st_uid == os.getuid():
         return place
     making = Path(tempfile.mkdtemp(prefix="isosim-"))
-    for name, content in ray.get(shipped[0]).items():
+    for name, content in files.items():
         (making / name).parent.mkdir(parents=True, exist_ok=True)
         (making / name).write_bytes(content)
     try:

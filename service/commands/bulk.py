@@ -12,15 +12,14 @@ from service.adapters.domains.calibrations import load_calibration
 from service.adapters.encoder.device import usable_cores
 from service.adapters.encoder.store import EncoderStore
 from service.adapters.storage.object_storage import remote
-from service.commands.calibration import check_choices
+from service.commands.calibration import SendMore, check_choices
 from service.commands.shared import AsJson, EncoderId, Store, domain_names, need_training, prune, stored, versions
 from service.commands.terminal import EPILOG, bar, print_json, remark
 from service.core.errors import Unavailable
 from service.core.jobs.job import METHODS, NORMALIZATIONS, PROMOTIONS
-from service.core.jobs.requirements import MOST_SENTENCES
+from service.core.jobs.requirements import MOST_SENTENCES, Allowance
 from service.core.scoring.advice import SMALLEST_FMR
 from service.core.scoring.calibration import DomainRef
-from service.core.scoring.similarity import notices_of
 from service.settings import Settings
 
 if TYPE_CHECKING:
@@ -156,6 +155,7 @@ def calibrate(
     device: Device = "auto",
     cores: Cores = 1,
     most: Most = 0,
+    yes: SendMore = False,
     model_store: Store = None,
     encoder: EncoderId = None,
     as_json: AsJson = False,
@@ -174,8 +174,12 @@ def calibrate(
     corpus = Corpus(source, column, form, delimiter, settings.max_characters)
     execution = run_options(settings, address, cores, most, lenient=True)
     asked = {"method": method, "promote": promote, "seed": seed, "normalization": normalization}
+    remedy = f"give --yes to send more than {settings.max_remote_texts:,} (ISOSIM_MAX_REMOTE_TEXTS)"
+    sending = Allowance(settings.encoder, None if yes else settings.max_remote_texts, remedy, remark)
     with bar("planning") as report:
-        facts = fit_sample(corpus, sample, domain, asked, settings.encoder, device, execution, settings.threads, report)
+        facts = fit_sample(
+            corpus, sample, domain, asked, settings.encoder, device, execution, settings.threads, report, sending
+        )
     prune(settings, domain)
     if as_json:
         print_json(facts)
@@ -192,8 +196,12 @@ def pairs(
     source: Input,
     output: Output,
     fmr: Annotated[
-        float, typer.Option(min=SMALLEST_FMR, max=1, help="pairs that so few random pairs of the domain reach")
-    ],
+        float | None, typer.Option(min=SMALLEST_FMR, max=1, help="pairs that so few random pairs of the domain reach")
+    ] = None,
+    precision: Annotated[
+        float | None, typer.Option(min=0, max=1, help="in place of --fmr: pairs above the threshold that labels teach")
+    ] = None,
+    clusters: Annotated[bool, typer.Option(help="write the connected rows, too")] = False,
     column: Annotated[str, typer.Option(help="the column with the text")] = "text",
     domain: Domain = "default",
     vectors: Annotated[
@@ -220,6 +228,8 @@ def pairs(
 
     Rows count from 0 over the whole input. The search runs here; vectors are made on the cluster.
     """
+    if (fmr is None) == (precision is None):
+        raise typer.BadParameter("give one of them", param_hint="--fmr or --precision")
     settings = stored(model_store=model_store, encoder=encoder)
     need_bulk()
     from service.bulk.pairs import VECTORS, PairSearch, find, threshold_of  # noqa: PLC0415
@@ -229,11 +239,11 @@ def pairs(
 
     place = Place(output)
     between = Place(vectors) if vectors else place.below(VECTORS)
-    search = PairSearch(fmr, write, exact_up_to, recall, most=most_pairs)
     artifact = EncoderStore(settings.model_store).find(settings.encoder)
-    advice = threshold_of(
-        load_calibration(settings.model_store, artifact, DomainRef.parse(domain), ["CPUExecutionProvider"]), fmr
-    )
+    looked_at = load_calibration(settings.model_store, artifact, DomainRef.parse(domain), ["CPUExecutionProvider"])
+    advice = threshold_of(looked_at, fmr or 0.0, precision)
+    fmr = advice.facts["false_match_rate"] if fmr is None else fmr
+    search = PairSearch(fmr, write, exact_up_to, recall, most=most_pairs, clusters=clusters, precision=precision)
     request = BulkRequest(
         task="embed", input=source, columns=[column], keep=keep or (), form=form, delimiter=delimiter,
         write="parquet", space="raw", normalize=False, domain=DomainRef.parse(domain), device=device,
@@ -254,6 +264,9 @@ def pairs(
         f"{place.address}: {result.pairs:,} pairs of {result.rows:,} rows in {len(result.files):,} files; "
         f"{plan.domain}@{plan.version}, similarity ≥ {result.threshold:.4f}{beyond}; {search_of(result.recall)}"
     )
+    print(f"  {result.expected_false:,.0f} of them are expected between unrelated rows, were all rows unrelated")
+    if result.clusters is not None:
+        print(f"  {result.clusters:,} clusters of connected rows: clusters.{write}")
 
 
 def run_options(settings: Settings, address: str | None, cores: int, most: int, *, lenient: bool) -> "RunOptions":
@@ -283,7 +296,7 @@ def carry_out(task: "Task", columns: Sequence[str], options: JobOptions, *, spac
     with bar("planning") as report:
         plan, calibration = plan_for(request, settings.model_store, settings.encoder, place)
         name = f"{calibration.domain}@{calibration.version}"
-        for notice in notices_of(calibration):
+        for notice in calibration.notices:
             remark(f"isosim: {name}: {notice}")
         execution = run_options(settings, options.address, options.cores, options.most, lenient=lenient)
         summary = run(plan, place, execution, report)

@@ -10,6 +10,7 @@ import typer
 
 from service.adapters.domains.store import DomainStore
 from service.adapters.encoder.store import EncoderStore
+from service.adapters.labelled_pairs import labelled_pairs
 from service.adapters.text_lines import STDIN, each_line
 from service.commands.domains import repetition
 from service.commands.shared import (
@@ -24,16 +25,20 @@ from service.commands.shared import (
     stored_version,
     versions,
 )
-from service.commands.terminal import bar, print_json, show
+from service.commands.terminal import bar, print_json, remark, show
 from service.core.errors import Conflict
-from service.core.jobs.job import METHODS, NORMALIZATIONS, PROMOTIONS, JobRequest, LabelledPair
+from service.core.jobs.job import METHODS, NORMALIZATIONS, PROMOTIONS, JobRequest
+from service.core.jobs.requirements import Allowance
 from service.core.jobs.tables import LOOKED_AT, check_sentences_only
-from service.core.scoring.advice import SMALLEST_FMR, advise, rounded
+from service.core.scoring.advice import GALLERY, MOST_GALLERY, SMALLEST_FMR, Target, advise, operating_points, rounded
 from service.core.scoring.calibration import DomainRef
+from service.core.scoring.false_hits import SMALLEST_RATE as SMALLEST_FALSE_HIT_RATE
 from service.core.scoring.reference import ReferenceDistribution
-from service.migration.equating import EquatingResult, equate, table
+from service.migration.equating import EquatingResult, equate
+from service.migration.equating import table as equated_table
 from service.settings import Settings
 
+SendMore = Annotated[bool, typer.Option("--yes", "-y", help="send a remote encoder more texts than usual")]
 Labels = Annotated[Path | None, typer.Option(help="labelled pairs: .tsv or .csv, label, a, b or a, b, label")]
 
 
@@ -45,6 +50,7 @@ def calibrate(
     seed: int = 0,
     labels: Labels = None,
     normalization: Annotated[str, typer.Option(help=", ".join(NORMALIZATIONS))] = "none",
+    yes: SendMore = False,
     force: Annotated[
         bool, typer.Option("--force", help="take each line as a sentence although they look like a table's rows")
     ] = False,
@@ -67,7 +73,7 @@ def calibrate(
     if not force:
         check_sentences_only(first)
     asked = {"method": method, "promote": promote, "seed": seed, "normalization": normalization}
-    fit_here(domain, asked, chain(first, texts), labels, model_store, encoder, as_json=as_json)
+    fit_here(domain, asked, chain(first, texts), labels, model_store, encoder, yes=yes, as_json=as_json)
 
 
 def label(
@@ -79,6 +85,7 @@ def label(
     ],
     promote: Annotated[str, typer.Option(help=", ".join(PROMOTIONS))] = "always",
     seed: int = 0,
+    yes: SendMore = False,
     model_store: Store = None,
     encoder: EncoderId = None,
     as_json: AsJson = False,
@@ -91,7 +98,7 @@ def label(
     asked = {
         "method": manifest["method"], "promote": promote, "seed": seed, "base": version, "champion": champion,
     }  # fmt: skip
-    fit_here(ref.name, asked, [], labels, model_store, encoder, as_json=as_json)
+    fit_here(ref.name, asked, [], labels, model_store, encoder, yes=yes, as_json=as_json)
 
 
 def check_choices(**given: tuple[str, Sequence[str]]) -> None:
@@ -108,25 +115,31 @@ def fit_here(
     model_store: Path | None,
     encoder: str | None,
     *,
+    yes: bool = False,
     as_json: bool,
 ) -> None:
     """Runs a calibration in this process, with a progress bar, and says what came out."""
     need_training()
     settings = stored(model_store=model_store, encoder=encoder)
-    from service.adapters.labelled_pairs import read_pairs  # noqa: PLC0415
     from service.modelling.calibration.job import CalibrationInput, calibrate_job  # noqa: PLC0415
 
     artifact = EncoderStore(settings.model_store).find(settings.encoder)
     domains = DomainStore(settings.model_store)
-    pairs: list[LabelledPair] = []
-    if labels is not None:
-        labelled = read_pairs(labels)
-        pairs = [(a, b, float(gold)) for a, b, gold in zip(labelled.left, labelled.right, labelled.gold, strict=True)]
+    pairs = [] if labels is None else labelled_pairs(labels)
     asked["generation"] = domains.generation(domain)
     wanted = JobRequest(domain, artifact.digest, artifact.id, labels=len(pairs), **asked)
+
+    remedy = f"give --yes to send more than {settings.max_remote_texts:,} (ISOSIM_MAX_REMOTE_TEXTS)"
+    sending = Allowance(artifact.id, None if yes else settings.max_remote_texts, remedy, remark)
     with bar("starting") as progress:
         result = calibrate_job(
-            wanted, CalibrationInput(texts, pairs), artifact, domains, progress, threads=settings.threads
+            wanted,
+            CalibrationInput(texts, pairs),
+            artifact,
+            domains,
+            progress,
+            threads=settings.threads,
+            sending=sending,
         )
     version, promoted, why = result.publish(domains)
     prune(settings, domain)
@@ -155,6 +168,12 @@ def threshold(
         float | None, typer.Option(min=SMALLEST_FMR, max=1, help="false-match rate among random pairs")
     ] = None,
     precision: Annotated[float | None, typer.Option(min=0, max=1, help="where labels were given")] = None,
+    false_hit_rate: Annotated[
+        float | None,
+        typer.Option(min=SMALLEST_FALSE_HIT_RATE, max=1, help="share of searches with a wrong match, with --gallery"),
+    ] = None,
+    gallery: Annotated[int | None, typer.Option(min=1, max=MOST_GALLERY, help="entries that are searched")] = None,
+    table: Annotated[bool, typer.Option("--table", help="precision, recall and more of a labelled version")] = False,
     raw: Annotated[bool, typer.Option(help="for the frozen encoder's cosine")] = False,
     to: Annotated[
         str | None,
@@ -167,26 +186,69 @@ def threshold(
 ) -> None:
     """Which similarity to ask for: for a false-match rate, for a precision, or in the place of another encoder's."""
     if to is not None:
-        if fmr is not None or precision is not None:
+        if any(one is not None for one in (fmr, precision, false_hit_rate, gallery)):
             raise typer.BadParameter("stands alone, or with --similarity", param_hint="--to")
         carry_over(stored(model_store=model_store, encoder=encoder), domain, to, similarity, raw=raw, as_json=as_json)
         return
     if similarity is not None:
         raise typer.BadParameter("needs --to, the encoder it is carried over to", param_hint="--similarity")
-    if (fmr is None) == (precision is None):
-        raise typer.BadParameter("give one of them", param_hint="--fmr or --precision")
+    if table:
+        if any(one is not None for one in (fmr, precision, false_hit_rate)):
+            raise typer.BadParameter("stands alone, or with --gallery", param_hint="--table")
+        print_table(stored(model_store=model_store, encoder=encoder), domain, gallery or GALLERY, as_json=as_json)
+        return
+    if sum(one is not None for one in (fmr, precision, false_hit_rate)) != 1:
+        raise typer.BadParameter("give one of them", param_hint="--fmr, --precision or --false-hit-rate")
+    if (false_hit_rate is None) != (gallery is None):
+        raise typer.BadParameter("give both", param_hint="--false-hit-rate and --gallery")
     settings = stored(model_store=model_store, encoder=encoder)
     ref, version, _ = stored_version(settings, domain)
     model = DomainStore(settings.model_store).load(ref.name, version).model
-    advice = advise(model, ref.name, fmr=fmr, precision=precision, raw=raw)
+    advice = advise(model, ref.name, Target(fmr, precision, false_hit_rate, gallery), raw=raw)
     if as_json:
-        print_json({"domain": ref.name, "version": version, **vars(advice)})
+        print_json({"domain": ref.name, "version": version, **advice.as_facts()})
         return
     low, high = advice.interval
     beyond = ", extrapolated beyond what they can count" if advice.extrapolated else ""
     print(
         f"{ref.name}@{version}: similarity ≥ {advice.similarity:.4f} "
         f"(95 % interval {low:.4f} to {high:.4f}; from {advice.pairs:,} pairs{beyond})"
+    )
+    if (recall := advice.facts.get("recall")) is not None:
+        low, high = advice.facts["recall_interval"]
+        print(f"  lets through {recall:.0%} of the matches (95 % interval {low:.0%} to {high:.0%})")
+    if false_hit_rate is not None and gallery is not None:
+        rate, spread = advice.facts["false_match_rate"], advice.facts["query_spread"]
+        print(
+            f"  {false_hit_rate:.3g} of searches among {gallery:,} entries end with a wrong match, {rate:.2g} of pairs"
+        )
+        if spread is not None:
+            print(f"  a query with one wrong match has another {spread:.1f} times as often as the average one")
+
+
+def print_table(settings: Settings, domain: str, gallery: int, *, as_json: bool) -> None:
+    """What the thresholds of a labelled version bring and cost."""
+    ref, version, _ = stored_version(settings, domain)
+    rows = operating_points(DomainStore(settings.model_store).load(ref.name, version).model, gallery)
+    if not rows:
+        raise Conflict(f"{ref.name}@{version} has no recalls; give it labels (isosim label) and no item normalization")
+    if as_json:
+        print_json({"domain": ref.name, "version": version, "gallery": gallery, "table": rows})
+        return
+    show(
+        ("precision", "similarity ≥", "recall", "95 % interval", "false-match rate", f"alarms among {gallery:,}"),
+        [
+            (
+                f"{row['precision']:g}",
+                f"{row['similarity']:.4f}",
+                f"{row['recall']:.2f}",
+                "{:.2f} to {:.2f}".format(*row["recall_interval"]),
+                f"{row['false_match_rate']:.2g}",
+                f"{row['alarms']:.3g}",
+            )
+            for row in rows
+        ],
+        head=True,
     )
 
 
@@ -201,7 +263,7 @@ def carry_over(settings: Settings, domain: str, to: str, similarity: float | Non
         raise typer.BadParameter("a similarity lies in -1 to 1", param_hint="--similarity")
     name, version, old = reference_of(settings, domain, raw=raw)
     new_name, new_version, new = reference_of(settings.model_copy(update={"encoder": to}), name, raw=raw)
-    thresholds = table(old, new) if similarity is None else [equate(old, new, similarity)]
+    thresholds = equated_table(old, new) if similarity is None else [equate(old, new, similarity)]
     if as_json:
         sides = {"old": f"{name}@{version}", "new": f"{new_name}@{new_version}"}
         print_json({**sides, "thresholds": [asdict(one) for one in thresholds]})

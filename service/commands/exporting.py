@@ -19,6 +19,7 @@ from service.commands.shared import (
     versions,
 )
 from service.commands.terminal import bar, print_json, remark
+from service.core.errors import InvalidInput
 
 Precision = Literal["fp32", "int8", "fp16", "auto"]
 
@@ -96,6 +97,8 @@ def bundle(
 
         progress("writing the graph", None)
         artifact = EncoderStore(settings.model_store).find(settings.encoder)
+        if artifact.remote is not None:
+            raise InvalidInput(f"encoder {artifact.id} runs on another server: there is no graph to bundle")
         write(artifact, DomainStore(settings.model_store).load(ref.name, version), output)
     if as_json:
         facts = {"output": str(output), "domain": ref.name, "version": version, "method": manifest["method"]}

@@ -13,7 +13,7 @@ from service.core.encoding.texts import Text, VectorCodec
 from service.core.scoring.calibration import Calibration
 from service.core.scoring.registry import Registry
 from service.migration.encoders import LoadedEncoder
-from service.server.encoders import plan
+from service.server.encoders import plan, remote_options
 from service.settings import Settings
 
 CHUNK = 256  # pairs, or texts, on their way at a time
@@ -38,6 +38,7 @@ class InProcess:
             lambda calibrations: Registry(calibrations, self.artifact.digest),
             DomainStore(settings.model_store),
             gpu_memory=settings.gpu_memory_bytes,
+            remote=remote_options(settings),
             codec=VectorCodec(settings.cache_precision, self.artifact.spec.dim),
             memory=MemoryCache(settings.memory_cache_bytes),
             shared=None,

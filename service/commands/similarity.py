@@ -33,7 +33,6 @@ from service.commands.terminal import bar, remark
 from service.core.errors import Conflict, EmptyInput
 from service.core.scoring.advice import NO_REFERENCE, SMALLEST_FMR, check_reachable
 from service.core.scoring.calibration import Calibration
-from service.core.scoring.similarity import notices_of
 
 Files = Annotated[
     list[Path] | None,
@@ -89,7 +88,7 @@ def similarity(
             if scale is None:
                 raise Conflict(NO_REFERENCE.format(calibration.domain))
             check_reachable(scale, calibration.domain, fmr)
-        for notice in notices_of(calibration):
+        for notice in calibration.notices:
             remark(f"isosim: {calibration.domain}@{calibration.version}: {notice}")
         pairs = None if scale is None else scale.pairs
         layout = Layout(one is None, every, calibration.model.probability is not None, pairs)

@@ -1,4 +1,4 @@
-/** False-match rate against threshold, with the advisor's line: which similarity to ask for. */
+/** False-match rate against threshold, with the advisor's line: which similarity to ask for, for pairs and for searches. */
 
 import { alertBox } from "./alerts.js";
 import { call, path } from "./api.js";
@@ -12,21 +12,31 @@ const TITLE = "Which threshold?";
 const FLOOR = 1e-6; // the curve's last rate
 const WAIT = 350; // ms after the last key stroke
 const PRESETS = [0.1, 0.01, 0.001, 0.0001];
+const ENTRIES = 10000;
+const KINDS = {
+  fmr: { label: "false-match rate", first: "1", hint: "The share of random pairs that may pass.", from: "random pairs" },
+  false_hit_rate: { label: "false hits of searches", first: "1", hint: "The share of searches that may end with a wrong match.", from: "comparisons of random sentences" },
+  precision: { label: "precision", first: "90", hint: "The share of true matches among the pairs that pass, for pairs like the labelled ones.", from: "labelled pairs" },
+};
 
 /** The picture for a version; asks GET /domains/{d}/threshold. */
 export function advisor(reference, report, signal) {
   const [before, after] = [report.raw_reference?.curve, report.reference?.curve];
   if (!after) return missing(TITLE, "This version has no distribution of random pairs, so no threshold can be advised.", "whole");
   const reliable = report.labels && !report.labels.graded && report.normalization === "none";
-  const kind = select([["fmr", "false-match rate"], ["precision", "precision"]].slice(0, reliable ? 2 : 1), "fmr", { onchange: reset });
+  const kinds = Object.keys(KINDS).filter((name) => name !== "precision" || reliable);
+  const kind = select(kinds.map((name) => [name, KINDS[name].label]), "fmr", { onchange: reset });
   const input = h("input", { type: "number", step: "any", inputmode: "decimal", value: "1", oninput: () => later() });
+  const entries = h("input", { type: "number", step: "1", min: "1", inputmode: "numeric", value: String(ENTRIES), oninput: () => later() });
+  const gallery = field("Entries searched", entries, "How many texts each search looks through.");
+  gallery.hidden = true;
   const answer = h("div", { class: "answer", role: "status" });
   const presets = h("div", { class: "buttons tight" }, PRESETS.map((rate) => button(percent(rate), () => {
     input.value = String(Number((rate * 100).toPrecision(3)));
     advise();
-  }, { "aria-label": `Ask for a false-match rate of ${percent(rate)}` })));
+  }, { "aria-label": `Ask for a rate of ${percent(rate)}` })));
   const controls = h("div", {},
-    h("div", { class: "row" }, reliable && field("Ask for a", kind, ""), field("Wanted rate in per cent", input, "The share of random pairs that may pass."), presets),
+    h("div", { class: "row" }, field("Ask for", kind, ""), field("Wanted rate in per cent", input, KINDS.fmr.hint), gallery, presets),
     answer);
   const rates = [0.1, 0.05, 0.01, 0.001, 0.0001, 0.00001];
   const picture = figure({
@@ -47,12 +57,10 @@ export function advisor(reference, report, signal) {
     timer = setTimeout(advise, WAIT);
   }
   function reset() {
-    const precise = kind.value === "precision";
-    input.value = precise ? "90" : "1";
-    presets.hidden = precise;
-    document.getElementById(`${input.id}-hint`).textContent = precise
-      ? "The share of true matches among the pairs that pass, for pairs like the labelled ones."
-      : "The share of random pairs that may pass.";
+    input.value = KINDS[kind.value].first;
+    presets.hidden = kind.value === "precision";
+    gallery.hidden = kind.value !== "false_hit_rate";
+    document.getElementById(`${input.id}-hint`).textContent = KINDS[kind.value].hint;
     advise();
   }
 
@@ -63,10 +71,16 @@ export function advisor(reference, report, signal) {
       return;
     }
     fault(input, "");
+    const searched = gallery.hidden ? null : Number(entries.value);
+    if (searched !== null && !(Number.isInteger(searched) && searched > 0)) {
+      fault(entries, "Give a whole number above 0.");
+      return;
+    }
+    fault(entries, "");
     asked += 1;
     const mine = asked;
     try {
-      const found = await call("GET", `${path("domains", reference, "threshold")}?${kind.value}=${rate}`, { signal });
+      const found = await call("GET", `${path("domains", reference, "threshold")}?${kind.value}=${rate}${searched === null ? "" : `&gallery=${searched}`}`, { signal });
       if (mine !== asked) return;
       answer.replaceChildren(...sentences(found));
       picture.redraw({ draw: drawWith(before, after, found), summary: spoken(found, before) });
@@ -81,12 +95,20 @@ export function advisor(reference, report, signal) {
 
 function sentences(found) {
   const [low, high] = found.interval;
-  const [[kind, rate]] = Object.entries(found.target);
-  const what = kind === "fmr" ? `a false-match rate of ${percent(rate)}` : `a precision of ${percent(rate)}`;
+  const kind = Object.keys(KINDS).find((name) => name in found.target);
+  const rate = percent(found.target[kind]);
+  const what = {
+    fmr: `a false-match rate of ${rate}`,
+    false_hit_rate: `a wrong match in ${rate} of searches among ${count(found.target.gallery ?? 0)} entries`,
+    precision: `a precision of ${rate}`,
+  }[kind];
   return [
     h("p", {}, `For ${what} take pairs with a similarity of at least `, h("strong", { class: "big" }, score(found.similarity, 4)), "."),
-    h("p", { class: "muted" }, `95 % interval ${score(low, 4)} to ${score(high, 4)}, from ${count(found.pairs)} ${kind === "fmr" ? "random" : "labelled"} pairs.`,
-      found.extrapolated ? " The sample is too small to count this rate; it is read off the fitted tail." : ""),
+    h("p", { class: "muted" }, `95 % interval ${score(low, 4)} to ${score(high, 4)}, from ${count(found.pairs)} ${KINDS[kind].from}.`,
+      found.extrapolated ? " The sample is too small to count this rate; it is read off the fitted tail." : "",
+      found.recall === undefined ? "" : ` It finds ${percent(found.recall)} of the true matches (95 % interval ${percent(found.recall_interval[0])} to ${percent(found.recall_interval[1])}).`,
+      kind === "fmr" || found.false_match_rate === undefined ? "" : ` ${percent(found.false_match_rate)} of random pairs pass.`,
+      found.query_spread > 2 ? ` Searches differ: one with a wrong match is ${score(found.query_spread, 1)} times as likely as the average one to have another.` : ""),
   ];
 }
 

@@ -81,6 +81,7 @@ export const METHOD_NAMES = {
   auto: "auto (decide by evidence)",
   identity: "identity (raw cosines)",
   centring: "centring",
+  "mean-direction": "remove the mean direction",
   sn: "standard normalization",
   nulling: "null the top directions",
   tempered: "tempered whitening",

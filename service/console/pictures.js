@@ -14,6 +14,18 @@ export function missing(title, why, width = "") {
   return h("section", { class: `card ${width}` }, h("h3", {}, title), h("p", { class: "muted" }, why));
 }
 
+/** What thresholds bring and cost, by the precisions that a version's labels reach. */
+export function operatingPoints({ table: rows }) {
+  const title = "What a threshold brings, and costs";
+  return h("section", { class: "card whole" },
+    h("h3", {}, title),
+    h("p", { class: "muted" }, "For pairs like the labelled ones. Wrong matches: how many a search among 10,000 entries meets on average, were all of them random."),
+    table(title, ["Precision", "Similarity", "Recall", "95 % interval", "False-match rate", "Wrong matches a search"],
+      rows.map((row) => [percent(row.precision), score(row.similarity), percent(row.recall),
+        `${percent(row.recall_interval[0])} to ${percent(row.recall_interval[1])}`, percent(row.false_match_rate),
+        String(Number(row.alarms.toPrecision(2)))])));
+}
+
 export function randomPairs(report, signal) {
   const title = "Random pairs, before and after";
   const [before, after] = [report.raw_reference?.curve, report.reference?.curve];

@@ -4,7 +4,7 @@ import { advisor } from "./advisor.js";
 import { call, path } from "./api.js";
 import { action, badge, button, facts, h } from "./dom.js";
 import { ago, count, methodName, percent, promotionReason, score, seconds, sentence } from "./format.js";
-import { candidates, randomPairs, reliability, spectrum } from "./pictures.js";
+import { candidates, operatingPoints, randomPairs, reliability, spectrum } from "./pictures.js";
 import { promote, remove } from "./versions.js";
 
 export async function openReport([domain, number], context) {
@@ -30,6 +30,7 @@ export async function openReport([domain, number], context) {
       provenance(version, report)),
     h("div", { class: "figures" },
       advisor(`${domain}@${version.version}`, report, signal),
+      report.labels?.table?.length && operatingPoints(report.labels),
       randomPairs(report, signal),
       spectrum(report, signal),
       report.labels?.reliability && reliability(report.labels, signal),

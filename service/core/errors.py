@@ -14,7 +14,9 @@ IsosimError
 │   └── EncoderMismatch      the version belongs to another encoder
 ├── Overloaded               full; try again after `retry_after` seconds
 ├── BackendFailure           the encoder failed on this input
+│   └── EncoderUnreachable   the server that runs the encoder does not answer, whatever the input
 ├── NotReady                 starting, draining or broken
+│   └── EncoderChanged       that server gives other vectors than when the encoder was registered
 ├── Unavailable              a part this request needs is not there; the message says how to get it
 │   └── CorruptArtifact      a stored file does not match its manifest
 └── JobCancelled             not an answer: stops a worker in its tracks
@@ -85,7 +87,15 @@ class BackendFailure(IsosimError):
     pass
 
 
+class EncoderUnreachable(BackendFailure):
+    pass
+
+
 class NotReady(IsosimError):
+    pass
+
+
+class EncoderChanged(NotReady):
     pass
 
 

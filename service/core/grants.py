@@ -1,5 +1,6 @@
 """What an API key lets its holder do: scopes, domains, texts a minute, requests at once; and the counting of both."""
 
+import asyncio
 import math
 import re
 import time
@@ -117,7 +118,9 @@ EXAMPLES = {
 }
 
 
-Release = Callable[[], None]
+# Ends the count of a request. The future, where there is one, is done once every process knows of it: an answer waits
+# for it, so that a caller who asks again at once finds his place free.
+Release = Callable[[], asyncio.Future[None] | None]
 Limit = Literal["rate", "concurrent"]
 
 

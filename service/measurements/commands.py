@@ -29,6 +29,7 @@ measure = typer.Typer(
 Data = Annotated[Path, typer.Option(help="folder with text, pairs and sts", exists=True, file_okay=False)]
 Cache = Annotated[Path | None, typer.Option(help="a folder that keeps vectors between commands")]
 Figure = Annotated[Path | None, typer.Option(help="a PNG to write")]
+Sources = Annotated[str | None, typer.Option(help="comma-separated; else all six")]
 
 
 def encoder_of(model_store: Path | None, encoder: str | None, cache: Path | None) -> Any:
@@ -38,6 +39,15 @@ def encoder_of(model_store: Path | None, encoder: str | None, cache: Path | None
 
     settings = stored(model_store=model_store, encoder=encoder)
     return Encoder(EncoderStore(settings.model_store).find(settings.encoder), cache)
+
+
+def chosen_sources(named: str | None) -> list[str]:
+    from service.measurements.sources import SOURCES  # noqa: PLC0415 - imports numpy and the encoder
+
+    chosen = [*SOURCES] if named is None else named.split(",")
+    if not set(chosen) <= SOURCES.keys():
+        raise typer.BadParameter(f"there are {', '.join(SOURCES)}", param_hint="--sources")
+    return chosen
 
 
 def show(table: Table, results: Sequence[Any], *, as_json: bool) -> None:
@@ -76,7 +86,9 @@ def thresholds(
         raise typer.BadParameter(f"one of {', '.join(str(known) for known in quality.BARS)}", param_hint="--rate")
     with bar("embedding") as progress:
         sources = quality.embed_sources(data, encode, sentences, progress)
-        results = quality.measure(sources, method, sentences=sentences, nominal=rate, splits=splits, progress=progress)
+        results = quality.measure(
+            sources, encode.vectors, method, sentences=sentences, nominal=rate, splits=splits, progress=progress
+        )
     if figure is not None:
         quality.figure(results, encode.artifact.id, figure)
     low, high = quality.BARS[rate][1]
@@ -93,7 +105,7 @@ def thresholds(
 def moved_thresholds(
     data: Data,
     to: Annotated[str, typer.Option(help="the encoder that thresholds are carried over to")],
-    sources: Annotated[str | None, typer.Option(help="comma-separated; else all six")] = None,
+    sources: Sources = None,
     sentences: Annotated[int, typer.Option(min=200, help="a domain is made from")] = 2000,
     splits: Annotated[int, typer.Option(min=1)] = 5,
     cache: Cache = None,
@@ -104,11 +116,8 @@ def moved_thresholds(
     """Thresholds carried over to another encoder: false matches before and after, among pairs no fit has seen."""
     both = encoder_of(model_store, encoder, cache), encoder_of(model_store, to, cache)
     from service.measurements import moved_thresholds as quality  # noqa: PLC0415
-    from service.measurements.sources import SOURCES  # noqa: PLC0415
 
-    chosen = [*SOURCES] if sources is None else sources.split(",")
-    if not set(chosen) <= SOURCES.keys():
-        raise typer.BadParameter(f"there are {', '.join(SOURCES)}", param_hint="--sources")
+    chosen = chosen_sources(sources)
     with bar("embedding") as progress:
         results = quality.measure(data, both, chosen, sentences=sentences, splits=splits, progress=progress)
     title = f"{both[0].artifact.id} to {both[1].artifact.id} · false matches, %, means of {splits} splits"
@@ -125,6 +134,40 @@ def moved_thresholds(
 
 def mean(values: Sequence[float], scale: float = 100.0, digits: int = 3) -> str:
     return f"{scale * float(np.mean(values)):.{digits}f}"
+
+
+@measure.command()
+def searches(
+    data: Data,
+    sources: Sources = None,
+    splits: Annotated[int, typer.Option(min=1)] = 20,
+    cache: Cache = None,
+    model_store: Store = None,
+    encoder: EncoderId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Thresholds for searches: how many end with a wrong match, among entries and queries that no fit has seen."""
+    encode = encoder_of(model_store, encoder, cache)
+    from service.measurements import searches as quality  # noqa: PLC0415
+
+    with bar("embedding") as progress:
+        results = quality.measure(data, encode, chosen_sources(sources), splits, progress)
+    low, high = quality.SPLIT_BARS
+    title = f"{encode.artifact.id} · searches with a wrong match at a nominal {quality.NOMINAL:.0%}, {splits} splits"
+    columns = (
+        "source",
+        "sentences",
+        "entries",
+        "wrong matches, %",
+        f"splits in {low}–{high} %",
+        "extrapolated",
+        "kept",
+    )
+    table = Table(*columns, title=title)
+    for r in results:
+        rates = (spread(r.rates, 100, 2), f"{r.share_within:.0%}", "yes" if r.extrapolated else "")
+        table.add_row(r.source, f"{r.sentences:,}", f"{r.gallery:,}", *rates, "yes" if r.kept else "NO")
+    show(table, results, as_json=as_json)
 
 
 @measure.command()
@@ -185,6 +228,29 @@ def probabilities(
 
 
 @measure.command()
+def recall(
+    data: Data,
+    draws: Annotated[int, typer.Option(min=1)] = 200,
+    cache: Cache = None,
+    model_store: Store = None,
+    encoder: EncoderId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Intervals of the recall at a precision: how many cover the recall of all Quora pairs, from some labelled ones."""
+    encode = encoder_of(model_store, encoder, cache)
+    from service.measurements import recall as quality  # noqa: PLC0415
+
+    with bar("embedding") as progress:
+        results = quality.measure(data, encode, draws, progress)
+    title = f"{encode.artifact.id} · 95 % intervals of the recall, {draws} draws of labels"
+    table = Table("labels", "drawn", "precision", "reached by", "covered", "mean width", "kept", title=title)
+    for r in results:
+        drawn = ("by score, with weights" if r.weighted else "evenly", f"{r.precision:g}", str(r.draws))
+        table.add_row(str(r.labels), *drawn, f"{r.covered:.1%}", f"{r.width:.3f}", "yes" if r.kept else "NO")
+    show(table, results, as_json=as_json)
+
+
+@measure.command()
 def languages(
     text: Annotated[Path, typer.Option(help="folder with a text a language, NAME.txt", exists=True, file_okay=False)],
     names: Annotated[str | None, typer.Option(help="comma-separated; the raw threshold is the first one's")] = None,
@@ -201,7 +267,7 @@ def languages(
 
     read = quality.read(text, names.split(",") if names else None, sentences)
     with bar("embedding") as progress:
-        results = quality.measure(quality.embedded(read, encode, progress), splits, progress)
+        results = quality.measure(quality.embedded(read, encode, progress), encode.vectors, splits, progress)
     title = f"{encode.artifact.id} · false matches at a nominal {quality.NOMINAL:.0%}, %, {splits} splits"
     table = Table("language", "sentences", "raw", "one calibration for all", "one a language", "chosen", title=title)
     for r in results:

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from service.adapters.domains.store import DomainStore
-from service.adapters.encoder.offline import OfflineEncoder
+from service.adapters.encoder.offline import open_texts
 from service.adapters.encoder.store import EncoderArtifact
 from service.core.jobs.job import JobRequest
 from service.measurements.sources import HOME, Progress, sample
@@ -40,7 +40,7 @@ class Result:
 def measure(data: Path, artifact: EncoderArtifact, sentences: int, rounds: int, progress: Progress) -> Result:
     """`auto` on Wikipedia sentences, without labels; every round embeds anew."""
     texts = sample(data, HOME, sentences, least=sentences)
-    encode = OfflineEncoder(artifact)
+    encode = open_texts(artifact)
     encode(texts[:256])  # the session's first runs are slower
     request = JobRequest(domain="cost", encoder=artifact.digest, encoder_id=artifact.id)
     alone, whole = [], []

@@ -14,6 +14,7 @@ from service.measurements.thresholds import BARS, false_match_rate
 from service.modelling.calibration import gate, reference
 from service.modelling.calibration.job import cross_fitted
 from service.modelling.calibration.methods import FittedMap, fit
+from service.modelling.calibration.recognition import Embed
 
 NOMINAL = 0.01
 FEWEST = 800  # half of them are as few as a reference is steady with (docs/quality.md, "Little text")
@@ -66,16 +67,16 @@ def read(folder: Path, names: Sequence[str] | None, most: int) -> dict[str, list
     return texts
 
 
-def calibration(texts: Sequence[str], x: Vectors, seed: int) -> tuple[FittedMap, float]:
+def calibration(texts: Sequence[str], x: Vectors, embed: Embed, seed: int) -> tuple[FittedMap, float]:
     """The map that `auto` gives to sentences and their vectors (N, D), and the threshold of the nominal rate."""
     rng = np.random.default_rng(seed)
-    fitted = fit(gate.decide(texts, x).method, x, x[:0], seed)
+    fitted = fit(gate.decide(texts, x, embed).method, x, x[:0], seed)
     latents = cross_fitted(fitted, x, rng, lambda _: None)
     scale = reference.build(reference.sample_pairs(latents, rng), rng, intervals=False)
     return fitted, scale.threshold(NOMINAL)
 
 
-def measure(languages: dict[str, Language], splits: int, progress: Progress) -> list[Result]:
+def measure(languages: dict[str, Language], embed: Embed, splits: int, progress: Progress) -> list[Result]:
     """Over random halves: what each way makes of the other half of every language, the first one setting `raw`."""
     results = {name: Result(name, len(language.texts) // 2) for name, language in languages.items()}
     least = min(result.sentences for result in results.values())
@@ -88,11 +89,12 @@ def measure(languages: dict[str, Language], splits: int, progress: Progress) -> 
         raw = raw_threshold(first.vectors[halves[home][0]], split)
         texts = [languages[name].texts[row] for name, (mine, _) in halves.items() for row in mine[:least]]
         together = np.concatenate([languages[name].vectors[mine[:least]] for name, (mine, _) in halves.items()])
-        shared, threshold = calibration(texts, together, split)
+        shared, threshold = calibration(texts, together, embed, split)
         for name, (mine, others) in halves.items():
             result, language = results[name], languages[name]
             unseen = language.vectors[others]
-            own, own_threshold = calibration([language.texts[row] for row in mine], language.vectors[mine], split)
+            texts = [language.texts[row] for row in mine]
+            own, own_threshold = calibration(texts, language.vectors[mine], embed, split)
             result.raw.append(false_match_rate(unseen, raw))
             result.mixed.append(false_match_rate(shared(unseen), threshold))
             result.own.append(false_match_rate(own(unseen), own_threshold))

@@ -14,6 +14,7 @@ from service.migration.equating import equate
 from service.modelling.calibration import gate, reference
 from service.modelling.calibration.job import cross_fitted
 from service.modelling.calibration.methods import fit
+from service.modelling.calibration.recognition import Embed
 
 RATES = (0.01, 0.001)
 BOUNDS = {0.01: (0.7, 1.4), 0.001: (0.5, 2.0)}  # multiples of the old rate; those of thresholds.BARS
@@ -62,19 +63,23 @@ def measure(
     for source in sources:
         texts = sample(folder, source, sentences + MOST_TESTED, least=2 * TESTED)
         vectors = [encode(texts, lambda done, source=source: progress(source, done))[0] for encode in encoders]  # type: ignore[misc]
-        thresholds += measure_source(source, texts, vectors, min(sentences, len(texts) - TESTED), splits)
+        used = min(sentences, len(texts) - TESTED)
+        thresholds += measure_source(source, texts, vectors, [one.vectors for one in encoders], used, splits)
     return thresholds
 
 
 def measure_source(
-    source: str, texts: list[str], vectors: list[Vectors], used: int, splits: int
+    source: str, texts: list[str], vectors: list[Vectors], embed: list[Embed], used: int, splits: int
 ) -> list[MovedThreshold]:
     columns: Mapping[float, list[tuple[float, ...]]] = {rate: [] for rate in RATES}
     methods = ("", "")
     for split in range(splits):
         order = np.random.default_rng(split).permutation(len(texts))
         mine = [texts[row] for row in order[:used]]
-        old, new = (version(mine, every[order[:used]], every[order[used:]], split) for every in vectors)
+        old, new = (
+            version(mine, every[order[:used]], every[order[used:]], one, split)
+            for every, one in zip(vectors, embed, strict=True)
+        )
         methods = (old.method, new.method)
         for rate in RATES:
             carried = equate(old.scale, new.scale, old.scale.threshold(rate))
@@ -87,9 +92,9 @@ def measure_source(
     return [MovedThreshold(source, rate, methods, *map(list, zip(*columns[rate], strict=True))) for rate in RATES]
 
 
-def version(texts: list[str], mine: Vectors, others: Vectors, seed: int) -> Version:
+def version(texts: list[str], mine: Vectors, others: Vectors, embed: Embed, seed: int) -> Version:
     rng = np.random.default_rng(seed)
-    method = gate.decide(texts, mine).method
+    method = gate.decide(texts, mine, embed).method
     fitted = fit(method, mine, mine[:0], seed)
     latents = cross_fitted(fitted, mine, rng, lambda _: None)
     scale = reference.build(reference.sample_pairs(latents, rng), rng)  # with its bootstrap, as equating reads it

@@ -18,6 +18,7 @@ from service.modelling.calibration import gate, probability, reference
 from service.modelling.calibration.job import cross_fitted
 from service.modelling.calibration.methods import fit
 from service.modelling.calibration.probability import calibration_error
+from service.modelling.calibration.recognition import Embed
 
 ECE_BARS = {100: 0.05, 1000: 0.03}  # labelled pairs: the largest mean expected calibration error
 DOMAIN_PAIRS = 2000  # a sentence of each makes the domain
@@ -62,7 +63,7 @@ def measure(data: Path, encode: Encoder, draws: int, progress: Progress) -> tupl
     for count in ECE_BARS:
         errors_by_draw = []
         for draw in range(draws):
-            method, *errors = one_draw(own, group, taken_over, count, draw)
+            method, *errors = one_draw(own, encode.vectors, group, taken_over, count, draw)
             chosen.add(method.partition(":")[0])
             errors_by_draw.append(errors)
             progress(f"{count} labels", (draw + 1) / draws)
@@ -82,7 +83,12 @@ def groups(pairs: Pairs) -> npt.NDArray[np.intp]:
 
 
 def one_draw(
-    own: PairVectors, group: npt.NDArray[np.intp], taken_over: Doubles, count: int, seed: int
+    own: PairVectors,
+    embed: Embed,
+    group: npt.NDArray[np.intp],
+    taken_over: Doubles,
+    count: int,
+    seed: int,
 ) -> tuple[str, float, float, float, float]:
     """The method chosen; ECE and Brier score on the pairs held out; and those of the curve taken over."""
     rng = np.random.default_rng(seed)
@@ -96,7 +102,7 @@ def one_draw(
     texts = list(dict.fromkeys(sides[rng.integers(2)][row] for row in mine))
     known = {text: row for row, text in enumerate(own.texts)}
     vectors = own.vectors[[known[text] for text in texts]]
-    method = gate.decide(texts, vectors).method
+    method = gate.decide(texts, vectors, embed).method
     fitted = fit(method, vectors, vectors[:0], 0)
     latents = cross_fitted(fitted, vectors, rng, lambda _: None)
     scale = reference.build(reference.sample_pairs(latents, rng), rng, intervals=False)

@@ -7,7 +7,7 @@ import numpy as np
 
 from service.core.arrays import Vectors
 from service.core.errors import InvalidInput
-from service.core.scoring.advice import advise
+from service.core.scoring.advice import Target, advise
 from service.core.scoring.calibration import DomainModel
 from service.measurements.sources import HOME, Encoder, Progress, sample
 from service.measurements.thresholds import false_match_rate
@@ -64,7 +64,7 @@ def measure_share(share: float, plain: Vectors, mails: Vectors, draws: int) -> l
         scale = reference.build(reference.sample_pairs([(own, np.arange(len(own)))], rng), rng)
         for at, result in enumerate(results):
             try:
-                threshold = advise(DomainModel(scale), "mails", fmr=result.nominal, precision=None).similarity
+                threshold = advise(DomainModel(scale), "mails", Target(fmr=result.nominal)).similarity
             except InvalidInput:
                 results[at] = Result(**{**vars(result), "refused": result.refused + 1})
             else:

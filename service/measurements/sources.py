@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from service.adapters.encoder.offline import OfflineEncoder
+from service.adapters.encoder.offline import open_texts
 from service.adapters.encoder.store import EncoderArtifact
 from service.adapters.labelled_pairs import Pairs, read_pairs
 from service.adapters.text_lines import read_lines
@@ -15,6 +15,7 @@ from service.core.arrays import Rows, Vectors
 from service.core.errors import InvalidInput
 
 HOME = "wikipedia-en"
+PART = 4096  # texts of a file of remembered vectors: what a command that is ended has done is not lost
 
 Texts = Callable[[Path], list[str]]
 Progress = Callable[[str, float], None]
@@ -78,22 +79,43 @@ class Encoder:
     """An exported encoder that remembers vectors in a folder, by encoder and text, between commands."""
 
     def __init__(self, artifact: EncoderArtifact, cache: Path | None = None) -> None:
-        self.artifact, self.cache = artifact, cache
-        self._encode = OfflineEncoder(artifact)
+        self.artifact = artifact
+        self._encode = open_texts(artifact)
+        self._folder = None if cache is None else cache / artifact.digest
+        self._rows: dict[str, int] = {}  # by digest of a text
+        self._vectors: list[Vectors] = []
+        self._tokens: list[Rows] = []
+        if self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            for part in sorted(self._folder.glob("*.npz")):
+                with np.load(part, allow_pickle=False) as stored:
+                    self._remember(stored["texts"].tolist(), stored["vectors"], stored["tokens"])
+
+    def vectors(self, texts: Sequence[str]) -> Vectors:  # (N, D)
+        return self(texts)[0]
 
     def __call__(
         self, texts: Sequence[str], progress: Callable[[float], None] = lambda _: None
     ) -> tuple[Vectors, Rows]:
         """Vectors (N, D) and tokens (N,)."""
-        if self.cache is None:
+        if self._folder is None:
             encodings = self._encode(texts, progress)
             return encodings.vectors, encodings.tokens
-        content = "\0".join([self.artifact.digest, *texts]).encode()
-        place = self.cache / f"{hashlib.sha256(content).hexdigest()}.npz"
-        if place.is_file():
-            with np.load(place, allow_pickle=False) as stored:
-                return stored["vectors"], stored["tokens"]
-        encodings = self._encode(texts, progress)
-        self.cache.mkdir(parents=True, exist_ok=True)
-        np.savez(place, vectors=encodings.vectors, tokens=encodings.tokens)
-        return encodings.vectors, encodings.tokens
+        digests = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
+        missing = {digest: text for digest, text in zip(digests, texts, strict=True) if digest not in self._rows}
+        for start in range(0, len(missing), PART):
+            names = [*missing][start : start + PART]
+            encodings = self._encode([missing[name] for name in names])
+            part = self._folder / f"{hashlib.sha256(''.join(names).encode()).hexdigest()}.npz"
+            np.savez(part, texts=np.array(names), vectors=encodings.vectors, tokens=encodings.tokens)
+            self._remember(names, encodings.vectors, encodings.tokens)
+            progress(min(start + PART, len(missing)) / len(missing))
+        self._vectors, self._tokens = [np.concatenate(self._vectors)], [np.concatenate(self._tokens)]
+        rows = [self._rows[digest] for digest in digests]
+        return self._vectors[0][rows], self._tokens[0][rows]
+
+    def _remember(self, names: Sequence[str], vectors: Vectors, tokens: Rows) -> None:
+        first = sum(map(len, self._vectors))  # not of the names: commands side by side may have kept a text twice
+        self._rows |= {name: first + row for row, name in enumerate(names)}
+        self._vectors.append(vectors)
+        self._tokens.append(tokens)

@@ -79,7 +79,7 @@ class Evaluation:
     def fit(self, method: str, texts: Sequence[str], x: Vectors, seed: int) -> FittedMap:
         """A method fitted to sentences and their vectors; `auto` is what the gate decides without labels."""
         if method == "auto":
-            method = gate.decide(texts, x).method
+            method = gate.decide(texts, x, self.encode.vectors).method
         order = np.random.default_rng(seed).permutation(len(x))
         held = int(HELD_OUT * len(x))
         return fit(method, x[order[held:]], x[order[:held]], seed)
@@ -176,7 +176,7 @@ def measure_views(
     for done, name in enumerate(evaluation.sets):
         identity[name] = evaluation.score(name, FittedMap("identity", None, {}))[0]
         texts, vectors = evaluation.own_sentences(name)
-        chosen[name] = gate.decide(texts, vectors).method
+        chosen[name] = gate.decide(texts, vectors, evaluation.encode.vectors).method
         fits = {"auto": fit(chosen[name], vectors, vectors[:0], seed)}
         fits |= {rival: evaluation.fit(rival, texts, vectors, seed) for rival in rivals}
         for method, fitted in fits.items():

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from service.adapters.labelled_pairs import Pairs, read_pairs
-from service.core.arrays import Rows, Vectors
+from service.core.arrays import Vectors
 from service.core.scoring.similarity import cosine
 from service.measurements.sources import HOME, Encoder, Progress, sample
 from service.measurements.sts import spearman
@@ -53,7 +53,7 @@ def measure(data: Path, encode: Encoder, progress: Progress) -> list[Result]:
             rng = np.random.default_rng(draw)
             order = rng.permutation(len(texts))
             mine, others = order[:size], order[size : size + TESTED]
-            method = gate.decide([texts[row] for row in mine], vectors[mine]).method
+            method = gate.decide([texts[row] for row in mine], vectors[mine], encode.vectors).method
             fitted = fit(method, vectors[mine], vectors[:0], draw)
             latents = cross_fitted(fitted, vectors[mine], rng, lambda _: None)
             scale = reference.build(reference.sample_pairs(latents, rng), rng, intervals=draw == 0)
@@ -61,16 +61,18 @@ def measure(data: Path, encode: Encoder, progress: Progress) -> list[Result]:
             methods.append(method.partition(":")[0])
             rates.append(false_match_rate(fitted(vectors[others]), scale.threshold(RATE)))
             if size <= len(train):
-                gains.append(gain(train, train_vectors, rng.permutation(len(train))[:size], left, right, test))
+                drawn = rng.permutation(len(train))[:size]
+                some = [train[row] for row in drawn]
+                method_of_some = gate.decide(some, train_vectors[drawn], encode.vectors).method
+                gains.append(gain(method_of_some, train_vectors[drawn], left, right, test))
         results.append(Result(size, sorted(set(methods)), rates, resolution, gains))
         progress(f"{size} sentences", (done + 1) / len(SIZES))
     return results
 
 
-def gain(texts: list[str], vectors: Vectors, rows: Rows, left: Vectors, right: Vectors, test: Pairs) -> float:
-    """Points of Spearman that `auto`, fitted on some training sentences, gains on the test pairs."""
-    method = gate.decide([texts[row] for row in rows], vectors[rows]).method
-    fitted = fit(method, vectors[rows], vectors[:0], 0)
+def gain(method: str, vectors: Vectors, left: Vectors, right: Vectors, test: Pairs) -> float:
+    """Points of Spearman that the method, fitted on some training sentences, gains on the test pairs."""
+    fitted = fit(method, vectors, vectors[:0], 0)
     return spearman(cosine(fitted(left), fitted(right)), test.gold) - spearman(cosine(left, right), test.gold)
 
 

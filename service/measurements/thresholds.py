@@ -12,6 +12,7 @@ from service.measurements.sources import HOME, SOURCES, Encoder, Progress, sampl
 from service.modelling.calibration import gate, reference
 from service.modelling.calibration.job import cross_fitted
 from service.modelling.calibration.methods import fit
+from service.modelling.calibration.recognition import Embed
 
 TESTED = 2000  # other sentences, at least
 MOST_TESTED = 4000
@@ -69,6 +70,7 @@ def false_match_rate(latents: Vectors, threshold: float) -> float:
 
 def measure(
     sources: dict[str, tuple[list[str], Vectors]],
+    embed: Embed,
     method: str,
     *,
     sentences: int,
@@ -90,7 +92,7 @@ def measure(
             order = rng.permutation(len(every))
             mine, others = every[order[:used]], every[order[used:]]
             if method == "auto":
-                chosen = gate.decide([texts[row] for row in order[:used]], mine).method
+                chosen = gate.decide([texts[row] for row in order[:used]], mine, embed).method
             fitted = fit(chosen, mine, mine[:0], split)
             latents = cross_fitted(fitted, mine, rng, lambda _: None)
             scale = reference.build(reference.sample_pairs(latents, rng), rng, intervals=False)

@@ -143,7 +143,7 @@ class Bench:
 
 
 def chosen(ready: sts.Evaluation) -> dict[str, str]:
-    return {name: gate.decide(*ready.own_sentences(name)).method for name in ready.sets}
+    return {name: gate.decide(*ready.own_sentences(name), ready.encode.vectors).method for name in ready.sets}
 
 
 def measure(

@@ -57,7 +57,7 @@ class Comparison:
         self.pairs += len(batch.old_rates)
         columns = (batch.old_rates, batch.new_rates, batch.old_similarities, batch.new_similarities)
         for ring, values in zip(self._rings, columns, strict=True):
-            ring.extend(values)
+            ring.extend(values.tolist())
 
     def measure(self) -> ComparisonResult:
         batch = Batch(*(ring.values.copy() for ring in self._rings))

@@ -11,6 +11,7 @@ from service.adapters.domains.migrations import MigrationStore
 from service.adapters.domains.store import DomainStore
 from service.adapters.encoder.device import Execution
 from service.adapters.encoder.onnx_engine import OnnxCalibrator, OnnxEncoder
+from service.adapters.encoder.remote import RemoteEncoder, RemoteTokenizer
 from service.adapters.encoder.store import EncoderArtifact
 from service.adapters.encoder.tokenizer import FastTokenizer
 from service.core.encoding.embedding import Embedder
@@ -29,8 +30,8 @@ class LoadedEncoder:
     """An encoder in memory, with its tokenizer, batches and calibrations."""
 
     artifact: EncoderArtifact
-    tokenizer: FastTokenizer
-    graph: OnnxEncoder
+    tokenizer: FastTokenizer | RemoteTokenizer
+    graph: OnnxEncoder | RemoteEncoder
     embedder: Embedder
     registry: Registry
 
@@ -44,6 +45,7 @@ class LoadedEncoder:
         domains: DomainStore,
         *,
         gpu_memory: int = 0,
+        remote: Mapping[str, Any],
         **embedding: Any,
     ) -> Self:
         """Opens the graphs, which takes seconds; the caller enters `embedder` and closes `registry`.
@@ -51,21 +53,26 @@ class LoadedEncoder:
         Args:
             registry: makes the registry of the encoder's calibrations.
             gpu_memory: bytes that ONNX Runtime may take on a GPU; 0: no bound.
+            remote: arguments of `RemoteEncoder`, where the encoder is one.
             embedding: arguments of `Embedder` beside the tokenizer, the graph and the plan.
 
         Raises:
             Unavailable, CorruptArtifact: a graph cannot be opened.
         """
         spec = artifact.spec
-        tokenizer = FastTokenizer(artifact.tokenizer, spec.max_length, artifact.every_prompt)
+        tokenizer = tokenizer_of(artifact)
         # One after the other: loaded side by side the peaks of memory add up.
-        graph = OnnxEncoder(
-            artifact.encoder,
-            providers,
-            execution.threads,
-            spec.pad_token_id,
-            threads_alone=execution.threads_alone,
-            memory=gpu_memory,
+        graph = (
+            RemoteEncoder(artifact, requests=execution.plan.runs, **remote)
+            if artifact.remote is not None
+            else OnnxEncoder(
+                artifact.encoder,
+                providers,
+                execution.threads,
+                spec.pad_token_id,
+                threads_alone=execution.threads_alone,
+                memory=gpu_memory,
+            )
         )
         calibrator = OnnxCalibrator(artifact.calibrator, providers)
         embedder = Embedder(tokenizer, graph, encoder_digest=artifact.digest, plan=execution.plan, **embedding)
@@ -76,6 +83,17 @@ class LoadedEncoder:
     @property
     def digest(self) -> str:
         return self.artifact.digest
+
+    @property
+    def remote(self) -> RemoteEncoder | None:
+        return self.graph if isinstance(self.graph, RemoteEncoder) else None
+
+
+def tokenizer_of(artifact: EncoderArtifact) -> FastTokenizer | RemoteTokenizer:
+    """The encoder's tokenizer, or what stands for it where the encoder runs elsewhere."""
+    if artifact.remote is not None:
+        return RemoteTokenizer(artifact.id, artifact.spec.max_length)
+    return FastTokenizer(artifact.tokenizer, artifact.spec.max_length, artifact.every_prompt)
 
 
 class Resolution(NamedTuple):
@@ -122,6 +140,22 @@ class Encoders:
     def alive(self) -> bool:
         """False where only a restart helps."""
         return all(loaded_encoder.embedder.batcher.alive for loaded_encoder in self.all)
+
+    @property
+    def fault(self) -> str | None:
+        """Why callers should go elsewhere: a remote encoder has not been seen yet, or another model answers for it.
+
+        One that is away is no reason: what is cached is answered, and every other server meets the same.
+        """
+        for one in self.all:
+            if one.remote is not None and self._answers(one) and (one.remote.state == "changed" or not one.remote.met):
+                return str(one.remote.failure or f"the server of encoder {one.artifact.id} has not answered yet")
+        return None
+
+    def _answers(self, encoder: LoadedEncoder) -> bool:
+        """Whether it is more than tried: the server's own, or one that a domain has moved to."""
+        moved = {migration.new for migration in self.migrations.values() if migration.finished}
+        return encoder is self.first or encoder.digest in moved
 
     @property
     def queued(self) -> int:
@@ -196,8 +230,8 @@ class Encoders:
         """
         if isinstance(ref.version, int):
             return await self._numbered(ref)
-        active = self.active_encoder(ref.name)
         migration = self.migrations.get(ref.name)
+        active = self.first if migration is None else self.active_encoder(ref.name)
         if migration is None or migration.finished or ref.version != "champion":
             return Resolution(await active.registry.resolve(ref), active)
         new = self.find(migration.new)

@@ -34,6 +34,7 @@ DRIFT = {
     "score_stability_index": "PSI of the similarities last served against the first of the version; 0.25 is a shift",
 }
 LIMITS = ("rate", "concurrent")
+REMOTE_RESULTS = ("ok", "unreachable", "refused", "changed")
 CLOSED = ("headers", "body", "reading", "room", "full")  # too slow or too large; too slow; too slow; see http_protocol
 DIFFERENCES = (1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3)  # of percentiles, which lie in 0–1
 DROPPED = ("full", "busy", "failed")  # too many wait; requests left no moment; an error
@@ -51,6 +52,39 @@ class GaugeReading(Collector):
     def collect(self) -> Iterator[Metric]:
         value = self.read()
         yield self.family(self.name, self.text, **({} if value is None else {"value": value}))
+
+
+class RemoteSeries:
+    """Of encoders that run elsewhere: requests to their servers, and how each of them stands."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.requests = Counter(
+            "isosim_remote_requests_total", "Requests to the servers of remote encoders, by result", ["result"],
+            registry=registry,
+        )  # fmt: skip
+        self.seconds = Histogram(
+            "isosim_remote_request_duration_seconds", "One such request, answered or not", buckets=SECONDS,
+            registry=registry,
+        )  # fmt: skip
+        self.up = Gauge(
+            "isosim_remote_up", "1 while a remote encoder answers as it was registered", ["encoder"], registry=registry
+        )
+        self.changed = Gauge(
+            "isosim_remote_changed", "1 while another model answers to a remote encoder's name", ["encoder"],
+            registry=registry,
+        )  # fmt: skip
+        for result in REMOTE_RESULTS:
+            self.requests.labels(result)
+
+    def observe(self, result: str, seconds: float) -> None:
+        """What came of a request; `changed` is said beside the answer that it discards."""
+        self.requests.labels(result).inc()
+        if result != "changed":
+            self.seconds.observe(seconds)
+
+    def watch(self, encoder: str, state: Callable[[], str]) -> None:
+        self.up.labels(encoder).set_function(lambda: state() == "ok")
+        self.changed.labels(encoder).set_function(lambda: state() == "changed")
 
 
 class Metrics:
@@ -147,11 +181,11 @@ class Metrics:
         self.connections_closed = Counter(
             "isosim_connections_closed_total", "Connections closed to protect the server", ["reason"], registry=r
         )
+        self.remote = RemoteSeries(r)
         self.ready = Gauge("isosim_ready", "1 while the server takes requests", registry=r)
         self.tasks = Gauge("isosim_event_loop_tasks", "Tasks on the event loop, waiting ones included", registry=r)
         self.encoder = Info("isosim_encoder", "The encoder this process runs", registry=r)
         self.build = Info("isosim_build", "The release this process is of", registry=r)
-        self.build.info({"version": __version__})
         self.redis_up = GaugeReading(
             GaugeMetricFamily,
             "isosim_redis_up",
@@ -165,8 +199,8 @@ class Metrics:
         self.log_dropped.read = lambda: 0
         # A labelled series is looked up under a lock; those of every request are kept.
         self._stages = {stage: self.stages.labels(stage) for stage in STAGES}
-        results = [(cache, result) for cache in ("memory", "redis") for result in ("hit", "miss")]
-        self._lookups = {labels: self.cache.labels(*labels) for labels in results}
+        self._memory_hits, self._memory_misses = (self.cache.labels("memory", result) for result in ("hit", "miss"))
+        self._redis_hits, self._redis_misses = (self.cache.labels("redis", result) for result in ("hit", "miss"))
         self._answers: dict[tuple[str, int], Any] = {}
         self._champions: dict[str, tuple[str, str, str]] = {}
         self._moving: set[str] = set()  # domains with series of their migration
@@ -174,6 +208,7 @@ class Metrics:
 
     def _touch(self) -> None:
         """Labelled series exist before their first event, so that rates and alerts have a zero to start from."""
+        self.build.info({"version": __version__})
         for cache in ("memory", "redis"):
             for result in ("hit", "miss") + (("error",) if cache == "redis" else ()):
                 self.cache.labels(cache, result)
@@ -195,10 +230,14 @@ class Metrics:
 
     def observe_lookup(self, lookup: CacheLookup) -> None:
         misses = lookup.shared_hits + lookup.joined + lookup.computed
-        counts = (lookup.memory_hits, misses, lookup.shared_hits, lookup.shared_misses)
-        for series, count in zip(self._lookups.values(), counts, strict=True):
-            if count:
-                series.inc(count)
+        if lookup.memory_hits:
+            self._memory_hits.inc(lookup.memory_hits)
+        if misses:
+            self._memory_misses.inc(misses)
+        if lookup.shared_hits:
+            self._redis_hits.inc(lookup.shared_hits)
+        if lookup.shared_misses:
+            self._redis_misses.inc(lookup.shared_misses)
         if lookup.joined:
             self.shared_work.inc(lookup.joined)
 

@@ -2,9 +2,12 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
+from starlette.middleware.errors import ServerErrorMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service import __version__
 from service.api import errors, operations, pages
@@ -20,7 +23,23 @@ from service.server.composition import build
 from service.settings import Settings
 
 
-def create_app(settings: Settings) -> FastAPI:
+class Application(FastAPI):
+    """FastAPI's application inside the envelope: `middleware.Envelope` is called first, and calls the rest."""
+
+    envelope: ASGIApp
+
+    def build_middleware_stack(self) -> ASGIApp:
+        """Without the layer that answers errors no route has answered: the envelope does."""
+        outermost = super().build_middleware_stack()
+        assert isinstance(outermost, ServerErrorMiddleware)  # noqa: S101 - as Starlette builds it
+        return outermost.app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["app"] = self
+        await self.envelope(scope, receive, send)
+
+
+def create_app(settings: Settings) -> Application:
     """The ASGI application; its parts start with its lifespan."""
 
     @asynccontextmanager
@@ -29,7 +48,7 @@ def create_app(settings: Settings) -> FastAPI:
             app.state.service = service
             yield {"service": service}
 
-    app = FastAPI(
+    app = Application(
         title="isosim",
         version=__version__,
         summary="Calibrated sentence similarity: one threshold that means the same in every domain.",
@@ -54,7 +73,12 @@ def create_app(settings: Settings) -> FastAPI:
     for router in (*scoring, *rest, pages.console, pages.docs):
         app.include_router(router)
     routes = (route for router in scoring for route in router.routes)
-    app.add_middleware(Envelope, scoring=[route for route in routes if isinstance(route, ScoringRoute)])
+    app.envelope = Envelope(
+        partial(FastAPI.__call__, app),
+        [route for route in routes if isinstance(route, ScoringRoute)],
+        settings.request_timeout,
+        outermost=not settings.cors_origins,
+    )
     if settings.cors_origins:
-        app.add_middleware(CORSMiddleware, **cors(settings.cors_origins))
+        app.envelope = CORSMiddleware(app.envelope, **cors(settings.cors_origins))
     return app

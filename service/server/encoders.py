@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 from service.adapters.domains.calibrations import StoredCalibrations
 from service.adapters.domains.store import DomainStore
 from service.adapters.encoder import probe
-from service.adapters.encoder.device import Execution, plan_execution, usable_cores
-from service.adapters.encoder.onnx_engine import choose_providers, on_gpu
+from service.adapters.encoder.device import Execution, plan_execution, plan_remote, usable_cores
+from service.adapters.encoder.onnx_engine import OnnxEncoder, choose_providers, on_gpu
+from service.adapters.encoder.remote import RemoteEncoder
 from service.adapters.encoder.store import EncoderArtifact, EncoderStore
-from service.adapters.encoder.tokenizer import FastTokenizer
 from service.core.encoding.batching import BatchingPlan
 from service.core.encoding.embedding import Embedder, MemoryCache
+from service.core.encoding.spec import EncoderSpec
 from service.core.encoding.texts import SharedCache, VectorCodec
-from service.core.errors import Unavailable
+from service.core.errors import IsosimError, Unavailable
 from service.core.scoring.registry import Registry
-from service.migration.encoders import Encoders, LoadedEncoder
+from service.migration.encoders import Encoders, LoadedEncoder, tokenizer_of
 from service.server import announcements
 from service.settings import Settings
 
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("isosim")
 
+WITHIN = 0.75  # of a request's time may a remote encoder take, so that its failure can be told
+HUNG = 3  # times the longest a run may take
+LOOK_SECONDS = 2.0  # between looks at a remote encoder that has failed
 GPU_WARM_LENGTHS = (16, 32, 64, 128, 256, 512)
 WARM_LENGTHS = (4, 16, 64)  # tokens; a first run at a new size allocates
 
@@ -43,6 +47,8 @@ class EncoderPlan:
     @property
     def held(self) -> int:
         """Bytes of weights in memory."""
+        if self.artifact.remote is not None:
+            return 0
         return self.artifact.encoder.stat().st_size * (2 if self.execution.threads_alone else 1)
 
 
@@ -58,17 +64,22 @@ def plan(settings: Settings, name: str, *, exclusive: bool, **queue: Any) -> Enc
     """
     artifact = EncoderStore(settings.model_store).find(name)
     providers = choose_providers(settings.providers, artifact.calibrator)
-    execution = plan_execution(
-        providers,
-        usable_cores(),
-        runs=settings.runs,
-        threads=settings.threads,
-        max_batch_tokens=settings.max_batch_tokens,
-        max_batch_texts=settings.max_batch_texts,
-        exclusive=exclusive,
-        **{"max_queued_texts": settings.max_queued_texts, "max_wait": settings.max_wait} | queue,
-    )
+    given = {
+        "runs": settings.runs,
+        "max_batch_tokens": settings.max_batch_tokens,
+        "max_batch_texts": settings.max_batch_texts,
+        "max_queued_texts": settings.max_queued_texts,
+        "max_wait": settings.max_wait,
+    } | queue
+    if artifact.remote is not None:
+        return EncoderPlan(artifact, providers, plan_remote(hung_after=HUNG * settings.request_timeout, **given))
+    execution = plan_execution(providers, usable_cores(), threads=settings.threads, exclusive=exclusive, **given)
     return EncoderPlan(artifact, providers, execution)
+
+
+def remote_options(settings: Settings) -> dict[str, Any]:
+    """Of a `RemoteEncoder` that answers requests."""
+    return {"seconds": WITHIN * settings.request_timeout, "each": settings.probe == "request"}
 
 
 async def plans(settings: Settings) -> tuple[EncoderPlan, EncoderPlan | None]:
@@ -136,9 +147,11 @@ class EncoderParts:
             registry,
             self.domains,
             gpu_memory=self.settings.gpu_memory_bytes,
+            remote=remote_options(self.settings) | {"on_request": metrics.remote.observe},
             codec=VectorCodec(self.settings.cache_precision, artifact.spec.dim),
             memory=self.memory,
-            shared=self.shared,
+            # What no probe has stood beside may be another model's: it is not passed on to other servers.
+            shared=None if artifact.remote is not None and self.settings.probe == "interval" else self.shared,
             on_batch=metrics.observe_batch,
             on_lookup=metrics.observe_lookup,
         )
@@ -146,13 +159,24 @@ class EncoderParts:
         stack.enter_context(loaded.embedder)
         self.encoders.add(loaded)
         await loaded.registry.refresh()  # `default` alone; the others when they are asked for
-        await warm_up(loaded, GPU_WARM_LENGTHS if on_gpu(planned.providers) else WARM_LENGTHS)
-        off = await asyncio.to_thread(probe.check, artifact, loaded.tokenizer, loaded.graph)
+        graph = loaded.graph
+        if isinstance(graph, RemoteEncoder):
+            await self.open_remote(graph, stack)
+            return loaded
+        await warm_up(graph, artifact.spec, GPU_WARM_LENGTHS if on_gpu(planned.providers) else WARM_LENGTHS)
+        off = await asyncio.to_thread(probe.check, artifact, loaded.tokenizer, graph)
         if off is None:
             log.warning(
                 "encoder %s was exported without a known vector; export it again to have one checked", artifact.id
             )
         return loaded
+
+    async def open_remote(self, remote: RemoteEncoder, stack: AsyncExitStack) -> None:
+        """Looks once, and from then on whenever it has failed: the server starts, and is not ready before an answer."""
+        stack.callback(remote.close)
+        self.metrics.remote.watch(remote.id, lambda: remote.state)
+        await look_at(remote)
+        stack.callback(asyncio.create_task(watch_remote(remote), name=f"watch-{remote.id}").cancel)
 
     def open_background(self, loaded: LoadedEncoder, plan: BatchingPlan, stack: AsyncExitStack) -> Embedder:
         """Another way to an encoder that is loaded: one run at a time, on threads of the lowest priority.
@@ -163,7 +187,7 @@ class EncoderParts:
         spec = loaded.artifact.spec
         return stack.enter_context(
             Embedder(
-                FastTokenizer(loaded.artifact.tokenizer, spec.max_length, loaded.artifact.every_prompt),
+                tokenizer_of(loaded.artifact),
                 loaded.graph,
                 encoder_digest=loaded.digest,
                 codec=VectorCodec(self.settings.cache_precision, spec.dim),
@@ -174,9 +198,29 @@ class EncoderParts:
         )
 
 
-async def warm_up(loaded: LoadedEncoder, lengths: tuple[int, ...]) -> None:
+async def watch_remote(remote: RemoteEncoder) -> None:
+    """Finds out that a remote encoder is there again, without a request that would have to fail first."""
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        if remote.state != "ok":
+            await look_at(remote)
+
+
+async def look_at(remote: RemoteEncoder) -> None:
+    """One probe; says what has changed."""
+    before, known = remote.state, remote.failure is not None
+    try:
+        await asyncio.to_thread(remote.check)
+    except IsosimError as error:
+        remote.failure = remote.failure or error
+    if remote.state == "ok":
+        log.info("encoder %s answers as it was registered", remote.id)
+    elif not known or (before, remote.state) in (("ok", "changed"), ("down", "changed"), ("changed", "down")):
+        log.error("%s", remote.failure)
+
+
+async def warm_up(graph: OnnxEncoder, spec: EncoderSpec, lengths: tuple[int, ...]) -> None:
     """Both ways of running, each with a batch of two texts of these lengths (tokens)."""
-    spec, graph = loaded.artifact.spec, loaded.graph
     for length in lengths:
         prepared = graph.prepare([[spec.pad_token_id] * min(length, spec.max_length)] * 2)
         for exclusive in (False, True):

@@ -6,14 +6,17 @@ without end, or never reads its answer holds the connection and its memory for e
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import httptools
 import orjson
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+from service.api.middleware import CONNECTION
 
 Reason = Literal["headers", "body", "reading", "room", "full"]
 
@@ -99,11 +102,12 @@ class GuardedProtocol(HttpToolsProtocol):
         self.flow = self._flow = HeldFlow(transport)
         self._unparsed = memoryview(b"")
         self._answering: RequestResponseCycle | None = None  # the oldest request; `cycle` is the newest
+        self._on_left: Callable[[], None] | None = None
         self._answered = False  # while an answer has just ended: what begins now was sent ahead of it
         self._refusal: tuple[int, str] | None = None  # what ends the connection after the answers it is owed
         self._begun = self.loop.time()  # of what the client sends now
         self._deadline = self._begun + self.limits.header_timeout
-        self._in_body = False
+        self._in_head = self._in_body = False
         self._taken = 0  # bytes of this body
         self._around = 0  # bytes since the last that belonged to a body
         self._unread: tuple[float, int] | None = None  # since when, and how much of an answer waited then
@@ -124,7 +128,6 @@ class GuardedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        self._unset_keepalive_if_required()
         self._unparsed = memoryview(bytes(self._unparsed) + data if self._unparsed else data)
         self._advance()
 
@@ -175,6 +178,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._in_head = True
         self._begun = self.loop.time()
         self._deadline = self._begun + self.limits.header_timeout
 
@@ -192,7 +196,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self.waiting.pop(self, None)
         self._begun = self.loop.time()
         self._deadline = self._begun + self.limits.body_timeout
-        self._in_body, self._taken, self._around = True, 0, 0
+        self._in_head, self._in_body, self._taken, self._around = False, True, 0, 0
 
     def on_body(self, body: bytes) -> None:
         self._taken += len(body)
@@ -208,15 +212,46 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answering = cycle
+        own: dict[object, object] = {"answer": partial(self._answer_at_once, cycle), "on_left": self._tell_of_leaving}
+        cycle.scope["extensions"] = {CONNECTION: own}
         start = super()._start_asgi_task
         if self._answered:
             self.turns.wait(self.loop, lambda: None if self.transport.is_closing() else start(cycle, app))
         else:
             start(cycle, app)
 
+    def _answer_at_once(
+        self, cycle: RequestResponseCycle, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes
+    ) -> bool:
+        """Sends a whole answer in one piece; False where that has to wait until the client has read what it was sent.
+
+        The headers are of our own making. uvicorn looks through all of them by two regular expressions, for whatever
+        an application might have put there: a tenth of a cached request.
+        """
+        if self._flow.write_paused and not cycle.disconnected:
+            return False
+        if not cycle.disconnected:
+            cycle.response_started, cycle.waiting_for_100_continue = True, False
+            lines = [STATUS_LINE[status]]
+            for name, value in (*cycle.default_headers, *headers):
+                lines += (name, b": ", value, b"\r\n")
+            lines += (b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n", body)
+            self.transport.write(b"".join(lines))
+            cycle.response_complete = True
+            cycle.message_event.set()
+            if not cycle.keep_alive:
+                self.transport.close()
+            cycle.on_response()
+        return True
+
     def on_response_complete(self) -> None:
+        """In uvicorn's place, but for its timer of an idle connection: `_look` closes that."""
         self._answered = True
-        super().on_response_complete()
+        self.server_state.total_requests += 1
+        if not self.transport.is_closing():
+            self._flow.resume_reading()
+            if self.pipeline:
+                self._start_asgi_task(*self.pipeline.pop())
         if self._refusal is None:
             self._advance()
             self._rest()
@@ -234,7 +269,8 @@ class GuardedProtocol(HttpToolsProtocol):
         """
         if not self._owes_an_answer():
             self.waiting[self] = None
-            self._deadline = self.loop.time() + (UNREAD_SECONDS if self._in_body else self.limits.keep_alive)
+            if not self._in_head:
+                self._deadline = self.loop.time() + (UNREAD_SECONDS if self._in_body else self.limits.keep_alive)
 
     def _look(self) -> None:
         self._timer = self.loop.call_later(self._round, self._look)
@@ -253,8 +289,15 @@ class GuardedProtocol(HttpToolsProtocol):
             elif unwanted and self._taken > MAX_UNREAD_BYTES:
                 self._close("body")
                 self.transport.abort()
+        elif now > self._deadline and self._is_idle:
+            self.transport.close()
         elif now > self._deadline:
             self._refuse("headers", 408, "the request did not arrive in time")
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether an answer was the last that passed: of another request nothing has come."""
+        return self.cycle is not None and not self._in_head
 
     def _is_left_unread(self, now: float) -> bool:
         """Whether the client reads its answer too slowly to wait for it."""
@@ -290,6 +333,14 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._answering is not None and not self._answering.response_complete:
             self._answering.disconnected = True
             self._answering.message_event.set()
+            if self._on_left is not None:
+                self._on_left()
+
+    def _tell_of_leaving(self, left: Callable[[], None] | None) -> None:
+        """Calls `left` when the caller of the request under way leaves; None: does not, any more."""
+        self._on_left = left
+        if left is not None and self._answering is not None and self._answering.disconnected:
+            left()
 
     def _refuse(self, reason: Reason, status: int, why: str) -> None:
         """Says why where nothing was answered yet; a client that has sent nothing at all is left without a word."""

@@ -14,6 +14,7 @@ SCORING = {
 
 def test_scoring_routes_are_answered_before_fastapis_layers(tmp_path: Path) -> None:
     app = create_app(Settings(model_store=tmp_path))
-    (options,) = (layer.kwargs for layer in app.user_middleware if layer.cls is Envelope)
-    assert {route.path for route in options["scoring"]} == SCORING
-    assert all(route.methods == {"POST"} for route in options["scoring"])
+    assert isinstance(app.envelope, Envelope)
+    routes = app.envelope.scoring
+    assert routes.keys() == SCORING
+    assert all(route.methods == {"POST"} for route in routes.values())

@@ -1,13 +1,17 @@
 """Near-duplicates: the pairs that scoring everything against everything finds."""
 
+import csv
+import hashlib
 import itertools
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -24,6 +28,7 @@ from service.core.scoring.calibration import Calibration, DomainRef
 from service.core.scoring.similarity import score
 from service.settings import Settings
 from tests.bulk.conftest import TEXTS, asked, run_options
+from tests.core.scoring.references import MAP
 
 FMR = 0.002
 
@@ -86,6 +91,60 @@ def test_pairs_are_those_of_scoring_everything(
     else:
         assert result.recall["found"] == 1.0
         assert result.recall["pairs"] > 100
+
+
+@pytest.mark.parametrize("write", ["parquet", "csv", "jsonl"])
+def test_clusters_are_the_connected_rows_and_pairs_by_chance_are_expected(
+    tmp_path: Path, vectors: Any, truth: dict[tuple[int, int], tuple[float, float]], write: str
+) -> None:
+    place, plan, calibration = vectors
+    out = Place(str(tmp_path / "out"))
+    wanted = PairSearch(FMR, write, clusters=True, block=250)
+    result = find(out, place, plan, calibration, wanted, 1, lambda *_: None)
+    assert result.expected_false == pytest.approx(FMR * len(TEXTS) * (len(TEXTS) - 1) / 2)
+    content = out.read(f"clusters.{write}")
+    if write == "parquet":
+        rows = pq.read_table(pa.BufferReader(content)).to_pylist()
+    elif write == "csv":
+        rows = [{k: int(v) for k, v in row.items()} for row in csv.DictReader(content.decode().splitlines())]
+    else:
+        rows = [json.loads(line) for line in content.splitlines()]
+    cluster = {row["row"]: row["cluster"] for row in rows}
+    assert cluster.keys() == {row for pair in truth for row in pair} or len(cluster) > 100
+    assert all(cluster[i] == cluster[j] for i, j in truth if i in cluster and j in cluster)
+    sizes = Counter(cluster.values())
+    assert all(row["size"] == sizes[row["cluster"]] and cluster[row["cluster"]] == row["cluster"] for row in rows)
+    assert all(row["cluster"] <= row["row"] for row in rows)
+    assert result.clusters == len(sizes)
+    assert result.files[f"clusters.{write}"] == hashlib.sha256(content).hexdigest()
+
+
+def test_a_precision_is_searched_by_its_own_threshold_however_rare_that_is(vectors: Any, tmp_path: Path) -> None:
+    """Labels may teach a similarity that fewer random pairs reach than any rate that can be asked for."""
+    place, plan, calibration = vectors
+    rare = 0.99999
+    levels = np.array([0.5, 0.9])
+    taught = replace(
+        MAP, precisions=levels, similarities=np.full(2, rare), interval_low=np.full(2, rare - 0.01),
+        interval_high=np.ones(2), recalls=np.full(2, 0.4), recall_low=np.full(2, 0.3), recall_high=np.full(2, 0.5),
+    )  # fmt: skip
+    labelled = replace(calibration, model=replace(calibration.model, probability=taught))
+    rate = threshold_of(labelled, 0, 0.9).facts["false_match_rate"]
+    assert rate < 1e-7
+    wanted = PairSearch(rate, "parquet", precision=0.9)
+    result = find(Place(str(tmp_path / "out")), place, plan, labelled, wanted, 1, lambda *_: None)
+    assert result.threshold == rare
+    rows = pq.read_table(tmp_path / "out" / "part-000000.parquet").to_pylist()
+    assert all(row["similarity"] >= rare for row in rows)
+    with pytest.raises(InvalidInput, match="precision"):
+        threshold_of(labelled, 0, 0.99)
+
+
+def test_what_an_earlier_release_did_not_know_is_no_other_plan() -> None:
+    assert PairSearch(FMR, "parquet").wanted().keys() == {
+        "fmr", "write", "exact_up_to", "recall", "seed", "most", "block",
+    }  # fmt: skip
+    assert PairSearch(FMR, "parquet", clusters=True, precision=0.9).wanted().keys() >= {"clusters", "precision"}
 
 
 def test_few_cells_miss_pairs_and_the_recall_says_how_many() -> None:

@@ -42,7 +42,8 @@ def test_help_and_version_import_no_package_but_typer() -> None:
     ("words", "said"),
     [
         (("thresold",), "Did you mean 'threshold'?"),
-        (("threshold", "default"), "--fmr or --precision"),
+        (("threshold", "default"), "--fmr, --precision or --false-hit-rate"),
+        (("threshold", "default", "--false-hit-rate", "0.01"), "--gallery"),
         (("threshold", "default", "--fmr", "2"), "--fmr"),
         (("similarity", "--nope"), "--nope"),
         (("similarity", "a", "b", "c"), "at most 2"),

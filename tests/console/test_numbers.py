@@ -118,6 +118,11 @@ def test_lines_that_are_no_labelled_pairs_are_named(visit: Visit, tiny_server: S
     found = imported(visit, tiny_server, "async (text) => (await import('./console/labels.js')).parsePairs(text)", text)
     assert found["pairs"] == [{"a": "a b", "b": "c", "label": 1}, {"a": "d", "b": "e", "label": 0.5}]
     assert [fault.split(":")[0] for fault in found["faults"]] == ["line 5", "line 6", "line 7", "line 8"]
+    weighted = "label\ta\tb\tweight\n1\tx\ty\t0\n0\tx\tz\t3"
+    script = "async (text) => (await import('./console/labels.js')).parsePairs(text)"
+    found = imported(visit, tiny_server, script, weighted)
+    assert found["faults"] == ["line 2: the weight must be a number above 0"]
+    assert found["pairs"] == [{"a": "x", "b": "z", "label": 0, "weight": 3}]
 
 
 @pytest.mark.parametrize(
@@ -129,6 +134,7 @@ def test_lines_that_are_no_labelled_pairs_are_named(visit: Visit, tiny_server: S
         "1984\ta novel\t1\nred car\tslow boat\t0\n",
         "1\ta novel\t1984\n+0\tred car\t7\n",
         "label\ta\tb\n",
+        "label\tweight\ta\tb\n1\t12.5\tred car\tcrimson car\n0\t1\tred car\tslow boat\n",
         "",
     ],
 )
@@ -136,6 +142,9 @@ def test_labelled_pairs_are_read_as_the_command_line_reads_them(visit: Visit, ti
     script = "async (text) => (await import('./console/labels.js')).parsePairs(text)"
     lines = ((number, line.split("\t")) for number, line in enumerate(text.splitlines(), 1) if line)
     assert imported(visit, tiny_server, script, text) == {
-        "pairs": [{"a": a, "b": b, "label": label} for a, b, label in parse_pairs(lines, "labels.tsv")],
+        "pairs": [
+            {"a": a, "b": b, "label": label} | ({} if weight == 1 else {"weight": weight})
+            for a, b, label, weight in parse_pairs(lines, "labels.tsv")
+        ],
         "faults": [],
     }

@@ -123,14 +123,35 @@ def test_the_advisors_line_moves_with_the_wanted_rate(visit: Visit, shown: Serve
     at_5 = shown.client.get("/domains/tickets@1/threshold?fmr=0.05").json()["similarity"]
     analyst.sees(f"The line stands at a similarity of {at_5:.3f}.")
     assert canvas.evaluate(image) != before
-    analyst.presses("Ask for a false-match rate of 0.01 %")
+    analyst.presses("Ask for a rate of 0.01 %")
     analyst.sees(re.compile("For a false-match rate of 0.01 %"))
     analyst.fills("Wanted rate in per cent", "0")
     analyst.sees("Give a number above 0 and below 100.")
     analyst.fills("Wanted rate in per cent", "0.000001")
     analyst.sees(re.compile("a false-match rate is at least|greater than or equal"))
-    analyst.chooses("Ask for a", "precision")
+    analyst.chooses("Ask for", "precision")
     analyst.sees(re.compile("For a precision of 90 %|No threshold"))
+
+
+def test_searches_have_a_threshold_of_their_own(visit: Visit, shown: Server) -> None:
+    analyst = visit(shown, "#/report/letters/2")
+    analyst.chooses("Ask for", "false_hit_rate")
+    analyst.sees(re.compile("For a wrong match in 1 % of searches among 10,000 entries"))
+    analyst.fills("Entries searched", "50")
+    advised = shown.client.get("/domains/letters@2/threshold?false_hit_rate=0.01&gallery=50").json()
+    analyst.sees(re.compile("For a wrong match in 1 % of searches among 50 entries"))
+    analyst.sees(f"{advised['similarity']:.4f}")
+    analyst.fills("Entries searched", "0")
+    analyst.sees("Give a whole number above 0.")
+
+
+def test_a_labelled_version_tells_what_each_threshold_brings_and_costs(visit: Visit, shown: Server) -> None:
+    rows = shown.client.get("/domains/tickets/versions/1").json()["report"]["labels"]["table"]
+    analyst = visit(shown, "#/report/tickets/1")
+    table = analyst.page.get_by_role("table", name="What a threshold brings, and costs")
+    assert rows
+    assert table.get_by_role("row").count() == len(rows) + 1
+    analyst.sees(f"{rows[0]['similarity']:.3f}")
 
 
 def test_labels_and_candidates_have_their_pictures(visit: Visit, shown: Server) -> None:

@@ -21,6 +21,16 @@ EXTERNAL_REDIS: Values = {
     "networkPolicy": {"redis": {"peers": [{"ipBlock": {"cidr": "10.0.3.7/32"}}]}},
 }
 TLS: Values = {"redis": {"external": {"passwordSecret": {"name": "redis"}, "caSecret": {"name": "redis-ca"}}}}
+REMOTE: Values = {
+    "encoder": "bge-m3",
+    "remoteEncoder": {"url": "http://tei.models.svc:8080/v1/", "model": "BAAI/bge-m3"},
+    "networkPolicy": {
+        "remoteEncoder": {
+            "peers": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "models"}}}], "port": 8080,
+        }
+    },
+}  # fmt: skip
+ITS_KEY: Values = {"remoteEncoder": {"prompt": "query: ", "maxLength": 512, "keySecret": {"name": "encoder"}}}
 EVERYTHING: Values = {
     "fullnameOverride": "similarity",
     "image": {
@@ -70,9 +80,12 @@ COMBINATIONS: dict[str, Values] = {
     "external-redis": merged(IMAGE, KEYS, EXTERNAL_REDIS, TLS, {"modelStore": {"existingClaim": "models"}}),
     "cpu": merged(values_file("values-cpu.yaml"), IMAGE, KEYS, OWN_REDIS),
     "gpu": merged(values_file("values-gpu.yaml"), IMAGE, KEYS, OWN_REDIS),
+    "gpu-shared": merged(values_file("values-gpu-shared.yaml"), IMAGE, KEYS, OWN_REDIS),
     "mig": merged(values_file("values-mig.yaml"), IMAGE, KEYS, OWN_REDIS, {"autoscaling": {"kind": "keda"}}),
     "hpa": merged(IMAGE, KEYS, OWN_REDIS, EVERYTHING, {"autoscaling": {"kind": "hpa"}}),
     "keda": merged(IMAGE, ANYBODY, OWN_REDIS, EVERYTHING, {"autoscaling": {"kind": "keda"}}),
+    "remote": merged(IMAGE, KEYS, OWN_REDIS, REMOTE, {"worker": {"extraEnv": [{"name": "TZ", "value": "UTC"}]}}),
+    "remote-key": merged(IMAGE, ANYBODY, EXTERNAL_REDIS, TLS, REMOTE, ITS_KEY),
     "bare": merged(
         IMAGE, ANYBODY, ALONE,
         {

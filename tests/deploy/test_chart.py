@@ -1,13 +1,19 @@
 """The Helm chart renders, is valid, and refuses what would fail later. By Helm, Kubernetes' schemas and checkov."""
 
+import dataclasses
 import json
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import yaml
 
+from service.adapters.encoder.remote import checked_url
+from service.adapters.encoder.store import Endpoint
+from service.commands import encoders
 from tests.deploy.chart import (
     ALONE,
     ANYBODY,
@@ -19,10 +25,13 @@ from tests.deploy.chart import (
     Manifest,
     Values,
     ask_helm,
+    manifests,
     merged,
+    named,
     values_file,
 )
-from tests.deploy.combinations import COMBINATIONS, EXTERNAL_REDIS, render_all
+from tests.deploy.combinations import COMBINATIONS, EXTERNAL_REDIS, ITS_KEY, REMOTE, pods, render_all
+from tests.processes import wait_until
 
 CUSTOM = {"HTTPRoute", "PrometheusRule", "ScaledObject", "ServiceMonitor"}  # Kubernetes' own schemas do not know them
 
@@ -143,6 +152,33 @@ REFUSALS: dict[str, tuple[Values, str]] = {
     "an override of none": (
         merged(IMAGE, KEYS, OWN_REDIS, {"prometheusRule": {"overrides": {"IsosimFast": {}}}}), "no alert IsosimFast",
     ),
+    "a remote encoder without a model": (
+        merged(IMAGE, KEYS, OWN_REDIS, REMOTE, {"remoteEncoder": {"model": ""}}), "remoteEncoder.model is required",
+    ),
+    "a remote encoder without an address": (
+        merged(IMAGE, KEYS, OWN_REDIS, REMOTE, {"remoteEncoder": {"url": ""}}), "set remoteEncoder.url",
+    ),
+    "a key for nobody": (merged(IMAGE, KEYS, OWN_REDIS, ITS_KEY), "set remoteEncoder.url"),
+    "a password in the address": (
+        merged(IMAGE, KEYS, OWN_REDIS, REMOTE, {"remoteEncoder": {"url": "http://me:secret@models/v1"}}), "url",
+    ),
+    "a remote encoder without a name": (
+        merged(IMAGE, KEYS, OWN_REDIS, REMOTE, {"encoder": ""}), "encoder is required with remoteEncoder.url",
+    ),
+    "a remote encoder's digest": (
+        merged(IMAGE, KEYS, OWN_REDIS, REMOTE, {"encoder": "bge-m3@9f57"}), "without a digest",
+    ),
+    "a remote encoder that nobody registers": (
+        merged(IMAGE, KEYS, OWN_REDIS, REMOTE, {"worker": {"enabled": False}}), "needs worker.enabled=true",
+    ),
+    "a remote encoder without a shared store": (merged(IMAGE, KEYS, ALONE, REMOTE), "needs worker.enabled=true"),
+    "a remote encoder on one node's volume": (
+        merged(IMAGE, KEYS, OWN_REDIS, REMOTE, {"modelStore": {"accessMode": "ReadWriteOnce"}}), "need ReadWriteMany",
+    ),
+    "a remote encoder behind a closed door": (
+        merged(IMAGE, KEYS, OWN_REDIS, REMOTE, {"networkPolicy": {"remoteEncoder": {"peers": []}}}),
+        "networkPolicy.remoteEncoder.peers",
+    ),
     "a misspelt value": (merged(IMAGE, KEYS, OWN_REDIS, {"api": {"replica": 3}}), "replica"),
     "a misspelt setting": (merged(IMAGE, KEYS, OWN_REDIS, {"settings": {"max_wiat": 0.3}}), "max_wiat"),
     "a setting the chart decides": (merged(IMAGE, KEYS, OWN_REDIS, {"settings": {"port": 9000}}), "port"),
@@ -195,3 +231,88 @@ def test_the_default_values_fit_the_schema_and_name_all_of_it() -> None:
                 names(below, known.get(name), f"{place}/{name}")
 
     names(schema, values, "")
+
+
+SHARED = ("image", "imagePullPolicy", "securityContext", "envFrom", "env", "resources", "volumeMounts")
+
+
+def test_a_worker_registers_the_remote_encoder_before_it_starts(rendered: dict[str, list[Manifest]]) -> None:
+    """By a command that the command line takes, with the rights and the folders of the worker itself."""
+    add = typer.main.get_command(encoders.app).commands["add"]  # type: ignore[attr-defined]
+    given = {"name": "bge-m3", "url": "http://tei.models.svc:8080/v1/", "model": "BAAI/bge-m3"}
+    for name, more in (("remote", {"max_length": 8192}), ("remote-key", {"max_length": 512, "prompt": "query: "})):
+        worker = pods(rendered[name])["worker"]
+        (registration,) = worker["initContainers"]
+        for part in SHARED:
+            assert registration[part] == worker["containers"][0][part], (name, part)
+        isosim, encoder, subcommand, *words = registration["command"]
+        assert (isosim, encoder, subcommand) == ("isosim", "encoder", "add")
+        assert ("--key-file" in words) is (name == "remote-key")
+        if name == "remote-key":
+            file = words.index("--key-file") + 1
+            assert words[file] == "/etc/isosim/encoder/api-key"
+            words[file] = __file__  # one that is there
+        taken = add.make_context("add", words).params
+        assert taken.items() >= (given | more).items()
+
+
+def test_the_key_of_the_remote_encoder_is_a_file_for_those_who_ask_it(rendered: dict[str, list[Manifest]]) -> None:
+    found = pods(rendered["remote-key"])
+    for component in ("api", "worker"):
+        (volume,) = [volume for volume in found[component]["volumes"] if volume["name"] == "encoder-key"]
+        assert volume["secret"] == {"secretName": "encoder", "defaultMode": 0o440, "optional": False}
+        mounts = found[component]["containers"][0]["volumeMounts"]
+        assert {"name": "encoder-key", "mountPath": "/etc/isosim/encoder", "readOnly": True} in mounts
+    assert "encoder-key" not in json.dumps([found["test"], found.get("redis"), rendered["remote"]])
+
+
+@pytest.mark.parametrize("url", ["http://tei.models.svc:8080/v1/", "https://models.example.com/v1/embeddings"])
+def test_an_api_pod_waits_until_its_encoder_is_registered_at_this_address(url: str, tmp_path: Path) -> None:
+    values = merged(IMAGE, KEYS, OWN_REDIS, REMOTE, ITS_KEY, {"remoteEncoder": {"url": url}})
+    (texts,) = ask_helm([{"render": values}])
+    api = pods(list(manifests(texts)))["api"]
+    (waiting,) = api["initContainers"]
+    assert (waiting["image"], waiting["command"]) == (api["containers"][0]["image"], ["python", "-c"])
+    assert waiting["resources"]["requests"] == waiting["resources"]["limits"]
+    script, folder, *words = waiting["args"]
+    assert script.strip() == (CHART / "files" / "await_encoder.py").read_text().strip()
+    assert folder == "/model_store/encoders/bge-m3"
+    assert waiting["volumeMounts"] == [{"name": "model-store", "mountPath": "/model_store", "readOnly": True}]
+
+    def registered(export: str, endpoint: Endpoint | None) -> None:
+        (tmp_path / export).mkdir(exist_ok=True)
+        facts = {} if endpoint is None else {"remote": dataclasses.asdict(endpoint)}
+        (tmp_path / export / "manifest.json").write_text(json.dumps(facts))
+
+    at, key = checked_url(url), "/etc/isosim/encoder/api-key"
+    log = tmp_path / "log"
+    with log.open("wb") as file:
+        process = subprocess.Popen([sys.executable, "-c", script, tmp_path, *words], stdout=file)
+    try:
+        wait_until(lambda: b"waiting" in log.read_bytes())
+        registered("0f", None)  # exported under this name
+        registered("1f", Endpoint("http://another:8080/v1", "BAAI/bge-m3", key))
+        registered("2f", Endpoint(at, "BAAI/bge-m3"))  # without the key
+        registered(".building-3f", Endpoint(at, "BAAI/bge-m3", key))
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(3)  # it looks every 2 s
+        registered("1f", Endpoint(at, "BAAI/bge-m3", key))
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_the_way_to_the_remote_encoder_is_open_for_those_who_ask_it(rendered: dict[str, list[Manifest]]) -> None:
+    door = {"ports": [{"port": 8080, "protocol": "TCP"}], "to": REMOTE["networkPolicy"]["remoteEncoder"]["peers"]}
+    policies = {m["metadata"]["name"]: m["spec"] for m in rendered["remote"] if m["kind"] == "NetworkPolicy"}
+    open_to = {name.rpartition("-")[2] for name, spec in policies.items() if door in spec.get("egress", ())}
+    assert open_to == {"api", "worker"}
+
+
+def test_without_a_remote_encoder_nothing_waits_for_one(rendered: dict[str, list[Manifest]]) -> None:
+    found = rendered["keys"]
+    assert not [spec for spec in pods(found).values() if "initContainers" in spec]
+    assert "encoder-key" not in json.dumps(found)
+    egress = named(found, "NetworkPolicy", "-worker")["spec"]["egress"]
+    assert len(egress) == 2  # names, Redis

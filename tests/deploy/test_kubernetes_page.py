@@ -1,4 +1,4 @@
-"""docs/how-to/kubernetes.md: every file in it is taken by the chart, every command speaks of what is there."""
+"""docs/how-to/kubernetes.md and sharing-a-gpu.md: the chart takes their files, and commands name what is there."""
 
 import re
 import shlex
@@ -12,7 +12,8 @@ from tests.deploy.rules import alerts
 
 PAGE = (ROOT / "docs" / "how-to" / "kubernetes.md").read_text(encoding="utf-8")
 YOURS, ALONE, *ADDITIONS = [yaml.safe_load(text) for text in re.findall(r"^```yaml\n(.+?)^```$", PAGE, re.M | re.S)]
-BLOCKS = re.findall(r"^```console\n(.+?)^```$", PAGE, re.M | re.S)
+SHARING = (ROOT / "docs" / "how-to" / "sharing-a-gpu.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```console\n(.+?)^```$", PAGE + SHARING, re.M | re.S)
 
 
 def commands() -> list[list[str]]:

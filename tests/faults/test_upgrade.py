@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,7 +117,14 @@ class Release:
 def release(request: pytest.FixtureRequest, tmp_path: Path) -> Release:
     with tarfile.open(STORES / f"{request.param}.tar.xz") as archive:
         archive.extractall(tmp_path / "frozen", filter="data")
-    return Release(tmp_path / "frozen")
+    release = Release(tmp_path / "frozen")
+    alive_until_now(release.store / "jobs" / release.jobs["interrupted"] / "job.json")
+    return release
+
+
+def alive_until_now(record: Path) -> None:
+    """Its worker's last sign of life becomes recent: 0.1.0 deletes what was interrupted a day ago, by the clock."""
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"heartbeat": time.time()}))
 
 
 def missing(before: Any, now: Any, place: str) -> list[str]:

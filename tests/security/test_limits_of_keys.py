@@ -87,4 +87,15 @@ def test_a_key_has_no_more_requests_under_way_than_it_may(limited: list[Server],
         assert refused.headers["retry-after"] == "1"
         assert ask(second, "free").status_code == 200
     wait_until(lambda: ask(second, "narrow").status_code == 200)
-    assert [ask(first, "narrow").status_code for _ in range(1)] == [200]
+    assert ask(first, "narrow").status_code == 200
+
+
+@pytest.mark.parametrize("limited", ["alone", "together"], indirect=True)
+def test_a_key_of_one_request_at_a_time_may_ask_again_as_soon_as_it_has_its_answer(limited: list[Server]) -> None:
+    """Of whatever process, of scoring routes and FastAPI's, and after an error."""
+    for turn in range(20):
+        server, other = limited[turn % 2], limited[1 - turn % 2]
+        assert ask(server, "narrow").status_code == 200
+        assert ask(other, "narrow", "/embed", {"inputs": sentences(1)}).status_code == 200
+        assert server.client.get("/domains", headers=bearer("narrow")).status_code == 200
+        assert ask(other, "narrow", json={**PAIR, "domain": "unknown"}).status_code == 404

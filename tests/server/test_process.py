@@ -23,6 +23,8 @@ METRICS = {
     "isosim_errors_total", "isosim_event_loop_tasks", "isosim_job_duration_seconds", "isosim_job_ends_total",
     "isosim_jobs", "isosim_log_lines_dropped_total", "isosim_memory_cache_bytes", "isosim_padding_tokens_total",
     "isosim_queued_texts", "isosim_ready", "isosim_redis_up", "isosim_request_duration_seconds",
+    "isosim_remote_changed", "isosim_remote_request_duration_seconds", "isosim_remote_requests_total",
+    "isosim_remote_up",
     "isosim_requests_in_flight", "isosim_resident_calibration_bytes", "isosim_resident_calibration_limit_bytes",
     "isosim_shadow_changed_sides_total",
     "isosim_shadow_dropped_total", "isosim_shadow_percentile_difference", "isosim_shared_computations_total",

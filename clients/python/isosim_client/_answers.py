@@ -61,6 +61,9 @@ class Ranked:
     index: int
     score: float
     text: str | None = None  # only where it was asked for
+    false_hit_rate: float | None = (
+        None  # only with `gallery`: share of searches that a wrong match passes at this score
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,5 +172,9 @@ class Threshold:
     interval: tuple[float, float] | None = None  # 95 %, from a bootstrap over sentences or labelled pairs
     pairs: int | None = None  # random pairs, or labelled ones, that it rests on
     extrapolated: bool = False  # the rate is smaller than the sample can count: below 10 / pairs
-    target: dict[str, float] = field(default_factory=dict)  # what was asked for: fmr or precision
+    target: dict[str, float] = field(default_factory=dict)  # what was asked for
     space: str = "calibrated"
+    false_match_rate: float | None = None  # share of random pairs that reach the threshold
+    recall: float | None = None  # with precision: share of the matches that the threshold lets through
+    recall_interval: tuple[float, float] | None = None  # 95 %
+    query_spread: float | None = None  # with false_hit_rate: 1 where all queries are alike; see the server's reference

@@ -152,6 +152,7 @@ class Client:
         domain: str = "default",
         raw_scores: bool = False,
         return_text: bool = False,
+        gallery: int | None = None,
     ) -> tuple[Ranked, ...]:
         """Texts by how similar they are to a query, the best first.
 
@@ -161,6 +162,7 @@ class Client:
             domain: `name`, `name@3` or `name@previous`.
             raw_scores: similarities instead of percentiles.
             return_text: repeats each text in the answer.
+            gallery: how many entries the texts were found among; adds each one's `false_hit_rate`.
 
         Returns:
             An index into `texts` and a score each. Scores are percentiles, 0-1; similarities where the domain has no
@@ -174,7 +176,11 @@ class Client:
             >>> [(text.index, text.score) for text in ranked]
             [(1, 0.998), (0, 0.31)]
         """
-        return self._send(_scoring.rerank(query, texts, domain=domain, raw_scores=raw_scores, return_text=return_text))
+        return self._send(
+            _scoring.rerank(
+                query, texts, domain=domain, raw_scores=raw_scores, return_text=return_text, gallery=gallery
+            )
+        )
 
     def ready(self) -> bool:
         """Whether the server takes requests now: False while it starts or stops, or cannot be reached.
@@ -209,7 +215,7 @@ class Client:
             promote: `if_better`, `always` or `never`.
             seed: the same text, settings and seed give the same version.
             normalization: `none`, `as-norm` or `csls`.
-            labels: (text, text, 0 or 1 or a grade) each, for probabilities.
+            labels: (text, text, 0 or 1 or a grade) each, or with a weight, for probabilities.
             force: takes each line as a sentence although the lines look like the rows of a table.
             idempotency_key: True makes one; a string is yours; False sends none, and then nothing is ever sent twice.
 
@@ -257,7 +263,7 @@ class Client:
 
         Args:
             domain: its name alone.
-            labels: (text, text, 0 or 1 or a grade) each; 20 pairs or more.
+            labels: (text, text, 0 or 1 or a grade) each, or with a weight; 20 pairs or more.
             version: to start from; else the champion.
             promote: `always`, `if_better` or `never`.
             seed: the same labels and seed give the same version.
@@ -376,26 +382,34 @@ class Client:
         *,
         fmr: float | None = None,
         precision: float | None = None,
+        false_hit_rate: float | None = None,
+        gallery: int | None = None,
         space: Space = "calibrated",
     ) -> Threshold:
-        """Which similarity to ask for. Give one of `fmr` and `precision`.
+        """Which similarity to ask for. Give one of `fmr`, `precision` and `false_hit_rate`.
 
         Args:
             domain: `name`, `name@3` or `name@previous`.
             fmr: share of random pairs that may match, 1e-7 to 1.
             precision: share of matches that shall be right, among pairs like the labelled ones.
+            false_hit_rate: share of searches that may end with a wrong match, 1e-6 up to 1.
+            gallery: with `false_hit_rate`: how many entries are searched.
             space: `raw` for a threshold on `cosine`.
 
         Raises:
-            InvalidInput: none or both were given, or out of range. NotFound: no such domain.
-            Conflict: the domain has no reference, or no labels.
+            InvalidInput: none or several were given, or out of range. NotFound: no such domain.
+            Conflict: the domain's version cannot tell: no reference, no labels, or from before searches were counted.
 
         Example:
             >>> advice = client.threshold("tickets", fmr=0.01)
             >>> advice.similarity, advice.interval
             (0.412, (0.405, 0.419))
         """
-        return self._send(_domains.threshold(domain, fmr=fmr, precision=precision, space=space))
+        return self._send(
+            _domains.threshold(
+                domain, fmr=fmr, precision=precision, false_hit_rate=false_hit_rate, gallery=gallery, space=space
+            )
+        )
 
     def promote(self, domain: str, version: int, *, seen: Domain | None = None) -> Domain:
         """Makes a version the champion. Every server of the store answers with it within two seconds.
@@ -446,7 +460,7 @@ class Client:
         self._send(_domains.delete_domain(domain))
 
     def delete_version(self, domain: str, version: int, *, seen: Domain | None = None) -> None:
-        """Deletes a version for good; its number is never reused. Deleting it again is no error.
+        """Deletes a version permanently. Its number is not used again; a second call raises no error.
 
         Args:
             domain: its name alone.

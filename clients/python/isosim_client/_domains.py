@@ -36,10 +36,16 @@ def path_of(domain: str, version: int) -> str:
 
 
 def threshold(
-    domain: str, *, fmr: float | None = None, precision: float | None = None, space: Space = "calibrated"
+    domain: str,
+    *,
+    fmr: float | None = None,
+    precision: float | None = None,
+    false_hit_rate: float | None = None,
+    gallery: int | None = None,
+    space: Space = "calibrated",
 ) -> Call[Threshold]:
-    """Which similarity to ask for. Give one of `fmr` and `precision`."""
-    given: dict[str, float | None] = {"fmr": fmr, "precision": precision}
+    """Which similarity to ask for. Give one of `fmr`, `precision` and `false_hit_rate`."""
+    given = {"fmr": fmr, "precision": precision, "false_hit_rate": false_hit_rate, "gallery": gallery}
     query: dict[str, str | float] = {name: value for name, value in given.items() if value is not None}
     path = f"domains/{segment(domain)}/threshold"
     return Call(method="GET", path=path, query=query | {"space": space}, parse=answer(Threshold))
@@ -73,7 +79,7 @@ def delete_domain(domain: str) -> Call[None]:
 
 
 def delete_version(domain: str, version: int, *, seen: Domain | None = None) -> Call[None]:
-    """Deletes a version for good; its number is never reused. Deleting it again is no error."""
+    """Deletes a version permanently. Its number is not used again; a second call raises no error."""
     path = path_of(domain, version)
     return starting_from(
         seen,

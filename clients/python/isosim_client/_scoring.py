@@ -58,6 +58,7 @@ def rerank(
     domain: str = "default",
     raw_scores: bool = False,
     return_text: bool = False,
+    gallery: int | None = None,
 ) -> Call[tuple[Ranked, ...]]:
     """Texts by how similar they are to a query, the best first."""
     body = {
@@ -67,6 +68,8 @@ def rerank(
         "raw_scores": raw_scores,
         "return_text": return_text,
     }
+    if gallery is not None:
+        body["gallery"] = gallery
     return Call(method="POST", path="rerank", body=body, parse=answer(tuple[Ranked, ...]))
 
 

@@ -11,7 +11,8 @@ CHUNK = 64 * 1024  # bytes, about; one line more where lines are gathered
 NDJSON_SUFFIXES = {".ndjson", ".jsonl"}
 
 Source = os.PathLike[str] | Iterable[str]
-LabelledPair = tuple[str, str, float]
+LabelledPair = tuple[str, str, float] | tuple[str, str, float, float]
+FIELDS = ("a", "b", "label", "weight")
 
 
 class Upload:
@@ -53,7 +54,7 @@ class Upload:
                 yield from gathered(entry(line.strip()) for line in lines)
         else:
             yield from gathered(entry(text) for text in self._texts)
-        yield from gathered(entry({"a": a, "b": b, "label": label}) for a, b, label in self._labels)
+        yield from gathered(entry(dict(zip(FIELDS, pair, strict=False))) for pair in self._labels)
 
 
 def entry(value: str | dict[str, str | float]) -> bytes:

@@ -103,7 +103,7 @@ OTHER: dict[str, Any] = {
     "truncation_direction": "Left", "raw_scores": True, "return_text": True, "method": "sn", "promote": "never",
     "seed": 1, "normalization": "csls", "labels": [("a", "b", 0.0)], "force": True, "idempotency_key": "mine",
     "version": 2, "seen": Domain(domain="d", champion=8, revision=9), "after": "d", "contains": "d", "fmr": 0.1,
-    "precision": 0.9,
+    "precision": 0.9, "false_hit_rate": 0.01, "gallery": 100,
 }  # fmt: skip
 
 

@@ -51,6 +51,8 @@ READS: dict[str, Callable[[Any], Any]] = {
     "threshold": lambda client: client.threshold("letters", fmr=0.1),
     "threshold by precision": lambda client: client.threshold("letters@1", precision=0.6),
     "raw threshold": lambda client: client.threshold("letters", fmr=0.1, space="raw"),
+    "threshold of searches": lambda client: client.threshold("letters", false_hit_rate=0.1, gallery=100),
+    "rerank": lambda client: client.rerank("A boat.", sentences(3), domain="letters", gallery=100),
     "wait": lambda client: client.wait(client.letters),
     "ready": lambda client: client.ready(),
 }
@@ -77,7 +79,7 @@ def test_every_field_the_server_sends_has_a_place(server: Server, client: Client
     names = {
         "Similarity": "SimilarityResponse", "Detail": "SimilarityDetail", "Job": "JobState", "Domain": "DomainState",
         "Drift": "DriftState", "Version": "VersionState", "VersionSummary": "VersionSummary", "Threshold": "Threshold",
-        "PairFlags": "PairFlags", "PairNumbers": "PairNumbers",
+        "Ranked": "Rank", "PairFlags": "PairFlags", "PairNumbers": "PairNumbers",
     }  # fmt: skip
     schemas = server.client.get("/openapi.json").json()["components"]["schemas"]
     for ours, theirs in names.items():
@@ -106,6 +108,25 @@ def test_the_advised_threshold_is_told_with_its_basis(client: Client, letters: J
     assert (advice.target, advice.space, advice.extrapolated) == ({"fmr": 0.1}, "calibrated", False)
     assert advice.interval is not None
     assert advice.interval[0] <= advice.similarity <= advice.interval[1]
+
+
+def test_a_threshold_of_searches_and_one_with_its_recall(client: Client, letters: Job) -> None:
+    pairs = client.threshold("letters", fmr=0.1)
+    searches = client.threshold("letters", false_hit_rate=0.1, gallery=100)
+    assert searches.target == {"false_hit_rate": 0.1, "gallery": 100}
+    assert searches.similarity > pairs.similarity
+    assert searches.false_match_rate is not None
+    assert 0 < searches.false_match_rate < 0.1
+
+    labelled = client.threshold("letters", precision=0.9)
+    assert labelled.recall is not None
+    assert labelled.recall_interval is not None
+    assert labelled.recall_interval[0] <= labelled.recall <= labelled.recall_interval[1]
+
+    alike, other = client.rerank("A farmer.", ["A farmer.", "Shares fell."], domain="letters", gallery=100)
+    assert alike.false_hit_rate is not None
+    assert other.false_hit_rate is not None
+    assert alike.false_hit_rate < other.false_hit_rate
 
 
 def test_text_is_the_same_whichever_way_it_is_given(client: Client, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-{{/* What API and worker pods share: the same volume, the same rights, the same ways to Redis. */}}
+{{/* What API and worker pods share: the same volumes, the same rights, the same ways to Redis. */}}
 
 {{- define "isosim.podSecurityContext" -}}
 runAsNonRoot: true
@@ -73,6 +73,13 @@ imagePullSecrets:
 - name: redis-ca
   secret: {secretName: {{ . }}, optional: false}
 {{- end }}
+{{- with .Values.remoteEncoder.keySecret.name }}
+- name: encoder-key
+  secret:
+    secretName: {{ . }}
+    defaultMode: 0440
+    optional: false  # without it the pod waits
+{{- end }}
 {{- end }}
 
 {{- define "isosim.volumeMounts" -}}
@@ -82,6 +89,16 @@ imagePullSecrets:
 {{- if .Values.redis.external.caSecret.name }}
 - {name: redis-ca, mountPath: /etc/isosim/redis, readOnly: true}
 {{- end }}
+{{- if .Values.remoteEncoder.keySecret.name }}
+- {name: encoder-key, mountPath: /etc/isosim/encoder, readOnly: true}
+{{- end }}
+{{- end }}
+
+{{/* Where the remote encoder's key is mounted; empty: its server asks for none. */}}
+{{- define "isosim.encoderKeyFile" -}}
+{{- with .Values.remoteEncoder.keySecret -}}
+{{- if .name -}}/etc/isosim/encoder/{{ .key }}{{- end -}}
+{{- end -}}
 {{- end }}
 
 {{/* A number of a dict as the service reads it: 67108864, where a template would print 6.7108864e+07. */}}

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from service.adapters.encoder.onnx_engine import on_gpu
+from service.adapters.encoder.remote import REQUEST_TEXTS, REQUEST_TOKENS, REQUESTS
 from service.core.encoding.batching import BatchingPlan
 
 MOST_RUNS = 8  # more cores than that share a run: a single text should not be slow on a large machine
@@ -73,6 +74,22 @@ def plan_resident(limit: int | None, held: int, *, gpu: bool = False, jobs: bool
     room = (limit or MACHINE) - held - (GPU_PROCESS if gpu else PROCESS)
     budget = max(LEAST_RESIDENT, int(room / GROWTH / (2 if jobs else 1)))
     return min(budget, RESIDENT) if limit is None else budget
+
+
+def plan_remote(
+    *, runs: int, max_batch_tokens: int, max_batch_texts: int, max_queued_texts: int, max_wait: float, hung_after: float
+) -> Execution:
+    """Fills in what is 0 where an encoder runs elsewhere: runs are requests to its server."""
+    plan = BatchingPlan(
+        runs=runs or REQUESTS,
+        remote=True,
+        max_batch_tokens=max_batch_tokens or REQUEST_TOKENS,
+        max_batch_texts=max_batch_texts or REQUEST_TEXTS,
+        max_queued_texts=max_queued_texts,
+        max_wait=max_wait,
+        hung_after=hung_after,
+    )
+    return Execution(1, 0, plan)
 
 
 def plan_execution(

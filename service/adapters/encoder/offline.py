@@ -1,23 +1,34 @@
 """Many texts to vectors at once, through the exported graph that also serves, without a server around it."""
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from service.adapters.encoder.device import GPU_TOKENS
 from service.adapters.encoder.onnx_engine import OnnxEncoder, choose_providers, on_gpu
+from service.adapters.encoder.remote import (
+    REQUEST_TEXTS,
+    REQUEST_TOKENS,
+    REQUESTS,
+    RemoteEncoder,
+    RemoteTokenizer,
+)
 from service.adapters.encoder.store import EncoderArtifact
 from service.adapters.encoder.tokenizer import FastTokenizer
 from service.core.arrays import Rows, Vectors
-from service.core.encoding.texts import PooledVector, VectorCodec
+from service.core.encoding.texts import PooledVector, Tokens, VectorCodec
+from service.core.errors import BackendFailure, EncoderUnreachable
 
 # Padded, on a CPU. A batch of 2048 takes 1.13 times the processor time (1.04 to 1.17) and 1.17 times the wall time in
 # the median of 12 blocks of 1,500 Wikipedia sentences of 31 tokens, encoded by turns on MiniLM and 2 threads; 2 cores,
 # Intel Xeon with AVX2 and AVX-512. Others used the machine too: single wall times say little.
 BATCH_TOKENS = 256
+PROGRESS_SECONDS = 1.0
+REMOTE_SECONDS = 600.0  # of one request of a job, its attempts together
 WINDOW = 4096  # texts that are tokenized at once and sorted by length among themselves
 
 
@@ -47,6 +58,90 @@ class TextEncoder(Protocol):
     """An encoder of many texts: one in this process, or many elsewhere."""
 
     def __call__(self, texts: Sequence[str], progress: Callable[[float], None] = ...) -> Encodings: ...
+
+
+Sending = Callable[[int], None]  # is told how many texts go to another server, and may refuse it
+
+
+def open_texts(
+    artifact: EncoderArtifact, threads: int = 0, *, sending: Sending = lambda _: None, **options: Any
+) -> TextEncoder:
+    """An encoder of many texts: in this process, with the options of `OfflineEncoder`, or on the server it runs on."""
+    if artifact.remote is None:
+        return OfflineEncoder(artifact, threads, **options)
+    return RemoteTexts(artifact, codec=options.get("codec"), sending=sending)
+
+
+class RemoteTexts:
+    """Many texts to vectors on another server: requests side by side, each with a probe."""
+
+    def __init__(
+        self, artifact: EncoderArtifact, *, codec: VectorCodec | None = None, sending: Sending = lambda _: None
+    ) -> None:
+        self.encoder = RemoteEncoder(artifact, seconds=REMOTE_SECONDS, patient=True)
+        self.tokenize = RemoteTokenizer(artifact.id, artifact.spec.max_length)
+        self.prompt, self.codec, self.sending = artifact.spec.prompt, codec, sending
+
+    def __call__(self, texts: Sequence[str], progress: Callable[[float], None] = lambda _: None) -> Encodings:
+        """Encodes the texts; `progress` gets the share done, 0–1. Raises as `RemoteEncoder.run`, and as `sending`."""
+        self.sending(len(texts))
+        encodings = Encodings.build(len(texts), self.encoder.dim)
+        tokens = self.tokenize([self.prompt + text for text in texts], "right")
+        encodings.tokens[:] = [len(one.ids) for one in tokens]
+        encodings.truncated[:] = [one.truncated for one in tokens]
+        done = 0
+        pool = ThreadPoolExecutor(REQUESTS)
+        running = {
+            pool.submit(self.encoder.run, self.encoder.prepare([tokens[row].ids for row in rows])): rows
+            for rows in requests_of(encodings.tokens)
+        }
+        try:
+            while running:
+                ended, _ = wait(running, PROGRESS_SECONDS, FIRST_COMPLETED)
+                for future in ended:
+                    rows = running.pop(future)
+                    vectors = self._result(future, rows, tokens)
+                    encodings.vectors[rows] = self.codec.round(vectors) if self.codec else vectors
+                    done += len(rows)
+                progress(done / len(texts))  # it may end the job
+        except BaseException:
+            self.encoder.close()
+            raise
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+        return encodings
+
+    def _result(self, future: "Future[Vectors]", rows: list[int], tokens: Sequence[Tokens]) -> Vectors:
+        """The vectors of a request. Raises BackendFailure, which says which text the server does not take."""
+        try:
+            return future.result()
+        except EncoderUnreachable:
+            raise
+        except BackendFailure as error:
+            for row in rows:
+                try:
+                    self.encoder.run(self.encoder.prepare([tokens[row].ids]))
+                except EncoderUnreachable:
+                    raise
+                except BackendFailure as one:
+                    raise BackendFailure(
+                        f"text {row + 1:,} of {len(tokens):,}, of about {len(tokens[row].ids):,} tokens: {one}"
+                    ) from error
+            raise
+
+
+def requests_of(lengths: Rows) -> Iterator[list[int]]:
+    """Rows of one request each: as many as fit, in their order."""
+    group: list[int] = []
+    size = 0
+    for row, length in enumerate(lengths.tolist()):
+        if group and (len(group) == REQUEST_TEXTS or size + length > REQUEST_TOKENS):
+            yield group
+            group, size = [], 0
+        group.append(row)
+        size += length
+    if group:
+        yield group
 
 
 class OfflineEncoder:
@@ -126,7 +221,12 @@ def batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
 
 
 def find_unreadable(texts: Sequence[str], artifact: EncoderArtifact) -> set[str]:
-    """The texts without any token that the encoder knows: it gives nearly the same vector to all of them."""
+    """The texts without any token that the encoder knows: it gives nearly the same vector to all of them.
+
+    None for a remote encoder, whose tokenizer is elsewhere.
+    """
+    if artifact.remote is not None:
+        return set()
     tokenize = FastTokenizer(artifact.tokenizer, artifact.spec.max_length, artifact.every_prompt)
     blind: set[str] = set()
     for start in range(0, len(texts), WINDOW):

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import logging
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,8 @@ def loads(provider: str, trial: Path) -> bool:
 def open_session(
     path: Path, providers: list[str], threads: int, *, spin: bool = False, memory: int = 0
 ) -> ort.InferenceSession:
-    """`threads` of one run; 0 is one a physical core. `spin`: they wait for each other awake, while a run lasts.
+    """`threads` of one run; 0 is one a physical core. `spin`: they wait for each other awake, and
+    some milliseconds for the next run.
 
     Raises:
         Unavailable: the first provider does not load. ONNX Runtime would go on with the others and not say so.
@@ -69,9 +71,10 @@ def open_session(
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
-    # Threads that spin between runs take the core the event loop and the tokenizer need.
+    # Threads that spin between runs take a core that the event loop needs when there is much to do. Those of a session
+    # that has the machine to itself save a lone request the time to wake them: 4 % of its p50 (loadtest/README.md).
     options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
-    options.add_session_config_entry("session.force_spinning_stop", "1")
+    options.add_session_config_entry("session.force_spinning_stop", "0" if spin else "1")
     # Shapes change with every batch: a remembered plan for each of them is memory that only grows.
     options.enable_mem_pattern = False
     if CUDA in providers:
@@ -135,11 +138,11 @@ class OnnxEncoder:
         self.inputs = {value.name for value in self.session.get_inputs()}
         self.dim: int = self.session.get_outputs()[0].shape[1]
 
-    def __call__(self, ids: list[list[int]]) -> Vectors:
+    def __call__(self, ids: Sequence[Sequence[int]]) -> Vectors:
         """N lists of token ids -> (N, D) float32. Raises BackendFailure."""
         return self.run(self.prepare(ids))
 
-    def prepare(self, ids: list[list[int]]) -> Feeds:
+    def prepare(self, ids: Sequence[Sequence[int]]) -> Feeds:
         """Arrays (N, T), padded to the longest; on a GPU to the next bucket, so that there are few shapes."""
         lengths = [len(row) for row in ids]
         longest = -(-max(lengths) // self.bucket) * self.bucket

@@ -13,6 +13,7 @@ from service.adapters.encoder.store import ENCODER, TOKENIZER, EncoderArtifact, 
 from service.adapters.encoder.tokenizer import FastTokenizer
 from service.core.arrays import Vectors
 from service.core.encoding.spec import EncoderSpec
+from service.core.encoding.texts import Tokenize
 from service.core.errors import CorruptArtifact, TokenizerFailure
 
 SENTENCE = "In 2019 about 1,000 people heard Zoë's café band play guitar – naïve, isn't it?"
@@ -32,7 +33,7 @@ def take(folder: Path, spec: EncoderSpec) -> dict[str, object] | None:
     return {"text": SENTENCE, "pooled": [float(f"{x:.7g}") for x in encoder([tokens.ids])[0]]}
 
 
-def check(artifact: EncoderArtifact, tokenizer: FastTokenizer, encoder: OnnxEncoder) -> float | None:
+def check(artifact: EncoderArtifact, tokenizer: Tokenize, encoder: OnnxEncoder) -> float | None:
     """Largest relative difference to the known vector, alone and padded; None where the export kept none.
 
     Raises:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import groupby
 from pathlib import Path
+from typing import Literal
 
 from service.adapters.storage.artifacts import (
     MANIFEST,
@@ -17,6 +18,7 @@ from service.adapters.storage.artifacts import (
     drop,
     from_facts,
     leftovers,
+    manifest_bytes,
     parsed_manifest,
     read_manifest,
     seal,
@@ -46,8 +48,21 @@ class Probe:
 
 
 @dataclass(frozen=True)
+class Endpoint:
+    """Where a remote encoder runs: a server that speaks OpenAI's embeddings. Not part of the encoder's identity."""
+
+    url: str  # up to and with /v1
+    model: str
+    key_file: str | None = None  # read at each request; the key itself is never stored
+    encoding: Literal["base64", "float"] = "base64"  # of vectors in its answers
+
+
+@dataclass(frozen=True)
 class EncoderArtifact:
-    """An encoder's files. `joined` is the whole graph; `encoder` and `calibrator` are cut out of it."""
+    """An encoder's files. `joined` is the whole graph; `encoder` and `calibrator` are cut out of it.
+
+    Of a remote encoder there is the calibrator alone.
+    """
 
     id: str
     spec: EncoderSpec
@@ -55,6 +70,8 @@ class EncoderArtifact:
     probe: Probe | None = None  # exports of earlier versions have none
     licence: str | None = None  # of the weights; exports of earlier versions do not say
     prompts: Mapping[str, str] = field(default_factory=dict)  # a caller may name one; it takes the place of the spec's
+    remote: Endpoint | None = None
+    probes: tuple[Probe, ...] = ()  # of a remote encoder: what it answered at its registration
 
     @property
     def digest(self) -> str:
@@ -110,10 +127,12 @@ class EncoderStore:
         if not folders:
             raise Unavailable(f"no encoder {name!r} in {self.root}; make it with: isosim export --encoder minilm")
         folder = max(folders, key=lambda f: str(read_manifest(f).get("created")))
-        manifest = verified(folder, ENCODER, CALIBRATOR, TOKENIZER)
+        manifest = verified(folder, *files_of(read_manifest(folder)))
         try:
             spec = EncoderSpec(**manifest["encoder"])
             probe = from_facts(Probe, manifest["probe"]) if manifest.get("probe") else None
+            endpoint = from_facts(Endpoint, manifest["remote"]) if is_remote(manifest) else None
+            probes = tuple(from_facts(Probe, one) for one in manifest.get("probes", ()))
         except (KeyError, TypeError) as error:
             raise CorruptArtifact(f"{folder / 'manifest.json'} does not describe an encoder: {error}") from error
         if spec.digest != folder.name == manifest.get("digest"):
@@ -123,7 +142,8 @@ class EncoderStore:
             )
         if spec.digest != folder.name:
             raise CorruptArtifact(f"{folder / 'manifest.json'} describes another encoder ({spec.digest})")
-        return EncoderArtifact(artifact_id, spec, folder, probe, manifest.get("licence"), manifest.get("prompts", {}))
+        prompts = manifest.get("prompts", {})
+        return EncoderArtifact(artifact_id, spec, folder, probe, manifest.get("licence"), prompts, endpoint, probes)
 
     def ids(self) -> list[str]:
         """Names of all encoders that have an export."""
@@ -167,6 +187,30 @@ class EncoderStore:
         if self.bucket is not None:
             self.bucket.send(place)
         return self.find(f"{artifact_id}@{spec.digest}")
+
+    def readdress(self, artifact: EncoderArtifact, endpoint: Endpoint) -> EncoderArtifact:
+        """The same remote encoder at another address, or with another key file."""
+        manifest = read_manifest(artifact.folder) | {"remote": dataclasses.asdict(endpoint)}
+        write_atomically(artifact.folder / MANIFEST, manifest_bytes(manifest))
+        if self.bucket is not None:
+            self.bucket.replace_manifest(artifact.folder)
+        return self.find(f"{artifact.id}@{artifact.digest}")
+
+    def remove(self, artifact: EncoderArtifact) -> None:
+        """Deletes an encoder; versions that were made for it stay, and cannot be served any more."""
+        if self.bucket is not None:
+            self.bucket.remove(artifact.id, artifact.digest)
+        bury(artifact.folder)
+
+
+def is_remote(manifest: Mapping[str, object]) -> bool:
+    """Manifests of earlier releases name no kind: they are of exported graphs."""
+    return manifest.get("kind", "onnx") == "remote"
+
+
+def files_of(manifest: Mapping[str, object]) -> tuple[str, ...]:
+    """The files that serving needs."""
+    return (CALIBRATOR,) if is_remote(manifest) else (ENCODER, CALIBRATOR, TOKENIZER)
 
 
 ENCODERS = "encoders/"
@@ -239,6 +283,15 @@ class EncoderBucket:
             self.storage.upload(prefix + name, place / name)
         with contextlib.suppress(PreconditionFailed):  # another process has exported the same
             self.storage.write(prefix + MANIFEST, (place / MANIFEST).read_bytes(), new=True)
+
+    def replace_manifest(self, place: Path) -> None:
+        """Another manifest in place of the one that is there."""
+        self.storage.write(f"{ENCODERS}{place.parent.name}/{place.name}/{MANIFEST}", (place / MANIFEST).read_bytes())
+
+    def remove(self, artifact_id: str, digest: str) -> None:
+        prefix = f"{ENCODERS}{artifact_id}/{digest}/"
+        keys = [entry.key for entry in self.storage.list(prefix)]
+        self._bury(sorted(keys, key=lambda key: not key.endswith(f"/{MANIFEST}")))
 
     def garbage(self, age: float, needed: Collection[str] | None) -> Iterator[Garbage]:
         """Exports that were not sent completely; and, unless `needed` is None, those whose digest is not in it."""

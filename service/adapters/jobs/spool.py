@@ -6,6 +6,7 @@ import os
 import uuid
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -44,9 +45,10 @@ class Spool:
         self._write(texts)
 
     def extend_labels(self, pairs: Iterable[LabelledPair]) -> None:
-        self._write(pairs)
+        """Weights are written where there are some: earlier releases read three fields."""
+        self._write(pair[:4] if pair.weight != 1 else pair[:3] for pair in pairs)
 
-    def _write(self, entries: Iterable[str | LabelledPair]) -> None:
+    def _write(self, entries: Iterable[str | tuple[Any, ...]]) -> None:
         lines = b"".join(orjson.dumps(entry) + b"\n" for entry in entries)
         self._hash.update(lines)
         self._file.write(lines)

@@ -375,7 +375,7 @@ class JobStore:
 
     def labels(self, job_id: str) -> list[LabelledPair]:
         """The posted labelled pairs, in order."""
-        return [(a, b, label) for a, b, label in (entry for entry in self._input(job_id) if isinstance(entry, list))]
+        return [LabelledPair(*entry) for entry in self._input(job_id) if isinstance(entry, list)]
 
     def _input(self, job_id: str) -> Iterator[Any]:
         with (self.folder(job_id) / INPUT).open("rb") as file:

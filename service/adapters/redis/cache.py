@@ -9,7 +9,8 @@ from typing import Literal, Self
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from service.adapters.redis.connection import CircuitBreaker, end
+from service.adapters.circuit_breaker import CircuitBreaker
+from service.adapters.redis.connection import end
 
 log = logging.getLogger("isosim")
 
@@ -19,7 +20,6 @@ PREFIX = b"isosim:v3:"  # with the version of an entry (core/encoding/texts.py):
 BACKLOG = 8192  # entries waiting to be stored; more are dropped and counted
 CHUNK = 256  # entries a pipeline
 PROBED = [PREFIX + b"probe:1", PREFIX + b"probe:2"]  # two keys, as most lookups have; a cluster has them in two slots
-CONNECTIONS = 32  # requests that ask Redis at the same time; redis-py would open one for each that comes
 
 
 EVERY = 2.0  # s; three failures open the circuit, so a Redis that goes is known within 6 s
@@ -37,7 +37,6 @@ class RedisCache:
         self.ttl, self.timeout, self.on_event = ttl, timeout, on_event
         self.breaker = CircuitBreaker()
         self.refusal = ""  # what Redis said to the last probe, where it answered with an error
-        self._turns = asyncio.Semaphore(CONNECTIONS)
         self._backlog: asyncio.Queue[tuple[bytes, bytes]] = asyncio.Queue(BACKLOG)
         self._writer: asyncio.Task[None] | None = None
 
@@ -51,21 +50,20 @@ class RedisCache:
 
     async def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """An entry or None for each key; a failure, a timeout or an open circuit is all None."""
-        async with self._turns:  # the wait for one is no failure of Redis
-            if not self.breaker.allows():
-                self.on_event("open", len(keys))
-                return [None] * len(keys)
-            try:
-                async with asyncio.timeout(self.timeout):
-                    entries: object = await self.redis.mget([PREFIX + key for key in keys])
-                if not isinstance(entries, list) or len(entries) != len(keys):
-                    raise ConnectionError("no answer to what was asked")
-            except Exception:  # noqa: BLE001 - a cache fails no request, and redis-py meets garbage with whatever int() raises
-                self.breaker.failed()
-                self.on_event("error", len(keys))
-                return [None] * len(keys)
-            self.breaker.succeeded()
-            return [entry if isinstance(entry, bytes) else None for entry in entries]
+        if not self.breaker.allows():
+            self.on_event("open", len(keys))
+            return [None] * len(keys)
+        try:
+            async with asyncio.timeout(self.timeout):
+                entries: object = await self.redis.mget([PREFIX + key for key in keys])
+            if not isinstance(entries, list) or len(entries) != len(keys):
+                raise ConnectionError("no answer to what was asked")
+        except Exception:  # noqa: BLE001 - a cache fails no request, and redis-py meets garbage with whatever int() raises
+            self.breaker.failed()
+            self.on_event("error", len(keys))
+            return [None] * len(keys)
+        self.breaker.succeeded()
+        return [entry if isinstance(entry, bytes) else None for entry in entries]
 
     @property
     def up(self) -> bool:

@@ -1,10 +1,8 @@
-"""The basis of every use of Redis: a check that the server is no cluster, a circuit breaker, and tasks that end."""
+"""The basis of every use of Redis: a check that the server is no cluster, and tasks that end."""
 
 import asyncio
 import contextlib
 import logging
-import time
-from collections.abc import Callable
 
 from redis import Redis
 
@@ -12,8 +10,6 @@ from service.core.errors import Unavailable
 
 log = logging.getLogger("isosim")
 
-FAILURES = 3  # in a row before the circuit opens
-PAUSE = 2.0  # s of an open circuit before one request tries again
 START = 1.0  # s that a start waits for Redis to say what it is
 CLUSTER = "Redis runs as a cluster (cluster_enabled:1), which refuses lookups of several keys and RQ's job queue"
 CLUSTER_REMEDY = "use a Redis without cluster mode: one primary, with replicas for failover if you like"
@@ -42,34 +38,3 @@ async def end(task: "asyncio.Task[None] | None") -> None:
     while task is not None and not task.done():
         task.cancel()
         await asyncio.wait([task], timeout=AGAIN)
-
-
-class CircuitBreaker:
-    """After some failures in a row nothing is tried for a pause; then one attempt decides."""
-
-    def __init__(self, failures: int = FAILURES, pause: float = PAUSE, clock: Callable[[], float] = time.monotonic):
-        self.limit, self.pause, self.clock = failures, pause, clock
-        self.failures = 0
-        self.closed_at = 0.0
-        self.met = False  # it has answered once
-
-    @property
-    def closed(self) -> bool:
-        return self.met and self.failures < self.limit
-
-    def allows(self) -> bool:
-        if self.failures < self.limit:
-            return True
-        if self.clock() < self.closed_at:
-            return False
-        self.closed_at = self.clock() + self.pause  # this attempt decides; others wait
-        return True
-
-    def succeeded(self) -> None:
-        self.failures = 0
-        self.met = True
-
-    def failed(self) -> None:
-        self.failures += 1
-        if self.failures >= self.limit:
-            self.closed_at = self.clock() + self.pause

@@ -1,7 +1,6 @@
 """The keys' limits for all processes together: one script in Redis, one round trip a request."""
 
 import asyncio
-import contextlib
 import math
 import os
 from collections.abc import Callable
@@ -10,12 +9,13 @@ from typing import Self
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from service.adapters.redis.cache import CONNECTIONS
-from service.adapters.redis.connection import CircuitBreaker, end
+from service.adapters.circuit_breaker import CircuitBreaker
+from service.adapters.redis.connection import end
 from service.core.errors import Overloaded
 from service.core.grants import Grant, Limit, LocalLimits, Release, nothing, too_fast, too_many
 
 PREFIX = "isosim:limit:"
+CONNECTIONS = 32  # requests that ask Redis at the same time; redis-py would open one for each that comes
 BACKLOG = 4096  # releases waiting to be told; those dropped end with their lease
 CHUNK = 256
 AGAIN = 0.5  # s until Redis is told again what it did not take
@@ -71,7 +71,7 @@ class RedisLimits:
         self.local = LocalLimits(on_refused=on_refused)
         self._script = self.redis.register_script(SCRIPT)
         self._turns = asyncio.Semaphore(CONNECTIONS)
-        self._released: asyncio.Queue[tuple[str, str]] = asyncio.Queue(BACKLOG)
+        self._released: asyncio.Queue[tuple[str, str, asyncio.Future[None]]] = asyncio.Queue(BACKLOG)
         self._releasing: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -142,9 +142,12 @@ class RedisLimits:
 
         return both
 
-    def _tell(self, under_way: str, request: str) -> None:
-        with contextlib.suppress(asyncio.QueueFull):  # its lease ends it
-            self._released.put_nowait((under_way, request))
+    def _tell(self, under_way: str, request: str) -> asyncio.Future[None] | None:
+        if self._released.full():
+            return None  # its lease ends it
+        told = asyncio.get_running_loop().create_future()
+        self._released.put_nowait((under_way, request, told))
+        return told
 
     async def _release(self) -> None:
         while True:
@@ -153,12 +156,15 @@ class RedisLimits:
                 ended.append(self._released.get_nowait())
             while not await self._tell_all(ended):  # noqa: ASYNC110 - Redis does not announce that it is back
                 await asyncio.sleep(AGAIN)
+            for _, _, told in ended:
+                if not told.cancelled():
+                    told.set_result(None)
 
-    async def _tell_all(self, ended: list[tuple[str, str]]) -> bool:
+    async def _tell_all(self, ended: list[tuple[str, str, asyncio.Future[None]]]) -> bool:
         """False where Redis did not answer. Only after it has may a request count as released: see `admit`."""
         try:
             async with asyncio.timeout(1.0), self.redis.pipeline(transaction=False) as pipeline:
-                for under_way, request in ended:
+                for under_way, request, _ in ended:
                     pipeline.zrem(under_way, request)
                 await pipeline.execute()
         except ResponseError:  # of another kind under our name: no release will help

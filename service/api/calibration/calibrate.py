@@ -18,12 +18,13 @@ from service.adapters.jobs.spool import Spool
 from service.adapters.jobs.store import JobStore
 from service.api.bodies import body_of
 from service.api.calibration.intake import Format, Intake, Limits, parse_json
-from service.api.calibration.schemas import CalibrateOptions, CalibrateRequest, JobAccepted, Jobs, JobState
+from service.api.calibration.schemas import CalibrateOptions, CalibrateRequest, JobAccepted, Jobs, JobState, pairs_of
 from service.api.requests import JobDep, TraceDep, documented, json_response, needs
-from service.api.state import Service, ServiceDep
+from service.api.state import Phase, Service, ServiceDep
 from service.api.trace import Trace
 from service.core.errors import Conflict, InvalidInput, Overloaded, TooLarge, Unavailable, UnsupportedMedia
 from service.core.jobs.job import Job, JobRequest, Status
+from service.core.jobs.requirements import MOST_SENTENCES
 from service.core.scoring.calibration import DomainRef
 from service.migration.encoders import LoadedEncoder
 from service.observability.tracing import posting
@@ -98,6 +99,9 @@ async def calibrate(
             options, intake = await asyncio.to_thread(take_json, await read_json_body(request), spool, limits, trace)
         artifact = target_encoder(service, options.domain, options.encoder).artifact
         notices = intake.check_enough(options.method, artifact.spec.dim)
+        if artifact.remote is not None:
+            most = min(intake.sentences, MOST_SENTENCES)
+            notices.append(f"up to {most:,} texts and some altered copies go to the server of encoder {artifact.id}")
         wanted = JobRequest(
             domain=options.domain,
             encoder=artifact.digest,
@@ -147,7 +151,7 @@ def take_json(body: bytes, spool: Spool, limits: Limits, trace: Trace) -> tuple[
     intake = Intake(spool, limits, force=options.force)
     intake.add(options.texts, lambda index: f"texts.{index}")
     if options.labels:
-        intake.add_labels(options.labels, lambda index: f"labels.{index}")
+        intake.add_labels(pairs_of(options.labels), lambda index: f"labels.{index}")
     intake.close()
     return options, intake
 
@@ -199,7 +203,7 @@ async def changes(service: Service, job_id: str) -> AsyncIterator[bytes]:
         elif time.monotonic() - sent > KEEP_ALIVE_SECONDS:
             yield b": alive\n\n"
             sent = time.monotonic()
-        if now.status not in (Status.QUEUED, Status.RUNNING) or not service.ready:
+        if now.status not in (Status.QUEUED, Status.RUNNING) or service.phase is not Phase.SERVING:
             return
         await asyncio.sleep(EVENT_SECONDS)
 

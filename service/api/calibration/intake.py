@@ -21,7 +21,11 @@ Body = TypeVar("Body", bound=BaseModel)
 
 MAX_LABELS = 100_000
 LONGEST_CHARACTER = 24  # bytes of a line: two texts of a labelled pair, spelt out as surrogate pairs
-LABELLED: TypeAdapter[LabelledPair] = TypeAdapter(Label)
+LABELLED = TypeAdapter(Label)
+
+
+def stripped(pair: LabelledPair) -> LabelledPair:
+    return pair._replace(a=pair.a.strip(), b=pair.b.strip())
 
 
 @dataclass(frozen=True)
@@ -109,19 +113,19 @@ class Intake:
         self._spool(self.spool.extend, kept)
 
     def add_labels(self, labels: Sequence[LabelledPair], where: Callable[[int], str]) -> None:
-        for index, (a, b, label) in enumerate(labels):
-            for text in (a, b):
+        for index, pair in enumerate(labels):
+            for text in pair[:2]:
                 self._check_length(text, where(index))
                 if not text.strip():
                     raise EmptyInput(f"{where(index)} has an empty sentence")
             try:
-                self._summary.add(a.strip(), b.strip(), label)
+                self._summary.add(*stripped(pair))
             except InvalidInput as error:
                 raise InvalidInput(f"{where(index)}: {error}") from None
         self.labels += len(labels)
         if self.labels > MAX_LABELS:
             raise InvalidInput(f"more than {MAX_LABELS} labelled pairs were posted")
-        self._spool(self.spool.extend_labels, [(a.strip(), b.strip(), label) for a, b, label in labels])
+        self._spool(self.spool.extend_labels, [stripped(pair) for pair in labels])
 
     def _check_length(self, text: str, where: str) -> None:
         if len(text) > self.limits.characters:
@@ -168,7 +172,8 @@ def parse_ndjson(line: bytes, number: int) -> str | LabelledPair:
         raise InvalidInput(f"line {number} is not JSON: {error}") from None
     if isinstance(value, dict) and "label" in value:
         try:
-            return LABELLED.validate_python((value.get("a"), value.get("b"), value["label"]))
+            given = [value.get("a"), value.get("b"), value["label"]]
+            return LabelledPair(*LABELLED.validate_python(given + ([value["weight"]] if "weight" in value else [])))
         except ValidationError as error:
             raise InvalidInput(f"line {number}: {error.errors()[0]['msg']} in a labelled pair") from None
     text = value.get("text") if isinstance(value, dict) else value

@@ -1,11 +1,12 @@
 """Bodies and answers of calibrations, of labelled pairs for a version, and of jobs."""
 
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, FailFast, Field
 
 from service.api.bodies import Own, Sentences, example
-from service.core.jobs.job import METHODS, NORMALIZATIONS, PROMOTIONS
+from service.core.jobs.job import METHODS, NORMALIZATIONS, PROMOTIONS, LabelledPair
 
 Method = Literal[METHODS]  # type: ignore[valid-type]
 Promotion = Literal[PROMOTIONS]  # type: ignore[valid-type]
@@ -39,8 +40,26 @@ def typed_label(value: Any) -> Any:
     return float(value) if isinstance(value, bool) else value
 
 
-Label = tuple[str, str, Annotated[float, BeforeValidator(typed_label), Field(allow_inf_nan=False)]]
-LabelledPairs = Annotated[list[Label], FailFast(), Field(description="[text, text, 0 or 1, or a grade]")]
+class Label(NamedTuple):
+    """[text, text, 0 or 1, or a grade], and a weight above 0 where pairs were not drawn with equal probability."""
+
+    a: str
+    b: str
+    label: Annotated[float, BeforeValidator(typed_label), Field(allow_inf_nan=False)]
+    weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+
+
+def pairs_of(labels: Iterable[Label]) -> list[LabelledPair]:
+    return [LabelledPair(*label) for label in labels]
+
+
+LabelledPairs = Annotated[
+    list[Label],
+    FailFast(),
+    Field(
+        description="[text, text, 0 or 1, or a grade] or [text, text, label, weight]: the inverse of its probability"
+    ),
+]
 
 
 class CalibrateRequest(CalibrateOptions):

@@ -13,7 +13,7 @@ from service.api.bodies import body_of
 from service.api.compatible import models, tensors
 from service.api.compatible.schemas import ModelPath
 from service.api.operations import check_alive, check_ready
-from service.api.requests import TraceDep, check_encoding, documented, name_ignored, needs
+from service.api.requests import TraceDep, check_encoding, documented, head_of, name_ignored, needs
 from service.api.scoring.pipeline import embed, listed, scores, vectors
 from service.api.state import Service, ServiceDep
 from service.core.errors import InvalidInput
@@ -87,7 +87,7 @@ async def infer_version(
     request: Request, model: VersionDep, service: ServiceDep, trace: TraceDep, header_length: HeaderLength = None
 ) -> Response:
     """Embeds or scores a tensor of texts with a version of a domain."""
-    check_encoding(request)
+    check_encoding(head_of(request.headers.raw))
     settings = service.settings
     # Off the event loop: a body of 2 MB may hold half a million elements.
     asked, texts = await asyncio.to_thread(tensors.read, await request.body(), header_length, settings.max_texts)
@@ -115,7 +115,7 @@ async def compute(
 ) -> dict[str, tuple[tensors.Datatype, npt.NDArray[np.floating]]]:
     """Raises InvalidInput where the inputs are not those of the model."""
     if texts.keys() == {"text"}:
-        embeddings = await embed(service, trace, model.resolution, texts["text"])
+        embeddings = await embed(service, trace, model.resolution, texts["text"], scored=False)
         return {"embedding": ("FP32", await vectors(service, trace, model.resolution, model.space, embeddings))}
     if texts.keys() != {"text_1", "text_2"}:
         raise InvalidInput(f"inputs {', '.join(texts)[: tensors.SHOWN] or 'none'}: give text, or text_1 and text_2")

@@ -41,9 +41,9 @@ async def embeddings(body: EmbeddingsRequest, service: ServiceDep, trace: TraceD
     encoder = model.resolution.encoder
     contents = inputs(body.input, service, encoder)
     check_dimensions(body.dimensions, model.space, encoder.artifact.spec.dim)
-    embeddings = await embed(service, trace, model.resolution, contents)
+    embeddings = await embed(service, trace, model.resolution, contents, scored=False)
     rows = await vectors(service, trace, model.resolution, model.space, embeddings, dimensions=body.dimensions)
-    answer = {"object": "list", "data": [], "model": body.model, "usage": usage(embeddings)}
+    answer = {"object": "list", "data": [], "model": body.model, "usage": usage(embeddings, model.resolution)}
     few = len(rows) <= INLINE_ROWS
     return write(answer, rows, body) if few else await asyncio.to_thread(write, answer, rows, body)
 

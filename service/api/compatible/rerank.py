@@ -1,7 +1,7 @@
 """POST /rerank, in TEI's and in Cohere's words, and vLLM's /score: how well texts match a text."""
 
 import time
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,8 @@ from service.api.requests import ScoringRoute, TraceDep, documented, documented_
 from service.api.scoring.pipeline import check_text, embed, listed, scores, side_of, usage
 from service.api.state import Service, ServiceDep
 from service.api.trace import Trace
-from service.core.errors import InvalidInput
+from service.core.errors import Conflict, InvalidInput
+from service.core.scoring.advice import check_gallery, false_hits_of
 from service.core.scoring.similarity import Scores
 
 router = APIRouter(tags=["scoring"], route_class=ScoringRoute)
@@ -45,15 +46,19 @@ async def rerank(body: Annotated[RerankRequest, Body()], service: ServiceDep, tr
     relevance, similarity = np.where(blind, 0.0, relevance), np.where(blind, 0.0, result.similarity)
     order = np.lexsort((np.arange(len(texts)), -similarity, -relevance, blind))
     best = order[: min(limits, default=None)].tolist()
+    shown: list[dict[str, Any]] = [{} for _ in texts]
+    if body.gallery is not None:
+        for one, rate in zip(shown, false_hit_rates(result, model, body.gallery), strict=True):
+            one["false_hit_rate"] = rate
     if body.texts is not None:
-        shown = {"text": texts} if body.return_text else {}
-        return json_response(
-            [{"index": i, "score": float(relevance[i]), **{k: v[i] for k, v in shown.items()}} for i in best]
-        )
-    documents = [{"document": {"text": text}} if body.return_documents else {} for text in texts]
-    results = [{"index": i, "relevance_score": float(relevance[i]), **documents[i]} for i in best]
+        for one, text in zip(shown, texts, strict=True) if body.return_text else ():
+            one["text"] = text
+        return json_response([{"index": i, "score": float(relevance[i]), **shown[i]} for i in best])
+    for one, text in zip(shown, texts, strict=True) if body.return_documents else ():
+        one["document"] = {"text": text}
+    results = [{"index": i, "relevance_score": float(relevance[i]), **shown[i]} for i in best]
     identity = {"id": trace.request_id, "model": model.name}
-    return json_response({**identity, "results": results, "usage": usage(embeddings)})
+    return json_response({**identity, "results": results, "usage": usage(embeddings, model.resolution)})
 
 
 def candidates(body: RerankRequest, service: Service) -> list[str]:
@@ -83,6 +88,24 @@ def relevance_of(result: Scores, model: models.Model, *, raw: bool) -> npt.NDArr
     return result.similarity if raw or result.percentile is None else result.percentile
 
 
+def false_hit_rates(result: Scores, model: models.Model, gallery: int) -> list[float | None]:
+    """Of each text; None for one that the encoder cannot read.
+
+    Raises:
+        Conflict: the version has no counts, or ranks by another score than the one they were made with.
+        InvalidInput: more entries than the version can tell of.
+    """
+    calibration, raw = model.resolution.calibration, model.space == "raw"
+    if calibration.model.normalization is not None and not raw:
+        raise Conflict("false-hit rates rest on similarities without item normalization; leave `gallery` out")
+    reference, table = false_hits_of(calibration.model, calibration.domain, raw=raw)
+    check_gallery(table, calibration.domain, gallery)
+    rates = reference.false_match_rate(result.cosine if raw else result.similarity)
+    shares = table.share(rates, gallery).tolist()
+    blind = [False] * len(shares) if result.unreadable is None else result.unreadable.tolist()
+    return [None if skipped else share for share, skipped in zip(shares, blind, strict=True)]
+
+
 @router.post("/score", response_model=ScoreResponse, responses=documented(*STATUSES))
 @router.post("/v1/score", response_model=ScoreResponse, responses=documented_v1(*V1_STATUSES))
 async def score(body: ScoreRequest, service: ServiceDep, trace: TraceDep) -> Response:
@@ -104,6 +127,6 @@ async def score(body: ScoreRequest, service: ServiceDep, trace: TraceDep) -> Res
         "created": int(time.time()),
         "model": body.model,
         "data": [{"index": i, "object": "score", "score": float(value)} for i, value in enumerate(values)],
-        "usage": usage(embeddings),
+        "usage": usage(embeddings, model.resolution),
     }
     return json_response(answer)

@@ -8,6 +8,7 @@ from pydantic import BaseModel, Discriminator, Field, Tag
 
 from service.api.bodies import Compatible, DomainField, all_texts, entries, example
 from service.api.scoring.schemas import PromptName, TruncationDirection
+from service.core.scoring.advice import MOST_GALLERY
 
 OneOrMore = Annotated[str | list[str], all_texts]
 
@@ -65,6 +66,7 @@ class EmbeddingsRequest(Compatible):
 class Usage(BaseModel):
     prompt_tokens: int
     total_tokens: int
+    estimated: bool = Field(default=False, description="an encoder that runs elsewhere: a token is 4 bytes of UTF-8")
 
 
 class Embedding(BaseModel):
@@ -125,6 +127,18 @@ class RerankRequest(Compatible):
     return_documents: bool = False
     top_n: int | None = Field(default=None, ge=1)
     top_k: int | None = Field(default=None, ge=1)
+    gallery: int | None = Field(
+        default=None,
+        ge=1,
+        le=MOST_GALLERY,
+        description="entries that these texts were found among; adds `false_hit_rate`",
+    )
+
+
+FalseHitRate = Annotated[
+    float | None,
+    Field(description="with `gallery`: share of queries whose best wrong match among so many entries scores as high"),
+]
 
 
 class Rank(BaseModel):
@@ -133,6 +147,7 @@ class Rank(BaseModel):
     index: int
     score: float
     text: str | None = None
+    false_hit_rate: FalseHitRate = None
 
 
 class RerankedText(BaseModel):
@@ -143,6 +158,7 @@ class Reranked(BaseModel):
     index: int
     relevance_score: float
     document: RerankedText | None = None
+    false_hit_rate: FalseHitRate = None
 
 
 class RerankResponse(BaseModel):

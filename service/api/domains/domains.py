@@ -21,7 +21,7 @@ from service.api.calibration.calibrate import (
     spooling,
 )
 from service.api.calibration.intake import Intake, parse_json
-from service.api.calibration.schemas import JobAccepted, LabelsRequest
+from service.api.calibration.schemas import JobAccepted, LabelsRequest, pairs_of
 from service.api.domains.schemas import (
     FROM,
     REVISION,
@@ -36,11 +36,12 @@ from service.api.domains.schemas import (
 )
 from service.api.requests import DomainName, JsonBody, TraceDep, documented, json_response, needs, resolve
 from service.api.state import Service, ServiceDep, pay_for
-from service.core.errors import Conflict, CorruptArtifact, InvalidInput, NotFound, Unavailable
+from service.core.errors import Conflict, CorruptArtifact, NotFound, Unavailable
 from service.core.grants import Grant
 from service.core.jobs.job import JobRequest
-from service.core.scoring.advice import NO_REFERENCE, SMALLEST_FMR, advise
+from service.core.scoring.advice import MOST_GALLERY, NO_REFERENCE, SMALLEST_FMR, Target, advise
 from service.core.scoring.calibration import DomainRef
+from service.core.scoring.false_hits import SMALLEST_RATE as SMALLEST_FALSE_HIT_RATE
 from service.core.scoring.registry import DEFAULT
 
 router = APIRouter(prefix="/domains", tags=["domains"])
@@ -145,7 +146,12 @@ def get_version(domain: DomainName, version: VersionNumber, service: ServiceDep)
     return VersionState(domain=domain, files=files, report=report, **facts.model_dump())
 
 
-@router.get("/{domain}/threshold", dependencies=READ, responses=documented(404, 409, 422))
+@router.get(
+    "/{domain}/threshold",
+    dependencies=READ,
+    response_model_exclude_unset=True,
+    responses=documented(404, 409, 422),
+)
 async def get_threshold(
     domain: Annotated[str, Path(description="name, name@3 or name@previous", examples=["default"])],
     service: ServiceDep,
@@ -156,16 +162,24 @@ async def get_threshold(
     precision: Annotated[
         float | None, Query(gt=0, lt=1, description="share of matches among pairs like the labelled ones")
     ] = None,
+    false_hit_rate: Annotated[
+        float | None,
+        Query(
+            ge=SMALLEST_FALSE_HIT_RATE,
+            lt=1,
+            description="share of searches whose best wrong match passes, among `gallery` entries",
+        ),
+    ] = None,
+    gallery: Annotated[int | None, Query(ge=1, le=MOST_GALLERY, description="entries that are searched")] = None,
     space: Annotated[
         Literal["calibrated", "raw"], Query(description="raw: a threshold for the frozen encoder's cosine")
     ] = "calibrated",
 ) -> Threshold:
-    """Which similarity to ask for: for a false-match rate, or, where labels were given, for a precision."""
-    if (fmr is None) == (precision is None):
-        raise InvalidInput("fmr or precision: give one of them")
+    """Which similarity to ask for: for a false-match rate, for false hits of searches, or a precision."""
+    target = Target(fmr, precision, false_hit_rate, gallery)
     calibration = (await resolve(service, trace, domain)).calibration
-    advice = advise(calibration.model, calibration.domain, fmr=fmr, precision=precision, raw=space == "raw")
-    return Threshold(domain=calibration.domain, version=calibration.version, space=space, **vars(advice))
+    advice = advise(calibration.model, calibration.domain, target, raw=space == "raw")
+    return Threshold(domain=calibration.domain, version=calibration.version, space=space, **advice.as_facts())
 
 
 @router.post(
@@ -195,7 +209,7 @@ async def post_labels(
     limits = intake_limits(service)
     async with spooling(service.jobs) as spool:
         intake = Intake(spool, limits)
-        await asyncio.to_thread(intake.add_labels, body.labels, lambda index: f"labels.{index}")
+        await asyncio.to_thread(intake.add_labels, pairs_of(body.labels), lambda index: f"labels.{index}")
         intake.check_labels()
         aliases = await asyncio.to_thread(service.domains.aliases, domain, base.encoder.digest)
         normalization = base.calibration.model.normalization

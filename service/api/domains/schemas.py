@@ -54,15 +54,27 @@ class Threshold(BaseModel):
 
     domain: str
     version: int
-    target: dict[Literal["fmr", "precision"], float]
+    target: dict[Literal["fmr", "precision", "false_hit_rate", "gallery"], float | int]
     space: Literal["calibrated", "raw"]
     similarity: float
     # A list and not a tuple: other people's tools read `prefixItems` wrongly.
     interval: list[float] = Field(
         min_length=2, max_length=2, description="95 %, from a bootstrap over sentences or labelled pairs"
     )
-    pairs: int = Field(description="random pairs, or labelled ones, that it rests on")
-    extrapolated: bool = Field(description="the rate is smaller than the sample can count: below 10 / pairs")
+    pairs: int = Field(description="random pairs, labelled ones, or comparisons of searches that it rests on")
+    extrapolated: bool = Field(
+        description="beyond what was counted: a rate below 10 / pairs; for searches, more entries or rarer hits"
+    )
+    false_match_rate: float | None = Field(default=None, description="of pairs, at this threshold")
+    recall: float | None = Field(
+        default=None, description="with precision: share of the matches that the threshold lets through"
+    )
+    recall_interval: list[float] | None = Field(default=None, min_length=2, max_length=2, description="95 %")
+    query_spread: float | None = Field(
+        default=None,
+        description="with false_hit_rate: how many times likelier than the average query one with a false hit has "
+        "another; about 1 where all queries are alike, null where too few have any",
+    )
 
 
 FROM = (

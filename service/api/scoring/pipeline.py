@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -40,6 +40,13 @@ def check_text(text: str, field: str, max_characters: int) -> None:
         raise fault(InvalidInput, field, f"has {len(text)} characters, at most {max_characters} are taken")
 
 
+def check_texts(texts: Sequence[str], field: Callable[[int], str], max_characters: int) -> None:
+    """Raises EmptyInput or InvalidInput, naming the `field` of the first text at fault by its number."""
+    for number, text in enumerate(texts):
+        if not text or len(text) > max_characters or text.isspace():
+            check_text(text, field(number), max_characters)
+
+
 def listed(value: str | list[str], field: str, service: Service, limit: int | None = None) -> list[str]:
     """A field that holds one text or several, checked. Raises EmptyInput or InvalidInput, naming the entry."""
     settings = service.settings
@@ -47,8 +54,7 @@ def listed(value: str | list[str], field: str, service: Service, limit: int | No
         check_text(value, field, settings.max_characters)
         return [value]
     check_count(len(value), field, settings.max_texts if limit is None else limit)
-    for number, text in enumerate(value):
-        check_text(text, f"{field}.{number}", settings.max_characters)
+    check_texts(value, lambda number: f"{field}.{number}", settings.max_characters)
     return value
 
 
@@ -90,20 +96,24 @@ async def embed(
     side: Side = "right",
     truncate: bool | None = None,
     prompt: str | None = None,
+    scored: bool = True,
 ) -> Embeddings:
     """Vectors of the texts by the frozen encoder that answers.
 
     `truncate=False`, as TEI has it: a text that does not fit is refused. `prompt` stands before each text; None: the
-    encoder's own does.
+    encoder's own does. `scored=False`: scores are not computed from these vectors, so the domain test is not run.
 
     Raises:
         InvalidInput, TokenizerFailure, Overloaded, BackendFailure; CallerLeft where nobody waits any more.
     """
     trace.release = await service.limits.admit(trace.grant, len(contents))
     spec = resolution.encoder.artifact.spec
+    if resolution.encoder.remote is not None:
+        trace.headers["x-isosim-tokens"] = "estimated"
     before = spec.prompt if prompt is None else prompt
     texts = [Text(before + content if isinstance(content, str) else content, side) for content in contents]
-    embeddings = await resolution.encoder.embedder.embed(texts, trace.caller_left)
+    judge = resolution.calibration.early_judge if scored else None
+    embeddings = await resolution.encoder.embedder.embed(texts, trace.watch, judge)
     if truncate is False and any(text.truncated for text in embeddings.texts):
         raise InvalidInput(f"truncate is false and a text has more than {spec.max_length} tokens")
     return embeddings
@@ -153,18 +163,19 @@ async def scores(
 
 def note(service: Service, trace: Trace, calibration: Calibration, embeddings: Embeddings, spent: float) -> None:
     """Every score says where it came from: headers and metrics; `spent` seconds on calibration."""
-    trace.headers["x-isosim-domain"] = calibration.domain
-    trace.headers["x-isosim-version"] = str(calibration.version)
-    trace.headers["x-isosim-encoder"] = calibration.encoder
-    trace.timings = embeddings.timings
     trace.scored = ScoringRecord(calibration, embeddings, spent, time.perf_counter())
-    if any(text.unreadable for text in embeddings.texts):
-        trace.headers["x-isosim-flags"] = "unreadable"
-    service.metrics.truncated.inc(sum(text.truncated for text in embeddings.texts))
+    truncated = 0
+    for text in embeddings.texts:
+        truncated += text.truncated
+        if text.unreadable:
+            trace.headers["x-isosim-flags"] = "unreadable"
+    if truncated:
+        service.metrics.truncated.inc(truncated)
     service.metrics.observe_timings(embeddings.timings, spent)
 
 
-def usage(embeddings: Embeddings) -> dict[str, Any]:
-    """Tokens of all texts asked for, cached ones too: what such clients account by."""
+def usage(embeddings: Embeddings, resolution: Resolution) -> dict[str, Any]:
+    """Tokens of all texts asked for, cached ones too: what such clients account by; estimated for a remote encoder."""
     tokens = sum(embeddings.texts[row].tokens for row in embeddings.rows)
-    return {"prompt_tokens": tokens, "total_tokens": tokens}
+    estimated = {} if resolution.encoder.remote is None else {"estimated": True}
+    return {"prompt_tokens": tokens, "total_tokens": tokens, **estimated}

@@ -13,6 +13,7 @@ from service.api.scoring.pipeline import (
     check_count,
     check_dimensions,
     check_text,
+    check_texts,
     listed,
     named_prompt,
     scores,
@@ -32,7 +33,7 @@ from service.api.state import Service, ServiceDep
 from service.api.trace import Trace
 from service.core.encoding.embedding import Embeddings
 from service.core.scoring.calibration import Calibration
-from service.core.scoring.similarity import Scores, flags_of, notices_of
+from service.core.scoring.similarity import Scores, flags_of
 
 router = APIRouter(tags=["scoring"], route_class=ScoringRoute)
 
@@ -52,10 +53,8 @@ async def similarity(body: Annotated[SimilarityRequest, Body()], service: Servic
 async def pairs_similarity(body: PairsRequest, service: Service, trace: Trace) -> Response:
     settings = service.settings
     check_count(len(body.pairs), "pairs", settings.max_pairs)
-    for number, pair in enumerate(body.pairs):
-        for side, text in enumerate(pair):
-            check_text(text, f"pairs.{number}.{side}", settings.max_characters)
     flat = [text for pair in body.pairs for text in pair]
+    check_texts(flat, lambda row: f"pairs.{row // 2}.{row % 2}", settings.max_characters)
     resolution = await resolve(service, trace, body.domain, splits=True)
     embeddings = await embed_texts(service, trace, resolution, flat)
     result = await scores(service, trace, resolution, embeddings, slice(0, None, 2), slice(1, None, 2))
@@ -71,7 +70,7 @@ async def pairs_similarity(body: PairsRequest, service: Service, trace: Trace) -
         "extrapolated": result.extrapolated,
         "probability": result.probability,
         "flags": sides(flags_of(embeddings, result)),
-        "notices": notices_of(calibration),
+        "notices": calibration.notices,
     }
     if body.detail:
         answer["detail"] = detail_of(embeddings, result, calibration)
@@ -85,8 +84,8 @@ def sides(per_text: Sequence[Any]) -> list[dict[str, Any]]:
 
 def detail_of(embeddings: Embeddings, scores: Scores, calibration: Calibration) -> dict[str, Any]:
     """What flags and percentiles rest on. `out_of_domain`: the share of the domain's own sentences at least as odd."""
-    judgement = scores.judgement
-    odd = None if judgement is None else sides([float(p) for p in judgement.p_values[embeddings.rows]])
+    verdicts = scores.verdicts
+    odd = None if verdicts is None else sides([verdicts[row].p_value for row in embeddings.rows])
     scale = calibration.model.scale
     return {
         "out_of_domain": odd,
@@ -127,7 +126,7 @@ async def embed(body: EmbedRequest, service: ServiceDep, trace: TraceDep) -> Res
     prompt = named_prompt(body.prompt_name, artifact)
     side = side_of(body.truncation_direction)
     embeddings = await embed_texts(
-        service, trace, resolution, contents, side=side, truncate=body.truncate, prompt=prompt
+        service, trace, resolution, contents, side=side, truncate=body.truncate, prompt=prompt, scored=False
     )
     rows = await vectors(
         service, trace, resolution, body.space, embeddings, normalize=body.normalize, dimensions=body.dimensions

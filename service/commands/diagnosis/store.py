@@ -2,7 +2,7 @@
 
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +11,14 @@ import onnxruntime as ort
 from service.adapters.domains.calibrations import StoredCalibrations
 from service.adapters.domains.store import DomainStore
 from service.adapters.encoder.onnx_engine import OnnxCalibrator, OnnxEncoder, choose_providers
+from service.adapters.encoder.remote import check as check_probes
 from service.adapters.encoder.store import JOINED, EncoderArtifact, EncoderStore
 from service.adapters.encoder.tokenizer import FastTokenizer
 from service.adapters.storage.artifacts import verified
 from service.adapters.storage.object_storage import PreconditionFailed, address, opened, remote
 from service.commands.diagnosis import Finding, fault, ok, warning
 from service.core.arrays import Vectors
-from service.core.errors import IsosimError
+from service.core.errors import EncoderChanged, IsosimError
 from service.core.scoring.registry import DEFAULT
 from service.core.scoring.similarity import cosine
 from service.settings import Settings
@@ -59,10 +60,25 @@ def look(settings: Settings) -> Iterator[Finding]:
         return
     licence = artifact.licence or "not recorded (exported by an earlier release)"
     which = f"{artifact.id}, {artifact.spec.precision}, {artifact.digest[:12]}"
-    yield ok("encoder", f"{which}: all files match their hashes; licence of the weights: {licence}")
-    yield from providers(artifact, settings.providers)
-    yield parity(artifact, settings.providers)
+    if artifact.remote is not None:
+        yield remote_encoder(artifact)
+    else:
+        yield ok("encoder", f"{which}: all files match their hashes; licence of the weights: {licence}")
+        yield from providers(artifact, settings.providers)
+        yield parity(artifact, settings.providers)
     yield from calibrations(root, artifact)
+
+
+def remote_encoder(artifact: EncoderArtifact) -> Finding:
+    """Whether the server it runs on answers as it did at its registration."""
+    where = f"{artifact.id} at {artifact.remote.url}" if artifact.remote else artifact.id
+    try:
+        off = check_probes(artifact)
+    except EncoderChanged as error:
+        return fault("encoder", f"{where}: {error}", "start the registered model there, or register the new one")
+    except IsosimError as error:
+        return fault("encoder", f"{where}: {error}", f"isosim encoder check {artifact.id}")
+    return ok("encoder", f"{where} gives known texts the vectors it was registered with, but for {off:.0e}")
 
 
 def bucket(root: Path) -> Finding:
@@ -162,7 +178,7 @@ def parity(artifact: EncoderArtifact, wanted: tuple[str, ...]) -> Finding:
         pad = artifact.spec.pad_token_id
         served = OnnxEncoder(artifact.encoder, choose_providers(wanted, artifact.calibrator), 0, pad)
         pooled = served(ids)
-        joined: Callable[[list[list[int]]], Vectors] = OnnxEncoder(artifact.joined, CPU, 0, pad)
+        joined: Callable[[list[Sequence[int]]], Vectors] = OnnxEncoder(artifact.joined, CPU, 0, pad)
         off = float(np.abs(pooled - joined(ids)).max())
     except Exception as error:  # noqa: BLE001 - whatever fails here is the finding
         return fault("parity", f"the encoder does not run: {error}", "isosim export, or another ISOSIM_PROVIDERS")

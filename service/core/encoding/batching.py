@@ -1,9 +1,10 @@
 """From single texts to batches the device likes: tokenize, wait while it is busy, pack, run, deliver.
 
-No timer. The tokenizing thread takes all texts that have arrived; a running thread, whenever it is free, takes the
-oldest waiting text and fills a batch with those nearest to it in length. So an idle device starts at once, a busy
-one meets fuller batches, no text can starve, and little is spent on padding. A processor that has little to do runs
-one batch on all its cores, which answers soonest; one that has much to do runs a batch a core, which answers most
+No timer. The tokenizing thread takes all texts that have arrived, but for a few short ones that find nothing before
+them: those are tokenized where they are submitted, sooner than a thread wakes. A running thread, whenever it is free,
+takes the oldest waiting text and fills a batch with those nearest to it in length. So an idle device starts at once, a
+busy one meets fuller batches, no text can starve, and little is spent on padding. A processor that has little to do
+runs one batch on all its cores, which answers soonest; one that has much to do runs a batch a core, which answers most
 (measured: loadtest/README.md). A GPU runs one while the next is prepared.
 """
 
@@ -17,13 +18,22 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from operator import attrgetter
 from types import TracebackType
 from typing import Any, Protocol, Self
 
 from service.core.arrays import Vectors
-from service.core.encoding.texts import PooledVector, Text, Tokenize, Tokens, VectorCodec
-from service.core.errors import BackendFailure, IsosimError, NotReady, Overloaded, TokenizerFailure
+from service.core.encoding.texts import Judge, PooledVector, Text, Tokenize, Tokens, VectorCodec, judge_together
+from service.core.errors import (
+    BackendFailure,
+    CallerLeft,
+    EncoderUnreachable,
+    IsosimError,
+    NotReady,
+    Overloaded,
+    TokenizerFailure,
+)
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +41,9 @@ NICENESS = 5  # of the running threads: the event loop, which has little to do, 
 LEAST_URGENT = 19  # of all threads of a batcher in the background
 JOIN_SECONDS = 5.0
 HANDLING = 16  # characters' worth of encoding that any text costs beside its own
+FREE_SIZE = 12_000  # characters' worth of queue that is never too long: about 64 pairs of sentences
+FREE_REQUESTS = 16  # nor is a queue of so many requests as large as the newcomer: large ones take long by themselves
+INLINE_SIZE = 400  # characters that an idle batcher tokenizes on the event loop: 0.05 ms, Chinese 0.5 ms
 
 
 MIN_FILL = 0.7  # share of a batch that must be real tokens before padding makes a second batch cheaper (unmeasured)
@@ -39,6 +52,7 @@ MIN_FILL = 0.7  # share of a batch that must be real tokens before padding makes
 WINDOW = 1024  # texts looked at for a batch, oldest first
 
 
+NO_TEXTS_FAULT = (EncoderUnreachable, NotReady, Overloaded)  # any other text would have met the same
 LEAD = 0.25  # s: only texts that arrived within this time of the oldest may join its batch
 
 
@@ -48,6 +62,7 @@ class PendingText:
 
     key: bytes
     text: Text
+    judge: Judge | None = None
     waiters: set["Waiter"] = field(default_factory=set)
     result: PooledVector | None = None
     error: IsosimError | None = None
@@ -67,6 +82,11 @@ class Waiter:
     future: "asyncio.Future[None]"
     pending_texts: set[PendingText]
 
+    def leave(self) -> None:
+        """Ends the wait: the caller is gone."""
+        if not self.future.done():
+            self.future.set_exception(CallerLeft())
+
 
 @dataclass(frozen=True, slots=True)
 class BatchStats:
@@ -81,7 +101,7 @@ class BatchStats:
 class BatchEncoder(Protocol):
     """Token ids to vectors in two steps, so that one batch can be prepared while another runs."""
 
-    def prepare(self, ids: list[list[int]]) -> Any: ...
+    def prepare(self, ids: Sequence[Sequence[int]]) -> Any: ...
 
     def run(self, prepared: Any, *, exclusive: bool) -> Vectors:  # (N, D)
         """Called from as many threads at once as the plan has runs; `alone`: no other run is going on."""
@@ -95,10 +115,14 @@ class BatchingPlan:
     runs: int = 1  # batches the device computes at the same time
     ahead: int = 0  # batches prepared meanwhile; worth it where preparing takes long beside running
     exclusive: bool = False  # where no more texts wait than there are runs, they run together on the whole device
+    remote: bool = False  # runs are requests to another server, which pads by itself: as few of them as possible
     max_batch_tokens: int = 2048  # padded
     max_batch_texts: int = 64
     max_queued_texts: int = 4096  # admitted and unfinished
-    max_wait: float = 0.6  # s that a newcomer may be expected to wait before its own batch runs
+    max_wait: float = 0.3  # s that a newcomer may be expected to wait before its own batch runs
+    # What may be queued whatever the wait, so that a slow processor does not refuse a few callers:
+    free_size: int = FREE_SIZE
+    free_requests: int = FREE_REQUESTS
     hung_after: float = 300.0  # s of one run after which the device is taken for dead
     background: bool = False  # nobody waits for the answers: its threads have what all others leave
 
@@ -156,15 +180,19 @@ class MicroBatcher:
         for condition in (self._arrived, self._ready):
             with condition:
                 condition.notify_all()
+        end = time.monotonic() + JOIN_SECONDS
         for thread in self._threads:
-            thread.join(JOIN_SECONDS)  # a device that hangs must not keep the process from ending
+            thread.join(max(0.0, end - time.monotonic()))  # a device that hangs must not keep the process from ending
 
     @property
     def alive(self) -> bool:
         """False once a thread has died or a run hangs: nothing will be computed any more."""
-        now = time.monotonic()
-        hung = any(now - since > self.plan.hung_after for since in list(self._runs_since.values()))
-        return not self._dead and not hung and all(thread.is_alive() for thread in self._threads)
+        return not self._dead and not self._hangs and all(thread.is_alive() for thread in self._threads)
+
+    @property
+    def _hangs(self) -> bool:
+        latest = time.monotonic() - self.plan.hung_after
+        return any(since < latest for since in list(self._runs_since.values()))
 
     @property
     def expected_wait(self) -> float:
@@ -182,10 +210,13 @@ class MicroBatcher:
                 the queue will take.
             NotReady: a thread of the batcher has died.
         """
-        if not self.alive:
+        if self._dead or self._stopping or self._hangs:
             raise NotReady("the encoder's thread has stopped")
+        sizes = [len(pending.text.content) + HANDLING for pending in pending_texts]
+        size = sum(sizes)
         wait = self.expected_wait
-        if wait > self.plan.max_wait:
+        never_too_long = max(self.plan.free_size, self.plan.free_requests * size)
+        if wait > self.plan.max_wait and self.queued_size > never_too_long:
             raise Overloaded(
                 f"the queue takes {wait:.1f} s and at most {self.plan.max_wait:g} s are waited", retry_after(wait)
             )
@@ -196,11 +227,15 @@ class MicroBatcher:
                 retry_after(wait or 1.0),
             )
         now = time.perf_counter()
-        for pending in pending_texts:
+        for pending, own_size in zip(pending_texts, sizes, strict=True):
             pending.arrived = now
-            pending.size = len(pending.text.content) + HANDLING
-            self.queued_size += pending.size
+            pending.size = own_size
+        alone = not self.queued and size <= INLINE_SIZE and not self.plan.background
+        self.queued_size += size
         self.queued += len(pending_texts)
+        if alone:
+            self._living(partial(self._tokenize_all, list(pending_texts)))
+            return
         with self._arrived:
             self._arriving.extend(pending_texts)
             self._arrived.notify()
@@ -210,7 +245,7 @@ class MicroBatcher:
         try:
             main()
         except BaseException:  # the boundary; a tokenizer's panic is no Exception
-            log.exception("the batcher's %s thread died", threading.current_thread().name)
+            log.exception("the batcher failed in the thread %s", threading.current_thread().name)
             self._dead = True
             if self._loop is not None and not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(self.on_death)
@@ -242,7 +277,7 @@ class MicroBatcher:
         self._deliver(failed)
         with self._ready:
             self.waiting.extend(pending for pending in wanted if pending.tokens is not None)
-            self._ready.notify_all()
+            self._ready.notify()
 
     def _tokenize_group(self, pending_texts: list[PendingText]) -> list[PendingText]:
         try:
@@ -276,7 +311,7 @@ class MicroBatcher:
         if exclusive:
             with self._ready:
                 self._exclusive = False
-                self._ready.notify_all()
+                self._ready.notify()
         return True
 
     def _take(self) -> tuple[list[PendingText], bool] | None:
@@ -294,17 +329,20 @@ class MicroBatcher:
             exclusive = exclusive and self.idle_threads == self.plan.runs and len(waiting) <= self.plan.runs
             self._exclusive = exclusive
             budget = self.plan.max_batch_tokens if exclusive else self._budget(waiting)
-            batch = pack(waiting, budget, self.plan.max_batch_texts) if waiting else []
+            fill = 0.0 if self.plan.remote else MIN_FILL
+            batch = pack(waiting, budget, self.plan.max_batch_texts, fill) if waiting else []
             self.idle_threads -= 1
             chosen = set(batch)
             self.waiting = deque(pending for pending in waiting if pending not in chosen)
+            if self.waiting and not exclusive:
+                self._ready.notify()  # one wakes the next: a lone batch wakes no thread in vain
         self._deliver(gone)
         return batch, exclusive
 
     def _budget(self, waiting: Sequence[PendingText]) -> int:
         """Padded tokens of the next batch. What waits is shared among idle threads: a pair's texts run side by side."""
         idle = min(self.idle_threads, self.plan.runs)
-        if idle < 2:
+        if idle < 2 or self.plan.remote:
             return self.plan.max_batch_tokens
         return min(self.plan.max_batch_tokens, -(-sum(pending.length for pending in waiting) // idle))
 
@@ -316,7 +354,7 @@ class MicroBatcher:
         self._deliver(batch)
 
     def _encode(self, batch: list[PendingText], exclusive: bool) -> bool:
-        """False where the encoder failed on this batch; the works carry the error."""
+        """False where the encoder failed on this batch, and one of its texts may be to blame; they carry the error."""
         ids = [pending.tokens.ids for pending in batch if pending.tokens is not None]
         error: IsosimError | None = None
         start = time.perf_counter()
@@ -345,11 +383,14 @@ class MicroBatcher:
         for pending in batch:
             pending.queue = start - pending.arrived - pending.tokenization
             pending.inference = spent
+        if error is None:
+            judge_together((pending.judge, pending.result) for pending in batch)
         longest = max(pending.length for pending in batch)
         self.on_batch(BatchStats(len(batch), sum(w.length for w in batch), longest * len(batch), spent))
-        rate = (1 if exclusive else self.plan.runs) * sum(pending.size for pending in batch) / max(spent, 1e-6)
-        self.rate = rate if not self.rate else 0.9 * self.rate + 0.1 * rate
-        return error is None
+        if error is None:
+            rate = (1 if exclusive else self.plan.runs) * sum(pending.size for pending in batch) / max(spent, 1e-6)
+            self.rate = rate if not self.rate else 0.9 * self.rate + 0.1 * rate
+        return error is None or isinstance(error, NO_TEXTS_FAULT)
 
     def _drop_abandoned(self, pending_texts: list[PendingText]) -> list[PendingText]:
         wanted, gone = self._divide(pending_texts)
@@ -389,7 +430,9 @@ def retry_after(wait: float) -> int:
     return max(1, min(60, round(wait)))
 
 
-def pack(waiting: Sequence[PendingText], max_tokens: int, max_texts: int) -> list[PendingText]:
+def pack(
+    waiting: Sequence[PendingText], max_tokens: int, max_texts: int, min_fill: float = MIN_FILL
+) -> list[PendingText]:
     """The oldest work and those nearest to it in length, within the budget of padded tokens.
 
     `waiting` is in order of arrival. A single text longer than the budget makes a batch of its own.
@@ -411,7 +454,7 @@ def pack(waiting: Sequence[PendingText], max_tokens: int, max_texts: int) -> lis
             costs.append((count * longest, (real + shorter) / (count * longest), -1))
         if longer is not None:
             costs.append((count * longer, (real + longer) / (count * longer), 1))
-        fitting = [(fill, side) for padded, fill, side in costs if padded <= max_tokens and fill >= MIN_FILL]
+        fitting = [(fill, side) for padded, fill, side in costs if padded <= max_tokens and fill >= min_fill]
         if not fitting:
             break
         _, side = max(fitting)

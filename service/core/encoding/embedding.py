@@ -1,25 +1,30 @@
 """Texts to pooled vectors: what is cached is taken, what is under way is shared, the rest is computed once."""
 
 import asyncio
+import copy
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from service.core.arrays import Vectors
 from service.core.encoding.batching import BatchEncoder, BatchingPlan, BatchStats, MicroBatcher, PendingText, Waiter
-from service.core.encoding.texts import KeyMaker, PooledVector, SharedCache, Text, Tokenize, VectorCodec
-from service.core.errors import CallerLeft, IsosimError, NotReady
+from service.core.encoding.lookups import SharedLookups
+from service.core.encoding.texts import Judge, KeyMaker, PooledVector, SharedCache, Text, Tokenize, VectorCodec
+from service.core.errors import IsosimError, NotReady
 
-CallerLeaves = Callable[[], Coroutine[Any, Any, None]]
+# Calls its argument once the caller has left, until what it returns is called.
+Watch = Callable[[Callable[[], None]], Callable[[], None]]
 
 
-@dataclass(frozen=True, slots=True)
-class Timings:
+def nothing() -> None:
+    """Does nothing: no connection is watched."""
+
+
+class Timings(NamedTuple):
     """Where a request's time went, in seconds, and the tokens it made the device compute."""
 
     tokenization: float = 0.0
@@ -29,8 +34,7 @@ class Timings:
     cache: float = 0.0  # in the caches, mostly Redis
 
 
-@dataclass(frozen=True, slots=True)
-class CacheLookup:
+class CacheLookup(NamedTuple):
     """What one request's look into the caches found: texts by where they came from."""
 
     memory_hits: int = 0
@@ -40,8 +44,7 @@ class CacheLookup:
     computed: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Embeddings:
+class Embeddings(NamedTuple):
     """Distinct texts and their vectors (N, D), and for each text asked for its row."""
 
     texts: list[PooledVector]
@@ -107,6 +110,7 @@ class Embedder:
             on_death=self._fail_all,
             on_batch=on_batch,
         )
+        self.lookups = None if shared is None else SharedLookups(shared, codec)
         self._under_way: dict[bytes, PendingText] = {}
         self._stack = ExitStack()
 
@@ -116,6 +120,8 @@ class Embedder:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+        if self.lookups is not None:
+            self.lookups.close()
         self._fail_all()
 
     def _fail_all(self) -> None:
@@ -124,84 +130,96 @@ class Embedder:
             pending.error = NotReady("the encoder has stopped")
             self._done(pending)
 
-    async def embed(self, texts: Sequence[Text], caller_left: CallerLeaves | None = None) -> Embeddings:
+    async def embed(self, texts: Sequence[Text], watch: Watch | None = None, judge: Judge | None = None) -> Embeddings:
         """Vectors of the texts, rounded as the cache rounds them.
 
-        `caller_left` returns once nobody waits for the answer any more; what only this caller asked for is dropped.
+        `watch` tells when the caller has left; texts that no other caller asked for are then dropped. `judge` is called
+        with the texts that had to be computed or read from the shared cache, together with those of other requests.
 
         Raises:
-            CallerLeft: it returned before the vectors were there.
+            CallerLeft: the caller left before the vectors were there.
             Overloaded: the queue has no room for all texts that need computing; none is computed.
             TokenizerFailure, BackendFailure: a text or the encoder failed.
         """
-        row_of: dict[Text, int] = {}
-        rows = np.fromiter((row_of.setdefault(text, len(row_of)) for text in texts), np.intp, len(texts))
-        wanted = {self.key(text): text for text in row_of}
+        row_of: dict[bytes, int] = {}
+        wanted: dict[bytes, Text] = {}
+        rows = []
+        for text in texts:
+            key = self.key(text)
+            row = row_of.setdefault(key, len(row_of))
+            if row == len(wanted):
+                wanted[key] = text
+            rows.append(row)
         started = time.perf_counter()
-        known, lookup = await self._look_up(list(wanted))
-        timings = Timings(cache=time.perf_counter() - started)
+        known = {key: pooled for key in wanted if (pooled := self.memory.get(key)) is not None}
+        lookup = CacheLookup(memory_hits=len(known))
         missing = [key for key in wanted if key not in known]
+        if missing and self.lookups is not None:
+            lookup = await self._look_further(self.lookups, missing, known, judge)
+            missing = [key for key in missing if key not in known]
+        timings = Timings(cache=time.perf_counter() - started)
         if missing:
-            pending_texts, new = self._join(missing, wanted)
-            lookup = replace(lookup, joined=len(pending_texts) - len(new), computed=len(new))
-            timings = replace(await self._compute(pending_texts, new, caller_left), cache=timings.cache)
+            pending_texts, new = self._join(missing, wanted, judge)
+            lookup = CacheLookup(*lookup[:3], joined=len(pending_texts) - len(new), computed=len(new))
+            timings = await self._compute(pending_texts, new, watch, timings.cache)
             known.update((pending.key, pending.result) for pending in pending_texts if pending.result is not None)
         self.on_lookup(lookup)
         results = [known[key] for key in wanted]
-        vectors = np.stack([pooled.vector for pooled in results])
-        return Embeddings(results, vectors, rows, timings, lookup, list(row_of))
+        vectors = np.array([pooled.vector for pooled in results])
+        return Embeddings(results, vectors, np.array(rows, np.intp), timings, lookup, list(wanted.values()))
 
-    async def _look_up(self, keys: list[bytes]) -> tuple[dict[bytes, PooledVector], CacheLookup]:
-        """What the caches hold: this process's own first, then the shared one in one round trip."""
-        known = {key: pooled for key in keys if (pooled := self.memory.get(key)) is not None}
-        missing = [key for key in keys if key not in known]
-        lookup = CacheLookup(memory_hits=len(known))
-        if not missing or self.shared is None:
-            return known, lookup
-        shared_hits = 0
-        for key, entry in zip(missing, await self.shared.get(missing), strict=True):
-            pooled = self.codec.decode(key, entry) if entry is not None else None
-            if pooled is not None:
+    async def _look_further(
+        self, shared: SharedLookups, keys: list[bytes], known: dict[bytes, PooledVector], judge: Judge | None
+    ) -> CacheLookup:
+        """Adds what the shared cache knows of these keys."""
+        memory_hits, shared_hits = len(known), 0
+        for key, found in zip(keys, await shared.find(keys, judge), strict=True):
+            if found is not None:
                 shared_hits += 1
-                self.memory.put(key, pooled)
+                self.memory.put(key, found)
             # Somebody may have finished the text while we were asking; the bits in use here win.
-            pooled = self.memory.get(key) or pooled
+            pooled = self.memory.get(key) or found
             if pooled is not None:
                 known[key] = pooled
-        return known, replace(lookup, shared_hits=shared_hits, shared_misses=len(missing) - shared_hits)
+        return CacheLookup(memory_hits, shared_hits, len(keys) - shared_hits)
 
-    def _join(self, keys: Sequence[bytes], wanted: Mapping[bytes, Text]) -> tuple[list[PendingText], list[PendingText]]:
+    def _join(
+        self, keys: Sequence[bytes], wanted: Mapping[bytes, Text], judge: Judge | None
+    ) -> tuple[list[PendingText], list[PendingText]]:
         """The works of these texts, and those of them that are new."""
         pending_texts, new = [], []
         for key in keys:
             pending = self._under_way.get(key)
             if pending is None:
-                pending = PendingText(key, wanted[key])
+                pending = PendingText(key, wanted[key], judge)
                 new.append(pending)
             pending_texts.append(pending)
         return pending_texts, new
 
     async def _compute(
-        self, pending_texts: list[PendingText], new: list[PendingText], caller_left: CallerLeaves | None
+        self, pending_texts: list[PendingText], new: list[PendingText], watch: Watch | None, cache: float
     ) -> Timings:
-        """Waits for all works after admitting the new ones."""
+        """Waits for all works after admitting the new ones; `cache` seconds were spent in the caches."""
         waiter = Waiter(asyncio.get_running_loop().create_future(), set(pending_texts))
         for pending in pending_texts:
             pending.waiters.add(waiter)
+        stop = nothing
         try:
             if new:
                 self.batcher.submit(new)
                 self._under_way.update((pending.key, pending) for pending in new)
-            with watching(caller_left, waiter.future):
-                await waiter.future
+            if watch is not None:
+                stop = watch(waiter.leave)
+            await waiter.future
         finally:
+            stop()
             self._leave(waiter)
-        return Timings(
-            max(pending.tokenization for pending in pending_texts),
-            max(pending.queue for pending in pending_texts),
-            max(pending.inference for pending in pending_texts),
-            sum(pending.length for pending in new),
-        )
+        tokenization = queue = inference = 0.0
+        for pending in pending_texts:
+            tokenization = max(tokenization, pending.tokenization)
+            queue = max(queue, pending.queue)
+            inference = max(inference, pending.inference)
+        return Timings(tokenization, queue, inference, sum([pending.length for pending in new]), cache)
 
     def _leave(self, waiter: Waiter) -> None:
         """A caller waits no longer; a work that nobody waits for is dropped before it is tokenized or run."""
@@ -227,29 +245,9 @@ class Embedder:
                 waiter.future.set_result(None)
 
 
-@contextmanager
-def watching(caller_left: CallerLeaves | None, future: "asyncio.Future[None]") -> Iterator[None]:
-    """Ends the future with CallerLeft when the caller leaves."""
-    if caller_left is None:
-        yield
-        return
-
-    def end(_: "asyncio.Task[None]") -> None:
-        if not future.done():
-            future.set_exception(CallerLeft())
-
-    task = asyncio.ensure_future(caller_left())
-    task.add_done_callback(end)
-    try:
-        yield
-    finally:
-        task.remove_done_callback(end)
-        task.cancel()
-
-
 def as_new(error: IsosimError) -> IsosimError:
     """The same error for another waiter: one exception object must not collect the tracebacks of many tasks."""
-    return type(error)(str(error))
+    return copy.copy(error)
 
 
 ENTRY_OVERHEAD = 400  # bytes of Python objects an entry: key, tuple, array header, dictionary slot (sys.getsizeof)

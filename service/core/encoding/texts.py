@@ -1,21 +1,25 @@
 """A text on its way through the encoder, and the vector that comes out."""
 
 import hashlib
+import logging
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from service.core.arrays import Vectors
 from service.core.errors import TokenizerFailure
+
+log = logging.getLogger(__name__)
 
 Side = Literal["right", "left"]  # the end of the text that truncation takes away
 
 
 class Tokens(NamedTuple):
-    ids: list[int]
+    ids: Sequence[int]
     truncated: bool
     unreadable: bool = False  # none of them is a known one: only special and unknown tokens
 
@@ -24,19 +28,47 @@ Content = str | tuple[int, ...]  # a text, or the tokens that a caller has made 
 Tokenize = Callable[[Sequence[Content], Side], list[Tokens]]
 
 
+class Verdict(NamedTuple):
+    """What a domain's test has said of a text."""
+
+    test: object  # its identity: the test itself would stay in memory with the text
+    p_value: float  # share of the domain's own sentences that are at least as odd
+    distance: float  # log ‖z‖² for its length, in the domain's standard deviations from its mean
+
+
 @dataclass(eq=False, slots=True)
 class PooledVector:
     """A text's frozen-encoder vector (D,), its tokens (special ones included), and whether it was cut.
 
-    `unreadable`: no token of it is known, so that other texts have the same vector. `judged` holds the identity of the
-    domain test that last looked, its p-value and its distance: the test itself would stay in memory with the text.
+    `unreadable`: no token of it is known, so that other texts have the same vector. `verdict` is of the domain test
+    that looked last.
     """
 
     vector: npt.NDArray[np.float32]
     tokens: int
     truncated: bool
     unreadable: bool = False
-    judged: tuple[object, float, float] | None = None
+    verdict: Verdict | None = None
+
+
+# Leaves verdicts on texts, whose vectors (N, D) are given.
+Judge = Callable[[Sequence[PooledVector], Vectors], object]
+
+
+def judge_together(texts: Iterable[tuple[Judge | None, PooledVector | None]]) -> None:
+    """One look of each domain's test at all of its texts: one by one they cost it four times as much.
+
+    A test that fails is asked again where the request is scored, which then fails.
+    """
+    texts_of: dict[int, tuple[Judge, list[PooledVector]]] = {}
+    for judge, text in texts:
+        if judge is not None and text is not None:
+            texts_of.setdefault(id(judge), (judge, []))[1].append(text)
+    for judge, own in texts_of.values():
+        try:
+            judge(own, np.array([text.vector for text in own]))
+        except Exception:  # of no text's making, and other domains' texts are among them
+            log.exception("texts could not be judged together")
 
 
 class Text(NamedTuple):

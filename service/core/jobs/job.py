@@ -15,7 +15,7 @@ has ended never changes. `Job.become` refuses every other change; `adapters/jobs
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 from service.core.errors import Conflict
 
@@ -43,13 +43,26 @@ NEXT: dict[Status, frozenset[Status]] = {
 
 
 METHODS = (
-    "auto", "identity", "centring", "sn", "nulling", "tempered", "whitening", "whitening-k", "partial", "soft",
-    "flow", "flow-paper", "soft-flow",
+    "auto", "identity", "centring", "mean-direction", "sn", "nulling", "tempered", "whitening", "whitening-k",
+    "partial", "soft", "flow", "flow-paper", "soft-flow",
 )  # fmt: skip
 PROMOTIONS = ("if_better", "always", "never")
 # Of a stored field that releases up to 0.1.0 do not know: it is written only where it differs from its default.
 LATER = {"later": True}
-LabelledPair = tuple[str, str, float]  # two sentences, and 0 or 1 or a grade
+
+
+class LabelledPair(NamedTuple):
+    """Two sentences, 0 or 1 or a grade, and how many pairs of the population the pair stands for.
+
+    Where pairs were not drawn with equal probability, the weight is the inverse of a pair's.
+    """
+
+    a: str
+    b: str
+    label: float
+    weight: float = 1.0
+
+
 NORMALIZATIONS = ("none", "as-norm", "csls")
 
 

@@ -7,14 +7,15 @@ from service.core.errors import InvalidInput
 from service.core.jobs.job import LabelledPair
 
 COLUMNS = 3
+WEIGHT = "weight"  # name of a further column
 
 
 def parse_pairs(rows: Iterable[tuple[int, Sequence[str]]], name: str) -> list[LabelledPair]:
     """Pairs of a table whose rows are `label, sentence, sentence` or `sentence, sentence, label`.
 
     Of the first and the last column the one with more numbers holds the labels. A first row with a number in neither
-    holds the names of the columns, and is passed over. The console reads files by the same rules
-    (`console/labels.js`).
+    holds the names of the columns, and is passed over; one that names a fourth column `weight` says where the weights
+    are (`LabelledPair.weight`). The console reads files by the same rules (`console/labels.js`).
 
     Args:
         rows: line numbers and cells, without blank lines.
@@ -24,11 +25,15 @@ def parse_pairs(rows: Iterable[tuple[int, Sequence[str]]], name: str) -> list[La
         InvalidInput: a row is not a labelled pair; the message names its line.
 
     >>> parse_pairs([(1, ["match", "a", "b"]), (2, ["1", "red car", "crimson car"])], "pairs.tsv")
-    [('red car', 'crimson car', 1.0)]
-    >>> parse_pairs([(1, ["red car", "slow boat", "0"])], "pairs.tsv")
-    [('red car', 'slow boat', 0.0)]
+    [LabelledPair(a='red car', b='crimson car', label=1.0, weight=1.0)]
+    >>> parse_pairs([(1, ["a", "b", "match", "weight"]), (2, ["red car", "slow boat", "0", "12.5"])], "pairs.tsv")
+    [LabelledPair(a='red car', b='slow boat', label=0.0, weight=12.5)]
     """
     table = list(rows)
+    weights: list[float] = [1.0] * len(table)
+    names = [cell.strip().lower() for cell in table[0][1]] if table else []
+    if len(names) == COLUMNS + 1 and names.count(WEIGHT) == 1:
+        table, weights = without_weights(table, names.index(WEIGHT), name)
     for line, cells in table:
         if len(cells) != COLUMNS:
             raise InvalidInput(
@@ -36,18 +41,37 @@ def parse_pairs(rows: Iterable[tuple[int, Sequence[str]]], name: str) -> list[La
                 f"found {len(cells)} columns"
             )
     if table and label_of(table[0][1][0]) is None and label_of(table[0][1][-1]) is None:
-        del table[0]
+        del table[0], weights[0]
     firsts, lasts = ([label_of(cells[column]) for _, cells in table] for column in (0, -1))
     first = firsts.count(None) <= lasts.count(None)
     pairs: list[LabelledPair] = []
-    for (line, cells), label in zip(table, firsts if first else lasts, strict=True):
+    for (line, cells), label, weight in zip(table, firsts if first else lasts, weights, strict=True):
         if label is None:
             raise InvalidInput(f"{name}, line {line}: the label {cells[0 if first else -1][:20]!r} is no number")
         a, b = (cells[1], cells[2]) if first else (cells[0], cells[1])
         if not a.strip() or not b.strip():
             raise InvalidInput(f"{name}, line {line}: a sentence is empty")
-        pairs.append((a, b, label))
+        pairs.append(LabelledPair(a, b, label, weight))
     return pairs
+
+
+def without_weights(
+    table: list[tuple[int, Sequence[str]]], column: int, name: str
+) -> tuple[list[tuple[int, Sequence[str]]], list[float]]:
+    """The table without the column of weights, and the weights; the first row, of names, has the weight 1."""
+    rest: list[tuple[int, Sequence[str]]] = [(table[0][0], drop(table[0][1], column))]
+    weights = [1.0]
+    for line, cells in table[1:]:
+        weight = label_of(cells[column]) if len(cells) > column else None
+        if weight is None or weight <= 0:
+            raise InvalidInput(f"{name}, line {line}: the weight must be a number above 0")
+        rest.append((line, drop(cells, column)))
+        weights.append(weight)
+    return rest, weights
+
+
+def drop(cells: Sequence[str], column: int) -> list[str]:
+    return [*cells[:column], *cells[column + 1 :]]
 
 
 def label_of(cell: str) -> float | None:

@@ -1,7 +1,8 @@
 """What a calibration has to be given; asked where text comes in, and again where it is fitted."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from service.core.errors import InvalidInput
@@ -12,6 +13,7 @@ FEWEST_FOR_A_FLOW = 500
 STEADY_FLOW = 3000  # below, a flow's fit is unsteady (QUALITY section 4)
 FEWEST_LABELS = 20  # distinct pairs
 HIGHEST_GRADE = 5.0
+MOST_UNEVEN = 1e6  # a labelled pair's weight over another's
 
 
 def fewest_sentences(method: str, dim: int) -> int:
@@ -44,18 +46,26 @@ class LabelSummary:
 
     def __init__(self) -> None:
         self.lowest, self.highest = float("inf"), float("-inf")
+        self.lightest, self.heaviest = float("inf"), 0.0
         self._pairs: set[tuple[str, str]] = set()  # until there are enough to know that there are enough
 
-    def add(self, a: str, b: str, label: float) -> None:
-        """Raises InvalidInput for a label outside 0–5."""
+    def add(self, a: str, b: str, label: float, weight: float = 1.0) -> None:
+        """Raises InvalidInput for a label outside 0–5, or a weight that is not above 0."""
+        if not 0 < weight < math.inf:
+            raise InvalidInput(f"weight {weight:g}: a weight is a number above 0")
         if not 0 <= label <= HIGHEST_GRADE:
             raise InvalidInput(f"label {label:g}: labels are 0 or 1, or grades within 0–1 or 0–5")
         self.lowest, self.highest = min(self.lowest, label), max(self.highest, label)
+        self.lightest, self.heaviest = min(self.lightest, weight), max(self.heaviest, weight)
         if len(self._pairs) < FEWEST_LABELS:
             self._pairs.add((min(a, b), max(a, b)))
 
     def check(self, *, unreadable: int = 0) -> None:
-        """`unreadable`: pairs that were left out. Raises InvalidInput: too few distinct pairs, or all labels alike."""
+        """`unreadable`: pairs that were left out.
+
+        Raises:
+            InvalidInput: too few distinct pairs, all labels alike, or weights too unlike.
+        """
         if len(self._pairs) < FEWEST_LABELS:
             raise InvalidInput(
                 f"labels: {len(self._pairs)} distinct labelled pairs were posted, at least {FEWEST_LABELS} are needed"
@@ -64,6 +74,16 @@ class LabelSummary:
         if self.lowest == self.highest:
             needed = "both kinds, 0 and 1" if self.lowest in (0.0, 1.0) else "more than one grade"
             raise InvalidInput(f"labels: all are {self.lowest:g}; a probability needs {needed}")
+        check_spread(self.lightest, self.heaviest)
+
+
+def check_spread(lightest: float, heaviest: float) -> None:
+    """Raises InvalidInput for weights of which the light ones say nothing beside the heavy ones."""
+    if lightest * MOST_UNEVEN < heaviest:
+        raise InvalidInput(
+            f"labels: weights from {lightest:g} to {heaviest:g}; the largest is at most {MOST_UNEVEN:,.0f} times the "
+            "smallest"
+        )
 
 
 def check_labels(labels: Iterable[LabelledPair], *, unreadable: int = 0) -> None:
@@ -77,11 +97,18 @@ def check_labels(labels: Iterable[LabelledPair], *, unreadable: int = 0) -> None
 def distinct_labels(labels: Sequence[LabelledPair]) -> list[LabelledPair]:
     """Each pair once, whichever side comes first; a pair with two labels keeps both.
 
-    A copy held out from a fit that saw its twin would make every held-out figure too good.
+    A copy held out from a fit that saw its twin would make every held-out figure too good. Where pairs have weights,
+    those of copies are added up.
     """
     distinct: dict[tuple[str, str, float], LabelledPair] = {}
-    for a, b, label in labels:
-        distinct.setdefault((min(a, b), max(a, b), label), (a, b, label))
+    weighted = any(pair.weight != 1 for pair in labels)
+    for pair in labels:
+        key = (min(pair.a, pair.b), max(pair.a, pair.b), pair.label)
+        first = distinct.get(key)
+        if first is None:
+            distinct[key] = pair
+        elif weighted:
+            distinct[key] = first._replace(weight=first.weight + pair.weight)
     return list(distinct.values())
 
 
@@ -94,6 +121,27 @@ def rank(text: str, seed: int) -> int:
     """A text's place, uniform in [0, 2⁶⁴)."""
     digest = hashlib.blake2b(text.encode(), digest_size=8, key=seed.to_bytes(8, "little", signed=True)).digest()
     return int.from_bytes(digest, "big")
+
+
+class Allowance:
+    """How many texts one calibration may send to the server of a remote encoder, which may charge for each."""
+
+    def __init__(
+        self, encoder: str, most: int | None, remedy: str, say: Callable[[str], None] = lambda _: None
+    ) -> None:
+        """`most` None: as many as it takes."""
+        self.encoder, self.most, self.remedy, self.say = encoder, most, remedy, say
+        self.sent = 0
+
+    def __call__(self, texts: int) -> None:
+        """Before so many more are sent. Raises InvalidInput where they are too many."""
+        self.sent += texts
+        if self.most is not None and self.sent > self.most:
+            raise InvalidInput(
+                f"{self.sent:,} texts would go to the server of encoder {self.encoder}, which may charge for each, and "
+                f"at most {self.most:,} are allowed; {self.remedy}"
+            )
+        self.say(f"{texts:,} texts go to the server of encoder {self.encoder}")
 
 
 @dataclass(frozen=True)

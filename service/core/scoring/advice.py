@@ -1,40 +1,73 @@
 """The threshold advisor: which similarity to ask for."""
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 
 from service.core.errors import Conflict, InvalidInput
 from service.core.scoring.calibration import DomainModel
+from service.core.scoring.false_hits import MOST_BEYOND, FalseHitTable
+from service.core.scoring.false_hits import SMALLEST_RATE as SMALLEST_FALSE_HIT_RATE
 from service.core.scoring.reference import COUNTED, TOLERANCE, ReferenceDistribution
 
 SMALLEST_FMR = 1e-7  # nothing that text could teach
+MOST_GALLERY = 10**9  # entries
 NO_REFERENCE = "domain {!r} has no reference; give it text: POST /calibrate"
+NO_FALSE_HITS = "domain {!r} was calibrated before false hits of searches were counted; calibrate it again"
 
 
 @dataclass(frozen=True)
 class Advice:
     """A similarity, the 95 % interval of it, and what it rests on."""
 
-    target: dict[Literal["fmr", "precision"], float]
+    target: dict[str, float]
     similarity: float
     interval: tuple[float, float]
     pairs: int  # random pairs, or labelled ones
     extrapolated: bool  # the sample cannot count it: below 10 / pairs, or as near to 1
+    facts: dict[str, Any] = field(default_factory=dict)  # what else is known at this similarity
+
+    def as_facts(self) -> dict[str, Any]:
+        """For an answer in JSON."""
+        own = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "facts"}
+        return own | self.facts
 
 
-def advise(model: DomainModel, domain: str, *, fmr: float | None, precision: float | None, raw: bool = False) -> Advice:
-    """For a false-match rate, or for a precision among pairs like the labelled ones.
+@dataclass(frozen=True)
+class Target:
+    """What a threshold is asked for: one of the three, and for false hits the number of entries.
 
     Raises:
-        Conflict: the domain has no reference, or no labels that a precision could come from.
+        InvalidInput: none is given, or several, or a gallery without a rate of false hits.
+    """
+
+    fmr: float | None = None
+    precision: float | None = None
+    false_hit_rate: float | None = None
+    gallery: int | None = None
+
+    def __post_init__(self) -> None:
+        if sum(one is not None for one in (self.fmr, self.precision, self.false_hit_rate)) != 1:
+            raise InvalidInput("fmr, precision or false_hit_rate: give one of them")
+        if (self.false_hit_rate is None) != (self.gallery is None):
+            raise InvalidInput("false_hit_rate and gallery (the number of entries searched): give both")
+
+
+def advise(model: DomainModel, domain: str, target: Target, *, raw: bool = False) -> Advice:
+    """For a false-match rate, for a precision among pairs like the labelled ones, or for a rate of false hits.
+
+    Raises:
+        Conflict: the domain has no reference, no labels that a precision could come from, or no counts of false hits.
         InvalidInput: a rate or precision outside its range, or one that no threshold reaches.
     """
-    if precision is not None:
-        return for_precision(model, domain, precision, raw=raw)
-    assert fmr is not None  # noqa: S101 - callers give one of the two
+    if target.precision is not None:
+        return for_precision(model, domain, target.precision, raw=raw)
+    if target.false_hit_rate is not None and target.gallery is not None:
+        return for_false_hits(model, domain, target.false_hit_rate, target.gallery, raw=raw)
+    fmr = target.fmr
+    assert fmr is not None  # noqa: S101 - a target has one of the three
     if not SMALLEST_FMR <= fmr < 1:
         raise InvalidInput(f"fmr: {fmr:g}; a false-match rate is at least {SMALLEST_FMR:g} and less than 1")
     reference = model.raw_reference if raw else model.reference
@@ -59,6 +92,55 @@ def check_reachable(reference: ReferenceDistribution, domain: str, fmr: float) -
     raise InvalidInput(
         f"fmr: {fmr:g} cannot be reached in {domain!r}, where {share:.2%} of the random pairs have one similarity, "
         f"{at:.4f}, because their texts repeat; {instead}"
+    )
+
+
+def false_hits_of(model: DomainModel, domain: str, *, raw: bool) -> tuple[ReferenceDistribution, FalseHitTable]:
+    """Raises Conflict where the version has no counts of false hits."""
+    reference = model.raw_reference if raw else model.reference
+    table = model.raw_false_hits if raw else model.false_hits
+    if reference is None:
+        raise Conflict(NO_REFERENCE.format(domain))
+    if table is None:
+        raise Conflict(NO_FALSE_HITS.format(domain))
+    return reference, table
+
+
+def check_gallery(table: FalseHitTable, domain: str, gallery: int) -> None:
+    """Raises InvalidInput for more entries than the version's own sentences can tell of."""
+    most = MOST_BEYOND * table.entries
+    if gallery > most:
+        raise InvalidInput(
+            f"gallery: {gallery:,}; the {table.entries + 1:,} sentences that {domain!r} was counted on tell of at most "
+            f"{most:,} entries; calibrate it from more text"
+        )
+
+
+def for_false_hits(model: DomainModel, domain: str, share: float, gallery: int, *, raw: bool) -> Advice:
+    """The similarity that the best wrong match of this share of queries reaches, among so many entries."""
+    if not SMALLEST_FALSE_HIT_RATE <= share < 1:
+        raise InvalidInput(f"false_hit_rate: {share:g}; it is at least {SMALLEST_FALSE_HIT_RATE:g} and less than 1")
+    if not 1 <= gallery <= MOST_GALLERY:
+        raise InvalidInput(f"gallery: {gallery}; the entries searched are 1 to {MOST_GALLERY:,}")
+    reference, table = false_hits_of(model, domain, raw=raw)
+    check_gallery(table, domain, gallery)
+    level = table.level(share, gallery)
+    lower, upper = reference.reachable(level.rate)
+    if lower < level.rate / TOLERANCE:
+        least = rounded(table.share(np.array([upper]), gallery)[0])
+        instead = f"the next that a threshold reaches is {least:g}" if least < 1 else "no threshold reaches any"
+        raise InvalidInput(
+            f"false_hit_rate: {share:g} cannot be reached in {domain!r} among {gallery:,} entries, because texts "
+            f"repeat there; {instead}"
+        )
+    similarity, low, high = (reference.threshold(rate) for rate in (level.rate, level.high, level.low))
+    return Advice(
+        {"false_hit_rate": share, "gallery": gallery},
+        similarity,
+        (min(low, similarity), max(high, similarity)),
+        table.queries * table.entries,
+        level.extrapolated,
+        {"false_match_rate": level.rate, "query_spread": level.repeat},
     )
 
 
@@ -88,4 +170,37 @@ def for_precision(model: DomainModel, domain: str, precision: float, *, raw: boo
         similarity, low, high = labelled.precision_threshold(precision)
     except ValueError as error:
         raise InvalidInput(f"precision: {error}") from None
-    return Advice({"precision": precision}, similarity, (low, high), labelled.pairs, extrapolated=False)
+    facts: dict[str, Any] = {}
+    if model.reference is not None:
+        facts["false_match_rate"] = float(model.reference.false_match_rate(np.array([similarity]))[0])
+    if (recall := labelled.recall(precision)) is not None:
+        facts |= {"recall": recall[0], "recall_interval": [*recall[1:]]}
+    return Advice({"precision": precision}, similarity, (low, high), labelled.pairs, extrapolated=False, facts=facts)
+
+
+TABLE = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)  # precisions
+GALLERY = 10_000  # entries that a query is compared with, where no other number is named
+
+
+def operating_points(model: DomainModel, gallery: int = GALLERY) -> list[dict[str, Any]]:
+    """What thresholds cost and bring, by the precisions that the labels reach: the table of a labelled version.
+
+    `alarms`: wrong matches that a query meets on average among so many entries.
+    """
+    labelled = model.probability
+    if labelled is None or model.reference is None or model.normalization is not None or not len(labelled.recalls):
+        return []
+    rows = []
+    for precision in TABLE:
+        if labelled.precisions[0] <= precision <= labelled.precisions[-1]:
+            advice = for_precision(model, "", precision, raw=False)
+            rows.append(
+                {
+                    "precision": precision,
+                    "similarity": advice.similarity,
+                    "interval": list(advice.interval),
+                    **advice.facts,
+                    "alarms": advice.facts["false_match_rate"] * gallery,
+                }
+            )
+    return rows

@@ -1,17 +1,20 @@
 """A calibration as serving sees it: an immutable version of a domain."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from service.core.arrays import Arrays, Doubles, Vectors
+from service.core.encoding.texts import Judge, PooledVector, Verdict
 from service.core.errors import InvalidInput
+from service.core.scoring.false_hits import FalseHitTable
 from service.core.scoring.normalization import ItemNormalization
-from service.core.scoring.out_of_domain import DomainTest
+from service.core.scoring.out_of_domain import DomainTest, level_energies
 from service.core.scoring.probability import ProbabilityMap
 from service.core.scoring.reference import ReferenceDistribution
 
@@ -27,8 +30,9 @@ class DomainRef:
     version: int | str = "champion"
 
     @classmethod
+    @lru_cache(maxsize=4096)
     def parse(cls, text: str) -> "DomainRef":
-        """Raises InvalidInput where the text is no reference."""
+        """Raises InvalidInput where the text is no reference; what is refused is not remembered."""
         match = DOMAIN_REF.fullmatch(text)
         if not match:
             raise InvalidInput(
@@ -48,6 +52,8 @@ class DomainModel:
     normalization: ItemNormalization | None = None
     probability: ProbabilityMap | None = None
     domain_test: DomainTest | None = None
+    false_hits: FalseHitTable | None = None  # of searches by calibrated similarity
+    raw_false_hits: FalseHitTable | None = None  # by the frozen encoder's cosine
 
     KINDS: ClassVar[dict[str, Any]] = {
         "reference": ReferenceDistribution,
@@ -55,6 +61,8 @@ class DomainModel:
         "normalization": ItemNormalization,
         "probability": ProbabilityMap,
         "domain_test": DomainTest,
+        "false_hits": FalseHitTable,
+        "raw_false_hits": FalseHitTable,
     }
 
     @property
@@ -102,6 +110,43 @@ class Calibration:
     model: DomainModel = field(default_factory=DomainModel)
     levels: tuple[int, ...] = ()  # channels of each level of a flow's latents; none for the other methods
     size: int = 0  # bytes it holds in memory, as far as whoever loaded it knows
+
+    @cached_property
+    def origin(self) -> list[tuple[bytes, bytes]]:
+        """The headers of an answer that say where its scores came from."""
+        return [
+            (b"x-isosim-domain", self.domain.encode()),
+            (b"x-isosim-version", b"%d" % self.version),
+            (b"x-isosim-encoder", self.encoder.encode()),
+        ]
+
+    @cached_property
+    def notices(self) -> list[str]:
+        """Peculiarities of all its scores, for the caller."""
+        model = self.model
+        notices = [] if model.reference is not None else ["no_reference"]
+        if model.normalization is not None:
+            notices.append(f"percentile_normalized:{model.normalization.kind}")
+        if model.probability is not None and model.probability.graded:
+            notices.append(f"probability_is_mean_grade:{model.probability.low:g}-{model.probability.high:g}")
+        return notices
+
+    def judge(self, texts: Sequence[PooledVector], pooled: Vectors, latents: Vectors) -> list[Verdict] | None:
+        """The domain test's verdict on each text, remembered with it; None: the domain has no such test."""
+        test = self.model.domain_test
+        if test is None:
+            return None
+        # Another domain's may take its place at any moment: it is looked at once.
+        known = [v for text in texts if (v := text.verdict) is not None and v.test is test.identity]
+        if len(known) == len(texts):
+            return known
+        return test.judge_texts(texts, pooled, level_energies(latents, self.levels) if self.levels else None)
+
+    @cached_property
+    def early_judge(self) -> Judge | None:
+        """The domain test, for texts whose scores are not computed yet. None: the domain has no test, or a test that
+        needs latents, which are computed with the scores."""
+        return None if self.model.domain_test is None or self.levels else self.model.domain_test.judge_texts
 
     def latents(self, pooled: Vectors) -> Vectors:
         return pooled if self.transform is None else self.transform(pooled)

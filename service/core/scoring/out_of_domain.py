@@ -4,13 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
 
 from service.core.arrays import Doubles, Floats, Integers, Vectors
+from service.core.encoding.texts import PooledVector, Verdict
 
 FALSE_ALARMS = 0.01  # a text whose p-value is lower is called out of domain
 BANDS = np.array([0, 8, 16, 32, 64, 128, 192, 256, 320, 384]) / 384  # of the spectrum, by falling eigenvalue
@@ -21,8 +22,7 @@ DOUBLED_BYTES = 40_000_000  # of whitenings kept in double precision too: 33 dom
 LONGEST = 1_000_000  # tokens: no table is made for more
 
 
-@dataclass(frozen=True)
-class Judgement:
+class Judgement(NamedTuple):
     """Columns, one entry a vector."""
 
     p_values: Doubles  # share of the domain's own sentences at least as odd, above 0 and at most 1
@@ -70,22 +70,21 @@ class Statistics:
 
     def __call__(self, pooled: Floats, levels: Floats | None = None) -> Doubles:
         """(N, D), (N, L) -> (N, S): log energies of z, of its bands, ‖x − μ‖², ‖x‖²; levels; the probe's score."""
-        x = np.asarray(pooled, np.float64)
+        x = pooled.astype(np.float64)
         z = (x - self.mean) @ in_double(self)
-        energies = np.square(z) @ self._groups
-        count = energies.shape[1] + 1
+        count = len(self._floors)
         depth = 0 if levels is None else levels.shape[1]
         out = np.empty((len(x), count + depth + (len(self.probe) > 0)))
-        out[:, : count - 1] = energies
-        out[:, count - 1] = np.einsum("nd,nd->n", x, x)
         logs = out[:, :count]
+        np.matmul(z * z, self._groups, out=logs[:, :-1])
+        np.vecdot(x, x, out=logs[:, -1])
         np.log(np.maximum(logs, self._floors, out=logs), out=logs)
         if levels is not None:
             out[:, count : count + depth] = levels
         if len(self.probe):
-            dim = z.shape[1]
+            linear, square = self.probe.reshape(2, -1)
             np.minimum(np.maximum(z, -CLIP, out=z), CLIP, out=z)
-            out[:, -1] = z @ self.probe[:dim] + np.square(z) @ self.probe[dim:]
+            np.vecdot(z, linear + z * square, out=out[:, -1])
         return out
 
 
@@ -143,14 +142,13 @@ class Standardization:
         if statistics.shape[1] != self.location.shape[1]:
             raise ValueError(f"{statistics.shape[1]} statistics, {self.location.shape[1]} expected: levels or none?")
         location, inverse = self._tables
-        row = np.minimum(np.maximum(tokens, 1), len(location) - 1)
-        standard = (statistics - location[row]) * inverse[row]
-        end = 1 + len(self.bands_root)
-        rotated = standard[:, 1:end] @ self.bands_root
-        out = np.empty((len(standard), 2 + standard.shape[1] - end))
+        row = row_of(tokens, len(location))
+        standard = (statistics - location.take(row, 0)) * inverse.take(row, 0)
+        end = len(self.bands_root)
+        rotated = standard[:, 1 : end + 1] @ self.bands_root
+        out = standard[:, end - 1 :]  # what it takes the place of is not read again
         out[:, 0] = standard[:, 0]
-        out[:, 1] = np.log(np.einsum("ng,ng->n", rotated, rotated) + FLOOR)
-        out[:, 2:] = standard[:, end:]
+        np.log(np.vecdot(rotated, rotated) + FLOOR, out=out[:, 1])
         return out
 
 
@@ -197,8 +195,8 @@ class Combination:
 
     def __call__(self, standard: Doubles, tokens: Integers) -> Doubles:
         """p-values. (N, T), (N,) -> (N,)"""
-        row = np.minimum(np.maximum(tokens, 1), len(self._shift) - 1)
-        p_values: Doubles = np.exp(-np.interp(self.score(standard) - self._shift[row], *self.final_curve))
+        shift = self._shift.take(row_of(tokens, len(self._shift)))
+        p_values: Doubles = np.exp(-np.interp(self.score(standard) - shift, *self.final_curve))
         return p_values
 
 
@@ -226,6 +224,15 @@ class DomainTest:
         tokens = np.asarray(tokens)
         standard = self.standardization(self.statistics(pooled, levels), tokens)
         return Judgement(self.combination(standard, tokens), standard[:, 0])
+
+    def judge_texts(self, texts: Sequence[PooledVector], pooled: Floats, levels: Floats | None = None) -> list[Verdict]:
+        """The verdict on each text, left with the text: nothing but its vector enters it."""
+        judgement = self.judge(pooled, np.array([text.tokens for text in texts]), levels)
+        columns = (judgement.p_values.tolist(), judgement.distances.tolist())
+        verdicts = [Verdict(self.identity, p_value, distance) for p_value, distance in zip(*columns, strict=True)]
+        for text, verdict in zip(texts, verdicts, strict=True):
+            text.verdict = verdict
+        return verdicts
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """For storage; `from_arrays` is the inverse."""
@@ -256,6 +263,11 @@ def check_lengths(lengths: Doubles) -> None:
     """Raises ValueError where log tokens do not rise, or are no text's."""
     if lengths.ndim != 1 or not len(lengths) or (np.diff(lengths) <= 0).any() or lengths[-1] > np.log(LONGEST):
         raise ValueError("lengths must rise and be those of texts")
+
+
+def row_of(tokens: Integers, count: int) -> Integers:
+    """Where a table of `count` rows has texts of so many tokens; the last row has all that are longer."""
+    return np.minimum(np.maximum(tokens, 1), count - 1)
 
 
 def by_tokens(centres: Doubles, values: Doubles) -> Doubles:

@@ -1,7 +1,7 @@
 """What share of pairs that score like this one are matches, as a domain's labelled pairs showed."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,10 @@ class ProbabilityMap:
     similarities: Doubles  # (P,) at or above which pairs are matches in this share, never falling
     interval_low: Doubles  # (P,) 95 % interval of the similarity, by bootstrap over the labelled pairs
     interval_high: Doubles  # (P,)
+    # Of versions since recall is measured; else empty.
+    recalls: Doubles = field(default_factory=lambda: np.empty(0))  # (P,) share of matches at or above the similarity
+    recall_low: Doubles = field(default_factory=lambda: np.empty(0))  # (P,) its 95 % interval
+    recall_high: Doubles = field(default_factory=lambda: np.empty(0))  # (P,)
 
     def probability(self, false_match_rates: Doubles) -> Doubles:
         """Of a match, 0–1, never falling as the rate falls; for grades (mean − low) / (high − low). (N,) -> (N,)
@@ -74,14 +78,27 @@ class ProbabilityMap:
         centre, low, high = (float(np.interp(precision, self.precisions, column)) for column in columns)
         return centre, low, high
 
+    def recall(self, precision: float) -> tuple[float, float, float] | None:
+        """Share of the matches that the threshold for a precision lets through, and its 95 % interval.
+
+        None where earlier releases made the version.
+        """
+        if not len(self.recalls):
+            return None
+        columns = (self.recalls, self.recall_low, self.recall_high)
+        centre, low, high = (float(np.interp(precision, self.precisions, column)) for column in columns)
+        return centre, low, high
+
     def arrays(self) -> dict[str, Doubles]:
-        """For storage; `from_arrays` is the inverse."""
-        return {f.name: np.asarray(getattr(self, f.name), np.float64) for f in fields(self)}
+        """For storage; `from_arrays` is the inverse. Recalls are stored where there are some."""
+        arrays = {f.name: np.asarray(getattr(self, f.name), np.float64) for f in fields(self)}
+        return {name: array for name, array in arrays.items() if len(self.recalls) or not name.startswith("recall")}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> "ProbabilityMap":
         """Raises KeyError where an array is missing, ValueError where map or table is not monotone or incomplete."""
-        values: dict[str, Any] = {f.name: np.asarray(arrays[f.name], np.float64) for f in fields(cls)}
+        needed = [f.name for f in fields(cls) if f.default_factory is MISSING or "recalls" in arrays]
+        values: dict[str, Any] = {name: np.asarray(arrays[name], np.float64) for name in needed}
         for name, kind in (("clip", float), ("low", float), ("high", float), ("graded", bool), ("pairs", int)):
             values[name] = kind(values[name])
         probability_map = cls(**values)
@@ -111,3 +128,8 @@ class ProbabilityMap:
             raise ValueError("precisions must rise, and their similarities must not fall")
         if not ((self.interval_low <= self.similarities) & (self.similarities <= self.interval_high)).all():
             raise ValueError("a similarity lies outside its own interval")
+        recalls = (self.recalls, self.recall_low, self.recall_high)
+        if len(self.recalls) and any(column.shape != self.precisions.shape for column in recalls):
+            raise ValueError("every precision needs a recall and its interval")
+        if not ((self.recall_low <= self.recalls) & (self.recalls <= self.recall_high)).all():
+            raise ValueError("a recall lies outside its own interval")

@@ -66,15 +66,23 @@ class ReferenceDistribution:
         return float(fisher_z(self.join))
 
     @cached_property
+    def _evidence(self) -> Doubles:
+        """(K,) −logits."""
+        return -self.logits
+
+    @cached_property
     def join_rate(self) -> float:
         return float(1 / (1 + np.exp(-self.logits[-1])))
 
     def false_match_rate(self, similarities: Floats) -> Doubles:
         """Share of random pairs that score at least this much; strictly falling, never 0. (N,) -> (N,)"""
         x = np.asarray(similarities, np.float64)
-        rate: Doubles = 1 / (1 + np.exp(-np.interp(x, self.similarities, self.logits)))
         above = x > self.join
-        if above.any():
+        count = np.count_nonzero(above)
+        rate: Doubles = np.empty_like(x)
+        if count < len(x):
+            rate = 1 / (1 + np.exp(np.interp(x, self.similarities, self._evidence)))
+        if count:
             excess = fisher_z(x[above]) - self._join_z
             rate[above] = self.join_rate * exceedance(excess, self.shape, self.scale)
         return np.maximum(rate, SMALLEST_RATE)

@@ -27,11 +27,12 @@ Evidence = Mapping[str, float | None]
 
 @dataclass(frozen=True)
 class Labels:
-    """Labelled pairs: vectors (L, D) of both sides, and labels 0/1 or grades (L,)."""
+    """Labelled pairs: vectors (L, D) of both sides, labels 0/1 or grades (L,), and weights (L,) where they differ."""
 
     left: Vectors
     right: Vectors
     values: npt.NDArray[np.float64]
+    weights: npt.NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,17 @@ def hold_out(vectors: Vectors, copies: tuple[Rows, Vectors] | None, rng: np.rand
 def candidates(ruled: str, shape: tuple[int, ...], *, flows: bool) -> list[str]:
     """The methods that are tried, identity first and simple before complex."""
     count, dim = shape
-    methods = ["identity", "centring", "sn", "nulling:1", "nulling:3", "tempered", "whitening"]
+    methods = [
+        "identity",
+        "centring",
+        "mean-direction:0.5",
+        "mean-direction",
+        "sn",
+        "nulling:1",
+        "nulling:3",
+        "tempered",
+        "whitening",
+    ]
     methods += [f"whitening-k:{WHITENING_KEEP}"] if dim > WHITENING_KEEP else []
     methods += [ruled] if ruled not in {"identity", "soft:1.000"} else []
     methods += ["soft:1.000" if ruled == "soft:1.000" else "soft:1"]

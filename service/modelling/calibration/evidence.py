@@ -53,8 +53,11 @@ class Surface:
 
     @property
     def rawness(self) -> float:
-        """J = √(2 crowding) · share ratio · directions ratio^(−1/4); measured for this project, docs/quality.md."""
-        return float(np.sqrt(2 * self.crowding) * self.share_ratio * max(self.directions_ratio, 1e-6) ** -0.25)
+        """Share · share ratio / √directions ratio; measured for this project, docs/quality.md.
+
+        Crowding is no part of it: training at a low temperature crowds a space, too, and such a space is not raw.
+        """
+        return float(self.share * self.share_ratio / np.sqrt(max(self.directions_ratio, 1e-6)))
 
     @classmethod
     def from_sentences(cls, texts: Sequence[str], x: Doubles) -> "Surface":

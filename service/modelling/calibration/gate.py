@@ -1,9 +1,10 @@
 """Which post-processing map a domain gets when it asks for `auto`.
 
-Without labels one measured rule decides: a space that shows the surface of sentences (length, marks, digits,
-capitals) more than a bag of words does is raw and is whitened softly, any other is left as it is. Labels may
-overrule it, where they are sure. The other candidates are fitted and measured for the report; flows only where labels
-could choose them: they cost more seconds than all the rest, and gained nothing on top (docs/quality.md).
+Without labels one measured rule decides. A space that shows the surface of sentences (length, marks, digits,
+capitals) more than a bag of words does, and in which sentences are not found again once they look different, is raw
+and is whitened softly; any other is left as it is. Labels may overrule it, where they are sure. The other candidates
+are fitted and measured for the report; flows only where labels could choose them: they cost more seconds than all the
+rest, and gained nothing on top (docs/quality.md).
 """
 
 from collections.abc import Sequence
@@ -21,12 +22,17 @@ from service.modelling.calibration.candidates import (
     measure_candidates,
 )
 from service.modelling.calibration.evidence import LabelTest, Surface, score_of
+from service.modelling.calibration.recognition import Embed, recognition_of
 
-RAW_OFF = 1.0  # rawness at or below: identity ("no more surface than a bag of words")
-RAW_FULL = 2.0  # at or above: full strength
+RAW_OFF = 0.17  # rawness at or below: identity
+RAW_FULL = 0.29  # at or above: full strength
+STRONGEST = 0.9  # of soft whitening; beyond it Quora's questions lose what others hardly gain
+RECOGNIZED_FULL = 0.70  # sentences found again in other looks, at or below: full strength
+RECOGNIZED_OFF = 0.80  # at or above: identity
 DIRECTIONS_OFF, DIRECTIONS_FULL = 0.3, 0.1  # directions in use over the bag of words': collapse
 STRENGTH_FLOOR = 0.05  # weaker is identity
-FEWEST_SENTENCES = 200
+FEWEST_SENTENCES = 600  # at or below: identity, as surface and covariance of so few are mostly noise
+SENTENCES_FULL = 1200  # at or above: full strength
 PROBED = 3000  # sentences the rule looks at: a Gram matrix of this side is formed
 VETO_Z = -2.0  # noised copies found worse than this by the rule's map: identity
 
@@ -52,19 +58,21 @@ def smoothstep(t: float) -> float:
     return t * t * (3 - 2 * t)
 
 
-def strength(surface: Surface) -> float:
-    """0 (identity) to 1 (full), smooth in the logarithm of rawness, or of the directions in use.
+def strength(surface: Surface, sentences: int) -> float:
+    """0 (identity) to `STRONGEST`, smooth in the logarithm of rawness, or of the directions in use, and of sentences.
 
     The second is for a space collapsed onto a few rogue dimensions (Timkey & van Schijndel, 2021, section 3).
     """
     raw = np.log(max(surface.rawness, 1e-9) / RAW_OFF) / np.log(RAW_FULL / RAW_OFF)
     few = np.log(DIRECTIONS_OFF / max(surface.directions_ratio, 1e-6)) / np.log(DIRECTIONS_OFF / DIRECTIONS_FULL)
-    return max(smoothstep(float(raw)), smoothstep(float(few)))
+    enough = np.log(max(sentences, 1) / FEWEST_SENTENCES) / np.log(SENTENCES_FULL / FEWEST_SENTENCES)
+    return STRONGEST * max(smoothstep(float(raw)), smoothstep(float(few))) * smoothstep(float(enough))
 
 
 def choose(
     texts: Sequence[str],
     vectors: Vectors,
+    embed: Embed,
     *,
     copies: tuple[Rows, Vectors] | None = None,
     labels: Labels | None = None,
@@ -73,6 +81,7 @@ def choose(
     """The method for a domain's distinct sentences and their vectors (N, D), in the same order.
 
     Args:
+        embed: the encoder, for some of the sentences in other looks where the space seems raw.
         copies: row numbers (M,) and vectors (M, D) of noised copies of those rows, for a veto; see `noised`.
         labels: at least 20 labelled pairs of the domain, which may overrule the rule.
         seed: of all samples drawn; the same input gives the same choice.
@@ -81,7 +90,7 @@ def choose(
         ValueError: texts and vectors, or copies and their rows, or labels and their vectors, differ in number.
     """
     check(texts, vectors, copies, labels)
-    rule = decide(texts, vectors, seed=seed)
+    rule = decide(texts, vectors, embed, seed=seed)
     if len(texts) < FEWEST_MEASURED or not rule.evidence:
         return rule
     rng = np.random.default_rng(seed)
@@ -102,7 +111,7 @@ def choose(
     return Choice(ruled, " ".join(verdicts), facts, tried)
 
 
-def decide(texts: Sequence[str], vectors: Vectors, *, seed: int = 0) -> Choice:
+def decide(texts: Sequence[str], vectors: Vectors, embed: Embed, *, seed: int = 0) -> Choice:
     """The rule alone, as in `choose`: without copies, labels and candidates, and so in a second or two.
 
     At most 3,000 of the sentences are looked at.
@@ -113,9 +122,13 @@ def decide(texts: Sequence[str], vectors: Vectors, *, seed: int = 0) -> Choice:
     if not np.square(sample - sample.mean(0)).sum() > 1e-9 * np.square(sample).sum():
         return Choice("identity", "The sentences' vectors do not differ; no map can tell them apart.", {}, [])
     surface = Surface.from_sentences([texts[row] for row in picked.tolist()], sample)
-    wanted = strength(surface) if len(texts) >= FEWEST_SENTENCES else 0.0
+    wanted, found_again = strength(surface, len(texts)), None
+    if wanted >= STRENGTH_FLOOR:
+        found_again = recognition_of(texts, embed, np.random.default_rng(seed))
+        wanted *= smoothstep((RECOGNIZED_OFF - found_again) / (RECOGNIZED_OFF - RECOGNIZED_FULL))
     method = f"soft:{wanted:.3f}" if wanted >= STRENGTH_FLOOR else "identity"
-    return Choice(method, because(surface, wanted, len(texts)), describe(surface, wanted, len(texts)), [])
+    facts = describe(surface, wanted, len(texts)) | {"recognition": found_again}
+    return Choice(method, because(surface, wanted, found_again, len(texts)), facts, [])
 
 
 def by_copies(ruled: str, z: float | None, count: int) -> tuple[str, list[str]]:
@@ -154,24 +167,29 @@ def describe(surface: Surface, wanted: float, sentences: int) -> dict[str, float
     }
 
 
-def because(surface: Surface, wanted: float, sentences: int) -> str:
+def because(surface: Surface, wanted: float, found_again: float | None, sentences: int) -> str:
     """The rule's measurements and its conclusion in words, for a report."""
-    if sentences < FEWEST_SENTENCES:
+    if sentences <= FEWEST_SENTENCES:
         return (
-            f"{sentences} distinct sentences are too few to judge the space, {FEWEST_SENTENCES} are needed; "
+            f"{sentences} distinct sentences are too few to judge the space, more than {FEWEST_SENTENCES} are needed; "
             "scores keep their raw cosine."
         )
     seen = (
         f"Length, marks, digits and capitals explain {surface.share:.1%} of the vectors' variance, "
-        f"{surface.share_ratio:.2f} times what they explain of a bag of words; random pairs have a mean cosine of "
-        f"{surface.crowding:.3f}; {surface.directions:.0f} directions are in use, {surface.directions_ratio:.2f} times "
-        f"those of a bag of words. Together that is a rawness of {surface.rawness:.2f}"
+        f"{surface.share_ratio:.2f} times what they explain of a bag of words; {surface.directions:.0f} directions are "
+        f"in use, {surface.directions_ratio:.2f} times those of a bag of words. Together that is a rawness of "
+        f"{surface.rawness:.2f}; random pairs have a mean cosine of {surface.crowding:.3f}"
     )
-    if wanted < STRENGTH_FLOOR:
+    if found_again is None:
         compared = "no more than" if surface.rawness <= RAW_OFF else "hardly above"
-        return f"{seen}, {compared} {RAW_OFF:.0f}: the encoder is fit for this text, and scores keep their raw cosine."
-    why = f"above {RAW_OFF:.0f}" if surface.rawness > RAW_OFF else "and the space has collapsed onto few directions"
-    return f"{seen}, {why}: the space is raw and crowded by its surface, and is whitened softly, strength {wanted:.2f}."
+        return (
+            f"{seen}. It is {compared} {RAW_OFF:g}: the encoder is fit for this text, and scores keep their raw cosine."
+        )
+    again = f"sentences that look different are found again in {found_again:.0%} of the cases"
+    if wanted < STRENGTH_FLOOR:
+        return f"{seen}; but {again}: the encoder is fit for this text, and scores keep their raw cosine."
+    why = f"It is above {RAW_OFF:g}" if surface.rawness > RAW_OFF else "The space has collapsed onto few directions"
+    return f"{seen}. {why}, and {again}: the space is raw, and is whitened softly, strength {wanted:.2f}."
 
 
 def usable_labels(labels: Labels | None, rng: np.random.Generator) -> tuple[Labels | None, list[str]]:

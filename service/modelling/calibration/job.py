@@ -11,18 +11,27 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from service.adapters.domains.store import DomainStore, StoredVersion
-from service.adapters.encoder.offline import OfflineEncoder, TextEncoder, find_unreadable
+from service.adapters.encoder.offline import Sending, TextEncoder, find_unreadable, open_texts
 from service.adapters.encoder.onnx_engine import OnnxCalibrator
 from service.adapters.encoder.store import EncoderArtifact
 from service.core.arrays import Doubles, Rows, Vectors
 from service.core.errors import EncoderMismatch, InvalidInput
 from service.core.jobs.job import JobRequest, LabelledPair
 from service.core.jobs.requirements import check_labels, check_sentences, distinct_labels, draw
+from service.core.scoring.advice import operating_points
 from service.core.scoring.calibration import DomainModel
 from service.core.scoring.out_of_domain import level_energies
 from service.core.scoring.reference import ReferenceDistribution
 from service.core.scoring.similarity import cosine
-from service.modelling.calibration import evidence, gate, normalization, out_of_domain, probability, reference
+from service.modelling.calibration import (
+    evidence,
+    false_hits,
+    gate,
+    normalization,
+    out_of_domain,
+    probability,
+    reference,
+)
 from service.modelling.calibration.candidates import Labels
 from service.modelling.calibration.evidence import RankTest, noised, repeated
 from service.modelling.calibration.linear import Spectrum, share_of_one
@@ -91,10 +100,12 @@ def calibrate_job(
     *,
     threads: int,
     encode: TextEncoder | None = None,
+    sending: Sending = lambda _: None,
 ) -> Result:
     """Embeds the distinct texts, or a sample of them, fits the method asked for and measures it. Nothing is written.
 
-    `encode` gives the vectors instead of an encoder in this process.
+    `encode` gives the vectors instead of an encoder in this process; `sending` is asked before texts go to the server
+    of a remote one.
 
     Raises:
         InvalidInput: too few distinct sentences for the method, or labels that nothing can be learnt from.
@@ -103,7 +114,7 @@ def calibrate_job(
     torch.set_num_threads(threads or torch.get_num_threads())
     if threads:
         threadpool_limits(threads, "blas")  # for good: a worker's child ends with its job
-    encode = encode or OfflineEncoder(encoder, threads)
+    encode = encode or open_texts(encoder, threads, sending=sending)
     if request.base is not None:
         return label_job(request, inputs.labels, encoder, domains, report, encode)
     clock = Clock()
@@ -127,7 +138,12 @@ def calibrate_job(
     choice = None
     if request.method == "auto":
         choice = gate.choose(
-            distinct, vectors, copies=text_vectors.copies, labels=text_vectors.labels, seed=request.seed
+            distinct,
+            vectors,
+            lambda some: encode(some).vectors,
+            copies=text_vectors.copies,
+            labels=text_vectors.labels,
+            seed=request.seed,
         )
     if choice and share_of_one(vectors) >= 1 - 1 / FLOW_FOLDS:  # a fold's fit might see no other vector
         choice = replace(choice, method="identity", reason=f"{choice.reason}; {SAME_VECTORS}")
@@ -197,7 +213,7 @@ def embed(
     rows, altered = noised(texts, COPIES, rng) if auto else (np.arange(0), [])
     enough = len(texts) >= out_of_domain.FEWEST
     shuffled = out_of_domain.shuffled_copies(texts, out_of_domain.SHUFFLED, rng) if enough else []
-    pairs = list(dict.fromkeys(text for a, b, _ in labels for text in (a, b)))
+    pairs = list(dict.fromkeys(text for pair in labels for text in pair[:2]))
     report("embedding", 0.0)
     everything = [*texts, *altered, *shuffled, *pairs]
     encodings = encode(everything, lambda done: report("embedding", EMBED_SHARE * done))
@@ -224,7 +240,7 @@ def readable_labels(
         InvalidInput: labels were given and nothing can be learnt from what is left.
     """
     distinct = distinct_labels(labels)
-    blind = find_unreadable(list({text for a, b, _ in distinct for text in (a, b)}), encoder)
+    blind = find_unreadable(list({text for pair in distinct for text in pair[:2]}), encoder)
     kept = [pair for pair in distinct if pair[0] not in blind and pair[1] not in blind] if blind else distinct
     left_out = len(distinct) - len(kept)
     if distinct:
@@ -234,8 +250,10 @@ def readable_labels(
 
 def labelled_vectors(labels: Sequence[LabelledPair], texts: Sequence[str], vectors: Vectors) -> Labels:
     row = {text: index for index, text in enumerate(texts)}
-    left, right = [row[a] for a, _, _ in labels], [row[b] for _, b, _ in labels]
-    return Labels(vectors[left], vectors[right], np.array([label for _, _, label in labels]))
+    left, right = [row[pair.a] for pair in labels], [row[pair.b] for pair in labels]
+    weights = np.array([pair.weight for pair in labels])
+    weighted = weights if (weights != weights[0]).any() else None
+    return Labels(vectors[left], vectors[right], np.array([pair.label for pair in labels]), weighted)
 
 
 def check_direction(labels: Labels) -> dict[str, Any]:
@@ -270,8 +288,13 @@ def model_of(
 ) -> DomainModel:
     """The scales that give this text's similarities a meaning, from latents of maps that had not seen their text."""
     every = np.arange(len(text_vectors.vectors))
-    raw = reference.build(reference.sample_pairs([(text_vectors.vectors, every)], rng), rng)
+    whole = [(text_vectors.vectors, every)]
+    raw = reference.build(reference.sample_pairs(whole, rng), rng)
     own = raw if fitted.weights is None else reference.build(reference.sample_pairs(latents, rng), rng)
+    raw_hits = false_hits.build(whole, raw, np.random.default_rng(request.seed))
+    own_hits = raw_hits
+    if fitted.weights is not None:
+        own_hits = false_hits.build(latents, own, np.random.default_rng(request.seed))
     normalized = None
     if request.normalization != "none":
         normalized = normalization.fit(request.normalization, fitted(text_vectors.vectors), latents, rng)
@@ -279,7 +302,7 @@ def model_of(
     if out_of_domain.distinct_vectors(text_vectors.vectors) >= out_of_domain.FEWEST:
         energies = flow_energies(fitted, latents)
         test = out_of_domain.fit(text_vectors.vectors, text_vectors.tokens, text_vectors.shuffled, rng, energies)
-    return DomainModel(own, raw, normalized, None, test)
+    return DomainModel(own, raw, normalized, None, test, own_hits, raw_hits)
 
 
 def flow_energies(fitted: FittedMap, latents: Sequence[tuple[Vectors, Rows]]) -> Doubles | None:
@@ -306,7 +329,7 @@ def label_job(
     if stored.manifest["encoder"]["digest"] != encoder.digest:
         raise EncoderMismatch(f"version {request.base} of {request.domain!r} was made for another encoder")
     clock = Clock()
-    texts = list(dict.fromkeys(text for a, b, _ in distinct for text in (a, b)))
+    texts = list(dict.fromkeys(text for pair in distinct for text in pair[:2]))
     report("embedding", 0.0)
     vectors = encode(texts, lambda done: report("embedding", EMBED_SHARE * done)).vectors
     clock.lap("embedding")
@@ -342,8 +365,9 @@ def with_labels(model: DomainModel, fitted: FittedMap, labels: Labels, seed: int
         both = np.concatenate([left, right])
         similarities = model.normalization.score(both, rows, rows + len(left), similarities)
         scale = model.normalization.reference
-    learnt, facts = probability.fit(similarities, scale, labels.values, seed)
-    return replace(model, probability=learnt), facts
+    learnt, facts = probability.fit(similarities, scale, labels.values, seed, labels.weights)
+    labelled = replace(model, probability=learnt)
+    return labelled, {**facts, "table": operating_points(labelled)}
 
 
 def reference_facts(made: ReferenceDistribution | None, folds: int) -> dict[str, Any] | None:

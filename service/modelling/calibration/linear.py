@@ -87,6 +87,20 @@ def centring(s: Spectrum) -> Affine:
     return Affine(s.mean, np.eye(len(s.mean)))
 
 
+def mean_direction(x: Doubles, share: float) -> Affine:
+    """A share of the direction of the mean unit vector taken out of every vector, without centring (arXiv 2511.11041).
+
+    Raises:
+        ValueError: the share is outside 0–1.
+    """
+    if not 0 <= share <= 1:
+        raise ValueError(f"a share of {share}; the mean direction is removed by 0 to 1")
+    unit = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-300)
+    mean = unit.mean(0)
+    direction = mean / max(float(np.linalg.norm(mean)), 1e-300)
+    return Affine(np.zeros(x.shape[1]), np.eye(x.shape[1]) - share * np.outer(direction, direction))
+
+
 def standard_normalization(x: Doubles) -> Affine:
     """SN: zero mean, unit variance a dimension (BERT-flow, section 5.2)."""
     deviation = x.std(0)

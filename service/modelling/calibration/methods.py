@@ -15,10 +15,11 @@ from service.modelling.calibration import linear
 from service.modelling.calibration.flow import PAPER, ROBUST, FlowSettings, fit_flow
 
 PARTIAL_POWER = 0.5
+REMOVED = 1.0  # share of the mean direction
 NULLED = 3  # directions; QUALITY section 3 measured k = 3
 WHITENING_KEEP = 256  # Su et al., 2021, section 4
 SOFT_STRENGTH = 1.0
-LOSING_DIMENSIONS = {"nulling", "sn-nulling", "whitening-k"}
+LOSING_DIMENSIONS = {"mean-direction", "nulling", "sn-nulling", "whitening-k"}
 FLOWS = {"flow": ROBUST, "flow-paper": PAPER, "soft-flow": ROBUST}
 
 
@@ -118,6 +119,9 @@ def _affine(
     if method == "sn":
         return linear.standard_normalization(train.astype(np.float64)), {}
     name, _, argument = method.partition(":")
+    if name == "mean-direction":
+        share = float(argument or REMOVED)
+        return linear.mean_direction(train.astype(np.float64), share), {"share": share}
     if name == "sn-nulling":
         x = train.astype(np.float64)
         affine, shrinkage = linear.standard_nulling(x, int(argument or NULLED), like.get("shrinkage"))

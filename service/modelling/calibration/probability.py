@@ -8,6 +8,7 @@ nor the weights behind it have seen.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,10 @@ from sklearn.isotonic import IsotonicRegression
 
 from service.core.arrays import Doubles, Mask
 from service.core.errors import InvalidInput
+from service.core.jobs.requirements import check_spread
 from service.core.scoring.probability import ProbabilityMap, evidence
 from service.core.scoring.reference import ReferenceDistribution
+from service.modelling.calibration.recall import TAIL, recall_at
 
 Curve = Callable[[Doubles], Doubles]  # evidence (N,) -> probability (N,)
 
@@ -37,14 +40,20 @@ TEMPER = 0.5  # of the weights
 GRID = 129  # stored knots
 LEVELS = np.linspace(0.50, 0.99, 50)
 FEWEST_ABOVE = 10  # pairs above a similarity, for a precision to be stated
+LEAST_WORTH = 10  # pairs of equal weight that weighted ones stand for, by Kish's effective number
+NEIGHBOURS = 0.2  # share of the pairs, the next ones in score, beside whose mean a weight is taken for the curves
 
 
 @dataclass(frozen=True)
 class LabelledScores:
-    """Pairs (M,) with the range of their labels: 0 and 1 for matches, the ends of the scale for grades."""
+    """Pairs (M,) with the range of their labels: 0 and 1 for matches, the ends of the scale for grades.
+
+    `weights`, of mean 1, say how many pairs of the population each stands for: the inverse of how likely it was drawn.
+    """
 
     similarities: Doubles
     labels: Doubles
+    weights: Doubles
     low: float
     high: float
     graded: bool
@@ -68,14 +77,17 @@ def label_range(labels: npt.ArrayLike) -> tuple[float, float]:
     return (0.0, 1.0) if (values <= 1).all() else (0.0, 5.0)
 
 
-def check_pairs(similarities: npt.ArrayLike, labels: npt.ArrayLike) -> LabelledScores:
+def check_pairs(
+    similarities: npt.ArrayLike, labels: npt.ArrayLike, weights: npt.ArrayLike | None = None
+) -> LabelledScores:
     """Checked pairs; graded unless every label is 0 or 1.
 
     Raises:
-        InvalidInput: fewer than 20 pairs, labels all alike or out of range, or a similarity that is no number.
+        InvalidInput: there are fewer than 20 pairs, a label or similarity makes no sense, or a weight is 0 or less.
     """
     x, y = np.asarray(similarities, np.float64), np.asarray(labels, np.float64)
-    if x.shape != y.shape or x.ndim != 1:
+    w = np.ones(y.shape) if weights is None else np.asarray(weights, np.float64)
+    if x.shape != y.shape or x.shape != w.shape or x.ndim != 1:
         raise InvalidInput(f"every labelled pair needs one label; found {len(x)} pairs and {len(y)} labels")
     if len(y) < FEWEST:
         raise InvalidInput(f"a probability needs at least {FEWEST} labelled pairs; found {len(y)}")
@@ -86,7 +98,49 @@ def check_pairs(similarities: npt.ArrayLike, labels: npt.ArrayLike) -> LabelledS
         raise InvalidInput(f"a probability needs {needed}; all {len(y)} labels are {y[0]:g}")
     if not np.isfinite(x).all():
         raise InvalidInput("the similarity of a labelled pair is not a number")
-    return LabelledScores(x, y, low, high, graded)
+    return LabelledScores(x, y, checked_weights(w), low, high, graded)
+
+
+def checked_weights(weights: Doubles) -> Doubles:
+    """Weights (M,) of mean 1.
+
+    Raises:
+        InvalidInput: one is no number above 0, they differ too much, or so few pairs weigh that nothing is learnt.
+    """
+    if not (np.isfinite(weights) & (weights > 0)).all():
+        raise InvalidInput("the weight of a labelled pair must be a number above 0")
+    check_spread(float(weights.min()), float(weights.max()))
+    relative = weights / weights.max()
+    if (worth := effective(relative)) < LEAST_WORTH:
+        raise InvalidInput(
+            f"with their weights the {len(weights)} labelled pairs are worth {worth:.1f} equal ones, at least "
+            f"{LEAST_WORTH} are needed; a few weigh nearly everything"
+        )
+    even: Doubles = relative / relative.mean()
+    return even
+
+
+def effective(weights: Doubles) -> float:
+    """How many pairs of equal weight would have the same variance (Kish, 1965, section 8.2). weights: (M,)"""
+    return float(weights.sum() ** 2 / np.square(weights).sum())
+
+
+def within_scores(x: Doubles, weights: Doubles) -> Doubles:
+    """Weights over the mean of their neighbours in score: what of them matters to P(match | score). (M,), (M,) -> (M,)
+
+    Where pairs were drawn by score alone, hardly any weight is left, and none of the labels is lost; where they were
+    drawn by label, matches and others of a score keep their ratio.
+    """
+    order = np.argsort(x, kind="stable")
+    count = len(x)
+    half = max(int(NEIGHBOURS * count / 2), 5)
+    sums = np.concatenate([[0.0], np.cumsum(weights[order])])
+    place = np.arange(count)
+    low, high = np.maximum(place - half, 0), np.minimum(place + half + 1, count)
+    local = np.empty(count)
+    local[order] = weights[order] / ((sums[high] - sums[low]) / (high - low))
+    even: Doubles = local / local.mean()
+    return even
 
 
 def smooth_targets(targets: Doubles, weights: Doubles) -> Doubles:
@@ -189,30 +243,30 @@ def log_loss(probabilities: Doubles, targets: Doubles) -> Doubles:
     return loss
 
 
-def mix(x: Doubles, targets: Doubles, graded: bool, rng: np.random.Generator) -> Mixture:
+def mix(x: Doubles, targets: Doubles, weights: Doubles, graded: bool, rng: np.random.Generator) -> Mixture:
     """The curves, weighted by exp(−N/2 × cross-validated loss): pseudo-BMA (Yao et al., 2018, section 3.4), tempered.
 
-    The loss is the log-loss, and for grades squared error / 2σ², with the best curve's σ². x, targets: (N,).
+    The loss is the log-loss, and for grades squared error / 2σ², with the best curve's σ². x, targets, weights: (N,).
     """
     clip = max(1 / (2 * len(x) + 4), 5e-4)
-    components = curves(x, targets, np.ones(len(x)))
+    components = curves(x, targets, weights)
     held = {name: np.empty(len(x)) for name in components}
     for train, test in parts(targets, rng):
-        for name, curve in curves(x[train], targets[train], np.ones(int(train.sum()))).items():
+        for name, curve in curves(x[train], targets[train], weights[train]).items():
             predicted = np.clip(curve(x[test]), clip, 1 - clip)
             held[name][test] = (predicted - targets[test]) ** 2 if graded else log_loss(predicted, targets[test])
-    losses = {name: float(loss.mean()) for name, loss in held.items()}
+    losses = {name: float(np.average(loss, weights=weights)) for name, loss in held.items()}
     least = min(losses.values())
     unit = 2 * max(least, 1e-12) if graded else 1.0
     strength = {name: float(np.exp(-TEMPER * len(x) * (loss - least) / unit)) for name, loss in losses.items()}
     return Mixture(components, {name: s / sum(strength.values()) for name, s in strength.items()}, losses, clip)
 
 
-def out_of_fold(x: Doubles, targets: Doubles, graded: bool, rng: np.random.Generator) -> Doubles:
-    """Probabilities (N,) from mixtures whose curves and weights were made without the pair's fold. x, targets: (N,)."""
+def out_of_fold(x: Doubles, targets: Doubles, weights: Doubles, graded: bool, rng: np.random.Generator) -> Doubles:
+    """Probabilities (N,) from mixtures that were made without the pair's fold. x, targets, weights: (N,)."""
     predictions = np.empty(len(x))
     for train, test in parts(targets, rng):
-        predictions[test] = mix(x[train], targets[train], graded, rng)(x[test])
+        predictions[test] = mix(x[train], targets[train], weights[train], graded, rng)(x[test])
     return predictions
 
 
@@ -225,15 +279,17 @@ def knots_of(mixture: Mixture, x: Doubles) -> tuple[Doubles, Doubles]:
     return knots, np.maximum.accumulate(logit(mixture(knots)))
 
 
-def precision_thresholds(similarities: Doubles, probabilities: Doubles, weights: Doubles) -> Doubles:
+def precision_thresholds(
+    similarities: Doubles, probabilities: Doubles, weights: Doubles, counts: Doubles | None = None
+) -> Doubles:
     """For each of LEVELS (L,) the lowest similarity at or above which the mean probability reaches it; NaN if none.
 
-    A similarity counts where pairs of weight 10 or more lie at or above it. similarities (N,) falling, probabilities
-    falling with them, weights: (N,).
+    A similarity counts where 10 pairs or more lie at or above it, each as often as `counts` says. similarities (N,)
+    falling, probabilities falling with them, weights: (N,).
     """
     above = np.cumsum(weights)
     last_of_equals = np.append(similarities[1:] < similarities[:-1], True)
-    usable = last_of_equals & (above >= FEWEST_ABOVE)
+    usable = last_of_equals & (np.cumsum(weights if counts is None else counts) >= FEWEST_ABOVE)
     precision = (np.cumsum(weights * probabilities) / np.maximum(above, 1e-12))[usable]  # falls with the similarity
     reaching = np.searchsorted(-precision, -LEVELS, side="right")
     candidates = np.append(np.nan, similarities[usable])
@@ -251,19 +307,25 @@ def precision_table(
     """
     order = np.argsort(-pairs.similarities, kind="stable")
     similarities, x, targets = pairs.similarities[order], x[order], pairs.targets[order]
-    centre = precision_thresholds(similarities, mixture(x), np.ones(len(x)))
+    own = pairs.weights[order]
+    local = within_scores(x, own)
+    centre = precision_thresholds(similarities, mixture(x), own, np.ones(len(x)))
     reached = np.isfinite(centre)
+    recalls, recall_low, recall_high = recall_at(centre[reached], similarities, targets, own)
     draws = np.empty((BOOTSTRAPS, int(reached.sum())))
     for draw in range(BOOTSTRAPS if reached.any() else 0):
-        weights = rng.multinomial(len(x), np.full(len(x), 1 / len(x))).astype(np.float64)
-        again = replace(mixture, curves=curves(x, targets, weights))
-        draws[draw] = precision_thresholds(similarities, again(x), weights)[reached]
+        counts = rng.multinomial(len(x), np.full(len(x), 1 / len(x))).astype(np.float64)
+        again = replace(mixture, curves=curves(x, targets, counts * local))
+        draws[draw] = precision_thresholds(similarities, again(x), counts * own, counts)[reached]
     low, high = np.quantile(np.where(np.isnan(draws), similarities[0], draws), [TAIL, 1 - TAIL], axis=0)
     return {
         "precisions": LEVELS[reached],
         "similarities": centre[reached],
         "interval_low": np.minimum(low, centre[reached]),
         "interval_high": np.maximum(high, centre[reached]),
+        "recalls": recalls,
+        "recall_low": recall_low,
+        "recall_high": recall_high,
     }
 
 
@@ -276,42 +338,54 @@ def report(pairs: LabelledScores, probabilities: Doubles, mixture: Mixture, rng:
         "pairs": len(targets),
         "graded": pairs.graded,
         "labels": [pairs.low, pairs.high],
-        "mean_label": float(targets.mean()),
+        "mean_label": float(np.average(targets, weights=pairs.weights)),
         "methods": methods,
-        **calibration_report(probabilities, targets, pairs.graded, rng),
+        **calibration_report(probabilities, targets, pairs.weights, pairs.graded, rng),
     }
+    weighted = bool((pairs.weights != 1).any())
+    if weighted:
+        facts |= {"weighted": True, "effective_pairs": effective(pairs.weights)}
     error = probabilities - targets
+    mean = partial(np.average, weights=pairs.weights)
     if pairs.graded:
-        spread = float(probabilities.std() * targets.std())
-        covariance = float(((probabilities - probabilities.mean()) * (targets - targets.mean())).mean())
+        away = probabilities - mean(probabilities), targets - mean(targets)
+        spread = float(np.sqrt(mean(away[0] ** 2) * mean(away[1] ** 2)))
         return {
             **facts,
-            "rmse": float(np.sqrt((error**2).mean())) * (pairs.high - pairs.low),
-            "pearson": covariance / spread if spread > 0 else 0.0,
+            "rmse": float(np.sqrt(mean(error**2))) * (pairs.high - pairs.low),
+            "pearson": float(mean(away[0] * away[1])) / spread if spread > 0 else 0.0,
         }
     return {
         **facts,
-        "positives": float(targets.mean()),
-        "brier": float((error**2).mean()),
-        "log_loss": float(log_loss(probabilities, targets).mean()),
+        "positives": float(mean(targets)),
+        "brier": float(mean(error**2)),
+        "log_loss": float(mean(log_loss(probabilities, targets))),
     }
 
 
 def fit(
-    similarities: npt.ArrayLike, reference: ReferenceDistribution, labels: npt.ArrayLike, seed: int
+    similarities: npt.ArrayLike,
+    reference: ReferenceDistribution,
+    labels: npt.ArrayLike,
+    seed: int,
+    weights: npt.ArrayLike | None = None,
 ) -> tuple[ProbabilityMap, dict[str, Any]]:
     """The map that labelled pairs (M,) teach under the reference of the same similarity, and a cross-validated report.
 
     Measured on Quora, last layer: 100 pairs leave a calibration error of 0.050 on other pairs, 1,000 one of 0.025.
 
+    `weights` (M,): how many pairs of the population each stands for; the map, precisions and recalls are the
+    population's.
+
     Raises:
-        InvalidInput: fewer than 20 pairs, labels all alike or out of range, or a similarity that is no number.
+        InvalidInput: there are fewer than 20 pairs, a label or similarity makes no sense, or a weight is 0 or less.
     """
-    pairs = check_pairs(similarities, labels)
+    pairs = check_pairs(similarities, labels, weights)
     rng = np.random.default_rng(seed)
     x = evidence(reference.false_match_rate(pairs.similarities))
-    mixture = mix(x, pairs.targets, pairs.graded, rng)
-    held_out = out_of_fold(x, pairs.targets, pairs.graded, rng)
+    local = within_scores(x, pairs.weights)
+    mixture = mix(x, pairs.targets, local, pairs.graded, rng)
+    held_out = out_of_fold(x, pairs.targets, local, pairs.graded, rng)
     no_table = dict.fromkeys(("precisions", "similarities", "interval_low", "interval_high"), np.empty(0))
     table = no_table if pairs.graded else precision_table(pairs, x, mixture, rng)
     knots, logits = knots_of(mixture, x)
@@ -322,22 +396,27 @@ def fit(
 BINS = 15
 PAIRS_A_BIN = 10
 BOOTSTRAPS = 200
-TAIL = 0.025  # of a 95 % interval
 
 
-def equal_mass_bins(probabilities: Doubles, targets: Doubles, bins: int) -> tuple[Doubles, Doubles, Doubles]:
-    """Mean probability, mean target and number of pairs of each bin, from the lowest to the highest. (N,) -> (B,)"""
+def equal_mass_bins(
+    probabilities: Doubles, targets: Doubles, bins: int, weights: Doubles
+) -> tuple[Doubles, Doubles, Doubles, Doubles]:
+    """Mean probability, mean target, number and weight of the pairs of each bin, the lowest first. (N,) -> (B,)"""
     order = np.argsort(probabilities, kind="stable")
     starts = np.array([part[0] for part in np.array_split(np.arange(len(order)), bins)])
     counts = np.diff(np.append(starts, len(order))).astype(np.float64)
-    predicted, observed = (np.add.reduceat(v[order], starts) / counts for v in (probabilities, targets))
-    return predicted, observed, counts
+    mass = np.add.reduceat(weights[order], starts)
+    predicted, observed = (np.add.reduceat((weights * v)[order], starts) / mass for v in (probabilities, targets))
+    return predicted, observed, counts, mass
 
 
-def calibration_error(probabilities: Doubles, targets: Doubles, bins: int = BINS) -> float:
-    """Expected calibration error over bins of equal mass (Nixon et al., 2019, section 3). (N,), (N,)"""
-    predicted, observed, counts = equal_mass_bins(probabilities, targets, bins)
-    return float(counts @ np.abs(predicted - observed) / len(targets))
+def calibration_error(
+    probabilities: Doubles, targets: Doubles, bins: int = BINS, weights: Doubles | None = None
+) -> float:
+    """Expected calibration error over bins of as many pairs (Nixon et al., 2019, section 3). (N,), (N,), (N,)"""
+    every = np.ones(len(targets)) if weights is None else weights
+    predicted, observed, _, mass = equal_mass_bins(probabilities, targets, bins, every)
+    return float(mass @ np.abs(predicted - observed) / mass.sum())
 
 
 def wilson(share: Doubles, counts: Doubles) -> tuple[Doubles, Doubles]:
@@ -358,7 +437,7 @@ def if_right(probabilities: Doubles, targets: Doubles, graded: bool, rng: np.ran
 
 
 def calibration_report(
-    probabilities: Doubles, targets: Doubles, graded: bool, rng: np.random.Generator
+    probabilities: Doubles, targets: Doubles, weights: Doubles, graded: bool, rng: np.random.Generator
 ) -> dict[str, Any]:
     """Reliability curve and calibration error of held-out probabilities (N,), in units of 0–1.
 
@@ -367,16 +446,17 @@ def calibration_report(
     """
     count = len(targets)
     bins = int(np.clip(count // PAIRS_A_BIN, 2, BINS))
-    error = calibration_error(probabilities, targets, bins)
+    error = calibration_error(probabilities, targets, bins, weights)
     rows = (rng.integers(0, count, count) for _ in range(BOOTSTRAPS))
-    drawn = [calibration_error(probabilities[row], targets[row], bins) for row in rows]
+    drawn = [calibration_error(probabilities[row], targets[row], bins, weights[row]) for row in rows]
     low, high = (max(0.0, 2 * error - float(np.quantile(drawn, level))) for level in (1 - TAIL, TAIL))
     perfect = [
-        calibration_error(probabilities, if_right(probabilities, targets, graded, rng), bins) for _ in range(BOOTSTRAPS)
+        calibration_error(probabilities, if_right(probabilities, targets, graded, rng), bins, weights)
+        for _ in range(BOOTSTRAPS)
     ]
-    predicted, observed, counts = equal_mass_bins(probabilities, targets, bins)
+    predicted, observed, counts, _ = equal_mass_bins(probabilities, targets, bins, weights)
     if graded:
-        square = equal_mass_bins(probabilities, targets**2, bins)[1]
+        square = equal_mass_bins(probabilities, targets**2, bins, weights)[1]
         half = float(norm.ppf(1 - TAIL)) * np.sqrt(np.maximum(square - observed**2, 0) / np.maximum(counts - 1, 1))
         below, above = np.maximum(observed - half, 0), np.minimum(observed + half, 1)
     else:

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor, nn
 from transformers.utils import logging as transformers_logging
 
+from service.adapters.storage.artifacts import sha256
 from service.core.encoding.spec import EncoderSpec
 from service.core.errors import InvalidInput
 from service.modelling.encoder import architectures, checkpoint_config
 from service.modelling.encoder.checkpoint_config import CheckpointFacts, tokenizer_json
-from service.modelling.encoder.checkpoints import Checkpoint, sha256_of
+from service.modelling.encoder.checkpoints import Checkpoint
 from service.modelling.encoder.pooling import LAYERS_NEEDED, NAMES, POOLER, POOLINGS, Module, build, parts, pool
 
 __all__ = ["POOLINGS", "Encoder", "describe", "load"]
@@ -62,7 +63,7 @@ def weights_digest(folder: Path, head: tuple[Module, ...] = ()) -> str:
             f"{folder} holds no *.safetensors weights; pickled weights are refused: load them where they may be "
             "trusted, and save_pretrained writes safetensors"
         )
-    digests = [*map(sha256_of, files), *(module.digest() for module in head)]
+    digests = [*map(sha256, files), *(module.digest() for module in head)]
     return hashlib.sha256(" ".join(digests).encode()).hexdigest()
 
 

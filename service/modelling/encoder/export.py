@@ -73,15 +73,49 @@ def export_joined(encoder: Encoder, dim: int) -> onnx.ModelProto:
             dynamic_shapes=(dynamic, dynamic, dynamic, [None] * len(weights)),
         )
     assert program is not None  # noqa: S101 - only the legacy exporter returns None
-    model = program.model_proto
-    name_axes(model)
-    model.graph.initializer.extend(
-        numpy_helper.from_array(tensor.numpy(), PREFIX + name) for name, tensor in weights.items()
-    )
+    model = with_initial_weights(program.model_proto, weights)
     if not encoder.token_types:
         (unused,) = (i for i in model.graph.input if i.name == "token_type_ids")
         model.graph.input.remove(unused)
     onnx.checker.check_model(model, full_check=True)
+    return model
+
+
+class Calibrator(nn.Module):
+    """Pooled vectors (B, D) and the calibrator's tensors to `latent` (B, D)."""
+
+    def __init__(self, names: list[str]) -> None:
+        super().__init__()
+        self.names = names
+
+    def forward(self, pooled: Tensor, tensors: list[Tensor]) -> Tensor:
+        return calibrate(pooled, dict(zip(self.names, tensors, strict=True)))
+
+
+def export_calibrator(dim: int) -> onnx.ModelProto:
+    """The calibrator alone, with identity weights, for vectors (B, D) that come from elsewhere."""
+    weights = identity(dim)
+    with quiet(), torch.no_grad():
+        program = torch.onnx.export(
+            Calibrator(list(weights)),
+            (torch.zeros(3, dim), list(weights.values())),
+            dynamo=True,
+            verbose=False,
+            opset_version=OPSET,
+            input_names=["pooled"] + [PREFIX + name for name in weights],
+            output_names=["latent"],
+            dynamic_shapes=({0: torch.export.Dim.DYNAMIC}, [None] * len(weights)),
+        )
+    assert program is not None  # noqa: S101 - only the legacy exporter returns None
+    return with_initial_weights(program.model_proto, weights)
+
+
+def with_initial_weights(model: onnx.ModelProto, weights: Tensors) -> onnx.ModelProto:
+    """Weights that are inputs get the values they have where none are passed."""
+    name_axes(model)
+    model.graph.initializer.extend(
+        numpy_helper.from_array(tensor.numpy(), PREFIX + name) for name, tensor in weights.items()
+    )
     return model
 
 

@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
+from service.adapters.storage.artifacts import sha256
 from service.core.errors import InvalidInput
-from service.modelling.encoder.checkpoints import sha256_of
 
 Hidden = tuple[Tensor, ...]  # (B, T, D): embedding layer first, last layer last
 
@@ -92,7 +92,7 @@ class Module:
     def digest(self) -> str:
         """SHA-256 (hex) of all that decides what it computes."""
         weights = self.folder / WEIGHTS
-        facts = {"kind": self.kind, "stated": self.stated, "weights": sha256_of(weights) if weights.is_file() else ""}
+        facts = {"kind": self.kind, "stated": self.stated, "weights": sha256(weights) if weights.is_file() else ""}
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 

@@ -89,7 +89,7 @@ def export_reduced(
     """
     verified(fp32.folder, JOINED)
     tokenize = FastTokenizer(fp32.tokenizer, fp32.spec.max_length)
-    ids = [tokens.ids[: precision.LONGEST] for tokens in tokenize(texts_of(evidence.text), "right")]
+    ids = [list(tokens.ids[: precision.LONGEST]) for tokens in tokenize(texts_of(evidence.text), "right")]
     score = None if evidence.sts is None else mean_spearman(evidence.sts, tokenize)
     model = onnx.load(fp32.encoder)
     say("measuring fp32")

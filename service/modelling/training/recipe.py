@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from service.adapters.storage.artifacts import sha256
 from service.core.encoding.spec import EncoderSpec
 from service.core.errors import InvalidInput
-from service.modelling.encoder.checkpoints import sha256_of
 from service.modelling.training.objectives import Knobs
 
 Precision = Literal["fp32", "bf16", "fp16"]
@@ -68,7 +68,7 @@ class Source:
 
     @classmethod
     def from_file(cls, path: Path, examples: int) -> "Source":
-        return cls(path.name, sha256_of(path), examples)
+        return cls(path.name, sha256(path), examples)
 
 
 @dataclass(frozen=True)

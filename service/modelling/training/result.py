@@ -11,7 +11,8 @@ from typing import Any
 from sentence_transformers import SentenceTransformer
 
 from service.adapters.storage.artifacts import read_json, write_json
-from service.modelling.encoder.checkpoints import KNOWN, Checkpoint
+from service.modelling.encoder.checkpoints import Checkpoint
+from service.modelling.encoder.packaged import KNOWN
 from service.modelling.training.loop import Scores
 from service.modelling.training.objectives import OBJECTIVES
 from service.modelling.training.recipe import Identity

@@ -10,8 +10,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 import redis as sync_redis
 
-from service.adapters.redis.cache import BACKLOG, CONNECTIONS, PREFIX, RedisCache
-from service.adapters.redis.connection import FAILURES, PAUSE, CircuitBreaker
+from service.adapters.circuit_breaker import FAILURES, PAUSE, CircuitBreaker
+from service.adapters.redis.cache import BACKLOG, PREFIX, RedisCache
+from service.core.encoding.lookups import MOST_KEYS, SharedLookups
+from service.core.encoding.texts import VectorCodec
 from tests.processes import RedisServer
 
 TIMEOUT = 1.0  # s; a machine that is busy for less is no Redis that is away
@@ -199,31 +201,18 @@ async def test_a_quiet_service_notices_that_redis_went_and_came_back(
 
 
 @pytest.mark.anyio
-async def test_many_at_once_share_a_few_connections(
-    cache: RedisCache, redis_server: RedisServer, events: Counter[str]
-) -> None:
-    await store(cache, a=b"1")
-    with sync_redis.Redis.from_url(redis_server.url) as redis:
-        before = redis.info("clients")["connected_clients"]  # type: ignore[index]
-        answers = await asyncio.gather(*(cache.get([b"a"]) for _ in range(1000)))
-        added = redis.info("clients")["connected_clients"] - before  # type: ignore[index]
-    assert answers == [[b"1"]] * 1000
-    assert not events
-    assert 1 < added <= CONNECTIONS
-
-
-@pytest.mark.anyio
 async def test_those_who_wait_for_a_hung_redis_wait_once(cache: RedisCache, redis_server: RedisServer) -> None:
     await store(cache, a=b"1")
     assert redis_server.popen is not None
     os.kill(redis_server.popen.pid, signal.SIGSTOP)
     try:
         began = time.monotonic()
-        answers = await asyncio.gather(*(cache.get([b"a"]) for _ in range(20 * CONNECTIONS)))
+        lookups = SharedLookups(cache, VectorCodec("float32", 4))
+        answers = await asyncio.gather(*(lookups.find([b"a"] * MOST_KEYS, None) for _ in range(20)))
         took = time.monotonic() - began
     finally:
         os.kill(redis_server.popen.pid, signal.SIGCONT)
-    assert answers == [[None]] * (20 * CONNECTIONS)
+    assert answers == [[None] * MOST_KEYS] * 20
     assert took < 5 * TIMEOUT  # one after the other they would take 20
 
 

@@ -115,6 +115,39 @@ def test_where_texts_repeat_a_rate_below_theirs_is_refused_with_the_smallest_tha
     assert answer["extrapolated"] == (np.minimum(percentile, 1 - percentile) < 10 / count).tolist()
 
 
+def test_a_search_has_thresholds_of_its_own_and_its_candidates_have_rates(server: Server) -> None:
+    asked = [threshold(server, "plain", false_hit_rate=0.05, gallery=gallery) for gallery in (1, 100, 100_000)]
+    assert [response.status_code for response in asked] == [200] * 3
+    found = [response.json() for response in asked]
+    assert found[0]["target"] == {"false_hit_rate": 0.05, "gallery": 1}
+    similarities = [advice["similarity"] for advice in found]
+    assert similarities == sorted(similarities)
+    assert [advice["extrapolated"] for advice in found] == [False, False, True]
+    assert all(low <= similarity <= high for similarity, (low, high) in zip(
+        similarities, (advice["interval"] for advice in found), strict=True
+    ))  # fmt: skip
+    assert threshold(server, "plain", false_hit_rate=0.05, gallery=100, space="raw").json()["space"] == "raw"
+
+    body = {"query": TEXTS[0], "texts": [TEXTS[0], *TEXTS[1:20]], "domain": "plain", "gallery": 100}
+    ranks = server.client.post("/rerank", json=body).json()
+    rates = [rank["false_hit_rate"] for rank in ranks]
+    assert rates == sorted(rates)
+    level = found[1]["false_match_rate"]
+    assert [rate <= 0.05 for rate in rates] == [1 - rank["score"] <= level for rank in ranks]
+    documents = {"query": TEXTS[0], "documents": TEXTS[:20], "model": "isosim/plain", "gallery": 100}
+    results = server.client.post("/v2/rerank", json=documents).json()["results"]
+    assert [one["false_hit_rate"] for one in results] == rates
+    del body["gallery"]
+    assert all(set(rank) == {"index", "score"} for rank in server.client.post("/rerank", json=body).json())
+
+
+def test_a_version_without_counts_of_false_hits_says_what_to_do(server: Server) -> None:
+    refused = threshold(server, "default", false_hit_rate=0.05, gallery=100)
+    assert (refused.status_code, refused.json()["error_type"]) == (409, "Conflict")
+    body = {"query": "a", "texts": ["b"], "gallery": 10}
+    assert server.client.post("/rerank", json=body).status_code == 409
+
+
 def test_rarer_matches_need_more_similarity(server: Server) -> None:
     asked = [0.5, 0.1, 0.01, 1e-3, 1e-5, 1e-7]
     found = [threshold(server, "plain", fmr=rate).json() for rate in asked]
@@ -143,6 +176,10 @@ def test_precision_has_a_threshold_where_there_are_labels(server: Server) -> Non
     assert body["target"] == {"precision": 0.7}
     assert body["interval"][0] <= body["similarity"] <= body["interval"][1]
     assert body["pairs"] == 300
+    low, high = body["recall_interval"]
+    assert 0 < low <= body["recall"] <= high <= 1
+    back = threshold(server, "labelled", fmr=body["false_match_rate"]).json()
+    assert back["similarity"] == pytest.approx(body["similarity"], abs=1e-3)
     refused = threshold(server, "plain", precision=0.7)
     assert refused.status_code == 409
     assert "no labels" in refused.json()["error"]
@@ -186,6 +223,8 @@ def test_labels_for_a_version_make_a_new_one_on_the_same_scale(server: Server) -
         ([*labels(30), ["", "b", 1]], 400, "labels.30"),
         ([*labels(30), ["a", "b"]], 422, "labels.30"),
         ([*labels(30), ["a", "b", "yes"]], 422, "labels.30"),
+        ([*labels(30), ["a", "b", 1, 0]], 422, "labels.30"),
+        ([*labels(30), ["a", "b", 1, 1, 1]], 422, "labels.30"),
         ([], 422, "at least 20"),
     ],
 )
@@ -195,19 +234,34 @@ def test_labels_that_teach_nothing_are_refused(server: Server, posted: Any, stat
     assert word in response.json()["error"]
 
 
+def test_weighted_labels_speak_for_the_population_they_were_drawn_from(server: Server) -> None:
+    """Matches were drawn five times as often as others."""
+    drawn = [[*pair, 1 if pair[2] else 5] for pair in labels(300)]
+    response = server.client.post("/domains/plain/labels", json={"labels": drawn, "promote": "never"})
+    job = server.wait_for(response.json()["job"])
+    facts = job["report"]["labels"]
+    matches = sum(pair[2] for pair in drawn)
+    assert facts["weighted"]
+    assert facts["positives"] == pytest.approx(matches / (matches + 5 * (300 - matches)))
+    rows = facts["table"]
+    assert all(row["precision"] >= 0.5 and 0 <= row["recall"] <= 1 for row in rows)
+    assert [row["alarms"] for row in rows] == sorted((row["alarms"] for row in rows), reverse=True)
+
+
 def test_labels_need_a_domain_that_has_a_scale(server: Server) -> None:
     assert server.client.post("/domains/nowhere/labels", json={"labels": labels(20)}).status_code == 404
     assert server.client.post("/domains/default/labels", json={"labels": labels(20)}).status_code == 409
 
 
 def test_ndjson_takes_labelled_pairs_between_sentences(server: Server) -> None:
-    lines: list[Any] = [*TEXTS[:300], *({"a": a, "b": b, "label": label} for a, b, label in labels(40))]
+    lines: list[Any] = [*TEXTS[:300], *({"a": a, "b": b, "label": label, "weight": 2} for a, b, label in labels(40))]
     body = b"\n".join(orjson.dumps(line) for line in lines)
     response = server.client.post(
         "/calibrate?domain=mixed&method=identity", content=body, headers={"content-type": "application/x-ndjson"}
     )
     job = server.wait_for(response.json()["job"])
     assert (job["sentences"], job["labels"], job["status"]) == (300, 40, "succeeded"), job
+    assert "weighted" not in job["report"]["labels"]  # all have the same
     bad = server.client.post(
         "/calibrate?domain=mixed",
         content=orjson.dumps({"a": "x", "b": "y", "label": "often"}),

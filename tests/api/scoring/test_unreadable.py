@@ -25,7 +25,8 @@ def labels() -> list[LabelledPair]:
     """40 readable pairs, and 5 of unreadable texts that claim the opposite of what their vectors say."""
     matches = [(TEXTS[i], TEXTS[i].replace(".", ""), 1.0) for i in range(20)]
     others = [(TEXTS[i], TEXTS[i + 50], 0.0) for i in range(20)]
-    return [*matches, *others, *[(f"ᚠ{'ᛇ' * n}", "🙂", 0.0) for n in range(5)]]
+    unreadable = [(f"ᚠ{'ᛇ' * n}", "🙂", 0.0) for n in range(5)]
+    return [LabelledPair(*pair) for pair in (*matches, *others, *unreadable)]
 
 
 def calibrate(store: Path, domain: str, texts: list[str], labelled: Sequence[LabelledPair] = ()) -> None:

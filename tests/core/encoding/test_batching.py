@@ -10,10 +10,19 @@ import numpy as np
 import pytest
 
 from service.core.arrays import Vectors
-from service.core.encoding.batching import BatchingPlan, BatchStats
+from service.core.encoding.batching import INLINE_SIZE, BatchingPlan, BatchStats
 from service.core.encoding.embedding import Embedder, Embeddings, MemoryCache
-from service.core.encoding.texts import Side, Text, Tokens, VectorCodec
-from service.core.errors import BackendFailure, CallerLeft, NotReady, Overloaded, TokenizerFailure
+from service.core.encoding.texts import Judge, PooledVector, Side, Text, Tokens, VectorCodec
+from service.core.errors import (
+    BackendFailure,
+    CallerLeft,
+    EncoderChanged,
+    EncoderUnreachable,
+    IsosimError,
+    NotReady,
+    Overloaded,
+    TokenizerFailure,
+)
 from tests.core.encoding.fake_encoder import DIM, FakeEncoder, letters, vector_of
 from tests.processes import wait_until
 
@@ -218,6 +227,38 @@ async def test_a_text_the_encoder_fails_on_is_the_only_one_to_fail(how: Exceptio
         assert made.batcher.alive
 
 
+class Away(FakeEncoder):
+    """Fails whatever it is given, at any batch."""
+
+    def __init__(self, how: IsosimError) -> None:
+        super().__init__()
+        self.how, self.runs = how, 0
+
+    def run(self, prepared: Any, *, exclusive: bool) -> Vectors:
+        self.runs += 1
+        raise self.how
+
+
+@pytest.mark.parametrize("how", [EncoderUnreachable("away"), EncoderChanged("another"), Overloaded("full", 7)])
+async def test_a_failure_that_is_no_texts_fault_is_told_to_all_of_the_batch_at_once(how: IsosimError) -> None:
+    away = Away(how)
+    with embedder(away, max_batch_texts=8) as made:
+        made.batcher.rate = 1e4
+        with pytest.raises(type(how)) as error:
+            await vectors(made, "aaa", "bbb", "ccc")
+        assert away.runs == 1
+        assert vars(error.value) == vars(how)  # `retry_after` among them
+        assert made.batcher.rate == 1e4  # a failure is no sign of speed
+
+
+async def test_the_texts_of_a_request_to_another_server_go_out_together_whatever_their_lengths(
+    encoder: FakeEncoder,
+) -> None:
+    with embedder(encoder, runs=4, max_batch_texts=8, remote=True) as made:
+        await vectors(made, "a", "b" * 40, "c" * 300)
+    assert [len(batch) for batch in encoder.batches] == [3]
+
+
 def picky(how: BaseException) -> Any:
     def tokenize(texts: Sequence[str], side: Side) -> list[Tokens]:
         if any("?" in text for text in texts):
@@ -360,7 +401,7 @@ async def test_no_more_batches_run_at_once_than_the_plan_has_runs_and_one_is_pre
 
 
 async def test_a_newcomer_that_would_wait_too_long_is_refused_and_told_how_long(encoder: FakeEncoder) -> None:
-    with embedder(encoder, max_wait=0.5) as made:
+    with embedder(encoder, max_wait=0.5, free_size=0, free_requests=0) as made:
         tasks = [await hold(made, encoder), await under_way(made, "second")]
         made.batcher.rate = made.batcher.queued_size / 20  # twenty seconds' worth is queued
         with pytest.raises(Overloaded, match=r"20\.0 s") as raised:
@@ -375,19 +416,90 @@ async def test_a_newcomer_that_would_wait_too_long_is_refused_and_told_how_long(
 
 
 async def test_what_a_caller_who_left_asked_for_is_not_computed(encoder: FakeEncoder) -> None:
-    left = asyncio.Event()
+    leaves: list[Callable[[], None]] = []
 
-    async def caller_left() -> None:
-        await left.wait()
+    def watch(left: Callable[[], None]) -> Callable[[], None]:
+        leaves.append(left)
+        return leaves.clear
 
     with embedder(encoder) as made:
         first = await hold(made, encoder)
-        gone = asyncio.create_task(made.embed([Text("nobody waits")], caller_left))
+        gone = asyncio.create_task(made.embed([Text("abandoned")], watch))
         await asyncio.sleep(0.01)
-        left.set()
+        leaves[0]()
         with pytest.raises(CallerLeft):
             await soon(gone)
+        assert not leaves
         encoder.free.set()
         await first
         await idle(made)
     assert encoder.seen == ["first"]
+
+
+async def test_texts_of_a_batch_are_judged_together_by_the_test_of_each(encoder: FakeEncoder) -> None:
+    """What cannot judge fails no text: the request is judged again where it is scored."""
+    seen: list[tuple[str, int]] = []
+
+    def judging(name: str) -> Judge:
+        def judge(texts: Sequence[PooledVector], vectors: Vectors) -> None:
+            seen.append((name, len(texts)))
+            np.testing.assert_array_equal(vectors, [text.vector for text in texts])
+            if name == "broken":
+                raise ValueError
+
+        return judge
+
+    one, other, broken = judging("one"), judging("other"), judging("broken")
+    with embedder(encoder, max_batch_texts=8) as made:
+        first = await hold(made, encoder)
+        later = [
+            asyncio.create_task(made.embed([Text(text)], judge=judge))
+            for text, judge in (("aa", one), ("bb", other), ("cc", one), ("dd", None), ("ee", broken))
+        ]
+        await tokenized(made, 5)
+        encoder.free.set()
+        await asyncio.gather(first, *later)
+    assert sorted(seen) == [("broken", 1), ("one", 2), ("other", 1)]
+
+
+async def test_a_few_short_texts_that_find_an_idle_encoder_are_tokenized_where_they_are_asked_for(
+    encoder: FakeEncoder,
+) -> None:
+    threads: list[str] = []
+
+    def tokenize(texts: Sequence[Any], side: Side) -> list[Tokens]:
+        threads.append(threading.current_thread().name)
+        return letters(texts, side)
+
+    with embedder(encoder, tokenize, max_batch_texts=8) as made:
+        first = await hold(made, encoder)  # nothing was before it
+        second = await under_way(made, "second")
+        await tokenized(made, 1)
+        encoder.free.set()
+        await asyncio.gather(first, second)
+        await idle(made)
+        await vectors(made, "a" * INLINE_SIZE)
+    assert threads == [threading.main_thread().name, "tokenize", "tokenize"]
+
+
+async def test_a_slow_device_refuses_no_few_callers(encoder: FakeEncoder) -> None:
+    with embedder(encoder, max_wait=0.5, free_size=100, free_requests=0) as made:
+        tasks = [await hold(made, encoder)]
+        made.batcher.rate = 1.0  # the queue takes a minute and more
+        tasks += [await under_way(made, "b" * 50), await under_way(made, "c" * 50)]
+        with pytest.raises(Overloaded):
+            await vectors(made, "d")
+        encoder.free.set()
+        await asyncio.gather(*tasks)
+
+
+async def test_a_large_request_may_wait_for_others_of_its_size(encoder: FakeEncoder) -> None:
+    with embedder(encoder, max_wait=0.5, free_size=0, free_requests=2) as made:
+        tasks = [await hold(made, encoder)]
+        made.batcher.rate = 1.0
+        tasks += [await under_way(made, "b" * 150), await under_way(made, "c" * 150)]
+        with pytest.raises(Overloaded):
+            await vectors(made, "d" * 50)
+        tasks.append(await under_way(made, "e" * 300))
+        encoder.free.set()
+        await asyncio.gather(*tasks)

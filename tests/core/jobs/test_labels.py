@@ -3,14 +3,15 @@
 import pytest
 
 from service.core.errors import InvalidInput
+from service.core.jobs.job import LabelledPair
 from service.core.jobs.labels import parse_pairs
 
-PAIRS = [("red car", "crimson car", 1.0), ("red car", "slow boat", 0.25)]
+PAIRS = [LabelledPair("red car", "crimson car", 1.0), LabelledPair("red car", "slow boat", 0.25)]
 FIRST = [["1", "red car", "crimson car"], ["0.25", "red car", "slow boat"]]
 LAST = [["red car", "crimson car", "1"], ["red car", "slow boat", "0.25"]]
 
 
-def parse(rows: list[list[str]]) -> list[tuple[str, str, float]]:
+def parse(rows: list[list[str]]) -> list[LabelledPair]:
     return parse_pairs(enumerate(rows, 1), "pairs.tsv")
 
 
@@ -24,10 +25,27 @@ def test_columns_are_found_in_either_order_with_and_without_names(
 
 def test_a_sentence_that_is_a_number_does_not_change_where_the_labels_are() -> None:
     assert parse([["1984", "a novel", "1"], ["red car", "slow boat", "0"]]) == [
-        ("1984", "a novel", 1.0),
-        ("red car", "slow boat", 0.0),
+        LabelledPair("1984", "a novel", 1.0),
+        LabelledPair("red car", "slow boat", 0.0),
     ]
-    assert parse([["1", "a novel", "1984"], ["0", "red car", "7"]]) == [("a novel", "1984", 1.0), ("red car", "7", 0.0)]
+    assert [pair[:3] for pair in parse([["1", "a novel", "1984"], ["0", "red car", "7"]])] == [
+        ("a novel", "1984", 1.0),
+        ("red car", "7", 0.0),
+    ]
+
+
+@pytest.mark.parametrize("column", [0, 1, 3])
+@pytest.mark.parametrize("rows", [FIRST, LAST])
+def test_a_column_named_weight_holds_weights(rows: list[list[str]], column: int) -> None:
+    def weighted(cells: list[str], weight: str) -> list[str]:
+        return [*cells[:column], weight, *cells[column:]]
+
+    names = weighted(["label", "a", "b"], " Weight")
+    table = [names, weighted(rows[0], "2"), weighted(rows[1], "0.5")]
+    assert parse(table) == [PAIRS[0]._replace(weight=2.0), PAIRS[1]._replace(weight=0.5)]
+    for wrong in ("0", "-1", "heavy", "inf"):
+        with pytest.raises(InvalidInput, match="line 3: the weight must be a number above 0"):
+            parse([names, table[1], weighted(rows[1], wrong)])
 
 
 def test_nothing_is_no_pair() -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.core.errors import InvalidInput
-from service.core.jobs.job import METHODS
+from service.core.jobs.job import METHODS, LabelledPair
 from service.core.jobs.requirements import (
     FEWEST_FOR_A_FLOW,
     FEWEST_LABELS,
@@ -38,15 +38,15 @@ def test_flows_and_full_whitening_need_more() -> None:
 def test_distinct_labels_are_the_pairs_with_their_labels_whichever_side_comes_first(
     labels: list[tuple[str, str, float]],
 ) -> None:
-    found = distinct_labels(labels)
-    kinds = [(frozenset((a, b)), label) for a, b, label in found]
+    found = distinct_labels([LabelledPair(*pair) for pair in labels])
+    kinds = [(frozenset((a, b)), label) for a, b, label, _ in found]
     assert len(set(kinds)) == len(kinds)
     assert set(kinds) == {(frozenset((a, b)), label) for a, b, label in labels}
     assert distinct_labels(found) == found
 
 
-def pairs(count: int) -> list[tuple[str, str, float]]:
-    return [(f"a{number}", f"b{number}", float(number % 2)) for number in range(count)]
+def pairs(count: int) -> list[LabelledPair]:
+    return [LabelledPair(f"a{number}", f"b{number}", float(number % 2)) for number in range(count)]
 
 
 @pytest.mark.parametrize(
@@ -54,16 +54,18 @@ def pairs(count: int) -> list[tuple[str, str, float]]:
     [
         (pairs(FEWEST_LABELS - 1), "19 distinct"),
         (pairs(1) * 50, "1 distinct"),
-        ([("a", "b", 0.0), ("b", "a", 1.0)] * 20, "1 distinct"),
-        ([(a, b, 1.0) for a, b, _ in pairs(30)], "both kinds"),
-        ([(a, b, 3.0) for a, b, _ in pairs(30)], "more than one grade"),
-        ([*pairs(30), ("a", "b", 5.5)], "5.5"),
-        ([*pairs(30), ("a", "b", -0.1)], "-0.1"),
-        ([*pairs(30), ("a", "b", float("nan"))], "nan"),
+        ([LabelledPair("a", "b", 0.0), LabelledPair("b", "a", 1.0)] * 20, "1 distinct"),
+        ([pair._replace(label=1.0) for pair in pairs(30)], "both kinds"),
+        ([pair._replace(label=3.0) for pair in pairs(30)], "more than one grade"),
+        ([*pairs(30), LabelledPair("a", "b", 5.5)], "5.5"),
+        ([*pairs(30), LabelledPair("a", "b", -0.1)], "-0.1"),
+        ([*pairs(30), LabelledPair("a", "b", float("nan"))], "nan"),
+        ([*pairs(30), LabelledPair("a", "b", 1.0, 0.0)], "weight 0"),
+        ([*pairs(30), LabelledPair("a", "b", 1.0, float("inf"))], "weight inf"),
     ],
 )
 def test_labels_that_nothing_can_be_learnt_from_are_refused_with_the_reason(
-    labels: list[tuple[str, str, float]], why: str
+    labels: list[LabelledPair], why: str
 ) -> None:
     with pytest.raises(InvalidInput, match=why):
         check_labels(labels)
@@ -71,4 +73,4 @@ def test_labels_that_nothing_can_be_learnt_from_are_refused_with_the_reason(
 
 def test_enough_different_labels_are_taken() -> None:
     check_labels(pairs(FEWEST_LABELS))
-    check_labels([(a, b, number % 6) for number, (a, b, _) in enumerate(pairs(FEWEST_LABELS))])
+    check_labels([pair._replace(label=number % 6) for number, pair in enumerate(pairs(FEWEST_LABELS))])

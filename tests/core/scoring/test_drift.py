@@ -1,33 +1,34 @@
 """Sliding windows: what they hold, when they speak, and what a shift looks like in them."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.core.encoding.texts import Verdict
 from service.core.scoring.calibration import Calibration
 from service.core.scoring.drift import BASELINE, FEWEST, WINDOW, DriftMonitor, DriftWindow, Ring, stability_index
-from service.core.scoring.out_of_domain import FALSE_ALARMS, Judgement
+from service.core.scoring.out_of_domain import FALSE_ALARMS
 from service.core.scoring.similarity import Scores
 
 
 def scores(similarities: list[float] | np.ndarray, flagged: int = 0, distance: float = 0.0) -> Scores:
     """One text a pair, the first `flagged` of them odd, distances alternating around a mean with deviation 1."""
     found = np.asarray(similarities, np.float32)
-    p = np.full(len(found), 0.5)
-    p[:flagged] = FALSE_ALARMS / 2
-    distances = distance + np.where(np.arange(len(found)) % 2, 1.0, -1.0)
-    return Scores(found, found, None, None, None, Judgement(p, distances))
+    verdicts = [
+        Verdict(None, FALSE_ALARMS / 2 if row < flagged else 0.5, distance + (1.0 if row % 2 else -1.0))
+        for row in range(len(found))
+    ]
+    return Scores(found, found, None, None, None, verdicts)
 
 
 @given(st.lists(st.lists(st.floats(-1, 1), max_size=30), max_size=20))
 def test_a_ring_keeps_the_last_numbers(chunks: list[list[float]]) -> None:
     ring = Ring(16)
     for chunk in chunks:
-        ring.extend(np.array(chunk))
+        ring.extend(chunk)
     everything = [value for chunk in chunks for value in chunk]
     assert sorted(ring.values) == sorted(everything[-16:])
 
@@ -126,5 +127,5 @@ def test_pairs_that_say_nothing_are_not_counted() -> None:
     seen = scores([0.1] * FEWEST)
     unreadable = np.arange(FEWEST) % 2 == 0
     window = DriftWindow(1)
-    window.observe(replace(seen, unreadable=unreadable))
+    window.observe(seen._replace(unreadable=unreadable))
     assert window.measure().pairs == FEWEST // 2

@@ -53,6 +53,18 @@ def test_grades_come_as_shares_of_their_range() -> None:
     assert GRADED.probability(np.array([1 / (1 + np.exp(4.0))])) == pytest.approx(0.5)
 
 
+def test_recalls_are_stored_where_there_are_some() -> None:
+    recalls = np.array([0.9, 0.6, 0.2])
+    model = replace(MAP, recalls=recalls, recall_low=recalls - 0.1, recall_high=recalls + 0.1)
+    again = ProbabilityMap.from_arrays(model.arrays())
+    assert again.recall(0.8) == pytest.approx((0.4, 0.3, 0.5))
+    assert MAP.recall(0.8) is None
+    assert not [name for name in MAP.arrays() if name.startswith("recall")]
+    for broken in (replace(model, recalls=recalls[:2]), replace(model, recall_low=recalls + 0.05)):
+        with pytest.raises(ValueError, match="recall"):
+            ProbabilityMap.from_arrays(broken.arrays())
+
+
 @given(st.lists(st.floats(0.5, 0.9), min_size=2, max_size=20))
 def test_a_higher_precision_never_asks_for_a_lower_similarity(asked: list[float]) -> None:
     thresholds = np.array([MAP.precision_threshold(precision) for precision in sorted(asked)])
@@ -91,7 +103,7 @@ def test_what_is_stored_comes_back(model: ProbabilityMap) -> None:
         np.testing.assert_array_equal(found, kept)
 
 
-@pytest.mark.parametrize("name", [field.name for field in fields(ProbabilityMap)])
+@pytest.mark.parametrize("name", MAP.arrays())
 def test_a_missing_array_is_named(name: str) -> None:
     stored = MAP.arrays()
     del stored[name]

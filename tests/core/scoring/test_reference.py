@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 
 from service.core.arrays import Doubles
 from service.core.errors import InvalidInput
-from service.core.scoring.advice import advise, rarity
+from service.core.scoring.advice import Target, advise, rarity
 from service.core.scoring.calibration import DomainModel
 from service.core.scoring.reference import ReferenceDistribution
 from tests.core.scoring.references import REFERENCE, references
@@ -108,12 +108,12 @@ def test_a_threshold_and_its_interval_are_cosines(reference: ReferenceDistributi
 @pytest.mark.parametrize("rate", [0.0, 1.0, 1e-8, -0.1, float("nan")])
 def test_a_rate_that_is_none_is_refused(rate: float) -> None:
     with pytest.raises(InvalidInput, match="fmr"):
-        advise(DomainModel(reference=REFERENCE), "news", fmr=rate, precision=None)
+        advise(DomainModel(reference=REFERENCE), "news", Target(fmr=rate))
 
 
 @pytest.mark.parametrize(("rate", "beyond"), [(0.5, False), (1e-3, False), (1e-6, True), (1 - 1e-6, True)])
 def test_what_the_sample_cannot_count_is_called_extrapolated(rate: float, beyond: bool) -> None:
-    assert advise(DomainModel(reference=REFERENCE), "news", fmr=rate, precision=None).extrapolated == beyond
+    assert advise(DomainModel(reference=REFERENCE), "news", Target(fmr=rate)).extrapolated == beyond
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from hypothesis.extra.numpy import arrays
 from service.core.arrays import Vectors
 from service.core.encoding.texts import PooledVector
 from service.core.scoring.calibration import Calibration, DomainModel
-from service.core.scoring.out_of_domain import Judgement
-from service.core.scoring.similarity import cosine, judge, normalized, score
+from service.core.scoring.out_of_domain import DomainTest, Judgement
+from service.core.scoring.similarity import cosine, normalized, score
 from tests.core.scoring.references import MAP, REFERENCE
 from tests.modelling.calibration.domains import fitted
 
@@ -96,7 +96,7 @@ TEXTS = [PooledVector(vector, tokens, False) for vector, tokens in zip(POOLED, (
 def test_without_a_calibrator_similarity_is_the_cosine_bit_by_bit() -> None:
     found = score(calibration(), TEXTS, POOLED, LEFT, RIGHT)
     assert found.similarity.tobytes() == found.cosine.tobytes() == cosine(POOLED[LEFT], POOLED[RIGHT]).tobytes()
-    assert found.percentile is found.probability is found.judgement is None
+    assert found.percentile is found.probability is found.verdicts is None
 
 
 def test_a_calibration_moves_similarity_and_percentile_and_leaves_the_cosine() -> None:
@@ -123,16 +123,18 @@ class CountingTest:
         self.asked += 1
         return Judgement(np.full(len(pooled), self.p_value), np.zeros(len(pooled)))
 
+    judge_texts = DomainTest.judge_texts
+
 
 def test_a_remembered_judgement_does_not_keep_its_test_in_memory() -> None:
     """A cache holds many texts, each judged by another domain: tests of domains that were dropped must go."""
     texts = [PooledVector(vector, 5, False) for vector in POOLED]
     test = fitted(1000, 8)
     gone = weakref.ref(test)
-    judge(test, texts, POOLED, POOLED, calibration())  # which keeps its whitening in double precision, too
+    test.judge_texts(texts, POOLED)  # which keeps its whitening in double precision, too
     del test
     assert gone() is None
-    assert all(text.judged is not None for text in texts)
+    assert all(text.verdict is not None for text in texts)
 
 
 def test_a_pair_with_a_text_without_a_known_token_has_percentile_and_probability_0() -> None:
@@ -152,6 +154,8 @@ def test_a_texts_judgement_is_remembered_for_the_test_that_made_it_and_for_no_ot
     texts = [PooledVector(vector, 5, False) for vector in POOLED]
     one, other = CountingTest(0.25), CountingTest(0.5)
     for test in (one, one, other, one):
-        found = judge(test, texts, POOLED, POOLED, calibration())  # type: ignore[arg-type]
-        assert (found.p_values == test.p_value).all()
+        model = DomainModel(domain_test=test)  # type: ignore[arg-type]
+        found = calibration(model=model).judge(texts, POOLED, POOLED)
+        assert found is not None
+        assert {verdict.p_value for verdict in found} == {test.p_value}
     assert (one.asked, other.asked) == (2, 1)

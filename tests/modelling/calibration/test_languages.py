@@ -22,6 +22,7 @@ from service.modelling.calibration.job import CalibrationInput, calibrate_job
 from service.modelling.calibration.out_of_domain import shuffled_copies
 from service.modelling.calibration.scripts import LETTER, characters, is_unspaced, join_words, words
 from tests.encoders import export, save_bert
+from tests.modelling.calibration.test_gate import by_looks
 from tests.text import sentences
 
 SENTENCES = {
@@ -173,8 +174,8 @@ def bag_of_characters(texts: list[str], raw: float) -> Vectors:
 
 
 def test_the_gate_leaves_chinese_alone_unless_its_vectors_show_length() -> None:
-    texts = chinese(400)
-    left, corrected = (gate.decide(texts, bag_of_characters(texts, raw)) for raw in (0.0, 1.0))
+    texts = chinese(gate.SENTENCES_FULL)
+    left, corrected = (gate.decide(texts, bag_of_characters(texts, raw), by_looks) for raw in (0.0, 1.0))
     assert left.method == "identity"
     assert left.evidence["surface_ratio"] == pytest.approx(1, abs=0.5)
     assert corrected.method.startswith("soft:")
@@ -212,7 +213,7 @@ def language(count: int, crowding: float, seed: int) -> languages.Language:
 
 def test_a_threshold_holds_for_a_language_that_was_calibrated_alone() -> None:
     samples = {"en": language(1200, 0.0, 0), "ko": language(1200, 6.0, 1)}
-    english, korean, mixed = languages.measure(samples, 2, lambda *_: None)
+    english, korean, mixed = languages.measure(samples, by_looks, 2, lambda *_: None)
     assert [np.mean(result.own) for result in (english, korean)] == pytest.approx([0.01, 0.01], rel=0.2)
     assert np.mean(english.raw) == pytest.approx(0.01, rel=0.2)
     assert np.mean(korean.raw) > 0.3

@@ -170,3 +170,17 @@ def test_a_zero_vector_does_not_spoil_the_crowding() -> None:
     x = sample(50, 8)
     x[7] = 0
     assert np.isfinite(linear.crowding(x))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_the_mean_direction_is_removed_by_its_share_and_nothing_else_is(share: float) -> None:
+    x = sample(500, 12)
+    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    direction = unit.mean(0) / np.linalg.norm(unit.mean(0))
+    y = linear.mean_direction(x, share)(x)
+    np.testing.assert_allclose(y @ direction, (1 - share) * (x @ direction), atol=1e-9)
+    np.testing.assert_allclose(
+        y - np.outer(y @ direction, direction), x - np.outer(x @ direction, direction), atol=1e-9
+    )
+    with pytest.raises(ValueError, match="by 0 to 1"):
+        linear.mean_direction(x, share + 1.5)

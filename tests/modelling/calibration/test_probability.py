@@ -1,6 +1,7 @@
 """What labelled pairs teach: the curves, their weights, the precision table, and honest figures about them."""
 
 import json
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -197,13 +198,13 @@ def test_folds_hold_every_pair_once_and_every_label_evenly(targets: Doubles, see
 
 def test_the_curve_that_predicts_other_pairs_better_weighs_more() -> None:
     x, y, _ = simulated(3000, lambda x: np.minimum(expit(2 * (x - 4)), 0.6))
-    mixture = mix(x, y, False, np.random.default_rng(0))
+    mixture = mix(x, y, np.ones(len(x)), False, np.random.default_rng(0))
     assert sum(mixture.weights.values()) == pytest.approx(1)
     assert sorted(mixture.weights, key=lambda name: mixture.weights[name]) == sorted(
         mixture.losses, key=lambda name: -mixture.losses[name]
     )
     assert mixture.weights["platt"] < 0.01
-    few = mix(x[:30], y[:30], False, np.random.default_rng(0))
+    few = mix(x[:30], y[:30], np.ones(30), False, np.random.default_rng(0))
     assert min(few.weights.values()) > 0.1
 
 
@@ -219,7 +220,7 @@ def test_labels_of_pure_chance_are_reported_as_worth_nothing() -> None:
     for seed in range(12):
         rng = np.random.default_rng(seed)
         x, y = rng.normal(6, 3, 60), rng.permutation(60) % 2.0
-        p = out_of_fold(x, y, False, rng)
+        p = out_of_fold(x, y, np.ones(len(x)), False, rng)
         losses.append(float(-(y * np.log(p) + (1 - y) * np.log1p(-p)).mean()))
     assert np.mean(losses) > np.log(2)
 
@@ -236,7 +237,7 @@ def test_wilson_is_wilsons(count: int, data: st.DataObject) -> None:
 def test_bins_hold_equal_numbers_and_every_pair(count: int, bins: int) -> None:
     rng = np.random.default_rng(count)
     p, y = rng.random(count), (rng.random(count) < 0.5).astype(np.float64)
-    predicted, observed, counts = equal_mass_bins(p, y, bins)
+    predicted, observed, counts, _ = equal_mass_bins(p, y, bins, np.ones(len(p)))
     assert counts.sum() == count
     assert np.ptp(counts) <= 1
     assert (np.diff(predicted) > 0).all()
@@ -254,7 +255,7 @@ def test_a_calibration_error_is_the_mean_distance_of_the_bins() -> None:
 def test_an_error_is_told_from_what_a_perfect_map_would_show(shift: float) -> None:
     rng = np.random.default_rng(0)
     p = rng.uniform(0.2, 0.8, 2000)
-    report = calibration_report(p, (rng.random(2000) < p + shift).astype(np.float64), False, rng)
+    report = calibration_report(p, (rng.random(2000) < p + shift).astype(np.float64), np.ones(2000), False, rng)
     assert report["ece_low"] <= shift + 1e-9
     assert report["ece_high"] >= shift
     assert report["ece_of_a_perfect_map"] == pytest.approx(0.03, abs=0.01)
@@ -312,6 +313,38 @@ def test_pairs_above_a_precision_threshold_are_matches_in_this_share(
     exact = grid[np.argmax([truth(grid[grid >= s]).mean() >= precision for s in grid])]
     assert low <= exact <= high
     assert 0.005 < high - low < 0.1
+
+
+def test_the_recall_of_a_precision_threshold_is_that_of_other_pairs(
+    taught: tuple[ProbabilityMap, dict[str, Any]],
+) -> None:
+    similarities, labels = draw(100_000, seed=1)
+    for precision in (0.6, 0.8, 0.9):
+        threshold, _, _ = taught[0].precision_threshold(precision)
+        found = taught[0].recall(precision)
+        assert found is not None
+        recall, low, high = found
+        assert low <= labels[similarities >= threshold].sum() / labels.sum() <= high
+        assert low < recall <= high
+
+
+def test_weights_give_the_population_back_that_a_biased_sample_was_drawn_from(
+    taught: tuple[ProbabilityMap, dict[str, Any]],
+) -> None:
+    similarities, labels = draw(60_000, seed=5)
+    chance = np.where(labels == 1, 5.0, 1.0)
+    rows = np.random.default_rng(6).choice(len(labels), 1500, p=chance / chance.sum())
+    biased, _ = fit(similarities[rows], REFERENCE, labels[rows], 0)
+    weighted, report = fit(similarities[rows], REFERENCE, labels[rows], 0, 1 / chance[rows])
+    asked = REFERENCE.false_match_rate(np.linspace(-0.2, 0.7, 200))
+    off, before = (
+        np.abs(model.probability(asked) - taught[0].probability(asked)).mean() for model in (weighted, biased)
+    )
+    assert off < 0.04 < before
+    assert report["positives"] == pytest.approx(labels.mean(), abs=0.03)
+    assert weighted.precision_threshold(0.8)[0] == pytest.approx(taught[0].precision_threshold(0.8)[0], abs=0.05)
+    with pytest.raises(InvalidInput, match="weight"):
+        fit(similarities[:30], REFERENCE, np.resize([0, 1], 30), 0, np.zeros(30))
 
 
 def test_more_labels_make_a_precision_threshold_surer(taught: tuple[ProbabilityMap, dict[str, Any]]) -> None:
@@ -385,3 +418,71 @@ def test_any_labels_make_a_map_that_can_be_stored(similarities: list[float], eve
     model, report = fit(np.array(similarities), REFERENCE, labels, seed=0)
     ProbabilityMap.from_arrays(model.arrays())
     json.dumps(report, allow_nan=False)
+
+
+def strata(base: float, seed: int) -> tuple[Doubles, Doubles, Doubles]:
+    """Scores and labels of a population of which so many match, and weights of 500 pairs of its top 2 % and 500 others.
+
+    -> similarities, labels (1000,), weights
+    """
+    rng = np.random.default_rng(seed)
+    similarities, labels = population(base)
+    top = similarities >= np.quantile(similarities, 0.98)
+    rows = np.concatenate([rng.choice(np.flatnonzero(side), 500, replace=False) for side in (top, ~top)])
+    return similarities[rows], labels[rows], np.repeat([top.sum() / 500, (~top).sum() / 500], 500)
+
+
+@cache
+def population(base: float) -> tuple[Doubles, Doubles]:
+    rng = np.random.default_rng(7)
+    similarities = np.clip(rng.normal(0.2, 0.15, 200_000), -0.9, 0.99)
+    low, high = -60.0, 60.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if expit(22 * similarities + middle).mean() > base else (middle, high)
+    return similarities, (rng.random(len(similarities)) < expit(22 * similarities + low)).astype(np.float64)
+
+
+def test_labels_of_the_likeliest_pairs_teach_the_precision_and_recall_of_all() -> None:
+    """One pair in a hundred matches; weights differ by a factor of 49."""
+    similarities, labels = population(0.01)
+    precisions, covered = [], []
+    for seed in range(12):
+        drawn, known, weights = strata(0.01, seed)
+        model, report = fit(drawn, REFERENCE, known, seed, weights)
+        threshold = model.precision_threshold(0.6)[0]
+        above = similarities >= threshold
+        precisions.append(labels[above].mean())
+        recall = model.recall(0.6)
+        assert recall is not None
+        covered.append(recall[1] <= labels[above].sum() / labels.sum() <= recall[2])
+        assert report["effective_pairs"] == pytest.approx(520, abs=10)
+    assert np.mean(precisions) == pytest.approx(0.6, abs=0.04)
+    assert sum(covered) >= 11
+
+
+def test_weights_of_one_score_leave_the_curve_as_it_is() -> None:
+    """Pairs drawn by score alone have the same share of matches at each score, drawn often or not."""
+    similarities, labels = draw(1500, seed=8)
+    weights = np.where(similarities > 0.3, 1.0, 300.0)
+    plain, weighted = (fit(similarities, REFERENCE, labels, 0, w)[0] for w in (None, weights))
+    asked = REFERENCE.false_match_rate(np.linspace(-0.1, 0.6, 50))
+    assert np.abs(plain.probability(asked) - weighted.probability(asked)).max() < 0.06
+
+
+@pytest.mark.parametrize(
+    ("weights", "said"),
+    [
+        (np.r_[1e-200, np.ones(99)], "at most 1,000,000 times"),
+        (np.r_[1e5, np.ones(99)], "worth 1.0 equal ones"),
+        (np.full(100, 1.7e308), None),
+    ],
+)
+def test_weights_that_leave_nothing_to_learn_from_are_refused(weights: Doubles, said: str | None) -> None:
+    similarities, labels = draw(100, seed=9)
+    if said is None:
+        even, plain = (fit(similarities, REFERENCE, labels, 0, w)[0] for w in (weights, None))
+        np.testing.assert_array_equal(even.logits, plain.logits)
+        return
+    with pytest.raises(InvalidInput, match=said):
+        fit(similarities, REFERENCE, labels, 0, weights)

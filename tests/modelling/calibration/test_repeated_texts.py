@@ -7,7 +7,7 @@ from service.adapters.domains.store import DomainStore
 from service.adapters.encoder.store import EncoderArtifact
 from service.core.errors import InvalidInput
 from service.core.jobs.job import JobRequest
-from service.core.scoring.advice import advise, rounded
+from service.core.scoring.advice import Target, advise, rounded
 from service.core.scoring.calibration import DomainModel
 from service.core.scoring.reference import ReferenceDistribution
 from service.core.scoring.similarity import cosine
@@ -32,13 +32,13 @@ def test_a_threshold_keeps_its_rate_where_texts_repeat_or_is_refused_with_one_th
     x = texts_with(*shares)
     model = DomainModel(reference_of(x))
     try:
-        asked, threshold = rate, advise(model, "mails", fmr=rate, precision=None).similarity
+        asked, threshold = rate, advise(model, "mails", Target(fmr=rate)).similarity
     except InvalidInput as error:
         assert shares, "nothing ties"
         asked = float(str(error).split()[-3 if str(error).endswith("or more") else -1])
         assert asked > rate
         assert f"{asked:g}" in str(error)
-        threshold = advise(model, "mails", fmr=asked, precision=None).similarity
+        threshold = advise(model, "mails", Target(fmr=asked)).similarity
     assert 1 / FACTOR <= false_match_rate(x, threshold) / asked <= FACTOR
 
 
@@ -50,7 +50,7 @@ def test_a_rate_between_two_ties_is_refused_with_those_on_both_sides() -> None:
     between, top = scale.gaps
     assert scale.tied[0] < 0.95
     with pytest.raises(InvalidInput, match=rf"reaches {between[0]:.3g} or less, and {rounded(between[1]):g} or more"):
-        advise(DomainModel(scale), "mails", fmr=float(between.mean()), precision=None)
+        advise(DomainModel(scale), "mails", Target(fmr=float(between.mean())))
     assert (
         scale.smallest_rate == pytest.approx(2 * 112 * 111 / (COUNT * (COUNT - 1)), rel=1e-3) == pytest.approx(top[1])
     )
@@ -81,7 +81,7 @@ def test_texts_of_one_vector_leave_a_scale_that_refuses_everything_but_them() ->
     for x in (texts_with(1.0, count=250), texts_with(249 / 250, count=250)):
         scale = reference_of(x, intervals=True)
         with pytest.raises(InvalidInput, match="the smallest rate"):
-            advise(DomainModel(scale), "mails", fmr=0.01, precision=None)
+            advise(DomainModel(scale), "mails", Target(fmr=0.01))
         assert ReferenceDistribution.from_arrays(scale.arrays()).smallest_rate == scale.smallest_rate > 0.98
 
 

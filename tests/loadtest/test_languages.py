@@ -1,15 +1,12 @@
-"""The encoder that the table of languages is measured with: from a git remote to a checkpoint, in small."""
+"""The texts that the table of languages is measured with: from a git remote to a file a language, in small."""
 
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
-from transformers import AutoTokenizer, BertModel
 
-from loadtest import multilingual
+from loadtest import languages
 from tests.text import sentences
 
 ENGLISH = sentences(240)
@@ -53,8 +50,8 @@ def written(folder: Path) -> str:
 @pytest.fixture
 def remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     commit = written(tmp_path / "remote" / "some" / "project")
-    monkeypatch.setattr(multilingual, "HOST", f"file://{tmp_path}/remote")
-    monkeypatch.setattr(multilingual, "CATALOGUES", {"some/project": commit})
+    monkeypatch.setattr(languages, "HOST", f"file://{tmp_path}/remote")
+    monkeypatch.setattr(languages, "CATALOGUES", {"some/project": commit})
     return commit
 
 
@@ -63,14 +60,14 @@ def test_catalogues_are_fetched_at_their_commit_and_a_fetch_that_failed_leaves_n
 ) -> None:
     folder = tmp_path / "out" / "some" / "project"
     with pytest.raises(subprocess.CalledProcessError):
-        multilingual.fetch("some/project", "0" * 40, folder)
+        languages.fetch("some/project", "0" * 40, folder)
     assert not folder.exists()
-    multilingual.fetch("some/project", remote, folder)
+    languages.fetch("some/project", remote, folder)
     assert sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()) == [
         "help/guide-ko.po",
         "po/de.po",
     ]
-    found = multilingual.translations(folder)
+    found = languages.translations(folder)
     assert found["de"].pop("Open the old file & go") == "Öffne die alte Datei & geh"
     assert found == {
         "de": {text: f"Wort {text[::-1]}" for text in ENGLISH},
@@ -79,24 +76,10 @@ def test_catalogues_are_fetched_at_their_commit_and_a_fetch_that_failed_leaves_n
 
 
 @pytest.mark.usefixtures("remote")
-def test_a_student_is_the_same_in_every_run_and_what_taught_it_is_not_held_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(multilingual, "VOCABULARY", 300)
-    made: list[Path] = []
-    for name in ("one", "two"):
-        monkeypatch.setattr(sys, "argv", ["multilingual", str(tmp_path / name), "--steps", "3"])
-        multilingual.main()
-        made.append(tmp_path / name)
-    texts = {path.stem: path.read_text("utf-8").splitlines() for path in (made[0] / "text").iterdir()}
-    taught = {text for text in ENGLISH if multilingual.teaches(text)}
-    assert set(texts["en"]) | {"Open the old file & go"} == {*ENGLISH, "Open the old file & go"} - taught
-    assert texts["ko"] == [f"낱말 {text[::-1]}" for text in ENGLISH if text not in taught]
-    first, second = ({p.relative_to(f): p.read_bytes() for p in f.rglob("*") if p.is_file()} for f in made)
-    assert first == second
-    folder = made[0] / "encoder"
-    rows = AutoTokenizer.from_pretrained(folder)(texts["ko"][:4], padding=True, return_tensors="pt")
-    with torch.no_grad():
-        hidden = BertModel.from_pretrained(folder)(**rows).last_hidden_state
-    assert hidden.shape[-1] == 384
-    assert np.isfinite(hidden.numpy()).all()
+def test_every_language_is_written_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["languages", str(tmp_path / "out")])
+    languages.main()
+    texts = {path.stem: path.read_text("utf-8").splitlines() for path in (tmp_path / "out/text").iterdir()}
+    assert texts.keys() == {"en", "de", "ko"}
+    assert set(texts["en"]) == {*ENGLISH, "Open the old file & go"}
+    assert texts["ko"] == [f"낱말 {text[::-1]}" for text in ENGLISH]

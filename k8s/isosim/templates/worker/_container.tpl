@@ -1,0 +1,17 @@
+{{/* What the worker and the registration before it share. */}}
+{{- define "isosim.workerContainer" -}}
+image: {{ include "isosim.image" (dict "root" . "target" "worker") }}
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+securityContext: {{- include "isosim.securityContext" . | nindent 2 }}
+envFrom:
+  - configMapRef: {name: {{ include "isosim.fullname" . }}}
+env:
+  - {name: HOME, value: /tmp}
+  - {name: ISOSIM_WORKER_THREADS, value: {{ .Values.worker.threads | quote }}}
+  {{- include "isosim.redisEnv" . | nindent 2 }}
+  {{- with .Values.worker.extraEnv }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+resources: {{- toYaml .Values.worker.resources | nindent 2 }}
+volumeMounts: {{- include "isosim.volumeMounts" . | nindent 2 }}
+{{- end }}

@@ -1,0 +1,47 @@
+"""What is not asked for a while after it has failed several times: Redis, and encoders that run elsewhere."""
+
+import time
+from collections.abc import Callable
+
+FAILURES = 3  # in a row before the circuit opens
+PAUSE = 2.0  # s of an open circuit before one request tries again
+
+
+class CircuitBreaker:
+    """After some failures in a row nothing is tried for a pause; then one attempt decides."""
+
+    def __init__(self, failures: int = FAILURES, pause: float = PAUSE, clock: Callable[[], float] = time.monotonic):
+        self.limit, self.pause, self.clock = failures, pause, clock
+        self.failures = 0
+        self.closed_at = 0.0
+        self.met = False  # it has answered once
+
+    @property
+    def closed(self) -> bool:
+        return self.met and self.failures < self.limit
+
+    @property
+    def is_open(self) -> bool:
+        return self.failures >= self.limit
+
+    def allows(self) -> bool:
+        if self.failures < self.limit:
+            return True
+        if self.clock() < self.closed_at:
+            return False
+        self.closed_at = self.clock() + self.pause  # this attempt decides; others wait
+        return True
+
+    def succeeded(self) -> None:
+        self.failures = 0
+        self.met = True
+
+    def failed(self) -> None:
+        self.failures += 1
+        if self.failures >= self.limit:
+            self.closed_at = self.clock() + self.pause
+
+    def open(self) -> None:
+        """At once, whatever was before."""
+        self.failures = max(self.failures, self.limit)
+        self.closed_at = self.clock() + self.pause

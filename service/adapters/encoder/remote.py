@@ -1,0 +1,298 @@
+"""An encoder that runs elsewhere: any server with OpenAI's `POST /v1/embeddings`.
+
+Every request carries one of the probes that were stored when the encoder was registered. Its vector is compared before
+any vector of that answer is used, so that a model swapped behind its name answers nothing.
+"""
+
+import copy
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any, Literal, NoReturn, overload
+
+import numpy as np
+
+from service.adapters.circuit_breaker import CircuitBreaker
+from service.adapters.encoder.embeddings_api import Conversation, OtherDimension, Refusal
+from service.adapters.encoder.store import EncoderArtifact, Probe
+from service.core.arrays import Vectors
+from service.core.encoding.texts import Content, Side, Tokens
+from service.core.errors import (
+    BackendFailure,
+    EncoderChanged,
+    EncoderUnreachable,
+    InvalidInput,
+    IsosimError,
+    Overloaded,
+)
+
+# Largest ‖answered − registered‖ / ‖registered‖ of a probe. Measured on three encoders: fp16 is off by 0.010 at most;
+# int8 by 0.07 at least, a prompt that is lost by 0.12, another model by 1.1 (docs/how-to/remote-encoder.md).
+TOLERANCE = 0.05
+BYTES_A_TOKEN = 4
+REQUESTS = 8  # at once, of one process
+REQUEST_TEXTS = 31  # of one request, beside its probe: text-embeddings-inference takes 32 unless it is told otherwise
+REQUEST_TOKENS = 16_384  # estimated, of one request
+TRIAL_SECONDS = 10.0  # of the one request that finds out whether a server is there again
+ATTEMPTS = 3  # of a request that answers a caller
+PATIENT_ATTEMPTS = 10  # of a request of a calibration: over half a minute or more
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0  # s between attempts; each is twice the one before, times 0.5 to 1.5
+CHECK_SECONDS = 10.0  # for one answer to a check
+PROBE_SECONDS = 60.0  # between probes where not every request carries one
+LONGEST_WAIT = 2.0  # s that a server may ask for before it is taken for full; a job waits longer
+
+Event = Literal["ok", "unreachable", "refused", "changed"]
+State = Literal["unknown", "ok", "down", "changed"]
+
+
+class EstimatedTokens(Sequence[int]):
+    """Stands for the tokens of a text whose tokenizer is elsewhere: the text itself, and an estimate of its length."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.length = max(1, -(-len(text.encode()) // BYTES_A_TOKEN))
+
+    def __len__(self) -> int:
+        return self.length
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[int]: ...
+    def __getitem__(self, index: int | slice) -> NoReturn:
+        raise TypeError("the tokens of a remote encoder are not known")
+
+
+class RemoteTokenizer:
+    """In place of a tokenizer: estimates lengths, cuts what is surely too long, and refuses what needs real tokens."""
+
+    def __init__(self, name: str, max_length: int) -> None:
+        self.name, self.max_length = name, max_length
+
+    def __call__(self, contents: Sequence[Content], side: Side) -> list[Tokens]:
+        """A text longer than `max_length` estimated tokens is cut there, and marked; what the server cuts is not known.
+
+        Raises:
+            InvalidInput: contents are token ids, or are to be cut on the left.
+        """
+        if side == "left":
+            self._refuse("does not cut texts on the left")
+        tokens = []
+        for content in contents:
+            if not isinstance(content, str):
+                self._refuse("takes no token ids")
+            raw = content.encode()
+            most = self.max_length * BYTES_A_TOKEN
+            cut = len(raw) > most
+            tokens.append(Tokens(EstimatedTokens(raw[:most].decode(errors="ignore") if cut else content), cut))
+        return tokens
+
+    def pieces(self, texts: Sequence[str], *, special: bool) -> NoReturn:
+        """Raises InvalidInput."""
+        self._refuse("has its tokenizer there, and does not say what tokens a text has")
+
+    def decode(self, rows: Sequence[Sequence[int]], *, skip_special: bool) -> NoReturn:
+        """Raises InvalidInput."""
+        self._refuse("has its tokenizer there, and does not say what text tokens stand for")
+
+    def check(self, ids: Sequence[int]) -> NoReturn:
+        """Raises InvalidInput."""
+        self._refuse("takes no token ids; send texts")
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise InvalidInput(f"encoder {self.name} runs on another server and {what}")
+
+
+class TextsRefused(BackendFailure):
+    """The server answers, and does not take these texts."""
+
+
+class RemoteEncoder:
+    """A `BatchEncoder` whose runs are requests to a server; safe from several threads.
+
+    Args:
+        seconds: one run may take, its attempts together.
+        each: every request carries a probe; else one a minute does, and the first after a failure.
+        patient: a job waits for a server that starts anew; others get an answer at once while it is away.
+        on_request: what came of a request, and its seconds.
+    """
+
+    def __init__(
+        self,
+        artifact: EncoderArtifact,
+        *,
+        seconds: float,
+        each: bool = True,
+        patient: bool = False,
+        requests: int = REQUESTS,
+        on_request: Callable[[Event, float], None] = lambda _, __: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if artifact.remote is None or not artifact.probes:
+            raise ValueError(f"encoder {artifact.id} is not a remote one")
+        self.id, self.dim = artifact.id, artifact.spec.dim
+        self.converse = Conversation(artifact.remote, requests)
+        self.probes, self.known = artifact.probes, [np.asarray(one.pooled, np.float32) for one in artifact.probes]
+        self.seconds, self.each, self.patient, self.clock = seconds, each, patient, clock
+        self.on_request = on_request
+        self.state: State = "unknown"
+        self.met = False  # it has answered as registered once
+        self.failure: IsosimError | None = None  # the last one, while nothing is asked after it
+        self._breaker = CircuitBreaker(clock=clock)
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._turn = count()
+        self._trying = False  # the circuit is open, and one request finds out
+        self._failures = 0  # so far; what was asked for before one of them needs a probe of its own
+        self._probed = -np.inf  # s, when a probe that was right was asked for
+        self.off = 0.0  # how far it was off, as a share of the known vector's length
+
+    def prepare(self, ids: Sequence[Any]) -> list[str]:
+        """The texts themselves; `ids` are `EstimatedTokens`."""
+        return [one.text for one in ids]
+
+    def run(self, prepared: list[str], *, exclusive: bool = False) -> Vectors:
+        """Texts -> (N, D).
+
+        Raises:
+            EncoderUnreachable: no answer, or none that one could use whatever the texts; also without a request, after
+                failures in a row.
+            EncoderChanged: a probe has another vector than at registration; nothing of the answer is used.
+            Overloaded: the server has too much to do. BackendFailure: it refuses these texts.
+        """
+        return self._run(prepared, PATIENT_ATTEMPTS if self.patient else ATTEMPTS, forced=self.patient)
+
+    def check(self) -> None:
+        """One request of a probe alone, whatever was before: does the server answer as registered? Raises as `run`."""
+        self._run([], 1, forced=True)
+
+    def close(self) -> None:
+        """Ends waits between attempts, and requests that are under way."""
+        self._stopped.set()
+        self.converse.close()
+
+    def _run(self, texts: list[str], attempts: int, *, forced: bool) -> Vectors:
+        until = self.clock() + self.seconds
+        for attempt in range(1, attempts + 1):
+            trial = not forced and self._begin_trial()
+            started = self.clock()
+            longest = TRIAL_SECONDS if trial else CHECK_SECONDS if not texts else self.seconds / ATTEMPTS
+            try:
+                return self._ask(texts, min(until - started, longest))
+            except Refusal as refusal:
+                self.on_request("refused" if refusal.status else "unreachable", self.clock() - started)
+                pause = min(FIRST_PAUSE * 2 ** (attempt - 1), LONGEST_PAUSE) * random.uniform(0.5, 1.5)  # noqa: S311
+                if refusal.status == 429:
+                    pause = max(pause, refusal.retry_after)
+                last = attempt == attempts or not refusal.again or self.clock() + pause >= until
+                last = last or self._stopped.is_set() or (pause > LONGEST_WAIT and not self.patient)
+                error = self._error_of(refusal, texts, tried=last or attempt >= ATTEMPTS)
+                if last or isinstance(error, TextsRefused):
+                    raise error from refusal
+            finally:
+                if trial:
+                    self._trying = False
+            self._stopped.wait(pause)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _begin_trial(self) -> bool:
+        """False while the circuit is closed. While it is open: the last failure, but for one request at a time."""
+        with self._lock:
+            if not self._breaker.is_open:
+                return False
+            if self.failure is not None and (self._trying or not self._breaker.allows()):
+                raise copy.copy(self.failure)
+            self._trying = True
+            return True
+
+    def _ask(self, texts: list[str], seconds: float) -> Vectors:
+        with self._lock:
+            started, failures = self.clock(), self._failures
+            due = not texts or self.each or started - self._probed > PROBE_SECONDS
+            turn = next(self._turn) % len(self.probes)
+        try:
+            vectors = self.converse([*texts, self.probes[turn].text] if due else texts, self.dim, seconds)
+        except OtherDimension as other:
+            self._changed(other.why)
+        if due:
+            off = float(np.linalg.norm(vectors[-1] - self.known[turn]) / np.linalg.norm(self.known[turn]))
+            if not off <= TOLERANCE:
+                self._changed(f"a known text's vector is off by {off:.2f} of its length, at most {TOLERANCE} is taken")
+            self.off = off
+        with self._lock:
+            if failures == self._failures:
+                self._probed = started if due else self._probed
+            elif not due and self.failure is not None:  # what failed meanwhile may have been of another model
+                raise copy.copy(self.failure)
+            self._breaker.succeeded()
+            if due:
+                self.state, self.failure, self.met = "ok", None, True
+        self.on_request("ok", self.clock() - started)
+        return vectors[: len(texts)]
+
+    def _changed(self, how: str) -> NoReturn:
+        self.on_request("changed", 0.0)
+        error = EncoderChanged(
+            f"encoder_changed: the server of encoder {self.id} no longer answers as it did at its registration: {how}. "
+            "Another model answers to its name; nothing of the answer is used. Start the registered model again, or "
+            "register the new one under another name"
+        )
+        self._fail("changed", error)
+        raise error
+
+    def _error_of(self, refusal: Refusal, texts: list[str], *, tried: bool) -> IsosimError:
+        """What it means for the caller; what it says of the server is counted. `tried`: often enough."""
+        what = f"the server of encoder {self.id} "
+        if refusal.status == 429:
+            return Overloaded(f"{what}has too much to do: {refusal.why}", refusal.retry_after)
+        down = EncoderUnreachable(f"{what}gives no vectors: {refusal.why}")
+        perhaps = refusal.status == 500 and bool(texts)
+        if refusal.of_texts or (perhaps and tried and self._answers_probe()):
+            return TextsRefused(f"{what}gives no vectors for these texts: {refusal.why}")
+        if tried or not perhaps:
+            self._fail("down", down)
+        return down
+
+    def _answers_probe(self) -> bool:
+        """After a 500, which some servers give for a single text: is it that text alone?"""
+        try:
+            self._ask([], CHECK_SECONDS)
+        except Refusal:
+            return False
+        return True
+
+    def _fail(self, state: State, error: IsosimError) -> None:
+        with self._lock:
+            self.failure, self._probed = error, -np.inf
+            self._failures += 1
+            self._breaker.failed()
+            if state == "changed":  # one is enough
+                self._breaker.open()
+            if self._breaker.is_open:
+                self.state = state
+
+
+def check(artifact: EncoderArtifact, seconds: float = CHECK_SECONDS) -> float:
+    """Asks for every probe, one request each: the largest difference, as a share of a known vector's length.
+
+    Raises:
+        EncoderChanged, EncoderUnreachable, Overloaded, BackendFailure: as `RemoteEncoder.run`.
+    """
+    encoder = RemoteEncoder(artifact, seconds=seconds)
+    differences = []
+    try:
+        for _ in artifact.probes:
+            encoder.check()
+            differences.append(encoder.off)
+    finally:
+        encoder.close()
+    return max(differences)
+
+
+def probes_of(texts: Sequence[str], vectors: Vectors) -> tuple[Probe, ...]:
+    """What a registration keeps: seven digits are more than any server's answers agree in."""
+    return tuple(
+        Probe(text, [float(f"{x:.7g}") for x in vector.tolist()]) for text, vector in zip(texts, vectors, strict=True)
+    )

@@ -1,0 +1,87 @@
+"""Lookups in the shared cache: one for all requests that come together."""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from service.core.encoding.texts import Judge, PooledVector, SharedCache, VectorCodec, judge_together
+
+LOOKUPS = 3  # at the same time, each for several requests: three that fail open the circuit (adapters/redis)
+MOST_KEYS = 256  # of a lookup for several requests; one alone may ask for more, and its texts are judged when scored
+
+Found = list[PooledVector | None]
+
+
+class Question(NamedTuple):
+    """Keys that one request looks up, and the future that receives what is found."""
+
+    keys: Sequence[bytes]
+    judge: Judge | None
+    answer: "asyncio.Future[Found]"
+
+
+class SharedLookups:
+    """Gathers the questions of one turn of the event loop, and those that come while `LOOKUPS` are under way.
+
+    The cost of a command is paid once for all of them, and each domain's test looks at all of its texts together.
+    Lives on one event loop.
+    """
+
+    def __init__(self, shared: SharedCache, codec: VectorCodec) -> None:
+        self.shared, self.codec = shared, codec
+        self._asked: deque[Question] = deque()
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    async def find(self, keys: Sequence[bytes], judge: Judge | None) -> Found:
+        """The cached text of each key, or None."""
+        loop = asyncio.get_running_loop()
+        question = Question(keys, judge, loop.create_future())
+        if not self._asked:
+            loop.call_soon(self._begin)
+        self._asked.append(question)
+        return await question.answer
+
+    def close(self) -> None:
+        """Ends lookups; whatever was asked for is not there."""
+        while self._asked:
+            question = self._asked.popleft()
+            if not question.answer.done():
+                question.answer.set_result([None] * len(question.keys))
+        for task in self._under_way:
+            task.cancel()
+
+    def _begin(self) -> None:
+        while self._asked and len(self._under_way) < LOOKUPS:
+            questions: list[Question] = []
+            count = 0
+            while self._asked and (not questions or count + len(self._asked[0].keys) <= MOST_KEYS):
+                question = self._asked.popleft()
+                if not question.answer.done():  # else its caller has gone
+                    questions.append(question)
+                    count += len(question.keys)
+            if questions:
+                task = asyncio.get_running_loop().create_task(self._look_up(questions), name="shared-cache-lookup")
+                self._under_way.add(task)
+                task.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._under_way.discard(task)
+        self._begin()
+
+    async def _look_up(self, questions: list[Question]) -> None:
+        keys = [key for question in questions for key in question.keys]
+        found: Found = [None] * len(keys)
+        try:
+            entries = await self.shared.get(keys)
+            found = [None if e is None else self.codec.decode(key, e) for key, e in zip(keys, entries, strict=True)]
+            if len(keys) <= MOST_KEYS:  # more would hold the event loop up
+                judges = [question.judge for question in questions for _ in question.keys]
+                judge_together(zip(judges, found, strict=True))
+        finally:
+            start = 0
+            for question in questions:
+                end = start + len(question.keys)
+                if not question.answer.done():
+                    question.answer.set_result(found[start:end])
+                start = end

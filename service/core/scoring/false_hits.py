@@ -1,0 +1,183 @@
+"""How often a search among so many entries finds a wrong match: what a pair's false-match rate means for lookups."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from service.core.arrays import Doubles
+
+MOST_BEYOND = 1000  # times the entries counted: of more, nothing can be said
+COUNTED = 10  # queries with a false hit that make their share countable
+SMALLEST_RATE = 1e-6
+CONFIDENCE_Z = 1.96  # of a 95 % interval
+
+
+class Level(NamedTuple):
+    """The false-match rate that a threshold has to have, its 95 % interval, and what is known about it."""
+
+    rate: float
+    low: float  # the stricter end
+    high: float
+    extrapolated: bool
+    repeat: float | None  # see `FalseHitTable.repeats`
+
+
+@dataclass(frozen=True)
+class FalseHitTable:
+    """Share of queries whose best wrong match among G entries passes a threshold (FPIR; ISO/IEC 19795-1, 3.5).
+
+    Counted over subsamples of the domain's own sentences, at thresholds that are named by the pair's false-match rate.
+    Queries are not alike: where a few cause most false hits, their share grows more slowly than entries do.
+    """
+
+    rates: Doubles  # (L,) false-match rates, falling
+    galleries: Doubles  # (G,) numbers of entries, rising; the last two stand in a ratio of about 2
+    hits: Doubles  # (G, L) share of queries with a false hit
+    errors: Doubles  # (G, L) its relative standard error; NaN where too few queries have a hit
+    repeats: Doubles  # (L,) how many times likelier than others a query with a false hit has another one; NaN likewise
+    queries: int
+    entries: int
+
+    def law(self, gallery: float) -> "Law":
+        """How the share of queries with a false hit follows the false-match rate, among so many entries.
+
+        Between counted numbers of entries −ln(1 − share) follows a power of them; beyond the last one a negative
+        binomial law does, with the spread between queries that the last two show.
+        """
+        exponents = -np.log1p(-np.minimum(self.hits, 1 - 1e-12))  # (G, L): expected hits, were all queries alike
+        known, logs = np.log(self.galleries), np.log(np.maximum(exponents, 1e-300))
+        at = np.log(min(gallery, self.galleries[-1]))
+        inside = np.exp([np.interp(at, known, logs[:, level]) for level in range(len(self.rates))])
+        counted = np.flatnonzero(-np.expm1(-inside) * self.queries >= COUNTED)
+        last = int(counted[-1]) if len(counted) else 0
+        rates, expected, shape = self.rates[: last + 1], inside[: last + 1], np.inf
+        if gallery > self.galleries[-1]:
+            shapes, means = spread_between(exponents[-2, : last + 1], exponents[-1, : last + 1])
+            expected = shapes * np.log1p(means * gallery / self.galleries[-2])
+            shape = float(shapes[last])
+        if not expected[0] > 1e-12:  # nothing was found at all
+            expected, shape = alike(rates, gallery), np.inf
+        return Law(rates, np.maximum.accumulate(expected[::-1])[::-1], shape, gallery)
+
+    def level(self, share: float, gallery: float) -> Level:
+        """The false-match rate at which this share of queries has a false hit among so many entries."""
+        law = self.law(gallery)
+        nearest = max(int(np.searchsorted(self.galleries, gallery, side="right")) - 1, 0)
+        rate = law.rate(share)
+        place = int(np.clip(np.searchsorted(-self.rates, -rate), 0, len(self.rates) - 1))
+        error = nearest_known(self.errors[nearest], place, 1.0)
+        beyond = max(np.log(gallery / self.galleries[-1]), 0.0) / 2  # a law that no count has tested
+        width = float(np.exp(np.hypot(CONFIDENCE_Z * error, beyond)))
+        repeat = nearest_known(self.repeats, min(place, len(law.rates) - 1), np.nan)
+        above = rate > law.rates[0] and gallery > 1  # of a single entry both rates are the same
+        return Level(
+            rate,
+            law.rate(share / width),
+            law.rate(min(share * width, 1 - 1e-9)),
+            bool(gallery > self.galleries[-1] or rate < law.rates[-1] or above),
+            repeat if np.isfinite(repeat) else None,
+        )
+
+    def share(self, rates: Doubles, gallery: float) -> Doubles:
+        """Share of queries whose best wrong match reaches scores with these false-match rates. (N,) -> (N,)"""
+        return self.law(gallery).share(rates)
+
+    def arrays(self) -> dict[str, Doubles]:
+        """For storage; `from_arrays` is the inverse."""
+        return {f.name: np.asarray(getattr(self, f.name), np.float64) for f in fields(self)}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> "FalseHitTable":
+        """Raises KeyError where an array is missing, ValueError where shapes or orders are wrong."""
+        values: dict[str, Any] = {f.name: np.asarray(arrays[f.name], np.float64) for f in fields(cls)}
+        values |= {name: int(values[name]) for name in ("queries", "entries")}
+        table = cls(**values)
+        shape = (len(table.galleries), len(table.rates))
+        if table.hits.shape != shape or table.errors.shape != shape or table.repeats.shape != shape[1:]:
+            raise ValueError("a table of false hits has a row a number of entries and a column a rate")
+        if len(table.galleries) < 2 or len(table.rates) < 2 or not ((table.hits >= 0) & (table.hits <= 1)).all():
+            raise ValueError("a table of false hits holds shares, for two numbers of entries and two rates or more")
+        if (
+            not (np.diff(table.rates) < 0).all()
+            or not (table.rates > 0).all()
+            or not (np.diff(table.galleries) > 0).all()
+        ):
+            raise ValueError("rates of a table of false hits fall, and numbers of entries rise")
+        if not (np.diff(table.hits, axis=0) >= -1e-9).all() or not (np.diff(table.hits, axis=1) <= 1e-9).all():
+            raise ValueError("false hits do not fall where entries are added, nor rise with a stricter threshold")
+        return table
+
+
+def nearest_known(column: Doubles, place: int, otherwise: float) -> float:
+    """The value at a place, or at the nearest one that is known."""
+    known = np.flatnonzero(np.isfinite(column))
+    return float(column[known[np.argmin(np.abs(known - place))]]) if len(known) else otherwise
+
+
+@dataclass(frozen=True)
+class Law:
+    """Expected hits of a query, were all queries alike, by the false-match rate; for one number of entries.
+
+    Between counted rates a power law; above them as if queries were alike, joined to the highest; below them expected
+    hits fall with the rate, as a Gamma distribution of this shape between queries has it (infinite: in proportion).
+    """
+
+    rates: Doubles  # (L,) falling
+    expected: Doubles  # (L,) falling
+    shape: float
+    gallery: float
+
+    def share(self, rates: Doubles) -> Doubles:  # (N,) -> (N,)
+        logs = np.log(np.maximum(self.expected, 1e-300))
+        inside = np.exp(np.interp(np.log(np.maximum(rates, 1e-300)), np.log(self.rates[::-1]), logs[::-1]))
+        above = self.expected[0] / alike(self.rates[0], self.gallery) * alike(rates, self.gallery)
+        below = self._below(rates)
+        expected = np.where(rates > self.rates[0], above, np.where(rates < self.rates[-1], below, inside))
+        shares: Doubles = -np.expm1(-expected)
+        return shares
+
+    def _below(self, rates: Doubles) -> Doubles:
+        part = rates / self.rates[-1]
+        if not np.isfinite(self.shape):
+            return np.asarray(self.expected[-1] * part, np.float64)
+        return np.asarray(self.shape * np.log1p(np.expm1(self.expected[-1] / self.shape) * part), np.float64)
+
+    def rate(self, share: float) -> float:
+        """The false-match rate whose share this is: the inverse of `share`, 0 and 1 excluded."""
+        wanted = -np.log1p(-share)
+        if wanted > self.expected[0]:
+            hits = wanted * alike(self.rates[0], self.gallery) / self.expected[0]
+            return float(min(-np.expm1(-hits / self.gallery), 1 - 1e-12))
+        if wanted < self.expected[-1]:
+            if not np.isfinite(self.shape):
+                return float(self.rates[-1] * wanted / self.expected[-1])
+            part = np.expm1(wanted / self.shape) / np.expm1(self.expected[-1] / self.shape)
+            return float(self.rates[-1] * part)
+        logs = np.log(np.maximum(self.expected, 1e-300))
+        return float(np.exp(np.interp(np.log(wanted), logs[::-1], np.log(self.rates[::-1]))))
+
+
+def alike(rates: npt.ArrayLike, gallery: float) -> Doubles:
+    """Expected hits among so many entries where every query has them at this rate."""
+    hits: Doubles = -gallery * np.log1p(-np.minimum(rates, 1 - 1e-12))
+    return hits
+
+
+def spread_between(half: Doubles, whole: Doubles) -> tuple[Doubles, Doubles]:
+    """Shape r and mean over shape x of the queries' rates, where r·ln(1 + x) and r·ln(1 + 2x) hits are expected.
+
+    A negative binomial law: a query's rate is drawn from a Gamma distribution (Greenwood & Yule, 1920). `half` and
+    `whole` (L,) are −ln(1 − share) at the last two numbers of entries, of which the second is twice the first.
+    """
+    growth = np.clip(whole / np.maximum(half, 1e-300), 1.0001, 1.9999)
+    low, high = np.full(len(half), -15.0), np.full(len(half), 15.0)
+    for _ in range(60):  # ln x by bisection: the growth falls with x
+        middle = (low + high) / 2
+        steep = np.log1p(2 * np.exp(middle)) / np.log1p(np.exp(middle)) > growth
+        low, high = np.where(steep, middle, low), np.where(steep, high, middle)
+    x = np.exp((low + high) / 2)
+    shape: Doubles = half / np.log1p(x)
+    return shape, x

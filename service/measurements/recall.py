@@ -1,0 +1,74 @@
+"""Does the interval of a recall cover the truth? Labels of question pairs, drawn evenly and with unequal chances."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from service.adapters.labelled_pairs import read_pairs
+from service.core.arrays import Doubles, Vectors
+from service.core.scoring.similarity import cosine
+from service.measurements.sources import Encoder, PairVectors, Progress
+from service.modelling.calibration import gate, probability, reference
+from service.modelling.calibration.job import cross_fitted
+from service.modelling.calibration.methods import fit
+
+LABELS = (100, 1000)
+PRECISIONS = (0.6, 0.7, 0.8)
+DOMAIN_SENTENCES = 2000
+LEAST_CHANCE = 0.2  # of the likeliest pair's: pairs that score high are drawn more often, as people would look at them
+COVERAGE_BARS = (0.90, 0.97)
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Of the draws whose labels reach a precision: how many intervals hold the recall of all pairs, and their width."""
+
+    labels: int
+    weighted: bool
+    precision: float
+    draws: int
+    covered: float
+    width: float
+
+    @property
+    def kept(self) -> bool:
+        return COVERAGE_BARS[0] <= self.covered <= COVERAGE_BARS[1]
+
+
+def measure(data: Path, encode: Encoder, draws: int, progress: Progress) -> list[Coverage]:
+    """Labels are drawn from all pairs; the truth is the recall of all pairs at the threshold that the draw advises."""
+    pairs = read_pairs(data / "pairs/quora.tsv")
+    quora = PairVectors.from_pairs(pairs, lambda texts: encode(texts, lambda done: progress("quora", done)))
+    rng = np.random.default_rng(0)
+    mine = rng.permutation(len(quora.texts))[:DOMAIN_SENTENCES]
+    vectors = quora.vectors[mine]
+    method = gate.decide([quora.texts[row] for row in mine], vectors, encode.vectors).method
+    fitted = fit(method, vectors, vectors[:0], 0)
+    latents = cross_fitted(fitted, vectors, rng, lambda _: None)
+    scale = reference.build(reference.sample_pairs(latents, rng), rng, intervals=False)
+    similarities = cosine(fitted(quora.left), fitted(quora.right))
+    place = np.argsort(np.argsort(similarities)) / len(similarities)
+    results = []
+    for labels in LABELS:
+        for chances in (np.ones(len(place)), LEAST_CHANCE + (1 - LEAST_CHANCE) * place):
+            found: dict[float, list[tuple[bool, float]]] = {precision: [] for precision in PRECISIONS}
+            for draw in range(draws):
+                progress(f"{labels} labels", draw / draws)
+                seen = np.random.default_rng(draw).choice(len(place), labels, replace=False, p=chances / chances.sum())
+                learnt, _ = probability.fit(similarities[seen], scale, pairs.gold[seen], draw, 1 / chances[seen])
+                for precision in PRECISIONS:
+                    at = np.flatnonzero(np.isclose(learnt.precisions, precision))
+                    if len(at):
+                        low, high = float(learnt.recall_low[at[0]]), float(learnt.recall_high[at[0]])
+                        truth = true_recall(similarities, pairs.gold, float(learnt.similarities[at[0]]))
+                        found[precision].append((low <= truth <= high, high - low))
+            weighted = bool((chances != 1).any())
+            for precision, one in found.items():
+                covered, width = np.mean(one, axis=0).tolist() if one else (np.nan, np.nan)
+                results.append(Coverage(labels, weighted, precision, len(one), covered, width))
+    return results
+
+
+def true_recall(similarities: Vectors, labels: Doubles, threshold: float) -> float:
+    return float((labels * (similarities >= threshold)).sum() / labels.sum())

@@ -1,0 +1,143 @@
+"""Counting how often searches among a domain's own sentences find a wrong match."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import gammaln
+
+from service.core.arrays import Doubles, Rows, Vectors
+from service.core.scoring.false_hits import COUNTED, FalseHitTable
+from service.core.scoring.reference import ROUNDING, ReferenceDistribution
+from service.core.scoring.similarity import normalized
+
+MOST_QUERIES, MOST_ENTRIES = 4000, 20_000
+FEWEST_ENTRIES = 4
+RATES = np.logspace(np.log10(0.02), -7, 45)
+MOST_TIED = 0.1  # of the random pairs: more of them would take a gigabyte
+GALLERIES = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000)
+BOOTSTRAPS = 25
+BLOCK = 256  # queries
+
+
+@dataclass(frozen=True)
+class Near:
+    """Pairs (P,) of a query and an entry that reach the lowest threshold, by the strictest level each one reaches."""
+
+    query: Rows
+    entry: Rows
+    level: Rows
+    queries: int
+    entries: int  # beside the query itself
+    sentences: npt.NDArray[np.intp]  # (queries,) rows of the queries among the entries
+
+    def hits(self, levels: int, weights: Doubles | None = None) -> npt.NDArray[np.float64]:
+        """How many entries reach each level, for each query; entries may weigh more than one. (queries, L)"""
+        place = self.query * levels + self.level
+        weight = None if weights is None else weights[self.entry]
+        counts = np.bincount(place, weight, minlength=self.queries * levels).reshape(self.queries, levels)
+        return counts[:, ::-1].cumsum(1)[:, ::-1].astype(np.float64)
+
+
+def build(
+    groups: Sequence[tuple[Vectors, Rows]], reference: ReferenceDistribution, rng: np.random.Generator
+) -> FalseHitTable | None:
+    """A table from latents of maps that had not seen their sentences; in each group queries look for the others.
+
+    The share among G entries is the mean over all subsamples of G entries (an exact leave-one-out maximum), so that
+    small numbers of entries are counted on all pairs. None where a group has fewer than 5 sentences.
+    """
+    ties = [high for high in reference.gaps[:, 1].tolist() if RATES[-1] < high < MOST_TIED]
+    rates = np.unique([*RATES, *ties])[::-1]
+    # A threshold within a tie lets the tied pairs through, whatever their last bits are.
+    thresholds = np.array([reference.threshold(float(rate)) for rate in rates]) - ROUNDING
+    found = [near(latents, thresholds, len(groups), rng) for latents, _ in groups]
+    least = min(one.entries for one in found)
+    if least < FEWEST_ENTRIES:
+        return None
+    galleries = np.array(sorted({size for size in GALLERIES if size < least // 2} | {least // 2, least}))
+    queries = np.array([one.queries for one in found])
+    every = [shares(one.hits(len(rates)), one.entries, galleries) for one in found]
+    hits = np.average(every, axis=0, weights=queries)
+    counted = hits * queries.sum() >= COUNTED
+    spread = np.std([*resampled(found, galleries, len(rates), rng)], axis=0)
+    errors = np.where(counted, spread / np.maximum(hits, 1e-12), np.nan)
+    return FalseHitTable(
+        rates=rates,
+        galleries=galleries.astype(np.float64),
+        hits=np.minimum.accumulate(hits, axis=1),
+        errors=errors,
+        repeats=repeats(found, len(rates)),
+        queries=int(queries.sum()),
+        entries=int(least),
+    )
+
+
+def near(latents: Vectors, thresholds: Doubles, groups: int, rng: np.random.Generator) -> Near:
+    """The pairs of one group, of at most so many queries and entries that all groups together stay within the most."""
+    unit = normalized(latents)
+    entries = np.sort(rng.permutation(len(unit))[: MOST_ENTRIES // groups])
+    unit = unit[entries]
+    queries = np.sort(rng.permutation(len(unit))[: MOST_QUERIES // groups])
+    parts: list[tuple[Rows, Rows, Rows]] = []
+    for start in range(0, len(queries), BLOCK):
+        rows = queries[start : start + BLOCK]
+        similarities = unit[rows] @ unit.T
+        similarities[np.arange(len(rows)), rows] = -2.0  # no query is an entry
+        query, entry = np.nonzero(similarities >= thresholds[0])
+        level = np.searchsorted(thresholds, similarities[query, entry], side="right") - 1
+        parts.append((query + start, entry, level))
+    query, entry, level = (np.concatenate([part[column] for part in parts]) for column in range(3))
+    return Near(query, entry, np.maximum(level, 0), len(queries), len(unit) - 1, queries)
+
+
+def shares(hits: Doubles, entries: int, galleries: Rows, weights: Doubles | None = None) -> Doubles:
+    """Share of queries with a hit among G of the entries, in expectation over subsamples; (Q, L) -> (G, L).
+
+    Of n entries of which k hit, none of G random ones does with probability C(n − k, G) / C(n, G).
+    """
+    rounded = np.minimum(np.rint(hits), entries).astype(np.intp)
+    most = int(rounded.max(initial=0))
+    k = np.arange(most + 1)
+    found = []
+    for size in galleries.tolist():
+        left = entries - k
+        none = gammaln(left + 1) - gammaln(np.maximum(left - size, 0) + 1) - gammaln(entries + 1)
+        none = np.where(left >= size, np.exp(none + gammaln(entries - size + 1)), 0.0)
+        found.append(np.average((1 - none)[rounded], axis=0, weights=weights))
+    every: Doubles = np.clip(np.array(found), 0.0, 1.0)
+    return every
+
+
+def resampled(found: Sequence[Near], galleries: Rows, levels: int, rng: np.random.Generator) -> Iterator[Doubles]:
+    """The shares (G, L) of sentences drawn anew, as queries and as entries: a bootstrap."""
+    for _ in range(BOOTSTRAPS):
+        total = np.zeros((len(galleries), levels))
+        weight_of_all = 0.0
+        for one in found:
+            count = one.entries + 1
+            weights = rng.multinomial(count, np.full(count, 1 / count)).astype(np.float64)
+            of_queries = weights[one.sentences]
+            if of_queries.any():
+                own = shares(one.hits(levels, weights), one.entries, galleries, of_queries)
+                total += of_queries.sum() * own
+                weight_of_all += float(of_queries.sum())
+        yield total / max(weight_of_all, 1.0)
+
+
+def repeats(found: Sequence[Near], levels: int) -> Doubles:
+    """How many times likelier than a query drawn at random one with a false hit has another; 1: all are alike. (L,)
+
+    E[p²] / E[p]² over the queries' own rates p, without bias: pairs of different entries are counted.
+    """
+    twice, once, counted = np.zeros((3, levels))
+    for one in found:
+        hits = one.hits(levels)
+        twice += (hits * (hits - 1)).sum(0) / (one.entries * (one.entries - 1))
+        once += hits.sum(0) / one.entries
+        counted += hits.sum(0)
+    queries = sum(one.queries for one in found)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratio = np.where(counted >= COUNTED, twice * queries / once**2, np.nan)
+    return np.asarray(ratio, np.float64)

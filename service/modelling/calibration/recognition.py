@@ -1,0 +1,114 @@
+"""Does an encoder find a sentence again once it looks different? A test whose answers are known without labels.
+
+A raw encoder finds what looks alike, one that was trained to compare meanings finds the sentence. Measured on three
+families (docs/quality.md): tuned encoders find 87 to 98 % of the sentences below, their middle layers 16 to 50 %.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import islice
+
+import numpy as np
+
+from service.core.arrays import Vectors
+from service.core.scoring.similarity import normalized
+
+Embed = Callable[[list[str]], Vectors]  # texts (N) -> pooled vectors (N, D)
+
+AMONG = 40  # sentences among which one is looked for
+# What is taken of a domain's sentence: disguises change ends and capitals, and any encoder finds a long one again.
+WORDS, CHARACTERS = 8, 60
+
+# What changes a sentence's looks and not what it says, in any script.
+DISGUISES: tuple[Callable[[str], str], ...] = (
+    lambda text: text.lower().rstrip(".?! "),
+    lambda text: f"{text.upper().rstrip('.')}!!",
+    lambda text: f'"{text}" (1)',
+    lambda text: f"1. {text.rstrip('.')} - 2019-03-14, 10:30",
+    lambda text: f"*** {text} *** #4827 / A-17",
+)
+
+SENTENCES = """\
+The cat sleeps on the sofa.
+Our train leaves at noon.
+She bought fresh bread.
+The engine makes a strange noise.
+He plays the violin in an orchestra.
+Heavy rain flooded the valley.
+The doctor prescribed new tablets.
+My password does not work.
+They signed the contract yesterday.
+The museum opens a new exhibition.
+Farmers expect a good harvest.
+The bank raised its interest rates.
+Two boys kick a ball.
+The software crashed during the update.
+A volcano erupted in Iceland.
+The soup needs more salt.
+Our team lost the final.
+The parcel was delivered to the wrong house.
+Scientists found a new planet.
+The judge dismissed the case.
+I would like to cancel my order.
+The bridge is closed for repairs.
+Wolves have returned to the forest.
+The actress won an award.
+Oil prices fell sharply.
+The baby is crying again.
+Students protest against higher fees.
+The printer is out of paper.
+He climbed the mountain alone.
+The company fired half of its staff.
+The garden is full of roses.
+Police arrested three suspects.
+The coffee tastes bitter.
+Her flight was delayed by fog.
+The painting was stolen from the church.
+Vaccines protect children from measles.
+The river froze in January.
+We need a room with two beds.
+The teacher explained the theorem.
+Voters elected a new mayor.
+""".splitlines()
+
+
+def disguised(texts: Sequence[str]) -> list[str]:
+    """Every text in every disguise, the first text's first."""
+    return [disguise(text) for text in texts for disguise in DISGUISES]
+
+
+def recognition_of(texts: Sequence[str], embed: Embed, rng: np.random.Generator) -> float:
+    """Share of sentences that are found again, 0–1: of the plain ones above, or of the domain's, whichever is higher.
+
+    Sentences of a narrow domain are hard to tell apart for any encoder, and English is foreign to some. Beginnings of
+    8 words are found again by raw encoders in at most 66 % of the cases, whole news sentences in 90 %.
+    """
+    able = (row for row in rng.permutation(len(texts)).tolist() if texts[row].strip())
+    own = list(dict.fromkeys(beginning(texts[row]) for row in islice(able, 2 * AMONG)))[:AMONG]
+    plain, theirs = (embed([*some, *disguised(some)]) for some in (SENTENCES, own))
+    return max(recognition(in_all_looks(plain)), recognition(in_all_looks(theirs)))
+
+
+def beginning(text: str) -> str:
+    return " ".join(text.split()[:WORDS])[:CHARACTERS]
+
+
+def in_all_looks(vectors: Vectors) -> Vectors:
+    """Vectors of N sentences, and then of each one's disguises, by sentence: (N + N·V, D) -> (N, 1 + V, D)"""
+    count = len(vectors) // (1 + len(DISGUISES))
+    disguises = vectors[count:].reshape(count, len(DISGUISES), -1)
+    return np.concatenate([vectors[:count, None], disguises], axis=1)
+
+
+def recognition(vectors: Vectors) -> float:
+    """How often a sentence in one look is nearer to itself in another than to any other sentence in its own, 0–1.
+
+    vectors: (N, V, D) of N sentences in V looks.
+    """
+    count, looks = vectors.shape[:2]
+    unit = normalized(vectors.reshape(count * looks, -1)).reshape(vectors.shape)
+    themselves = np.einsum("nvd,nwd->vwn", unit, unit)  # by look, by other look, by sentence
+    others = np.einsum("nvd,mvd->vnm", unit, unit)  # by look, by sentence, by other sentence
+    others[:, np.arange(count), np.arange(count)] = -np.inf
+    found = themselves > others.max(2)[:, None, :]
+    apart = ~np.eye(looks, dtype=bool)
+    return float(found[apart].mean())

@@ -1,0 +1,158 @@
+"""Registering an encoder that runs elsewhere: its server is asked, its answers are kept, its calibrator is made."""
+
+import hashlib
+import json
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from service.adapters.encoder.embeddings_api import Conversation, Refusal, checked_url
+from service.adapters.encoder.remote import TOLERANCE, check, probes_of
+from service.adapters.encoder.store import CALIBRATOR, EncoderArtifact, EncoderStore, Endpoint
+from service.adapters.storage.artifacts import locked
+from service.core.arrays import Vectors
+from service.core.encoding.spec import EncoderSpec
+from service.core.errors import BackendFailure, EncoderUnreachable, InvalidInput
+from service.core.scoring.similarity import normalized
+from service.modelling.encoder.export import export_calibrator
+
+PROBES = (
+    "In 2019 about 1,000 people heard Zoë's café band play guitar – naïve, isn't it?",
+    "The invoice is overdue by thirty days.",
+    "Der Zug nach Wien fährt um sieben Uhr ab.",
+    "function add(a, b) { return a + b }",
+)
+SECONDS = 60.0  # for one answer: a server may load the model first
+ALIKE = 0.9999  # cosine of different texts from which on they count as one vector
+LEAST_DIM = 8
+
+Say = Callable[[str], None]
+
+
+def register(
+    store: Path,
+    name: str,
+    url: str,
+    model: str,
+    say: Say,
+    *,
+    key_file: Path | None = None,
+    prompt: str = "",
+    max_length: int = 8192,
+) -> EncoderArtifact:
+    """Adds a remote encoder, or gives one that is there another address or key file.
+
+    Raises:
+        EncoderUnreachable, BackendFailure: the server does not answer, or not with usable vectors.
+        EncoderChanged: it is there, and the server at the new address has another model.
+        InvalidInput: the address is not acceptable, or the name belongs to another encoder.
+    """
+    encoders = EncoderStore(store)
+    # Not where a link leads now: Kubernetes moves it whenever the Secret changes.
+    key = None if key_file is None else str(key_file.absolute())
+    endpoint = Endpoint(checked_url(url), model, key)
+    encoders.root.mkdir(parents=True, exist_ok=True)
+    with locked(encoders.root / ".registering"):  # two at once would become two encoders of one name
+        return registered(encoders, name, endpoint, say, prompt, max_length)
+
+
+def registered(
+    encoders: EncoderStore, name: str, endpoint: Endpoint, say: Say, prompt: str, max_length: int
+) -> EncoderArtifact:
+    """As `register`, by one process at a time."""
+    model = endpoint.model
+    known = encoders.find(name) if name in encoders.ids() else None  # one that is broken is no reason for another
+    if known is not None:
+        check_same(known, model, prompt, max_length)
+    endpoint, vectors = answers(endpoint, say)
+    if known is not None:
+        return readdressed(encoders, known, endpoint, say)
+    say(f"{vectors.shape[1]} dimensions; vectors come as {endpoint.encoding}; making the calibrator")
+    registration = uuid.uuid4().hex
+    identity = json.dumps([model, registration])
+    spec = EncoderSpec(
+        source=model,
+        weights=hashlib.sha256(identity.encode()).hexdigest(),
+        tokenizer="",
+        pooling="remote",
+        layers=0,
+        max_length=max_length,
+        prompt=prompt,
+        precision="remote",
+        dim=vectors.shape[1],
+        pad_token_id=0,
+    )
+    probes = [{"text": one.text, "pooled": one.pooled} for one in probes_of(PROBES, vectors)]
+
+    def write(folder: Path) -> dict[str, object]:
+        onnx.save(export_calibrator(spec.dim), folder / CALIBRATOR)
+        return {"kind": "remote", "remote": vars(endpoint), "registration": registration, "probes": probes}
+
+    artifact = encoders.add(name, spec, write)
+    say(f"encoder {name} is registered; nothing of its texts or vectors but {len(PROBES)} known ones is kept")
+    return artifact
+
+
+def check_same(known: EncoderArtifact, model: str, prompt: str, max_length: int) -> None:
+    """Raises InvalidInput where the name means another encoder: its domains would lose their calibrations."""
+    what = f"{known.id} is an encoder already"
+    if known.remote is None:
+        raise InvalidInput(f"{what}, which was exported (isosim export); choose another name")
+    given = {"model": (known.remote.model, model), "prompt": (known.spec.prompt, prompt)}
+    given |= {"max-length": (known.spec.max_length, max_length)}  # type: ignore[dict-item]
+    for option, (before, now) in given.items():
+        if before != now:
+            raise InvalidInput(
+                f"{what}, with --{option} {before!r}, not {now!r}; choose another name, or remove it first: "
+                f"isosim encoder remove {known.id}"
+            )
+
+
+def answers(endpoint: Endpoint, say: Say) -> tuple[Endpoint, Vectors]:
+    """The probes' vectors (N, D), and how the server wants to be asked."""
+    say(f"asking {endpoint.url}")
+    try:
+        vectors = asked(endpoint)
+    except BackendFailure as error:
+        if not isinstance(error.__cause__, Refusal) or error.__cause__.status not in (400, 422):
+            raise
+        # It may not know base64.
+        endpoint = Endpoint(endpoint.url, endpoint.model, endpoint.key_file, "float")
+        vectors = asked(endpoint)
+    if vectors.shape[1] < LEAST_DIM:
+        raise InvalidInput(f"its vectors have {vectors.shape[1]} dimensions; at least {LEAST_DIM} are needed")
+    again = np.concatenate([asked(endpoint, [probe]) for probe in PROBES])  # a batch may move int8's ranges
+    off = np.linalg.norm(again - vectors, axis=1) / np.linalg.norm(vectors, axis=1)
+    if not off.max() <= TOLERANCE / 2:
+        raise BackendFailure(
+            f"it gives the same text different vectors, alone and among others (off by {off.max():.3f} of their "
+            f"length, at most {TOLERANCE / 2:g} is taken): no score could be trusted; does one name stand for several "
+            "models there, or does it quantize by the batch?"
+        )
+    cosines = (normalized(vectors) @ normalized(vectors).T)[np.triu_indices(len(vectors), 1)]
+    if not cosines.max() < ALIKE:
+        raise BackendFailure(f"it gives different texts one vector (cosine {cosines.max():.5f}); is it an embedding?")
+    return endpoint, vectors
+
+
+def asked(endpoint: Endpoint, texts: Sequence[str] = PROBES) -> Vectors:
+    """Vectors of these texts (N, D). Raises EncoderUnreachable, BackendFailure."""
+    conversation = Conversation(endpoint, 1)
+    try:
+        return conversation(texts, None, SECONDS)
+    except Refusal as refusal:
+        kind = EncoderUnreachable if refusal.status in (0, 401, 403, 404) else BackendFailure
+        raise kind(f"{endpoint.url}: {refusal.why}") from refusal
+    finally:
+        conversation.close()
+
+
+def readdressed(encoders: EncoderStore, known: EncoderArtifact, endpoint: Endpoint, say: Say) -> EncoderArtifact:
+    """The same encoder at its new address, once the server there has given each probe its vector."""
+    moved = EncoderArtifact(known.id, known.spec, known.folder, remote=endpoint, probes=known.probes)
+    off = check(moved, SECONDS)
+    say(f"encoder {known.id} at {endpoint.url} gives the vectors it was registered with, but for {off:.0e}")
+    return encoders.readdress(known, endpoint)

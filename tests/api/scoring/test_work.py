@@ -1,0 +1,86 @@
+"""What a request for scores does once and what it does never, counted call by call on the event loop's thread."""
+
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import orjson
+import pytest
+
+from service.server.app import create_app
+from service.settings import Settings
+
+ONCE = {  # of a request, by the functions' qualified names
+    "Encoders.resolve": 1,
+    "Registry.resolve": 1,
+    "Trace.as_headers": 1,
+    "note": 1,
+}
+NEVER = {"EncoderSpec.digest", "Calibration.origin", "Calibration.notices", "Calibration.early_judge"}  # once a version
+FILES = {"open", "stat", "lstat", "scandir", "listdir"}
+DIGESTS = {"sha256", "openssl_sha256", "sha1", "openssl_sha1", "md5", "openssl_md5", "hexdigest"}
+BODIES: dict[str, dict[str, Any]] = {
+    "/similarity": {"pairs": [["the garden gate", "an open door"]]},
+    "/embed": {"inputs": ["the garden gate", "an open door"]},
+    "/rerank": {"query": "the garden gate", "texts": ["an open door"]},
+    "/v1/embeddings": {"model": "isosim/default", "input": ["the garden gate", "an open door"]},
+}
+
+
+@contextmanager
+def counted() -> Iterator[Counter[str]]:
+    """Calls of Python functions, and of those in C, meanwhile."""
+    calls: Counter[str] = Counter()
+
+    def count(frame: FrameType, event: str, called: Any) -> None:
+        if event == "call":
+            calls[frame.f_code.co_qualname] += 1
+        elif event == "c_call":
+            calls[f"C {called.__name__}"] += 1
+
+    sys.setprofile(count)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(None)
+
+
+async def work(settings: Settings, path: str) -> list[Counter[str]]:
+    """Of three equal requests, the first of which alone has texts that are not known yet."""
+    app = create_app(settings)
+    body = orjson.dumps(BODIES[path])
+    found = []
+    async with app.router.lifespan_context(app) as state:
+        for _ in range(3):
+            sent: list[Any] = []
+            parts = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+            async def receive(parts: Iterator[Any] = parts) -> Any:
+                part = next(parts, None)
+                return part or await asyncio.Event().wait()
+
+            async def send(message: Any, sent: list[Any] = sent) -> None:
+                sent.append(message)
+
+            head = [(b"host", b"127.0.0.1"), (b"content-type", b"application/json")]
+            scope = {"type": "http", "http_version": "1.1", "method": "POST", "path": path, "query_string": b""}
+            with counted() as calls:
+                await app({**scope, "headers": head, "state": dict(state or {})}, receive, send)
+            assert sent[0]["status"] == 200
+            found.append(calls)
+    return found
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_a_request_hashes_resolves_and_reads_nothing_twice(store: Path, path: str) -> None:
+    for number, calls in enumerate(asyncio.run(work(Settings(model_store=store, encoder="tiny"), path))):
+        assert {name: calls[name] for name in ONCE} == ONCE
+        assert not any(calls[f"C {name}"] for name in FILES | DIGESTS)
+        assert calls["KeyMaker.__call__"] == calls["C digest"] == 2  # a key for each of the two texts
+        if number:  # the first request of a version prepares what all its answers have
+            assert not any(calls[name] for name in NEVER)

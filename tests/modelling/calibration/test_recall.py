@@ -1,0 +1,46 @@
+"""Recall and its interval: covering, and wide where nobody has looked."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.special import expit
+
+from service.modelling.calibration.recall import recall_at
+from tests.modelling.calibration.test_probability import draw
+
+
+@given(st.integers(1, 200), st.integers(0, 1000))
+def test_a_threshold_below_all_matches_finds_them_all_and_no_more(count: int, seed: int) -> None:
+    weights = np.random.default_rng(seed).uniform(0.1, 9, count)
+    recall, low, high = recall_at(np.array([-1.0]), np.linspace(0, 1, count), np.ones(count), weights)
+    assert recall[0] == pytest.approx(1)
+    assert low[0] < recall[0] <= high[0] <= 1
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("count", [100, 1000])
+def test_the_interval_of_a_recall_covers_the_truth(count: int, weighted: bool) -> None:
+    """In 400 samples. The weighted samples hold more high-scoring pairs than the population does."""
+    similarities, labels = draw(50_000, seed=3)
+    threshold = np.array([0.35])
+    truth_of_all = labels[similarities >= threshold].sum() / labels.sum()
+    chance = 0.2 + 0.8 * expit(10 * (similarities - 0.3)) if weighted else np.ones(len(similarities))
+    chance /= chance.sum()
+    rng = np.random.default_rng(4)
+    covered = 0
+    for _ in range(400):
+        rows = rng.choice(len(similarities), count, p=chance)
+        _, low, high = recall_at(threshold, similarities[rows], labels[rows], 1 / chance[rows])
+        covered += bool(low[0] <= truth_of_all <= high[0])
+    assert 0.90 <= covered / 400 <= 0.985
+
+
+def test_heavy_pairs_without_a_match_widen_the_interval_of_a_recall() -> None:
+    """What they stand for may hold matches that no draw has met."""
+    similarities = np.linspace(1, 0, 200)
+    labels = (similarities > 0.75).astype(np.float64)
+    heavy = np.where(similarities < 0.5, 1000.0, 1.0)
+    bounds = [recall_at(np.array([0.7]), similarities, labels, w)[1][0] for w in (np.ones(200), heavy)]
+    assert bounds[0] > 0.9
+    assert bounds[1] < 0.1
