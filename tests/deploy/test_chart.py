@@ -11,7 +11,7 @@ import pytest
 import typer
 import yaml
 
-from service.adapters.encoder.remote import checked_url
+from service.adapters.encoder.embeddings_api import checked_url
 from service.adapters.encoder.store import Endpoint
 from service.commands import encoders
 from tests.deploy.chart import (
