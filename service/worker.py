@@ -15,20 +15,17 @@ from typing import TYPE_CHECKING, Any
 from service.adapters.domains.store import DomainStore
 from service.adapters.encoder.store import EncoderStore
 from service.adapters.jobs.store import JobStore
+from service.adapters.vector_files import NpyFile
 from service.core.errors import Conflict, IsosimError, JobCancelled, NotFound, Unavailable
 from service.core.jobs.job import Job, JobRequest, Status
 from service.core.jobs.requirements import Allowance
 from service.observability import setup as logs
+from service.observability.lines import about
+from service.observability.setup import tracing
 from service.settings import Settings
 
 if TYPE_CHECKING:
     from service.modelling.calibration.publication import Result
-from typing import TYPE_CHECKING
-
-from service.observability.lines import about
-from service.observability.setup import tracing
-
-if TYPE_CHECKING:
     from service.observability.otlp import JobSpan
 
 log = logging.getLogger(__name__)
@@ -164,7 +161,9 @@ def fit(settings: Settings, jobs: JobStore, domains: DomainStore, reporter: Repo
         from service.modelling.calibration.job import CalibrationInput, calibrate_job  # noqa: PLC0415
 
         encoder = EncoderStore(settings.model_store).find(f"{job.request.encoder_id}@{job.request.encoder}")
-        posted = CalibrationInput(jobs.texts(job.id), jobs.labels(job.id))
+        vectors = jobs.vectors(job.id)
+        brought = None if vectors is None else NpyFile(vectors, "the posted vectors")
+        posted = CalibrationInput(jobs.texts(job.id), jobs.labels(job.id), brought)
         remedy = "post fewer, or raise ISOSIM_MAX_REMOTE_TEXTS of the worker"
         sending = Allowance(encoder.id, settings.max_remote_texts, remedy)
         return calibrate_job(

@@ -29,6 +29,7 @@ def entries(holds: Callable[[Any], bool], name: str) -> BeforeValidator:
     return BeforeValidator(check)
 
 
+all_numbers = entries(lambda entry: type(entry) in (int, float), "a valid number")
 all_texts = entries(lambda entry: isinstance(entry, str), "a valid string")
 
 

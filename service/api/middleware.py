@@ -20,7 +20,6 @@ from service.api.requests import Head, ScoringRoute, head_of, text_of
 from service.api.state import Service
 from service.api.trace import Trace
 from service.core.errors import CallerLeft, Forbidden, NotReady, TooLarge, Unavailable
-from service.settings import Settings
 
 REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
@@ -198,7 +197,7 @@ class Envelope:
 
     async def _pass_on(self, scope: Scope, receive: Receive, head: Head, trace: Trace, answer: Answer) -> None:
         service: Service = scope["state"]["service"]
-        limit = body_limit(scope, service.settings)
+        limit = body_limit(scope, service)
         admit(scope, head, service, trace, limit, needs_key=not keyless(scope["method"], scope["path"]))
         answered = self.app(scope, bounded(receive, limit), answer.send)
         if is_bounded(scope):
@@ -223,10 +222,12 @@ def is_calibration(scope: Scope) -> bool:
     return path == "/calibrate" or (path.startswith("/domains/") and path.endswith("/labels"))
 
 
-def body_limit(scope: Scope, settings: Settings) -> int:
+def body_limit(scope: Scope, service: Service) -> int:
     """Bytes."""
+    settings = service.settings
     if is_calibration(scope):
-        return settings.max_calibration_bytes
+        brought = any(one.artifact.kind == "vectors" for one in service.encoders.all)
+        return settings.max_vector_bytes if brought else settings.max_calibration_bytes
     small = scope["path"].startswith(("/domains", "/calibrate/"))
     return min(SMALL_BODY, settings.max_body_bytes) if small else settings.max_body_bytes
 

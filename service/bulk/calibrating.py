@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,12 @@ from service.adapters.encoder.offline import WINDOW, Encodings, Sending, open_te
 from service.adapters.encoder.store import EncoderArtifact, EncoderStore
 from service.adapters.storage.object_storage import remote
 from service.bulk.cluster import cluster, map_items
-from service.bulk.inputs import Part, Source, check_columns, cut, faults, form_of, sources_of
+from service.bulk.inputs import Part, Source, check_columns, cut, fault, faults, form_of, sources_of
 from service.bulk.places import Place
 from service.bulk.plan import device_of, with_address
 from service.bulk.readers import reader_of
 from service.bulk.run import Report, RunOptions, pack, store_here
-from service.core.errors import BackendFailure, IsosimError
+from service.core.errors import BackendFailure, InvalidInput, IsosimError
 from service.core.jobs.job import JobRequest
 from service.core.jobs.requirements import by_rank, check_sentences, rank
 from service.modelling.calibration.job import CalibrationInput, calibrate_job
@@ -61,6 +62,10 @@ def fit_sample(
     check_columns(reader, place, sources, [corpus.column], [])
     parts = cut(reader, place, sources, SCAN_ROWS)
     artifact = EncoderStore(options.store).find(encoder)
+    if artifact.kind == "vectors":
+        raise InvalidInput(
+            f"encoder {artifact.id} has vectors that you bring: isosim calibrate reads files of any size"
+        )
     domains = DomainStore(options.store)
     generation = domains.generation(domain)
     with cluster(options.address, options.local_cores) as ray:
@@ -166,7 +171,7 @@ class SampleWorker:
             records = self.reader.read(self.place, path, part, [self.column], [])
         except (IsosimError, OSError) as error:
             return {"found": [orjson.dumps({"failure": str(error)})]}
-        reasons = faults(records, part.rows, self.longest)
+        reasons = faults(records, part.rows, partial(fault, longest=self.longest))
         cells = records.cells[self.column]
         texts = {cells[row].strip() for row, reason in enumerate(reasons) if reason is None}
         ranked = sorted((rank(text, self.seed), text) for text in texts)

@@ -3,8 +3,10 @@
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +14,23 @@ import numpy as np
 import pyarrow as pa
 
 from service.adapters.domains.calibrations import load_calibration
+from service.adapters.encoder.brought import vector_of
 from service.adapters.encoder.offline import open_texts
 from service.adapters.encoder.onnx_engine import CUDA
 from service.adapters.encoder.store import EncoderStore
-from service.bulk.inputs import Part, Records, faults
+from service.bulk.inputs import Part, Records, fault, faults, vector_fault
 from service.bulk.places import Place, reaching
 from service.bulk.plan import ERROR, ROW, Plan
 from service.bulk.readers import reader_of
 from service.bulk.writing import UNREADABLE, VECTOR, to_bytes, vector_column
-from service.core.arrays import Vectors
+from service.core.arrays import Rows, Vectors
 from service.core.encoding.embedding import Embeddings, Timings
 from service.core.encoding.texts import PooledVector, VectorCodec
 from service.core.errors import Conflict, InvalidInput, TokenizerFailure
 from service.core.scoring.calibration import DomainRef
 from service.core.scoring.similarity import flags_of, normalized, score
 
+Sides = tuple[Vectors, list[PooledVector], list[Rows]]  # vectors (N, D), of what, and each column's rows of them
 PROVIDERS = {"cpu": ["CPUExecutionProvider"], "gpu": [CUDA, "CPUExecutionProvider"]}
 
 
@@ -52,14 +56,19 @@ class Engine:
         """Raises Unavailable, CorruptArtifact or NotFound where the store has not what the plan names."""
         self.plan = plan
         artifact = EncoderStore(store).find(f"{plan.encoder}@{plan.digest}")
-        self.encode = open_texts(
-            artifact,
-            threads,
-            providers=PROVIDERS[plan.device],
-            batch_tokens=plan.batch_tokens,
-            codec=VectorCodec(plan.options.precision, artifact.spec.dim),
-            window=None,  # a part decides its bytes alone
-        )
+        self.fault: Callable[[Any], str | None] = partial(fault, longest=plan.options.max_characters)
+        if plan.options.vectors:
+            self.fault = partial(vector_fault, dim=artifact.spec.dim, unit=artifact.unit_vectors)
+        else:
+            self.encode = open_texts(
+                artifact,
+                threads,
+                providers=PROVIDERS[plan.device],
+                batch_tokens=plan.batch_tokens,
+                codec=VectorCodec(plan.options.precision, artifact.spec.dim),
+                window=None,  # a part decides its bytes alone
+            )
+        self.dim = artifact.spec.dim
         self.calibration = load_calibration(
             store, artifact, DomainRef(plan.domain, plan.version), PROVIDERS[plan.device]
         )
@@ -75,20 +84,11 @@ class Engine:
             records = self.reader.read(self.place, path, part, options.columns, options.keep)
         if any(len(cells) != part.rows for cells in records.cells.values()):
             raise Conflict(f"{path} has changed since the job began")
-        reasons = faults(records, part.rows, options.max_characters)
+        reasons = faults(records, part.rows, self.fault)
         if not lenient:
             self._check(path, part, records, reasons)
         good = np.flatnonzero([reason is None for reason in reasons])
-        distinct: dict[str, int] = {}
-        for row in good.tolist():
-            for name in options.columns:
-                distinct.setdefault(records.cells[name][row], len(distinct))
-        try:
-            encodings = self.encode(list(distinct))
-        except TokenizerFailure as error:
-            raise TokenizerFailure(f"{error} (one of {len(distinct)} rows)") from error
-        pooled, texts = encodings.vectors, encodings.texts()
-        sides = [np.array([distinct[records.cells[n][row]] for row in good.tolist()], np.intp) for n in options.columns]
+        pooled, texts, sides = (self._brought if options.vectors else self._encoded)(records, good.tolist())
         make = self._embedded if plan.task == "embed" else self._scored
         columns = make(pooled, texts, sides, good, part.rows)
         columns = {
@@ -105,6 +105,28 @@ class Engine:
         return content, Outcome(
             part.number, part.rows, dict(failed), len(texts), tokens, len(content), digest, round(spent, 3)
         )
+
+    def _encoded(self, records: Records, good: list[int]) -> Sides:
+        """The vectors of the distinct texts."""
+        columns, distinct = self.plan.options.columns, dict[str, int]()
+        for row in good:
+            for name in columns:
+                distinct.setdefault(records.cells[name][row], len(distinct))
+        try:
+            encodings = self.encode(list(distinct))
+        except TokenizerFailure as error:
+            raise TokenizerFailure(f"{error} (one of {len(distinct)} rows)") from error
+        sides = [np.array([distinct[records.cells[name][row]] for row in good], np.intp) for name in columns]
+        return encodings.vectors, encodings.texts(), sides
+
+    def _brought(self, records: Records, good: list[int]) -> Sides:
+        """The vectors that the columns hold."""
+        columns = self.plan.options.columns
+        pooled = np.empty((len(columns) * len(good), self.dim), np.float32)
+        for number, (name, row) in enumerate(product(columns, good)):
+            pooled[number] = vector_of(records.cells[name][row])
+        sides = [np.arange(len(good)) + number * len(good) for number in range(len(columns))]
+        return pooled, [PooledVector(vector, 0, truncated=False) for vector in pooled], sides
 
     def _check(self, path: str, part: Part, records: Records, reasons: Sequence[str | None]) -> None:
         for row, reason in enumerate(reasons):
@@ -137,7 +159,7 @@ class Engine:
             numbers["extrapolated"] = pa.nulls(count, pa.bool_())
             return {**numbers, **{n: pa.nulls(count, pa.list_(pa.string())) for n in ("flags_a", "flags_b")}}
         left, right = sides
-        scores = score(self.calibration, texts, pooled, left, right)
+        scores = score(self.calibration, texts, pooled, left, right, brought=self.plan.options.vectors)
         flags = flags_of(Embeddings(texts, pooled, np.arange(len(texts)), Timings()), scores)
         rates = {"percentile": scores.percentile, "probability": scores.probability}
         beyond = None if scores.extrapolated is None else scores.extrapolated.tolist()

@@ -7,6 +7,7 @@ from typing import Any, BinaryIO, Protocol
 
 import pyarrow as pa
 
+from service.adapters.encoder.brought import fault_of, vector_of
 from service.bulk.places import Place, reaching
 from service.core.errors import EmptyInput, InvalidInput
 
@@ -120,10 +121,22 @@ def opener(place: Place, path: str) -> Open:
     return open_file
 
 
+def hold_vectors(reader: Reader, place: Place, source: Source, columns: Sequence[str]) -> bool:
+    """Whether the columns of a file are known to hold lists of numbers."""
+    schema = reader.schema(opener(place, source.path))
+    return all(schema.get(name) == "vectors" for name in columns)
+
+
 def check_columns(
-    reader: Reader, place: Place, sources: Sequence[Source], columns: Sequence[str], keep: Sequence[str]
+    reader: Reader,
+    place: Place,
+    sources: Sequence[Source],
+    columns: Sequence[str],
+    keep: Sequence[str],
+    wanted: str = "text",
 ) -> None:
-    """Raises InvalidInput where a file lacks a column, holds no text in it, or has other types than the first."""
+    """Raises InvalidInput where a file lacks a column, holds something else in it than what is `wanted`, or has other
+    types than the first."""
     first: dict[str, str | None] | None = None
     for source in sources:
         schema = reader.schema(opener(place, source.path))
@@ -133,8 +146,8 @@ def check_columns(
             if name not in schema:
                 raise InvalidInput(f"{source.path} has no column {name!r}; it has {', '.join(schema)}")
         for name in columns:
-            if schema[name] not in (None, "text"):
-                raise InvalidInput(f"{source.path}: column {name!r} holds {schema[name]}, not text")
+            if schema[name] not in (None, wanted):
+                raise InvalidInput(f"{source.path}: column {name!r} holds {schema[name]}, not {wanted}")
         types = {name: schema[name] for name in keep}
         if first is not None and types != first:
             raise InvalidInput(f"{source.path}: {types} to be kept, but {sources[0].path} has {first}")
@@ -159,6 +172,7 @@ def cut(reader: Reader, place: Place, sources: Sequence[Source], rows: int) -> l
 
 
 BAD = ("malformed", "null", "not_text", "empty", "too_long", "not_unicode")
+BAD_VECTORS = ("malformed", "null", "not_a_vector", "other_dimension", "unusable_vector")
 
 
 def fault(cell: Any, longest: int) -> str | None:
@@ -178,7 +192,20 @@ def fault(cell: Any, longest: int) -> str | None:
     return None
 
 
-def faults(records: Records, rows: int, longest: int) -> list[str | None]:
+def vector_fault(cell: Any, dim: int, *, unit: bool) -> str | None:
+    """Why a cell is no vector of an encoder's; None where it is one."""
+    if cell is None:
+        return "null"
+    try:
+        vector = vector_of(cell)
+    except InvalidInput:
+        return "not_a_vector"
+    if len(vector) != dim:
+        return "other_dimension"
+    return None if fault_of(vector, dim, unit=unit) is None else "unusable_vector"
+
+
+def faults(records: Records, rows: int, fault: Callable[[Any], str | None]) -> list[str | None]:
     """For each row the reason why it has no result; with several columns the first fault counts."""
     columns: Mapping[str, Any] = records.cells
     reasons: list[str | None] = [None] * rows
@@ -187,7 +214,7 @@ def faults(records: Records, rows: int, longest: int) -> list[str | None]:
             reasons[row] = "malformed"
             continue
         for name, cells in columns.items():
-            reason = fault(cells[row], longest)
+            reason = fault(cells[row])
             if reason is not None:
                 reasons[row] = reason if len(columns) == 1 else f"{name}: {reason}"
                 break

@@ -12,7 +12,7 @@ from service.adapters.domains.calibrations import load_calibration
 from service.adapters.encoder.offline import default_batch_tokens
 from service.adapters.encoder.onnx_engine import CUDA
 from service.adapters.encoder.store import EncoderStore
-from service.bulk.inputs import Part, Source, check_columns, cut, form_of, sources_of
+from service.bulk.inputs import Part, Source, check_columns, cut, form_of, hold_vectors, sources_of
 from service.bulk.places import Place
 from service.bulk.readers import reader_of
 from service.bulk.writing import UNREADABLE, VECTOR
@@ -33,7 +33,7 @@ Task = Literal["embed", "score"]
 class Options:
     """Options of the command line that shape the result."""
 
-    columns: tuple[str, ...]  # with text: one to embed, two to score
+    columns: tuple[str, ...]  # with text or vectors: one to embed, two to score
     keep: tuple[str, ...]  # carried over
     form: str  # of the input
     delimiter: str  # of CSV
@@ -42,6 +42,7 @@ class Options:
     normalize: bool  # embed: to unit length
     max_characters: int
     precision: Literal["float32", "float16"]  # what vectors are rounded to, as the server's caches do
+    vectors: bool = False  # the columns hold vectors that the encoder has made elsewhere
 
 
 @dataclass(frozen=True)
@@ -203,12 +204,14 @@ def plan_for(request: BulkRequest, store: Path, encoder: str, output: Place) -> 
         domain = DomainRef(domain.name, earlier.version)
     calibration = load_calibration(store, artifact, domain, ["CPUExecutionProvider"])
     device = device_of(request.device)
+    reader = reader_of(form, delimiter)
+    vectors = artifact.kind == "vectors" or hold_vectors(reader, place, sources[0], request.columns)
     wanted: dict[str, Any] = {
         "task": request.task,
         "input": tuple(with_address(place, source) for source in sources),
         "options": Options(
             tuple(request.columns), tuple(request.keep), form, delimiter, request.write, request.space,
-            request.normalize, request.max_characters, request.precision,
+            request.normalize, request.max_characters, request.precision, vectors,
         ),
         "encoder": artifact.id,
         "digest": artifact.digest,
@@ -223,8 +226,7 @@ def plan_for(request: BulkRequest, store: Path, encoder: str, output: Place) -> 
     if earlier is not None:
         check_same(vars(earlier), wanted, output.address)
         return earlier, calibration
-    reader = reader_of(form, delimiter)
-    check_columns(reader, place, sources, request.columns, request.keep)
+    check_columns(reader, place, sources, request.columns, request.keep, "vectors" if vectors else "text")
     plan = Plan(**wanted, parts=tuple(cut(reader, place, sources, request.part_rows)))
     taken = [name for name in request.keep if name in result_columns(plan)]
     if taken:

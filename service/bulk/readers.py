@@ -168,6 +168,14 @@ def is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
+def kind_of(kind: pa.DataType) -> str:
+    """`text`, `vectors`, or Arrow's name of the type."""
+    lists = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    if lists and pa.types.is_floating(kind.value_type):
+        return "vectors"
+    return "text" if is_text(kind) else str(kind)
+
+
 class ParquetReader:
     """Keeps the row group it read last: parts come in order, and a group may hold many of them."""
 
@@ -179,7 +187,7 @@ class ParquetReader:
     def schema(self, open_file: Open) -> dict[str, str | None]:
         with open_file() as file:
             arrow_schema = self._metadata(file).schema.to_arrow_schema()
-        return {one.name: "text" if is_text(one.type) else str(one.type) for one in arrow_schema}
+        return {one.name: kind_of(one.type) for one in arrow_schema}
 
     def cut(self, open_file: Open, rows: int) -> Iterator[tuple[int, int, int]]:
         with open_file() as file:

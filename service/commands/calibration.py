@@ -4,14 +4,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from itertools import chain, islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast, get_args
 
 import typer
 
 from service.adapters.domains.store import DomainStore
-from service.adapters.encoder.store import EncoderStore
+from service.adapters.encoder.store import EncoderArtifact, EncoderStore
 from service.adapters.labelled_pairs import labelled_pairs
 from service.adapters.text_lines import STDIN, each_line
+from service.adapters.vector_files import NpyFile, ParquetColumn, VectorFile
 from service.commands.domains import repetition
 from service.commands.shared import (
     AsJson,
@@ -26,24 +27,29 @@ from service.commands.shared import (
     versions,
 )
 from service.commands.terminal import bar, print_json, remark, show
-from service.core.errors import Conflict
+from service.core.errors import Conflict, InvalidInput
 from service.core.jobs.job import METHODS, NORMALIZATIONS, PROMOTIONS, JobRequest
 from service.core.jobs.requirements import Allowance
 from service.core.jobs.tables import LOOKED_AT, check_sentences_only
 from service.core.scoring.advice import GALLERY, MOST_GALLERY, SMALLEST_FMR, Target, advise, operating_points, rounded
 from service.core.scoring.calibration import DomainRef
+from service.core.scoring.distances import Metric, check_metric, distance_of
 from service.core.scoring.false_hits import SMALLEST_RATE as SMALLEST_FALSE_HIT_RATE
 from service.core.scoring.reference import ReferenceDistribution
 from service.migration.equating import EquatingResult, equate
 from service.migration.equating import table as equated_table
 from service.settings import Settings
 
+PARQUET = {".parquet", ".pq"}
 SendMore = Annotated[bool, typer.Option("--yes", "-y", help="send a remote encoder more texts than usual")]
 Labels = Annotated[Path | None, typer.Option(help="labelled pairs: .tsv or .csv, label, a, b or a, b, label")]
 
 
 def calibrate(
-    file: Annotated[Path, typer.Argument(help="text, one sentence a line; - reads standard input")],
+    file: Annotated[
+        Path,
+        typer.Argument(help="text, one sentence a line; - reads standard input; or vectors you bring: .npy, .parquet"),
+    ],
     domain: Annotated[str, typer.Option(help="the domain to calibrate", autocompletion=domain_names)],
     method: Annotated[str, typer.Option(help=", ".join(METHODS))] = "auto",
     promote: Annotated[str, typer.Option(help=", ".join(PROMOTIONS))] = "if_better",
@@ -54,11 +60,13 @@ def calibrate(
     force: Annotated[
         bool, typer.Option("--force", help="take each line as a sentence although they look like a table's rows")
     ] = False,
+    column: Annotated[str | None, typer.Option(help="of a .parquet: the one with the vectors")] = None,
+    text_column: Annotated[str | None, typer.Option(help="of a .parquet: the one with their texts")] = None,
     model_store: Store = None,
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fit a calibration to sentences, here and now, without a server."""
+    """Fit a calibration to sentences, or to vectors that were computed elsewhere, here and now, without a server."""
     if labels == STDIN == file:
         raise typer.BadParameter("standard input can be read once", param_hint="--labels")
     if DomainRef.parse(domain) != DomainRef(domain):
@@ -68,12 +76,28 @@ def calibrate(
     check_choices(
         method=(method, METHODS), promote=(promote, PROMOTIONS), normalization=(normalization, NORMALIZATIONS)
     )
+    asked = {"method": method, "promote": promote, "seed": seed, "normalization": normalization}
+    vectors = vector_file(file, column, text_column)
+    if vectors is not None:
+        fit_here(domain, asked, [], labels, model_store, encoder, vectors=vectors, as_json=as_json)
+        return
     texts = each_line(file)  # not held: of a million sentences a tenth is used
     first = list(islice(texts, LOOKED_AT))
     if not force:
         check_sentences_only(first)
-    asked = {"method": method, "promote": promote, "seed": seed, "normalization": normalization}
     fit_here(domain, asked, chain(first, texts), labels, model_store, encoder, yes=yes, as_json=as_json)
+
+
+def vector_file(file: Path, column: str | None, text_column: str | None) -> VectorFile | None:
+    """Vectors that were computed elsewhere; None where the file is text, by its name."""
+    kind = file.suffix.lower()
+    if kind in PARQUET:
+        if column is None:
+            raise typer.BadParameter("the column with the vectors is needed", param_hint="--column")
+        return ParquetColumn(file, column, text_column)
+    if column is not None or text_column is not None:
+        raise typer.BadParameter("belongs to a .parquet file", param_hint="--column, --text-column")
+    return NpyFile(file) if kind == ".npy" else None
 
 
 def label(
@@ -115,6 +139,7 @@ def fit_here(
     model_store: Path | None,
     encoder: str | None,
     *,
+    vectors: VectorFile | None = None,
     yes: bool = False,
     as_json: bool,
 ) -> None:
@@ -124,6 +149,7 @@ def fit_here(
     from service.modelling.calibration.job import CalibrationInput, calibrate_job  # noqa: PLC0415
 
     artifact = EncoderStore(settings.model_store).find(settings.encoder)
+    check_brings(artifact, vectors, base="base" in asked)
     domains = DomainStore(settings.model_store)
     pairs = [] if labels is None else labelled_pairs(labels)
     asked["generation"] = domains.generation(domain)
@@ -134,7 +160,7 @@ def fit_here(
     with bar("starting") as progress:
         result = calibrate_job(
             wanted,
-            CalibrationInput(texts, pairs),
+            CalibrationInput(texts, pairs, vectors),
             artifact,
             domains,
             progress,
@@ -150,8 +176,10 @@ def fit_here(
     print(f"{domain}@{version}: {result.report['method']}")
     used, distinct = result.report.get("used", 0), result.report.get("distinct", 0)  # not of earlier releases' versions
     if used < distinct:
-        print(f"  from: {used:,} of {distinct:,} distinct sentences")
+        print(f"  from: {used:,} of {distinct:,} distinct {'sentences' if vectors is None else 'vectors'}")
     print(f"  why: {result.report['reason']}")
+    for why in result.report.get("not_judged", {}).values():
+        print(f"  not judged: {why}")
     if (result.report["labels"] or {}).get("notice") is not None:
         print(f"  notice: {result.report['labels']['notice']}")
     print(f"  {'promoted' if promoted else 'not promoted'}: {why}")
@@ -160,6 +188,19 @@ def fit_here(
     smallest = (result.report["reference"] or {}).get("smallest_rate")
     if smallest:
         print(f"  smallest false-match rate that a threshold reaches: {rounded(smallest):g}")
+
+
+def check_brings(artifact: EncoderArtifact, vectors: VectorFile | None, *, base: bool) -> None:
+    """Raises InvalidInput for text where vectors are brought, and for vectors where an encoder computes its own."""
+    if artifact.kind == "vectors" and vectors is None and not base:
+        raise InvalidInput(
+            f"encoder {artifact.id} computes no vectors, you bring them: give a .npy, or a .parquet with --column"
+        )
+    if artifact.kind != "vectors" and vectors is not None:
+        raise InvalidInput(
+            f"{vectors.name} holds vectors, and encoder {artifact.id} computes its own from text; for vectors that you "
+            f"bring: isosim encoder add NAME --dimensions {vectors.dim}, and give --encoder NAME here"
+        )
 
 
 def threshold(
@@ -175,6 +216,9 @@ def threshold(
     gallery: Annotated[int | None, typer.Option(min=1, max=MOST_GALLERY, help="entries that are searched")] = None,
     table: Annotated[bool, typer.Option("--table", help="precision, recall and more of a labelled version")] = False,
     raw: Annotated[bool, typer.Option(help="for the frozen encoder's cosine")] = False,
+    unit: Annotated[
+        str | None, typer.Option(help=f"of a vector database, on the raw scale: {', '.join(get_args(Metric))}")
+    ] = None,
     to: Annotated[
         str | None,
         typer.Option(help="another encoder: what this one's thresholds are there", autocompletion=encoder_ids),
@@ -186,14 +230,14 @@ def threshold(
 ) -> None:
     """Which similarity to ask for: for a false-match rate, for a precision, or in the place of another encoder's."""
     if to is not None:
-        if any(one is not None for one in (fmr, precision, false_hit_rate, gallery)):
+        if any(one is not None for one in (fmr, precision, false_hit_rate, gallery, unit)):
             raise typer.BadParameter("stands alone, or with --similarity", param_hint="--to")
         carry_over(stored(model_store=model_store, encoder=encoder), domain, to, similarity, raw=raw, as_json=as_json)
         return
     if similarity is not None:
         raise typer.BadParameter("needs --to, the encoder it is carried over to", param_hint="--similarity")
     if table:
-        if any(one is not None for one in (fmr, precision, false_hit_rate)):
+        if any(one is not None for one in (fmr, precision, false_hit_rate, unit)):
             raise typer.BadParameter("stands alone, or with --gallery", param_hint="--table")
         print_table(stored(model_store=model_store, encoder=encoder), domain, gallery or GALLERY, as_json=as_json)
         return
@@ -202,12 +246,18 @@ def threshold(
     if (false_hit_rate is None) != (gallery is None):
         raise typer.BadParameter("give both", param_hint="--false-hit-rate and --gallery")
     settings = stored(model_store=model_store, encoder=encoder)
-    ref, version, _ = stored_version(settings, domain)
+    ref, version, manifest = stored_version(settings, domain)
     model = DomainStore(settings.model_store).load(ref.name, version).model
+    metric = None if unit is None else metric_of(unit, settings)
+    raw = (raw or metric is not None) and manifest["method"] != "identity"
     advice = advise(model, ref.name, Target(fmr, precision, false_hit_rate, gallery), raw=raw)
     if as_json:
-        print_json({"domain": ref.name, "version": version, **advice.as_facts()})
+        own = {} if metric is None else {"unit": metric, "distance": distance_of(advice.similarity, metric)}
+        print_json({"domain": ref.name, "version": version, **advice.as_facts(), **own})
         return
+    if metric is not None:
+        sign = "≥" if metric == "inner_product" else "≤"
+        print(f"{ref.name}@{version}: {metric} {sign} {distance_of(advice.similarity, metric):.6g}")
     low, high = advice.interval
     beyond = ", extrapolated beyond what they can count" if advice.extrapolated else ""
     print(
@@ -224,6 +274,15 @@ def threshold(
         )
         if spread is not None:
             print(f"  a query with one wrong match has another {spread:.1f} times as often as the average one")
+
+
+def metric_of(unit: str, settings: Settings) -> Metric:
+    """A database's unit. Raises InvalidInput where it says nothing of the encoder's cosines."""
+    check_choices(unit=(unit, get_args(Metric)))
+    metric = cast(Metric, unit)
+    artifact = EncoderStore(settings.model_store).find(settings.encoder)
+    check_metric(metric, artifact.id, unit=artifact.unit_vectors)
+    return metric
 
 
 def print_table(settings: Settings, domain: str, gallery: int, *, as_json: bool) -> None:

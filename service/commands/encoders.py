@@ -1,4 +1,4 @@
-"""`isosim encoder`: encoders of the store, and those that run on other servers."""
+"""`isosim encoder`: encoders of the store, those that run on other servers, and those whose vectors are brought."""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,11 +13,13 @@ from service.core.errors import InvalidInput
 
 MAX_LENGTH = 8192  # estimated tokens; text-embeddings-inference and OpenAI cut or refuse where their model ends
 
+HELP = "List encoders; add, check and remove one that runs on another server, or whose vectors you bring."
+
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
-    help="List encoders; add, check and remove one that runs on another server.",
+    help=HELP,
     epilog=EPILOG,
 )
 
@@ -26,44 +28,69 @@ Id = Annotated[str, typer.Argument(metavar="NAME", help="its name in the store",
 
 @app.callback()
 def encoder() -> None:
-    """List encoders; add, check and remove one that runs on another server."""
+    """List encoders; add, check and remove one that runs on another server, or whose vectors you bring."""
 
 
 @app.command(epilog=EPILOG)
 def add(
     name: Annotated[str, typer.Argument(metavar="NAME", help="its name in the store, for ISOSIM_ENCODER")],
-    url: Annotated[str, typer.Option(help="of its server, up to and with /v1: http://127.0.0.1:8080/v1")],
-    model: Annotated[str, typer.Option(help="its name there")],
+    url: Annotated[str | None, typer.Option(help="of its server, up to and with /v1: http://127.0.0.1:8080/v1")] = None,
+    model: Annotated[str | None, typer.Option(help="its name there")] = None,
+    dimensions: Annotated[
+        int | None, typer.Option(min=1, help="in place of a server: you bring vectors of so many numbers")
+    ] = None,
+    unit_vectors: Annotated[bool, typer.Option("--unit-vectors", help="with --dimensions: all have length 1")] = False,
     key_file: Annotated[
         Path | None, typer.Option(help="holds the server's key; read at each request", exists=True, dir_okay=False)
     ] = None,
-    prompt: Annotated[str, typer.Option(help="put before every text, like 'query: '")] = "",
-    max_length: Annotated[int, typer.Option(min=1, help="tokens of 4 bytes; what is longer is cut")] = MAX_LENGTH,
+    prompt: Annotated[str | None, typer.Option(help="put before every text, like 'query: '")] = None,
+    max_length: Annotated[
+        int | None, typer.Option(min=1, help=f"tokens of 4 bytes; what is longer is cut; else {MAX_LENGTH}")
+    ] = None,
     model_store: Store = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add an encoder that another server runs (POST /v1/embeddings), or give it a new address.
+    """Add an encoder that another server runs (POST /v1/embeddings), or give it a new address; or one whose vectors
+    you bring.
 
     The server is asked for the vectors of four fixed texts, which are compared with every later answer.
     """
+    of_server = {"url": url, "model": model, "key-file": key_file, "prompt": prompt, "max-length": max_length}
+    if dimensions is not None:
+        given = [f"--{option}" for option, value in of_server.items() if value is not None]
+        if given:
+            raise typer.BadParameter("stands without --dimensions", param_hint=", ".join(given))
+    elif url is None or model is None:
+        raise typer.BadParameter(
+            "give both, or --dimensions for vectors that you bring", param_hint="--url and --model"
+        )
+    elif unit_vectors:
+        raise typer.BadParameter("needs --dimensions", param_hint="--unit-vectors")
     need_training()
     settings = settings_with(model_store=model_store)
     with bar("starting") as progress:
-        from service.modelling.encoder import remote  # noqa: PLC0415 - torch takes seconds; the bar says so
+        from service.modelling.encoder import brought, remote  # noqa: PLC0415 - torch takes seconds; the bar says so
 
         def say(text: str) -> None:
             progress(text, None)
             remark(f"  {text}")
 
-        artifact = remote.register(
-            settings.model_store, name, url, model, say, key_file=key_file, prompt=prompt, max_length=max_length
-        )
+        if dimensions is not None:
+            say("making the calibrator")
+            artifact = brought.register(settings.model_store, name, dimensions, unit=unit_vectors)
+        else:
+            artifact = remote.register(
+                settings.model_store, name, url or "", model or "", say,
+                key_file=key_file, prompt=prompt or "", max_length=max_length or MAX_LENGTH,
+            )  # fmt: skip
     if as_json:
         print_json(facts_of(artifact))
         return
     print(artifact.id)
+    file = "FILE.npy" if artifact.kind == "vectors" else "FILE"
     remark(
-        f"serve it with ISOSIM_ENCODER={artifact.id}; percentiles come after: isosim calibrate FILE --domain default"
+        f"serve it with ISOSIM_ENCODER={artifact.id}; percentiles come after: isosim calibrate {file} --domain default "
+        f"--encoder {artifact.id}"
     )
 
 
@@ -82,7 +109,9 @@ def list_(model_store: Store = None, as_json: AsJson = False) -> None:
 @app.command(epilog=EPILOG)
 def check(name: Id, model_store: Store = None, as_json: AsJson = False) -> None:
     """Ask a remote encoder's server whether it still answers as it was registered."""
-    artifact = remote_one(EncoderStore(stored(model_store=model_store).model_store), name)
+    artifact = registered(EncoderStore(stored(model_store=model_store).model_store), name)
+    if artifact.remote is None:
+        raise InvalidInput(f"encoder {name} has vectors that its users bring: there is no server to ask")
     from service.adapters.encoder.remote import check as check_probes  # noqa: PLC0415 - urllib3
 
     off = check_probes(artifact)
@@ -94,10 +123,10 @@ def check(name: Id, model_store: Store = None, as_json: AsJson = False) -> None:
 
 @app.command(epilog=EPILOG)
 def remove(name: Id, yes: Yes = False, model_store: Store = None, as_json: AsJson = False) -> None:
-    """Remove a remote encoder from the store; versions that were made for it cannot be served any more."""
+    """Remove a registered encoder from the store; versions that were made for it cannot be served any more."""
     settings = stored(model_store=model_store)
     encoders = EncoderStore(settings.model_store)
-    artifact = remote_one(encoders, name)
+    artifact = registered(encoders, name)
     domains = DomainStore(settings.model_store)
     served = [one for one in domains.domains() if domains.aliases(one, artifact.digest).champion is not None]
     of = f", with which {len(served)} domain{'s are' if len(served) > 1 else ' is'} served," if served else ""
@@ -109,10 +138,10 @@ def remove(name: Id, yes: Yes = False, model_store: Store = None, as_json: AsJso
     print(f"encoder {name} is removed")
 
 
-def remote_one(encoders: EncoderStore, name: str) -> EncoderArtifact:
+def registered(encoders: EncoderStore, name: str) -> EncoderArtifact:
     """Raises InvalidInput where it is an exported one; Unavailable where there is none."""
     artifact = encoders.find(name)
-    if artifact.remote is None:
+    if artifact.kind == "onnx":
         raise InvalidInput(f"encoder {name} was exported and runs in isosim itself; doctor checks it: isosim doctor")
     return artifact
 
@@ -122,12 +151,13 @@ def facts_of(artifact: EncoderArtifact) -> dict[str, object]:
     return {
         "id": artifact.id,
         "digest": artifact.digest,
-        "kind": "onnx" if endpoint is None else "remote",
+        "kind": artifact.kind,
         "model": spec.source if endpoint is None else endpoint.model,
         "dim": spec.dim,
         "max_length": spec.max_length,
         "prompt": spec.prompt,
         "precision": spec.precision,
+        "unit_vectors": artifact.unit_vectors,
         "url": None if endpoint is None else endpoint.url,
         "key_file": None if endpoint is None else endpoint.key_file,
     }

@@ -97,8 +97,9 @@ def bundle(
 
         progress("writing the graph", None)
         artifact = EncoderStore(settings.model_store).find(settings.encoder)
-        if artifact.remote is not None:
-            raise InvalidInput(f"encoder {artifact.id} runs on another server: there is no graph to bundle")
+        if artifact.kind != "onnx":
+            where = "runs on another server" if artifact.kind == "remote" else "has vectors that its users bring"
+            raise InvalidInput(f"encoder {artifact.id} {where}: there is no graph to bundle")
         write(artifact, DomainStore(settings.model_store).load(ref.name, version), output)
     if as_json:
         facts = {"output": str(output), "domain": ref.name, "version": version, "method": manifest["method"]}

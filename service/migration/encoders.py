@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, Self
 from service.adapters.domains.calibrations import StoredCalibrations
 from service.adapters.domains.migrations import MigrationStore
 from service.adapters.domains.store import DomainStore
+from service.adapters.encoder.brought import NoEncoder
 from service.adapters.encoder.device import Execution
 from service.adapters.encoder.onnx_engine import OnnxCalibrator, OnnxEncoder
 from service.adapters.encoder.remote import RemoteEncoder, RemoteTokenizer
@@ -30,8 +31,8 @@ class LoadedEncoder:
     """An encoder in memory, with its tokenizer, batches and calibrations."""
 
     artifact: EncoderArtifact
-    tokenizer: FastTokenizer | RemoteTokenizer
-    graph: OnnxEncoder | RemoteEncoder
+    tokenizer: FastTokenizer | RemoteTokenizer | NoEncoder
+    graph: OnnxEncoder | RemoteEncoder | NoEncoder
     embedder: Embedder
     registry: Registry
 
@@ -62,10 +63,13 @@ class LoadedEncoder:
         spec = artifact.spec
         tokenizer = tokenizer_of(artifact)
         # One after the other: loaded side by side the peaks of memory add up.
-        graph = (
-            RemoteEncoder(artifact, requests=execution.plan.runs, **remote)
-            if artifact.remote is not None
-            else OnnxEncoder(
+        graph: OnnxEncoder | RemoteEncoder | NoEncoder
+        if artifact.kind == "vectors":
+            graph = NoEncoder(artifact.id, spec.dim)
+        elif artifact.remote is not None:
+            graph = RemoteEncoder(artifact, requests=execution.plan.runs, **remote)
+        else:
+            graph = OnnxEncoder(
                 artifact.encoder,
                 providers,
                 execution.threads,
@@ -73,7 +77,6 @@ class LoadedEncoder:
                 threads_alone=execution.threads_alone,
                 memory=gpu_memory,
             )
-        )
         calibrator = OnnxCalibrator(artifact.calibrator, providers)
         embedder = Embedder(tokenizer, graph, encoder_digest=artifact.digest, plan=execution.plan, **embedding)
         return cls(
@@ -89,8 +92,10 @@ class LoadedEncoder:
         return self.graph if isinstance(self.graph, RemoteEncoder) else None
 
 
-def tokenizer_of(artifact: EncoderArtifact) -> FastTokenizer | RemoteTokenizer:
-    """The encoder's tokenizer, or what stands for it where the encoder runs elsewhere."""
+def tokenizer_of(artifact: EncoderArtifact) -> FastTokenizer | RemoteTokenizer | NoEncoder:
+    """The encoder's tokenizer, or what stands for it where the encoder runs elsewhere, or nowhere."""
+    if artifact.kind == "vectors":
+        return NoEncoder(artifact.id, artifact.spec.dim)
     if artifact.remote is not None:
         return RemoteTokenizer(artifact.id, artifact.spec.max_length)
     return FastTokenizer(artifact.tokenizer, artifact.spec.max_length, artifact.every_prompt)

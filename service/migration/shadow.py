@@ -64,7 +64,7 @@ class Shadow:
         """Takes a sample of what a domain's old champion has answered; returns at once."""
         domain = resolution.calibration.domain
         new = self._compared(domain)
-        if new is None or scores.percentile is None:
+        if new is None or scores.percentile is None or embeddings.brought:
             return
         if len(scores.readable) == 0 or self.chance() >= self.encoders.migrations[domain].shadow:
             return

@@ -47,7 +47,7 @@ class EncoderPlan:
     @property
     def held(self) -> int:
         """Bytes of weights in memory."""
-        if self.artifact.remote is not None:
+        if self.artifact.kind != "onnx":
             return 0
         return self.artifact.encoder.stat().st_size * (2 if self.execution.threads_alone else 1)
 
@@ -71,7 +71,7 @@ def plan(settings: Settings, name: str, *, exclusive: bool, **queue: Any) -> Enc
         "max_queued_texts": settings.max_queued_texts,
         "max_wait": settings.max_wait,
     } | queue
-    if artifact.remote is not None:
+    if artifact.kind != "onnx":
         return EncoderPlan(artifact, providers, plan_remote(hung_after=HUNG * settings.request_timeout, **given))
     execution = plan_execution(providers, usable_cores(), threads=settings.threads, exclusive=exclusive, **given)
     return EncoderPlan(artifact, providers, execution)
@@ -162,6 +162,7 @@ class EncoderParts:
         graph = loaded.graph
         if isinstance(graph, RemoteEncoder):
             await self.open_remote(graph, stack)
+        if not isinstance(graph, OnnxEncoder):
             return loaded
         await warm_up(graph, artifact.spec, GPU_WARM_LENGTHS if on_gpu(planned.providers) else WARM_LENGTHS)
         off = await asyncio.to_thread(probe.check, artifact, loaded.tokenizer, graph)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from service.adapters.encoder.store import EncoderStore
+from service.modelling.encoder.brought import register
 from tests.docs.pages import ADDRESS, NOT_RUN, OBJECTS, ROOT, blocks, run
 from tests.processes import Serve, environment
 from tests.text import sentences
@@ -23,6 +24,9 @@ PAGES = [
     *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs/how-to").glob("*.md")),
 ]
 MIGRATION = "docs/how-to/migrate-encoder.md"  # its server runs two encoders; the page exports the second itself
+
+
+VECTORS = "docs/how-to/vector-database.md"  # its server is for vectors that are brought
 
 
 def what_a_reader_has(folder: Path) -> None:
@@ -49,12 +53,14 @@ def test_every_command_runs(
     """On a fresh store, in an empty folder, with the server the page speaks to."""
     store = tmp_path / "model_store"
     shutil.copytree(minilm_store, store)
-    following = {}
+    following: dict[str, str] = {}
+    if page == VECTORS:  # the page registers it; a server of the exported encoder would not know it
+        register(store, "ours", 384, unit=True)
     if page == MIGRATION:
         second: Path = request.getfixturevalue("layer3_store")
         shutil.copytree(second / "encoders", store / "encoders", dirs_exist_ok=True)
         following = {"next_encoder": "minilm-layers3-mean"}
-    server = serve(model_store=store, encoder="minilm", **following)
+    server = serve(model_store=store, encoder="ours" if page == VECTORS else "minilm", **following)
     folder = tmp_path / "reader"
     folder.mkdir()
     what_a_reader_has(folder)

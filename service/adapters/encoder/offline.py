@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from service.adapters.encoder.brought import decoded, fault_of, refuse_texts
 from service.adapters.encoder.device import GPU_TOKENS
 from service.adapters.encoder.onnx_engine import OnnxEncoder, choose_providers, on_gpu
 from service.adapters.encoder.remote import (
@@ -19,9 +20,10 @@ from service.adapters.encoder.remote import (
 )
 from service.adapters.encoder.store import EncoderArtifact
 from service.adapters.encoder.tokenizer import FastTokenizer
+from service.adapters.vector_files import VectorFile, rows_at
 from service.core.arrays import Rows, Vectors
 from service.core.encoding.texts import PooledVector, Tokens, VectorCodec
-from service.core.errors import BackendFailure, EncoderUnreachable
+from service.core.errors import BackendFailure, EncoderUnreachable, InvalidInput
 
 # Padded, on a CPU. A batch of 2048 takes 1.13 times the processor time (1.04 to 1.17) and 1.17 times the wall time in
 # the median of 12 blocks of 1,500 Wikipedia sentences of 31 tokens, encoded by turns on MiniLM and 2 threads; 2 cores,
@@ -29,6 +31,7 @@ from service.core.errors import BackendFailure, EncoderUnreachable
 BATCH_TOKENS = 256
 PROGRESS_SECONDS = 1.0
 REMOTE_SECONDS = 600.0  # of one request of a job, its attempts together
+SHORTEST_VECTOR = 24  # characters of base64; eight numbers have 44
 WINDOW = 4096  # texts that are tokenized at once and sorted by length among themselves
 
 
@@ -66,7 +69,12 @@ Sending = Callable[[int], None]  # is told how many texts go to another server, 
 def open_texts(
     artifact: EncoderArtifact, threads: int = 0, *, sending: Sending = lambda _: None, **options: Any
 ) -> TextEncoder:
-    """An encoder of many texts: in this process, with the options of `OfflineEncoder`, or on the server it runs on."""
+    """An encoder of many texts: in this process, with the options of `OfflineEncoder`, or on the server it runs on.
+
+    Raises:
+        InvalidInput: the encoder's vectors are brought by its users.
+    """
+    refuse_texts(artifact)
     if artifact.remote is None:
         return OfflineEncoder(artifact, threads, **options)
     return RemoteTexts(artifact, codec=options.get("codec"), sending=sending)
@@ -201,6 +209,33 @@ class OfflineEncoder:
             progress(done)
 
 
+class BroughtItems:
+    """A `TextEncoder` whose texts stand for vectors: base64, or the numbers of rows (from 0) of a file."""
+
+    def __init__(self, artifact: EncoderArtifact, file: VectorFile | None = None) -> None:
+        self.dim, self.unit, self.file = artifact.spec.dim, artifact.unit_vectors, file
+
+    def __call__(self, texts: Sequence[str], progress: Callable[[float], None] = lambda _: None) -> Encodings:
+        """Raises InvalidInput where one is no vector of the encoder's."""
+        encodings = Encodings.build(len(texts), self.dim)
+        encodings.tokens[:] = 0
+        named = [row for row, text in enumerate(texts) if is_row(text)] if self.file is not None else []
+        if self.file is not None:
+            encodings.vectors[named] = rows_at(self.file, [int(texts[row]) for row in named])
+        for row in sorted({*range(len(texts))} - {*named}):
+            vector = decoded(texts[row])
+            if (why := fault_of(vector, self.dim, unit=self.unit)) is not None:
+                raise InvalidInput(f"labels: a vector {why}")
+            encodings.vectors[row] = vector
+        progress(1.0)
+        return encodings
+
+
+def is_row(item: str) -> bool:
+    """A row's number; base64 of a vector is longer."""
+    return item.isdecimal() and len(item) < SHORTEST_VECTOR
+
+
 def default_batch_tokens(*, gpu: bool) -> int:
     """Padded tokens of a batch where no setting names another number."""
     return GPU_TOKENS if gpu else BATCH_TOKENS
@@ -223,9 +258,9 @@ def batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
 def find_unreadable(texts: Sequence[str], artifact: EncoderArtifact) -> set[str]:
     """The texts without any token that the encoder knows: it gives nearly the same vector to all of them.
 
-    None for a remote encoder, whose tokenizer is elsewhere.
+    None where the tokenizer is elsewhere.
     """
-    if artifact.remote is not None:
+    if artifact.kind != "onnx":
         return set()
     tokenize = FastTokenizer(artifact.tokenizer, artifact.spec.max_length, artifact.every_prompt)
     blind: set[str] = set()

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast, get_args
 
 from service.adapters.storage.artifacts import (
     MANIFEST,
@@ -57,11 +57,15 @@ class Endpoint:
     encoding: Literal["base64", "float"] = "base64"  # of vectors in its answers
 
 
+Kind = Literal["onnx", "remote", "vectors"]
+
+
 @dataclass(frozen=True)
 class EncoderArtifact:
     """An encoder's files. `joined` is the whole graph; `encoder` and `calibrator` are cut out of it.
 
-    Of a remote encoder there is the calibrator alone.
+    Of the other kinds there is the calibrator alone: a `remote` encoder runs on another server, and of one whose
+    `vectors` its users bring only the number of dimensions is known.
     """
 
     id: str
@@ -72,6 +76,8 @@ class EncoderArtifact:
     prompts: Mapping[str, str] = field(default_factory=dict)  # a caller may name one; it takes the place of the spec's
     remote: Endpoint | None = None
     probes: tuple[Probe, ...] = ()  # of a remote encoder: what it answered at its registration
+    kind: Kind = "onnx"
+    unit_vectors: bool = False  # all brought vectors have length 1
 
     @property
     def digest(self) -> str:
@@ -131,7 +137,8 @@ class EncoderStore:
         try:
             spec = EncoderSpec(**manifest["encoder"])
             probe = from_facts(Probe, manifest["probe"]) if manifest.get("probe") else None
-            endpoint = from_facts(Endpoint, manifest["remote"]) if is_remote(manifest) else None
+            kind = kind_of(manifest)
+            endpoint = from_facts(Endpoint, manifest["remote"]) if kind == "remote" else None
             probes = tuple(from_facts(Probe, one) for one in manifest.get("probes", ()))
         except (KeyError, TypeError) as error:
             raise CorruptArtifact(f"{folder / 'manifest.json'} does not describe an encoder: {error}") from error
@@ -143,7 +150,18 @@ class EncoderStore:
         if spec.digest != folder.name:
             raise CorruptArtifact(f"{folder / 'manifest.json'} describes another encoder ({spec.digest})")
         prompts = manifest.get("prompts", {})
-        return EncoderArtifact(artifact_id, spec, folder, probe, manifest.get("licence"), prompts, endpoint, probes)
+        return EncoderArtifact(
+            artifact_id,
+            spec,
+            folder,
+            probe,
+            manifest.get("licence"),
+            prompts,
+            endpoint,
+            probes,
+            kind,
+            manifest.get("unit_vectors") is True,
+        )
 
     def ids(self) -> list[str]:
         """Names of all encoders that have an export."""
@@ -203,14 +221,21 @@ class EncoderStore:
         bury(artifact.folder)
 
 
-def is_remote(manifest: Mapping[str, object]) -> bool:
-    """Manifests of earlier releases name no kind: they are of exported graphs."""
-    return manifest.get("kind", "onnx") == "remote"
+def kind_of(manifest: Mapping[str, object]) -> Kind:
+    """Manifests of earlier releases name no kind: they are of exported graphs.
+
+    Raises:
+        Unavailable: a later release has made it.
+    """
+    kind = manifest.get("kind", "onnx")
+    if kind not in get_args(Kind):
+        raise Unavailable(f"an encoder of the kind {kind!r} needs a later release of isosim")
+    return cast(Kind, kind)
 
 
 def files_of(manifest: Mapping[str, object]) -> tuple[str, ...]:
     """The files that serving needs."""
-    return (CALIBRATOR,) if is_remote(manifest) else (ENCODER, CALIBRATOR, TOKENIZER)
+    return (ENCODER, CALIBRATOR, TOKENIZER) if kind_of(manifest) == "onnx" else (CALIBRATOR,)
 
 
 ENCODERS = "encoders/"

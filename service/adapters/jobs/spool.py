@@ -6,7 +6,7 @@ import os
 import uuid
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import orjson
 
@@ -15,7 +15,8 @@ from service.core.jobs.job import LabelledPair
 
 
 class Spool:
-    """Input on its way to disk, hashed as it passes: a line is a JSON string, or [text, text, label].
+    """Input on its way to disk, hashed as it passes: a line is a JSON string, or [text, text, label]; vectors go into a
+    file of their own, and labelled ones are in base64.
 
     The job that is made of it gets its id."""
 
@@ -24,6 +25,7 @@ class Spool:
         self.id = uuid.uuid4().hex
         self._path = root / f".spool-{self.id}"
         self._file = self._path.open("wb")
+        self._vectors: BinaryIO | None = None
         self._hash = hashlib.sha256()
         claim(self._file.fileno())
 
@@ -34,12 +36,14 @@ class Spool:
         self.close()
 
     def close(self) -> None:
-        """Text that became no job goes."""
-        try:
-            self._path.unlink(missing_ok=True)
-        finally:
-            with contextlib.suppress(OSError):  # a full disk: what was not written yet is not wanted any more
-                self._file.close()
+        """Text and vectors that became no job go."""
+        for path, file in ((self._path, self._file), (self.vectors, self._vectors)):
+            try:
+                path.unlink(missing_ok=True)
+            finally:
+                with contextlib.suppress(OSError):  # a full disk: what was not written yet is not wanted any more
+                    if file is not None:
+                        file.close()
 
     def extend(self, texts: Iterable[str]) -> None:
         self._write(texts)
@@ -47,6 +51,26 @@ class Spool:
     def extend_labels(self, pairs: Iterable[LabelledPair]) -> None:
         """Weights are written where there are some: earlier releases read three fields."""
         self._write(pair[:4] if pair.weight != 1 else pair[:3] for pair in pairs)
+
+    @property
+    def vectors(self) -> Path:
+        """The file of vectors; there is none before the first ones are written."""
+        return self._path.with_suffix(".npy")
+
+    def extend_vectors(self, content: bytes) -> None:
+        """The next bytes of that file."""
+        if self._vectors is None:
+            self._vectors = self.vectors.open("w+b")
+            claim(self._vectors.fileno())
+        self._hash.update(content)
+        self._vectors.write(content)
+
+    def end_vectors(self, begin: bytes = b"") -> None:
+        """Other bytes at its beginning, where some are given; from now on the file can be read."""
+        if self._vectors is not None:
+            self._vectors.seek(0)
+            self._vectors.write(begin)
+            self._vectors.flush()
 
     def _write(self, entries: Iterable[str | tuple[Any, ...]]) -> None:
         lines = b"".join(orjson.dumps(entry) + b"\n" for entry in entries)
@@ -56,7 +80,12 @@ class Spool:
     def digest(self) -> bytes:
         return self._hash.digest()
 
-    def move_to(self, place: Path) -> None:
+    def move_to(self, place: Path, vectors: Path) -> None:
+        """Puts what was written there, to stay."""
+        if self._vectors is not None:
+            self._vectors.flush()
+            os.fsync(self._vectors.fileno())
+            self.vectors.rename(vectors)
         self._file.flush()
         os.fsync(self._file.fileno())
         self._path.rename(place)

@@ -1,4 +1,4 @@
-"""Jobs in the model store: `jobs/<id>/job.json` and, until the job ends, `jobs/<id>/input`."""
+"""Jobs in the model store: `jobs/<id>/job.json`; until a job ends `input`, and `vectors.npy` where some were posted."""
 
 import contextlib
 import hashlib
@@ -31,7 +31,7 @@ from service.adapters.storage.artifacts import (
 from service.core.errors import Conflict, CorruptArtifact, JobCancelled, NotFound
 from service.core.jobs.job import Job, JobRequest, LabelledPair, Status
 
-RECORD, INPUT, DECIDED = "job.json", "input", "decided"
+RECORD, INPUT, VECTORS, DECIDED = "job.json", "input", "vectors.npy", "decided"
 SILENCE = 30.0  # s without a new heartbeat before a running job counts as interrupted; workers beat every 2 s
 JOB_ID = re.compile(r"[0-9a-f]{32}")
 
@@ -97,7 +97,7 @@ class JobStore:
         fingerprint = hashlib.sha256(orjson.dumps(posted(request)) + spool.digest()).hexdigest()
         with building(self.root) as folder:
             write_json(folder / RECORD, to_facts(job))
-            spool.move_to(folder / INPUT)
+            spool.move_to(folder / INPUT, folder / VECTORS)
             if idempotency_key is not None:
                 self.idempotency_keys.write(folder, job.id, fingerprint)
             self._publish(folder, job.id)
@@ -269,7 +269,8 @@ class JobStore:
 
     def _end(self, job: Job, status: Status, **facts: Any) -> Job:
         progress = 1.0 if status is Status.SUCCEEDED else job.progress
-        (self.folder(job.id) / INPUT).unlink(missing_ok=True)
+        for name in (VECTORS, INPUT):
+            (self.folder(job.id) / name).unlink(missing_ok=True)
         return self.write(job.become(status, stage=status.value, progress=progress, finished=now(), **facts))
 
     def cancel(self, job_id: str) -> Job:
@@ -372,6 +373,11 @@ class JobStore:
     def texts(self, job_id: str) -> Iterator[str]:
         """The posted sentences, in order."""
         return (entry for entry in self._input(job_id) if isinstance(entry, str))
+
+    def vectors(self, job_id: str) -> Path | None:
+        """The file of posted vectors; None where text was posted."""
+        path = self.folder(job_id) / VECTORS
+        return path if path.exists() else None
 
     def labels(self, job_id: str) -> list[LabelledPair]:
         """The posted labelled pairs, in order."""

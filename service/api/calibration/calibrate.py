@@ -14,11 +14,13 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response, StreamingResponse
 from pydantic import ValidationError
 
+from service.adapters.encoder.store import EncoderArtifact
 from service.adapters.jobs.spool import Spool
 from service.adapters.jobs.store import JobStore
 from service.api.bodies import body_of
 from service.api.calibration.intake import Format, Intake, Limits, parse_json
 from service.api.calibration.schemas import CalibrateOptions, CalibrateRequest, JobAccepted, Jobs, JobState, pairs_of
+from service.api.calibration.vectors import VectorIntake
 from service.api.requests import JobDep, TraceDep, documented, json_response, needs
 from service.api.state import Phase, Service, ServiceDep
 from service.api.trace import Trace
@@ -32,7 +34,7 @@ from service.observability.tracing import posting
 router = APIRouter(prefix="/calibrate", tags=["calibration"])
 READ, CALIBRATE = [needs("read")], [needs("calibrate")]
 
-FORMATS: dict[str, Format] = {"text/plain": "text", "application/x-ndjson": "ndjson"}
+FORMATS: dict[str, Format] = {"text/plain": "text", "application/x-ndjson": "ndjson", "application/x-npy": "npy"}
 CHUNK = 256 * 1024  # bytes handed to a thread at once
 EVENT_SECONDS = 0.25
 MAX_EVENT_STREAMS = 256  # of a process; each reads its job's record four times a second
@@ -44,7 +46,14 @@ BODY_DOC = body_of(
         "text/plain": {"type": "string", "description": "one sentence a line"},
         "application/x-ndjson": {
             "type": "string",
-            "description": 'lines of "a sentence", {"text": "a sentence"} or {"a": "…", "b": "…", "label": 1}',
+            "description": 'lines of "a sentence", {"text": "a sentence"} or {"a": "…", "b": "…", "label": 1}; where '
+            'vectors are brought {"vector": […]}, {"vector": […], "text": "…"}, and sides of labelled pairs that are '
+            "vectors or row numbers",
+        },
+        "application/x-npy": {
+            "type": "string",
+            "format": "binary",
+            "description": "where vectors are brought: numpy's .npy of shape (vectors, dimensions), float16, 32 or 64",
         },
     },
 )
@@ -82,22 +91,25 @@ async def calibrate(
     await check_room(service)
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and kind not in FORMATS:
-        raise UnsupportedMedia(f"content-type {kind!r}: use application/json, {' or '.join(FORMATS)}")
+        raise UnsupportedMedia(f"content-type {kind!r}: use application/json, {', '.join(FORMATS)}")
     limits = intake_limits(service)
     async with spooling(service.jobs) as spool:
+        intake: Intake | VectorIntake
         if kind in FORMATS:
             given = {
                 "domain": domain, "method": method, "promote": promote, "seed": seed, "normalization": normalization,
                 "encoder": encoder, "force": force,
             }  # fmt: skip
             options = checked_options(given, trace)
-            intake = Intake(spool, limits, FORMATS[kind], force=options.force)
+            artifact = target_encoder(service, options.domain, options.encoder).artifact
+            intake = intake_of(artifact, spool, limits, FORMATS[kind], force=options.force)
             await stream(request, intake.feed)
             await asyncio.to_thread(intake.close)
         else:
             check_no_query(request)
             options, intake = await asyncio.to_thread(take_json, await read_json_body(request), spool, limits, trace)
-        artifact = target_encoder(service, options.domain, options.encoder).artifact
+            artifact = target_encoder(service, options.domain, options.encoder).artifact
+            check_takes(artifact, "json")
         notices = intake.check_enough(options.method, artifact.spec.dim)
         if artifact.remote is not None:
             most = min(intake.sentences, MOST_SENTENCES)
@@ -114,6 +126,30 @@ async def calibrate(
             labels=intake.labels,
         )
         return await accept(service, trace, wanted, spool, notices, idempotency_key)
+
+
+def intake_of(
+    artifact: EncoderArtifact, spool: Spool, limits: Limits, form: Format, *, force: bool
+) -> Intake | VectorIntake:
+    """What takes a body for this encoder. Raises InvalidInput."""
+    check_takes(artifact, form)
+    if artifact.kind == "vectors":
+        return VectorIntake(spool, limits, artifact, npy=form == "npy")
+    return Intake(spool, limits, form, force=force)
+
+
+def check_takes(artifact: EncoderArtifact, form: str) -> None:
+    """Raises InvalidInput for vectors where an encoder computes its own, and for text where they are brought."""
+    if artifact.kind == "vectors" and form not in ("npy", "ndjson"):
+        raise InvalidInput(
+            f"encoder {artifact.id} computes no vectors: post those you have, {artifact.spec.dim} numbers each, as "
+            '.npy (application/x-npy) or lines of {"vector": […]} (application/x-ndjson), with the options in the query'
+        )
+    if artifact.kind != "vectors" and form == "npy":
+        raise InvalidInput(
+            f"encoder {artifact.id} computes its vectors itself: post text; for vectors of your own register them "
+            "(isosim encoder add NAME --dimensions N) and serve that encoder"
+        )
 
 
 def check_no_query(request: Request) -> None:

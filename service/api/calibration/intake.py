@@ -10,13 +10,13 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from service.adapters.jobs.spool import Spool
-from service.api.calibration.schemas import Label
+from service.api.calibration.schemas import NO_VECTORS, Label
 from service.core.errors import EmptyInput, InvalidInput
 from service.core.jobs.job import LabelledPair
 from service.core.jobs.requirements import STEADY_FLOW, LabelSummary, check_sentences, fewest_sentences
 from service.core.jobs.tables import LOOKED_AT, check_sentences_only
 
-Format = Literal["text", "ndjson"]
+Format = Literal["text", "ndjson", "npy"]
 Body = TypeVar("Body", bound=BaseModel)
 
 MAX_LABELS = 100_000
@@ -173,9 +173,14 @@ def parse_ndjson(line: bytes, number: int) -> str | LabelledPair:
     if isinstance(value, dict) and "label" in value:
         try:
             given = [value.get("a"), value.get("b"), value["label"]]
-            return LabelledPair(*LABELLED.validate_python(given + ([value["weight"]] if "weight" in value else [])))
+            pair = LABELLED.validate_python(given + ([value["weight"]] if "weight" in value else []))
         except ValidationError as error:
             raise InvalidInput(f"line {number}: {error.errors()[0]['msg']} in a labelled pair") from None
+        if not isinstance(pair.a, str) or not isinstance(pair.b, str):
+            raise InvalidInput(f"line {number}: {NO_VECTORS}")
+        return LabelledPair(pair.a, pair.b, pair.label, pair.weight)
+    if isinstance(value, dict) and "vector" in value:
+        raise InvalidInput(f"line {number}: {NO_VECTORS}")
     text = value.get("text") if isinstance(value, dict) else value
     if not isinstance(text, str):
         raise InvalidInput(

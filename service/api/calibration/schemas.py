@@ -3,9 +3,13 @@
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, BeforeValidator, FailFast, Field
+from pydantic import BaseModel, BeforeValidator, FailFast, Field, PlainValidator, WithJsonSchema
+from pydantic_core import PydanticCustomError
 
+from service.adapters.encoder.brought import brought_vector, encoded
+from service.adapters.encoder.store import EncoderArtifact
 from service.api.bodies import Own, Sentences, example
+from service.core.errors import InvalidInput
 from service.core.jobs.job import METHODS, NORMALIZATIONS, PROMOTIONS, LabelledPair
 
 Method = Literal[METHODS]  # type: ignore[valid-type]
@@ -40,17 +44,59 @@ def typed_label(value: Any) -> Any:
     return float(value) if isinstance(value, bool) else value
 
 
-class Label(NamedTuple):
-    """[text, text, 0 or 1, or a grade], and a weight above 0 where pairs were not drawn with equal probability."""
+NO_VECTORS = "a text is wanted; vectors are taken for encoders whose users bring them (isosim encoder add --dimensions)"
 
-    a: str
-    b: str
+
+def text_or_vector(value: Any) -> str | list[Any]:
+    """A side of a labelled pair."""
+    if not isinstance(value, str | list):
+        raise PydanticCustomError("string_type", "Input should be a valid string")
+    return value
+
+
+LabelledSide = Annotated[
+    str | list[float],
+    PlainValidator(text_or_vector),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "number"}}]}),
+]
+
+
+class Label(NamedTuple):
+    """[text, text, 0 or 1, or a grade], and a weight above 0 where pairs were not drawn with equal probability.
+
+    Where an encoder's vectors are brought, vectors (lists of numbers, or base64 of float32) take the place of texts.
+    """
+
+    a: LabelledSide
+    b: LabelledSide
     label: Annotated[float, BeforeValidator(typed_label), Field(allow_inf_nan=False)]
     weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
 
 
-def pairs_of(labels: Iterable[Label]) -> list[LabelledPair]:
-    return [LabelledPair(*label) for label in labels]
+def pairs_of(labels: Iterable[Label], artifact: EncoderArtifact | None = None) -> list[LabelledPair]:
+    """Labelled texts; or labelled vectors of this encoder, in base64.
+
+    Raises:
+        InvalidInput: a side is a vector where texts are taken, or no vector of the encoder's.
+    """
+    brought = artifact if artifact is not None and artifact.kind == "vectors" else None
+    return [
+        LabelledPair(
+            side_of(label.a, f"labels.{row}.0", brought),
+            side_of(label.b, f"labels.{row}.1", brought),
+            label.label,
+            label.weight,
+        )
+        for row, label in enumerate(labels)
+    ]
+
+
+def side_of(value: str | list[float], name: str, brought: EncoderArtifact | None) -> str:
+    if brought is not None:
+        return encoded(brought_vector(value, name, brought))
+    if isinstance(value, str):
+        return value
+    raise InvalidInput(f"{name}: {NO_VECTORS}")
 
 
 LabelledPairs = Annotated[

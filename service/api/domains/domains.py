@@ -36,11 +36,12 @@ from service.api.domains.schemas import (
 )
 from service.api.requests import DomainName, JsonBody, TraceDep, documented, json_response, needs, resolve
 from service.api.state import Service, ServiceDep, pay_for
-from service.core.errors import Conflict, CorruptArtifact, NotFound, Unavailable
+from service.core.errors import Conflict, CorruptArtifact, InvalidInput, NotFound, Unavailable
 from service.core.grants import Grant
 from service.core.jobs.job import JobRequest
 from service.core.scoring.advice import MOST_GALLERY, NO_REFERENCE, SMALLEST_FMR, Target, advise
 from service.core.scoring.calibration import DomainRef
+from service.core.scoring.distances import METRICS, Metric, check_metric, distance_of
 from service.core.scoring.false_hits import SMALLEST_RATE as SMALLEST_FALSE_HIT_RATE
 from service.core.scoring.registry import DEFAULT
 
@@ -172,14 +173,30 @@ async def get_threshold(
     ] = None,
     gallery: Annotated[int | None, Query(ge=1, le=MOST_GALLERY, description="entries that are searched")] = None,
     space: Annotated[
-        Literal["calibrated", "raw"], Query(description="raw: a threshold for the frozen encoder's cosine")
-    ] = "calibrated",
+        Literal["calibrated", "raw"] | None,
+        Query(description="raw: a threshold for the frozen encoder's cosine; else calibrated, and raw with a distance"),
+    ] = None,
+    unit: Annotated[
+        Literal["similarity"] | Metric, Query(description=f"also in a database's unit, on the raw scale: {METRICS}")
+    ] = "similarity",
 ) -> Threshold:
     """Which similarity to ask for: for a false-match rate, for false hits of searches, or a precision."""
     target = Target(fmr, precision, false_hit_rate, gallery)
-    calibration = (await resolve(service, trace, domain)).calibration
-    advice = advise(calibration.model, calibration.domain, target, raw=space == "raw")
-    return Threshold(domain=calibration.domain, version=calibration.version, space=space, **advice.as_facts())
+    resolution = await resolve(service, trace, domain)
+    calibration, artifact = resolution.calibration, resolution.encoder.artifact
+    facts: dict[str, Any] = {}
+    if unit != "similarity":
+        if space == "calibrated":
+            raise InvalidInput(f"unit: a database's {unit} is of raw vectors; leave space away, or give space=raw")
+        check_metric(unit, artifact.id, unit=artifact.unit_vectors)
+        space = "raw"
+    space = space or "calibrated"
+    raw = space == "raw" and calibration.transform is not None
+    advice = advise(calibration.model, calibration.domain, target, raw=raw)
+    if unit != "similarity":
+        ends = sorted(distance_of(end, unit) for end in advice.interval)
+        facts = {"unit": unit, "distance": distance_of(advice.similarity, unit), "distance_interval": ends}
+    return Threshold(domain=calibration.domain, version=calibration.version, space=space, **advice.as_facts(), **facts)
 
 
 @router.post(
@@ -207,9 +224,12 @@ async def post_labels(
     if base.calibration.model.reference is None:
         raise Conflict(NO_REFERENCE.format(domain))
     limits = intake_limits(service)
+    if base.encoder.artifact.kind == "vectors":
+        limits = replace(limits, characters=8 * limits.dim)  # of a vector in base64
     async with spooling(service.jobs) as spool:
         intake = Intake(spool, limits)
-        await asyncio.to_thread(intake.add_labels, pairs_of(body.labels), lambda index: f"labels.{index}")
+        pairs = await asyncio.to_thread(pairs_of, body.labels, base.encoder.artifact)
+        await asyncio.to_thread(intake.add_labels, pairs, lambda index: f"labels.{index}")
         intake.check_labels()
         aliases = await asyncio.to_thread(service.domains.aliases, domain, base.encoder.digest)
         normalization = base.calibration.model.normalization

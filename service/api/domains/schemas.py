@@ -6,6 +6,7 @@ from pydantic import BaseModel, Field
 
 from service.adapters.domains.store import Start
 from service.api.bodies import Own, example
+from service.core.scoring.distances import Metric
 
 
 class VersionSummary(BaseModel):
@@ -61,6 +62,9 @@ class Threshold(BaseModel):
     interval: list[float] = Field(
         min_length=2, max_length=2, description="95 %, from a bootstrap over sentences or labelled pairs"
     )
+    unit: Metric | None = Field(default=None, description="of the distance, where one was asked for")
+    distance: float | None = Field(default=None, description="the threshold in this unit")
+    distance_interval: list[float] | None = Field(default=None, min_length=2, max_length=2, description="95 %")
     pairs: int = Field(description="random pairs, labelled ones, or comparisons of searches that it rests on")
     extrapolated: bool = Field(
         description="beyond what was counted: a rate below 10 / pairs; for searches, more entries or rarer hits"

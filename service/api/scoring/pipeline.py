@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from service.adapters.encoder.brought import refuse_texts
 from service.adapters.encoder.store import EncoderArtifact
 from service.api.parameters import fault
 from service.api.state import Service
@@ -106,6 +107,7 @@ async def embed(
     Raises:
         InvalidInput, TokenizerFailure, Overloaded, BackendFailure; CallerLeft where nobody waits any more.
     """
+    refuse_texts(resolution.encoder.artifact)
     trace.release = await service.limits.admit(trace.grant, len(contents))
     spec = resolution.encoder.artifact.spec
     if resolution.encoder.remote is not None:
@@ -152,7 +154,11 @@ async def scores(
     a = np.full_like(b, embeddings.rows[left]) if isinstance(left, int) else embeddings.rows[left]
     inputs = (calibration, embeddings.texts, embeddings.vectors, a, b)
     small = max(len(embeddings.vectors), len(a)) <= INLINE_ROWS
-    result = score(*inputs) if small else await asyncio.to_thread(score, *inputs)
+    result = (
+        score(*inputs, brought=embeddings.brought)
+        if small
+        else await asyncio.to_thread(score, *inputs, brought=embeddings.brought)
+    )
     if service.encoders.is_champion(calibration):  # asked now: another may have been promoted since it was resolved
         service.drift.observe(calibration, result)
         if resolution.side == "old":  # the next encoder is being tried beside it

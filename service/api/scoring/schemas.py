@@ -2,9 +2,12 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Discriminator, Field, Tag
+from pydantic import BaseModel, Discriminator, FailFast, Field, Tag, WithJsonSchema
 
-from service.api.bodies import Compatible, DomainField, Own, SentencePairs, Sentences, all_texts, example
+from service.api.bodies import Compatible, DomainField, Own, SentencePairs, Sentences, all_numbers, all_texts, example
+from service.core.scoring.distances import METRICS, Metric
+
+OF_ENCODER = "digest of the encoder that made the vectors, as answers name it; where another one answers: 409"
 
 
 class PairsRequest(Own):
@@ -17,6 +20,77 @@ class PairsRequest(Own):
     pairs: SentencePairs = Field(description="pairs of sentences, at most ISOSIM_MAX_PAIRS")
     domain: DomainField = "default"
     detail: bool = Field(default=False, description="adds what the score rests on")
+
+
+Vector = Annotated[
+    Any,
+    WithJsonSchema(
+        {"anyOf": [{"type": "array", "items": {"type": "number"}}, {"type": "string", "contentEncoding": "base64"}]}
+    ),
+]
+
+
+class VectorsRequest(Own):
+    """Pairs of vectors that the domain's encoder has made, wherever it ran."""
+
+    model_config = example({"vectors": [[[0.6, 0.8], [0.8, 0.6]]], "domain": "default"})
+
+    vectors: Annotated[
+        list[tuple[Vector, Vector]],
+        FailFast(),
+        Field(
+            description="pairs, at most ISOSIM_MAX_PAIRS; a vector is a list of numbers, or base64 of little-endian "
+            "float32, which takes a third of the room"
+        ),
+    ]
+    domain: DomainField = "default"
+    encoder: Annotated[str | None, Field(description=OF_ENCODER)] = None
+    detail: bool = Field(default=False, description="adds what the score rests on")
+
+
+class PercentileRequest(Own):
+    """Scores that were computed elsewhere, from vectors of the domain's encoder: cosines, or a database's distances."""
+
+    model_config = example({"cosines": [0.31, 0.87], "domain": "default"})
+
+    cosines: Annotated[list[float] | None, all_numbers] = Field(default=None, description="-1 to 1")
+    distances: Annotated[list[float] | None, all_numbers] = Field(default=None, description="in the unit of `metric`")
+    metric: Metric | None = Field(default=None, description=METRICS)
+    domain: DomainField = "default"
+    encoder: Annotated[str | None, Field(description=OF_ENCODER)] = None
+
+
+class PercentileResponse(BaseModel):
+    """Columns, one entry a score, on the scale of the frozen encoder's cosines (`space=raw`)."""
+
+    model_config = example(
+        {
+            "domain": "default",
+            "version": 1,
+            "encoder": "9f5731ee66d8356acc380ac9202a33907c693fd43cdf64c6e33538f2531314c0",
+            "method": "identity",
+            "cosine": [0.31, 0.87],
+            "percentile": [0.9871, 0.99999993],
+            "false_match_rate": [0.0129, 7e-08],
+            "extrapolated": [False, True],
+            "probability": None,
+            "notices": [],
+        }
+    )
+
+    domain: str
+    version: int
+    encoder: str
+    method: str
+    cosine: list[float] = Field(description="that the scores stand for")
+    percentile: list[float] = Field(description="share of the domain's random pairs that have a lower cosine")
+    false_match_rate: list[float] = Field(description="share of them that have at least this cosine")
+    extrapolated: list[bool] = Field(description="as in /similarity")
+    probability: list[float] | None = Field(
+        description="of a match, where the domain was given labels; null unless its method is identity, without item "
+        "normalization"
+    )
+    notices: list[str]
 
 
 TruncationDirection = Annotated[
@@ -60,11 +134,15 @@ class TeiSimilarityRequest(Compatible):
 
 
 def which_similarity(body: Any) -> str:
-    return "tei" if isinstance(body, dict) and "inputs" in body else "pairs"
+    if not isinstance(body, dict):
+        return "pairs"
+    return "tei" if "inputs" in body else "vectors" if "vectors" in body and "pairs" not in body else "pairs"
 
 
 SimilarityRequest = Annotated[
-    Annotated[PairsRequest, Tag("pairs")] | Annotated[TeiSimilarityRequest, Tag("tei")],
+    Annotated[PairsRequest, Tag("pairs")]
+    | Annotated[VectorsRequest, Tag("vectors")]
+    | Annotated[TeiSimilarityRequest, Tag("tei")],
     Discriminator(which_similarity),
 ]
 
@@ -90,7 +168,7 @@ class SimilarityDetail(BaseModel):
     out_of_domain: list[PairNumbers] | None = Field(
         description="share of the domain's own sentences that are at least as odd; flagged below 0.01"
     )
-    tokens: list[PairNumbers] = Field(description="as the encoder counted them")
+    tokens: list[PairNumbers] | None = Field(description="as the encoder counted them; null where vectors were sent")
     pairs: int | None = Field(description="random pairs that percentiles rest on; null where there is no reference")
 
 

@@ -4,9 +4,12 @@ import asyncio
 from collections.abc import Sequence
 from typing import Annotated, Any
 
+import numpy as np
 from fastapi import APIRouter, Body
 from fastapi.responses import Response
 
+from service.adapters.encoder.brought import brought_vector
+from service.adapters.encoder.store import EncoderArtifact
 from service.api.requests import ScoringRoute, TraceDep, documented, json_response, name_ignored, resolve
 from service.api.scoring.pipeline import (
     INLINE_ROWS,
@@ -24,16 +27,24 @@ from service.api.scoring.pipeline import embed as embed_texts
 from service.api.scoring.schemas import (
     EmbedRequest,
     PairsRequest,
+    PercentileRequest,
+    PercentileResponse,
     SimilarityRequest,
     SimilarityResponse,
     TeiParameters,
     TeiSimilarityRequest,
+    VectorsRequest,
 )
 from service.api.state import Service, ServiceDep
 from service.api.trace import Trace
-from service.core.encoding.embedding import Embeddings
+from service.core.encoding.embedding import Embeddings, Timings
+from service.core.encoding.texts import PooledVector
+from service.core.errors import Conflict, EmptyInput, EncoderMismatch, InvalidInput
+from service.core.scoring.advice import NO_REFERENCE
 from service.core.scoring.calibration import Calibration
+from service.core.scoring.distances import check_metric, cosines_of
 from service.core.scoring.similarity import Scores, flags_of
+from service.migration.encoders import Resolution
 
 router = APIRouter(tags=["scoring"], route_class=ScoringRoute)
 
@@ -47,6 +58,8 @@ async def similarity(body: Annotated[SimilarityRequest, Body()], service: Servic
     """Calibrated similarity of sentence pairs, with its percentile among the domain's random pairs."""
     if isinstance(body, TeiSimilarityRequest):
         return await tei_similarity(body, service, trace)
+    if isinstance(body, VectorsRequest):
+        return await vectors_similarity(body, service, trace)
     return await pairs_similarity(body, service, trace)
 
 
@@ -57,6 +70,46 @@ async def pairs_similarity(body: PairsRequest, service: Service, trace: Trace) -
     check_texts(flat, lambda row: f"pairs.{row // 2}.{row % 2}", settings.max_characters)
     resolution = await resolve(service, trace, body.domain, splits=True)
     embeddings = await embed_texts(service, trace, resolution, flat)
+    return await answer_of(service, trace, resolution, embeddings, detail=body.detail)
+
+
+async def vectors_similarity(body: VectorsRequest, service: Service, trace: Trace) -> Response:
+    """Pairs of vectors that were computed elsewhere. What only text tells is not judged: no flags, no domain test."""
+    check_count(len(body.vectors), "vectors", service.settings.max_pairs)
+    resolution = await resolve(service, trace, body.domain)
+    check_encoder(body.encoder, resolution)
+    trace.release = await service.limits.admit(trace.grant, 2 * len(body.vectors))
+    inputs = (body.vectors, resolution.encoder.artifact)
+    few = 2 * len(body.vectors) <= INLINE_ROWS
+    embeddings = brought(*inputs) if few else await asyncio.to_thread(brought, *inputs)
+    return await answer_of(service, trace, resolution, embeddings, detail=body.detail)
+
+
+def brought(pairs: Sequence[tuple[Any, Any]], artifact: EncoderArtifact) -> Embeddings:
+    """Vectors in place of what an encoder would have made of texts. Raises InvalidInput, naming the vector."""
+    rows = [
+        brought_vector(value, f"vectors.{row}.{side}", artifact)
+        for row, pair in enumerate(pairs)
+        for side, value in enumerate(pair)
+    ]
+    texts = [PooledVector(row, 0, truncated=False) for row in rows]
+    return Embeddings(texts, np.array(rows), np.arange(len(rows)), Timings(), brought=True)
+
+
+def check_encoder(digest: str | None, resolution: Resolution) -> None:
+    """Raises EncoderMismatch where vectors are of another encoder than the one that answers for the domain."""
+    answering = resolution.encoder
+    if digest is not None and digest != answering.digest:
+        raise EncoderMismatch(
+            f"encoder: the vectors are of {digest[:80]!r}, and {answering.artifact.id} ({answering.digest}) answers "
+            f"for domain {resolution.calibration.domain!r}"
+        )
+
+
+async def answer_of(
+    service: Service, trace: Trace, resolution: Resolution, embeddings: Embeddings, *, detail: bool
+) -> Response:
+    """Scores of pairs that stand one after the other."""
     result = await scores(service, trace, resolution, embeddings, slice(0, None, 2), slice(1, None, 2))
     calibration = resolution.calibration
     answer: dict[str, Any] = {
@@ -72,7 +125,7 @@ async def pairs_similarity(body: PairsRequest, service: Service, trace: Trace) -
         "flags": sides(flags_of(embeddings, result)),
         "notices": calibration.notices,
     }
-    if body.detail:
+    if detail:
         answer["detail"] = detail_of(embeddings, result, calibration)
     return json_response(answer)
 
@@ -89,7 +142,7 @@ def detail_of(embeddings: Embeddings, scores: Scores, calibration: Calibration) 
     scale = calibration.model.scale
     return {
         "out_of_domain": odd,
-        "tokens": sides([embeddings.texts[row].tokens for row in embeddings.rows]),
+        "tokens": None if embeddings.brought else sides([embeddings.texts[row].tokens for row in embeddings.rows]),
         "pairs": None if scale is None else scale.pairs,
     }
 
@@ -108,6 +161,44 @@ async def tei_similarity(body: TeiSimilarityRequest, service: Service, trace: Tr
         service, trace, resolution, contents, side=side, truncate=parameters.truncate, prompt=prompt
     )
     return json_response((await scores(service, trace, resolution, embeddings, 0, slice(1, None))).similarity)
+
+
+@router.post("/percentile", response_model=PercentileResponse, responses=documented(400, 404, 409, 413, 415, 422))
+async def percentile(body: PercentileRequest, service: ServiceDep, trace: TraceDep) -> Response:
+    """Where scores that were computed elsewhere stand among the domain's random pairs: cosines, or a database's
+    distances."""
+    values, name = (body.cosines, "cosines") if body.distances is None else (body.distances, "distances")
+    if values is None or (body.cosines is None) == (body.distances is None):
+        raise InvalidInput("cosines or distances: give one of them")
+    if (body.metric is None) != (body.distances is None):
+        raise InvalidInput("distances and metric: give both")
+    if not values:
+        raise EmptyInput(f"`{name}` cannot be empty")
+    resolution = await resolve(service, trace, body.domain)
+    check_encoder(body.encoder, resolution)
+    artifact, calibration = resolution.encoder.artifact, resolution.calibration
+    if body.metric is not None:
+        check_metric(body.metric, artifact.id, unit=artifact.unit_vectors)
+    trace.release = await service.limits.admit(trace.grant, 1)
+    cosines = cosines_of(np.array(values, np.float64), body.metric, name)
+    placed = calibration.place(cosines)
+    if placed is None:
+        raise Conflict(NO_REFERENCE.format(calibration.domain))
+    rates, extrapolated, probability = placed
+    return json_response(
+        {
+            "domain": calibration.domain,
+            "version": calibration.version,
+            "encoder": calibration.encoder,
+            "method": calibration.method,
+            "cosine": cosines,
+            "percentile": 1.0 - rates,
+            "false_match_rate": rates,
+            "extrapolated": extrapolated,
+            "probability": probability,
+            "notices": calibration.raw_notices,
+        }
+    )
 
 
 ANSWERS = documented(400, 404, 409, 413, 415, 422, 424, 429)

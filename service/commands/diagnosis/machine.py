@@ -57,7 +57,7 @@ def calibrations(settings: Settings, root: Path = CGROUP) -> Iterator[Finding]:
     try:
         artifact = EncoderStore(settings.model_store).find(settings.encoder)
         gpu = on_gpu(choose_providers(settings.providers, artifact.calibrator))
-        weights = 0 if artifact.remote is not None else artifact.encoder.stat().st_size
+        weights = 0 if artifact.kind != "onnx" else artifact.encoder.stat().st_size
     except (IsosimError, OSError):  # another finding says so
         return
     limit, alone = memory_limit(root), settings.alone and not gpu and usable_cores(root) > 1

@@ -60,7 +60,9 @@ def look(settings: Settings) -> Iterator[Finding]:
         return
     licence = artifact.licence or "not recorded (exported by an earlier release)"
     which = f"{artifact.id}, {artifact.spec.precision}, {artifact.digest[:12]}"
-    if artifact.remote is not None:
+    if artifact.kind == "vectors":
+        yield ok("encoder", f"{artifact.id}: its users bring vectors of {artifact.spec.dim} numbers")
+    elif artifact.remote is not None:
         yield remote_encoder(artifact)
     else:
         yield ok("encoder", f"{which}: all files match their hashes; licence of the weights: {licence}")

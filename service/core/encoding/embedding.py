@@ -52,7 +52,8 @@ class Embeddings(NamedTuple):
     rows: "np.ndarray[tuple[int], np.dtype[np.intp]]"
     timings: Timings
     lookup: CacheLookup = CacheLookup()
-    asked: Sequence[Text] = ()  # the distinct texts themselves, row by row
+    asked: Sequence[Text] = ()  # the distinct texts themselves, row by row; none where the vectors were brought
+    brought: bool = False  # the caller sent the vectors: nothing is known of the texts
 
 
 class MemoryCache:

@@ -27,13 +27,16 @@ def fewest_sentences(method: str, dim: int) -> int:
     return FEWEST_FOR_A_FLOW if "flow" in name else FEWEST_SENTENCES
 
 
-def check_sentences(method: str, dim: int, distinct: int, *, unreadable: int = 0) -> None:
-    """`unreadable`: sentences that were left out. Raises InvalidInput, saying how many are needed."""
+def check_sentences(method: str, dim: int, distinct: int, *, unreadable: int = 0, brought: bool = False) -> None:
+    """`unreadable`: sentences that were left out; `brought`: vectors are what is counted.
+
+    Raises:
+        InvalidInput: too few; the message says how many are needed.
+    """
     needed = fewest_sentences(method, dim)
     if distinct < needed:
-        raise InvalidInput(
-            f"texts: {distinct} distinct sentences; method {method!r} needs at least {needed}{besides(unreadable)}"
-        )
+        counted = f"{distinct} distinct vectors" if brought else f"texts: {distinct} distinct sentences"
+        raise InvalidInput(f"{counted}; method {method!r} needs at least {needed}{besides(unreadable)}")
 
 
 def besides(unreadable: int) -> str:

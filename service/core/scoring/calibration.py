@@ -131,6 +131,28 @@ class Calibration:
             notices.append(f"probability_is_mean_grade:{model.probability.low:g}-{model.probability.high:g}")
         return notices
 
+    @cached_property
+    def raw_notices(self) -> list[str]:
+        """Peculiarities of what `place` gives: the raw scale is not that of this version's similarities."""
+        graded = [notice for notice in self.notices if notice.startswith("probability")]
+        return graded if self._is_raw else ["raw_scale"]
+
+    @property
+    def _is_raw(self) -> bool:
+        """Whether percentiles are of the frozen encoder's cosine itself."""
+        return self.transform is None and self.model.normalization is None
+
+    def place(self, cosines: Doubles) -> tuple[Doubles, npt.NDArray[np.bool_], Doubles | None] | None:
+        """False-match rates of the frozen encoder's cosines (N,), whether each is extrapolated, and the probability of
+        a match where a cosine is the similarity itself; None: the version has no such scale."""
+        model = self.model
+        scale = model.raw_reference or (model.reference if self.transform is None else None)
+        if scale is None:
+            return None
+        rates = scale.false_match_rate(cosines)
+        learnt = model.probability if self._is_raw else None
+        return rates, scale.extrapolated(rates), None if learnt is None else learnt.probability(rates)
+
     def judge(self, texts: Sequence[PooledVector], pooled: Vectors, latents: Vectors) -> list[Verdict] | None:
         """The domain test's verdict on each text, remembered with it; None: the domain has no such test."""
         test = self.model.domain_test

@@ -46,11 +46,20 @@ def cosine(a: Vectors, b: Vectors) -> npt.NDArray[np.float32]:
     return rounded
 
 
-def score(calibration: Calibration, texts: Sequence[PooledVector], pooled: Vectors, left: Rows, right: Rows) -> Scores:
+def score(
+    calibration: Calibration,
+    texts: Sequence[PooledVector],
+    pooled: Vectors,
+    left: Rows,
+    right: Rows,
+    *,
+    brought: bool = False,
+) -> Scores:
     """Scores the pairs (left[i], right[i]) of N texts, whose vectors are the rows of `pooled` (N, D).
 
     All texts without a known token have nearly the same vector, which says nothing of how alike they are: the
-    percentile and the probability of their pairs are 0.
+    percentile and the probability of their pairs are 0. Where the vectors were `brought`, nothing is known of the texts
+    and the domain test has no verdict.
     """
     model = calibration.model
     latents = calibration.latents(pooled)
@@ -58,7 +67,7 @@ def score(calibration: Calibration, texts: Sequence[PooledVector], pooled: Vecto
     similarity = raw if calibration.transform is None else cosine(latents.take(left, 0), latents.take(right, 0))
     rates = model.false_match_rates(latents, left, right, similarity)
     labelled = None if model.probability is None or rates is None else model.probability.probability(rates)
-    verdicts = calibration.judge(texts, pooled, latents)
+    verdicts = None if brought else calibration.judge(texts, pooled, latents)
     percentile = None if rates is None else 1.0 - rates
     extrapolated = None if rates is None or model.scale is None else model.scale.extrapolated(rates)
     blind = [row for row, text in enumerate(texts) if text.unreadable]

@@ -72,7 +72,7 @@ def strength(surface: Surface, sentences: int) -> float:
 def choose(
     texts: Sequence[str],
     vectors: Vectors,
-    embed: Embed,
+    embed: Embed | None,
     *,
     copies: tuple[Rows, Vectors] | None = None,
     labels: Labels | None = None,
@@ -81,7 +81,8 @@ def choose(
     """The method for a domain's distinct sentences and their vectors (N, D), in the same order.
 
     Args:
-        embed: the encoder, for some of the sentences in other looks where the space seems raw.
+        embed: the encoder, for some of the sentences in other looks where the space seems raw; None: it is not there,
+            and their surface alone decides.
         copies: row numbers (M,) and vectors (M, D) of noised copies of those rows, for a veto; see `noised`.
         labels: at least 20 labelled pairs of the domain, which may overrule the rule.
         seed: of all samples drawn; the same input gives the same choice.
@@ -111,7 +112,7 @@ def choose(
     return Choice(ruled, " ".join(verdicts), facts, tried)
 
 
-def decide(texts: Sequence[str], vectors: Vectors, embed: Embed, *, seed: int = 0) -> Choice:
+def decide(texts: Sequence[str], vectors: Vectors, embed: Embed | None, *, seed: int = 0) -> Choice:
     """The rule alone, as in `choose`: without copies, labels and candidates, and so in a second or two.
 
     At most 3,000 of the sentences are looked at.
@@ -123,7 +124,7 @@ def decide(texts: Sequence[str], vectors: Vectors, embed: Embed, *, seed: int = 
         return Choice("identity", "The sentences' vectors do not differ; no map can tell them apart.", {}, [])
     surface = Surface.from_sentences([texts[row] for row in picked.tolist()], sample)
     wanted, found_again = strength(surface, len(texts)), None
-    if wanted >= STRENGTH_FLOOR:
+    if wanted >= STRENGTH_FLOOR and embed is not None:
         found_again = recognition_of(texts, embed, np.random.default_rng(seed))
         wanted *= smoothstep((RECOGNIZED_OFF - found_again) / (RECOGNIZED_OFF - RECOGNIZED_FULL))
     method = f"soft:{wanted:.3f}" if wanted >= STRENGTH_FLOOR else "identity"
@@ -180,6 +181,12 @@ def because(surface: Surface, wanted: float, found_again: float | None, sentence
         f"in use, {surface.directions_ratio:.2f} times those of a bag of words. Together that is a rawness of "
         f"{surface.rawness:.2f}; random pairs have a mean cosine of {surface.crowding:.3f}"
     )
+    above = f"It is above {RAW_OFF:g}" if surface.rawness > RAW_OFF else "The space has collapsed onto few directions"
+    if found_again is None and wanted >= STRENGTH_FLOOR:
+        return (
+            f"{seen}. {above}: the space is raw, and is whitened softly, strength {wanted:.2f}. Whether sentences that "
+            "look different are found again could not be asked: the vectors were brought."
+        )
     if found_again is None:
         compared = "no more than" if surface.rawness <= RAW_OFF else "hardly above"
         return (
@@ -188,8 +195,7 @@ def because(surface: Surface, wanted: float, found_again: float | None, sentence
     again = f"sentences that look different are found again in {found_again:.0%} of the cases"
     if wanted < STRENGTH_FLOOR:
         return f"{seen}; but {again}: the encoder is fit for this text, and scores keep their raw cosine."
-    why = f"It is above {RAW_OFF:g}" if surface.rawness > RAW_OFF else "The space has collapsed onto few directions"
-    return f"{seen}. {why}, and {again}: the space is raw, and is whitened softly, strength {wanted:.2f}."
+    return f"{seen}. {above}, and {again}: the space is raw, and is whitened softly, strength {wanted:.2f}."
 
 
 def usable_labels(labels: Labels | None, rng: np.random.Generator) -> tuple[Labels | None, list[str]]:

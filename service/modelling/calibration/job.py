@@ -11,9 +11,10 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from service.adapters.domains.store import DomainStore, StoredVersion
-from service.adapters.encoder.offline import Sending, TextEncoder, find_unreadable, open_texts
+from service.adapters.encoder.offline import BroughtItems, Sending, TextEncoder, find_unreadable, open_texts
 from service.adapters.encoder.onnx_engine import OnnxCalibrator
 from service.adapters.encoder.store import EncoderArtifact
+from service.adapters.vector_files import VectorFile, draw_rows
 from service.core.arrays import Doubles, Rows, Vectors
 from service.core.errors import EncoderMismatch, InvalidInput
 from service.core.jobs.job import JobRequest, LabelledPair
@@ -43,6 +44,7 @@ from service.modelling.calibration.methods import (
     is_flow,
 )
 from service.modelling.calibration.publication import Result
+from service.modelling.calibration.recognition import Embed
 from service.modelling.calibrator import group_sizes
 
 Report = Callable[[str, float], None]  # stage, progress 0–1
@@ -60,10 +62,15 @@ MOST_GROUPS = 20  # groups of repeated texts that a report lists, and lines of e
 
 @dataclass(frozen=True)
 class CalibrationInput:
-    """The sentences and labelled pairs of a job."""
+    """The sentences and labelled pairs of a job.
+
+    `vectors`: those that were computed elsewhere. `texts` then are what they are of, row by row, or none, and labelled
+    pairs are vectors in base64 or row numbers.
+    """
 
     texts: Iterable[str]
     labels: Sequence[LabelledPair] = ()
+    vectors: VectorFile | None = None
 
 
 @dataclass
@@ -81,14 +88,27 @@ class Clock:
 
 @dataclass(frozen=True)
 class TextVectors:
-    """The vectors (N, D) of the distinct texts and their tokens (N,), of altered copies, and of labelled pairs."""
+    """The vectors (N, D) of the distinct texts and their tokens (N,), of altered copies, and of labelled pairs.
 
-    texts: list[str]
+    Of brought vectors there are no tokens and no copies, and perhaps no texts.
+    """
+
+    texts: list[str] | None
     vectors: Vectors
-    tokens: Rows
+    tokens: Rows | None
     copies: tuple[Rows, Vectors] | None  # rows of `vectors`, and vectors of their noised copies
     shuffled: Vectors | None
     labels: Labels | None
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What a calibration is fitted to, and what its report says of where that came from."""
+
+    text_vectors: TextVectors
+    lines: list[int]  # of each text's first appearance, or of each vector, from 1
+    facts: dict[str, Any]
+    label_facts: dict[str, Any]
 
 
 def calibrate_job(
@@ -114,37 +134,29 @@ def calibrate_job(
     torch.set_num_threads(threads or torch.get_num_threads())
     if threads:
         threadpool_limits(threads, "blas")  # for good: a worker's child ends with its job
-    encode = encode or open_texts(encoder, threads, sending=sending)
+    brought = encoder.kind == "vectors"
+    if encode is None:
+        encode = BroughtItems(encoder, inputs.vectors) if brought else open_texts(encoder, threads, sending=sending)
     if request.base is not None:
         return label_job(request, inputs.labels, encoder, domains, report, encode)
     clock = Clock()
-    drawn = draw(inputs.texts, request.seed)
-    lines = dict(zip(drawn.texts, drawn.lines, strict=True))
-    distinct = drawn.texts
-    blind = find_unreadable(distinct, encoder)
-    distinct = [text for text in distinct if text not in blind] if blind else distinct
-    check_sentences(request.method, encoder.spec.dim, len(distinct), unreadable=len(blind))
-    labels, unreadable_labels = readable_labels(inputs.labels, encoder)
-    rng = np.random.default_rng(request.seed)
-    text_vectors = embed(distinct, labels, encode, rng, report, auto=request.method == "auto")
+    take = sample_vectors if brought else sample_texts
+    sample = take(request, inputs, encoder, encode, report)
+    # Of its own: what was drawn for copies of texts must not move a scale, which brought vectors have the same of.
+    rng = np.random.default_rng([request.seed, len(sample.lines)])
+    text_vectors = sample.text_vectors
     vectors = text_vectors.vectors
-    direction_facts = None if text_vectors.labels is None else check_direction(text_vectors.labels)
+    direction_facts = {} if text_vectors.labels is None else check_direction(text_vectors.labels)
     clock.lap("embedding")
 
     report("choosing", EMBED_SHARE)
-    order = rng.permutation(len(distinct))
-    held = max(1, min(int(HELD_OUT * len(distinct)), MOST_HELD_OUT))
+    order = rng.permutation(len(vectors))
+    held = max(1, min(int(HELD_OUT * len(vectors)), MOST_HELD_OUT))
     held_out, train = vectors[order[:held]], vectors[order[held:]]
     choice = None
     if request.method == "auto":
-        choice = gate.choose(
-            distinct,
-            vectors,
-            lambda some: encode(some).vectors,
-            copies=text_vectors.copies,
-            labels=text_vectors.labels,
-            seed=request.seed,
-        )
+        embed_some = None if brought else lambda some: encode(some).vectors
+        choice = chosen(text_vectors, embed_some, request.seed)
     if choice and share_of_one(vectors) >= 1 - 1 / FLOW_FOLDS:  # a fold's fit might see no other vector
         choice = replace(choice, method="identity", reason=f"{choice.reason}; {SAME_VECTORS}")
     method = choice.method if choice else request.method
@@ -173,11 +185,9 @@ def calibrate_job(
         "candidates": [asdict(candidate) for candidate in choice.candidates] if choice else [],
         "settings": fitted.settings,
         "seed": request.seed,
-        "posted": drawn.posted,
-        "distinct": drawn.distinct,
-        "used": len(distinct),
-        "sentences": len(distinct),
-        "text_sha256": hashlib.sha256("\n".join(sorted(distinct)).encode()).hexdigest(),
+        "used": len(vectors),
+        "sentences": len(vectors),
+        **sample.facts,
         "fit_sentences": fit_sentences,
         "held_out_sentences": len(held_out),
         "before": evidence.space(vectors if fitted.weights is None else held_out, rng),
@@ -186,18 +196,108 @@ def calibrate_job(
         "gaussian_bits_per_dimension": gaussian_bits_per_dimension(spectrum, held_out),
         "reference": reference_facts(model.reference, folds=len(latents)),
         "raw_reference": reference_facts(model.raw_reference, folds=1),
-        "repeated": repeated_facts(vectors, [lines[text] for text in distinct]),
+        "repeated": repeated_facts(vectors, sample.lines),
         "normalization": request.normalization,
         "domain_test": model.domain_test is not None,
         "labels": None,
     }
-    if blind:
-        facts["unreadable"] = len(blind)  # distinct texts without a known token, left out
     if text_vectors.labels is not None:
         model, learnt = with_labels(model, fitted, text_vectors.labels, request.seed)
-        facts["labels"] = {**learnt, **(direction_facts or {}), "posted": len(inputs.labels), **unreadable_labels}
+        facts["labels"] = {**learnt, **direction_facts, "posted": len(inputs.labels), **sample.label_facts}
     clock.lap("measuring")
     return Result(request, encoder, fitted, model, held_out, {**facts, "duration_seconds": clock.spent})
+
+
+def sample_texts(
+    request: JobRequest,
+    inputs: CalibrationInput,
+    encoder: EncoderArtifact,
+    encode: TextEncoder,
+    report: Report,
+) -> Sample:
+    """The distinct texts, or as many as are used, and everything that is needed of the encoder for them.
+
+    Raises:
+        InvalidInput: too few distinct sentences for the method, or labels that nothing can be learnt from.
+    """
+    drawn = draw(inputs.texts, request.seed)
+    lines = dict(zip(drawn.texts, drawn.lines, strict=True))
+    distinct = drawn.texts
+    blind = find_unreadable(distinct, encoder)
+    distinct = [text for text in distinct if text not in blind] if blind else distinct
+    check_sentences(request.method, encoder.spec.dim, len(distinct), unreadable=len(blind))
+    labels, unreadable_labels = readable_labels(inputs.labels, encoder)
+    rng = np.random.default_rng(request.seed)
+    text_vectors = embed(distinct, labels, encode, rng, report, auto=request.method == "auto")
+    facts: dict[str, Any] = {
+        "posted": drawn.posted,
+        "distinct": drawn.distinct,
+        "text_sha256": hashlib.sha256("\n".join(sorted(distinct)).encode()).hexdigest(),
+    }
+    if blind:
+        facts["unreadable"] = len(blind)  # distinct texts without a known token, left out
+    return Sample(text_vectors, [lines[text] for text in distinct], facts, unreadable_labels)
+
+
+NOT_JUDGED = {
+    "out_of_domain": "whether a text belongs to the domain: its length is not known, nor the vectors of altered texts",
+    "recognition": "whether sentences that look different are found again: only their encoder could tell",
+    "rawness": "whether the space shows the surface of sentences: no text came with the vectors",
+}
+
+
+def sample_vectors(
+    request: JobRequest,
+    inputs: CalibrationInput,
+    encoder: EncoderArtifact,
+    encode: TextEncoder,
+    report: Report,
+) -> Sample:
+    """The distinct vectors that were brought, or as many as are used, and their texts where they came along.
+
+    Raises:
+        InvalidInput: what was brought is no such vectors, or too few; or labels that nothing can be learnt from.
+    """
+    file = inputs.vectors
+    if file is None:
+        raise InvalidInput(f"encoder {encoder.id} computes no vectors: bring them, as .npy or in a column of Parquet")
+    report("embedding", 0.0)
+    drawn = draw_rows(file, encoder.spec.dim, request.seed, unit=encoder.unit_vectors)
+    check_sentences(request.method, encoder.spec.dim, len(drawn.rows), brought=True)
+    every = file.texts() or inputs.texts
+    wanted = set(drawn.rows.tolist())
+    text_of = {row: text for row, text in enumerate(every) if row in wanted}
+    if text_of and len(text_of) < len(wanted):
+        raise InvalidInput(f"{file.name}: {len(file):,} vectors and fewer texts; give one for each, or none")
+    texts = [text_of[row] for row in drawn.rows.tolist()] if text_of else None
+    labels, _ = readable_labels(inputs.labels, encoder)
+    sides = list(dict.fromkeys(side for pair in labels for side in pair[:2]))
+    pairs = labelled_vectors(labels, sides, encode(sides).vectors) if labels else None
+    facts = {
+        "posted": len(file),
+        "distinct": drawn.distinct,
+        "vectors_sha256": drawn.sha256,
+        "not_judged": {name: why for name, why in NOT_JUDGED.items() if texts is None or name != "rawness"},
+    }
+    text_vectors = TextVectors(texts, drawn.vectors, None, None, None, pairs)
+    return Sample(text_vectors, (drawn.rows + 1).tolist(), facts, {})
+
+
+WITHOUT_TEXT = "The vectors came without text, and nothing shows how raw their space is: scores keep their raw cosine."
+
+
+def chosen(text_vectors: TextVectors, embed_some: Embed | None, seed: int) -> gate.Choice:
+    """The gate's choice; identity where there are no texts to judge by."""
+    if text_vectors.texts is None:
+        return gate.Choice("identity", WITHOUT_TEXT, {}, [])
+    return gate.choose(
+        text_vectors.texts,
+        text_vectors.vectors,
+        embed_some,
+        copies=text_vectors.copies,
+        labels=text_vectors.labels,
+        seed=seed,
+    )
 
 
 def embed(
@@ -299,7 +399,8 @@ def model_of(
     if request.normalization != "none":
         normalized = normalization.fit(request.normalization, fitted(text_vectors.vectors), latents, rng)
     test = None
-    if out_of_domain.distinct_vectors(text_vectors.vectors) >= out_of_domain.FEWEST:
+    enough = out_of_domain.distinct_vectors(text_vectors.vectors) >= out_of_domain.FEWEST
+    if enough and text_vectors.tokens is not None:
         energies = flow_energies(fitted, latents)
         test = out_of_domain.fit(text_vectors.vectors, text_vectors.tokens, text_vectors.shuffled, rng, energies)
     return DomainModel(own, raw, normalized, None, test, own_hits, raw_hits)

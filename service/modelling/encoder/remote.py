@@ -100,7 +100,7 @@ def check_same(known: EncoderArtifact, model: str, prompt: str, max_length: int)
     """Raises InvalidInput where the name means another encoder: its domains would lose their calibrations."""
     what = f"{known.id} is an encoder already"
     if known.remote is None:
-        raise InvalidInput(f"{what}, which was exported (isosim export); choose another name")
+        raise InvalidInput(f"{what}, of another kind (isosim encoder list); choose another name")
     given = {"model": (known.remote.model, model), "prompt": (known.spec.prompt, prompt)}
     given |= {"max-length": (known.spec.max_length, max_length)}  # type: ignore[dict-item]
     for option, (before, now) in given.items():
@@ -152,7 +152,7 @@ def asked(endpoint: Endpoint, texts: Sequence[str] = PROBES) -> Vectors:
 
 def readdressed(encoders: EncoderStore, known: EncoderArtifact, endpoint: Endpoint, say: Say) -> EncoderArtifact:
     """The same encoder at its new address, once the server there has given each probe its vector."""
-    moved = EncoderArtifact(known.id, known.spec, known.folder, remote=endpoint, probes=known.probes)
+    moved = EncoderArtifact(known.id, known.spec, known.folder, remote=endpoint, probes=known.probes, kind="remote")
     off = check(moved, SECONDS)
     say(f"encoder {known.id} at {endpoint.url} gives the vectors it was registered with, but for {off:.0e}")
     return encoders.readdress(known, endpoint)

@@ -1,0 +1,138 @@
+"""Vectors that were computed elsewhere: an encoder of which only the number of dimensions is known."""
+
+import base64
+import binascii
+from collections.abc import Sequence
+from typing import NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from service.adapters.encoder.store import EncoderArtifact
+from service.core.arrays import Floats, Vectors
+from service.core.encoding.texts import Content, Side, Tokens
+from service.core.errors import InvalidInput
+
+LENGTH_OFF = 0.01  # of a vector that should have length 1; float16 and int8 stores round by less
+
+
+class NoEncoder:
+    """In place of an encoder and its tokenizer: every text is refused."""
+
+    def __init__(self, name: str, dim: int) -> None:
+        self.name, self.dim = name, dim
+
+    def __call__(self, contents: Sequence[Content], side: Side) -> list[Tokens]:
+        """Raises InvalidInput."""
+        self.refuse()
+
+    def pieces(self, texts: Sequence[str], *, special: bool) -> NoReturn:
+        """Raises InvalidInput."""
+        self.refuse()
+
+    def decode(self, rows: Sequence[Sequence[int]], *, skip_special: bool) -> NoReturn:
+        """Raises InvalidInput."""
+        self.refuse()
+
+    def check(self, ids: Sequence[int]) -> NoReturn:
+        """Raises InvalidInput."""
+        self.refuse()
+
+    def prepare(self, ids: Sequence[Sequence[int]]) -> NoReturn:
+        """Raises InvalidInput."""
+        self.refuse()
+
+    def run(self, prepared: object, *, exclusive: bool = False) -> Vectors:
+        """Raises InvalidInput."""
+        self.refuse()
+
+    def refuse(self) -> NoReturn:
+        """Raises InvalidInput: says what takes the place of texts."""
+        raise InvalidInput(
+            f"encoder {self.name} computes no vectors, its users bring them, and texts cannot be scored; send vectors "
+            f'of {self.dim} numbers, POST /similarity {{"vectors": [[a, b], …]}}, or cosines or distances, '
+            "POST /percentile"
+        )
+
+
+def refuse_texts(artifact: EncoderArtifact) -> None:
+    """Raises InvalidInput where an encoder's vectors are brought."""
+    if artifact.kind == "vectors":
+        NoEncoder(artifact.id, artifact.spec.dim).refuse()
+
+
+def encoded(vector: Vectors) -> str:
+    """A vector (D,) as base64 of little-endian float32; `decoded` is the inverse.
+
+    >>> encoded(np.array([1, 2], np.float32))
+    'AACAPwAAAEA='
+    """
+    return base64.b64encode(np.ascontiguousarray(vector, "<f4").tobytes()).decode()
+
+
+def decoded(text: str) -> Vectors:
+    """The vector (D,) of such a text. Raises InvalidInput where it is none."""
+    try:
+        content = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise InvalidInput("is no vector: a list of numbers, or base64 of little-endian float32") from None
+    if not content or len(content) % 4:
+        raise InvalidInput(f"is no base64 of float32: {len(content)} bytes")
+    vector: Vectors = np.frombuffer(content, "<f4").astype(np.float32)
+    return vector
+
+
+def vector_of(value: object) -> Vectors:
+    """A vector (D,) out of JSON: numbers, or base64. Raises InvalidInput where it is none."""
+    if isinstance(value, str):
+        return decoded(value)
+    if not isinstance(value, list) or not value:
+        raise InvalidInput("is no vector: a list of numbers, or base64 of little-endian float32")
+    if not set(map(type, value)) <= {int, float}:
+        odd = next(number for number, one in enumerate(value) if type(one) not in (int, float))
+        raise InvalidInput(f"holds {type(value[odd]).__name__} among its numbers, at place {odd} (from 0)")
+    try:
+        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused
+            vector: Vectors = np.array(value, np.float64).astype(np.float32)
+    except OverflowError:
+        raise InvalidInput("holds a number beyond float64") from None
+    return vector
+
+
+def brought_vector(value: object, name: str, artifact: EncoderArtifact) -> Vectors:
+    """A vector (D,) of the encoder's out of JSON. Raises InvalidInput, which says what is wrong with `name`."""
+    try:
+        vector = vector_of(value)
+    except InvalidInput as error:
+        raise InvalidInput(f"{name} {error}") from None
+    if (why := fault_of(vector, artifact.spec.dim, unit=artifact.unit_vectors)) is not None:
+        raise InvalidInput(f"{name} {why}")
+    return vector
+
+
+def fault_of(vector: npt.NDArray[np.floating], dim: int, *, unit: bool) -> str | None:
+    """Why a vector cannot be used; None where it can.
+
+    >>> fault_of(np.zeros(2), 2, unit=False)
+    'is a vector of zeros, which has no direction'
+    """
+    if len(vector) != dim:
+        return f"has {len(vector):,} numbers; the encoder's vectors have {dim:,}"
+    return next(iter(faults(vector[None], unit=unit).values()), None)
+
+
+def faults(vectors: Floats, *, unit: bool) -> dict[int, str]:
+    """Rows of (N, D) that cannot be used, and why. `unit`: all should have length 1."""
+    squares = np.vecdot(vectors, vectors, dtype=np.float64)
+    usable = np.isfinite(squares) & (squares > 0)
+    if unit:
+        usable &= np.abs(np.sqrt(squares) - 1) <= LENGTH_OFF
+    return {row: fault(float(squares[row])) for row in np.flatnonzero(~usable).tolist()}
+
+
+def fault(square: float) -> str:
+    if not np.isfinite(square):
+        return "holds NaN or infinity"
+    if square <= 0:
+        return "is a vector of zeros, which has no direction"
+    return f"has the length {square**0.5:.3g}; the encoder was registered with unit vectors"

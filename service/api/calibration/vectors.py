@@ -1,0 +1,180 @@
+"""Posted vectors on their way to disk: `.npy`, or NDJSON lines with a vector each."""
+
+import io
+from codecs import BOM_UTF8
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+from pydantic import ValidationError
+
+from service.adapters.encoder.brought import brought_vector, encoded
+from service.adapters.encoder.store import EncoderArtifact
+from service.adapters.jobs.spool import Spool
+from service.adapters.vector_files import NpyFile, checked_blocks, hash_of, read_header
+from service.api.calibration.intake import LABELLED, MAX_LABELS, Limits
+from service.core.arrays import Vectors
+from service.core.errors import EmptyInput, InvalidInput
+from service.core.jobs.job import LabelledPair
+from service.core.jobs.requirements import STEADY_FLOW, LabelSummary, check_sentences, fewest_sentences
+
+CHARACTERS = 32  # of one number in JSON
+ENTRY = 'expected {"vector": […]}, {"vector": […], "text": "…"} or {"a": …, "b": …, "label": 1}'
+HEADER = 128  # bytes of a .npy's: numpy leaves room for any number of rows
+
+
+class VectorIntake:
+    """Feeds vectors to a spool; what `Intake` is for text. Not for several threads at once.
+
+    Labelled pairs are of two vectors, or of two row numbers (from 0) among the posted ones.
+    """
+
+    def __init__(self, spool: Spool, limits: Limits, artifact: EncoderArtifact, *, npy: bool) -> None:
+        self.spool, self.limits, self.npy = spool, limits, npy
+        self.artifact, self.dim = artifact, artifact.spec.dim
+        self.sentences = 0  # vectors
+        self.labels = 0
+        self.lines = 0
+        self._summary = LabelSummary()
+        self._highest: tuple[int, int] = (-1, 0)  # row that a labelled pair names, and the pair's line
+        self._texts = False
+        self._rest = b""
+        self._seen: set[int] = set()  # hashes, until there are enough to know that there are enough
+        self._enough = max(STEADY_FLOW, fewest_sentences("whitening", self.dim))
+
+    def feed(self, chunk: bytes) -> None:
+        """Raises InvalidInput, naming the line; of a `.npy` as soon as its header says what it is."""
+        if self.npy:
+            if not self.lines:
+                self._check_header(chunk)
+            self.lines += 1
+            self.spool.extend_vectors(chunk)
+            return
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        if len(self._rest) > CHARACTERS * 2 * self.dim + 24 * self.limits.characters + 1024:
+            raise InvalidInput(f"line {self.lines + len(lines) + 1} is longer than vectors of {self.dim} numbers are")
+        self._take(lines)
+
+    def _check_header(self, begin: bytes) -> None:
+        (rows, dim), _, _ = read_header(io.BytesIO(begin))
+        self._check_dim(dim)
+        self._check_count(rows)
+
+    def _check_dim(self, dim: int) -> None:
+        if dim != self.dim:
+            raise InvalidInput(f"vectors of {dim:,} numbers; the encoder's have {self.dim:,}")
+
+    def _check_count(self, rows: int) -> None:
+        if rows > self.limits.sentences:
+            raise InvalidInput(f"more than {self.limits.sentences:,} vectors were posted")
+
+    def close(self) -> None:
+        """Looks at all vectors once more, as they are read from disk.
+
+        Raises:
+            InvalidInput: a `.npy` is not what its header says, or holds what is no vector; the message names the row.
+            EmptyInput: there is no vector.
+        """
+        if not self.npy:
+            if self._rest:
+                self._take([self._rest])
+                self._rest = b""
+            if not self.sentences:
+                raise EmptyInput("no vector was posted")
+            self.spool.end_vectors(self._header(self.sentences))
+        elif not self.lines:
+            raise EmptyInput("no vector was posted")
+        else:
+            self.spool.end_vectors()
+        file = NpyFile(self.spool.vectors, "the posted .npy" if self.npy else "the posted lines")
+        self.sentences = len(file)
+        for block in checked_blocks(file, self.dim, unit=self.artifact.unit_vectors):
+            if len(self._seen) < self._enough:
+                self._seen.update(hash_of(row) for row in block)
+        row, line = self._highest
+        if row >= len(file):
+            raise InvalidInput(f"line {line}: row {row} is not there; the posted vectors are rows 0 to {len(file) - 1}")
+        if self.labels:
+            self._summary.check()
+
+    def _header(self, rows: int) -> bytes:
+        written = io.BytesIO()
+        facts = {"descr": "<f4", "fortran_order": False, "shape": (rows, self.dim)}
+        np.lib.format.write_array_header_1_0(written, facts)
+        return written.getvalue()
+
+    def _take(self, lines: Sequence[bytes]) -> None:
+        vectors: list[Vectors] = []
+        texts: list[str] = []
+        for line in lines:
+            self.lines += 1
+            if not line.strip():
+                continue
+            try:
+                self._add(line, vectors, texts)
+            except InvalidInput as error:
+                raise InvalidInput(f"line {self.lines}: {error}") from None
+        if not vectors:
+            return
+        if not self.sentences:
+            self.spool.extend_vectors(self._header(0))
+        self.sentences += len(vectors)
+        self._check_count(self.sentences)
+        self.spool.extend_vectors(np.array(vectors, "<f4").tobytes())
+        self.spool.extend(texts)
+
+    def _add(self, line: bytes, vectors: list[Vectors], texts: list[str]) -> None:
+        try:
+            entry = orjson.loads(line.removeprefix(BOM_UTF8) if self.lines == 1 else line)
+        except orjson.JSONDecodeError as error:
+            raise InvalidInput(f"is not JSON: {error}") from None
+        if not isinstance(entry, dict):
+            raise InvalidInput(ENTRY)
+        if "label" in entry:
+            self._add_pair(entry)
+            return
+        unknown = sorted(set(entry) - {"vector", "text"})
+        if unknown or "vector" not in entry:
+            raise InvalidInput(f"{unknown[0][:80]!r} is not known; {ENTRY}" if unknown else ENTRY)
+        vectors.append(brought_vector(entry["vector"], "the vector", self.artifact))
+        text = entry.get("text")
+        if self.sentences + len(vectors) == 1:
+            self._texts = text is not None
+        if (text is not None) != self._texts:
+            has = "no text" if self._texts else "a text"
+            raise InvalidInput(f"the vector has {has}, other than those before it; give all a text, or none")
+        if text is None:
+            return
+        if not isinstance(text, str) or not text.strip():
+            raise InvalidInput("the text is empty, or none")
+        if len(text) > self.limits.characters:
+            raise InvalidInput(f"the text has {len(text)} characters, at most {self.limits.characters} are taken")
+        texts.append(text.strip())
+
+    def _side(self, entry: dict[str, Any], name: str) -> str:
+        """Of a labelled pair: a row's number, or a vector in base64."""
+        value = entry.get(name)
+        if type(value) is int and value >= 0:
+            self._highest = max(self._highest, (value, self.lines))
+            return str(value)
+        return encoded(brought_vector(value, f"the vector {name!r}", self.artifact))
+
+    def _add_pair(self, entry: dict[str, Any]) -> None:
+        a, b = self._side(entry, "a"), self._side(entry, "b")
+        given = [a, b, entry["label"]] + ([entry["weight"]] if "weight" in entry else [])
+        try:
+            label, weight = LABELLED.validate_python(given)[2:]
+        except ValidationError as error:
+            raise InvalidInput(f"{error.errors()[0]['msg']} in a labelled pair") from None
+        pair = LabelledPair(a, b, label, weight)
+        self._summary.add(*pair)
+        self.labels += 1
+        if self.labels > MAX_LABELS:
+            raise InvalidInput(f"more than {MAX_LABELS} labelled pairs were posted")
+        self.spool.extend_labels([pair])
+
+    def check_enough(self, method: str, dim: int) -> list[str]:
+        """Raises InvalidInput: too few distinct vectors for the method."""
+        check_sentences(method, dim, len(self._seen), brought=True)
+        return []

@@ -1,0 +1,66 @@
+"""Distances of vector databases, and the cosines they stand for."""
+
+from typing import Literal
+
+import numpy as np
+
+from service.core.arrays import Doubles
+from service.core.errors import InvalidInput
+
+Metric = Literal["cosine_distance", "l2", "l2_squared", "inner_product"]
+METRICS = (
+    "cosine_distance = 1 - cosine; and of vectors of length 1 l2 = sqrt(2 - 2 * cosine), l2_squared = 2 - 2 * cosine, "
+    "inner_product = cosine"
+)
+SLACK = 1e-3  # by which a cosine may lie beyond -1 and 1: databases hold float32, float16 and less
+
+
+def cosines_of(values: Doubles, metric: Metric | None, name: str) -> Doubles:
+    """Cosines (N,) that a database's values stand for; None: they are cosines.
+
+    Args:
+        name: of the field, for messages.
+
+    Raises:
+        InvalidInput: a value is no number, or outside what the metric can have; the message names its place.
+
+    >>> cosines_of(np.array([0.0, 1.0, 2.0]), "l2", "distances")
+    array([ 1. ,  0.5, -1. ])
+    >>> cosines_of(np.array([0.25, 4.0]), "l2_squared", "distances")
+    array([ 0.875, -1.   ])
+    """
+    if metric == "l2" and (values < 0).any():
+        cosines = np.where(values < 0, np.nan, 0.0)
+    else:
+        with np.errstate(over="ignore", invalid="ignore"):
+            squares = values**2 if metric == "l2" else values
+            share = {"cosine_distance": 1.0, "l2": 0.5, "l2_squared": 0.5}.get(metric or "")
+            cosines = values if share is None else 1 - share * squares
+    usable = np.abs(cosines) <= 1 + SLACK  # False for NaN
+    if not usable.all():
+        at = int(np.flatnonzero(~usable)[0])
+        what = "cosines lie in -1 to 1" if metric is None else f"as {metric} it stands for no cosine ({METRICS})"
+        raise InvalidInput(f"{name}.{at}: {values[at]:g}; {what}")
+    clipped: Doubles = np.clip(cosines, -1.0, 1.0)
+    return clipped
+
+
+def distance_of(cosine: float, metric: Metric) -> float:
+    """The database's value for a cosine; `cosines_of` is the inverse.
+
+    >>> [distance_of(0.5, metric) for metric in get_args(Metric)]
+    [0.5, 1.0, 1.0, 0.5]
+    """
+    if metric == "inner_product":
+        return cosine
+    distance = 1 - cosine
+    return {"cosine_distance": distance, "l2": float(np.sqrt(2 * distance)), "l2_squared": 2 * distance}[metric]
+
+
+def check_metric(metric: Metric, encoder: str, *, unit: bool) -> None:
+    """Raises InvalidInput where a distance says nothing of the cosine: only vectors of one length make it do so."""
+    if metric != "cosine_distance" and not unit:
+        raise InvalidInput(
+            f"metric: {metric} stands for a cosine only where all vectors have length 1, and encoder {encoder} is not "
+            "registered so (isosim encoder add NAME --dimensions N --unit-vectors); send cosines, or cosine_distance"
+        )

@@ -1,0 +1,68 @@
+"""Registering an encoder whose vectors its users bring: its name, the number of dimensions, and a calibrator."""
+
+import hashlib
+import json
+import uuid
+from pathlib import Path
+
+import onnx
+
+from service.adapters.encoder.store import CALIBRATOR, EncoderArtifact, EncoderStore
+from service.adapters.storage.artifacts import locked
+from service.core.encoding.spec import EncoderSpec
+from service.core.errors import InvalidInput
+from service.modelling.encoder.export import export_calibrator
+
+LEAST_DIM, MOST_DIM = 8, 16_384  # numbers of a vector; a matrix of the largest square is 1 GB
+
+
+def register(store: Path, name: str, dim: int, *, unit: bool) -> EncoderArtifact:
+    """Adds an encoder, or finds the one that was added like this before.
+
+    Args:
+        dim: numbers of a vector.
+        unit: all its vectors have length 1; then distances other than the cosine's have a meaning, too.
+
+    Raises:
+        InvalidInput: the dimension is none that can be calibrated, or the name belongs to another encoder.
+    """
+    if not LEAST_DIM <= dim <= MOST_DIM:
+        raise InvalidInput(f"dimensions: {dim}; {LEAST_DIM} to {MOST_DIM:,} are taken")
+    encoders = EncoderStore(store)
+    encoders.root.mkdir(parents=True, exist_ok=True)
+    with locked(encoders.root / ".registering"):
+        if name in encoders.ids():
+            return check_same(encoders.find(name), dim, unit=unit)
+        registration = uuid.uuid4().hex
+        spec = EncoderSpec(
+            source=name,
+            weights=hashlib.sha256(json.dumps([registration, unit]).encode()).hexdigest(),
+            tokenizer="",
+            pooling="vectors",
+            layers=0,
+            max_length=0,
+            prompt="",
+            precision="vectors",
+            dim=dim,
+            pad_token_id=0,
+        )
+
+        def write(folder: Path) -> dict[str, object]:
+            onnx.save(export_calibrator(dim), folder / CALIBRATOR)
+            return {"kind": "vectors", "unit_vectors": unit, "registration": registration}
+
+        return encoders.add(name, spec, write)
+
+
+def check_same(known: EncoderArtifact, dim: int, *, unit: bool) -> EncoderArtifact:
+    """Raises InvalidInput where the name means another encoder."""
+    if known.kind != "vectors":
+        what = f"{known.id} is an encoder already, of another kind"
+        raise InvalidInput(f"{what} (isosim encoder list); choose another name")
+    if (known.spec.dim, known.unit_vectors) != (dim, unit):
+        lengths = "unit vectors" if known.unit_vectors else "vectors of any length"
+        raise InvalidInput(
+            f"{known.id} is an encoder already, of {known.spec.dim} dimensions and {lengths}; choose another name, or "
+            f"remove it first: isosim encoder remove {known.id}"
+        )
+    return known

@@ -1,0 +1,85 @@
+"""A calibration of vectors that were computed elsewhere, beside the one of their texts."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from service.adapters.domains.store import DomainStore
+from service.adapters.encoder.offline import open_texts
+from service.adapters.encoder.store import EncoderArtifact
+from service.adapters.vector_files import NpyFile
+from service.core.errors import InvalidInput
+from service.core.jobs.job import JobRequest, LabelledPair
+from service.core.scoring.advice import Target, advise
+from service.modelling.calibration.job import CalibrationInput, calibrate_job
+from service.modelling.calibration.publication import Result
+from service.modelling.encoder.brought import register
+from tests.text import sentences
+
+TEXTS = sentences(1500)
+
+
+def calibrated(artifact: EncoderArtifact, inputs: CalibrationInput, store: Path, **asked: Any) -> Result:
+    request = JobRequest("d", artifact.digest, artifact.id, **asked)
+    return calibrate_job(request, inputs, artifact, DomainStore(store), lambda _, __: None, threads=1)
+
+
+@pytest.fixture(scope="module")
+def vectors(tiny: EncoderArtifact, tmp_path_factory: pytest.TempPathFactory) -> NpyFile:
+    path = tmp_path_factory.mktemp("vectors") / "vectors.npy"
+    np.save(path, open_texts(tiny)(TEXTS).vectors)
+    return NpyFile(path)
+
+
+@pytest.fixture(scope="module")
+def ours(vectors: NpyFile, tmp_path_factory: pytest.TempPathFactory) -> EncoderArtifact:
+    return register(tmp_path_factory.mktemp("brought"), "ours", vectors.dim, unit=False)
+
+
+TARGETS = [Target(fmr=0.01), Target(fmr=1e-4), Target(false_hit_rate=0.01, gallery=1000)]
+
+
+@pytest.mark.parametrize("method", ["identity", "soft:0.5", "mean-direction"])
+def test_the_thresholds_are_those_of_the_exported_encoder(
+    tiny: EncoderArtifact, ours: EncoderArtifact, vectors: NpyFile, tmp_path: Path, method: str
+) -> None:
+    by_text = calibrated(tiny, CalibrationInput(TEXTS), tmp_path, method=method)
+    brought = calibrated(ours, CalibrationInput([], (), vectors), tmp_path, method=method)
+    assert brought.report["used"] == by_text.report["used"] == len(TEXTS)
+    for target in TARGETS:
+        for raw in (False, True):
+            one, other = (advise(made.model, "d", target, raw=raw) for made in (by_text, brought))
+            assert abs(one.similarity - other.similarity) < 1e-6
+            assert np.allclose(one.interval, other.interval, atol=1e-6)
+    assert by_text.model.domain_test is not None
+    assert brought.model.domain_test is None
+
+
+def test_with_texts_the_surface_decides_and_without_the_method_is_identity(
+    tiny: EncoderArtifact, ours: EncoderArtifact, vectors: NpyFile, tmp_path: Path
+) -> None:
+    alone = calibrated(ours, CalibrationInput([], (), vectors), tmp_path).report
+    assert (alone["method"], alone["evidence"]) == ("identity", {})
+    together = calibrated(ours, CalibrationInput(TEXTS, (), vectors), tmp_path).report
+    by_text = calibrated(tiny, CalibrationInput(TEXTS), tmp_path).report
+    assert together["evidence"]["rawness"] == pytest.approx(by_text["evidence"]["rawness"], rel=1e-6)
+    assert together["evidence"]["recognition"] is None
+    assert "rawness" in alone["not_judged"]
+    assert "rawness" not in together["not_judged"]
+
+
+def test_fewer_texts_than_vectors_are_refused(ours: EncoderArtifact, vectors: NpyFile, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="1,500 vectors and fewer texts"):
+        calibrated(ours, CalibrationInput(TEXTS[:-1], (), vectors), tmp_path)
+
+
+def test_labelled_rows_are_the_labelled_vectors(ours: EncoderArtifact, vectors: NpyFile, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = [LabelledPair(str(a), str(b), float(n % 2)) for n, (a, b) in enumerate(rng.integers(0, 1500, (80, 2)))]
+    with pytest.raises(InvalidInput, match="row 1500"):
+        calibrated(ours, CalibrationInput([], [*rows, LabelledPair("1500", "3", 1.0)], vectors), tmp_path)
+    made = calibrated(ours, CalibrationInput([], rows, vectors), tmp_path)
+    assert made.report["labels"]["posted"] == 80
+    assert made.model.probability is not None

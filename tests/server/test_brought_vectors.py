@@ -1,0 +1,400 @@
+"""A server for vectors that were computed elsewhere: calibrations, scores, percentiles, thresholds; and wrong input."""
+
+import base64
+import io
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import orjson
+import pytest
+
+from service.modelling.encoder.brought import register
+from tests.processes import Process, Serve, Server, serve_with, wait_until
+from tests.text import sentences
+
+DIM = 24
+TOPICS = np.random.default_rng(1).normal(size=(12, DIM))
+METRICS = ("cosine_distance", "l2", "l2_squared", "inner_product")
+
+
+def unit_vectors(count: int, seed: int = 0) -> Any:
+    """Vectors with topics in them, of length 1. (N, D) float32"""
+    rng = np.random.default_rng(seed)
+    made = TOPICS[rng.integers(0, len(TOPICS), count)] + rng.normal(size=(count, DIM)) + 0.5
+    return (made / np.linalg.norm(made, axis=1, keepdims=True)).astype(np.float32)
+
+
+VECTORS = unit_vectors(2000)
+
+
+def npy(array: Any, **options: Any) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array, **options)
+    return file.getvalue()
+
+
+def lines(*entries: dict[str, Any]) -> bytes:
+    return b"\n".join(map(orjson.dumps, entries))
+
+
+@pytest.fixture(scope="module")
+def registered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    store = tmp_path_factory.mktemp("brought")
+    register(store, "ours", DIM, unit=True)
+    register(store, "any", DIM, unit=False)
+    return store
+
+
+@pytest.fixture
+def ours(registered: Path, tmp_path: Path) -> Path:
+    shutil.copytree(registered, tmp_path / "ours")
+    return tmp_path / "ours"
+
+
+@pytest.fixture(scope="module")
+def server(registered: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """With `default@1`, calibrated on VECTORS, for the tests that change nothing of it."""
+    folder = tmp_path_factory.mktemp("server")
+    shutil.copytree(registered, folder / "store")
+    running: list[Process] = []
+    served = serve_with(folder, running, model_store=folder / "store", encoder="ours")
+    done = job_of(served, calibrate(served, npy(VECTORS), "application/x-npy", domain="default"))
+    assert done["status"] == "succeeded", done
+    wait_until(lambda: post(served, "/percentile", cosines=[0.5]).status_code == 200)
+    yield served
+    for process in running:
+        process.kill()
+
+
+def calibrate(server: Server, body: bytes, kind: str, **query: Any) -> httpx.Response:
+    return server.client.post("/calibrate", content=body, headers={"content-type": kind}, params=query)
+
+
+def job_of(server: Server, accepted: httpx.Response) -> dict[str, Any]:
+    assert accepted.status_code == 202, accepted.text
+    path = accepted.headers["location"]
+
+    def ended() -> Any:
+        state = server.client.get(path).json()
+        return state if state["status"] in ("succeeded", "failed") else None
+
+    found: dict[str, Any] = wait_until(ended, 120)
+    return found
+
+
+def post(server: Server, path: str, **body: Any) -> httpx.Response:
+    return server.client.post(path, json=body)
+
+
+def similarity(server: Server, pairs: Any, **options: Any) -> dict[str, Any]:
+    answer = post(server, "/similarity", vectors=pairs, **options)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def refused(answer: httpx.Response, *words: str, status: int = 422) -> str:
+    assert answer.status_code == status, answer.text
+    error: str = answer.json()["error"]
+    assert all(word in error for word in words), error
+    return error
+
+
+def test_the_report_says_what_was_not_judged(server: Server) -> None:
+    report = server.client.get("/domains/default/versions/1").json()["report"]
+    assert (report["method"], report["posted"], report["distinct"], report["used"]) == ("identity", 2000, 2000, 2000)
+    assert "without text" in report["reason"]
+    assert set(report["not_judged"]) == {"out_of_domain", "recognition", "rawness"}
+    assert report["domain_test"] is False
+
+
+def test_vectors_are_scored_as_lists_and_as_base64_bit_for_bit(server: Server) -> None:
+    fresh = unit_vectors(80, 7)
+    pairs = fresh.reshape(40, 2, DIM)
+    answer = similarity(server, pairs.astype(np.float64).tolist())
+    exact = np.vecdot(pairs[:, 0].astype(np.float64), pairs[:, 1].astype(np.float64))
+    assert np.allclose(answer["cosine"], exact, atol=1e-6)
+    assert answer["similarity"] == answer["cosine"]
+    assert answer["flags"] == [{"a": [], "b": []}] * 40
+    assert answer["probability"] is None
+    coded = [[base64.b64encode(v.tobytes()).decode() for v in pair] for pair in pairs]
+    assert similarity(server, coded) == answer
+    assert similarity(server, coded[:3], detail=True)["detail"] == {
+        "out_of_domain": None,
+        "tokens": None,
+        "pairs": 1_999_000,
+    }
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_distances_have_the_percentiles_of_the_same_pairs_sent_as_vectors(server: Server, metric: str) -> None:
+    pairs = unit_vectors(400, 8).reshape(200, 2, DIM)
+    sent = similarity(server, pairs.tolist())
+    for dtype, most in ((np.float64, 1e-6), (np.float32, 1e-4)):
+        a, b = pairs[:, 0].astype(dtype), pairs[:, 1].astype(dtype)
+        a, b = (v / np.linalg.norm(v, axis=1, keepdims=True) for v in (a, b))
+        cosines = (a * b).sum(1)
+        values = {
+            "cosine_distance": 1 - cosines,
+            "l2": np.linalg.norm(a - b, axis=1),
+            "l2_squared": ((a - b) ** 2).sum(1),
+            "inner_product": cosines,
+        }[metric]
+        placed = post(server, "/percentile", distances=values.astype(float).tolist(), metric=metric).json()
+        assert np.abs(np.array(placed["percentile"]) - sent["percentile"]).max() < most
+        assert placed["extrapolated"] == sent["extrapolated"]
+        assert np.allclose(placed["percentile"], 1 - np.array(placed["false_match_rate"]))
+        assert (placed["version"], placed["probability"], placed["notices"]) == (1, None, [])
+
+
+def test_percentiles_are_honest_for_vectors_that_were_not_calibrated_on(server: Server) -> None:
+    """A threshold for 1 % lets through 1 % of unseen random pairs, in whichever unit it is asked for."""
+    a, b = unit_vectors(4000, 11), unit_vectors(4000, 12)
+    cosines = np.vecdot(a.astype(np.float64), b)
+    distances = {
+        "cosine_distance": 1 - cosines, "l2": np.sqrt(2 - 2 * cosines), "l2_squared": 2 - 2 * cosines,
+        "inner_product": cosines,
+    }  # fmt: skip
+    asked = {"fmr": 0.01}
+    plain = server.client.get("/domains/default/threshold", params=asked).json()
+    assert "distance" not in plain
+    assert 0.006 < (cosines >= plain["similarity"]).mean() < 0.014
+    for unit, values in distances.items():
+        found = server.client.get("/domains/default/threshold", params=asked | {"unit": unit}).json()
+        assert (found["unit"], found["space"], found["similarity"]) == (unit, "raw", plain["similarity"])
+        low, high = found["distance_interval"]
+        assert low <= found["distance"] <= high
+        passing = values >= found["distance"] if unit == "inner_product" else values <= found["distance"]
+        assert np.array_equal(passing, cosines >= plain["similarity"])
+    refused(
+        server.client.get("/domains/default/threshold", params=asked | {"unit": "l2", "space": "calibrated"}), "unit: "
+    )
+
+
+TEXT_ROUTES = [
+    ("/similarity", {"pairs": [["a", "b"]]}),
+    ("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["b"]}}),
+    ("/embed", {"inputs": ["a"]}),
+    ("/v1/embeddings", {"input": ["a"], "model": "isosim/default"}),
+    ("/rerank", {"query": "a", "texts": ["b"]}),
+    ("/score", {"model": "isosim/default", "text_1": "a", "text_2": ["b"]}),
+    ("/tokenize", {"inputs": ["a"]}),
+    ("/decode", {"ids": [[1, 2]]}),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), TEXT_ROUTES)
+def test_text_routes_say_what_is_taken_instead(server: Server, path: str, body: dict[str, Any]) -> None:
+    answer = server.client.post(path, json=body)
+    assert answer.status_code == (400 if path.startswith("/v1") else 422), answer.text
+    for words in ("encoder ours", "24 numbers", '"vectors": [[a, b]', "/percentile"):
+        assert words.encode() in answer.content.replace(b'\\"', b'"'), answer.text
+
+
+ONE = VECTORS[0].tolist()
+
+
+@pytest.mark.parametrize(
+    ("pairs", "words"),
+    [
+        ([], ("vectors", "empty")),
+        ([[ONE, ONE[:-1]]], ("vectors.0.1", "has 23 numbers")),
+        ([[ONE, ONE], [[0.0] * DIM, ONE]], ("vectors.1.0", "vector of zeros")),
+        ([[ONE, [*ONE[:-1], "1"]]], ("vectors.0.1", "holds str")),
+        ([[ONE, [*ONE[:-1], None]]], ("holds NoneType",)),
+        ([[ONE, [*ONE[:-1], True]]], ("holds bool",)),
+        ([[ONE, "kein base64"]], ("vectors.0.1", "is no vector")),
+        ([[ONE, "AAAA"]], ("3 bytes",)),
+        ([[ONE, {"a": 1}]], ("is no vector",)),
+        ([[ONE, (2 * VECTORS[0]).tolist()]], ("vectors.0.1", "has the length 2", "unit vectors")),
+        ([[ONE, [1e39, *ONE[1:]]]], ("NaN or infinity",)),
+        ([[ONE]], ("vectors.0",)),
+    ],
+)
+def test_what_is_no_vector_is_named(server: Server, pairs: Any, words: tuple[str, ...]) -> None:
+    refused(post(server, "/similarity", vectors=pairs), *words, status=400 if not pairs else 422)
+
+
+def test_not_a_number_in_json_is_named(server: Server) -> None:
+    body = orjson.dumps({"vectors": [[ONE, ONE]]}).replace(b"[[[", b"[[[NaN,", 1)
+    answer = server.client.post("/similarity", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 422
+
+
+def test_too_many_pairs_are_refused_and_base64_has_room_for_more(server: Server) -> None:
+    refused(post(server, "/similarity", vectors=[[ONE, ONE]] * 513), "at most 512")
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({}, ("cosines or distances",)),
+        ({"cosines": [0.1], "distances": [0.1], "metric": "l2"}, ("cosines or distances",)),
+        ({"distances": [0.1]}, ("distances and metric",)),
+        ({"cosines": [0.1], "metric": "l2"}, ("distances and metric",)),
+        ({"distances": [0.1], "metric": "hamming"}, ("metric",)),
+        ({"cosines": [0.1, 2.0]}, ("cosines.1: 2",)),
+        ({"distances": [-1.0], "metric": "l2"}, ("distances.0: -1",)),
+        ({"cosines": ["0.1"]}, ("cosines.0",)),
+        ({"cosine": [0.1]}, ("cosine",)),
+    ],
+)
+def test_what_is_no_score_is_named(server: Server, body: dict[str, Any], words: tuple[str, ...]) -> None:
+    refused(server.client.post("/percentile", json=body), *words)
+
+
+def test_vectors_of_another_encoder_are_a_conflict(server: Server) -> None:
+    digest = similarity(server, [[ONE, ONE]])["encoder"]
+    assert similarity(server, [[ONE, ONE]], encoder=digest)["version"] == 1
+    refused(post(server, "/similarity", vectors=[[ONE, ONE]], encoder="0" * 64), digest, status=409)
+    refused(post(server, "/percentile", cosines=[0.5], encoder="0" * 64), digest, status=409)
+
+
+def test_only_the_cosines_own_distance_is_taken_where_lengths_are_not_one(serve: Serve, ours: Path) -> None:
+    server = serve(model_store=ours, encoder="any")
+    refused(post(server, "/percentile", cosines=[0.5]), "no reference", status=409)
+    vectors = VECTORS * np.random.default_rng(3).uniform(0.1, 30, (2000, 1)).astype(np.float32)
+    assert job_of(server, calibrate(server, npy(vectors), "application/x-npy", domain="default"))["version"] == 1
+    wait_until(lambda: post(server, "/percentile", cosines=[0.5]).status_code == 200)
+    assert post(server, "/percentile", distances=[0.5], metric="cosine_distance").status_code == 200
+    for metric in METRICS[1:]:
+        refused(post(server, "/percentile", distances=[0.5], metric=metric), "--unit-vectors")
+        query = {"fmr": 0.01, "unit": metric}
+        refused(server.client.get("/domains/default/threshold", params=query), "--unit-vectors")
+
+
+def texts_and_vectors() -> list[dict[str, Any]]:
+    return [{"vector": v.tolist(), "text": text} for v, text in zip(VECTORS, sentences(2000), strict=True)]
+
+
+def test_lines_with_texts_and_labelled_pairs_of_vectors_and_of_rows(serve: Serve, ours: Path) -> None:
+    server = serve(model_store=ours, encoder="ours")
+    rng = np.random.default_rng(4)
+    near = VECTORS[:60] + 0.05 * rng.normal(size=(60, DIM))
+    near /= np.linalg.norm(near, axis=1, keepdims=True)
+    labels: list[dict[str, Any]] = [{"a": row, "b": near[row].tolist(), "label": 1} for row in range(60)]
+    labels += [{"a": int(a), "b": int(b), "label": 0, "weight": 2} for a, b in rng.integers(0, 2000, (60, 2))]
+    body = lines(*texts_and_vectors()[:1000], *labels, *texts_and_vectors()[1000:])
+    done = job_of(server, calibrate(server, body, "application/x-ndjson", domain="default", method="auto"))
+    assert done["status"] == "succeeded", done
+    report = done["report"]
+    assert set(report["not_judged"]) == {"out_of_domain", "recognition"}
+    assert report["labels"]["posted"] == 120
+    assert (done["sentences"], done["labels"]) == (2000, 120)
+    assert not list((ours / "jobs" / done["job"]).glob("*.npy"))
+    wait_until(lambda: post(server, "/percentile", cosines=[0.9]).status_code == 200)
+    if report["method"] == "identity":
+        answer = similarity(server, [[ONE, near[0].tolist()]])
+        placed = post(server, "/percentile", cosines=answer["cosine"]).json()
+        assert np.allclose(placed["probability"], answer["probability"], atol=1e-6)
+
+    given = {
+        "labels": [[ONE, near[0].tolist(), 1]] * 3
+        + [[v.tolist(), n.tolist(), 1] for v, n in zip(VECTORS, near, strict=False)]
+    }
+    given["labels"] += [[VECTORS[a].tolist(), VECTORS[b].tolist(), 0] for a, b in rng.integers(0, 2000, (60, 2))]
+    again = job_of(server, server.client.post("/domains/default/labels", json=given))
+    assert again["status"] == "succeeded", again
+    refused(
+        server.client.post("/domains/default/labels", json={"labels": [["a", "b", 1]]}), "labels.0.0", "is no vector"
+    )
+
+
+BAD_LINES: list[tuple[list[dict[str, Any]], tuple[str, ...]]] = [
+    ([{"vector": ONE}, {"vector": ONE[1:]}], ("line 2", "has 23 numbers")),
+    ([{"vector": ONE}, {"vector": [0.0] * DIM}], ("line 2", "zeros")),
+    ([{"vector": ONE}, {"vector": ONE, "text": "a"}], ("line 2", "has a text")),
+    ([{"vector": ONE, "text": "a"}, {"vector": ONE}], ("line 2", "has no text")),
+    ([{"vector": ONE, "text": " "}], ("line 1", "text is empty")),
+    ([{"vektor": ONE}], ("line 1", "'vektor' is not known")),
+    ([{"text": "a"}], ("line 1", "expected")),
+    ([{"vector": ["1"] * DIM}], ("line 1", "holds str")),
+    ([{"vector": ONE}, {"a": 5, "b": 0, "label": 1}], ("line 2", "row 5 is not there", "rows 0 to 0")),
+    ([{"vector": ONE}, {"a": "x", "b": 0, "label": 1}], ("line 2", "'a'", "is no vector")),
+    ([{"vector": ONE}, {"a": 0, "b": 0, "label": "yes"}], ("line 2", "in a labelled pair")),
+    ([{"vector": ONE}] * 300, ("1 distinct vectors", "at least 200")),
+]
+
+
+@pytest.mark.parametrize(("entries", "words"), BAD_LINES)
+def test_bad_lines_are_named_and_nothing_is_kept(
+    server: Server, entries: list[dict[str, Any]], words: tuple[str, ...]
+) -> None:
+    before = sorted(server.client.get("/calibrate").json()["jobs"], key=str)
+    refused(calibrate(server, lines(*entries), "application/x-ndjson", domain="bad"), *words)
+    assert sorted(server.client.get("/calibrate").json()["jobs"], key=str) == before
+
+
+def changed(row: int, column: int, value: float) -> Any:
+    vectors = VECTORS.copy()
+    vectors[row, column] = value
+    return vectors
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (npy(VECTORS[:, 1:]), ("vectors of 23 numbers", "have 24")),
+        (npy(changed(1999, 0, np.nan)), ("row 1999", "NaN")),
+        (npy(changed(5, 0, np.inf)), ("row 5", "infinity")),
+        (npy(2 * VECTORS), ("row 0", "has the length 2")),
+        (npy(VECTORS)[:-4], ("was it cut off",)),
+        (npy(VECTORS) + b"more", ("and 192,004 follow",)),
+        (b"\x80\x04cos\nsystem\n.", ("no .npy file",)),
+        (npy(VECTORS.astype(np.int64)), ("'<i8'",)),
+        (npy(VECTORS[:150]), ("150 distinct vectors", "at least 200")),
+        (b"", ("no vector",)),
+    ],
+)
+def test_a_bad_npy_is_refused_and_nothing_is_kept(server: Server, body: bytes, words: tuple[str, ...]) -> None:
+    refused(calibrate(server, body, "application/x-npy", domain="bad"), *words, status=400 if not body else 422)
+    assert server.client.get("/domains/bad").status_code == 404
+
+
+@pytest.mark.parametrize("array", [VECTORS.astype(">f8"), np.asfortranarray(VECTORS), VECTORS.astype(np.float16)])
+def test_other_layouts_give_the_same_scale(serve: Serve, ours: Path, array: Any) -> None:
+    server = serve(model_store=ours, encoder="ours")
+    done = job_of(server, calibrate(server, npy(array), "application/x-npy", domain="default"))
+    plain = job_of(server, calibrate(server, npy(VECTORS), "application/x-npy", domain="plain"))
+    at = [job["report"]["reference"]["threshold_at_1_percent"] for job in (done, plain)]
+    assert abs(at[0] - at[1]) < (2e-3 if array.dtype.itemsize == 2 else 1e-9)
+
+
+def test_a_body_beyond_its_bound_is_refused_while_it_streams(serve: Serve, ours: Path) -> None:
+    server = serve(model_store=ours, encoder="ours", max_vector_bytes=50_000)
+    refused(calibrate(server, npy(VECTORS), "application/x-npy", domain="bad"), "at most 50000", status=413)
+    server.stop()
+    small = serve(model_store=ours, encoder="ours", max_calibration_sentences=1000)
+    refused(calibrate(small, npy(VECTORS), "application/x-npy", domain="bad"), "more than 1,000 vectors")
+
+
+def test_text_and_vectors_are_told_apart(server: Server, tiny_server: Server) -> None:
+    refused(calibrate(server, b"a text", "text/plain", domain="bad"), "computes no vectors", "application/x-npy")
+    refused(server.client.post("/calibrate", json={"domain": "bad", "texts": sentences(300)}), "computes no vectors")
+    refused(calibrate(tiny_server, npy(VECTORS), "application/x-npy", domain="bad"), "computes its vectors itself")
+    refused(
+        calibrate(tiny_server, lines({"vector": ONE}), "application/x-ndjson", domain="bad"),
+        "line 1",
+        "a text is wanted",
+    )
+    given = {"labels": [[[0.5] * 16, "b", 1]]}
+    refused(
+        tiny_server.client.post("/calibrate", json={"domain": "bad", "texts": ["a"], **given}),
+        "labels.0.0",
+        "a text is wanted",
+    )
+
+
+def test_an_exported_encoder_scores_vectors_too(tiny_server: Server) -> None:
+    """Those that it gave to somebody get the scores of their texts; percentiles need a domain with a scale."""
+    texts = sentences(6)
+    pairs = [[texts[i], texts[i + 1]] for i in range(0, 6, 2)]
+    by_text = post(tiny_server, "/similarity", pairs=pairs).json()
+    raw = tiny_server.client.post("/embed", json={"inputs": texts, "space": "raw", "normalize": False}).json()
+    by_vector = similarity(tiny_server, [[raw[i], raw[i + 1]] for i in range(0, 6, 2)])
+    assert by_vector["similarity"] == by_text["similarity"]
+    refused(post(tiny_server, "/percentile", distances=[0.5], metric="l2"), "--unit-vectors")
