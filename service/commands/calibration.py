@@ -178,8 +178,8 @@ def fit_here(
     if used < distinct:
         print(f"  from: {used:,} of {distinct:,} distinct {'sentences' if vectors is None else 'vectors'}")
     print(f"  why: {result.report['reason']}")
-    for why in result.report.get("not_judged", {}).values():
-        print(f"  not judged: {why}")
+    for what in result.report.get("not_judged", {}).values():
+        print(f"  not judged: {what}")
     if (result.report["labels"] or {}).get("notice") is not None:
         print(f"  notice: {result.report['labels']['notice']}")
     print(f"  {'promoted' if promoted else 'not promoted'}: {why}")

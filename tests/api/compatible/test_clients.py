@@ -7,8 +7,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from service.adapters.domains.store import DomainStore
+from service.adapters.encoder.offline import open_texts
+from service.adapters.encoder.store import EncoderStore
+from service.adapters.vector_files import NpyFile
+from service.core.jobs.job import JobRequest
+from service.core.scoring.similarity import normalized
+from service.measurements.sources import HOME, sample
+from service.modelling.calibration.job import CalibrationInput, calibrate_job
+from service.modelling.encoder.brought import register
 from tests.clients.environment import PYTHON
 from tests.processes import Serve, environment
 
@@ -28,7 +38,20 @@ def stsb_spearman(model_store: Path, data: Path, folder: Path) -> str:
     return str(json.loads(done.stdout)["sts"][0]["all"]["STS-B"])
 
 
-def test_openai_huggingface_langchain_llama_index_cohere_triton_and_mteb(
+def brought_vectors(minilm_store: Path, data: Path, folder: Path) -> tuple[Path, Path]:
+    """A store with an encoder of brought vectors, calibrated on some sentences, and unit vectors of others."""
+    texts = sample(data, HOME, 5000, least=5000)
+    vectors = normalized(open_texts(EncoderStore(minilm_store).find("minilm"))(texts).vectors)
+    np.save(folder / "unseen.npy", vectors[3000:])
+    np.save(folder / "own.npy", vectors[:3000])
+    ours = register(folder / "brought", "ours", 384, unit=True)
+    domains, request = DomainStore(folder / "brought"), JobRequest("default", ours.digest, ours.id)
+    inputs = CalibrationInput([], (), NpyFile(folder / "own.npy"))
+    calibrate_job(request, inputs, ours, domains, lambda _, __: None, threads=1).publish(domains)
+    return folder / "brought", folder / "unseen.npy"
+
+
+def test_openai_huggingface_langchain_llama_index_cohere_triton_mteb_and_vector_indexes(
     serve: Serve, minilm_store: Path, data: Path, tmp_path: Path
 ) -> None:
     """All of tests/clients, in the clients' own environment, on a server that wants a key (mteb sends none)."""
@@ -39,9 +62,12 @@ def test_openai_huggingface_langchain_llama_index_cohere_triton_and_mteb(
     shutil.copytree(minilm_store, copy)
     server = serve(model_store=minilm_store, encoder="minilm", api_keys_file=keys)
     unlocked = serve(model_store=copy, encoder="minilm")
+    brought, unseen = brought_vectors(minilm_store, data, tmp_path)
+    vectors = serve(model_store=brought, encoder="ours")
     where = {
         "ISOSIM_URL": server.url, "ISOSIM_KEY": KEY, "ISOSIM_DATA": str(data), "ISOSIM_OPEN_URL": unlocked.url,
         "ISOSIM_STSB_SPEARMAN": stsb_spearman(minilm_store, data, tmp_path / "sts"), "PYTHONWARNINGS": "ignore",
+        "ISOSIM_VECTORS_URL": vectors.url, "ISOSIM_VECTORS": str(unseen),
     }  # fmt: skip
     clean = {name: value for name, value in environment().items() if not name.startswith("PYTEST_")}
     suite = ROOT / "tests" / "clients"

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.covariance import ledoit_wolf
 
 from service.core.arrays import Doubles
 from service.modelling.calibration import linear
@@ -97,6 +98,20 @@ def test_fewer_sentences_than_dimensions_are_whitened_without_blowing_noise_up(c
         assert np.isfinite(affine.matrix).all()
         assert np.linalg.cond(affine.matrix) < 1000
         assert np.isfinite(affine(fresh)).all()
+
+
+@pytest.mark.parametrize(("count", "dim"), [(2, 8), (40, 16), (16, 40), (2500, 24)])
+def test_covariance_and_shrinkage_are_scikit_learns(count: int, dim: int) -> None:
+    x = sample(count, dim).astype(np.float32)
+    expected, shrinkage = ledoit_wolf(x.astype(np.float64))
+    spectrum = Spectrum.from_vectors(x)
+    assert abs(spectrum.shrinkage - shrinkage) < 1e-12
+    rebuilt = spectrum.vectors * spectrum.values @ spectrum.vectors.T
+    np.testing.assert_allclose(rebuilt, expected, atol=1e-10 * np.abs(expected).max())
+
+
+def test_vectors_that_are_all_one_have_no_shrinkage() -> None:
+    assert Spectrum.from_vectors(np.ones((300, 8), np.float32)).shrinkage == 0
 
 
 def test_the_spectrum_falls_and_its_directions_are_orthonormal() -> None:
