@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from service.adapters.domains.store import DomainStore
 from service.adapters.encoder.store import EncoderStore
 from service.adapters.jobs.store import JobStore
-from service.adapters.vector_files import NpyFile
 from service.core.errors import Conflict, IsosimError, JobCancelled, NotFound, Unavailable
 from service.core.jobs.job import Job, JobRequest, Status
 from service.core.jobs.requirements import Allowance
@@ -158,6 +157,7 @@ def fit(settings: Settings, jobs: JobStore, domains: DomainStore, reporter: Repo
     with reporter.beating():
         # Here and not above: the RQ parent and the settings stay light, torch loads in the child alone. On a busy
         # machine that takes longer than a job may be silent.
+        from service.adapters.vector_files import NpyFile  # noqa: PLC0415
         from service.modelling.calibration.job import CalibrationInput, calibrate_job  # noqa: PLC0415
 
         encoder = EncoderStore(settings.model_store).find(f"{job.request.encoder_id}@{job.request.encoder}")

@@ -10,10 +10,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from service.adapters.domains.store import DomainStore
+from service.adapters.vector_files import NpyFile
 from service.bulk.engine import Engine
 from service.bulk.places import Place
 from service.bulk.plan import Plan, plan_for
 from service.core.errors import InvalidInput
+from service.core.jobs.job import JobRequest
+from service.core.scoring.calibration import DomainRef
+from service.core.scoring.similarity import cosine
+from service.modelling.calibration.job import CalibrationInput, calibrate_job
+from service.modelling.encoder.brought import register
 from tests.bulk.conftest import TEXTS, asked
 from tests.processes import Serve
 
@@ -56,6 +63,61 @@ def test_scores_are_the_apis(serve: Serve, tmp_path: Path, bulk_store: Path, tex
     assert told == [(flags["a"], flags["b"]) for flags in expected["flags"]]
     assert table.schema.metadata[b"isosim.version"] == b"1"
     assert table["id"].to_pylist()[:2] == ["t0", "t1"]
+
+
+def test_columns_of_vectors_have_the_scores_of_their_texts(tmp_path: Path, bulk_store: Path, texts_file: Path) -> None:
+    """Those that the encoder gave; without flags, which only texts could have. A row that holds none has a reason."""
+    by_text = table_of(plan_of(tmp_path, bulk_store, texts_file, "score"), bulk_store)
+    raw = {"space": "raw", "normalize": False}
+    made = {
+        side: table_of(plan_of(tmp_path, bulk_store, texts_file, columns=[name], **raw), bulk_store)[
+            "vector"
+        ].to_pylist()
+        for side, name in (("a", "text"), ("b", "other"))
+    }
+    made["a"][3], made["a"][4], made["b"][5], made["b"][6] = None, made["a"][4][:-1], [0.0] * len(made["b"][5]), [None]
+    kind = pa.list_(pa.float32())
+    pq.write_table(pa.table({side: pa.array(rows, kind) for side, rows in made.items()}), tmp_path / "v.parquet")
+    (tmp_path / "v.jsonl").write_text(
+        "\n".join(json.dumps({"a": a, "b": b}) for a, b in zip(*made.values(), strict=True))
+    )
+    plan = plan_of(tmp_path, bulk_store, tmp_path / "v.parquet", "score", columns=["a", "b"])
+    assert plan.options.vectors
+    table = table_of(plan, bulk_store)
+    good = [row for row in range(100) if row not in (3, 4, 5, 6)]
+    for name in ("cosine", "similarity", "percentile"):
+        found, expected = ([rows[name].to_pylist()[row] for row in good] for rows in (table, by_text))
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert table["error"].to_pylist()[3:7] == ["a: null", "a: other_dimension", "b: unusable_vector", "b: not_a_vector"]
+    assert table["similarity"].to_pylist()[3:7] == [None] * 4
+    assert table["flags_a"].to_pylist()[0] == []
+
+
+def test_brought_vectors_are_scored_and_passed_on(tmp_path: Path) -> None:
+    ours = register(tmp_path / "store", "ours", 8, unit=False)
+    vectors = np.random.default_rng(0).normal(size=(300, 8)).astype(np.float32)
+    np.save(tmp_path / "v.npy", vectors)
+    domains, request = DomainStore(tmp_path / "store"), JobRequest("default", ours.digest, "ours")
+    inputs = CalibrationInput([], (), NpyFile(tmp_path / "v.npy"))
+    calibrate_job(request, inputs, ours, domains, lambda _, __: None, threads=1).publish(domains)
+    (tmp_path / "v.jsonl").write_text(
+        "\n".join(json.dumps({"a": a, "b": b}) for a, b in vectors[:60].reshape(30, 2, 8).tolist())
+    )
+    given = {"domain": DomainRef("default"), "normalize": False, "space": "raw"}
+    plans = [
+        plan_for(
+            asked(tmp_path / "v.jsonl", task, columns=columns, **given),
+            tmp_path / "store",
+            "ours",
+            Place(str(tmp_path / task)),
+        )[0]
+        for task, columns in (("score", ["a", "b"]), ("embed", ["a"]))
+    ]
+    scored, passed = (table_of(plan, tmp_path / "store") for plan in plans)
+    exact = cosine(vectors[:60:2], vectors[1:60:2])
+    np.testing.assert_allclose(scored["cosine"].to_pylist(), exact, atol=1e-6)
+    assert scored["percentile"].null_count == 0
+    np.testing.assert_allclose(passed["vector"].to_pylist(), vectors[:60:2], atol=1e-6)
 
 
 def test_a_pair_alone_has_the_apis_bits(serve: Serve, tmp_path: Path, bulk_store: Path) -> None:

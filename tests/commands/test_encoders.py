@@ -3,7 +3,11 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.adapters.encoder.remote_server import RemoteServer
@@ -66,3 +70,96 @@ def test_an_exported_encoder_is_listed_and_neither_checked_nor_removed(store: Pa
         refused = command("encoder", *what, model_store=store)
         assert refused.returncode == 1
         assert "was exported" in refused.stderr
+
+
+def unit_vectors(count: int, dim: int = 24) -> Any:
+    made = np.random.default_rng(0).normal(size=(count, dim)) + 0.5
+    return (made / np.linalg.norm(made, axis=1, keepdims=True)).astype(np.float32)
+
+
+def test_vectors_are_registered_calibrated_from_a_file_and_have_thresholds_in_a_databases_unit(tmp_path: Path) -> None:
+    store, vectors = tmp_path / "store", unit_vectors(400)
+    added = command("encoder", "add", "ours", "--dimensions", "24", "--unit-vectors", model_store=store)
+    assert (added.returncode, added.stdout.strip()) == (0, "ours"), added.stderr
+    again = command("encoder", "add", "ours", "--dimensions", "24", "--unit-vectors", model_store=store)
+    assert (again.returncode, again.stdout.strip()) == (0, "ours"), again.stderr
+    (listed,) = json.loads(command("encoder", "list", "--json", model_store=store).stdout)["encoders"]
+    assert (listed["kind"], listed["dim"], listed["unit_vectors"], listed["url"]) == ("vectors", 24, True, None)
+    assert "no server to ask" in command("encoder", "check", "ours", model_store=store).stderr
+
+    np.save(tmp_path / "v.npy", vectors)
+    rows = np.random.default_rng(1).integers(0, 400, (60, 2))
+    matches = [int(vectors[a] @ vectors[b] > 0.2) for a, b in rows]
+    (tmp_path / "labels.csv").write_text("".join(f"{n},{a},{b}\n" for n, (a, b) in zip(matches, rows, strict=True)))
+    settings = {"model_store": store, "encoder": "ours"}
+    done = command("calibrate", tmp_path / "v.npy", "--domain", "d", "--labels", tmp_path / "labels.csv", **settings)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("d@1: identity\n")
+    assert "not judged: whether the space shows the surface" in done.stdout
+    assert "  promoted: " in done.stdout
+    assert "no text came" not in done.stdout.partition("  promoted: ")[2], done.stdout
+
+    texts = pa.array(sentences(400))
+    pq.write_table(pa.table({"e": pa.array(list(vectors)), "t": texts}), tmp_path / "v.parquet")
+    columns = ["--column", "e", "--text-column", "t"]
+    made = command("calibrate", tmp_path / "v.parquet", "--domain", "d", "--json", *columns, **settings)
+    assert made.returncode == 0, made.stderr
+    report = json.loads(made.stdout)["report"]
+    assert set(report["not_judged"]) == {"out_of_domain", "recognition"}
+
+    plain = json.loads(command("threshold", "d@1", "--fmr", "0.01", "--json", **settings).stdout)
+    found = json.loads(command("threshold", "d@1", "--fmr", "0.01", "--unit", "l2", "--json", **settings).stdout)
+    assert found["similarity"] == plain["similarity"]
+    assert found["distance"] == pytest.approx((2 - 2 * plain["similarity"]) ** 0.5)
+    said = command("threshold", "d@1", "--fmr", "0.01", "--unit", "l2", **settings).stdout
+    assert said.startswith(f"d@1: l2 ≤ {found['distance']:.6g}\n")
+    assert (
+        "there are cosine_distance"
+        in command("threshold", "d@1", "--fmr", "0.01", "--unit", "miles", **settings).stderr
+    )
+
+    assert command("encoder", "remove", "ours", "--yes", model_store=store).stdout == "encoder ours is removed\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "give both, or --dimensions"),
+        (["--url", "http://127.0.0.1:9/v1"], "give both, or --dimensions"),
+        (["--dimensions", "24", "--model", "m"], "--model"),
+        (["--unit-vectors", "--url", "http://127.0.0.1:9/v1", "--model", "m"], "needs --dimensions"),
+    ],
+)
+def test_options_that_do_not_belong_together_are_refused(tmp_path: Path, options: list[str], message: str) -> None:
+    refused = command("encoder", "add", "ours", *options, model_store=tmp_path / "store")
+    assert refused.returncode == 2
+    assert message in refused.stderr
+
+
+def test_files_that_are_not_the_encoders_are_named_with_the_remedy(store: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "v.npy", unit_vectors(300))
+    settings = {"model_store": store, "encoder": "tiny"}
+    vectors = command("calibrate", tmp_path / "v.npy", "--domain", "d", **settings)
+    assert (vectors.returncode, "isosim encoder add NAME --dimensions 24" in vectors.stderr) == (1, True), (
+        vectors.stderr
+    )
+    (tmp_path / "v.parquet").write_bytes(b"PAR1")
+    assert "--column" in command("calibrate", tmp_path / "v.parquet", "--domain", "d", **settings).stderr
+    (tmp_path / "t.txt").write_text("\n".join(sentences(300)))
+    assert (
+        "belongs to a .parquet"
+        in command("calibrate", tmp_path / "t.txt", "--domain", "d", "--column", "e", **settings).stderr
+    )
+    assert command("encoder", "add", "ours", "--dimensions", "24", model_store=store).returncode == 0
+    text = command("calibrate", tmp_path / "t.txt", "--domain", "d", model_store=store, encoder="ours")
+    assert (text.returncode, "give a .npy" in text.stderr) == (1, True), text.stderr
+    for words in (
+        ["similarity", tmp_path / "t.txt"],
+        ["embed", tmp_path / "t.txt"],
+        ["bundle", "default", "-o", tmp_path / "b.onnx"],
+    ):
+        refused = command(*words, model_store=store, encoder="ours")
+        assert refused.returncode == 1, refused
+        assert "Traceback" not in refused.stderr
+    looked = command("doctor", model_store=store, encoder="ours", port=0)
+    assert "ours: its users bring vectors of 24 numbers" in looked.stdout
