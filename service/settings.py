@@ -83,7 +83,7 @@ class Settings(BaseSettings):
     allow_token_ids: bool = False  # in /v1/embeddings: ids of this encoder's vocabulary; other tokenizers' are garbage
     max_body_bytes: PositiveInt = 2_000_000  # of a scoring body
     max_calibration_bytes: PositiveInt = 100_000_000  # streamed to disk
-    max_vector_bytes: PositiveInt = 1_000_000_000  # the same where vectors are brought; each job that waits holds its own
+    max_vector_bytes: PositiveInt = 1_000_000_000  # where vectors are brought; each job that waits holds its own
     max_calibration_sentences: PositiveInt = 1_000_000  # each takes dim × 4 bytes of the worker's memory
     request_timeout: PositiveFloat = 120.0  # s of a scoring request; longer ones get 503 and their work is dropped
     header_timeout: PositiveFloat = 10.0  # s from a connection's or a request's begin to the end of its headers
