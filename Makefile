@@ -33,6 +33,7 @@ check: .venv/dev  ## ruff (with its security rules), mypy (strict), import-linte
 	$(BIN)/mypy --config-file clients/python/pyproject.toml
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m pytest tests/security/test_dependencies.py
+	$(BIN)/python -m pytest --collect-only -qq  # a test file that cannot be imported is found now and not after an hour
 
 reference: .venv/run  ## write docs/openapi.json and docs/reference anew, after a change of the contract
 	@$(BIN)/python docs/reference/generate.py

@@ -99,7 +99,7 @@ def read_header(file: BinaryIO) -> tuple[tuple[int, int], bool, np.dtype[Any]]:
     except (KeyError, ValueError, EOFError, OSError) as error:
         raise InvalidInput(f"its .npy header cannot be read: {str(error).splitlines()[0][:200]}") from None
     if dtype.hasobject or dtype.kind != "f" or dtype.itemsize > 8:
-        raise InvalidInput(f"holds {dtype.str!r}; vectors are of {KINDS}")
+        raise InvalidInput(f"holds {dtype.name}; vectors are of {KINDS} (array.astype('float32'))")
     if len(shape) != 2 or min(shape) < 0:
         raise InvalidInput(f"has the shape {tuple(shape)}; expected (vectors, dimensions)")
     if not min(shape):

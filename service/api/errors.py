@@ -36,7 +36,7 @@ TABLE: dict[type[e.IsosimError], tuple[int, str]] = {
 ERROR_TYPES = sorted({name for _, name in TABLE.values()} | {"Internal"})
 HTTP: dict[int, type[e.IsosimError]] = {404: e.NotFound, 405: e.MethodNotAllowed}
 HEALS = {429, 503}  # a client may try these again
-BODY_TAGS = {"pairs", "tei"}  # pydantic's names for the bodies of one route; they are no fields
+BODY_TAGS = {"pairs", "tei", "vectors"}  # pydantic's names for the bodies of one route; they are no fields
 FIELD_TAGS = {"text", "texts", "ids", "id_lists", "str", "list[str]"}  # and for the forms of one field
 
 

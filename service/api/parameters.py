@@ -94,6 +94,8 @@ def own_fields(route: BaseRoute | None) -> list[str]:
 def unknown(name: str, what: str, known: Sequence[str]) -> IsosimError:
     """The refusal of a name, with the nearest known one, or all of them where none is near."""
     near = nearest(name.rpartition(".")[2], known)
+    if near == name:  # of another body that the route takes
+        return InvalidInput(f"{name}: does not go with the other fields that were sent; give one or the other")
     if near is not None:
         remedy = f"did you mean {near}?"
     else:

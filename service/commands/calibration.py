@@ -95,6 +95,8 @@ def vector_file(file: Path, column: str | None, text_column: str | None) -> Vect
         if column is None:
             raise typer.BadParameter("the column with the vectors is needed", param_hint="--column")
         return ParquetColumn(file, column, text_column)
+    if kind == ".npz":
+        raise typer.BadParameter("a .npz holds several arrays; save one as .npy (numpy.save)", param_hint="FILE")
     if column is not None or text_column is not None:
         raise typer.BadParameter("belongs to a .parquet file", param_hint="--column, --text-column")
     return NpyFile(file) if kind == ".npy" else None

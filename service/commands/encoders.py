@@ -76,8 +76,7 @@ def add(
             remark(f"  {text}")
 
         if dimensions is not None:
-            say("making the calibrator")
-            artifact = brought.register(settings.model_store, name, dimensions, unit=unit_vectors)
+            artifact = brought.register(settings.model_store, name, dimensions, unit=unit_vectors, say=say)
         else:
             artifact = remote.register(
                 settings.model_store, name, url or "", model or "", say,

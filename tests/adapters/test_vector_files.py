@@ -61,7 +61,7 @@ class Harmful:
 def test_pickled_objects_are_refused_and_never_read(tmp_path: Path) -> None:
     harmed = tmp_path / "harmed"
     path = saved(tmp_path, np.array([[Harmful(harmed)]], dtype=object), allow_pickle=True)
-    with pytest.raises(InvalidInput, match=r"holds '\|O'"):
+    with pytest.raises(InvalidInput, match="holds object"):
         NpyFile(path)
     path.write_bytes(pickle.dumps(Harmful(harmed)))
     with pytest.raises(InvalidInput, match=r"no \.npy file"):

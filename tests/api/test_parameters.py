@@ -108,7 +108,7 @@ def test_every_documented_operation_has_known_names() -> None:
     """A route that reads its body itself must not slip through: its model is found as well."""
     reading = {route.path for method, route in OWN if method in ("POST", "PUT") and own_fields(route)}
     assert reading == {
-        "/similarity", "/calibrate", "/domains/{domain}/labels", "/domains/{domain}/champion",
+        "/similarity", "/percentile", "/calibrate", "/domains/{domain}/labels", "/domains/{domain}/champion",
         "/domains/{domain}/rollback", "/domains/{domain}/migration", "/domains/{domain}/migration/finish",
     }  # fmt: skip
 

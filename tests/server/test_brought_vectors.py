@@ -212,11 +212,21 @@ ONE = VECTORS[0].tolist()
         ([[ONE, {"a": 1}]], ("is no vector",)),
         ([[ONE, (2 * VECTORS[0]).tolist()]], ("vectors.0.1", "has the length 2", "unit vectors")),
         ([[ONE, [1e39, *ONE[1:]]]], ("NaN or infinity",)),
-        ([[ONE]], ("vectors.0",)),
+        ([[ONE]], ("vectors.0.1: Field required",)),
+        ([[ONE, ONE, ONE]], ("vectors.0: Tuple should have at most 2 items",)),
     ],
 )
 def test_what_is_no_vector_is_named(server: Server, pairs: Any, words: tuple[str, ...]) -> None:
     refused(post(server, "/similarity", vectors=pairs), *words, status=400 if not pairs else 422)
+
+
+def test_pairs_and_vectors_do_not_go_together(server: Server) -> None:
+    refused(
+        post(server, "/similarity", vectors=[[ONE, ONE]], pairs=[["a", "b"]]), "vectors: does not go with the other"
+    )
+    refused(post(server, "/similarity", vectors=[[ONE, ONE]], domian="default"), "domian", "did you mean domain?")
+    answer = server.client.get("/domains/default/threshold", params={"fmr": 0.1, "unit": "cosine"})
+    refused(answer, "unit: Input should be", "'cosine_distance'", "'inner_product'")
 
 
 def test_not_a_number_in_json_is_named(server: Server) -> None:
@@ -234,8 +244,8 @@ def test_too_many_pairs_are_refused_and_base64_has_room_for_more(server: Server)
     [
         ({}, ("cosines or distances",)),
         ({"cosines": [0.1], "distances": [0.1], "metric": "l2"}, ("cosines or distances",)),
-        ({"distances": [0.1]}, ("distances and metric",)),
-        ({"cosines": [0.1], "metric": "l2"}, ("distances and metric",)),
+        ({"distances": [0.1]}, ("distances: the metric",)),
+        ({"cosines": [0.1], "metric": "l2"}, ("metric: belongs to distances",)),
         ({"distances": [0.1], "metric": "hamming"}, ("metric",)),
         ({"cosines": [0.1, 2.0]}, ("cosines.1: 2",)),
         ({"distances": [-1.0], "metric": "l2"}, ("distances.0: -1",)),
@@ -345,7 +355,7 @@ def changed(row: int, column: int, value: float) -> Any:
         (npy(VECTORS)[:-4], ("was it cut off",)),
         (npy(VECTORS) + b"more", ("and 192,004 follow",)),
         (b"\x80\x04cos\nsystem\n.", ("no .npy file",)),
-        (npy(VECTORS.astype(np.int64)), ("'<i8'",)),
+        (npy(VECTORS.astype(np.int64)), ("holds int64", "astype")),
         (npy(VECTORS[:150]), ("150 distinct vectors", "at least 200")),
         (b"", ("no vector",)),
     ],

@@ -221,14 +221,28 @@ class BroughtItems:
         encodings.tokens[:] = 0
         named = [row for row, text in enumerate(texts) if is_row(text)] if self.file is not None else []
         if self.file is not None:
-            encodings.vectors[named] = rows_at(self.file, [int(texts[row]) for row in named])
+            try:
+                encodings.vectors[named] = rows_at(self.file, [int(texts[row]) for row in named])
+            except InvalidInput as error:
+                raise InvalidInput(f"labels: {error}") from None
         for row in sorted({*range(len(texts))} - {*named}):
-            vector = decoded(texts[row])
+            vector = self._decoded(texts[row])
             if (why := fault_of(vector, self.dim, unit=self.unit)) is not None:
                 raise InvalidInput(f"labels: a vector {why}")
             encodings.vectors[row] = vector
         progress(1.0)
         return encodings
+
+    def _decoded(self, text: str) -> Vectors:
+        """Raises InvalidInput, which says what is taken."""
+        try:
+            return decoded(text)
+        except InvalidInput:
+            rows = "a row's number (from 0), or" if self.file is not None else "here"
+            there = "" if self.file is not None else "; row numbers are taken where the vectors come along with them"
+            raise InvalidInput(
+                f"labels: {text[:40]!r} is no vector: {rows} base64 of float32 is wanted{there}"
+            ) from None
 
 
 def is_row(item: str) -> bool:

@@ -155,7 +155,10 @@ def check_takes(artifact: EncoderArtifact, form: str) -> None:
 def check_no_query(request: Request) -> None:
     """Raises InvalidInput: beside a JSON body, which has its own options, the query would not be looked at."""
     for name in request.query_params:
-        raise InvalidInput(f"{name}: belongs into the JSON body; the query is for bodies of text and NDJSON")
+        raise InvalidInput(
+            f"{name}: belongs into the JSON body; the query is for other bodies, which say so in their content-type: "
+            f"{', '.join(FORMATS)}"
+        )
 
 
 def checked_options(given: dict[str, Any], trace: Trace) -> CalibrateOptions:

@@ -57,13 +57,16 @@ class VectorIntake:
         self._take(lines)
 
     def _check_header(self, begin: bytes) -> None:
-        (rows, dim), _, _ = read_header(io.BytesIO(begin))
+        try:
+            (rows, dim), _, _ = read_header(io.BytesIO(begin))
+        except InvalidInput as error:
+            raise InvalidInput(f"the posted .npy: {error}") from None
         self._check_dim(dim)
         self._check_count(rows)
 
     def _check_dim(self, dim: int) -> None:
         if dim != self.dim:
-            raise InvalidInput(f"vectors of {dim:,} numbers; the encoder's have {self.dim:,}")
+            raise InvalidInput(f"the posted .npy: vectors of {dim:,} numbers; the encoder's have {self.dim:,}")
 
     def _check_count(self, rows: int) -> None:
         if rows > self.limits.sentences:
@@ -128,7 +131,8 @@ class VectorIntake:
         try:
             entry = orjson.loads(line.removeprefix(BOM_UTF8) if self.lines == 1 else line)
         except orjson.JSONDecodeError as error:
-            raise InvalidInput(f"is not JSON: {error}") from None
+            hint = "; JSON has no NaN and no Infinity" if b"NaN" in line or b"Infinity" in line else ""
+            raise InvalidInput(f"is not JSON: {error}{hint}") from None
         if not isinstance(entry, dict):
             raise InvalidInput(ENTRY)
         if "label" in entry:

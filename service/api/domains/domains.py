@@ -41,7 +41,7 @@ from service.core.grants import Grant
 from service.core.jobs.job import JobRequest
 from service.core.scoring.advice import MOST_GALLERY, NO_REFERENCE, SMALLEST_FMR, Target, advise
 from service.core.scoring.calibration import DomainRef
-from service.core.scoring.distances import METRICS, Metric, check_metric, distance_of
+from service.core.scoring.distances import METRICS, Unit, check_metric, distance_of
 from service.core.scoring.false_hits import SMALLEST_RATE as SMALLEST_FALSE_HIT_RATE
 from service.core.scoring.registry import DEFAULT
 
@@ -176,9 +176,7 @@ async def get_threshold(
         Literal["calibrated", "raw"] | None,
         Query(description="raw: a threshold for the frozen encoder's cosine; else calibrated, and raw with a distance"),
     ] = None,
-    unit: Annotated[
-        Literal["similarity"] | Metric, Query(description=f"also in a database's unit, on the raw scale: {METRICS}")
-    ] = "similarity",
+    unit: Annotated[Unit, Query(description=f"also in a database's unit, on the raw scale: {METRICS}")] = "similarity",
 ) -> Threshold:
     """Which similarity to ask for: for a false-match rate, for false hits of searches, or a precision."""
     target = Target(fmr, precision, false_hit_rate, gallery)

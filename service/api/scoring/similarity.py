@@ -171,7 +171,8 @@ async def percentile(body: PercentileRequest, service: ServiceDep, trace: TraceD
     if values is None or (body.cosines is None) == (body.distances is None):
         raise InvalidInput("cosines or distances: give one of them")
     if (body.metric is None) != (body.distances is None):
-        raise InvalidInput("distances and metric: give both")
+        both = "distances: the metric they are in is needed, too"
+        raise InvalidInput(both if body.metric is None else "metric: belongs to distances; cosines need none")
     if not values:
         raise EmptyInput(f"`{name}` cannot be empty")
     resolution = await resolve(service, trace, body.domain)

@@ -7,13 +7,15 @@ from service.core.errors import InvalidInput
 from service.core.jobs.job import LabelledPair
 
 COLUMNS = 3
+HIGHEST_GRADE = 5.0
 WEIGHT = "weight"  # name of a further column
 
 
 def parse_pairs(rows: Iterable[tuple[int, Sequence[str]]], name: str) -> list[LabelledPair]:
     """Pairs of a table whose rows are `label, sentence, sentence` or `sentence, sentence, label`.
 
-    Of the first and the last column the one with more numbers holds the labels. A first row with a number in neither
+    Of the first and the last column the one with more numbers holds the labels, of two with as many the one whose
+    numbers are all labels, 0 to 5; else the first. A first row with a number in neither
     holds the names of the columns, and is passed over; one that names a fourth column `weight` says where the weights
     are (`LabelledPair.weight`). The console reads files by the same rules (`console/labels.js`).
 
@@ -43,7 +45,7 @@ def parse_pairs(rows: Iterable[tuple[int, Sequence[str]]], name: str) -> list[La
     if table and label_of(table[0][1][0]) is None and label_of(table[0][1][-1]) is None:
         del table[0], weights[0]
     firsts, lasts = ([label_of(cells[column]) for _, cells in table] for column in (0, -1))
-    first = firsts.count(None) <= lasts.count(None)
+    first = worse(firsts) <= worse(lasts)
     pairs: list[LabelledPair] = []
     for (line, cells), label, weight in zip(table, firsts if first else lasts, weights, strict=True):
         if label is None:
@@ -53,6 +55,11 @@ def parse_pairs(rows: Iterable[tuple[int, Sequence[str]]], name: str) -> list[La
             raise InvalidInput(f"{name}, line {line}: a sentence is empty")
         pairs.append(LabelledPair(a, b, label, weight))
     return pairs
+
+
+def worse(labels: Sequence[float | None]) -> tuple[int, int]:
+    """Smaller for a column that looks more like labels: cells that are no number, and numbers that are no label."""
+    return labels.count(None), sum(label is not None and not 0 <= label <= HIGHEST_GRADE for label in labels)
 
 
 def without_weights(

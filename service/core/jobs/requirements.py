@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 from service.core.errors import InvalidInput
 from service.core.jobs.job import LabelledPair
+from service.core.jobs.labels import HIGHEST_GRADE
 
 FEWEST_SENTENCES = 200  # distinct ones; from fewer a threshold for 1 % is off by up to a factor 2 (docs/quality.md)
 FEWEST_FOR_A_FLOW = 500
 STEADY_FLOW = 3000  # below, a flow's fit is unsteady (QUALITY section 4)
 FEWEST_LABELS = 20  # distinct pairs
-HIGHEST_GRADE = 5.0
 MOST_UNEVEN = 1e6  # a labelled pair's weight over another's
 
 

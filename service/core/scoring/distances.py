@@ -8,6 +8,7 @@ from service.core.arrays import Doubles
 from service.core.errors import InvalidInput
 
 Metric = Literal["cosine_distance", "l2", "l2_squared", "inner_product"]
+Unit = Literal["similarity", "cosine_distance", "l2", "l2_squared", "inner_product"]  # of a threshold
 METRICS = (
     "cosine_distance = 1 - cosine; and of vectors of length 1 l2 = sqrt(2 - 2 * cosine), l2_squared = 2 - 2 * cosine, "
     "inner_product = cosine"
@@ -61,6 +62,7 @@ def check_metric(metric: Metric, encoder: str, *, unit: bool) -> None:
     """Raises InvalidInput where a distance says nothing of the cosine: only vectors of one length make it do so."""
     if metric != "cosine_distance" and not unit:
         raise InvalidInput(
-            f"metric: {metric} stands for a cosine only where all vectors have length 1, and encoder {encoder} is not "
-            "registered so (isosim encoder add NAME --dimensions N --unit-vectors); send cosines, or cosine_distance"
+            f"{metric} stands for a cosine only where all vectors have length 1, which is not known of encoder "
+            f"{encoder}'s; use cosine_distance, or cosines (encoders of vectors that are brought can be registered as "
+            "such: isosim encoder add NAME --dimensions N --unit-vectors)"
         )

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import onnx
@@ -16,7 +17,9 @@ from service.modelling.encoder.export import export_calibrator
 LEAST_DIM, MOST_DIM = 8, 16_384  # numbers of a vector; a matrix of the largest square is 1 GB
 
 
-def register(store: Path, name: str, dim: int, *, unit: bool) -> EncoderArtifact:
+def register(
+    store: Path, name: str, dim: int, *, unit: bool, say: Callable[[str], None] = lambda _: None
+) -> EncoderArtifact:
     """Adds an encoder, or finds the one that was added like this before.
 
     Args:
@@ -33,6 +36,7 @@ def register(store: Path, name: str, dim: int, *, unit: bool) -> EncoderArtifact
     with locked(encoders.root / ".registering"):
         if name in encoders.ids():
             return check_same(encoders.find(name), dim, unit=unit)
+        say("making the calibrator")
         registration = uuid.uuid4().hex
         spec = EncoderSpec(
             source=name,

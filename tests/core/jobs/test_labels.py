@@ -64,3 +64,12 @@ def test_nothing_is_no_pair() -> None:
 def test_what_is_wrong_is_named_by_its_line(rows: list[list[str]], said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
         parse(rows)
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_among_row_numbers_the_labels_are_the_column_of_small_ones(last: bool) -> None:
+    rows = [("17", "4", "1"), ("3", "250", "0"), ("5", "2", "1")]
+    table = [(number, [a, b, label] if last else [label, a, b]) for number, (a, b, label) in enumerate(rows, 1)]
+    assert [(pair.a, pair.b, pair.label) for pair in parse_pairs(table, "p.csv")] == [
+        ("17", "4", 1.0), ("3", "250", 0.0), ("5", "2", 1.0)
+    ]  # fmt: skip
