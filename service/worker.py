@@ -157,7 +157,7 @@ def fit(settings: Settings, jobs: JobStore, domains: DomainStore, reporter: Repo
     with reporter.beating():
         # Here and not above: the RQ parent and the settings stay light, torch loads in the child alone. On a busy
         # machine that takes longer than a job may be silent.
-        from service.adapters.vector_files import NpyFile  # noqa: PLC0415
+        from service.adapters.encoder.vector_files import NpyFile  # noqa: PLC0415
         from service.modelling.calibration.job import CalibrationInput, calibrate_job  # noqa: PLC0415
 
         encoder = EncoderStore(settings.model_store).find(f"{job.request.encoder_id}@{job.request.encoder}")

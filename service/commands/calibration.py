@@ -10,9 +10,9 @@ import typer
 
 from service.adapters.domains.store import DomainStore
 from service.adapters.encoder.store import EncoderArtifact, EncoderStore
+from service.adapters.encoder.vector_files import NpyFile, ParquetColumn, VectorFile
 from service.adapters.labelled_pairs import labelled_pairs
 from service.adapters.text_lines import STDIN, each_line
-from service.adapters.vector_files import NpyFile, ParquetColumn, VectorFile
 from service.commands.domains import repetition
 from service.commands.shared import (
     AsJson,

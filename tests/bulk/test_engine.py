@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from service.adapters.domains.store import DomainStore
-from service.adapters.vector_files import NpyFile
+from service.adapters.encoder.vector_files import NpyFile
 from service.bulk.engine import Engine
 from service.bulk.places import Place
 from service.bulk.plan import Plan, plan_for

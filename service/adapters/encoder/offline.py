@@ -20,7 +20,7 @@ from service.adapters.encoder.remote import (
 )
 from service.adapters.encoder.store import EncoderArtifact
 from service.adapters.encoder.tokenizer import FastTokenizer
-from service.adapters.vector_files import VectorFile, rows_at
+from service.adapters.encoder.vector_files import VectorFile, rows_at
 from service.core.arrays import Rows, Vectors
 from service.core.encoding.texts import PooledVector, Tokens, VectorCodec
 from service.core.errors import BackendFailure, EncoderUnreachable, InvalidInput

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from service.adapters.encoder.brought import brought_vector, encoded
 from service.adapters.encoder.store import EncoderArtifact
+from service.adapters.encoder.vector_files import NpyFile, checked_blocks, hash_of, read_header
 from service.adapters.jobs.spool import Spool
-from service.adapters.vector_files import NpyFile, checked_blocks, hash_of, read_header
 from service.api.calibration.intake import LABELLED, MAX_LABELS, Limits
 from service.core.arrays import Vectors
 from service.core.errors import EmptyInput, InvalidInput

@@ -14,7 +14,7 @@ from service.adapters.domains.store import DomainStore, StoredVersion
 from service.adapters.encoder.offline import BroughtItems, Sending, TextEncoder, find_unreadable, open_texts
 from service.adapters.encoder.onnx_engine import OnnxCalibrator
 from service.adapters.encoder.store import EncoderArtifact
-from service.adapters.vector_files import VectorFile, draw_rows
+from service.adapters.encoder.vector_files import VectorFile, draw_rows
 from service.core.arrays import Doubles, Rows, Vectors
 from service.core.errors import EncoderMismatch, InvalidInput
 from service.core.jobs.job import JobRequest, LabelledPair

@@ -13,7 +13,7 @@ import pytest
 from service.adapters.domains.store import DomainStore
 from service.adapters.encoder.offline import open_texts
 from service.adapters.encoder.store import EncoderStore
-from service.adapters.vector_files import NpyFile
+from service.adapters.encoder.vector_files import NpyFile
 from service.core.jobs.job import JobRequest
 from service.core.scoring.similarity import normalized
 from service.measurements.sources import HOME, sample

@@ -9,7 +9,7 @@ import pytest
 from service.adapters.domains.store import DomainStore
 from service.adapters.encoder.offline import open_texts
 from service.adapters.encoder.store import EncoderArtifact
-from service.adapters.vector_files import NpyFile
+from service.adapters.encoder.vector_files import NpyFile
 from service.core.errors import InvalidInput
 from service.core.jobs.job import JobRequest, LabelledPair
 from service.core.scoring.advice import Target, advise
