@@ -121,12 +121,6 @@ def opener(place: Place, path: str) -> Open:
     return open_file
 
 
-def hold_vectors(reader: Reader, place: Place, source: Source, columns: Sequence[str]) -> bool:
-    """Whether the columns of a file are known to hold lists of numbers."""
-    schema = reader.schema(opener(place, source.path))
-    return all(schema.get(name) == "vectors" for name in columns)
-
-
 def check_columns(
     reader: Reader,
     place: Place,

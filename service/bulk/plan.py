@@ -12,7 +12,7 @@ from service.adapters.domains.calibrations import load_calibration
 from service.adapters.encoder.offline import default_batch_tokens
 from service.adapters.encoder.onnx_engine import CUDA
 from service.adapters.encoder.store import EncoderStore
-from service.bulk.inputs import Part, Source, check_columns, cut, form_of, hold_vectors, sources_of
+from service.bulk.inputs import Part, Source, check_columns, cut, form_of, sources_of
 from service.bulk.places import Place
 from service.bulk.readers import reader_of
 from service.bulk.writing import UNREADABLE, VECTOR
@@ -174,6 +174,7 @@ class BulkRequest:
     batch_tokens: int = 0  # 0: as serving does on this device
     max_characters: int = 10_000
     precision: Literal["float32", "float16"] = "float32"
+    vectors: bool = False  # the columns hold vectors; always where an encoder's vectors are brought
 
 
 def device_of(asked: str) -> Literal["cpu", "gpu"]:
@@ -205,7 +206,7 @@ def plan_for(request: BulkRequest, store: Path, encoder: str, output: Place) -> 
     calibration = load_calibration(store, artifact, domain, ["CPUExecutionProvider"])
     device = device_of(request.device)
     reader = reader_of(form, delimiter)
-    vectors = artifact.kind == "vectors" or hold_vectors(reader, place, sources[0], request.columns)
+    vectors = request.vectors or artifact.kind == "vectors"
     wanted: dict[str, Any] = {
         "task": request.task,
         "input": tuple(with_address(place, source) for source in sources),

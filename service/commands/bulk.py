@@ -113,6 +113,7 @@ def score(
     source: Input,
     output: Output,
     columns: Annotated[tuple[str, str], typer.Option(help="the two columns with the texts")] = ("a", "b"),
+    vectors: Annotated[bool, typer.Option("--vectors", help="they hold vectors that the encoder has made")] = False,
     domain: Domain = "default",
     keep: Keep = None,
     form: FormatOption = None,
@@ -134,7 +135,7 @@ def score(
         on_error=on_error, part_rows=part_rows, address=address, device=device, cores=cores, most=most,
         model_store=model_store, encoder=encoder, as_json=as_json,
     )  # fmt: skip
-    carry_out("score", columns, options, space="calibrated", normalize=False)
+    carry_out("score", columns, options, space="calibrated", normalize=False, vectors=vectors)
 
 
 @app.command("calibrate", epilog=EPILOG)
@@ -276,7 +277,9 @@ def run_options(settings: Settings, address: str | None, cores: int, most: int, 
     return RunOptions(store, address, usable_cores(), cores, most, lenient)
 
 
-def carry_out(task: "Task", columns: Sequence[str], options: JobOptions, *, space: str, normalize: bool) -> None:
+def carry_out(
+    task: "Task", columns: Sequence[str], options: JobOptions, *, space: str, normalize: bool, vectors: bool = False
+) -> None:
     """Plans, runs and prints the summary."""
     settings = stored(model_store=options.model_store, encoder=options.encoder)
     need_bulk()
@@ -289,7 +292,7 @@ def carry_out(task: "Task", columns: Sequence[str], options: JobOptions, *, spac
         delimiter=options.delimiter, write=options.write, space=space, normalize=normalize,
         domain=DomainRef.parse(options.domain), device=options.device, part_rows=options.part_rows,
         batch_tokens=settings.max_batch_tokens, max_characters=settings.max_characters,
-        precision=settings.cache_precision,
+        precision=settings.cache_precision, vectors=vectors,
     )  # fmt: skip
     place = Place(options.output)
     lenient = options.on_error == "null"

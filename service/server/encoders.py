@@ -86,7 +86,7 @@ async def plans(settings: Settings) -> tuple[EncoderPlan, EncoderPlan | None]:
     """The server's encoder, and the next one where the settings name one.
 
     Raises:
-        Unavailable: as `plan`; or both are the same.
+        Unavailable: as `plan`; or both are the same, or do not take the same.
     """
     first = await asyncio.to_thread(plan, settings, settings.encoder, exclusive=settings.alone)
     announcements.starting(settings, first.artifact, first.providers, first.execution)
@@ -95,6 +95,12 @@ async def plans(settings: Settings) -> tuple[EncoderPlan, EncoderPlan | None]:
     following = await asyncio.to_thread(plan, settings, settings.next_encoder, exclusive=False)
     if following.artifact.digest == first.artifact.digest:
         raise Unavailable("ISOSIM_NEXT_ENCODER names the encoder that serves already (ISOSIM_ENCODER); unset it")
+    kinds = [one.artifact.kind == "vectors" for one in (first, following)]
+    if kinds[0] != kinds[1]:
+        raise Unavailable(
+            f"ISOSIM_NEXT_ENCODER: no domain can move between {first.artifact.id} and {following.artifact.id}: "
+            "one takes texts and the other vectors; serve them apart"
+        )
     announcements.following(following.artifact, following.execution)
     return first, following
 

@@ -81,7 +81,7 @@ def test_columns_of_vectors_have_the_scores_of_their_texts(tmp_path: Path, bulk_
     (tmp_path / "v.jsonl").write_text(
         "\n".join(json.dumps({"a": a, "b": b}) for a, b in zip(*made.values(), strict=True))
     )
-    plan = plan_of(tmp_path, bulk_store, tmp_path / "v.parquet", "score", columns=["a", "b"])
+    plan = plan_of(tmp_path, bulk_store, tmp_path / "v.parquet", "score", columns=["a", "b"], vectors=True)
     assert plan.options.vectors
     table = table_of(plan, bulk_store)
     good = [row for row in range(100) if row not in (3, 4, 5, 6)]

@@ -13,7 +13,8 @@ import orjson
 import pytest
 
 from service.modelling.encoder.brought import register
-from tests.processes import Process, Serve, Server, serve_with, wait_until
+from tests.commands.conftest import command
+from tests.processes import Process, Serve, Server, free_port, serve_with, wait_until
 from tests.text import sentences
 
 DIM = 24
@@ -353,7 +354,7 @@ def changed(row: int, column: int, value: float) -> Any:
         (npy(changed(5, 0, np.inf)), ("row 5", "infinity")),
         (npy(2 * VECTORS), ("row 0", "has the length 2")),
         (npy(VECTORS)[:-4], ("was it cut off",)),
-        (npy(VECTORS) + b"more", ("and 192,004 follow",)),
+        (npy(VECTORS) + b"more", ("more than the 192,128 bytes",)),
         (b"\x80\x04cos\nsystem\n.", ("no .npy file",)),
         (npy(VECTORS.astype(np.int64)), ("holds int64", "astype")),
         (npy(VECTORS[:150]), ("150 distinct vectors", "at least 200")),
@@ -378,7 +379,9 @@ def test_a_body_beyond_its_bound_is_refused_while_it_streams(serve: Serve, ours:
     server = serve(model_store=ours, encoder="ours", max_vector_bytes=50_000)
     refused(calibrate(server, npy(VECTORS), "application/x-npy", domain="bad"), "at most 50000", status=413)
     server.stop()
+    lying = npy(VECTORS[:3]) + VECTORS.tobytes()
     small = serve(model_store=ours, encoder="ours", max_calibration_sentences=1000)
+    refused(calibrate(small, lying, "application/x-npy", domain="bad"), "more than the 416 bytes that its header says")
     refused(calibrate(small, npy(VECTORS), "application/x-npy", domain="bad"), "more than 1,000 vectors")
 
 
@@ -397,6 +400,44 @@ def test_text_and_vectors_are_told_apart(server: Server, tiny_server: Server) ->
         "labels.0.0",
         "a text is wanted",
     )
+
+
+def test_an_idempotency_key_knows_its_body_in_whatever_pieces_it_arrives(serve: Serve, ours: Path) -> None:
+    server = serve(model_store=ours, encoder="ours")
+    labels = [{"a": n, "b": n + 1, "label": n % 2} for n in range(40)]
+    mixed = [entry for pair in zip(texts_and_vectors()[:40], labels, strict=True) for entry in pair]
+    body = lines(*mixed, *texts_and_vectors()[40:])
+    jobs = set()
+    for size in (len(body), 300_000, 70_000):
+        pieces = (body[at : at + size] for at in range(0, len(body), size))
+        headers = {"content-type": "application/x-ndjson", "idempotency-key": "k"}
+        answer = server.client.post("/calibrate", content=pieces, headers=headers, params={"domain": "d"})
+        assert answer.status_code == 202, answer.text
+        jobs.add(answer.json()["job"])
+    assert len(jobs) == 1
+    other = lines(*mixed, *texts_and_vectors()[41:])
+    headers = {"content-type": "application/x-ndjson", "idempotency-key": "k"}
+    assert server.client.post("/calibrate", content=other, headers=headers, params={"domain": "d"}).status_code == 409
+
+
+def test_vectors_for_another_encoder_are_refused_before_they_are_read(server: Server) -> None:
+    digest = similarity(server, [[ONE, ONE]])["encoder"]
+    refused(calibrate(server, npy(VECTORS), "application/x-npy", domain="d", encoder="0" * 64), digest, status=409)
+    refused(calibrate(server, npy(VECTORS), "application/x-npy", domain="d", encoder="ours"), "encoder")
+    assert calibrate(server, npy(VECTORS[:9]), "application/x-npy", domain="d", encoder=digest).status_code == 422
+
+
+def test_a_domain_cannot_move_between_texts_and_vectors(store: Path, tmp_path: Path) -> None:
+    register(store, "ours", DIM, unit=True)
+    done = command("serve", model_store=store, encoder="tiny", next_encoder="ours", port=free_port())
+    assert done.returncode == 1
+    assert "one takes texts and the other vectors" in done.stderr + done.stdout
+
+
+def test_many_scores_are_bounded(server: Server) -> None:
+    refused(post(server, "/percentile", cosines=[0.1] * 10_001), "at most 10000")
+    placed = post(server, "/percentile", cosines=np.linspace(-1, 1, 10_000).tolist()).json()["percentile"]
+    assert (np.diff(placed) >= 0).all()
 
 
 def test_an_exported_encoder_scores_vectors_too(tiny_server: Server) -> None:

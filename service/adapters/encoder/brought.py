@@ -13,7 +13,8 @@ from service.core.arrays import Floats, Vectors
 from service.core.encoding.texts import Content, Side, Tokens
 from service.core.errors import InvalidInput
 
-LENGTH_OFF = 0.01  # of a vector that should have length 1; float16 and int8 stores round by less
+LENGTH_OFF = 5e-4  # of a vector that should have length 1; float16 and bfloat16 round it by a tenth of that
+SHORTEST, LONGEST = 1e-12, 1e12  # lengths: squares of others leave float32, in which scales are made
 
 
 class NoEncoder:
@@ -124,7 +125,7 @@ def fault_of(vector: npt.NDArray[np.floating], dim: int, *, unit: bool) -> str |
 def faults(vectors: Floats, *, unit: bool) -> dict[int, str]:
     """Rows of (N, D) that cannot be used, and why. `unit`: all should have length 1."""
     squares = np.vecdot(vectors, vectors, dtype=np.float64)
-    usable = np.isfinite(squares) & (squares > 0)
+    usable = (squares >= SHORTEST**2) & (squares <= LONGEST**2)  # False for NaN
     if unit:
         usable &= np.abs(np.sqrt(squares) - 1) <= LENGTH_OFF
     return {row: fault(float(squares[row])) for row in np.flatnonzero(~usable).tolist()}
@@ -135,4 +136,6 @@ def fault(square: float) -> str:
         return "holds NaN or infinity"
     if square <= 0:
         return "is a vector of zeros, which has no direction"
+    if not SHORTEST**2 <= square <= LONGEST**2:
+        return f"has the length {square**0.5:.3g}; {SHORTEST:g} to {LONGEST:g} are taken: scale the vectors"
     return f"has the length {square**0.5:.3g}; the encoder was registered with unit vectors"

@@ -17,7 +17,7 @@ from service.core.jobs.requirements import MOST_SENTENCES
 
 BLOCK = 8 * 2**20  # bytes of float32 that are looked at together
 MAGIC = np.lib.format.MAGIC_PREFIX
-LONGEST_HEADER = 64 * 1024  # bytes of a .npy; one that numpy writes has 118
+LONGEST_HEADER = 4096  # bytes of a .npy; one that numpy writes has 118
 KINDS = "float16, float32 or float64"
 
 
@@ -96,8 +96,9 @@ def read_header(file: BinaryIO) -> tuple[tuple[int, int], bool, np.dtype[Any]]:
         version = np.lib.format.read_magic(file)
         read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
         shape, fortran, dtype = read(file, max_header_size=LONGEST_HEADER)
-    except (KeyError, ValueError, EOFError, OSError) as error:
-        raise InvalidInput(f"its .npy header cannot be read: {str(error).splitlines()[0][:200]}") from None
+    except Exception as error:  # noqa: BLE001 - numpy parses it as Python: whatever comes of it is the file's fault
+        why = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise InvalidInput(f"its .npy header cannot be read: {why}") from None
     if dtype.hasobject or dtype.kind != "f" or dtype.itemsize > 8:
         raise InvalidInput(f"holds {dtype.name}; vectors are of {KINDS} (array.astype('float32'))")
     if len(shape) != 2 or min(shape) < 0:
@@ -113,7 +114,8 @@ class ParquetColumn:
     def __init__(self, path: Path, column: str, text_column: str | None = None) -> None:
         """Raises InvalidInput where the file has no such columns; Unavailable without pyarrow."""
         try:
-            import pyarrow.parquet  # noqa: PLC0415 - an extra
+            import pyarrow.compute  # noqa: PLC0415 - an extra
+            import pyarrow.parquet  # noqa: PLC0415
         except ModuleNotFoundError as error:
             raise Unavailable(
                 "Parquet files need pyarrow: pip install 'isosim[ray]'; or save the vectors as .npy"
@@ -157,7 +159,8 @@ class ParquetColumn:
             row = start + next(number for number, cell in enumerate(cells) if not cell.is_valid)
             raise InvalidInput(f"{self.path}, row {row} (from 0): no vector")
         values = cells.flatten()
-        if values.null_count or len(values) != len(cells) * self.dim:
+        lengths = self.arrow.compute.list_value_length(cells).to_numpy(zero_copy_only=False)
+        if values.null_count or (lengths != self.dim).any():
             for number, cell in enumerate(cells):
                 if len(cell) != self.dim:
                     raise InvalidInput(
@@ -187,7 +190,7 @@ class DrawnRows:
     rows: Rows
     vectors: Vectors
     distinct: int
-    sha256: str  # of the distinct vectors' hashes, whatever their order
+    sha256: str  # of these vectors' hashes, whatever their order
 
 
 def draw_rows(file: VectorFile, dim: int, seed: int, *, unit: bool, most: int = MOST_SENTENCES) -> DrawnRows:
@@ -204,7 +207,9 @@ def draw_rows(file: VectorFile, dim: int, seed: int, *, unit: bool, most: int = 
         start += len(block)
     ranks, first = np.unique(hashes, return_index=True)
     rows = np.sort(first) if len(ranks) <= most else first[:most]
-    return DrawnRows(rows, rows_at(file, rows), len(ranks), hashlib.sha256(ranks.tobytes()).hexdigest())
+    vectors = rows_at(file, rows)
+    used = np.sort(np.array([hash_of(vector) for vector in vectors], np.uint64))  # whatever the seed
+    return DrawnRows(rows, vectors, len(ranks), hashlib.sha256(used.tobytes()).hexdigest())
 
 
 def rows_of_a_block(dim: int) -> int:

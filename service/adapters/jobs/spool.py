@@ -27,6 +27,8 @@ class Spool:
         self._file = self._path.open("wb")
         self._vectors: BinaryIO | None = None
         self._hash = hashlib.sha256()
+        # Of vectors, texts and labels by themselves: in which pieces a body arrived decides how they alternate.
+        self._hashes = {name: hashlib.sha256() for name in ("vectors", "texts", "labels")}
         claim(self._file.fileno())
 
     def __enter__(self) -> "Spool":
@@ -46,11 +48,11 @@ class Spool:
                         file.close()
 
     def extend(self, texts: Iterable[str]) -> None:
-        self._write(texts)
+        self._write("texts", texts)
 
     def extend_labels(self, pairs: Iterable[LabelledPair]) -> None:
         """Weights are written where there are some: earlier releases read three fields."""
-        self._write(pair[:4] if pair.weight != 1 else pair[:3] for pair in pairs)
+        self._write("labels", (pair[:4] if pair.weight != 1 else pair[:3] for pair in pairs))
 
     @property
     def vectors(self) -> Path:
@@ -62,7 +64,7 @@ class Spool:
         if self._vectors is None:
             self._vectors = self.vectors.open("w+b")
             claim(self._vectors.fileno())
-        self._hash.update(content)
+        self._hashes["vectors"].update(content)
         self._vectors.write(content)
 
     def end_vectors(self, begin: bytes = b"") -> None:
@@ -72,13 +74,16 @@ class Spool:
             self._vectors.write(begin)
             self._vectors.flush()
 
-    def _write(self, entries: Iterable[str | tuple[Any, ...]]) -> None:
+    def _write(self, kind: str, entries: Iterable[str | tuple[Any, ...]]) -> None:
         lines = b"".join(orjson.dumps(entry) + b"\n" for entry in entries)
         self._hash.update(lines)
+        self._hashes[kind].update(lines)
         self._file.write(lines)
 
     def digest(self) -> bytes:
-        return self._hash.digest()
+        if self._vectors is None:
+            return self._hash.digest()
+        return b"".join(one.digest() for one in self._hashes.values())
 
     def move_to(self, place: Path, vectors: Path) -> None:
         """Puts what was written there, to stay."""

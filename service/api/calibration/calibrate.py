@@ -24,7 +24,15 @@ from service.api.calibration.vectors import VectorIntake
 from service.api.requests import JobDep, TraceDep, documented, json_response, needs
 from service.api.state import Phase, Service, ServiceDep
 from service.api.trace import Trace
-from service.core.errors import Conflict, InvalidInput, Overloaded, TooLarge, Unavailable, UnsupportedMedia
+from service.core.errors import (
+    Conflict,
+    EncoderMismatch,
+    InvalidInput,
+    Overloaded,
+    TooLarge,
+    Unavailable,
+    UnsupportedMedia,
+)
 from service.core.jobs.job import Job, JobRequest, Status
 from service.core.jobs.requirements import MOST_SENTENCES
 from service.core.scoring.calibration import DomainRef
@@ -308,12 +316,25 @@ def intake_limits(service: Service) -> Limits:
     """Before it is known which encoder the text is for: the larger vectors need more of it."""
     settings = service.settings
     dim = max(loaded_encoder.artifact.spec.dim for loaded_encoder in service.encoders.all)
-    return Limits(settings.max_calibration_sentences, settings.max_characters, dim)
+    return Limits(settings.max_calibration_sentences, settings.max_characters, dim, settings.max_calibration_bytes)
 
 
 def target_encoder(service: Service, domain: str, encoder: str) -> LoadedEncoder:
-    """The encoder that a calibration is for. Raises EncoderMismatch; Conflict where there is no next one."""
-    return service.encoders.require_next() if encoder == "next" else service.encoders.active_encoder(domain)
+    """The encoder that a calibration is for: `answering`, `next`, or one of the two by its digest.
+
+    Raises:
+        EncoderMismatch: none of them has this digest, or the domain has moved away. Conflict: there is no next one.
+    """
+    if encoder == "next":
+        return service.encoders.require_next()
+    answering = service.encoders.active_encoder(domain)
+    if encoder in ("answering", answering.digest):
+        return answering
+    if service.encoders.next is not None and encoder == service.encoders.next.digest:
+        return service.encoders.next
+    raise EncoderMismatch(
+        f"encoder: {encoder} is not served here; {answering.artifact.id} ({answering.digest}) answers for {domain!r}"
+    )
 
 
 async def read_json_body(request: Request) -> bytes:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from service.adapters.jobs.spool import Spool
 from service.api.calibration.schemas import NO_VECTORS, Label
-from service.core.errors import EmptyInput, InvalidInput
+from service.core.errors import EmptyInput, InvalidInput, TooLarge
 from service.core.jobs.job import LabelledPair
 from service.core.jobs.requirements import STEADY_FLOW, LabelSummary, check_sentences, fewest_sentences
 from service.core.jobs.tables import LOOKED_AT, check_sentences_only
@@ -33,6 +33,7 @@ class Limits:
     sentences: int
     characters: int  # a sentence
     dim: int  # of the largest vectors that may be fitted to
+    size: int  # bytes of a body of text
 
 
 class Intake:
@@ -49,7 +50,7 @@ class Intake:
         self.sentences = 0
         self.labels = 0
         self._summary = LabelSummary()
-        self._rest = b""
+        self._rest, self._received = b"", 0
         self._first: list[str] | None = None if force else []  # texts, until there are enough to tell a table
         self._seen: set[str] = set()  # until there are enough to know that there are enough
 
@@ -60,6 +61,9 @@ class Intake:
 
     def feed(self, chunk: bytes) -> None:
         """Raises InvalidInput, naming the line."""
+        self._received += len(chunk)
+        if self._received > self.limits.size:  # a server of brought vectors lets larger bodies begin
+            raise TooLarge(f"the body is larger than {self.limits.size} bytes")
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         if len(self._rest) > LONGEST_CHARACTER * self.limits.characters + 1024:
             raise InvalidInput(f"line {self.lines + len(lines) + 1} is longer than {self.limits.characters} characters")
@@ -151,11 +155,13 @@ class Intake:
         if self.labels:
             self.check_labels()
         check_sentences(method, dim, self.distinct)
-        if "flow" in method and self.distinct < STEADY_FLOW:
-            return [
-                f"a flow fitted on fewer than {STEADY_FLOW} distinct sentences is unsteady; here are {self.distinct}"
-            ]
-        return []
+        return flow_notices(method, self.distinct, "sentences")
+
+
+def flow_notices(method: str, distinct: int, what: str) -> list[str]:
+    if "flow" in method and distinct < STEADY_FLOW:
+        return [f"a flow fitted on fewer than {STEADY_FLOW} distinct {what} is unsteady; here are {distinct}"]
+    return []
 
 
 def parse_text(line: bytes, number: int) -> str:
@@ -179,7 +185,7 @@ def parse_ndjson(line: bytes, number: int) -> str | LabelledPair:
         if not isinstance(pair.a, str) or not isinstance(pair.b, str):
             raise InvalidInput(f"line {number}: {NO_VECTORS}")
         return LabelledPair(pair.a, pair.b, pair.label, pair.weight)
-    if isinstance(value, dict) and "vector" in value:
+    if isinstance(value, dict) and "vector" in value and "text" not in value:
         raise InvalidInput(f"line {number}: {NO_VECTORS}")
     text = value.get("text") if isinstance(value, dict) else value
     if not isinstance(text, str):

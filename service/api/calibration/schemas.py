@@ -31,8 +31,11 @@ class CalibrateOptions(Own):
     normalization: Normalization = Field(
         default="none", description="item normalization: percentiles compare scores less their texts' usual scores"
     )
-    encoder: Literal["answering", "next"] = Field(
-        default="answering", description="next: the one that the domain is to move to (ISOSIM_NEXT_ENCODER)"
+    encoder: str = Field(
+        default="answering",
+        pattern="^(answering|next|[0-9a-f]{64})$",
+        description="answering; next: the one that the domain is to move to (ISOSIM_NEXT_ENCODER); or the digest of "
+        "the encoder that vectors are of: where another one answers, 409",
     )
     force: bool = Field(
         default=False, description="take each line as a sentence although they look like a table's rows"

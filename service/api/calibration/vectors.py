@@ -13,7 +13,7 @@ from service.adapters.encoder.brought import brought_vector, encoded
 from service.adapters.encoder.store import EncoderArtifact
 from service.adapters.encoder.vector_files import NpyFile, checked_blocks, hash_of, read_header
 from service.adapters.jobs.spool import Spool
-from service.api.calibration.intake import LABELLED, MAX_LABELS, Limits
+from service.api.calibration.intake import LABELLED, MAX_LABELS, Limits, flow_notices
 from service.core.arrays import Vectors
 from service.core.errors import EmptyInput, InvalidInput
 from service.core.jobs.job import LabelledPair
@@ -36,6 +36,7 @@ class VectorIntake:
         self.sentences = 0  # vectors
         self.labels = 0
         self.lines = 0
+        self._expected = self._received = 0  # bytes of a .npy
         self._summary = LabelSummary()
         self._highest: tuple[int, int] = (-1, 0)  # row that a labelled pair names, and the pair's line
         self._texts = False
@@ -46,9 +47,11 @@ class VectorIntake:
     def feed(self, chunk: bytes) -> None:
         """Raises InvalidInput, naming the line; of a `.npy` as soon as its header says what it is."""
         if self.npy:
-            if not self.lines:
+            if not self._expected:
                 self._check_header(chunk)
-            self.lines += 1
+            self._received += len(chunk)
+            if self._received > self._expected:
+                raise InvalidInput(f"the posted .npy: more than the {self._expected:,} bytes that its header says")
             self.spool.extend_vectors(chunk)
             return
         *lines, self._rest = (self._rest + chunk).split(b"\n")
@@ -58,7 +61,9 @@ class VectorIntake:
 
     def _check_header(self, begin: bytes) -> None:
         try:
-            (rows, dim), _, _ = read_header(io.BytesIO(begin))
+            file = io.BytesIO(begin)
+            (rows, dim), _, dtype = read_header(file)
+            self._expected = file.tell() + rows * dim * dtype.itemsize
         except InvalidInput as error:
             raise InvalidInput(f"the posted .npy: {error}") from None
         self._check_dim(dim)
@@ -86,7 +91,7 @@ class VectorIntake:
             if not self.sentences:
                 raise EmptyInput("no vector was posted")
             self.spool.end_vectors(self._header(self.sentences))
-        elif not self.lines:
+        elif not self._received:
             raise EmptyInput("no vector was posted")
         else:
             self.spool.end_vectors()
@@ -179,6 +184,6 @@ class VectorIntake:
         self.spool.extend_labels([pair])
 
     def check_enough(self, method: str, dim: int) -> list[str]:
-        """Raises InvalidInput: too few distinct vectors for the method."""
+        """As `Intake.check_enough`. Raises InvalidInput: too few distinct vectors for the method."""
         check_sentences(method, dim, len(self._seen), brought=True)
-        return []
+        return flow_notices(method, len(self._seen), "vectors")

@@ -39,7 +39,7 @@ from service.api.state import Service, ServiceDep
 from service.api.trace import Trace
 from service.core.encoding.embedding import Embeddings, Timings
 from service.core.encoding.texts import PooledVector
-from service.core.errors import Conflict, EmptyInput, EncoderMismatch, InvalidInput
+from service.core.errors import Conflict, EncoderMismatch, InvalidInput
 from service.core.scoring.advice import NO_REFERENCE
 from service.core.scoring.calibration import Calibration
 from service.core.scoring.distances import check_metric, cosines_of
@@ -173,8 +173,7 @@ async def percentile(body: PercentileRequest, service: ServiceDep, trace: TraceD
     if (body.metric is None) != (body.distances is None):
         both = "distances: the metric they are in is needed, too"
         raise InvalidInput(both if body.metric is None else "metric: belongs to distances; cosines need none")
-    if not values:
-        raise EmptyInput(f"`{name}` cannot be empty")
+    check_count(len(values), name, MOST_SCORES)
     resolution = await resolve(service, trace, body.domain)
     check_encoder(body.encoder, resolution)
     artifact, calibration = resolution.encoder.artifact, resolution.calibration
@@ -182,7 +181,11 @@ async def percentile(body: PercentileRequest, service: ServiceDep, trace: TraceD
         check_metric(body.metric, artifact.id, unit=artifact.unit_vectors)
     trace.release = await service.limits.admit(trace.grant, 1)
     cosines = cosines_of(np.array(values, np.float64), body.metric, name)
-    placed = calibration.place(cosines)
+    placed = (
+        calibration.place(cosines)
+        if len(values) <= MOST_INLINE
+        else await asyncio.to_thread(calibration.place, cosines)
+    )
     if placed is None:
         raise Conflict(NO_REFERENCE.format(calibration.domain))
     rates, extrapolated, probability = placed
@@ -201,6 +204,8 @@ async def percentile(body: PercentileRequest, service: ServiceDep, trace: TraceD
         }
     )
 
+
+MOST_SCORES, MOST_INLINE = 10_000, 1000  # of /percentile: of a request; placed sooner than handed to a thread
 
 ANSWERS = documented(400, 404, 409, 413, 415, 422, 424, 429)
 

@@ -8,16 +8,17 @@ from service.core.jobs.job import LabelledPair
 
 COLUMNS = 3
 HIGHEST_GRADE = 5.0
-WEIGHT = "weight"  # name of a further column
+LABEL, WEIGHT = "label", "weight"  # names of columns
 
 
 def parse_pairs(rows: Iterable[tuple[int, Sequence[str]]], name: str) -> list[LabelledPair]:
     """Pairs of a table whose rows are `label, sentence, sentence` or `sentence, sentence, label`.
 
     Of the first and the last column the one with more numbers holds the labels, of two with as many the one whose
-    numbers are all labels, 0 to 5; else the first. A first row with a number in neither
-    holds the names of the columns, and is passed over; one that names a fourth column `weight` says where the weights
-    are (`LabelledPair.weight`). The console reads files by the same rules (`console/labels.js`).
+    numbers are all labels, 0 to 5, and then the one whose name is `label`. A first row with a number in neither holds
+    the names of the columns, and is passed over; one that names a fourth column `weight` says where the weights are
+    (`LabelledPair.weight`). The console reads files by the same rules (`console/labels.js`), but for tables of numbers
+    alone.
 
     Args:
         rows: line numbers and cells, without blank lines.
@@ -42,10 +43,12 @@ def parse_pairs(rows: Iterable[tuple[int, Sequence[str]]], name: str) -> list[La
                 f"{name}, line {line}: expected a label and two sentences (label, a, b or a, b, label), "
                 f"found {len(cells)} columns"
             )
+    header: list[str] = []
     if table and label_of(table[0][1][0]) is None and label_of(table[0][1][-1]) is None:
+        header = [one for one in names if one != WEIGHT]
         del table[0], weights[0]
     firsts, lasts = ([label_of(cells[column]) for _, cells in table] for column in (0, -1))
-    first = worse(firsts) <= worse(lasts)
+    first = is_first(table, header, worse(firsts), worse(lasts), name)
     pairs: list[LabelledPair] = []
     for (line, cells), label, weight in zip(table, firsts if first else lasts, weights, strict=True):
         if label is None:
@@ -55,6 +58,30 @@ def parse_pairs(rows: Iterable[tuple[int, Sequence[str]]], name: str) -> list[La
             raise InvalidInput(f"{name}, line {line}: a sentence is empty")
         pairs.append(LabelledPair(a, b, label, weight))
     return pairs
+
+
+def is_first(
+    table: Sequence[tuple[int, Sequence[str]]],
+    names: Sequence[str],
+    first: tuple[int, int],
+    last: tuple[int, int],
+    name: str,
+) -> bool:
+    """Whether the labels stand in the first column, else in the last.
+
+    Raises:
+        InvalidInput: numbers stand in all columns, as with labelled rows, and both ends could be labels.
+    """
+    if first != last:
+        return first < last
+    if names and LABEL in (names[0], names[-1]):
+        return names[0] == LABEL
+    if table and first == (0, 0) and all(label_of(cells[1]) is not None for _, cells in table):
+        raise InvalidInput(
+            f"{name}: the first and the last column could both be the labels; name the one that is in a first row: "
+            f"{LABEL},a,b or a,b,{LABEL}"
+        )
+    return True
 
 
 def worse(labels: Sequence[float | None]) -> tuple[int, int]:

@@ -99,6 +99,10 @@ def header(shape: str, descr: str = "'<f4'", order: str = "False") -> bytes:
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
 
 
+def python(text: str) -> bytes:
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode() + VECTORS.tobytes()
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -109,6 +113,12 @@ def header(shape: str, descr: str = "'<f4'", order: str = "False") -> bytes:
         (header("('a', 'b')") + VECTORS.tobytes(), "header cannot be read"),
         (header("(1, 2)", descr="__import__('os')") + VECTORS.tobytes(), "header cannot be read"),
         (header(f"(500, {DIM})")[:60], "header cannot be read"),
+        (python("{'descr': '''"), "header cannot be read"),
+        (python("{[]: 1}"), "header cannot be read"),
+        (python("{1: 2, 'a': 3}"), "header cannot be read"),
+        (python(" {\n  1"), "header cannot be read"),
+        (python("1+" * 1900 + "1"), "header cannot be read"),
+        (python("-" * 60_000 + "1"), "header cannot be read"),
         (b"\x93NUMPY\x09\x00" + header(f"(500, {DIM})")[8:] + VECTORS.tobytes(), "header cannot be read"),
         (b"\x93NUMPY\x02\x00\xff\xff\xff\x7f" + b" " * 1000, "header cannot be read"),
         (b"PK\x03\x04", r"no \.npy file"),
@@ -131,6 +141,8 @@ def test_a_file_that_lies_about_its_shape_is_refused_before_it_is_read(
         (lambda v: v.__setitem__((499, 0), np.inf), "row 499 .*holds NaN or infinity"),
         (lambda v: v.__setitem__((0, 0), 1e300), "row 0 .*holds NaN or infinity"),  # beyond float32
         (lambda v: v.__setitem__(64, 0), "row 64 .*vector of zeros"),
+        (lambda v: v.__setitem__(64, v[64] * 1e13), r"row 64 .*has the length \d.*e\+13; 1e-12 to 1e\+12 are taken"),
+        (lambda v: v.__setitem__(64, v[64] * 1e-14), "row 64 .*has the length .*scale the vectors"),
     ],
 )
 def test_a_row_that_is_no_vector_is_named(tmp_path: Path, change: Callable[[Any], None], message: str) -> None:
@@ -161,6 +173,7 @@ def test_all_distinct_vectors_are_drawn_in_order_and_of_more_the_same_sample_in_
     again = draw_rows(NpyFile(saved(tmp_path, twice[order])), DIM, 3, unit=False, most=100)
     assert np.array_equal(some.vectors, again.vectors)
     assert some.sha256 == again.sha256
+    assert drawn.sha256 == draw_rows(NpyFile(saved(tmp_path, twice)), DIM, 4, unit=False).sha256  # of the vectors alone
     other = draw_rows(NpyFile(saved(tmp_path, twice)), DIM, 4, unit=False, most=100)
     assert not np.array_equal(some.vectors, other.vectors)
     assert len(draw(map(str, range(500)), 3, most=100).texts) == 100  # as texts are drawn
@@ -203,6 +216,10 @@ def test_a_column_of_lists_gives_the_same_rows(tmp_path: Path, kind: str) -> Non
     ("column", "message"),
     [
         ([*VECTORS[:20].tolist(), VECTORS[0, :5].tolist()], r"row 20 \(from 0\): 5 numbers, the first row has 12"),
+        (
+            [*VECTORS[:20].tolist(), VECTORS[0, 1:].tolist(), [*VECTORS[0].tolist(), 1.0]],
+            r"row 20 \(from 0\): 11 numbers, the first row has 12",
+        ),
         ([*VECTORS[:20].tolist(), None], r"row 20 \(from 0\): no vector"),
         ([*VECTORS[:20].tolist(), [None] * DIM], "a vector has an empty place"),
         ([[1] * DIM] * 3, "expected lists of float16"),

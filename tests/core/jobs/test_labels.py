@@ -66,6 +66,18 @@ def test_what_is_wrong_is_named_by_its_line(rows: list[list[str]], said: str) ->
         parse(rows)
 
 
+QUERIES = [["0", "10", "1"], ["1", "11", "0"], ["2", "12", "1"]]
+
+
+def test_where_both_ends_of_a_table_of_numbers_could_be_labels_its_first_row_decides() -> None:
+    with pytest.raises(InvalidInput, match="both be the labels; name the one that is in a first row: label,a,b or"):
+        parse(QUERIES)
+    assert parse([["query", "entry", "label"], *QUERIES])[0] == LabelledPair("0", "10", 1.0)
+    assert parse([["label", "query", "entry"], *QUERIES])[0] == LabelledPair("10", "1", 0.0)
+    weighted = [[*row, "2"] for row in QUERIES]
+    assert parse([["query", "entry", "label", "weight"], *weighted])[0] == LabelledPair("0", "10", 1.0, 2.0)
+
+
 @pytest.mark.parametrize("last", [False, True])
 def test_among_row_numbers_the_labels_are_the_column_of_small_ones(last: bool) -> None:
     rows = [("17", "4", "1"), ("3", "250", "0"), ("5", "2", "1")]
