@@ -7,8 +7,8 @@ from service.server.app import create_app
 from service.settings import Settings
 
 SCORING = {
-    "/", "/decode", "/embed", "/invocations", "/rerank", "/score", "/similarity", "/tokenize", "/v1/embeddings",
-    "/v1/rerank", "/v1/score", "/v2/rerank",
+    "/", "/decode", "/embed", "/invocations", "/percentile", "/rerank", "/score", "/similarity", "/tokenize",
+    "/v1/embeddings", "/v1/rerank", "/v1/score", "/v2/rerank",
 }  # fmt: skip
 
 

@@ -35,8 +35,9 @@ def test_every_place_of_every_route_that_names_a_domain_refuses_another_keys(
         assert "mine" not in response.text.replace("mine-", ""), told
         seen.setdefault(asked.template, set()).add(asked.where)
     assert set(seen) == {
-        "/", "/invocations", "/similarity", "/embed", "/rerank", "/v1/rerank", "/v2/rerank", "/score", "/v1/score",
-        "/v1/embeddings", "/v1/models/{model}", "/calibrate", "/calibrate/{job_id}", "/calibrate/{job_id}/events",
+        "/", "/invocations", "/similarity", "/percentile", "/embed", "/rerank", "/v1/rerank", "/v2/rerank", "/score",
+        "/v1/score", "/v1/embeddings", "/v1/models/{model}", "/calibrate", "/calibrate/{job_id}",
+        "/calibrate/{job_id}/events",
         "/calibrate/{job_id}/retry", "/domains/{domain}", "/domains/{domain}/versions/{version}",
         "/domains/{domain}/threshold", "/domains/{domain}/labels", "/domains/{domain}/champion",
         "/domains/{domain}/rollback", "/domains/{domain}/migration", "/domains/{domain}/migration/finish",
