@@ -91,7 +91,7 @@ def test_text_is_understood_as_the_server_does(visit: Visit, tiny_server: Server
     assert (found["empty"], found["tooLong"], found["places"], found["duplicates"]) == (3, 1, [7], 1)
     assert (found["longest"], found["longestLine"]) == (51, 7)
     with Spool(tmp_path) as spool:
-        intake = Intake(spool, Limits(sentences=1000, characters=50, dim=32))
+        intake = Intake(spool, Limits(sentences=1000, characters=50, dim=32, size=1_000_000))
         intake.feed(ODD.replace(TOO_LONG + "\n", "").encode())
         intake.close()
     assert (intake.sentences, intake.distinct) == (found["sentences"], found["distinct"])

@@ -135,7 +135,7 @@ def test_escaped_and_plain_json_are_one_text(server: Server) -> None:
 def taken(tmp_path: Path, body: bytes, form: Format) -> Intake:
     """What comes in, in chunks as a network gives them."""
     with Spool(tmp_path) as spool:
-        intake = Intake(spool, Limits(sentences=1000, characters=10_000, dim=384), form)
+        intake = Intake(spool, Limits(sentences=1000, characters=10_000, dim=384, size=100_000_000), form)
         for start in range(0, len(body), 60_000):
             intake.feed(body[start : start + 60_000])
         intake.close()
