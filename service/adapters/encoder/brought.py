@@ -14,6 +14,7 @@ from service.core.encoding.texts import Content, Side, Tokens
 from service.core.errors import InvalidInput
 
 LENGTH_OFF = 5e-4  # of a vector that should have length 1; float16 and bfloat16 round it by a tenth of that
+NO_VECTOR = "is no vector: send a list of numbers, or little-endian float32 in base64"
 SHORTEST, LONGEST = 1e-12, 1e12  # lengths: squares of others leave float32, in which scales are made
 
 
@@ -76,7 +77,7 @@ def decoded(text: str) -> Vectors:
     try:
         content = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise InvalidInput("is no vector: a list of numbers, or base64 of little-endian float32") from None
+        raise InvalidInput(NO_VECTOR) from None
     if not content or len(content) % 4:
         raise InvalidInput(f"is no base64 of float32: {len(content)} bytes")
     vector: Vectors = np.frombuffer(content, "<f4").astype(np.float32)
@@ -88,7 +89,7 @@ def vector_of(value: object) -> Vectors:
     if isinstance(value, str):
         return decoded(value)
     if not isinstance(value, list) or not value:
-        raise InvalidInput("is no vector: a list of numbers, or base64 of little-endian float32")
+        raise InvalidInput(NO_VECTOR)
     if not set(map(type, value)) <= {int, float}:
         odd = next(number for number, one in enumerate(value) if type(one) not in (int, float))
         raise InvalidInput(f"holds {type(value[odd]).__name__} among its numbers, at place {odd} (from 0)")
@@ -138,4 +139,4 @@ def fault(square: float) -> str:
         return "is a vector of zeros, which has no direction"
     if not SHORTEST**2 <= square <= LONGEST**2:
         return f"has the length {square**0.5:.3g}; {SHORTEST:g} to {LONGEST:g} are taken: scale the vectors"
-    return f"has the length {square**0.5:.3g}; the encoder was registered with unit vectors"
+    return f"has the length {square**0.5:.5g}; the encoder was registered with unit vectors"

@@ -21,7 +21,6 @@ from service.core.jobs.requirements import STEADY_FLOW, LabelSummary, check_sent
 
 CHARACTERS = 32  # of one number in JSON
 ENTRY = 'expected {"vector": […]}, {"vector": […], "text": "…"} or {"a": …, "b": …, "label": 1}'
-HEADER = 128  # bytes of a .npy's: numpy leaves room for any number of rows
 
 
 class VectorIntake:

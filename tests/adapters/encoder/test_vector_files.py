@@ -160,6 +160,8 @@ def test_another_dimension_and_another_length_are_named(tmp_path: Path) -> None:
         list(checked_blocks(file, DIM, unit=True))
     unit = VECTORS / np.linalg.norm(VECTORS, axis=1, keepdims=True)
     list(checked_blocks(NpyFile(saved(tmp_path, unit.astype(np.float16))), DIM, unit=True))
+    with pytest.raises(InvalidInput, match=r"has the length 1\.001\d"):  # and not "the length 1"
+        list(checked_blocks(NpyFile(saved(tmp_path, 1.0011 * unit)), DIM, unit=True))
 
 
 def test_all_distinct_vectors_are_drawn_in_order_and_of_more_the_same_sample_in_any_order(tmp_path: Path) -> None:
