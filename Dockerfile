@@ -38,7 +38,7 @@ FROM base AS requirements
 COPY pyproject.toml docker/requirements.py /source/
 RUN mkdir /requirements \
     && for extra in cpu gpu train; do \
-         python /source/requirements.py /source/pyproject.toml "$extra" tracing > "/requirements/$extra.txt" || exit 1; \
+         python /source/requirements.py /source/pyproject.toml "$extra" tracing xlsx > "/requirements/$extra.txt" || exit 1; \
        done
 COPY constraints.txt /requirements/
 

@@ -85,7 +85,7 @@ model_store/encoders/minilm: | .venv/run
 .venv/run: pyproject.toml constraints.txt | .venv/bin/python
 	@echo "installing packages, torch for the export among them (a few minutes)"
 	@$(PIP) "torch==2.13.0"
-	@$(PIP) --editable ".[cpu,train]"
+	@$(PIP) --editable ".[cpu,train,xlsx]"
 	@touch $@
 
 .venv/dev: .venv/run

@@ -1,15 +1,19 @@
 """Files of labelled sentence pairs: one file, or the folder of the STS sets."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from service.adapters.tables.isolation import Limits, Reading, read_path
 from service.adapters.text_lines import table_lines
 from service.core.errors import EmptyInput, InvalidInput
 from service.core.jobs.job import LabelledPair
 from service.core.jobs.labels import parse_pairs
+
+LIMITS = Limits(characters=0, sentences=1_000_000, size=10_000_000_000)  # of rows, whose cells have no limit here
 
 
 @dataclass(frozen=True)
@@ -22,20 +26,25 @@ class Pairs:
 
 
 def labelled_pairs(path: Path) -> list[LabelledPair]:
-    """A table of labels and sentences (`core/jobs/labels.py` says how its columns are found).
+    """A table of labels and sentences, in any format (`core/jobs/labels.py` says how its columns are found).
 
     Raises:
         EmptyInput: the file has no rows. InvalidInput: a row is not a labelled pair; the message names its line.
     """
-    pairs = parse_pairs(table_lines(path), str(path))
+    with read_path(path, Reading("numbered_rows"), LIMITS) as (_, rows):
+        return pairs_in(rows, path)
+
+
+def pairs_in(rows: Iterable[tuple[int, Sequence[str]]], path: Path) -> list[LabelledPair]:
+    pairs = parse_pairs(rows, str(path))
     if not pairs:
         raise EmptyInput(f"{path} holds no labelled pairs")
     return pairs
 
 
 def read_pairs(path: Path) -> Pairs:
-    """The same as columns, without weights. Raises as `labelled_pairs` does."""
-    left, right, gold, _ = zip(*labelled_pairs(path), strict=True)
+    """The pairs of a measuring set as columns, read in this process; quotation marks in a `.tsv` belong to the text."""
+    left, right, gold, _ = zip(*pairs_in(table_lines(path), path), strict=True)
     return Pairs([*left], [*right], np.array(gold))
 
 

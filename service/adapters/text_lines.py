@@ -74,23 +74,6 @@ def opened(path: Path, longest: int | None = None) -> Iterator[TextLines]:
         yield TextLines(str(path), file, os.fstat(file.fileno()).st_size, longest)
 
 
-def each_line(path: Path) -> Iterator[str]:
-    """The lines of a text without space around them, but for blank ones, as they are read.
-
-    Raises:
-        EmptyInput: there is none but blank ones. InvalidInput: one is no UTF-8. OSError: it cannot be opened.
-    """
-    empty = True
-    with opened(path) as lines:
-        for block in lines.blocks():
-            for line in block:
-                if text := line.strip():
-                    empty = False
-                    yield text
-    if empty:
-        raise EmptyInput(f"{lines.name} is empty")
-
-
 def read_lines(path: Path) -> list[str]:
     """All lines of a text.
 

@@ -219,7 +219,7 @@ GUARD = [
 def is_calibration(scope: Scope) -> bool:
     """Text or labels, which routes stream or bound themselves."""
     path: str = scope["path"]
-    return path == "/calibrate" or (path.startswith("/domains/") and path.endswith("/labels"))
+    return path in ("/calibrate", "/inspect") or (path.startswith("/domains/") and path.endswith("/labels"))
 
 
 def body_limit(scope: Scope, service: Service) -> int:
@@ -234,7 +234,7 @@ def body_limit(scope: Scope, service: Service) -> int:
 
 def is_bounded(scope: Scope) -> bool:
     """Whether an answer has to be there in time: not where a body is streamed, or events are."""
-    return not scope["path"].startswith(("/calibrate", "/domains"))
+    return not scope["path"].startswith(("/calibrate", "/domains", "/inspect"))
 
 
 class TimeLimit:

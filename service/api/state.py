@@ -82,7 +82,7 @@ async def pay_for(limits: Limits, grant: Grant, domains: int) -> None:
 
 @dataclass
 class Service:
-    """Built by the composition root. `phase`, the count of streams and the lock are all that changes."""
+    """Built by the composition root. `phase`, the two counts and the locks are all that changes."""
 
     settings: Settings
     metrics: Metrics
@@ -98,6 +98,7 @@ class Service:
     listings: Listings
     phase: Phase = Phase.STARTING
     event_streams: int = 0  # open now
+    file_readers: int = 0  # child processes that read posted files now
     tokenizing: asyncio.Lock = field(default_factory=asyncio.Lock)  # for show: it must not take the threads of scoring
     admission: asyncio.Lock = field(default_factory=asyncio.Lock)  # of calibrations: counted and taken one by one
 

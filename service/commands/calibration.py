@@ -10,9 +10,11 @@ import typer
 
 from service.adapters.domains.store import DomainStore
 from service.adapters.encoder.store import EncoderArtifact, EncoderStore
-from service.adapters.encoder.vector_files import NpyFile, ParquetColumn, VectorFile
+from service.adapters.encoder.vector_files import NpyFile, ParquetColumn, VectorFile, holds_vectors
 from service.adapters.labelled_pairs import labelled_pairs
-from service.adapters.text_lines import STDIN, each_line
+from service.adapters.tables.detection import FORMATS, Hints
+from service.adapters.tables.isolation import Limits, Reading, as_options, read_path, what_was_read
+from service.adapters.text_lines import STDIN
 from service.commands.domains import repetition
 from service.commands.shared import (
     AsJson,
@@ -41,6 +43,7 @@ from service.migration.equating import table as equated_table
 from service.settings import Settings
 
 PARQUET = {".parquet", ".pq"}
+MOST_FROM_FILE = 10_000_000  # sentences; the machine is the user's own
 SendMore = Annotated[bool, typer.Option("--yes", "-y", help="send a remote encoder more texts than usual")]
 Labels = Annotated[Path | None, typer.Option(help="labelled pairs: .tsv or .csv, label, a, b or a, b, label")]
 
@@ -48,7 +51,10 @@ Labels = Annotated[Path | None, typer.Option(help="labelled pairs: .tsv or .csv,
 def calibrate(
     file: Annotated[
         Path,
-        typer.Argument(help="text, one sentence a line; - reads standard input; or vectors you bring: .npy, .parquet"),
+        typer.Argument(
+            help="text, one sentence a line, or a table: CSV, TSV, NDJSON, Parquet, .xlsx; - reads standard input; or "
+            "vectors you bring: .npy, .parquet"
+        ),
     ],
     domain: Annotated[str, typer.Option(help="the domain to calibrate", autocompletion=domain_names)],
     method: Annotated[str, typer.Option(help=", ".join(METHODS))] = "auto",
@@ -60,7 +66,18 @@ def calibrate(
     force: Annotated[
         bool, typer.Option("--force", help="take each line as a sentence although they look like a table's rows")
     ] = False,
-    column: Annotated[str | None, typer.Option(help="of a .parquet: the one with the vectors")] = None,
+    column: Annotated[
+        str | None,
+        typer.Option(help="of a table: the one with the sentences, or with vectors; its name, or its number from 1"),
+    ] = None,
+    charset: Annotated[str | None, typer.Option(help="encoding of the file, where it is not detected")] = None,
+    file_format: Annotated[
+        str | None, typer.Option("--format", help=f"{', '.join(FORMATS)}, where it is not detected")
+    ] = None,
+    sheet: Annotated[str | None, typer.Option(help="of a workbook; else the first that is not empty")] = None,
+    header: Annotated[
+        bool | None, typer.Option("--header/--no-header", help="whether the first row names the columns")
+    ] = None,
     text_column: Annotated[str | None, typer.Option(help="of a .parquet: the one with their texts")] = None,
     model_store: Store = None,
     encoder: EncoderId = None,
@@ -81,24 +98,30 @@ def calibrate(
     if vectors is not None:
         fit_here(domain, asked, [], labels, model_store, encoder, vectors=vectors, as_json=as_json)
         return
-    texts = each_line(file)  # not held: of a million sentences a tenth is used
-    first = list(islice(texts, LOOKED_AT))
-    if not force:
-        check_sentences_only(first)
-    fit_here(domain, asked, chain(first, texts), labels, model_store, encoder, yes=yes, as_json=as_json)
+    hints = Hints(file_format, charset, sheet, header, lines=force)  # type: ignore[arg-type]
+    limits = Limits(Settings().max_characters, MOST_FROM_FILE, MOST_FROM_FILE * 1000)
+    with read_path(file, Reading("sentences", column, hints), limits) as (facts, texts):
+        for notice in what_was_read(facts):
+            remark(f"{file}: {as_options(notice)}")
+        first = list(islice(texts, LOOKED_AT))
+        if not force:
+            check_sentences_only(first)
+        fit_here(domain, asked, chain(first, texts), labels, model_store, encoder, yes=yes, as_json=as_json)
 
 
 def vector_file(file: Path, column: str | None, text_column: str | None) -> VectorFile | None:
-    """Vectors that were computed elsewhere; None where the file is text, by its name."""
+    """Vectors that were computed elsewhere; None where the file is text, by its name and the type of the column."""
     kind = file.suffix.lower()
-    if kind in PARQUET:
+    if kind in PARQUET and (text_column is not None or (column is not None and holds_vectors(file, column))):
         if column is None:
             raise typer.BadParameter("the column with the vectors is needed", param_hint="--column")
         return ParquetColumn(file, column, text_column)
     if kind == ".npz":
         raise typer.BadParameter("a .npz holds several arrays; save one as .npy (numpy.save)", param_hint="FILE")
-    if column is not None or text_column is not None:
-        raise typer.BadParameter("belongs to a .parquet file", param_hint="--column, --text-column")
+    if kind == ".npy" and column is not None:
+        raise typer.BadParameter("a .npy has no columns", param_hint="--column")
+    if text_column is not None:
+        raise typer.BadParameter("belongs to vectors in a .parquet file", param_hint="--text-column")
     return NpyFile(file) if kind == ".npy" else None
 
 

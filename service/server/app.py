@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service import __version__
 from service.api import errors, operations, pages
-from service.api.calibration import calibrate
+from service.api.calibration import calibrate, files
 from service.api.compatible import inference_protocol, openai, rerank, tei
 from service.api.domains import domains, migration
 from service.api.middleware import Envelope, cors
@@ -63,6 +63,7 @@ def create_app(settings: Settings) -> Application:
     scoring = (similarity.router, rerank.router, openai.scoring, tei.tokens)
     rest = (
         calibrate.router,
+        files.router,
         domains.router,
         migration.router,
         openai.router,

@@ -177,6 +177,19 @@ class ParquetColumn:
         return (str(cell.as_py() or "") for cell in self._cells(self.text_column, 4096))
 
 
+def holds_vectors(path: Path, column: str) -> bool:
+    """Whether a column of a Parquet file holds lists, and not text; false where it is not there."""
+    try:
+        import pyarrow.parquet  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError:
+        return False
+    try:
+        schema = pyarrow.parquet.read_schema(path)
+    except pyarrow.ArrowInvalid:
+        return False
+    return column in schema.names and hasattr(schema.field(column).type, "value_type")
+
+
 def hash_of(vector: Vectors, seed: int = 0) -> int:
     """A vector's place, uniform in [0, 2⁶⁴); equal ones have one place."""
     digest = hashlib.blake2b(vector.tobytes(), digest_size=8, key=seed.to_bytes(8, "little", signed=True)).digest()

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
 from itertools import islice
@@ -17,7 +17,16 @@ from pydantic import ValidationError
 from service.adapters.encoder.store import EncoderArtifact
 from service.adapters.jobs.spool import Spool
 from service.adapters.jobs.store import JobStore
+from service.adapters.tables.isolation import what_was_read
 from service.api.bodies import body_of
+from service.api.calibration.files import (
+    FILE_TYPES,
+    ReadingDep,
+    check_no_form,
+    content_type,
+    feed_sentences,
+    stream,
+)
 from service.api.calibration.intake import Format, Intake, Limits, parse_json
 from service.api.calibration.schemas import CalibrateOptions, CalibrateRequest, JobAccepted, Jobs, JobState, pairs_of
 from service.api.calibration.vectors import VectorIntake
@@ -31,7 +40,6 @@ from service.core.errors import (
     Overloaded,
     TooLarge,
     Unavailable,
-    UnsupportedMedia,
 )
 from service.core.jobs.job import Job, JobRequest, Status
 from service.core.jobs.requirements import MOST_SENTENCES
@@ -43,7 +51,6 @@ router = APIRouter(prefix="/calibrate", tags=["calibration"])
 READ, CALIBRATE = [needs("read")], [needs("calibrate")]
 
 FORMATS: dict[str, Format] = {"text/plain": "text", "application/x-ndjson": "ndjson", "application/x-npy": "npy"}
-CHUNK = 256 * 1024  # bytes handed to a thread at once
 EVENT_SECONDS = 0.25
 MAX_EVENT_STREAMS = 256  # of a process; each reads its job's record four times a second
 KEEP_ALIVE_SECONDS = 15.0  # proxies close connections that stay silent for a minute, some for half of one
@@ -63,6 +70,7 @@ BODY_DOC = body_of(
             "format": "binary",
             "description": "where vectors are brought: numpy's .npy of shape (vectors, dimensions), float16, 32 or 64",
         },
+        **FILE_TYPES,
     },
 )
 
@@ -86,7 +94,8 @@ async def calibrate(
     request: Request,
     service: ServiceDep,
     trace: TraceDep,
-    domain: Annotated[str | None, Query(description="for text and NDJSON bodies")] = None,
+    reading: ReadingDep,
+    domain: Annotated[str | None, Query(description="for all bodies but JSON, which names it itself")] = None,
     method: Annotated[str, Query()] = "auto",
     promote: Annotated[str, Query()] = "if_better",
     seed: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
@@ -97,28 +106,35 @@ async def calibrate(
 ) -> Response:
     """Fits a calibration to unlabelled text of a domain, in the background."""
     await check_room(service)
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json" and kind not in FORMATS:
-        raise UnsupportedMedia(f"content-type {kind!r}: use application/json, {', '.join(FORMATS)}")
+    kind, _ = content_type(request)
+    check_no_form(kind, f"calibrate?domain={domain or 'NAME'}")
     limits = intake_limits(service)
     async with spooling(service.jobs) as spool:
         intake: Intake | VectorIntake
-        if kind in FORMATS:
+        notices = []
+        if kind != "application/json":
             given = {
                 "domain": domain, "method": method, "promote": promote, "seed": seed, "normalization": normalization,
                 "encoder": encoder, "force": force,
             }  # fmt: skip
             options = checked_options(given, trace)
             artifact = target_encoder(service, options.domain, options.encoder).artifact
-            intake = intake_of(artifact, spool, limits, FORMATS[kind], force=options.force)
-            await stream(request, intake.feed)
+            direct = FORMATS.get(kind) if reading.plain else None
+            if kind == "application/x-npy" and direct is None:
+                raise InvalidInput("column, charset, format, sheet and header belong to files of text, not to .npy")
+            intake = intake_of(artifact, spool, limits, direct or "file", force=options.force)
+            if direct is None:
+                reading = reading.of_lines(options.force)
+                notices = what_was_read(await feed_sentences(request, service, reading, intake.feed))
+            else:
+                await stream(request, intake.feed)
             await asyncio.to_thread(intake.close)
         else:
             check_no_query(request)
             options, intake = await asyncio.to_thread(take_json, await read_json_body(request), spool, limits, trace)
             artifact = target_encoder(service, options.domain, options.encoder).artifact
             check_takes(artifact, "json")
-        notices = intake.check_enough(options.method, artifact.spec.dim)
+        notices += intake.check_enough(options.method, artifact.spec.dim)
         if artifact.remote is not None:
             most = min(intake.sentences, MOST_SENTENCES)
             notices.append(f"up to {most:,} texts and some altered copies go to the server of encoder {artifact.id}")
@@ -137,13 +153,13 @@ async def calibrate(
 
 
 def intake_of(
-    artifact: EncoderArtifact, spool: Spool, limits: Limits, form: Format, *, force: bool
+    artifact: EncoderArtifact, spool: Spool, limits: Limits, form: str, *, force: bool
 ) -> Intake | VectorIntake:
     """What takes a body for this encoder. Raises InvalidInput."""
     check_takes(artifact, form)
     if artifact.kind == "vectors":
         return VectorIntake(spool, limits, artifact, npy=form == "npy")
-    return Intake(spool, limits, form, force=force)
+    return Intake(spool, limits, "text" if form == "text" else "ndjson", force=force)
 
 
 def check_takes(artifact: EncoderArtifact, form: str) -> None:
@@ -179,17 +195,6 @@ def checked_options(given: dict[str, Any], trace: Trace) -> CalibrateOptions:
         ) from None
     check_domain(options.domain, trace)
     return options
-
-
-async def stream(request: Request, feed: Callable[[bytes], None]) -> None:
-    held = bytearray()
-    async for chunk in request.stream():
-        held += chunk
-        if len(held) >= CHUNK:
-            await asyncio.to_thread(feed, bytes(held))
-            held.clear()
-    if held:
-        await asyncio.to_thread(feed, bytes(held))
 
 
 def take_json(body: bytes, spool: Spool, limits: Limits, trace: Trace) -> tuple[CalibrateRequest, Intake]:

@@ -173,3 +173,45 @@ class JobState(BaseModel):
 
 class Jobs(BaseModel):
     jobs: list[JobState]
+
+
+class Inspection(BaseModel):
+    """What a posted file is, and how it would be read."""
+
+    model_config = example(
+        {
+            "format": "csv",
+            "encoding": "windows-1252",
+            "encoding_certain": False,
+            "separator": ";",
+            "header": True,
+            "sheet": None,
+            "sheets": [],
+            "columns": ["id", "question", "state"],
+            "rows": [["1", "Wie öffne ich die Datei?", "open"], ["2", "Wo ist meine Rechnung?", "closed"]],
+            "column": "question",
+            "sentences": 2400,
+            "distinct": 2390,
+            "empty": 0,
+            "too_long": 1,
+            "too_long_rows": [2401],
+            "longest": 10001,
+        }
+    )
+
+    format: Literal["text", "csv", "tsv", "ndjson", "parquet", "xlsx"]
+    encoding: str | None = Field(description="of the text; null where the format has none of its own")
+    encoding_certain: bool = Field(description="false: a guess, which charset= overrules")
+    separator: str | None = Field(description="of the cells of CSV and TSV")
+    header: bool = Field(description="whether the first row names the columns; header= overrules it")
+    sheet: str | None = Field(description="that is read; sheet= names another")
+    sheets: list[str] = Field(description="of a workbook")
+    columns: list[str] = Field(description="the first hundred")
+    rows: list[list[str]] = Field(description="the first ten, cells cut to 200 characters")
+    column: str = Field(description="that the counts are of: the one asked for, else the likeliest")
+    sentences: int = Field(description="that a calibration would take")
+    distinct: int
+    empty: int = Field(description="rows without a sentence")
+    too_long: int = Field(description="sentences beyond ISOSIM_MAX_CHARACTERS, which are left out")
+    too_long_rows: list[int] = Field(description="the first of them, counted as a person counts")
+    longest: int = Field(description="characters of the longest sentence")

@@ -1,0 +1,1 @@
+"""Files that people own, read as tables: text, CSV, TSV, NDJSON, Parquet, Excel workbooks."""

@@ -1,0 +1,392 @@
+"""What a file is, by its content: its format, the encoding of its text, its separator, whether it has a header.
+
+The name of a file and a content type are hints at most: browsers call a CSV `application/vnd.ms-excel`, and people
+call anything `.txt`.
+"""
+
+import codecs
+import csv
+import io
+import json
+import statistics
+import zipfile
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import BinaryIO, Literal, get_args
+
+from service.core.errors import EmptyInput, InvalidInput, UnsupportedMedia
+from service.core.jobs.tables import is_code, table_of
+
+Format = Literal["text", "csv", "tsv", "ndjson", "parquet", "xlsx"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+
+HEAD = 1 << 20  # bytes looked at
+LOOKED_AT = 1000  # rows looked at
+LONGEST_ROW = 1 << 20  # characters; a row of CSV, a line of text
+LONGEST_NAME = 64  # characters of a column's name
+MANY = 5  # rows from which on equal numbers of separators are no accident
+SEPARATORS = ("\t", ";", ",", "|")
+
+MARKS = {
+    codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16",
+}  # fmt: skip
+# Encodings that may be named. Python knows others that are no encodings of files, such as `idna` and `undefined`.
+ENCODINGS = (
+    "utf-8", "utf-16", "utf-16-le", "utf-16-be", "utf-32", *(f"windows-{page}" for page in range(1250, 1259)),
+    *(f"iso-8859-{part}" for part in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 14, 15, 16)),
+    "koi8-r", "koi8-u", "mac-roman", "cp437", "cp850", "cp866", "shift_jis", "euc-jp", "gb18030", "big5", "euc-kr",
+)  # fmt: skip
+WESTERN = set("äöüÄÖÜßéèêëàâáãåæçîïíìñôòóõøœùûúÿýÉÈÀÂÁÅÆÇÊÎÍÑÓÔÕØŒÚÛ‘’“”„‚‹›«»–—…•€£¥©®™§°·¡¿´`²³½¼µ×\u00a0")
+INNER = set("¡¿²³½¼µ×©®™£¥§°´¹")  # between two letters they are letters of another encoding
+
+# What begins like this is no text, and what to do with it.
+SIGNATURES = {
+    b"%PDF": "a PDF; copy its text into a plain text file, one sentence a line, or export the table behind it as CSV",
+    b"\xd0\xcf\x11\xe0": "a file of an old office program (.xls, .doc); save it as .xlsx or as CSV",
+    b"\x1f\x8b": "packed (gzip); unpack it first: gunzip FILE",
+    b"BZh": "packed (bzip2); unpack it first: bunzip2 FILE",
+    b"\xfd7zXZ": "packed (xz); unpack it first: unxz FILE",
+    b"\x28\xb5\x2f\xfd": "packed (zstd); unpack it first: unzstd FILE",
+    b"7z\xbc\xaf": "packed (7z); unpack it first",
+    b"\x93NUMPY": "a .npy of vectors; they are for encoders whose vectors are brought, as application/x-npy",
+    b"SQLite format 3": "an SQLite database; export the column with the sentences as CSV",
+    b"{\\rtf": "rich text (.rtf); save it as plain text, UTF-8",
+    b"\x89PNG": "a picture; it has no text to read",
+    b"\xff\xd8\xff": "a picture; it has no text to read",
+    b"\x7fELF": "a program; it has no text to read",
+}
+ZIPPED = {
+    "word/document.xml": "a Word document (.docx); save it as plain text, UTF-8, one sentence a line",
+    "ppt/presentation.xml": "a presentation (.pptx); save its text as plain text",
+    "content.xml": "an OpenDocument file (.ods, .odt); save it as .xlsx, CSV or plain text",
+    "xl/workbook.bin": "a binary Excel workbook (.xlsb); save it as .xlsx or as CSV",
+}
+
+
+@dataclass(frozen=True)
+class FileForm:
+    """How a file is to be read. `encoding`: None for binary formats; `certain`: false where it is a guess."""
+
+    format: Format
+    encoding: str | None = None
+    certain: bool = True
+    separator: str | None = None
+    quoted: bool = True  # cells may stand in quotation marks
+
+
+@dataclass(frozen=True)
+class Hints:
+    """What the caller says of a file; None: to be found out."""
+
+    format: Format | None = None
+    charset: str | None = None
+    sheet: str | None = None
+    header: bool | None = None
+    declared: Format | None = None  # by a content type or a file name, which may be wrong
+    lines: bool = False  # each line of a text is a sentence, also where the lines look like a table
+
+    def __post_init__(self) -> None:
+        """Raises InvalidInput for a format or an encoding that is not known."""
+        if self.format is not None and self.format not in FORMATS:
+            raise InvalidInput(f"format: {self.format[:40]!r} is not known; known are {', '.join(FORMATS)}")
+        if self.charset is not None:
+            encoding_named(self.charset)
+
+
+def encoding_named(charset: str) -> str:
+    """The encoding's usual name. Raises InvalidInput for one that is not known."""
+    try:
+        wanted = codecs.lookup(charset.strip()).name if charset.isascii() else ""
+    except (LookupError, ValueError):  # ValueError: a zero byte
+        wanted = ""
+    for name in ENCODINGS:
+        if codecs.lookup(name).name == wanted:
+            return name
+    raise InvalidInput(f"charset: {charset[:40]!r} is not known; usual are utf-8, utf-16, windows-1252, iso-8859-2")
+
+
+def detect(file: BinaryIO, hints: Hints) -> FileForm:
+    """Looks at the first megabyte, and at all of a text for its encoding. The file is at its begin afterwards.
+
+    Raises:
+        EmptyInput: the file is empty.
+        UnsupportedMedia: it is no text and no table that can be read; the message says what it is and what to do.
+        InvalidInput: its encoding cannot be told, or it is a form of JSON that is not read line by line.
+    """
+    file.seek(0)
+    head = file.read(HEAD)
+    file.seek(0)
+    if not head:
+        raise EmptyInput("the file is empty")
+    binary = binary_format(head, file)
+    if binary is not None:
+        if hints.format not in (None, binary):
+            raise InvalidInput(f"format: {hints.format} was asked for, but the file is {binary}")
+        return FileForm(binary)
+    if hints.format in ("parquet", "xlsx"):
+        raise InvalidInput(f"format: {hints.format} was asked for, but the file does not begin like one")
+    encoding, certain = encoding_of(file, head, hints.charset)
+    text = decoded_head(head, encoding)
+    if not text.strip():
+        raise EmptyInput("the file holds blank lines only")
+    asked: Format | None = "text" if hints.lines and hints.format is None else hints.format
+    form = text_form(text, asked or (None if hints.declared == "text" else hints.declared), asked=asked is not None)
+    return FileForm(form.format, encoding, certain, form.separator, form.quoted)
+
+
+def binary_format(head: bytes, file: BinaryIO) -> Format | None:
+    """Raises UnsupportedMedia for a format that is known and not read."""
+    for begin, what in SIGNATURES.items():
+        if head.startswith(begin):
+            raise UnsupportedMedia(f"the file is {what}")
+    if head.startswith(b"PAR1"):
+        return "parquet"
+    if not head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
+        return None
+    try:
+        with zipfile.ZipFile(file) as archive:
+            names = set(archive.namelist())
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, EOFError) as error:
+        raise InvalidInput(
+            f"the file begins like an Excel workbook, but is cut off or damaged ({error}); save it again"
+        ) from None
+    if "xl/workbook.xml" in names:
+        return "xlsx"
+    what = next((why for name, why in ZIPPED.items() if name in names), "an archive (.zip); unpack it first")
+    raise UnsupportedMedia(f"the file is {what}")
+
+
+def encoding_of(file: BinaryIO, head: bytes, charset: str | None) -> tuple[str, bool]:
+    """The encoding of a text, and whether it is certain.
+
+    A byte order mark or valid UTF-8 is certain, and so is what the caller names. Text that is neither is taken for
+    windows-1252 where it then looks like a Western European language; that is a guess.
+
+    Raises:
+        UnsupportedMedia: it is no text. InvalidInput: the encoding cannot be told, or is not the one named.
+    """
+    if charset is not None:
+        name = encoding_named(charset)
+        check_decodes(file, name)
+        return name, True
+    for mark, name in MARKS.items():
+        if head.startswith(mark):
+            check_decodes(file, name)
+            return name, True
+    if b"\0" in head:
+        raise without_mark(head)
+    fault = decoding_fault(file, "utf-8")
+    if fault is None:
+        return "utf-8", True
+    if sum(byte < 32 and byte not in b"\t\n\r\f\x1b" for byte in head) > len(head) // 100:
+        raise UnsupportedMedia("the file holds bytes that are no text; send plain text, CSV, NDJSON, .xlsx or Parquet")
+    if decoding_fault(file, "cp1252") is None and looks_western(file):
+        return "windows-1252", False
+    raise InvalidInput(
+        f"the file is not UTF-8 ({fault}), and its encoding cannot be told; name it with charset=, for example "
+        "windows-1251 or shift_jis, or save the file as UTF-8"
+    )
+
+
+def without_mark(head: bytes) -> Exception:
+    """UTF-16 has a zero in each second byte of Latin text; other files that hold zeros are no text."""
+    even, odd = head[::2].count(0), head[1::2].count(0)
+    for name, zeros, others in (("utf-16-le", odd, even), ("utf-16-be", even, odd)):
+        if zeros > 0.2 * (len(head) // 2) and others < 0.02 * len(head):
+            return InvalidInput(
+                f"the file looks like UTF-16 without its byte order mark; confirm it with charset={name}, or save the "
+                "file as UTF-8"
+            )
+    return UnsupportedMedia("the file holds zero bytes and is no text; send plain text, CSV, NDJSON, .xlsx or Parquet")
+
+
+def decoding_fault(file: BinaryIO, encoding: str) -> str | None:
+    """Where the file is not text of this encoding; None where it is. The file is at its begin afterwards."""
+    decoder = codecs.getincrementaldecoder(encoding)()
+    lines = 1
+    file.seek(0)
+    try:
+        while chunk := file.read(HEAD):
+            lines += decoder.decode(chunk).count("\n")
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError as error:
+        fed = error.object[: error.start]
+        return f"line {lines + fed.count(10)}"
+    finally:
+        file.seek(0)
+    return None
+
+
+def check_decodes(file: BinaryIO, encoding: str) -> None:
+    fault = decoding_fault(file, encoding)
+    if fault is not None:
+        raise InvalidInput(f"the file is not text in {encoding} ({fault}); name its encoding with charset=")
+
+
+def looks_western(file: BinaryIO) -> bool:
+    """Whether bytes beyond ASCII are letters and marks that Western European text has, where it has them."""
+    file.seek(0)
+    text = file.read(8 * HEAD).decode("cp1252", "replace")
+    file.seek(0)
+    beyond = [place for place, sign in enumerate(text) if sign > "\x7f"]
+    letters = sum(map(str.isalpha, text))
+    if len(beyond) > 0.25 * max(letters, 1):  # of Cyrillic or Greek text all letters
+        return False
+    strange = sum(
+        text[place] not in WESTERN
+        or (text[place] in INNER and text[place - 1 : place].isalpha() and text[place + 1 : place + 2].isalpha())
+        for place in beyond
+    )
+    return strange <= 0.1 * len(beyond)
+
+
+def decoded_head(head: bytes, encoding: str) -> str:
+    """Whole lines of it, where it has whole lines."""
+    text = codecs.getincrementaldecoder(encoding)().decode(head).removeprefix("\ufeff")
+    whole = text if len(head) < HEAD else text.rpartition("\n")[0]
+    return whole or text
+
+
+def text_form(text: str, declared: Format | None, *, asked: bool) -> FileForm:
+    """Format and separator of decoded text. `asked`: the format was named, and is not only likely."""
+    first = text.lstrip()[:1]
+    if declared == "ndjson" or (declared is None and first in ("{", "[", '"')):
+        if asked or is_ndjson(text):
+            return FileForm("ndjson")
+        if first == "[" and text.rstrip()[-1:] in ("]", ",", "}"):
+            raise InvalidInput(
+                "the file is one JSON list; send one JSON object a line (NDJSON): jq -c '.[]' FILE > FILE.ndjson"
+            )
+    if declared == "text":
+        return FileForm("text")
+    if declared in ("csv", "tsv"):
+        return declared_table(text, declared)
+    separator = separator_of(text)
+    return FileForm("text") if separator is None else table_form(text, separator)
+
+
+def is_ndjson(text: str) -> bool:
+    """Whether the first lines are JSON objects or strings, one a line."""
+    lines = [line for line in text.splitlines()[:LOOKED_AT] if line.strip()]
+    if len(text) >= HEAD // 4:
+        lines = lines[:-1] or lines  # the last one may be cut off
+    try:
+        return all(isinstance(json.loads(line), dict | str) for line in lines[:20])
+    except ValueError:
+        return False
+
+
+def declared_table(text: str, declared: Format) -> FileForm:
+    """A file that is called CSV or TSV: the separator that most rows agree on, else a single column."""
+    candidates = ("\t", ";", ",", "|") if declared == "tsv" else (";", ",", "\t", "|")
+    best, separator = 0.0, "\t" if declared == "tsv" else ","
+    for one in candidates:
+        rows = records(text, one)
+        width, same = Counter(map(len, rows)).most_common(1)[0] if rows else (1, 0)
+        if width > 1 and same / len(rows) > best + 1e-9:
+            best, separator = same / len(rows), one
+    return table_form(text, separator)
+
+
+def table_form(text: str, separator: str) -> FileForm:
+    quoted = separator != "\t" or has_quoted_cells(text)
+    return FileForm("tsv" if separator == "\t" else "csv", separator=separator, quoted=quoted)
+
+
+def separator_of(text: str) -> str | None:
+    """The separator of a table that is not called one; None: these are sentences.
+
+    All rows have as many cells, and the first one looks like names of columns; or the lines look like a table's
+    (core/jobs/tables.py).
+    """
+    for separator in SEPARATORS:
+        rows = records(text, separator)
+        width = len(rows[0]) if rows else 1
+        if width < 2 or any(len(row) != width for row in rows):
+            continue
+        if separator == "\t" or (len(rows) >= MANY and all(map(is_column_name, rows[0])) and is_header(rows)):
+            return separator
+    table = table_of([line for line in text.splitlines()[: 2 * LOOKED_AT] if line.strip()])
+    return None if table is None else table.separator
+
+
+def is_column_name(cell: str) -> bool:
+    return 0 < len(cell) <= LONGEST_NAME and not cell[:1].isspace() and len(cell.split()) <= 4
+
+
+def records(text: str, separator: str) -> list[list[str]]:
+    """The first rows of a text with this separator; none where it is no such table."""
+    if separator not in text:
+        return []
+    quoted = separator != "\t" or has_quoted_cells(text)
+    rows: list[list[str]] = []
+    lines = text if text.endswith(("\n", "\r")) else text + "\n"
+    quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+    try:
+        for row in csv.reader(io.StringIO(lines, newline=""), delimiter=separator, quoting=quoting, strict=True):  # type: ignore[arg-type]
+            if any(cell.strip() for cell in row):
+                rows.append(row)
+            if len(rows) == LOOKED_AT:
+                break
+    except csv.Error:
+        return rows[:-1]
+    return rows
+
+
+def has_quoted_cells(text: str) -> bool:
+    """Whether a table with tabs has cells in quotation marks, as spreadsheets write them around cells that hold a tab,
+    a line break, a comma or a quotation mark; in other tables they belong to the text."""
+    if '"' not in text:
+        return False
+    reason = False
+    try:
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter="\t", strict=True)
+        for row, _ in zip(reader, range(LOOKED_AT), strict=False):
+            reason = reason or any(set(cell) & set('\t\n\r"') for cell in row)
+    except csv.Error:
+        return False
+    return reason
+
+
+def is_header(rows: Sequence[Sequence[str]]) -> bool:
+    """Whether the first row holds the names of the columns: short, different, and unlike what stands below them."""
+    names, rest = [cell.strip() for cell in rows[0]], rows[1:200]
+    while names and not names[-1]:
+        names.pop()  # separators at the end of each row
+    if not rest or not names or not all(names):
+        return False
+    if any(len(name) > LONGEST_NAME or is_code(name) for name in names):
+        return False
+    filled = [[cell.strip() for cell in column if cell.strip()] for column in zip_longest(*rest, fillvalue="")]
+    columns = (filled + [[]] * len(names))[: len(names)]
+    for cells in columns:
+        if cells and sum(map(is_code, cells)) >= 0.8 * len(cells):
+            return True  # a name above numbers, dates or identifiers
+    lengths = [statistics.median(map(len, cells)) if cells else 0.0 for cells in columns]
+    place = max(range(len(names)), key=lengths.__getitem__)
+    name = names[place]
+    different = len({name.casefold() for name in names}) == len(names)
+    return different and 2 * len(name) <= lengths[place] and len(name.split()) <= 4 and name[-1] not in ".?!"
+
+
+def format_of_name(name: str) -> Format | None:
+    """What a file's name says it is."""
+    ending = name.rpartition(".")[2].lower()
+    known: dict[str, Format] = {
+        "txt": "text", "text": "text", "csv": "csv", "tsv": "tsv", "tab": "tsv", "ndjson": "ndjson", "jsonl": "ndjson",
+        "parquet": "parquet", "pq": "parquet", "xlsx": "xlsx", "xlsm": "xlsx",
+    }  # fmt: skip
+    return known.get(ending)
+
+
+def format_of_type(content_type: str) -> Format | None:
+    """What a content type says; also what browsers say of CSV where Excel is installed."""
+    known: dict[str, Format] = {
+        "text/plain": "text", "text/csv": "csv", "application/csv": "csv", "text/tab-separated-values": "tsv",
+        "application/x-ndjson": "ndjson", "application/vnd.apache.parquet": "parquet",
+        "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": "xlsx",
+    }  # fmt: skip
+    return known.get(content_type)

@@ -1,0 +1,254 @@
+"""Reads a file of a stranger in a child process with limits on memory, processor time and output.
+
+A workbook of 2 kB may ask for 50 GB (one cell in the last corner of the sheet), and its parser then ends the process
+that it runs in. The child gets the file as its standard input, writes sentences or rows to its standard output, a file,
+and says on its last line of standard error what it found, or why it refuses.
+"""
+
+import errno
+import json
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+from service.adapters.tables.detection import Hints, format_of_name
+from service.adapters.tables.reading import Table, open_table
+from service.adapters.text_lines import STDIN
+from service.core import errors
+
+Give = Literal["facts", "sentences", "rows", "numbered_rows"]  # the last: [number of the row, cells]
+
+MEMORY = 3 << 29  # bytes; 1,000,000 rows of five columns in a workbook of 22 MB took 990 MB
+SECONDS = 60  # of processor time; that workbook took 9
+PATIENCE = 180  # s until a child that only waits, for a disk or for the processor, is ended
+SHOWN_ROWS, SHOWN_COLUMNS, SHOWN_CHARACTERS = 10, 100, 200  # of a preview
+PLACES = 5  # rows that are named, of those that are left out
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of what is read out of a file."""
+
+    characters: int  # a sentence
+    sentences: int
+    size: int  # bytes of JSON that the child may write
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is wanted of a file. `facts` reads it whole, too: it counts the sentences of the column."""
+
+    give: Give = "facts"
+    column: str | None = None
+    hints: Hints = field(default_factory=Hints)
+
+    @property
+    def plain(self) -> bool:
+        """Whether nothing was said of how to read the file."""
+        return self.column is None and replace(self.hints, declared=None) == Hints()
+
+    def of_lines(self, force: bool) -> "Reading":
+        """`force`: each line of a text is a sentence, also where the lines look like a table."""
+        return replace(self, hints=replace(self.hints, lines=force))
+
+
+def read_isolated(file: BinaryIO, reading: Reading, limits: Limits, out: BinaryIO | None = None) -> dict[str, Any]:
+    """Facts of a file; its sentences or rows go to `out` as JSON, one a line.
+
+    Args:
+        file, out: files of the operating system. `file` is read from its begin.
+
+    Raises:
+        UnsupportedMedia, InvalidInput, EmptyInput, TooLarge: as `open_table` does, or a limit is reached.
+    """
+    os.lseek(file.fileno(), 0, os.SEEK_SET)
+    wanted = json.dumps([reading.give, reading.column, asdict(reading.hints), asdict(limits)])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "RUST_BACKTRACE": "0", "ARROW_DEFAULT_MEMORY_POOL": "system"}
+    with subprocess.Popen(  # noqa: S603 - our own interpreter and module
+        [sys.executable, "-m", __name__, wanted],
+        stdin=file,
+        stdout=subprocess.DEVNULL if out is None else out,
+        stderr=subprocess.PIPE,
+        env=environment,
+    ) as child:
+        try:
+            said = child.communicate(timeout=PATIENCE)[1]
+        except subprocess.TimeoutExpired:
+            child.kill()
+            raise errors.InvalidInput(TOO_MUCH) from None
+    if child.returncode < 0:
+        raise errors.InvalidInput(TOO_MUCH)  # ended by its limits, or by a parser that got no memory
+    if child.returncode > 0:
+        raise RuntimeError(f"the reader of files failed:\n{said.decode(errors='replace')[-2000:]}")
+    kind, content = json.loads(said.splitlines()[-1])
+    if kind == "facts":
+        facts: dict[str, Any] = content
+        return facts
+    raise getattr(errors, kind)(content)
+
+
+@contextmanager
+def read_path(path: Path, reading: Reading, limits: Limits) -> Iterator[tuple[dict[str, Any], Iterator[Any]]]:
+    """Facts of a file of the user's own, or of standard input (`-`), and its sentences or rows, which are not held.
+
+    Raises:
+        OSError: it cannot be opened. Else as `read_isolated`, with the file's name and the command line's options.
+    """
+    declared = reading.hints.declared or format_of_name(path.name)
+    reading = replace(reading, hints=replace(reading.hints, declared=declared))
+    with ExitStack() as stack:
+        out = stack.enter_context(tempfile.TemporaryFile())
+        if path == STDIN:
+            file: BinaryIO = stack.enter_context(tempfile.TemporaryFile())
+            shutil.copyfileobj(stack.enter_context(open(0, "rb", closefd=False)), file)
+            file.flush()
+        else:
+            file = stack.enter_context(path.open("rb"))
+        try:
+            facts = read_isolated(file, reading, limits, out)
+        except errors.IsosimError as error:
+            name = "standard input" if path == STDIN else path
+            raise type(error)(f"{name}: {as_options(str(error))}") from None
+        out.seek(0)
+        yield facts, (json.loads(line) for line in out)
+
+
+def as_options(message: str) -> str:
+    """A message of the reader, whose parameters are options on the command line."""
+    return re.sub(r"\b(column|charset|format|sheet|header)=", r"--\1 ", message)
+
+
+TOO_MUCH = (
+    f"the file cannot be read within {MEMORY >> 20:,} MB of memory and {SECONDS} seconds; send only the column with "
+    "the sentences, as plain text or CSV. In a workbook, a cell far outside the table has the same effect: delete it"
+)
+
+
+def main(wanted: str) -> None:
+    """The child: bounded before it looks at the file."""
+    give, column, hints, bounds = json.loads(wanted)
+    limits = Limits(**bounds)
+    bound(limits.size)
+    try:
+        with open(0, "rb", closefd=False) as file, open(1, "wb", closefd=False) as out:
+            said: list[Any] = ["facts", facts_of(open_table(file, Hints(**hints)), give, column, limits, out)]
+    except errors.IsosimError as error:
+        said = [type(error).__name__, str(error)]
+    except MemoryError:
+        said = ["InvalidInput", TOO_MUCH]
+    except OSError as error:
+        said = ["InvalidInput", f"the file cannot be read: {error}"]
+        if error.errno == errno.EFBIG:
+            said = ["TooLarge", f"the file holds more than {limits.size:,} bytes of text; send a random sample of it"]
+    print(json.dumps(said), file=sys.stderr)
+
+
+def bound(size: int) -> None:
+    """Limits this process. Where memory runs out in spite of them, the kernel ends this process and not the server."""
+    os.nice(10)
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.platform == "linux":
+        Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+def facts_of(table: Table, give: Give, column: str | None, limits: Limits, out: BinaryIO) -> dict[str, Any]:
+    """Reads the table to its end, and writes what was asked for."""
+    facts: dict[str, Any] = {
+        "format": table.form.format,
+        "encoding": table.form.encoding,
+        "encoding_certain": table.form.certain,
+        "separator": table.form.separator,
+        "header": table.header,
+        "sheet": table.sheet,
+        "sheets": table.sheets[:SHOWN_COLUMNS],
+        "columns": [name[:SHOWN_CHARACTERS] for name in table.columns[:SHOWN_COLUMNS]],
+    }
+    if give in ("rows", "numbered_rows"):
+        for count, (number, cells) in enumerate(table.every_row()):
+            if count > limits.sentences:
+                raise errors.InvalidInput(f"the table has more than {limits.sentences:,} rows")
+            entry = cells if give == "rows" else [number, cells]
+            out.write(json.dumps(entry, ensure_ascii=False).encode() + b"\n")
+        return facts
+    chosen = table.suggested if column is None and give == "facts" else table.index(column)
+    facts["column"] = table.columns[chosen]
+    preview = table.preview(SHOWN_ROWS)
+    facts["rows"] = [[cell[:SHOWN_CHARACTERS] for cell in cells[:SHOWN_COLUMNS]] for _, cells in preview]
+    counts = Counts(limits)
+    for text in counts.of(table, chosen):
+        if give == "sentences":
+            out.write(json.dumps(text, ensure_ascii=False).encode() + b"\n")
+    return facts | counts.facts(table)
+
+
+def what_was_read(facts: dict[str, Any]) -> list[str]:
+    """Notices of what was guessed and what was left out."""
+    notices = []
+    if not facts["encoding_certain"]:
+        notices.append(
+            f"the file is not UTF-8 and was read as {facts['encoding']}, a guess; charset= names another encoding"
+        )
+    if facts["too_long"]:
+        rows = ", ".join(map(str, facts["too_long_rows"]))
+        more = ", …" * (facts["too_long"] > len(facts["too_long_rows"]))
+        notices.append(f"sentences left out because they are too long: {facts['too_long']:,} (rows {rows}{more})")
+    return notices
+
+
+class Counts:
+    """What a column holds."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.sentences = self.empty = self.too_long = self.longest = 0
+        self.places: list[int] = []
+        self.distinct: set[int] = set()
+
+    def of(self, table: Table, column: int) -> Iterator[str]:
+        """The column's sentences that can be used.
+
+        Raises:
+            InvalidInput: there are too many.
+        """
+        for number, text in table.sentences(column):
+            if not text:
+                self.empty += 1
+                continue
+            self.longest = max(self.longest, len(text))
+            if len(text) > self.limits.characters:
+                self.too_long += 1
+                self.places += [number] if len(self.places) < PLACES else []
+                continue
+            self.sentences += 1
+            if self.sentences > self.limits.sentences:
+                raise errors.InvalidInput(
+                    f"the column holds more than {self.limits.sentences:,} sentences; send a random sample of 20,000"
+                )
+            self.distinct.add(hash(text))
+            yield text
+
+    def facts(self, table: Table) -> dict[str, Any]:
+        return {
+            "sentences": self.sentences,
+            "distinct": len(self.distinct),
+            "empty": self.empty + table.blank,
+            "too_long": self.too_long,
+            "too_long_rows": self.places,
+            "longest": self.longest,
+        }
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

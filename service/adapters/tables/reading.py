@@ -1,0 +1,354 @@
+"""The rows of a file, whatever its format; and the sentences of one of its columns.
+
+>>> import io
+>>> file = io.BytesIO(b"id;question\\n1;How do I log in?\\n2;Where is my invoice?\\n")
+>>> table = open_table(file, Hints(declared="csv"))
+>>> table.columns, table.suggested
+(['id', 'question'], 1)
+>>> [text for _, text in table.sentences(table.index("question"))]
+['How do I log in?', 'Where is my invoice?']
+"""
+
+import csv
+import io
+import itertools
+import json
+import zipfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO
+
+from service.adapters.tables.detection import LONGEST_ROW, LOOKED_AT, FileForm, Hints, detect, is_header
+from service.core.errors import EmptyInput, InvalidInput, UnsupportedMedia
+from service.core.jobs.tables import is_code
+
+Row = tuple[int, list[str]]  # its number as a person counts: the line it begins in, or the row of a sheet; its cells
+MOST_COLUMNS = 1000
+SHOWN = 10  # columns named in a message
+EXPANDED = 2 << 30  # bytes that a workbook may unpack to
+WITHOUT_CALAMINE = (
+    "this server cannot read Excel workbooks: install python-calamine (pip install 'isosim[xlsx]'), or save the sheet "
+    "as CSV"
+)
+WITHOUT_PYARROW = "this server cannot read Parquet: install pyarrow (pip install 'isosim[ray]'), or save it as CSV"
+
+
+@dataclass
+class Table:
+    """A file that was recognized. `rows` begin after the header."""
+
+    form: FileForm
+    columns: list[str]
+    header: bool
+    suggested: int  # the column that seems to hold the sentences, from 0
+    sheets: list[str] = field(default_factory=list)
+    sheet: str | None = None
+    blank: int = 0  # rows without any cell, among those read so far
+    _rows: Iterator[Row] = field(default_factory=lambda: iter(()))
+    _first: Row | None = None  # the header
+
+    def rows(self) -> Iterator[Row]:
+        """Rows below the header, once.
+
+        Raises:
+            InvalidInput: a row cannot be read, or has cells beyond the last column; the message names it.
+        """
+        width = len(self.columns)
+        for number, cells in self._rows:
+            while len(cells) > width and not cells[-1].strip():
+                cells.pop()
+            if len(cells) > width:
+                raise InvalidInput(
+                    f"{self.place(number)} has {len(cells)} cells where the table has {width} columns; a cell that "
+                    "holds the separator has to stand in quotation marks"
+                )
+            if not any(cell.strip() for cell in cells):
+                self.blank += 1
+                continue
+            yield number, cells
+
+    def every_row(self) -> Iterator[Row]:
+        """The header, where there is one, and all rows."""
+        return itertools.chain([] if self._first is None else [self._first], self.rows())
+
+    def preview(self, count: int) -> list[Row]:
+        """The next rows, which `rows` will give all the same."""
+        first = list(itertools.islice(self._rows, count))
+        self._rows = itertools.chain(first, self._rows)
+        return first
+
+    def place(self, number: int) -> str:
+        return f"{'row' if self.form.format in ('xlsx', 'parquet') else 'line'} {number}"
+
+    def index(self, column: str | None) -> int:
+        """Of a column by its name, or by its number from 1; None: the only one.
+
+        Raises:
+            InvalidInput: there is no such column, or several and none was named; the message lists them.
+        """
+        if column is None:
+            if len(self.columns) == 1:
+                return 0
+            raise InvalidInput(
+                f"the file is a table with the columns {named(self.columns)}; say which one holds the sentences, for "
+                f"example column={self.columns[self.suggested]}"
+            )
+        same = [place for place, name in enumerate(self.columns) if name == column]
+        if len(same) == 1:
+            return same[0]
+        if same:
+            raise InvalidInput(f"column: {len(same)} columns are called {column[:80]!r}; give its number, from 1")
+        if column.isdecimal() and 1 <= int(column) <= len(self.columns):
+            return int(column) - 1
+        raise InvalidInput(f"column: there is no {column[:80]!r}; the columns are {named(self.columns)}")
+
+    def sentences(self, place: int) -> Iterator[tuple[int, str]]:
+        """Cells of a column with the numbers of their rows, also blank ones. Raises as `rows`."""
+        for number, cells in self.rows():
+            cell = cells[place] if len(cells) > place else ""
+            yield number, " ".join(cell.split()) if "\n" in cell else cell.strip()
+
+
+def named(columns: Iterable[str]) -> str:
+    shown = list(columns)
+    return ", ".join(name[:80] for name in shown[:SHOWN]) + (f" and {len(shown) - SHOWN} more" * (len(shown) > SHOWN))
+
+
+def open_table(file: BinaryIO, hints: Hints | None = None) -> Table:
+    """Recognizes a file and begins to read it.
+
+    Raises:
+        UnsupportedMedia, InvalidInput, EmptyInput: it cannot be read; the message says why and what to do.
+    """
+    hints = hints or Hints()
+    form = detect(file, hints)
+    if hints.sheet is not None and form.format != "xlsx":
+        raise InvalidInput(f"sheet: belongs to Excel workbooks; this file is {form.format}")
+    names, rows, sheets, sheet = rows_of(file, form, hints.sheet)
+    looked_at, blank = filled(rows)
+    if not looked_at:
+        raise EmptyInput("the file holds no text" if sheet is None else f"the sheet {sheet!r} is empty")
+    first = None
+    if names is None:
+        header = is_header([cells for _, cells in looked_at]) if hints.header is None else hints.header
+        first = looked_at.pop(0) if header else None
+        names = column_names(first, looked_at)
+    elif hints.header is not None:
+        raise InvalidInput(f"header: belongs to CSV, TSV and Excel workbooks; this file is {form.format}")
+    if len(names) > MOST_COLUMNS:
+        raise InvalidInput(f"the table has {len(names):,} columns, at most {MOST_COLUMNS:,} are read")
+    suggested = likeliest(names, looked_at)
+    every = itertools.chain(looked_at, rows)
+    return Table(form, names, first is not None, suggested, sheets, sheet, blank, every, first)
+
+
+def rows_of(
+    file: BinaryIO, form: FileForm, sheet: str | None
+) -> tuple[list[str] | None, Iterator[Row], list[str], str | None]:
+    """Names of the columns, where the format has them; the rows; and of a workbook its sheets and the one read."""
+    match form.format:
+        case "text":
+            return ["text"], text_rows(file, form), [], None
+        case "ndjson":
+            return *json_rows(file, form), [], None
+        case "parquet":
+            return *parquet_rows(file), [], None
+        case "xlsx":
+            sheets, chosen, rows = sheet_rows(file, sheet)
+            return None, rows, sheets, chosen
+    return None, csv_rows(file, form), [], None
+
+
+def filled(rows: Iterator[Row]) -> tuple[list[Row], int]:
+    """The first rows that are not blank, and how many blank ones stood among them."""
+    found: list[Row] = []
+    blank = 0
+    while len(found) < LOOKED_AT and (row := next(rows, None)) is not None:
+        if any(cell.strip() for cell in row[1]):
+            found.append(row)
+        else:
+            blank += 1
+    return found, blank
+
+
+def column_names(header: Row | None, rows: list[Row]) -> list[str]:
+    """Those of the header, without the empty ones at its end; a column without a name has its number."""
+    width = max((len(cells) for _, cells in rows), default=0)
+    if header is None:
+        return [f"column {place + 1}" for place in range(width)]
+    names = [" ".join(cell.split()) for cell in header[1]]
+    filled = max((place + 1 for _, cells in rows for place, cell in enumerate(cells) if cell.strip()), default=0)
+    while names and not names[-1] and len(names) > filled:
+        names.pop()
+    return [name or f"column {place + 1}" for place, name in enumerate(names)]
+
+
+def likeliest(names: list[str], rows: list[Row]) -> int:
+    """The column that seems to hold the sentences: the one with the most characters, identifiers aside."""
+
+    def length(place: int) -> int:
+        cells = [cells[place].strip() for _, cells in rows if len(cells) > place]
+        return sum(len(cell) for cell in cells if not is_code(cell))
+
+    return max(range(len(names)), key=length)
+
+
+def lines_of(file: BinaryIO, form: FileForm, newline: str) -> Iterator[tuple[int, str]]:
+    """Decoded lines with their numbers. Raises InvalidInput where one is too long to be a row of a table."""
+    encoding = "utf-8-sig" if form.encoding == "utf-8" else str(form.encoding)
+    file.seek(0)
+    text = io.TextIOWrapper(file, encoding, newline=newline)
+    try:
+        number = 0
+        while line := text.readline(LONGEST_ROW + 1):
+            number += 1
+            if len(line) > LONGEST_ROW:
+                raise InvalidInput(
+                    f"line {number} is longer than {LONGEST_ROW:,} characters; each sentence, or each row of a table, "
+                    "has a line of its own"
+                )
+            yield number, line.removeprefix("\ufeff") if number == 1 else line
+    finally:
+        text.detach()  # the file is the caller's to close
+
+
+def text_rows(file: BinaryIO, form: FileForm) -> Iterator[Row]:
+    return ((number, [line.rstrip("\r\n")]) for number, line in lines_of(file, form, "\n"))
+
+
+def csv_rows(file: BinaryIO, form: FileForm) -> Iterator[Row]:
+    """Raises InvalidInput where a cell is never closed, or too long."""
+    csv.field_size_limit(LONGEST_ROW)
+    lines = (line for _, line in lines_of(file, form, ""))
+    delimiter = form.separator or ","
+    reader = csv.reader(lines, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if form.quoted else csv.QUOTE_NONE)
+    ended = 0
+    try:
+        for cells in reader:
+            begun, ended = ended + 1, reader.line_num
+            yield begun, cells
+    except csv.Error as error:
+        raise InvalidInput(
+            f"line {ended + 1}: a cell cannot be read ({error}); is a quotation mark opened there and never closed?"
+        ) from None
+
+
+def json_rows(file: BinaryIO, form: FileForm) -> tuple[list[str], Iterator[Row]]:
+    """Strings, or objects whose keys are the columns."""
+    entries = json_entries(file, form)
+    first = list(itertools.islice(entries, LOOKED_AT))
+    names = list(dict.fromkeys(name for _, entry in first if isinstance(entry, dict) for name in entry))
+    plain = any(isinstance(entry, str) for _, entry in first)
+    if plain and names:
+        raise InvalidInput("the lines are JSON strings and JSON objects in turn; give all of them one form")
+
+    def rows() -> Iterator[Row]:
+        for number, entry in itertools.chain(first, entries):
+            if isinstance(entry, str) == bool(names):
+                raise InvalidInput(
+                    f"line {number} is {'a string' if names else 'an object'}, other than those before it"
+                )
+            yield number, [entry] if isinstance(entry, str) else [cell_text(entry.get(name)) for name in names]
+
+    return names or ["text"], rows()
+
+
+def json_entries(file: BinaryIO, form: FileForm) -> Iterator[tuple[int, str | dict[str, Any]]]:
+    for number, line in lines_of(file, form, "\n"):
+        if not line.strip():
+            continue
+        try:
+            entry = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InvalidInput(f"line {number} is not JSON: {error}") from None
+        if not isinstance(entry, str | dict):
+            raise InvalidInput(f'line {number}: expected "a sentence" or an object such as {{"text": "a sentence"}}')
+        if "\\ud" in line.lower():
+            check_surrogates(entry, number)
+        yield number, entry
+
+
+def check_surrogates(entry: str | dict[str, Any], number: int) -> None:
+    """Raises InvalidInput for half of a surrogate pair, which JSON can spell and no text holds."""
+    try:
+        json.dumps(entry, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise InvalidInput(f"line {number} holds half of a surrogate pair, which is no Unicode text") from None
+
+
+def cell_text(value: Any) -> str:
+    """A cell as it is shown. A number without a fraction has none."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    return json.dumps(value, ensure_ascii=False)[:LONGEST_ROW] if isinstance(value, dict | list) else str(value)
+
+
+def parquet_rows(file: BinaryIO) -> tuple[list[str], Iterator[Row]]:
+    try:
+        import pyarrow.parquet  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError as error:
+        raise UnsupportedMedia(WITHOUT_PYARROW) from error
+    try:
+        parquet = pyarrow.parquet.ParquetFile(file, memory_map=False, pre_buffer=False)
+        names = list(parquet.schema_arrow.names)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise InvalidInput(f"the Parquet file cannot be read: {str(error)[:200]}") from None
+
+    def rows() -> Iterator[Row]:
+        number = 0
+        try:
+            for batch in parquet.iter_batches(LOOKED_AT, use_threads=False):
+                for cells in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                    number += 1
+                    yield number, [cell_text(cell) for cell in cells]
+        except (pyarrow.ArrowException, OSError) as error:
+            raise InvalidInput(f"the Parquet file cannot be read after row {number}: {str(error)[:200]}") from None
+
+    return names, rows()
+
+
+def sheet_rows(file: BinaryIO, sheet: str | None) -> tuple[list[str], str, Iterator[Row]]:
+    """Sheets of a workbook, the one that is read, and its rows. Formulas stand for the values saved with them."""
+    try:
+        from python_calamine import CalamineError, CalamineWorkbook, PasswordError  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError as error:
+        raise UnsupportedMedia(WITHOUT_CALAMINE) from error
+    check_expansion(file)
+    try:
+        workbook = CalamineWorkbook.from_filelike(file)
+        sheets = list(workbook.sheet_names)
+        if sheet is not None and sheet not in sheets:
+            raise InvalidInput(f"sheet: there is no {sheet[:80]!r}; the sheets are {named(sheets)}")
+        chosen = sheet
+        rows: Any = None
+        for name in sheets if sheet is None else [sheet]:  # the first that is not empty
+            content = workbook.get_sheet_by_name(name)
+            chosen = chosen or name
+            if content.height:
+                chosen, rows = name, content
+                break
+    except PasswordError:
+        raise InvalidInput("the workbook is protected by a password; save it without one") from None
+    except (CalamineError, OSError, ValueError) as error:
+        raise InvalidInput(f"the workbook cannot be read ({str(error)[:200]}); save it again, or as CSV") from None
+    if rows is None:
+        raise EmptyInput("the workbook is empty" if sheet is None else f"the sheet {sheet!r} is empty")
+    begin = (rows.start or (0, 0))[0]
+    return sheets, str(chosen), ((number, [cell_text(c) for c in cells]) for number, cells in numbered(rows, begin))
+
+
+def numbered(rows: Any, begin: int) -> Iterator[tuple[int, list[Any]]]:
+    return ((number, cells) for number, cells in enumerate(rows.iter_rows(), begin + 1))
+
+
+def check_expansion(file: BinaryIO) -> None:
+    """Raises InvalidInput where the workbook says that it unpacks to more than is read."""
+    with zipfile.ZipFile(file) as archive:
+        size = sum(member.file_size for member in archive.infolist())
+    file.seek(0)
+    if size > EXPANDED:
+        raise InvalidInput(f"the workbook unpacks to {size:,} bytes, at most {EXPANDED:,} are read; save it as CSV")

@@ -1,0 +1,210 @@
+"""Files of any kind in a body: recognized, shown, and read into the sentences of one column."""
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from typing import Annotated, Any, BinaryIO, Literal, cast
+
+from fastapi import APIRouter, Depends, Query, Request
+from fastapi.responses import Response, StreamingResponse
+
+from service.adapters.tables.detection import FORMATS, Format, Hints, format_of_type
+from service.adapters.tables.isolation import Limits, Reading, read_isolated
+from service.api.calibration.schemas import Inspection
+from service.api.requests import documented, json_response, needs
+from service.api.state import Service, ServiceDep
+from service.core.errors import Overloaded, TooLarge, UnsupportedMedia
+
+router = APIRouter(tags=["calibration"])
+
+CHUNK = 256 * 1024  # bytes handed to a thread at once
+MOST_READERS = 4  # files read at a time by a process; each may take a processor, and the memory of isolation.py
+JSON_GROWTH = 2  # bytes of JSON for a byte of text, where a file is no bomb: non-Latin UTF-16 grows by half
+
+# Curl's -F and -d, and what pages send: the file would lie inside of another format.
+FORMS = {
+    "multipart/form-data": "send the file itself, without -F",
+    "application/x-www-form-urlencoded": "curl's -d says so of any body",
+}
+FORM = (
+    "content-type {kind!r}: {why}: curl -H 'content-type: application/octet-stream' --data-binary @FILE "
+    "'…/{route}'; the options go into the query"
+)
+
+FILE = {"type": "string", "format": "binary"}
+FILE_TYPES = {
+    "application/octet-stream": {**FILE, "description": "any file; its content says what it is"},
+    "text/csv": FILE,
+    "text/tab-separated-values": FILE,
+    "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": FILE,
+    "application/vnd.apache.parquet": FILE,
+}
+BODY = {"requestBody": {"required": True, "content": {kind: {"schema": schema} for kind, schema in FILE_TYPES.items()}}}
+
+
+def content_type(request: Request) -> tuple[str, str | None]:
+    """The body's type, and the charset that goes with it."""
+    kind, _, parameters = request.headers.get("content-type", "").partition(";")
+    charset = next(
+        (value.strip().strip('"') for name, _, value in (one.partition("=") for one in parameters.split(";"))
+         if name.strip().lower() == "charset"),
+        None,
+    )  # fmt: skip
+    return kind.strip().lower(), charset or None
+
+
+def check_no_form(kind: str, route: str) -> None:
+    """Raises UnsupportedMedia for bodies that hold a file in the format of a web form."""
+    if kind in FORMS:
+        raise UnsupportedMedia(FORM.format(kind=kind, why=FORMS[kind], route=route))
+
+
+async def reading_of(
+    request: Request,
+    column: Annotated[
+        str | None, Query(max_length=1000, description="with the sentences: its name, or its number from 1")
+    ] = None,
+    charset: Annotated[
+        str | None, Query(max_length=40, description="encoding of the file; without it, it is detected")
+    ] = None,
+    form: Annotated[
+        str | None,
+        Query(alias="format", max_length=40, description=f"{', '.join(FORMATS)}; without it, it is detected"),
+    ] = None,
+    sheet: Annotated[
+        str | None, Query(max_length=1000, description="of a workbook; without it, the first that is not empty")
+    ] = None,
+    header: Annotated[
+        bool | None, Query(description="whether the first row names the columns; without it, it is detected")
+    ] = None,
+) -> Reading:
+    """What query and content type say of a posted file. Raises InvalidInput for what is not known."""
+    kind, declared = content_type(request)
+    utf8 = declared is not None and declared.lower() in ("utf-8", "utf8", "us-ascii")
+    return Reading(
+        column=column,
+        hints=Hints(
+            format=cast(Format | None, form),
+            charset=charset or (None if utf8 else declared),
+            sheet=sheet,
+            header=header,
+            declared=format_of_type(kind),
+        ),
+    )
+
+
+ReadingDep = Annotated[Reading, Depends(reading_of)]
+
+
+@asynccontextmanager
+async def temporary(service: Service) -> AsyncIterator[BinaryIO]:
+    """A file without a name, beside the jobs' text: it is gone with the process, however that ends."""
+
+    def opened() -> AbstractContextManager[BinaryIO]:
+        service.jobs.root.mkdir(parents=True, exist_ok=True)
+        return cast(AbstractContextManager[BinaryIO], tempfile.TemporaryFile(dir=service.jobs.root))
+
+    with await asyncio.to_thread(opened) as file:
+        yield file
+
+
+async def stream(request: Request, feed: Callable[[bytes], Any]) -> None:
+    """Feeds a body in pieces, in threads."""
+    held = bytearray()
+    async for chunk in request.stream():
+        held += chunk
+        if len(held) >= CHUNK:
+            await asyncio.to_thread(feed, bytes(held))
+            held.clear()
+    if held:
+        await asyncio.to_thread(feed, bytes(held))
+
+
+async def store(request: Request, file: BinaryIO, limit: int) -> None:
+    """Writes the body into a file. Raises TooLarge."""
+    taken = 0
+
+    def write(chunk: bytes) -> None:
+        nonlocal taken
+        taken += len(chunk)
+        if taken > limit:
+            raise TooLarge(f"the file is larger than {limit:,} bytes; a random sample of 20,000 sentences is enough")
+        file.write(chunk)
+
+    await stream(request, write)
+    await asyncio.to_thread(file.flush)
+
+
+async def read_file(request: Request, service: Service, reading: Reading, out: BinaryIO | None) -> dict[str, Any]:
+    """Facts of the posted file; what is read out of it goes into `out`.
+
+    Raises:
+        Overloaded: too many files are being read. TooLarge, UnsupportedMedia, InvalidInput, EmptyInput: see
+        `read_isolated`.
+    """
+    settings = service.settings
+    size = settings.max_calibration_bytes
+    limits = Limits(settings.max_characters, settings.max_calibration_sentences, JSON_GROWTH * size)
+    async with temporary(service) as file:
+        await store(request, file, size)
+        if service.file_readers >= MOST_READERS:
+            raise Overloaded(f"{MOST_READERS} files are being read; send it again later", retry_after=5)
+        service.file_readers += 1
+        try:
+            return await asyncio.to_thread(read_isolated, file, reading, limits, out)
+        finally:
+            service.file_readers -= 1
+
+
+async def feed_sentences(
+    request: Request, service: Service, reading: Reading, feed: Callable[[bytes], Any]
+) -> dict[str, Any]:
+    """Feeds the sentences of the posted file, as NDJSON; its facts. Raises as `read_file` and `feed` do."""
+    async with temporary(service) as out:
+        facts = await read_file(request, service, replace(reading, give="sentences"), out)
+        for piece in pieces(out):
+            await asyncio.to_thread(feed, piece)
+        return facts
+
+
+def pieces(file: BinaryIO) -> Iterator[bytes]:
+    file.seek(0)
+    while chunk := file.read(CHUNK):
+        yield chunk
+
+
+async def sent(stack: AsyncExitStack, file: BinaryIO) -> AsyncIterator[bytes]:
+    """The content of a file that is closed at the end, also where the caller leaves before."""
+    async with stack:
+        for piece in pieces(file):
+            yield piece
+
+
+@router.post(
+    "/inspect",
+    response_model=Inspection,
+    dependencies=[needs("calibrate")],
+    openapi_extra=BODY,
+    responses=documented(400, 413, 415, 422),
+)
+async def inspect(
+    request: Request,
+    service: ServiceDep,
+    reading: ReadingDep,
+    give: Annotated[
+        Literal["facts", "sentences", "rows"],
+        Query(description="sentences, rows: answers these as NDJSON, a JSON string or list a line"),
+    ] = "facts",
+) -> Response:
+    """Shows what a file is and how it would be read: format, encoding, columns, ten rows, counts. Keeps nothing."""
+    kind, _ = content_type(request)
+    check_no_form(kind, "inspect")
+    reading = replace(reading, give=give)
+    if give == "facts":
+        return json_response(await read_file(request, service, reading, None))
+    async with AsyncExitStack() as stack:
+        out = await stack.enter_async_context(temporary(service))
+        await read_file(request, service, reading, out)
+        return StreamingResponse(sent(stack.pop_all(), out), media_type="application/x-ndjson")

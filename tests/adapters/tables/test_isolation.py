@@ -1,0 +1,155 @@
+"""The child that reads strangers' files: what it says, and that nothing it reads does harm to the process that asks."""
+
+import io
+import json
+import resource
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.adapters.tables.detection import Hints
+from service.adapters.tables.isolation import (
+    MEMORY,
+    Limits,
+    Reading,
+    as_options,
+    read_isolated,
+    read_path,
+    what_was_read,
+)
+from service.core.errors import InvalidInput, IsosimError
+from tests.workbooks import row, workbook
+
+LIMITS = Limits(characters=100, sentences=1000, size=1_000_000)
+
+
+def isolated(content: bytes, reading: Reading, limits: Limits = LIMITS) -> tuple[dict[str, Any], list[Any]]:
+    with tempfile.TemporaryFile() as file, tempfile.TemporaryFile() as out:
+        file.write(content)
+        file.flush()
+        facts = read_isolated(file, reading, limits, out)
+        out.seek(0)
+        return facts, [json.loads(line) for line in out]
+
+
+def test_facts_say_what_is_there_and_what_would_be_left_out() -> None:
+    content = "id;question\n" + "".join(f"{n};How do I do {n % 3}?\n" for n in range(12)) + f"12;\n13;{'x' * 101}\n"
+    facts, written = isolated(content.encode(), Reading())
+    assert written == []
+    rows = facts.pop("rows")
+    assert rows == [[str(n), f"How do I do {n % 3}?"] for n in range(10)]
+    assert facts == {
+        "format": "csv", "encoding": "utf-8", "encoding_certain": True, "separator": ";", "header": True, "sheet": None,
+        "sheets": [], "columns": ["id", "question"], "column": "question", "sentences": 12, "distinct": 3, "empty": 1,
+        "too_long": 1, "too_long_rows": [15], "longest": 101,
+    }  # fmt: skip
+    assert what_was_read(facts) == ["sentences left out because they are too long: 1 (rows 15)"]
+
+
+def test_sentences_and_rows_are_written_as_json_lines() -> None:
+    content = b"id,question\n1,How?\n\n2,\n3,Why so?\n"
+    csv = Hints(declared="csv")
+    assert isolated(content, Reading("sentences", "question", csv))[1] == ["How?", "Why so?"]
+    assert isolated(content, Reading("rows", hints=csv))[1] == [
+        ["id", "question"],
+        ["1", "How?"],
+        ["2", ""],
+        ["3", "Why so?"],
+    ]
+    assert isolated(content, Reading("numbered_rows", hints=csv))[1][-1] == [5, ["3", "Why so?"]]
+
+
+def test_a_guessed_encoding_is_said() -> None:
+    facts, _ = isolated("Wie öffne ich die Datei?\nWo ist sie?\n".encode("cp1252"), Reading("sentences"))
+    (notice,) = what_was_read(facts)
+    assert "windows-1252, a guess" in notice
+    assert as_options(notice).endswith("--charset  names another encoding")
+
+
+@pytest.mark.parametrize(
+    ("content", "limits", "kind", "message"),
+    [
+        (b"%PDF-1.4", LIMITS, "UnsupportedMedia", "PDF"),
+        (b"a b\n" * 1001, LIMITS, "InvalidInput", "more than 1,000 sentences"),
+        (b"a b\n" * 1000, Limits(100, 1000, 100), "TooLarge", "more than 100 bytes of text"),
+    ],
+)
+def test_a_refusal_arrives_as_what_it_is(content: bytes, limits: Limits, kind: str, message: str) -> None:
+    with pytest.raises(IsosimError, match=message) as refused:
+        isolated(content, Reading("sentences"), limits)
+    assert type(refused.value).__name__ == kind
+
+
+CORNER = '<row r="1"><c r="A1"><v>1</v></c></row><row r="1048576"><c r="XFD1048576"><v>2</v></c></row>'
+
+
+def inflated(size: int) -> bytes:
+    """A workbook with a text of so many bytes, which packs to a thousandth."""
+    packed = io.BytesIO(workbook([["a"]]))
+    with zipfile.ZipFile(packed) as plain:
+        parts = {name: plain.read(name) for name in plain.namelist()}
+    before, after = parts.pop("xl/worksheets/sheet1.xml").split(b">a<")
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in parts.items():
+            archive.writestr(name, content)
+        with archive.open("xl/worksheets/sheet1.xml", "w", force_zip64=True) as sheet:
+            sheet.write(before + b">")
+            for _ in range(size // 1_000_000):
+                sheet.write(b"a" * 1_000_000)
+            sheet.write(b"<" + after)
+    return packed.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        pytest.param(workbook(xml=CORNER), "memory", id="a cell in the last corner of the sheet asks for 400 GB"),
+        pytest.param(inflated(2_000_000_000), "memory", id="2 GB packed into 2 MB"),
+        pytest.param(inflated(2_200_000_000), "unpacks to 2,2", id="more than is unpacked"),
+    ],
+)
+def test_a_workbook_that_expands_is_refused_and_takes_no_more_than_its_limit(content: bytes, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        isolated(content, Reading())
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 1.2 * MEMORY / 1024
+
+
+def test_ten_million_empty_rows_are_passed_over() -> None:
+    empty = "".join(f'<row r="{number}"/>' for number in range(4, 1_000_000))
+    content = workbook(xml=row(1, ["id", "text"]) + row(2, [1, "a b c d e f"]) + row(3, [2, "g h i j k l"]) + empty)
+    assert isolated(content, Reading("sentences", "text"))[1] == ["a b c d e f", "g h i j k l"]
+    facts, sentences = isolated(
+        b"id,text\n1,a b c d e f g\n" + b"\n" * 2_000_000, Reading("sentences", "text", Hints(declared="csv"))
+    )
+    assert (sentences, facts["empty"]) == (["a b c d e f g"], 2_000_000)
+
+
+def test_a_fault_of_the_reader_itself_is_not_taken_for_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONSTARTUP", "")
+    monkeypatch.setenv("PYTHONPATH", "/nowhere")
+    monkeypatch.chdir("/")
+    with pytest.raises((RuntimeError, IsosimError)) as failed:
+        isolated(b"a b c\n", Reading("sentences"), Limits(100, "many", 1000))  # type: ignore[arg-type]
+    assert isinstance(failed.value, RuntimeError)
+    assert "TypeError" in str(failed.value)
+
+
+def test_a_file_of_the_users_own_is_named_in_messages(tmp_path: Path) -> None:
+    file = tmp_path / "tickets.csv"
+    file.write_bytes(b"id,question\n1,How do I log in?\n2,Where is it now?\n")
+    refused = pytest.raises(InvalidInput, match=r"tickets\.csv: .* --column question")
+    with refused, read_path(file, Reading("sentences"), LIMITS):
+        pass
+
+
+def test_the_parents_file_stays_open_for_others(tmp_path: Path) -> None:
+    content = io.BytesIO(b"one sentence\nanother one\n")
+    with tempfile.TemporaryFile() as file:
+        file.write(content.getvalue())
+        file.flush()
+        for _ in range(2):
+            assert read_isolated(file, Reading("sentences"), LIMITS)["sentences"] == 2

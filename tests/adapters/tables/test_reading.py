@@ -1,0 +1,248 @@
+"""Files that people own: what they are recognized as, and what is read out of them."""
+
+import csv
+import doctest
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import service.adapters.tables.reading
+from service.adapters.tables.detection import Hints, encoding_named
+from service.adapters.tables.reading import Table, open_table
+from service.core.errors import EmptyInput, InvalidInput, IsosimError, UnsupportedMedia
+from tests.workbooks import row, workbook, zipped
+
+GERMAN = [
+    "Wie öffne ich die Datei?",
+    "Wo ist meine Rechnung?",
+    "Ich kann mich nicht anmelden.",
+    "Straße gesperrt – was nun?",
+]
+ROWS = [["id", "question", "state"], *([str(n), GERMAN[n % 4], "open"] for n in range(40))]
+QUESTIONS = [row[1] for row in ROWS[1:]]
+
+
+def read(content: bytes, hints: Hints | None = None) -> Table:
+    return open_table(io.BytesIO(content), hints)
+
+
+def column(content: bytes, name: str | None = None, hints: Hints | None = None) -> list[str]:
+    table = read(content, hints)
+    return [text for _, text in table.sentences(table.index(name))]
+
+
+def table_text(rows: Sequence[Sequence[str]], separator: str) -> str:
+    written = io.StringIO(newline="")
+    csv.writer(written, delimiter=separator).writerows(rows)
+    return written.getvalue()
+
+
+def test_the_documentation_of_the_module_is_true() -> None:
+    assert doctest.testmod(service.adapters.tables.reading).failed == 0
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "cp1252"])
+@pytest.mark.parametrize("declared", [None, "csv", "text"])
+def test_a_table_is_recognized_by_its_content(separator: str, encoding: str, declared: str | None) -> None:
+    content = table_text(ROWS, separator).encode(encoding)
+    hints = Hints(declared=declared, charset="utf-16-le" if encoding == "utf-16-le" else None)  # type: ignore[arg-type]
+    table = read(content, hints)
+    assert (table.columns, table.columns[table.suggested], table.header) == (ROWS[0], "question", True)
+    assert table.form.separator == separator
+    assert table.form.certain is (encoding != "cp1252")
+    assert column(content, "question", hints) == QUESTIONS
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
+def test_plain_text_is_one_sentence_a_line(encoding: str) -> None:
+    content = "\r\n".join([*GERMAN, "", *GERMAN]).encode(encoding)
+    table = read(content)
+    assert (table.form.format, table.columns) == ("text", ["text"])
+    assert column(content) == [*GERMAN, *GERMAN]
+    assert table.blank == 1
+
+
+def test_sentences_with_commas_are_no_table() -> None:
+    lines = ["Well, I do not know.", "First, open the door, then close it.", "No.", "Yes, yes, yes, of course."] * 30
+    assert read("\n".join(lines).encode()).form.format == "text"
+
+
+def test_a_short_list_with_a_comma_in_each_line_is_no_table() -> None:
+    lines = ["Hello, how are you?", "Sorry, I am late.", "Thanks, that helps.", "No, not today.", "Yes, of course."]
+    assert column("\n".join(lines).encode()) == lines
+
+
+@pytest.mark.parametrize("name", ["wikipedia-en.txt", "reuters.txt", "films.txt"])
+def test_text_of_the_measuring_data_is_no_table(data: Path, name: str) -> None:
+    file = data / "text" / name
+    if not file.is_file():
+        file = sorted((data / "text").glob("*.txt"))[0]
+    lines = file.read_bytes().split(b"\n")
+    for start in range(0, min(len(lines), 20_000), 500):
+        part = b"\n".join(lines[start : start + 500])
+        if part.strip():
+            assert read(part).form.format == "text", lines[start : start + 3]
+
+
+def test_a_workbook_has_sheets_a_header_and_the_values_of_its_formulas() -> None:
+    content = workbook([], [[1.0]], ROWS, names=["Empty", "Numbers", "Tickets"])
+    assert read(content).sheet == "Numbers"  # the first that is not empty
+    table = read(content, Hints(sheet="Tickets"))
+    assert (table.sheets, table.columns) == (["Empty", "Numbers", "Tickets"], ROWS[0])
+    assert column(content, "question", Hints(sheet="Tickets")) == QUESTIONS
+    with pytest.raises(InvalidInput, match="there is no 'Ticket'; the sheets are Empty, Numbers, Tickets"):
+        read(content, Hints(sheet="Ticket"))
+    formulas = (
+        row(1, ["id", "question"])
+        + '<row r="2"><c r="A2"><f>1+1</f><v>2</v></c><c r="B2" t="str"><f>A2</f><v>two red cars</v></c></row>'
+        '<row r="3"><c r="A3"><v>3</v></c><c r="B3"><f>WEBSERVICE("http://127.0.0.1/")</f></c></row>'
+    )
+    assert column(workbook(xml=formulas), "question") == ["two red cars", ""]
+
+
+def test_json_lines_are_strings_or_objects() -> None:
+    assert column("\n".join(map(json.dumps, GERMAN)).encode()) == GERMAN
+    objects = "\n".join(json.dumps({"id": n, "question": text, "more": {"a": 1}}) for n, text in enumerate(GERMAN))
+    assert read(objects.encode()).columns == ["id", "question", "more"]
+    assert column(objects.encode(), "question") == GERMAN
+
+
+def test_parquet_is_read_by_column() -> None:
+    written = io.BytesIO()
+    pq.write_table(pa.table({"id": range(len(QUESTIONS)), "question": QUESTIONS}), written)
+    assert column(written.getvalue(), "question") == QUESTIONS
+
+
+CELLS = st.text(st.characters(exclude_categories=["C"], include_characters="\n"), max_size=20)
+
+
+@given(st.lists(CELLS, min_size=2, max_size=20))
+def test_what_a_writer_of_csv_writes_is_read_again(cells: list[str]) -> None:
+    rows = [["number", "a sentence"], *([str(n), cell + "x"] for n, cell in enumerate(cells))]
+    content = table_text(rows, ";").encode()
+    found = column(content, "a sentence", Hints(declared="csv"))
+    assert found == [" ".join(row[1].split()) if "\n" in row[1] else row[1].strip() for row in rows[1:]]
+
+
+def test_a_cell_of_several_lines_is_one_sentence_and_rows_are_counted_by_their_first_line() -> None:
+    content = b'id,text\n1,"one\ntwo"\n2,three\n'
+    table = read(content, Hints(declared="csv"))
+    assert list(table.sentences(1)) == [(2, "one two"), (4, "three")]
+
+
+def test_quotation_marks_in_a_tsv_belong_to_the_text_where_no_spreadsheet_wrote_them() -> None:
+    raw = b'5\t"Hello," he said.\tHe said hello.\n1\tA "small" car\tA "big" house\n' * 10
+    assert next(read(raw, Hints(declared="tsv", header=False)).rows())[1][1] == '"Hello," he said.'
+    written = b'1\t"He said ""no"" to me"\n2\tplain\n' * 10
+    assert next(read(written, Hints(header=False)).rows())[1][1] == 'He said "no" to me'
+
+
+def test_a_column_is_named_by_name_or_number_and_has_to_be_there() -> None:
+    table = read(table_text(ROWS, ",").encode())
+    assert table.index("question") == table.index("2") == 1
+    with pytest.raises(InvalidInput, match="the columns are id, question, state"):
+        table.index("text")
+    with pytest.raises(InvalidInput, match=r"columns id, question, state; say which .* column=question"):
+        table.index(None)
+    twice = read(b"a,a,question\n" + b"1,2,How do I log in to it?\n" * 9, Hints(declared="csv"))
+    with pytest.raises(InvalidInput, match="2 columns are called 'a'; give its number"):
+        twice.index("a")
+
+
+def test_a_header_can_be_denied_and_claimed() -> None:
+    content = table_text(ROWS, ",").encode()
+    denied = read(content, Hints(header=False))
+    assert denied.columns == ["column 1", "column 2", "column 3"]
+    assert next(denied.rows())[1] == ROWS[0]
+    bare = table_text(ROWS[1:], ",").encode()
+    assert read(bare).columns == ["column 1", "column 2", "column 3"]
+    assert read(bare, Hints(header=True)).columns == ROWS[1]
+
+
+def test_a_row_with_too_many_cells_is_named() -> None:
+    rows = table_text(ROWS, ",") + "41,Hello, you,open\n"
+    with pytest.raises(InvalidInput, match="line 42 has 4 cells where the table has 3 columns"):
+        list(read(rows.encode(), Hints(declared="csv")).rows())
+    assert len(list(read((table_text(ROWS, ",") + "41,Hello,open,,\n42,short\n").encode()).rows())) == 42
+
+
+REFUSED = {
+    b"%PDF-1.7\n%...": "a PDF; copy its text",
+    b"\xd0\xcf\x11\xe0\xa1\xb1": r"old office program .*save it as \.xlsx",
+    b"\x1f\x8b\x08\x00": "gunzip",
+    b"\x93NUMPY\x01\x00": "application/x-npy",
+    zipped({"word/document.xml": ""}): "Word document",
+    zipped({"content.xml": ""}): "OpenDocument",
+    zipped({"notes.txt": "hello"}): "archive",
+    bytes(range(256)) * 4: "zero bytes",
+    b"\x01\x02\x03\x04\x05\xff\xfe" * 40: "no text",
+}
+
+
+@pytest.mark.parametrize("content", REFUSED, ids=lambda content: repr(content[:8]))
+def test_what_is_no_text_is_refused_with_what_to_do(content: bytes) -> None:
+    with pytest.raises(UnsupportedMedia, match=REFUSED[content]):
+        read(content)
+
+
+@pytest.mark.parametrize("content", [b"", b"\n \n\n", workbook([]), b"\xef\xbb\xbf", "\ufeff\n".encode("utf-16")])
+def test_an_empty_file_is_said_to_be_empty(content: bytes) -> None:
+    with pytest.raises((EmptyInput, InvalidInput), match=r"empty|blank|no text"):
+        read(content)
+
+
+@pytest.mark.parametrize(
+    ("content", "hints", "message"),
+    [
+        ("\n".join(GERMAN).encode("utf-16-le"), Hints(), "charset=utf-16-le"),
+        ("\n".join(GERMAN).encode("utf-16-be"), Hints(), "charset=utf-16-be"),
+        (
+            "\n".join(["Привет, как дела сегодня"] * 9).encode("cp1251"),
+            Hints(),
+            "cannot be told; name it with charset=",
+        ),
+        ("\n".join(["Zażółć gęślą jaźń i żółć"] * 9).encode("cp1250"), Hints(), "cannot be told"),
+        ("\n".join(GERMAN).encode("cp1252"), Hints(charset="utf-8"), "is not text in utf-8 .line 1"),
+        (b"ab\n", Hints(format="xlsx"), "does not begin like one"),
+        (workbook(ROWS), Hints(format="csv"), "the file is xlsx"),
+        (b"ab\n", Hints(sheet="a"), "belongs to Excel workbooks"),
+        (b"ab\n", Hints(header=True), "belongs to CSV"),
+        (b'[{"a": "b"},\n{"a": "c"}]\n', Hints(), "one JSON list.*jq"),
+        (b'{"text": "a"}\n"b"\n', Hints(), "strings and JSON objects in turn"),
+        (b'{"text": "a"}\n{"text"\n', Hints(format="ndjson"), "line 2 is not JSON"),
+        (b'"\\ud800"\n', Hints(format="ndjson"), "half of a surrogate pair"),
+        (b"a" * 2_000_000, Hints(), "line 1 is longer than 1,048,576 characters"),
+        (b'id,text\n1,"' + b"word\n" * 400_000, Hints(declared="csv"), "line 2: a cell cannot be read.*never closed"),
+        (workbook(ROWS)[:-30], Hints(), "cut off or damaged"),
+        (b"PAR1 and no more", Hints(), "Parquet file cannot be read"),
+    ],
+    ids=lambda value: value[:40].replace("\\", "") if isinstance(value, str) else "",
+)
+def test_what_cannot_be_read_is_refused_with_the_place_and_the_remedy(
+    content: bytes, hints: Hints, message: str
+) -> None:
+    with pytest.raises(IsosimError, match=message):
+        table = read(content, hints)
+        list(table.rows())
+
+
+def test_the_remedy_for_an_encoding_works() -> None:
+    assert column("\n".join(GERMAN).encode("utf-16-le"), hints=Hints(charset="utf-16-le")) == GERMAN
+    russian = ["Привет, как дела сегодня", "Где мой счёт?"]
+    assert column("\n".join(russian).encode("cp1251"), hints=Hints(charset="windows-1251")) == russian
+    polish = ["Zażółć gęślą jaźń", "Gdzie jest faktura?"]
+    assert column("\n".join(polish).encode("iso-8859-2"), hints=Hints(charset="latin2")) == polish
+
+
+@pytest.mark.parametrize("name", ["idna", "undefined", "rot13", "base64", "utf-7", "", "ü", "a" * 400, "\0"])
+def test_only_encodings_of_files_can_be_named(name: str) -> None:
+    with pytest.raises(InvalidInput, match="charset"):
+        encoding_named(name)

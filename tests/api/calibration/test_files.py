@@ -1,0 +1,205 @@
+"""Files of any kind: shown by /inspect, calibrated over HTTP and from the command line alike."""
+
+import csv
+import io
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.processes import Process, Server, environment, serve_with
+from tests.text import sentences
+from tests.workbooks import workbook
+
+TEXTS = [f"{text} – äußerst schön, wirklich" for text in sentences(400)]
+ROWS = [["id", "question", "state"], *([f"T-{n}", text, "open"] for n, text in enumerate(TEXTS))]
+OCTETS = "application/octet-stream"
+
+
+def table(separator: str) -> str:
+    written = io.StringIO(newline="")
+    csv.writer(written, delimiter=separator).writerows(ROWS)
+    return written.getvalue()
+
+
+def parquet() -> bytes:
+    written = io.BytesIO()
+    pq.write_table(pa.table({name: [row[place] for row in ROWS[1:]] for place, name in enumerate(ROWS[0])}), written)
+    return written.getvalue()
+
+
+# A file's name, its content, what it is recognized as, and the query that reads it.
+FILES: dict[str, tuple[bytes, str, dict[str, str]]] = {
+    "plain.txt": ("\n".join(TEXTS).encode(), "text", {}),
+    "utf-16.txt": ("\r\n".join(TEXTS).encode("utf-16"), "text", {}),
+    "windows-1252.txt": ("\r\n".join(TEXTS).encode("cp1252"), "text", {}),
+    "comma.csv": (table(",").encode("utf-8-sig"), "csv", {"column": "question"}),
+    "semicolon.csv": (table(";").encode("cp1252"), "csv", {"column": "question"}),
+    "tabs.tsv": (table("\t").encode(), "tsv", {"column": "2"}),
+    "lines.ndjson": (
+        "\n".join(json.dumps(dict(zip(ROWS[0], row, strict=True))) for row in ROWS[1:]).encode(), "ndjson",
+        {"column": "question"},
+    ),
+    "book.xlsx": (
+        workbook([["nothing here"]], ROWS, names=["Cover", "Tickets"]), "xlsx",
+        {"column": "question", "sheet": "Tickets"},
+    ),
+    "table.parquet": (parquet(), "parquet", {"column": "question"}),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def reading_server(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("files")
+    shutil.copytree(tiny_store / "encoders", folder / "store" / "encoders")
+    running: list[Process] = []
+    server = serve_with(folder, running, model_store=folder / "store", encoder="tiny")
+    server.store = folder / "store"  # type: ignore[attr-defined]
+    yield server
+    for process in running:
+        process.kill()
+
+
+def inspect(server: Server, content: bytes, kind: str = OCTETS, **query: Any) -> Any:
+    return server.client.post("/inspect", params=query, content=content, headers={"content-type": kind})
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_is_shown_before_anything_starts(reading_server: Server, name: str) -> None:
+    content, form, query = FILES[name]
+    answer = inspect(reading_server, content, **query)
+    assert answer.status_code == 200, answer.text
+    facts = answer.json()
+    assert (facts["format"], facts["sentences"], facts["distinct"]) == (form, 400, 400)
+    assert facts["column"] == ("text" if form == "text" else "question")
+    place = facts["columns"].index(facts["column"])
+    assert [row[place] for row in facts["rows"]] == TEXTS[:10]
+    assert facts["encoding_certain"] is ("1252" not in name and "semicolon" not in name)
+    written = inspect(reading_server, content, give="sentences", **query)
+    assert written.headers["content-type"] == "application/x-ndjson"
+    assert [json.loads(line) for line in written.iter_lines()] == TEXTS
+
+
+@pytest.fixture(scope="module")
+def plain_threshold(reading_server: Server) -> Any:
+    """Of the sentences as they always could be posted."""
+    reading_server.calibrate("plain", TEXTS)
+    return threshold(reading_server, "plain")
+
+
+def threshold(server: Server, domain: str) -> Any:
+    answer = server.client.get(f"/domains/{domain}/threshold", params={"fmr": 0.01})
+    assert answer.status_code == 200, answer.text
+    return {name: answer.json()[name] for name in ("similarity", "interval", "pairs")}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_file_gives_the_threshold_of_its_sentences_over_http(
+    reading_server: Server, plain_threshold: Any, name: str
+) -> None:
+    content, _, query = FILES[name]
+    domain = name.lower().replace(".", "-")
+    answer = reading_server.client.post(
+        "/calibrate", params={"domain": domain, **query}, content=content, headers={"content-type": OCTETS}
+    )
+    assert answer.status_code == 202, answer.text
+    job = reading_server.wait_for(answer.json()["job"])
+    assert job["status"] == "succeeded", job
+    assert any("windows-1252, a guess" in notice for notice in job["notices"]) is (
+        "1252" in name or "semicolon" in name
+    )
+    assert threshold(reading_server, domain) == plain_threshold
+
+
+@pytest.mark.parametrize("name", ["windows-1252.txt", "semicolon.csv", "book.xlsx", "table.parquet"])
+def test_and_from_the_command_line(reading_server: Server, plain_threshold: Any, name: str, tmp_path: Path) -> None:
+    content, _, query = FILES[name]
+    (tmp_path / name).write_bytes(content)
+    options = [word for option, value in query.items() for word in (f"--{option}", value)]
+    domain = "c-" + name.lower().replace(".", "-")
+    command = [sys.executable, "-m", "service.cli", "calibrate", str(tmp_path / name), "--domain", domain, *options]
+    store = reading_server.store  # type: ignore[attr-defined]
+    done = subprocess.run(
+        [*command, "--model-store", str(store), "--encoder", "tiny"],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert ("windows-1252, a guess" in done.stderr) is ("1252" in name or "semicolon" in name)
+    assert threshold(reading_server, domain) == plain_threshold
+
+
+def test_a_table_without_a_column_is_refused_and_the_remedy_works(reading_server: Server) -> None:
+    content, _, query = FILES["semicolon.csv"]
+    calibrate: Callable[..., Any] = lambda **query: reading_server.client.post(  # noqa: E731 - used twice
+        "/calibrate", params={"domain": "remedied", **query}, content=content, headers={"content-type": "text/csv"}
+    )
+    refused = calibrate()
+    assert refused.status_code == 422
+    assert "columns id, question, state" in refused.json()["error"]
+    assert "column=question" in refused.json()["error"]
+    accepted = calibrate(**query)
+    assert accepted.status_code == 202
+    assert reading_server.wait_for(accepted.json()["job"])["status"] == "succeeded"
+
+
+def test_lines_that_look_like_a_table_can_be_sentences_all_the_same(reading_server: Server) -> None:
+    content = table("\t").encode()
+    query = {"domain": "forced", "force": "true", "promote": "never"}
+    answer = reading_server.client.post("/calibrate", params=query, content=content, headers={"content-type": OCTETS})
+    assert answer.status_code == 202, answer.text
+    assert reading_server.client.get(answer.headers["location"]).json()["sentences"] == 401
+
+
+@pytest.mark.parametrize(
+    ("kind", "remedy"),
+    [("multipart/form-data; boundary=x", "without -F"), ("application/x-www-form-urlencoded", "curl's -d")],
+)
+@pytest.mark.parametrize("path", ["/inspect", "/calibrate"])
+def test_a_web_form_is_refused_with_the_right_command(
+    reading_server: Server, path: str, kind: str, remedy: str
+) -> None:
+    answer = reading_server.client.post(
+        path, params={"domain": "d"} if "cal" in path else {}, content=b"a", headers={"content-type": kind}
+    )
+    assert (answer.status_code, answer.json()["error_type"]) == (415, "UnsupportedMedia")
+    assert remedy in answer.json()["error"]
+    assert "--data-binary @FILE" in answer.json()["error"]
+
+
+def test_a_pdf_is_refused_whatever_it_is_called(reading_server: Server) -> None:
+    for kind in (OCTETS, "text/csv", "application/pdf", "text/plain"):
+        answer = inspect(reading_server, b"%PDF-1.7\n1 0 obj\n", kind)
+        assert (answer.status_code, answer.json()["error_type"]) == (415, "UnsupportedMedia")
+        assert "CSV" in answer.json()["error"]
+
+
+def test_nothing_is_kept_of_what_was_inspected_or_refused(reading_server: Server) -> None:
+    jobs = reading_server.store / "jobs"  # type: ignore[attr-defined]
+    before = sorted(path.name for path in jobs.iterdir())
+    for name, (content, _, query) in FILES.items():
+        assert inspect(reading_server, content, **query).status_code == 200, name
+        assert inspect(reading_server, content[: len(content) // 2] + b"\0", column="nowhere").status_code in (415, 422)
+    assert sorted(path.name for path in jobs.iterdir()) == before
+
+
+def test_a_file_that_is_too_large_is_refused_while_it_streams(reading_server: Server) -> None:
+    answer = inspect(reading_server, b"a sentence\n" * 10_000_000)
+    assert (answer.status_code, answer.json()["error_type"]) == (413, "TooLarge")
+
+
+def test_options_of_files_do_not_go_with_vectors_or_json(reading_server: Server) -> None:
+    post = reading_server.client.post
+    npy = post("/calibrate?domain=d&column=a", content=b"\x93NUMPY", headers={"content-type": "application/x-npy"})
+    assert (npy.status_code, "not to .npy" in npy.json()["error"]) == (422, True)
+    body = post("/calibrate?column=a", json={"domain": "d", "texts": ["a"]})
+    assert (body.status_code, "belongs into the JSON body" in body.json()["error"]) == (422, True)
