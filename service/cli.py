@@ -21,6 +21,7 @@ COMMANDS = {  # name: module and function, and its line in the list
     "similarity": ("commands.similarity:similarity", "Score sentence pairs, without a server."),
     "embed": ("commands.embedding:embed", "Turn sentences into vectors, without a server."),
     "bulk": ("commands.bulk:app", "Embed, score, calibrate and pair files of any size, on Ray."),
+    "inspect": ("commands.files:inspect", "Show what a file is and how a calibration would read it."),
     "calibrate": ("commands.calibration:calibrate", "Fit a calibration to sentences, without a server."),
     "label": ("commands.calibration:label", "Learn probabilities from labelled pairs."),
     "threshold": ("commands.calibration:threshold", "Say which similarity to ask for."),

@@ -12,10 +12,11 @@ from service.adapters.domains.store import DomainStore
 from service.adapters.encoder.store import EncoderArtifact, EncoderStore
 from service.adapters.encoder.vector_files import NpyFile, ParquetColumn, VectorFile, holds_vectors
 from service.adapters.labelled_pairs import labelled_pairs
-from service.adapters.tables.detection import FORMATS, Hints
-from service.adapters.tables.isolation import Limits, Reading, as_options, read_path, what_was_read
+from service.adapters.tables.detection import Hints
+from service.adapters.tables.isolation import Reading, read_path
 from service.adapters.text_lines import STDIN
 from service.commands.domains import repetition
+from service.commands.files import Charset, Column, FileFormat, Header, Sheet, limits, notices
 from service.commands.shared import (
     AsJson,
     EncoderId,
@@ -43,7 +44,6 @@ from service.migration.equating import table as equated_table
 from service.settings import Settings
 
 PARQUET = {".parquet", ".pq"}
-MOST_FROM_FILE = 10_000_000  # sentences; the machine is the user's own
 SendMore = Annotated[bool, typer.Option("--yes", "-y", help="send a remote encoder more texts than usual")]
 Labels = Annotated[Path | None, typer.Option(help="labelled pairs: .tsv or .csv, label, a, b or a, b, label")]
 
@@ -66,18 +66,11 @@ def calibrate(
     force: Annotated[
         bool, typer.Option("--force", help="take each line as a sentence although they look like a table's rows")
     ] = False,
-    column: Annotated[
-        str | None,
-        typer.Option(help="of a table: the one with the sentences, or with vectors; its name, or its number from 1"),
-    ] = None,
-    charset: Annotated[str | None, typer.Option(help="encoding of the file, where it is not detected")] = None,
-    file_format: Annotated[
-        str | None, typer.Option("--format", help=f"{', '.join(FORMATS)}, where it is not detected")
-    ] = None,
-    sheet: Annotated[str | None, typer.Option(help="of a workbook; else the first that is not empty")] = None,
-    header: Annotated[
-        bool | None, typer.Option("--header/--no-header", help="whether the first row names the columns")
-    ] = None,
+    column: Column = None,
+    charset: Charset = None,
+    file_format: FileFormat = None,
+    sheet: Sheet = None,
+    header: Header = None,
     text_column: Annotated[str | None, typer.Option(help="of a .parquet: the one with their texts")] = None,
     model_store: Store = None,
     encoder: EncoderId = None,
@@ -99,10 +92,8 @@ def calibrate(
         fit_here(domain, asked, [], labels, model_store, encoder, vectors=vectors, as_json=as_json)
         return
     hints = Hints(file_format, charset, sheet, header, lines=force)  # type: ignore[arg-type]
-    limits = Limits(Settings().max_characters, MOST_FROM_FILE, MOST_FROM_FILE * 1000)
-    with read_path(file, Reading("sentences", column, hints), limits) as (facts, texts):
-        for notice in what_was_read(facts):
-            remark(f"{file}: {as_options(notice)}")
+    with read_path(file, Reading("sentences", column, hints), limits()) as (facts, texts):
+        notices(file, facts)
         first = list(islice(texts, LOOKED_AT))
         if not force:
             check_sentences_only(first)

@@ -29,6 +29,7 @@ READ = {
 }  # fmt: skip
 CALIBRATE = {
     "POST /calibrate", "DELETE /calibrate/{job_id}", "POST /calibrate/{job_id}/retry", "POST /domains/{domain}/labels",
+    "POST /inspect",
 }  # fmt: skip
 ADMIN = {
     "PUT /domains/{domain}/champion", "POST /domains/{domain}/rollback", "DELETE /domains/{domain}/versions/{version}",

@@ -198,7 +198,7 @@ def what_was_read(facts: dict[str, Any]) -> list[str]:
     notices = []
     if not facts["encoding_certain"]:
         notices.append(
-            f"the file is not UTF-8 and was read as {facts['encoding']}, a guess; charset= names another encoding"
+            f"the file is not UTF-8 and was read as {facts['encoding']}, a guess; charset=NAME names another encoding"
         )
     if facts["too_long"]:
         rows = ", ".join(map(str, facts["too_long_rows"]))

@@ -66,7 +66,7 @@ def test_a_guessed_encoding_is_said() -> None:
     facts, _ = isolated("Wie öffne ich die Datei?\nWo ist sie?\n".encode("cp1252"), Reading("sentences"))
     (notice,) = what_was_read(facts)
     assert "windows-1252, a guess" in notice
-    assert as_options(notice).endswith("--charset  names another encoding")
+    assert as_options(notice).endswith("--charset NAME names another encoding")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,68 @@
+"""`isosim inspect`: what a file is and how it would be read; and the options of every command that reads one."""
+
+import csv
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from service.adapters.tables.detection import FORMATS, Hints
+from service.adapters.tables.isolation import Limits, Reading, as_options, read_path, what_was_read
+from service.commands.shared import AsJson
+from service.commands.terminal import print_json, remark
+from service.settings import Settings
+
+Column = Annotated[
+    str | None, typer.Option(help="of a table: the one with the sentences; its name, or its number from 1")
+]
+Charset = Annotated[str | None, typer.Option(help="encoding of the file, where it is not detected")]
+FileFormat = Annotated[str | None, typer.Option("--format", help=f"{', '.join(FORMATS)}, where it is not detected")]
+Sheet = Annotated[str | None, typer.Option(help="of a workbook; else the first that is not empty")]
+Header = Annotated[bool | None, typer.Option("--header/--no-header", help="whether the first row names the columns")]
+MOST = 10_000_000  # rows; the machine is the user's own
+
+
+def limits() -> Limits:
+    return Limits(Settings().max_characters, MOST, MOST * 1000)
+
+
+def notices(file: Path, facts: dict[str, Any]) -> None:
+    """Says what was guessed and what is left out."""
+    for notice in what_was_read(facts):
+        remark(f"{file}: {as_options(notice)}")
+
+
+def inspect(
+    file: Annotated[Path, typer.Argument(help="text, CSV, TSV, NDJSON, Parquet, .xlsx; - reads standard input")],
+    column: Column = None,
+    charset: Charset = None,
+    file_format: FileFormat = None,
+    sheet: Sheet = None,
+    header: Header = None,
+    as_csv: Annotated[Path | None, typer.Option("--csv", help="write the table there, as CSV in UTF-8")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a file is, its columns and first rows, and what a calibration would take of it."""
+    hints = Hints(file_format, charset, sheet, header)  # type: ignore[arg-type]
+    with read_path(file, Reading("facts", column, hints), limits()) as (facts, _):
+        pass
+    if as_csv is not None:
+        with ExitStack() as stack:
+            _, rows = stack.enter_context(read_path(file, Reading("rows", hints=hints), limits()))
+            target = stack.enter_context(as_csv.open("w", encoding="utf-8", newline=""))
+            writer = csv.writer(target)
+            if not facts["header"]:
+                writer.writerow(facts["columns"])
+            writer.writerows(rows)
+    if as_json:
+        print_json(facts)
+        return
+    kind = [facts["format"], facts["encoding"], f"sheet {facts['sheet']!r}" if facts["sheet"] is not None else None]
+    print(", ".join(filter(None, kind)))
+    for place, name in enumerate(facts["columns"]):
+        examples = [row[place] for row in facts["rows"] if len(row) > place and row[place].strip()]
+        mark = "*" if name == facts["column"] else " "
+        print(f"{mark} {name}: {'; '.join(example[:60] for example in examples[:2])}")
+    print(f"{facts['sentences']:,} sentences in {facts['column']!r}, {facts['distinct']:,} of them distinct")
+    notices(file, facts)
