@@ -9,6 +9,7 @@ import typer
 
 from service.adapters.tables.detection import FORMATS, Hints
 from service.adapters.tables.isolation import Limits, Reading, as_options, read_path, what_was_read
+from service.adapters.text_lines import STDIN
 from service.commands.shared import AsJson
 from service.commands.terminal import print_json, remark
 from service.settings import Settings
@@ -29,8 +30,9 @@ def limits() -> Limits:
 
 def notices(file: Path, facts: dict[str, Any]) -> None:
     """Says what was guessed and what is left out."""
+    name = "standard input" if file == STDIN else file
     for notice in what_was_read(facts):
-        remark(f"{file}: {as_options(notice)}")
+        remark(f"{name}: {as_options(notice)}")
 
 
 def inspect(

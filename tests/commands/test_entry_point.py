@@ -107,11 +107,15 @@ def test_calibrate_reads_a_pipe_and_names_a_bad_line(run: Run, own_store: Path) 
     done = run(*words, stdin=text, model_store=own_store)
     facts = json.loads(done.stdout)
     assert (facts["domain"], facts["version"], facts["report"]["sentences"]) == ("piped", 1, 300)
-    bad = run(*words, stdin=text + b"\nsch\xf6n\n", model_store=own_store)
+    guessed = run(*words, stdin=text + b"\nsch\xf6n\n", model_store=own_store)
+    assert guessed.returncode == 0
+    assert guessed.stderr.startswith("standard input: the file is not UTF-8 and was read as windows-1252, a guess")
+    bad = run(*words, stdin=text + b"\nsch\x81n\n", model_store=own_store)
     assert bad.returncode == 1
-    assert bad.stderr == "isosim: standard input, line 301: not UTF-8 (byte 4)\n"
+    assert "standard input: the file is not UTF-8 (line 301)" in bad.stderr
+    assert "--charset" in bad.stderr
     empty = run(*words, stdin=b"\n\n", model_store=own_store)
-    assert empty.stderr == "isosim: standard input is empty\n"
+    assert empty.stderr == "isosim: standard input: the file holds blank lines only\n"
 
 
 def test_bundle_and_threshold_speak_json(run: Run, tmp_path: Path) -> None:

@@ -40,7 +40,10 @@ def bodies(document: dict[str, Any], operation: dict[str, Any]) -> list[Any]:
     """An example of each form."""
     if "requestBody" not in operation:
         return [None]
-    schema = operation["requestBody"]["content"]["application/json"]["schema"]
+    content = operation["requestBody"]["content"]
+    if "application/json" not in content:
+        return [None]  # a file
+    schema = content["application/json"]["schema"]
     return [copy.deepcopy(form["examples"][0]) for form in forms(document, schema)]
 
 
