@@ -17,6 +17,7 @@ from service.modelling.encoder.brought import register
 from tests.docs.pages import ADDRESS, NOT_RUN, OBJECTS, ROOT, blocks, run
 from tests.processes import Serve, environment
 from tests.text import sentences
+from tests.workbooks import workbook
 
 PAGES = [
     "README.md",
@@ -33,6 +34,8 @@ def what_a_reader_has(folder: Path) -> None:
     """Text of a domain, and labelled pairs of it: the same subject doing the same is a match."""
     texts = sentences(2000)
     (folder / "tickets.txt").write_text("\n".join(texts) + "\n")
+    rows = [[f"T-{number}", text, "open"] for number, text in enumerate(texts)]
+    (folder / "tickets.xlsx").write_bytes(workbook([["id", "question", "state"], *rows], names=["Tickets"]))
     pairs = [(a, b) for a in texts[:200] for b in texts[1000:1200]]
     matches = [f"1\t{a}\t{b}" for a, b in pairs if a[:20] == b[:20]]
     others = [f"0\t{a}\t{b}" for a, b in pairs if a[:20] != b[:20]]
