@@ -35,8 +35,8 @@ class PairsRequest(Own):
 
     pairs: SentencePairs = Field(description="pairs of sentences, at most ISOSIM_MAX_PAIRS")
     domain: DomainField = "default"
-    threshold: ThresholdField = None
     detail: bool = Field(default=False, description="adds what the score rests on")
+    threshold: ThresholdField = None
 
 
 Vector = Annotated[
@@ -61,9 +61,9 @@ class VectorsRequest(Own):
         ),
     ]
     domain: DomainField = "default"
-    threshold: ThresholdField = None
     encoder: Annotated[str | None, Field(description=OF_ENCODER)] = None
     detail: bool = Field(default=False, description="adds what the score rests on")
+    threshold: ThresholdField = None
 
 
 class PercentileRequest(Own):
