@@ -124,6 +124,7 @@ def test_a_domain_without_versions_keeps_none_and_leaves_nothing_behind(domains:
     with pytest.raises(NotFound, match="has no version; calibrate it first"):
         domains.set_target("law", "duplicates", LOOSE)
     assert not domains.was_there("law")
+    assert not (domains.root / "law").exists()
 
 
 def test_deleting_the_domain_deletes_them_and_a_new_one_of_the_name_has_none(domains: DomainStore) -> None:

@@ -561,7 +561,9 @@ async def test_saved_targets_are_taken_over_with_a_promotion_and_where_it_cannot
     source.promote("news", 2)
     source.save("news", 0.1)
     await registry.refresh()
+    looks = len(source.asked)
     assert (await version(registry, "news"), await saved(registry)) == (2, 0.1)
+    assert len(source.asked) == looks
     source.broken["news", 3] = CorruptArtifact("broken")
     source.promote("news", 3)
     source.save("news", 0.2)
