@@ -15,7 +15,7 @@ from service.adapters.labelled_pairs import labelled_pairs
 from service.adapters.tables.detection import Hints
 from service.adapters.tables.isolation import Reading, read_path
 from service.adapters.text_lines import STDIN
-from service.commands.domains import repetition
+from service.commands.domains import repetition, said
 from service.commands.files import Charset, Column, FileFormat, Header, Sheet, limits, notices
 from service.commands.shared import (
     AsJson,
@@ -34,7 +34,17 @@ from service.core.errors import Conflict, InvalidInput
 from service.core.jobs.job import METHODS, NORMALIZATIONS, PROMOTIONS, JobRequest
 from service.core.jobs.requirements import Allowance
 from service.core.jobs.tables import LOOKED_AT, check_sentences_only
-from service.core.scoring.advice import GALLERY, MOST_GALLERY, SMALLEST_FMR, Target, advise, operating_points, rounded
+from service.core.scoring.advice import (
+    GALLERY,
+    MOST_GALLERY,
+    SMALLEST_FMR,
+    Advice,
+    Target,
+    advise,
+    decide,
+    operating_points,
+    rounded,
+)
 from service.core.scoring.calibration import DomainRef
 from service.core.scoring.distances import Metric, check_metric, distance_of
 from service.core.scoring.false_hits import SMALLEST_RATE as SMALLEST_FALSE_HIT_RATE
@@ -240,11 +250,16 @@ def threshold(
         typer.Option(help="another encoder: what this one's thresholds are there", autocompletion=encoder_ids),
     ] = None,
     similarity: Annotated[float | None, typer.Option(help="with --to: a threshold; else at the usual rates")] = None,
+    save: Annotated[
+        str | None, typer.Option(help="save the target under a name that requests for scores can give")
+    ] = None,
     model_store: Store = None,
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
     """Which similarity to ask for: for a false-match rate, for a precision, or in the place of another encoder's."""
+    if save is not None and (raw or table or any(one is not None for one in (unit, to))):
+        raise typer.BadParameter("goes with --fmr, --precision or --false-hit-rate alone", param_hint="--save")
     if to is not None:
         if any(one is not None for one in (fmr, precision, false_hit_rate, gallery, unit)):
             raise typer.BadParameter("stands alone, or with --similarity", param_hint="--to")
@@ -262,11 +277,15 @@ def threshold(
     if (false_hit_rate is None) != (gallery is None):
         raise typer.BadParameter("give both", param_hint="--false-hit-rate and --gallery")
     settings = stored(model_store=model_store, encoder=encoder)
+    target = Target(fmr, precision, false_hit_rate, gallery)
+    if save is not None:
+        save_target(settings, domain, save, target, as_json=as_json)
+        return
     ref, version, manifest = stored_version(settings, domain)
     model = DomainStore(settings.model_store).load(ref.name, version).model
     metric = None if unit is None else metric_of(unit, settings)
     raw = (raw or metric is not None) and manifest["method"] != "identity"
-    advice = advise(model, ref.name, Target(fmr, precision, false_hit_rate, gallery), raw=raw)
+    advice = advise(model, ref.name, target, raw=raw)
     if as_json:
         own = {} if metric is None else {"unit": metric, "distance": distance_of(advice.similarity, metric)}
         print_json({"domain": ref.name, "version": version, **advice.as_facts(), **own})
@@ -274,22 +293,47 @@ def threshold(
     if metric is not None:
         sign = "≥" if metric == "inner_product" else "≤"
         print(f"{ref.name}@{version}: {metric} {sign} {distance_of(advice.similarity, metric):.6g}")
+    print_advice(f"{ref.name}@{version}", target, advice)
+
+
+def print_advice(version: str, target: Target, advice: Advice) -> None:
+    """A version's threshold for a target, for people to read."""
     low, high = advice.interval
     beyond = ", extrapolated beyond what they can count" if advice.extrapolated else ""
     print(
-        f"{ref.name}@{version}: similarity ≥ {advice.similarity:.4f} "
+        f"{version}: similarity ≥ {advice.similarity:.4f} "
         f"(95 % interval {low:.4f} to {high:.4f}; from {advice.pairs:,} pairs{beyond})"
     )
     if (recall := advice.facts.get("recall")) is not None:
         low, high = advice.facts["recall_interval"]
         print(f"  lets through {recall:.0%} of the matches (95 % interval {low:.0%} to {high:.0%})")
-    if false_hit_rate is not None and gallery is not None:
+    if target.false_hit_rate is not None and target.gallery is not None:
         rate, spread = advice.facts["false_match_rate"], advice.facts["query_spread"]
         print(
-            f"  {false_hit_rate:.3g} of searches among {gallery:,} entries end with a wrong match, {rate:.2g} of pairs"
+            f"  {target.false_hit_rate:.3g} of searches among {target.gallery:,} entries end with a wrong match, "
+            f"{rate:.2g} of pairs"
         )
         if spread is not None:
             print(f"  a query with one wrong match has another {spread:.1f} times as often as the average one")
+
+
+def save_target(settings: Settings, domain: str, name: str, target: Target, *, as_json: bool) -> None:
+    """As `PUT /domains/{domain}/thresholds/{name}`; servers see it within 2 s."""
+    ref, version, _ = stored_version(settings, domain)
+    if domain != ref.name:
+        raise InvalidInput(
+            f"domain {domain!r}: a threshold is saved for all versions; name the domain alone: {ref.name}"
+        )
+    store = DomainStore(settings.model_store)
+    decision = decide(store.load(ref.name, version).model, ref.name, target)
+    store.set_target(ref.name, name, target)
+    if as_json:
+        told = {"similarity": decision.similarity, "notice": decision.notice}
+        print_json({"domain": ref.name, "name": name, "target": target.facts, "version": version, **told})
+        return
+    print(f"{ref.name}: {name} is saved ({said(target.facts)})")
+    at = decision.notice if decision.similarity is None else f"similarity ≥ {decision.similarity:.4f}"
+    print(f"  {ref.name}@{version}: {at}")
 
 
 def metric_of(unit: str, settings: Settings) -> Metric:

@@ -1,5 +1,6 @@
 """`isosim domains`: what a store holds and who answers, and the same changes the API makes, by the same rules."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -37,7 +38,7 @@ app = typer.Typer(
 
 Name = Annotated[str, typer.Argument(help="a domain", autocompletion=domain_names)]
 Number = Annotated[int, typer.Argument(help="one of its versions", min=1, autocompletion=version_numbers)]
-COLUMNS = ("domain", "version", "alias", "method", "encoder", "sentences", "created")
+COLUMNS = ("domain", "version", "alias", "method", "encoder", "sentences", "created", "thresholds")
 UNREADABLE = "unreadable"  # in place of an alias; the reason is said on stderr
 CANDIDATE_COLUMNS = ("agreement", "effective_rank", "mean_random_cosine", "hubness", "copies_z", "labelled_score")
 
@@ -61,14 +62,21 @@ def list_domains(model_store: Store = None, as_json: AsJson = False) -> None:
     if as_json:
         print_json(rows)
         return
+    for row in rows:
+        row["thresholds"] = "; ".join(f"{name}: {said(target)}" for name, target in row["thresholds"].items())
     show(COLUMNS, [list(row.values()) for row in rows])
 
 
+def said(target: Mapping[str, float]) -> str:
+    """A saved target for people to read."""
+    return ", ".join(f"{name} {value:g}" for name, value in target.items())
+
+
 def rows_of(store: DomainStore, name: str) -> list[dict[str, Any]]:
-    """A domain's versions, each with what it is for its encoder."""
+    """A domain's versions, each with what it is for its encoder; the saved thresholds beside the champion."""
     rows = []
     for version in store.versions(name):
-        row = {"domain": name, "version": version} | dict.fromkeys(COLUMNS[2:])
+        row = {"domain": name, "version": version} | dict.fromkeys(COLUMNS[2:-1]) | {"thresholds": {}}
         try:
             manifest = store.manifest(name, version)
             row |= {
@@ -77,7 +85,10 @@ def rows_of(store: DomainStore, name: str) -> list[dict[str, Any]]:
                 "sentences": manifest.get("sentences"),
                 "created": manifest["created"],
             }
-            row["alias"] = alias_of(version, store.aliases(name, manifest["encoder"]["digest"]))
+            aliases = store.aliases(name, manifest["encoder"]["digest"])
+            row["alias"] = alias_of(version, aliases)
+            if version == aliases.champion:
+                row["thresholds"] = {saved: target.facts for saved, target in aliases.targets.items()}
         except NotFound:
             continue  # deleted meanwhile
         except (Unavailable, OSError) as error:

@@ -110,6 +110,7 @@ def test_every_documented_operation_has_known_names() -> None:
     assert reading == {
         "/similarity", "/percentile", "/calibrate", "/domains/{domain}/labels", "/domains/{domain}/champion",
         "/domains/{domain}/rollback", "/domains/{domain}/migration", "/domains/{domain}/migration/finish",
+        "/domains/{domain}/thresholds/{name}",
     }  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from service.adapters.domains.store import DomainStore
 from service.adapters.encoder.store import EncoderArtifact
@@ -133,3 +134,29 @@ def test_a_calibration_by_hand_lets_old_versions_go_but_none_that_a_queued_job_r
     done = run(*words, stdin=text, model_store=own_store, keep_versions=1)
     assert done.returncode == 0, done.stderr
     assert domains.versions("tickets") == [1, 2, 3, 5]
+
+
+def test_a_target_is_saved_under_a_name_and_listed_with_the_champion(run: Run, own_store: Path) -> None:
+    def save(*words: str) -> Any:
+        return run("threshold", *words, "--save", "duplicates", model_store=own_store)
+
+    done = save("tickets", "--fmr", "0.1")
+    advised = json.loads(run("threshold", "tickets", "--fmr", "0.1", "--json").stdout)["similarity"]
+    assert done.stdout == (
+        f"tickets: duplicates is saved (fmr 0.1)\n  tickets@2: similarity ≥ {advised:.4f}\n"
+    )  # fmt: skip
+    lines = [line.split("\t") for line in run("domains", model_store=own_store).stdout.splitlines()]
+    assert [line[-1] for line in lines] == ["", "", "duplicates: fmr 0.1"]
+    told = json.loads(save("tickets", "--precision", "0.9", "--json").stdout)
+    assert (told["target"], told["similarity"]) == ({"precision": 0.9}, None)
+    assert "was given no labels" in told["notice"]
+    rows = json.loads(run("domains", "--json", model_store=own_store).stdout)
+    assert [row["thresholds"] for row in rows] == [{}, {}, {"duplicates": {"precision": 0.9}}]
+    for words, said in (
+        (("tickets@1", "--fmr", "0.1"), "name the domain alone"),
+        (("tickets", "--fmr", "0.1", "--raw"), "--save"),
+        (("nowhere", "--fmr", "0.1"), "no domain 'nowhere'"),
+    ):
+        refused = save(*words)
+        assert refused.returncode != 0
+        assert said in refused.stderr

@@ -9,7 +9,7 @@ import httpx2
 import pytest
 from stubs import SCORES, Stub, job, response, says
 
-from isosim_client import AsyncClient, Client, Ranked
+from isosim_client import AsyncClient, Client, Domain, Ranked
 
 
 def sent(stub: Stub) -> tuple[str, str, Any]:
@@ -52,6 +52,23 @@ def test_what_is_not_asked_for_is_not_mentioned_to_an_older_server() -> None:
     stub = Stub(says(200, SCORES))
     stub.client().similarity([("a", "b")])
     assert sent(stub)[2] == {"pairs": [["a", "b"]], "domain": "default"}
+
+
+def test_a_threshold_is_saved_named_and_deleted_by_what_the_server_takes() -> None:
+    stub = Stub(says(200, SCORES))
+    stub.client().similarity([("a", "b")], threshold="duplicates")
+    assert sent(stub)[2]["threshold"] == "duplicates"
+    stub = Stub(says(200, {"domain": "d", "name": "a b", "target": {"fmr": 0.1}, "revision": 8}))
+    seen = Domain(domain="d", champion=2, revision=7)
+    stub.client().save_threshold("d", "a b", fmr=0.1, seen=seen)
+    assert sent(stub) == ("PUT", "/domains/d/thresholds/a%20b", {"fmr": 0.1, "revision": 7})
+    stub.client().save_threshold("d", "a", false_hit_rate=0.1, gallery=9)
+    assert sent(stub)[2] == {"false_hit_rate": 0.1, "gallery": 9}
+    stub = Stub(says(204))
+    stub.client().delete_threshold("d", "a", seen=seen)
+    assert sent(stub)[:2] == ("DELETE", "/domains/d/thresholds/a?revision=7")
+    stub.client().delete_threshold("d", "a")
+    assert sent(stub)[1] == "/domains/d/thresholds/a"
 
 
 def test_unknown_fields_of_a_newer_server_are_passed_over() -> None:

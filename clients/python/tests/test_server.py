@@ -79,7 +79,8 @@ def test_every_field_the_server_sends_has_a_place(server: Server, client: Client
     names = {
         "Similarity": "SimilarityResponse", "Detail": "SimilarityDetail", "Job": "JobState", "Domain": "DomainState",
         "Drift": "DriftState", "Version": "VersionState", "VersionSummary": "VersionSummary", "Threshold": "Threshold",
-        "Ranked": "Rank", "PairFlags": "PairFlags", "PairNumbers": "PairNumbers",
+        "NamedThreshold": "NamedThreshold", "SavedThreshold": "SavedThreshold", "Thresholds": "Thresholds",
+        "SavedTarget": "SavedTarget", "Ranked": "Rank", "PairFlags": "PairFlags", "PairNumbers": "PairNumbers",
     }  # fmt: skip
     schemas = server.client.get("/openapi.json").json()["components"]["schemas"]
     for ours, theirs in names.items():
@@ -108,6 +109,29 @@ def test_the_advised_threshold_is_told_with_its_basis(client: Client, letters: J
     assert (advice.target, advice.space, advice.extrapolated) == ({"fmr": 0.1}, "calibrated", False)
     assert advice.interval is not None
     assert advice.interval[0] <= advice.similarity <= advice.interval[1]
+
+
+def test_a_saved_threshold_decides_until_it_is_deleted(client: Client, letters: Job) -> None:
+    saved = client.save_threshold("letters", "duplicates", fmr=0.1)
+    assert (saved.domain, saved.name, saved.target, saved.notice) == ("letters", "duplicates", {"fmr": 0.1}, None)
+    seen = client.domain("letters")
+    assert (seen.revision, seen.thresholds) == (saved.revision, {"duplicates": {"fmr": 0.1}})
+    listed = client.thresholds("letters")
+    assert (listed.revision, [one.name for one in listed.thresholds]) == (saved.revision, ["duplicates"])
+
+    scores = client.similarity(PAIRS, domain="letters", threshold="duplicates")
+    assert scores.threshold is not None
+    assert scores.threshold.similarity == listed.thresholds[0].similarity
+    assert scores.match == tuple(one >= scores.threshold.similarity for one in scores.similarity)
+    assert client.similarity(PAIRS, domain="letters").match is None
+
+    client.save_threshold("letters", "search", false_hit_rate=0.1, gallery=100, seen=seen)
+    with pytest.raises(Conflict, match="look and try again"):
+        client.delete_threshold("letters", "duplicates", seen=seen)
+    client.delete_threshold("letters", "search")
+    client.delete_threshold("letters", "duplicates", seen=client.domain("letters"))
+    with pytest.raises(NotFound, match="no saved threshold 'duplicates'"):
+        client.similarity(PAIRS, domain="letters", threshold="duplicates")
 
 
 def test_a_threshold_of_searches_and_one_with_its_recall(client: Client, letters: Job) -> None:

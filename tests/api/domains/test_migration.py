@@ -279,6 +279,33 @@ def test_a_finish_is_everywhere_in_two_seconds_and_can_be_taken_back(site: Site)
     wait_until(lambda: answers(site.replica, site.old, 32), AT_LAST)
 
 
+def test_a_saved_threshold_is_resolved_by_the_encoder_that_answers_through_the_whole_move(site: Site) -> None:
+    def threshold(server: Server, key: str | None = None, domain: str = "tickets") -> dict[str, Any]:
+        answer = scored(server, key, domain, threshold="duplicates")
+        found: dict[str, Any] = answer.json()["threshold"]
+        assert answer.headers["x-isosim-version"] == str(found["version"])
+        assert found["target"] == {"fmr": 0.1}
+        return found
+
+    client = site.both.client
+    client.put("/domains/tickets/thresholds/duplicates", json={"fmr": 0.1}).raise_for_status()
+    try:
+        wait_until(lambda: "duplicates" in site.replica.client.get("/domains/tickets").json()["thresholds"])
+        advised = [client.get(f"/domains/tickets@{n}/threshold?fmr=0.1").json()["similarity"] for n in (1, 2)]
+        old, new = (threshold(site.both, domain=f"tickets@{n}") for n in (1, 2))
+        assert [old["similarity"], new["similarity"]] == pytest.approx(advised, abs=1e-6)
+        begin(site.both, share=0.5, shadow=0)
+        assert {threshold(site.both, key)["version"] for key in KEYS} == {1, 2}
+        client.post(MOVE + "/finish").raise_for_status()
+        assert threshold(site.both) == new
+        wait_until(lambda: scored(site.replica, threshold="duplicates").json()["threshold"] == new)
+        assert client.get("/domains/tickets/thresholds").json()["version"] == 2
+        client.delete(MOVE).raise_for_status()
+        assert threshold(site.both) == old
+    finally:
+        client.delete("/domains/tickets/thresholds/duplicates")
+
+
 def test_a_server_with_the_old_encoder_alone_never_answers_in_the_new_one_s_place(site: Site) -> None:
     old, new = site.old_alone, site.new_alone
     begin(site.both, share=0.5)

@@ -4,10 +4,12 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import pytest
 
 from service.core.errors import CorruptArtifact, EncoderMismatch, IsosimError, NotFound
+from service.core.scoring.advice import Target
 from service.core.scoring.calibration import Calibration, DomainModel, DomainRef
 from service.core.scoring.registry import DomainAliases, Registry
 
@@ -33,7 +35,11 @@ class FakeSource:
     def promote(self, domain: str, version: int) -> None:
         self.versions.add((domain, version))
         before = self.aliases.get(domain, DomainAliases(None, None))
-        self.aliases[domain] = DomainAliases(version, before.champion)
+        self.aliases[domain] = DomainAliases(version, before.champion, before.targets)
+        self.announced.add(domain)
+
+    def save(self, domain: str, fmr: float) -> None:
+        self.aliases[domain] = replace(self.aliases[domain], targets={"duplicates": Target(fmr)})
         self.announced.add(domain)
 
     def delete(self, domain: str, version: int) -> None:
@@ -508,3 +514,85 @@ async def test_a_domain_that_cannot_be_read_and_is_resident_no_more_is_left_alon
     for _ in range(3):
         await registry.refresh()
     assert failures[told:] == []
+
+
+async def saved(registry: Registry, domain: str = "news") -> float | None:
+    target = (await registry.targets(domain)).get("duplicates")
+    return None if target is None else target.fmr
+
+
+async def test_saved_targets_come_with_the_champion_and_cost_no_other_look_at_the_store(
+    source: FakeSource, registry: Registry
+) -> None:
+    source.promote("news", 1)
+    source.save("news", 0.1)
+    await registry.resolve(DomainRef("news"))
+    looks = len(source.asked)
+    assert [await saved(registry) for _ in range(3)] == [0.1] * 3
+    assert len(source.asked) == looks == 1
+
+
+async def test_a_refresh_takes_over_saved_targets_of_champions_and_of_pinned_versions(
+    source: FakeSource, registry: Registry
+) -> None:
+    source.promote("news", 1)
+    source.promote("law", 1)
+    source.save("news", 0.1)
+    source.save("law", 0.1)
+    await registry.resolve(DomainRef("news"))
+    await registry.resolve(DomainRef("law", 1))
+    for domain in ("news", "law"):
+        assert await saved(registry, domain) == 0.1
+    assert source.asked.count("law") == 1  # a pinned version came without them; they were asked for once
+    await registry.refresh()
+    for domain in ("news", "law"):
+        source.save(domain, 0.2)
+        assert await saved(registry, domain) == 0.1
+    await registry.refresh()
+    for domain in ("news", "law"):
+        assert await saved(registry, domain) == 0.2
+
+
+async def test_saved_targets_are_taken_over_with_a_promotion_and_where_it_cannot_be_loaded(
+    source: FakeSource, registry: Registry
+) -> None:
+    source.promote("news", 1)
+    await registry.resolve(DomainRef("news"))
+    source.promote("news", 2)
+    source.save("news", 0.1)
+    await registry.refresh()
+    looks = len(source.asked)
+    assert (await version(registry, "news"), await saved(registry)) == (2, 0.1)
+    assert len(source.asked) == looks
+    source.broken["news", 3] = CorruptArtifact("broken")
+    source.promote("news", 3)
+    source.save("news", 0.2)
+    await registry.refresh()
+    assert (await version(registry, "news"), await saved(registry)) == (2, 0.2)
+
+
+async def test_saved_targets_of_what_is_not_resident_are_read_each_time(source: FakeSource) -> None:
+    registry = Registry(source, ENCODER, resident_bytes=SIZE)
+    for domain in ("news", "law"):  # the second takes the first one's room
+        source.promote(domain, 1)
+        source.save(domain, 0.1)
+        await registry.resolve(DomainRef(domain))
+    source.save("news", 0.2)
+    assert await saved(registry) == 0.2
+    source.save("news", 0.3)
+    assert await saved(registry) == 0.3
+    await registry.refresh()
+    source.save("news", 0.4)
+    assert await saved(registry) == 0.4
+
+
+async def test_a_deleted_domain_takes_its_saved_targets_along(source: FakeSource, registry: Registry) -> None:
+    source.promote("news", 1)
+    source.save("news", 0.1)
+    await registry.resolve(DomainRef("news"))
+    source.remove("news")
+    registry.remove("news")
+    assert await saved(registry) is None
+    source.promote("news", 2)
+    await registry.resolve(DomainRef("news"))
+    assert await saved(registry) is None

@@ -1,0 +1,285 @@
+"""Saved thresholds on running servers: saved by one, used by all, the same target with every version."""
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from service.adapters.domains.store import DomainStore
+from service.adapters.encoder.store import EncoderStore
+from service.core.jobs.job import JobRequest, LabelledPair
+from service.modelling.calibration.job import CalibrationInput, calibrate_job
+from tests.processes import Process, RedisServer, Server, serve_with, wait_until
+from tests.text import sentences
+
+TEXTS = sentences(400)
+LABELS = [LabelledPair(TEXTS[i], TEXTS[i].replace(".", ""), 1.0) for i in range(40)] + [
+    LabelledPair(TEXTS[i], TEXTS[i + 50], 0.0) for i in range(40)
+]
+PAIRS = [[TEXTS[i], TEXTS[i + 1]] for i in range(0, 200, 2)] + [[TEXTS[0], TEXTS[0]], ["🙂", "🙂"]]
+WITHIN = 2.0  # s in which every replica follows
+NEWS = "/domains/news/thresholds"
+
+
+def calibrate(store: Path, domain: str, method: str, labelled: list[LabelledPair], **options: Any) -> None:
+    artifact, domains = EncoderStore(store).find("tiny"), DomainStore(store)
+    asked = JobRequest(domain, artifact.digest, artifact.id, method, "always", sentences=len(TEXTS), **options)
+    calibrate_job(asked, CalibrationInput(TEXTS, labelled), artifact, domains, lambda *_: None, threads=1).publish(
+        domains
+    )
+
+
+@pytest.fixture(scope="module")
+def store(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`news@1` with labels, `news@2` (champion) without; `normal` with item normalization; `default` built in."""
+    folder = tmp_path_factory.mktemp("thresholds") / "store"
+    shutil.copytree(tiny_store / "encoders", folder / "encoders")
+    calibrate(folder, "news", "identity", LABELS)
+    calibrate(folder, "news", "whitening", [])
+    calibrate(folder, "normal", "identity", LABELS, normalization="as-norm")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def servers(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
+    running: list[Process] = []
+    folder = tmp_path_factory.mktemp("servers")
+    redis = RedisServer(folder)
+    redis.start()
+    try:
+        yield [serve_with(folder, running, model_store=store, encoder="tiny", redis_url=redis.url) for _ in range(2)]
+    finally:
+        for process in running:
+            process.kill()
+        redis.kill()
+
+
+@pytest.fixture
+def server(servers: list[Server]) -> Iterator[Server]:
+    """The first one; version 2 of `news` answers again after the test, and nothing is saved."""
+    yield servers[0]
+    client = servers[0].client
+    client.put("/domains/news/champion", json={"version": 2}).raise_for_status()
+    for domain in ("news", "normal"):
+        for one in client.get(f"/domains/{domain}/thresholds").json()["thresholds"]:
+            client.delete(f"/domains/{domain}/thresholds/{one['name']}").raise_for_status()
+
+
+def save(server: Server, name: str = "duplicates", domain: str = "news", **body: Any) -> dict[str, Any]:
+    response = server.client.put(f"/domains/{domain}/thresholds/{name}", json=body)
+    assert response.status_code == 200, response.text
+    answer: dict[str, Any] = response.json()
+    return answer
+
+
+def ask(server: Server, threshold: str | None = "duplicates", domain: str = "news") -> httpx.Response:
+    named = {} if threshold is None else {"threshold": threshold}
+    return server.client.post("/similarity", json={"pairs": PAIRS, "domain": domain, **named})
+
+
+def scored(server: Server, threshold: str | None = "duplicates", domain: str = "news") -> dict[str, Any]:
+    response = ask(server, threshold, domain)
+    assert response.status_code == 200, response.text
+    answer: dict[str, Any] = response.json()
+    return answer
+
+
+def refused(response: httpx.Response, status: int, said: str) -> None:
+    assert (response.status_code, said in response.text) == (status, True), response.text
+
+
+def test_a_saved_target_decides_which_pairs_match_and_changes_no_score(server: Server) -> None:
+    plain = scored(server, None)
+    saved = save(server, fmr=0.1)
+    assert saved == {
+        "domain": "news", "name": "duplicates", "target": {"fmr": 0.1}, "revision": saved["revision"], "notice": None,
+    }  # fmt: skip
+    assert scored(server, None) == plain
+    answer = scored(server)
+    threshold, matches = answer.pop("threshold"), answer.pop("match")
+    assert answer == plain
+    advised = server.client.get("/domains/news/threshold?fmr=0.1").json()["similarity"]
+    assert threshold == {
+        "name": "duplicates", "target": {"fmr": 0.1}, "similarity": pytest.approx(advised, abs=1e-6), "version": 2,
+    }  # fmt: skip
+    reached = [similarity >= threshold["similarity"] for similarity in answer["similarity"]]
+    assert reached[-1]
+    assert matches == [*reached[:-1], False]  # no token of the last pair's texts is known
+    assert 3 < sum(matches) < 40
+
+
+def test_what_is_saved_is_listed_with_its_similarity_and_shown_with_the_domain(server: Server) -> None:
+    save(server, fmr=0.1)
+    save(server, "search", false_hit_rate=0.1, gallery=100)
+    revision = save(server, "sure", precision=0.9)["revision"]
+    listed = server.client.get(NEWS).json()
+    assert (listed["domain"], listed["version"], listed["revision"]) == ("news", 2, revision)
+    duplicates, search, sure = listed["thresholds"]
+    low, high = duplicates["interval"]
+    assert low <= duplicates["similarity"] <= high
+    assert search["target"] == {"false_hit_rate": 0.1, "gallery": 100}
+    assert search["similarity"] > duplicates["similarity"]
+    assert sure.pop("notice").startswith("domain 'news' was given no labels")
+    assert sure == {
+        "name": "sure", "target": {"precision": 0.9}, "similarity": None, "interval": None, "extrapolated": None,
+    }  # fmt: skip
+    state = server.client.get("/domains/news").json()
+    assert state["thresholds"] == {one["name"]: one["target"] for one in listed["thresholds"]}
+    assert state["revision"] == revision
+    assert server.client.get("/domains/default/thresholds").json()["thresholds"] == []
+
+
+def test_every_version_has_a_similarity_of_its_own_through_promotion_and_rollback(server: Server) -> None:
+    save(server, fmr=0.1)
+    second, first = scored(server)["threshold"], scored(server, domain="news@1")["threshold"]
+    assert (second["version"], first["version"]) == (2, 1)
+    assert second["similarity"] != first["similarity"]
+    server.client.put("/domains/news/champion", json={"version": 1}).raise_for_status()
+    assert scored(server)["threshold"] == first
+    server.client.post("/domains/news/rollback").raise_for_status()
+    assert scored(server)["threshold"] == second
+    save(server, fmr=0.2)
+    assert scored(server, domain="news@previous")["threshold"]["similarity"] < first["similarity"]
+
+
+def test_a_target_that_the_version_cannot_reach_is_saved_and_matches_nothing_with_the_reason(server: Server) -> None:
+    plain = scored(server, None)
+    assert "was given no labels" in save(server, precision=0.9)["notice"]
+    answer = scored(server)
+    assert answer["match"] is None
+    assert answer["threshold"]["similarity"] is None
+    assert answer["notices"] == [
+        *plain["notices"],
+        "threshold_unreachable:duplicates: domain 'news' was given no labels; give it some: POST /domains/news/labels",
+    ]
+    assert {name: answer[name] for name in plain if name != "notices"} | {"notices": plain["notices"]} == plain
+    assert scored(server, domain="news@1")["match"][-2:] == [True, False]  # this one has labels
+
+
+def test_with_item_normalization_percentiles_decide(server: Server) -> None:
+    notice = save(server, domain="normal", fmr=0.1)["notice"]
+    assert "percentile is at least 0.9" in notice
+    answer = scored(server, domain="normal")
+    assert answer["match"] == [1 - percentile <= 0.1 for percentile in answer["percentile"]]
+    assert answer["match"][-2:] == [True, False]
+    assert answer["threshold"]["similarity"] is None
+    assert answer["notices"] == scored(server, None, "normal")["notices"]
+    save(server, domain="normal", precision=0.9)
+    assert scored(server, domain="normal")["match"] is None
+
+
+def test_vectors_are_matched_too(server: Server) -> None:
+    threshold = save(server, domain="normal", fmr=0.1) and save(server, fmr=0.1)
+    assert threshold["notice"] is None
+    embedded = server.client.post(
+        "/embed", json={"inputs": [text for pair in PAIRS[:20] for text in pair], "domain": "news", "space": "raw",
+                        "normalize": False},
+    ).json()  # fmt: skip
+    pairs = list(zip(embedded[::2], embedded[1::2], strict=True))
+    answer = server.client.post("/similarity", json={"vectors": pairs, "domain": "news", "threshold": "duplicates"})
+    assert answer.json()["match"] == scored(server)["match"][:20], answer.text
+
+
+def test_every_server_follows_within_two_seconds(servers: list[Server], server: Server) -> None:
+    other = servers[1]
+    scored(other, None)
+    for rate in (0.1, 0.2):
+        save(server, fmr=rate)
+        began = time.monotonic()
+        assert scored(server)["threshold"]["target"] == {"fmr": rate}  # at once where it was saved
+        wait_until(
+            lambda rate=rate: ask(other).status_code == 200 and scored(other)["threshold"]["target"] == {"fmr": rate},
+            WITHIN,
+        )
+        assert time.monotonic() - began < WITHIN
+        pinned = scored(other, domain="news@1")["threshold"]
+        assert (pinned["target"], pinned["version"]) == ({"fmr": rate}, 1)
+    assert other.client.delete(f"{NEWS}/duplicates").status_code == 204
+    wait_until(lambda: ask(server).status_code == 404, WITHIN)
+    assert ask(server, domain="news@1").status_code == 404
+
+
+def test_a_name_that_is_not_saved_is_a_404_with_the_nearest(server: Server) -> None:
+    refused(ask(server), 404, "GET /domains/news/thresholds lists those that are saved")
+    save(server, fmr=0.1)
+    refused(ask(server, "duplicate"), 404, "has no saved threshold 'duplicate'; did you mean 'duplicates'?")
+    refused(ask(server, domain="default"), 404, "domain 'default' has no saved threshold 'duplicates'")
+    refused(server.client.delete(f"{NEWS}/duplicats"), 404, "did you mean 'duplicates'?")
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({}, "give one of them"),
+        ({"fmr": 0.1, "precision": 0.9}, "fmr, precision or false_hit_rate: give one of them"),
+        ({"fmr": 1.5}, "fmr: 1.5; a false-match rate is at least 1e-07 and less than 1"),
+        ({"fmr": "0.1"}, "fmr: Input should be a valid number"),
+        ({"precision": 1}, "precision: 1; a precision is more than 0 and less than 1"),
+        ({"false_hit_rate": 0.1}, "give both"),
+        ({"false_hit_rate": 0.1, "gallery": 0}, "gallery: Input should be greater than or equal to 1"),
+        ({"similarity": 0.4}, "similarity: unknown field"),
+    ],
+)
+def test_a_body_that_is_no_target_is_refused_with_what_is_wanted(server: Server, body: Any, said: str) -> None:
+    refused(server.client.put(f"{NEWS}/duplicates", json=body), 422, said)
+    assert server.client.get(NEWS).json()["thresholds"] == []
+
+
+def test_a_place_where_nothing_can_be_saved_is_refused(server: Server) -> None:
+    body = {"fmr": 0.1}
+    refused(server.client.put("/domains/nowhere/thresholds/a", json=body), 404, "no domain 'nowhere'")
+    refused(server.client.put("/domains/default/thresholds/a", json=body), 404, "'default' has no version; calibrate")
+    refused(server.client.put(f"{NEWS}/A", json=body), 422, "name")
+    refused(server.client.get("/domains/nowhere/thresholds"), 404, "no domain 'nowhere'")
+
+
+def test_a_late_change_is_refused_and_a_repeated_one_answered_as_the_first(server: Server) -> None:
+    seen = server.client.get("/domains/news").json()["revision"]
+    first = save(server, fmr=0.1, revision=seen)
+    assert first["revision"] == seen + 1
+    assert save(server, fmr=0.1, revision=seen) == save(server, fmr=0.1) == first
+    late = f"are at revision {seen + 1}, not {seen}; look and try again"
+    refused(server.client.put(f"{NEWS}/duplicates", json={"fmr": 0.2, "revision": seen}), 409, late)
+    refused(server.client.delete(f"{NEWS}/duplicates?revision={seen}"), 409, late)
+    for _ in range(2):
+        assert server.client.delete(f"{NEWS}/duplicates?revision={seen + 1}").status_code == 204
+    refused(server.client.delete(f"{NEWS}/duplicates"), 404, "no saved threshold")
+
+
+def test_a_domain_has_fifty_at_most(server: Server) -> None:
+    for number in range(50):
+        save(server, f"t{number}", fmr=0.1)
+    refused(server.client.put(f"{NEWS}/more", json={"fmr": 0.1}), 422, "at most 50 are kept; delete one first")
+    assert len(server.client.get(NEWS).json()["thresholds"]) == 50
+
+
+def test_damaged_entries_are_absent_and_the_domain_answers(server: Server, store: Path) -> None:
+    save(server, fmr=0.1)
+    aliases = store / "domains" / "news" / "aliases.json"
+    stored = json.loads(aliases.read_text())
+    stored["thresholds"]["related"] = {"fmr": "a tenth"}
+    aliases.write_text(json.dumps(stored))
+    save(server, "other", fmr=0.2)
+    assert server.client.get("/domains/news").json()["thresholds"].keys() == {"duplicates", "other"}
+    refused(ask(server, "related"), 404, "no saved threshold 'related'")
+    assert scored(server)["match"] is not None
+    assert server.client.delete(f"{NEWS}/related").status_code == 204
+
+
+def test_deleting_the_domain_deletes_them(server: Server, store: Path) -> None:
+    domains = DomainStore(store)
+    stored = domains.load("normal", 1)
+    facts = {name: value for name, value in stored.manifest.items() if name not in ("domain", "version", "files")}
+    assert domains.publish("short", facts, {}, stored.weights, stored.model) == 1
+    server.client.put("/domains/short/champion", json={"version": 1}).raise_for_status()
+    save(server, domain="short", fmr=0.1)
+    assert scored(server, domain="short")["match"]
+    assert server.client.delete("/domains/short").status_code == 204
+    for path in ("/domains/short/thresholds", "/domains/short"):
+        refused(server.client.get(path), 404, "no domain 'short'")
+    assert "thresholds" not in json.loads((store / "domains" / "short" / "aliases.json").read_text())

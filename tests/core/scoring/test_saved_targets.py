@@ -1,0 +1,178 @@
+"""A saved target: what it may be, which pairs of a version match for it, and why none can."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.core.errors import InvalidInput
+from service.core.scoring.advice import (
+    MOST_DECISIONS,
+    DecisionThreshold,
+    Target,
+    advise,
+    decide,
+    decision_threshold,
+    in_single_precision,
+    targets_in,
+    unknown_threshold,
+)
+from service.core.scoring.calibration import Calibration, DomainModel
+from service.core.scoring.normalization import ItemNormalization
+from service.core.scoring.similarity import Scores
+from tests.core.scoring.references import MAP, REFERENCE
+
+FMR = Target(fmr=0.01)
+COHORT = np.eye(3, dtype=np.float32)
+NORMALIZED = DomainModel(REFERENCE, normalization=ItemNormalization("as-norm", COHORT, 2, REFERENCE), probability=MAP)
+
+
+def scores(similarities: list[float] | np.ndarray[Any, Any], unreadable: list[bool] | None = None) -> Scores:
+    """Of a version whose percentiles are those of REFERENCE."""
+    columns = np.asarray(similarities, np.float32)
+    blind = None if unreadable is None else np.array(unreadable)
+    percentile = REFERENCE.percentile(columns)
+    if blind is not None:
+        percentile[blind] = 0
+    return Scores(columns, columns, percentile, None, None, None, blind)
+
+
+def matched(decision: DecisionThreshold, found: Scores) -> list[bool]:
+    matches = decision.matches(found)
+    assert matches is not None
+    return [bool(match) for match in matches]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "give one of them"),
+        ({"fmr": 0.1, "precision": 0.9}, "give one of them"),
+        ({"fmr": 1.0}, "fmr: 1; a false-match rate is at least 1e-07 and less than 1"),
+        ({"fmr": float("nan")}, "fmr: nan"),
+        ({"precision": 0.0}, "precision: 0; a precision is more than 0 and less than 1"),
+        ({"false_hit_rate": 0.0, "gallery": 10}, "false_hit_rate: 0; it is at least 1e-06"),
+        ({"false_hit_rate": 0.1}, "give both"),
+        ({"false_hit_rate": 0.1, "gallery": 0}, "gallery: 0; the entries searched are 1 to"),
+    ],
+)
+def test_a_target_out_of_its_range_is_refused_with_the_range(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        Target(**given)
+
+
+def test_stored_facts_are_read_back_and_what_is_no_target_is_left_out() -> None:
+    good = {"a": {"fmr": 0.01}, "b": {"precision": 0.9}, "c": {"false_hit_rate": 0.01, "gallery": 100}}
+    bad: dict[str, Any] = {
+        "d": None, "e": {}, "f": {"fmr": "0.1"}, "g": {"fmr": True}, "h": {"fmr": 7}, "i": [0.1], "j": {"margin": 0.1},
+        "k": {"false_hit_rate": 0.01, "gallery": 2.5}, "l": {"fmr": 10**400}, "m": {"fmr": 0.1, "later": 1},
+    }  # fmt: skip
+    found = targets_in(json.loads(json.dumps(bad | good)))
+    assert {name: target.facts for name, target in found.items()} == good
+    assert list(found) == sorted(found)
+    for damaged in (None, [], "x", 7):
+        assert targets_in(damaged) == {}
+
+
+@given(st.floats(-1, 1))
+def test_a_threshold_is_the_next_float32_upwards(similarity: float) -> None:
+    found = in_single_precision(similarity)
+    exact = np.float32(found)
+    assert float(exact) >= similarity > float(np.nextafter(exact, np.float32(-2)))
+    assert found == json.loads(orjson.dumps(exact, option=orjson.OPT_SERIALIZE_NUMPY))  # as similarities are written
+
+
+@given(st.floats(-1, 1), st.integers(-2, 2))
+def test_a_caller_who_compares_the_answers_own_digits_finds_the_same_matches(threshold: float, steps: int) -> None:
+    decision = DecisionThreshold(FMR, in_single_precision(threshold))
+    near = np.float32(decision.similarity)
+    for _ in range(abs(steps)):
+        near = np.nextafter(near, np.float32(2 * np.sign(steps)))
+    written = orjson.dumps(
+        {"similarity": np.array([near]), "threshold": decision.similarity}, option=orjson.OPT_SERIALIZE_NUMPY
+    )
+    read = json.loads(written)
+    assert matched(decision, scores([float(near)])) == [read["similarity"][0] >= read["threshold"]] == [steps >= 0]
+
+
+def test_a_pair_at_the_threshold_matches_and_the_next_one_below_does_not() -> None:
+    at = decide(DomainModel(REFERENCE), "news", FMR).similarity
+    assert at is not None
+    below = float(np.nextafter(np.float32(at), np.float32(-2)))
+    assert matched(decide(DomainModel(REFERENCE), "news", FMR), scores([at, below, 1.0, -1.0])) == [
+        True, False, True, False,
+    ]  # fmt: skip
+
+
+@given(st.floats(1e-7, 0.99))
+def test_what_matches_for_a_false_match_rate_keeps_it(rate: float) -> None:
+    decision = decide(DomainModel(REFERENCE), "news", Target(fmr=rate))
+    assert decision.similarity is not None
+    kept = REFERENCE.false_match_rate(np.array([np.float32(decision.similarity)]))[0]
+    assert kept <= rate * (1 + 1e-9)
+    assert decision.similarity == pytest.approx(advise(DomainModel(REFERENCE), "news", Target(fmr=rate)).similarity)
+
+
+def test_a_pair_with_an_unreadable_text_never_matches() -> None:
+    for model in (DomainModel(REFERENCE), NORMALIZED):
+        decision = decide(model, "news", FMR)
+        assert matched(decision, scores([1.0, 1.0], [True, False])) == [False, True]
+
+
+def test_normalized_scores_are_decided_by_their_own_false_match_rate() -> None:
+    decision = decide(NORMALIZED, "news", FMR)
+    assert (decision.similarity, decision.rate, decision.reached, decision.extrapolated) == (None, 0.01, True, False)
+    assert "percentile is at least 0.99" in str(decision.notice)
+    found = scores(np.linspace(-1, 1, 41))._replace(similarity=np.ones(41, np.float32))  # cosines are not looked at
+    assert found.percentile is not None
+    assert matched(decision, found) == [1 - percentile <= 0.01 for percentile in found.percentile]
+    assert 0 < sum(matched(decision, found)) < 41
+
+
+@pytest.mark.parametrize(
+    ("model", "target", "said"),
+    [
+        (DomainModel(), FMR, "has no reference"),
+        (DomainModel(REFERENCE), Target(precision=0.9), "was given no labels"),
+        (DomainModel(REFERENCE, probability=MAP), Target(precision=0.99), "precision must be between 0.50 and 0.90"),
+        (DomainModel(REFERENCE), Target(false_hit_rate=0.01, gallery=9), "before false hits of searches were counted"),
+        (NORMALIZED, Target(precision=0.7), "save a false-match rate"),
+        (NORMALIZED, Target(false_hit_rate=0.01, gallery=9), "save a false-match rate"),
+    ],
+)
+def test_a_target_that_a_version_cannot_reach_matches_nothing_and_says_why(
+    model: DomainModel, target: Target, said: str
+) -> None:
+    decision = decide(model, "news", target)
+    assert (decision.reached, decision.matches(scores([1.0])), decision.similarity) == (False, None, None)
+    assert said in str(decision.notice)
+
+
+def test_a_tie_that_no_threshold_divides_is_a_target_that_is_not_reached() -> None:
+    tied = replace(REFERENCE, tied=np.array([0.4]), tied_rates=np.array([0.015]))
+    for model in (
+        DomainModel(tied),
+        replace(NORMALIZED, normalization=ItemNormalization("csls", COHORT, 2, tied)),
+    ):
+        decision = decide(model, "news", Target(fmr=0.012))
+        assert (decision.reached, decision.matches(scores([1.0]))) == (False, None)
+        assert "fmr: 0.012 cannot be reached in 'news'" in str(decision.notice)
+
+
+def test_a_version_computes_a_threshold_once_and_remembers_a_bounded_number() -> None:
+    one, other = (Calibration("news", version, "identity", "e", model=DomainModel(REFERENCE)) for version in (1, 2))
+    assert decision_threshold(one, FMR) is decision_threshold(one, Target(fmr=0.01))
+    assert decision_threshold(other, FMR) is not decision_threshold(one, FMR)
+    for number in range(3 * MOST_DECISIONS):
+        decision_threshold(one, Target(fmr=0.1 + number / 1000))
+        assert len(one.decisions) <= MOST_DECISIONS
+
+
+def test_an_unknown_name_is_told_with_the_nearest_one() -> None:
+    assert "did you mean 'duplicates'?" in str(unknown_threshold("news", "duplicate", ["related", "duplicates"]))
+    assert "GET /domains/news/thresholds" in str(unknown_threshold("news", "x", ["duplicates"]))
