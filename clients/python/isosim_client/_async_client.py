@@ -197,14 +197,18 @@ class AsyncClient:
         normalization: str = "none",
         labels: Iterable[LabelledPair] = (),
         force: bool = False,
+        column: str | int | None = None,
+        charset: str | None = None,
+        sheet: str | None = None,
+        header: bool | None = None,
         idempotency_key: IdempotencyKey = True,
     ) -> Job:
         """Posts unlabelled text of a domain; a job fits a calibration to it in the background.
 
         Args:
-            source: a `pathlib.Path` to a file with one sentence a line (`.ndjson` and `.jsonl`: one JSON value a line),
-                or an iterable of sentences. Either is read while it is sent, not into memory. At least 200 distinct
-                sentences.
+            source: a `pathlib.Path` to a file with one sentence a line (`.ndjson` and `.jsonl`: one JSON value a line)
+                or to a table (CSV, TSV, Parquet, `.xlsx`), or an iterable of sentences. Either is read while it is
+                sent, not into memory. At least 200 distinct sentences.
             domain: its name alone, without a version.
             method: `auto`, or one of those the server names in its refusal of any other.
             promote: `if_better`, `always` or `never`.
@@ -212,6 +216,9 @@ class AsyncClient:
             normalization: `none`, `as-norm` or `csls`.
             labels: (text, text, 0 or 1 or a grade) each, or with a weight, for probabilities.
             force: takes each line as a sentence although the lines look like the rows of a table.
+            column: of a table, the one with the sentences: its name, or its number from 1.
+            charset, sheet, header: how to read a file, where the server does not find it out: encoding, sheet of a
+                workbook, whether the first row names the columns.
             idempotency_key: True makes one; a string is yours; False sends none, and then nothing is ever sent twice.
 
         Returns:
@@ -233,6 +240,10 @@ class AsyncClient:
                 normalization=normalization,
                 labels=labels,
                 force=force,
+                column=column,
+                charset=charset,
+                sheet=sheet,
+                header=header,
                 idempotency_key=idempotency_key,
             )
         )

@@ -22,12 +22,21 @@ def calibrate(
     normalization: str = "none",
     labels: Iterable[LabelledPair] = (),
     force: bool = False,
+    column: str | int | None = None,
+    charset: str | None = None,
+    sheet: str | None = None,
+    header: bool | None = None,
     idempotency_key: IdempotencyKey = True,
 ) -> Call[Job]:
     """Posts unlabelled text of a domain; a job fits a calibration to it in the background."""
-    upload = Upload(source, labels)
+    reading = {"column": column, "charset": charset, "sheet": sheet, "header": header}
+    given = {
+        name: str(value).lower() if name == "header" else value for name, value in reading.items() if value is not None
+    }
+    upload = Upload(source, labels, read=bool(given))
     query: dict[str, str | int | float] = {
         "domain": domain, "method": method, "promote": promote, "seed": seed, "normalization": normalization,
+        **given,
     }  # fmt: skip
     if force:
         query["force"] = "true"

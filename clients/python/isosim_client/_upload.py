@@ -9,6 +9,7 @@ from pathlib import Path
 
 CHUNK = 64 * 1024  # bytes, about; one line more where lines are gathered
 NDJSON_SUFFIXES = {".ndjson", ".jsonl"}
+TEXT_SUFFIXES = {"", ".txt", ".text"}
 
 Source = os.PathLike[str] | Iterable[str]
 LabelledPair = tuple[str, str, float] | tuple[str, str, float, float]
@@ -22,8 +23,12 @@ class Upload:
     follow them.
     """
 
-    def __init__(self, source: Source, labels: Iterable[LabelledPair] = ()) -> None:
-        """Raises TypeError for a string, which could be a path as well as a text."""
+    def __init__(self, source: Source, labels: Iterable[LabelledPair] = (), *, read: bool = False) -> None:
+        """`read`: the server is told how to read the file, whatever its name.
+
+        Raises:
+            TypeError: a string, which could be a path as well as a text; labels beside a table.
+        """
         if isinstance(source, str | bytes):
             raise TypeError("give a pathlib.Path, or an iterable of sentences; a string could be either")
         self._path = Path(source) if isinstance(source, os.PathLike) else None
@@ -34,6 +39,11 @@ class Upload:
         lines = self._path is not None and self._path.suffix not in NDJSON_SUFFIXES
         self._as_it_is = self._path is not None and not (lines and self._labels)
         self.content_type = "text/plain" if lines and not self._labels else "application/x-ndjson"
+        table = self._path is not None and self._path.suffix.lower() not in NDJSON_SUFFIXES | TEXT_SUFFIXES
+        if read or table:
+            if self._labels or self._path is None:
+                raise TypeError("a table is a file and is posted alone; add its labels afterwards: add_labels")
+            self._as_it_is, self.content_type = True, "application/octet-stream"
 
     @property
     def spent(self) -> bool:

@@ -158,8 +158,12 @@ def test_text_is_the_same_whichever_way_it_is_given(client: Client, tmp_path: Pa
     (tmp_path / "lines.txt").write_text("\n".join(texts))
     (tmp_path / "lines.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
     sources: list[Any] = [texts, iter(texts), tmp_path / "lines.txt", tmp_path / "lines.jsonl"]
+    table = "\r\n".join(["id;text", *(f'{number};"{text}"' for number, text in enumerate(texts))])
+    (tmp_path / "table.csv").write_bytes(table.encode("cp1252"))
+    ways = {"domain": "ways", "promote": "never", "method": "sn"}
     with (tmp_path / "lines.txt").open() as lines:
-        jobs = [client.calibrate(source, domain="ways", promote="never", method="sn") for source in [*sources, lines]]
+        jobs = [client.calibrate(source, **ways) for source in [*sources, lines]]
+        jobs.append(client.calibrate(tmp_path / "table.csv", column="text", **ways))
         reports = [client.wait(job).report for job in jobs]
     assert len({report["text_sha256"] for report in reports if report}) == 1
 

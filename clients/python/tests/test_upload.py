@@ -195,3 +195,12 @@ def test_a_slow_source_does_not_hold_the_event_loop() -> None:
         return ticks
 
     assert asyncio.run(use()) >= 8
+
+
+def test_a_table_is_posted_alone(tmp_path: Path) -> None:
+    (tmp_path / "tickets.csv").write_text("id,text\n1,a b c\n")
+    assert Upload(tmp_path / "tickets.csv").content_type == "application/octet-stream"
+    with pytest.raises(TypeError, match="add_labels"):
+        Upload(tmp_path / "tickets.csv", [("a", "b", 1)])
+    with pytest.raises(TypeError, match="a table is a file"):
+        Upload(["a sentence"], read=True)
