@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from service.core.errors import EmptyInput, InvalidInput
+from service.core.jobs.encodings import file_of, format_of, line_of_file
 
 STDIN = Path("-")
 READ = 64 * 1024  # bytes; of a pipe a read gives what is there
@@ -37,6 +38,8 @@ class TextLines:
         """
         rest = b""
         while chunk := self.file.read(READ):
+            if not self.seen and (kind := format_of(chunk)) is not None:
+                raise InvalidInput(file_of(self.name, kind))
             self.seen += len(chunk)
             *whole, rest = (rest + chunk).split(b"\n")
             if self.longest is not None and len(rest) > 4 * self.longest:  # a character has up to four bytes
@@ -51,7 +54,7 @@ class TextLines:
         try:
             text = line.removesuffix(b"\r").decode("utf-8-sig" if self.number == 1 else "utf-8")
         except UnicodeDecodeError as error:
-            raise InvalidInput(f"{self.name}, line {self.number}: not UTF-8 (byte {error.start + 1})") from None
+            raise InvalidInput(line_of_file(self.name, self.number, line, error.start)) from None
         if self.longest is not None and len(text) > self.longest:
             raise InvalidInput(
                 f"{self.name}, line {self.number}: {len(text)} characters, at most {self.longest} are taken"

@@ -25,7 +25,7 @@ def calibrate(
     idempotency_key: IdempotencyKey = True,
 ) -> Call[Job]:
     """Posts unlabelled text of a domain; a job fits a calibration to it in the background."""
-    upload = Upload(source, labels)
+    upload = Upload(source, many(labels, "labels"))
     query: dict[str, str | int | float] = {
         "domain": domain, "method": method, "promote": promote, "seed": seed, "normalization": normalization,
     }  # fmt: skip

@@ -21,7 +21,7 @@ from service.api.bodies import body_of
 from service.api.calibration.intake import Format, Intake, Limits, parse_json
 from service.api.calibration.schemas import CalibrateOptions, CalibrateRequest, JobAccepted, Jobs, JobState, pairs_of
 from service.api.calibration.vectors import VectorIntake
-from service.api.requests import JobDep, TraceDep, documented, json_response, needs
+from service.api.requests import JobDep, TraceDep, documented, json_response, media_type, needs, sent_as
 from service.api.state import Phase, Service, ServiceDep
 from service.api.trace import Trace
 from service.core.errors import (
@@ -36,6 +36,7 @@ from service.core.errors import (
 from service.core.jobs.job import Job, JobRequest, Status
 from service.core.jobs.requirements import MOST_SENTENCES
 from service.core.scoring.calibration import DomainRef
+from service.core.wording import place
 from service.migration.encoders import LoadedEncoder
 from service.observability.tracing import posting
 
@@ -97,9 +98,12 @@ async def calibrate(
 ) -> Response:
     """Fits a calibration to unlabelled text of a domain, in the background."""
     await check_room(service)
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    kind = media_type(request.headers.get("content-type", ""))
     if kind != "application/json" and kind not in FORMATS:
-        raise UnsupportedMedia(f"content-type {kind!r}: use application/json, {', '.join(FORMATS)}")
+        raise UnsupportedMedia(
+            f"{sent_as(kind)}; send the file itself, one sentence a line: curl --data-binary @FILE "
+            f"-H 'content-type: text/plain'; this route reads application/json, {', '.join(FORMATS)}"
+        )
     limits = intake_limits(service)
     async with spooling(service.jobs) as spool:
         intake: Intake | VectorIntake
@@ -196,9 +200,9 @@ def take_json(body: bytes, spool: Spool, limits: Limits, trace: Trace) -> tuple[
     options = parse_json(CalibrateRequest, body)
     check_domain(options.domain, trace)
     intake = Intake(spool, limits, force=options.force)
-    intake.add(options.texts, lambda index: f"texts.{index}")
+    intake.add(options.texts, lambda index: place(f"texts.{index}"))
     if options.labels:
-        intake.add_labels(pairs_of(options.labels), lambda index: f"labels.{index}")
+        intake.add_labels(pairs_of(options.labels), lambda index: place(f"labels.{index}"))
     intake.close()
     return options, intake
 

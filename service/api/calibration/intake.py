@@ -11,7 +11,9 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from service.adapters.jobs.spool import Spool
 from service.api.calibration.schemas import NO_VECTORS, Label
+from service.api.validation import labelled_pair_fault
 from service.core.errors import EmptyInput, InvalidInput, TooLarge
+from service.core.jobs.encodings import first_fault, format_of, no_text, posted_line
 from service.core.jobs.job import LabelledPair
 from service.core.jobs.requirements import STEADY_FLOW, LabelSummary, check_sentences, fewest_sentences
 from service.core.jobs.tables import LOOKED_AT, check_sentences_only
@@ -61,6 +63,8 @@ class Intake:
 
     def feed(self, chunk: bytes) -> None:
         """Raises InvalidInput, naming the line."""
+        if not self._received and (name := format_of(chunk)) is not None:
+            raise InvalidInput(no_text(name))
         self._received += len(chunk)
         if self._received > self.limits.size:  # a server of brought vectors lets larger bodies begin
             raise TooLarge(f"the body is larger than {self.limits.size} bytes")
@@ -168,20 +172,24 @@ def parse_text(line: bytes, number: int) -> str:
     try:
         return line.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
-        raise InvalidInput(f"line {number} is not UTF-8 (byte {error.start + 1})") from None
+        raise InvalidInput(posted_line(number, line, error.start)) from None
 
 
 def parse_ndjson(line: bytes, number: int) -> str | LabelledPair:
     try:
         value = orjson.loads(line.removeprefix(BOM_UTF8) if number == 1 else line)
     except orjson.JSONDecodeError as error:
-        raise InvalidInput(f"line {number} is not JSON: {error}") from None
+        if (at := first_fault(line)) is not None:
+            raise InvalidInput(posted_line(number, line, at)) from None
+        raise InvalidInput(
+            f'line {number} is not JSON: {error}; each line is one value, such as "a sentence"'
+        ) from None
     if isinstance(value, dict) and "label" in value:
         try:
             given = [value.get("a"), value.get("b"), value["label"]]
             pair = LABELLED.validate_python(given + ([value["weight"]] if "weight" in value else []))
         except ValidationError as error:
-            raise InvalidInput(f"line {number}: {error.errors()[0]['msg']} in a labelled pair") from None
+            raise InvalidInput(f"line {number}: {labelled_pair_fault(error)}") from None
         if not isinstance(pair.a, str) or not isinstance(pair.b, str):
             raise InvalidInput(f"line {number}: {NO_VECTORS}")
         return LabelledPair(pair.a, pair.b, pair.label, pair.weight)
