@@ -51,7 +51,9 @@ class TextLines:
         try:
             text = line.removesuffix(b"\r").decode("utf-8-sig" if self.number == 1 else "utf-8")
         except UnicodeDecodeError as error:
-            raise InvalidInput(f"{self.name}, line {self.number}: not UTF-8 (byte {error.start + 1})") from None
+            raise InvalidInput(
+                f"{self.name}, line {self.number}: not UTF-8 (byte {error.start + 1}); save the file as UTF-8"
+            ) from None
         if self.longest is not None and len(text) > self.longest:
             raise InvalidInput(
                 f"{self.name}, line {self.number}: {len(text)} characters, at most {self.longest} are taken"

@@ -26,14 +26,16 @@ def entries(holds: Callable[[Any], bool], name: str) -> BeforeValidator:
         if isinstance(value, list):
             wrong = next((index for index, entry in enumerate(value) if not holds(entry)), None)
             if wrong is not None:
-                raise PydanticCustomError("entry_type", f"Input should be {name}", {"index": wrong})
+                raise PydanticCustomError(
+                    "entry_type", "wrong entry", {"index": wrong, "wanted": name, "entry": value[wrong]}
+                )
         return value
 
     return BeforeValidator(check)
 
 
-all_numbers = entries(lambda entry: type(entry) in (int, float), "a valid number")
-all_texts = entries(lambda entry: isinstance(entry, str), "a valid string")
+all_numbers = entries(lambda entry: type(entry) in (int, float), "a number")
+all_texts = entries(lambda entry: isinstance(entry, str), "a text")
 
 
 def example(*bodies: dict[str, Any]) -> ConfigDict:

@@ -8,10 +8,11 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.routing import BaseRoute, Match, Route
+from starlette.routing import Match, Route
 
-from service.api.parameters import flat, own_fields, unknown
+from service.api.parameters import flat
 from service.api.state import service_of
+from service.api.validation import describe
 from service.core import errors as e
 
 log = logging.getLogger(__name__)
@@ -36,9 +37,6 @@ TABLE: dict[type[e.IsosimError], tuple[int, str]] = {
 ERROR_TYPES = sorted({name for _, name in TABLE.values()} | {"Internal"})
 HTTP: dict[int, type[e.IsosimError]] = {404: e.NotFound, 405: e.MethodNotAllowed}
 HEALS = {429, 503}  # a client may try these again
-BODY_TAGS = {"pairs", "tei", "vectors"}  # pydantic's names for the bodies of one route; they are no fields
-FIELD_TAGS = {"text", "texts", "ids", "id_lists", "str", "list[str]"}  # and for the forms of one field
-
 
 # OpenAI's words for a status under /v1, where 422 becomes its 400.
 V1_TYPES = {
@@ -89,10 +87,19 @@ def domain_error(request: Request, error: e.IsosimError) -> Response:
     return answer(request, status, name, str(error), headers, error.field)
 
 
-def unexpected(request: Request, error: Exception) -> Response:
+async def refused(request: Request, error: e.IsosimError) -> Response:
+    """The answer to an error of a route; an unknown domain is told the nearest one that the key may use."""
+    if isinstance(error, e.UnknownDomain):
+        service, trace = service_of(request), request.scope["state"]["trace"]
+        near = await service.listings.nearest(error.domain, trace.grant, service.domains.names)
+        error = e.UnknownDomain(error.domain, near)
+    return domain_error(request, error)
+
+
+async def unexpected(request: Request, error: Exception) -> Response:
     """What no route has answered. A fault of ours: the log gets everything, the caller only the id to ask for."""
     if isinstance(error, e.IsosimError):  # raised around the routes, by the layer that bounds a request
-        return domain_error(request, error)
+        return await refused(request, error)
     if isinstance(error, RequestValidationError):  # of a scoring route, which that layer calls itself
         return domain_error(request, describe(error, request.scope.get("route")))
     if isinstance(error, OSError):
@@ -100,31 +107,6 @@ def unexpected(request: Request, error: Exception) -> Response:
         return domain_error(request, e.Unavailable(f"storage failed: {error.strerror or type(error).__name__}"))
     log.error("unexpected error, request %s", request.scope["state"]["request_id"], exc_info=error)
     return answer(request, 500, "Internal", "unexpected error; the log has it under this request id", {})
-
-
-def describe(error: RequestValidationError, route: BaseRoute | None) -> e.IsosimError:
-    """One sentence naming the first field at fault; an unknown one before a missing one, which it may stand for."""
-    every = error.errors()
-    first = next((one for one in every if one["type"] == "extra_forbidden"), every[0])
-    if first["type"] == "json_invalid":
-        why = first["ctx"]["error"]
-        if "hex escape" in why:
-            return e.TokenizerFailure(f"a text holds half of a surrogate pair, which is no Unicode: {why}")
-        return e.InvalidInput(f"the body is not valid JSON: {why}")
-    parts = list(first["loc"])
-    where = parts.pop(0)
-    if where == "body" and len(parts) > 1 and parts[0] in BODY_TAGS:
-        parts.pop(0)
-    if where == "body" and len(parts) > 1 and parts[1] in FIELD_TAGS:
-        parts.pop(1)
-    index = first.get("ctx", {}).get("index")
-    field = ".".join(str(part) for part in [*parts, *([] if index is None else [index])]) or str(where)
-    more = len(every) - 1
-    if first["type"] == "extra_forbidden":
-        return unknown(field, "field", own_fields(route))
-    refusal = e.InvalidInput(f"{field}: {first['msg']}" + (f" (and {more} more)" * (more > 0)))
-    refusal.field = field
-    return refusal
 
 
 def methods_of(request: Request) -> set[str]:
@@ -146,7 +128,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(e.IsosimError)
     async def _(request: Request, error: e.IsosimError) -> Response:
-        return domain_error(request, error)
+        return await refused(request, error)
 
     @app.exception_handler(RequestValidationError)
     async def _(request: Request, error: RequestValidationError) -> Response:

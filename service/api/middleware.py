@@ -179,7 +179,7 @@ class Envelope:
         except Exception as error:
             if answer.started:
                 raise
-            await answer.give(unexpected(Request(scope), error))
+            await answer.give(await unexpected(Request(scope), error))
         finally:
             trace.leave()
             path = getattr(scope.get("route"), "path", "unmatched")

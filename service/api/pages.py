@@ -123,6 +123,7 @@ def console_with_slash() -> Response:
     return RedirectResponse("../console", 308)
 
 
+@console.head("/server.json", include_in_schema=False)
 @console.get("/server.json", responses={503: documented()[503]})
 def console_facts(service: ServiceDep) -> ConsoleFacts:
     """What the page must know to explain itself: limits, methods, whether a key is needed. Itself it needs none."""
@@ -194,12 +195,14 @@ def docs_page(request: Request) -> Response:
     return DOCS.respond(request, DOCS_INDEX, HTML)
 
 
+@docs.head("/start.js")
 @docs.get("/start.js")
 def docs_start(request: Request) -> Response:
     """What would be an inline script elsewhere."""
     return DOCS.respond(request, DOCS_START, SCRIPT)
 
 
+@docs.head("/{name}")
 @docs.get("/{name}")
 def docs_file(request: Request, name: str) -> Response:
     """A file of Swagger UI."""

@@ -6,7 +6,6 @@ know, but refuse one that is close to a name of ours: `domian` would otherwise b
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from difflib import get_close_matches
 from typing import Any, get_args, get_type_hints
 from urllib.parse import parse_qsl
 
@@ -18,11 +17,10 @@ from starlette.types import Scope
 
 from service.api.bodies import Compatible, Own
 from service.core.errors import InvalidInput, IsosimError
+from service.core.wording import SHOWN, nearest, place
 
 OURS = ("domain", "space")  # the fields that we added to bodies of other services
 CLOSE = 0.8  # difflib's ratio: `domian` 0.83, `spcae` 0.8; no field of TEI, OpenAI, Cohere, Jina or vLLM reaches 0.75
-LIKELY = 0.5  # for a suggestion: `metod`, `promot`, `fals_match_rate`
-SHOWN = 80  # characters of a caller's name, in a message
 MOST_PARAMETERS = 64
 MOST_BYTES = 8192  # of a query: one of 60 kB took 5.7 ms to parse, before any key is looked at
 
@@ -41,12 +39,6 @@ def flat(routes: Sequence[BaseRoute]) -> Iterator[BaseRoute]:
     for route in routes:
         inner = getattr(route, "original_router", None)
         yield from flat(inner.routes) if inner is not None else (route,)
-
-
-def nearest(name: str, known: Iterable[str], cutoff: float = LIKELY) -> str | None:
-    """The known name that the caller most likely meant."""
-    close = get_close_matches(name[:SHOWN].lower(), list(known), 1, cutoff)
-    return close[0] if close else None
 
 
 def parameters(route: BaseRoute) -> list[str]:
@@ -104,15 +96,18 @@ def unknown(name: str, what: str, known: Sequence[str]) -> IsosimError:
 
 
 def fault(kind: type[IsosimError], field: str, why: str) -> IsosimError:
-    """An error that names its field, in words and for clients that ask which one it was."""
-    error = kind(f"{field}{why}" if why.startswith(":") else f"{field} {why}")
+    """An error that names its field: in words (`pairs[4][1] …`), and as a path for clients (`pairs.4.1`)."""
+    named = place(field)
+    error = kind(f"{named}{why}" if why.startswith(":") else f"{named} {why}")
     error.field = field.strip("`")
     return error
 
 
 def refusal(name: str, why: str) -> IsosimError:
     """The error for a caller's parameter or field, which may be of any length or empty."""
-    return fault(InvalidInput, name[:SHOWN] or "(no name)", f": {why}")
+    error = InvalidInput(f"{name[:SHOWN] or '(no name)'}: {why}")
+    error.field = name[:SHOWN]
+    return error
 
 
 def check_query(scope: Scope) -> None:

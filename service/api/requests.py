@@ -58,13 +58,32 @@ def check_encoding(head: Head) -> None:
         raise UnsupportedMedia(f"content-encoding {encoding[:80]!r}: bodies are read as they are")
 
 
+AS_JSON = "-H 'content-type: application/json' -d '{…}'"
+SLIPS = {  # by content type: how a request comes to have it
+    "": "the request has no content-type",
+    "multipart/form-data": "content-type 'multipart/form-data' (curl -F sends it) is a form",
+    "application/x-www-form-urlencoded": "content-type 'application/x-www-form-urlencoded' (curl -d alone sends it) is "
+    "a form",
+}
+
+
+def media_type(header: str) -> str:
+    """A content type without its parameters."""
+    return header.partition(";")[0].strip().lower()
+
+
+def sent_as(kind: str) -> str:
+    """The beginning of a refusal of a media type."""
+    return SLIPS.get(kind, f"content-type {kind[:80]!r} is not read here")
+
+
 def check_json(head: Head) -> None:
     """Raises UnsupportedMedia where the body is declared as something else than JSON."""
     if b"content-encoding" in head:
         check_encoding(head)
-    kind = text_of(head, b"content-type").partition(";")[0].strip().lower()
+    kind = media_type(text_of(head, b"content-type"))
     if kind != "application/json" and not kind.endswith("+json"):
-        raise UnsupportedMedia(f"content-type {kind!r}: this route reads application/json")
+        raise UnsupportedMedia(f"{sent_as(kind)}; this route reads JSON: curl {AS_JSON}")
 
 
 async def json_body(request: Request) -> None:  # async: a plain function costs a thread
@@ -136,7 +155,7 @@ class ScoringRoute(APIRoute):
             try:
                 body = adapter.validator.validate_json(content)
             except ValidationError as error:
-                details = error.errors(include_url=False, include_input=False)
+                details = error.errors(include_url=False)
                 raise RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in details]) from None
             response: Response = await endpoint(body, service, trace)
             return response

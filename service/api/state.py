@@ -1,8 +1,11 @@
 """What lives as long as the server does, and how a route reaches it."""
 
 import asyncio
+import heapq
+import itertools
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
@@ -18,6 +21,8 @@ from service.core.errors import Overloaded
 from service.core.grants import Grant, Limits
 from service.core.jobs.job import JobRunner
 from service.core.scoring.drift import DriftMonitor
+from service.core.scoring.registry import DEFAULT
+from service.core.wording import nearest
 from service.migration.encoders import Encoders
 from service.migration.shadow import Shadow
 from service.observability.metrics import Metrics
@@ -47,6 +52,13 @@ class Phase(Enum):
     STOPPING = "stopping"  # new work is refused, what is in flight is finished
 
 
+MOST_NAMES = 1000  # that are remembered for suggestions: more would make an error costly
+FRESH = 30.0  # s that they are: the store is listed once in this time, however many unknown names are asked for
+PATIENCE = 0.25  # s that an error waits for that listing; without it there is no suggestion
+MOST_ALIKE = 64  # names that are compared letter by letter, 20 µs each
+CLOSE = 0.7  # difflib's ratio of a name that is suggested: `ticket` and `tickets` have 0.92
+
+
 class Listings:
     """Scoring, promotion and metrics use other threads and never wait for a listing; nor does one key for another's."""
 
@@ -55,6 +67,10 @@ class Listings:
         self.created: dict[tuple[str, int], int] = {}  # when versions were made, s since 1970
         self._turns: dict[str, asyncio.Lock] = {}  # by the keys' ids: as many as the file has held
         self._asked: Counter[str] = Counter()  # by the keys' ids: reads that wait or are under way
+
+        self._names: list[str] = []  # of the store's first domains, for suggestions
+        self._listed = -FRESH  # s, monotonic: when they were listed
+        self._listing: asyncio.Future[list[str]] | None = None  # under way
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -73,6 +89,34 @@ class Listings:
                 return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
         finally:
             self._asked[grant.id] -= 1
+
+    async def nearest(self, domain: str, grant: Grant, names: Callable[[], Iterable[str]]) -> str | None:
+        """The domain of the key's that an unknown name most likely means. `names` lists the store's, sorted."""
+        if self._listing is None and time.monotonic() - self._listed >= FRESH:
+            self._listing = asyncio.get_running_loop().run_in_executor(
+                self._threads, lambda: list(itertools.islice(names(), MOST_NAMES))
+            )
+            self._listing.add_done_callback(self._remember)
+        if self._listing is not None:
+            await asyncio.wait([self._listing], timeout=PATIENCE)
+        alike = [
+            known
+            for known in (DEFAULT, *self._names)
+            if (known[:2] == domain[:2] or known[-3:] == domain[-3:]) and known != domain and grant.may_use(known)
+        ]
+        closest = heapq.nlargest(MOST_ALIKE, alike, key=lambda known: alike_letters(known, domain))
+        return nearest(domain, closest, CLOSE)
+
+    def _remember(self, listing: asyncio.Future[list[str]]) -> None:
+        """Takes the names over; a store that cannot be listed is not asked again at once."""
+        self._listing, self._listed = None, time.monotonic()
+        if not listing.cancelled() and listing.exception() is None:
+            self._names = listing.result()
+
+
+def alike_letters(one: str, other: str) -> int:
+    """Letters that two names begin with in common."""
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 async def pay_for(limits: Limits, grant: Grant, domains: int) -> None:

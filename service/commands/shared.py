@@ -14,8 +14,10 @@ from service.adapters.storage.object_storage import remote
 from service.core.errors import InvalidInput, IsosimError, NotFound, Unavailable
 from service.core.scoring.calibration import DomainRef
 from service.core.scoring.registry import DEFAULT
+from service.core.wording import nearest
 from service.settings import Settings
 
+MOST_LISTED = 40  # domains in a message
 UNREADABLE = (IsosimError, OSError, ValueError)  # ValueError: a setting that does not hold
 
 
@@ -136,8 +138,11 @@ def known(settings: Settings, domain: str) -> DomainRef:
     ref = DomainRef.parse(domain)
     domains = DomainStore(settings.model_store)
     if ref.name != DEFAULT and not domains.versions(ref.name):
-        there = ", ".join(domains.domains()) or "none"
-        raise NotFound(f"no domain {ref.name!r} in {settings.model_store}; there are: {there}")
+        names = domains.domains()
+        near = nearest(ref.name, names, 0.7)
+        hint = f"did you mean {near!r}? " if near is not None else ""
+        there = ", ".join(names[:MOST_LISTED]) + (", …" if len(names) > MOST_LISTED else "") or "none"
+        raise NotFound(f"no domain {ref.name!r} in {settings.model_store}; {hint}there are: {there}")
     return ref
 
 

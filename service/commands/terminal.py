@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Protocol
 
 import typer
@@ -64,6 +65,7 @@ def print_table(table: "Table") -> None:
 
 
 PATIENCE = 1.0  # s
+MOST_FILES = 1000  # of a folder that are looked through for one with a similar name
 
 
 class Report(Protocol):
@@ -152,7 +154,7 @@ def ended(command: Callable[[], Any]) -> int:
         complain(str(error))
         code = FAILED
     except OSError as error:
-        complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        complain(f"{error.filename}: {error.strerror}{near_file(error)}" if error.filename else str(error))
         code = FAILED
     except ValueError as error:
         if not hasattr(error, "errors"):  # pydantic's ValidationError; its import costs what other commands do not need
@@ -163,6 +165,23 @@ def ended(command: Callable[[], Any]) -> int:
     if code == INTERRUPTED:
         complain("interrupted")
     return code if isinstance(code, int) else DONE
+
+
+def near_file(error: OSError) -> str:
+    """For a file that is not there: the one of its folder that may be meant, or where a relative path starts."""
+    if not isinstance(error, FileNotFoundError) or not isinstance(error.filename, str):
+        return ""
+    from service.core.wording import nearest  # noqa: PLC0415 - the help needs none of it
+
+    path = Path(error.filename)
+    try:
+        there = {name.lower(): name for name in sorted(os.listdir(path.parent))[:MOST_FILES]}  # noqa: PTH208 - names
+    except OSError:
+        return f"; there is no folder {path.parent}"
+    near = nearest(path.name, there, 0.7)
+    if near is not None:
+        return f"; did you mean {path.parent / there[near]}?"
+    return "" if path.is_absolute() else f"; the path starts at {Path.cwd()}"
 
 
 def say_misuse(error: typer.TyperException) -> int:

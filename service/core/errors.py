@@ -8,6 +8,7 @@ IsosimError
 ├── UnsupportedMedia         a content type this route does not read
 ├── Unauthorized · Forbidden no key or a wrong one · a key without the needed scope, or not for this domain
 ├── NotFound                 no such domain, version, job or route
+│   ├── UnknownDomain        no such domain; the message offers the nearest name that the caller may use
 │   ├── UnknownModel         the name of a model in a compatible body; the message lists what there is
 │   └── MethodNotAllowed
 ├── Conflict                 the state has changed, or does not allow this
@@ -59,6 +60,17 @@ class Forbidden(IsosimError):
 
 class NotFound(IsosimError):
     pass
+
+
+class UnknownDomain(NotFound):
+    """`near`: a domain whose name is nearly the same, and that the caller may use."""
+
+    def __init__(self, domain: str, near: str | None = None) -> None:
+        remedy = (
+            "GET /domains lists what there is" if near is None else f"did you mean {near!r}? GET /domains lists them"
+        )
+        super().__init__(f"no domain {domain[:80]!r}; {remedy}")
+        self.domain = domain
 
 
 class UnknownModel(NotFound):

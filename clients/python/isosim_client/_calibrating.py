@@ -33,7 +33,7 @@ def calibrate(
     given = {
         name: str(value).lower() if name == "header" else value for name, value in reading.items() if value is not None
     }
-    upload = Upload(source, labels, read=bool(given))
+    upload = Upload(source, many(labels, "labels"), read=bool(given))
     query: dict[str, str | int | float] = {
         "domain": domain, "method": method, "promote": promote, "seed": seed, "normalization": normalization,
         **given,

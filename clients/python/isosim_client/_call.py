@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,10 @@ from .errors import IsosimError, UnexpectedAnswer, api_error
 T = TypeVar("T")
 
 IdempotencyKey = str | bool
+FROM_FILE = {  # how what is wanted comes out of a file
+    "labels": "for rows of text,text,label read it first: [(a, b, float(label)) for a, b, label in "
+    'csv.reader(open(path, newline=""))]; or give the file to the command line: isosim label FILE --domain NAME',
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +76,9 @@ def segment(value: object) -> str:
 
 
 def many(texts: Any, name: str) -> list[Any]:
-    """Raises TypeError for one string, which would otherwise pass as a list of its characters."""
+    """Raises TypeError for a path, and for one string, which would otherwise pass as a list of its characters."""
+    if isinstance(texts, os.PathLike):
+        raise TypeError(f"{name}: give a list, not a path; {FROM_FILE.get(name, 'read the file first')}")
     if isinstance(texts, str):
         raise TypeError(f"{name}: give a list of strings, not one string")
     return list(texts)

@@ -30,6 +30,9 @@ TABLE: dict[type[httpx2.RequestError], tuple[type[NoAnswer], str]] = {
 }
 
 
+REMEDY = {ConnectionFailed: "; is the server running (isosim serve), and is base_url its address?"}
+
+
 @contextmanager
 def translated() -> Iterator[None]:
     """Raises ours for every error of httpx2's."""
@@ -37,7 +40,19 @@ def translated() -> Iterator[None]:
         yield
     except httpx2.RequestError as error:
         kind, what = next(TABLE[base] for base in type(error).__mro__ if base in TABLE)
-        raise kind(f"{what}: {error}" if str(error) else what) from error
+        raise kind(
+            f"{what}{addressed(error, kind)}{f': {error}' if str(error) else ''}{REMEDY.get(kind, '')}"
+        ) from error
+
+
+def addressed(error: httpx2.RequestError, kind: type[NoAnswer]) -> str:
+    """The server's address, without a password that the URL may hold."""
+    try:
+        url = error.request.url
+    except RuntimeError:  # it failed before there was a request
+        return ""
+    port = f":{url.port}" if url.port is not None else ""
+    return f" {'to' if kind is ConnectionFailed else 'from'} {url.scheme}://{url.host}{port}"
 
 
 def settings(base_url: str, api_key: str | None, transport: object, kind: type) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import contextlib
 from service.adapters.domains.migrations import ATTEMPTS, MigrationStore
 from service.adapters.domains.store import DomainStore
 from service.adapters.jobs.store import JobStore
-from service.core.errors import Conflict, NotFound
+from service.core.errors import Conflict, NotFound, UnknownDomain
 from service.core.jobs.job import Job, Status
 from service.core.scoring.registry import DEFAULT
 
@@ -17,7 +17,7 @@ def remove_domain(domains: DomainStore, jobs: JobStore, migrations: MigrationSto
         Calibrations whose end this call has decided; the caller stops what runs of them, then cancels them.
 
     Raises:
-        NotFound: there never was such a domain.
+        UnknownDomain: there never was such a domain.
         Conflict: it is `default`, which cannot be deleted; or other processes keep changing it.
         CorruptArtifact: the migrations cannot be read; nothing was changed.
     """
@@ -27,7 +27,7 @@ def remove_domain(domains: DomainStore, jobs: JobStore, migrations: MigrationSto
     mine = [job for job in jobs.all() if job.request.domain == domain]
     unfinished = [job for job in mine if not job.status.ended]
     if not moving and not unfinished and not domains.was_there(domain):
-        raise NotFound(f"no domain {domain!r}; GET /domains lists what there is")
+        raise UnknownDomain(domain)
     domains.remove(domain)  # first: from here on no calibration that began before can publish
     ended = []
     for job in unfinished:

@@ -25,9 +25,10 @@ from service.adapters.domains.objects import BucketStorage
 from service.adapters.storage.artifacts import json_bytes, parsed, superfluous, verified, write_json
 from service.adapters.storage.object_storage import opened, remote
 from service.core.arrays import Weights
-from service.core.errors import Conflict, CorruptArtifact, InvalidInput, NotFound, Unavailable
+from service.core.errors import Conflict, CorruptArtifact, InvalidInput, NotFound, Unavailable, UnknownDomain
 from service.core.scoring.advice import Target, targets_in, unknown_threshold
 from service.core.scoring.calibration import DOMAIN_NAME, DomainModel
+from service.core.scoring.registry import DEFAULT
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ ALIASES = ("champion", "previous")
 SIDE_BY_SIDE = 16  # domains of object storage read at a time; unmeasured
 MOST_TARGETS = 50  # saved for a domain
 ATTEMPTS = 5  # to replace aliases that other processes change, too
+MOST_LISTED = 20  # versions in a message, the newest
 REMEDY = "delete it and promote a version"  # for aliases that cannot be understood
 
 
@@ -190,7 +192,7 @@ class DomainStore:
         try:
             manifest = self.storage.manifest(domain, version)
         except FileNotFoundError:
-            raise NotFound(f"domain {domain!r} has no version {version}; it has {self.versions(domain)}") from None
+            raise self._no_version(domain, version) from None
         encoder = manifest.get("encoder")
         if not isinstance(encoder, dict) or not {"id", "digest"} <= encoder.keys():
             raise CorruptArtifact(f"manifest.json of {where} names no encoder")
@@ -204,6 +206,15 @@ class DomainStore:
                 "run that release, or promote an older version"
             )
         return manifest
+
+    def _no_version(self, domain: str, version: int) -> NotFound:
+        """The refusal of a version that is not there, or of a domain that has none."""
+        there = self.versions(domain)
+        if not there and domain != DEFAULT:
+            return UnknownDomain(domain)
+        newest = ["…"] * (len(there) > MOST_LISTED) + [str(one) for one in there[-MOST_LISTED:]]
+        listed = ", ".join(newest) if there else "no stored version"
+        return NotFound(f"domain {domain!r} has no version {version}; it has {listed}")
 
     def made_by(self, domain: str, job: str) -> int | None:
         """The version that a calibration job has written, if it has."""
@@ -220,7 +231,7 @@ class DomainStore:
                 self.storage.read(domain, version, REPORT), f"{REPORT} of {self.storage.where(domain, version)}"
             )
         except FileNotFoundError:  # deleted meanwhile
-            raise NotFound(f"domain {domain!r} has no version {version}") from None
+            raise self._no_version(domain, version) from None
 
     def load(self, domain: str, version: int) -> StoredVersion:
         """Raises NotFound, or CorruptArtifact with the name of the file that does not match."""

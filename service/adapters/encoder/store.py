@@ -131,7 +131,11 @@ class EncoderStore:
         manifests = (self.root / artifact_id).glob(f"{digest}*/manifest.json")
         folders = [f.parent for f in manifests if not f.parent.name.startswith(".")]
         if not folders:
-            raise Unavailable(f"no encoder {name!r} in {self.root}; make it with: isosim export --encoder minilm")
+            there = ", ".join(self.ids()) or "none"
+            raise Unavailable(
+                f"no encoder {name!r} in {self.root}; there are: {there}; choose one (--encoder, ISOSIM_ENCODER) or "
+                "make it with: isosim export --encoder minilm"
+            )
         folder = max(folders, key=lambda f: str(read_manifest(f).get("created")))
         manifest = verified(folder, *files_of(read_manifest(folder)))
         try:

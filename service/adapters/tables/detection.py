@@ -137,6 +137,16 @@ def detect(file: BinaryIO, hints: Hints) -> FileForm:
     return FileForm(form.format, encoding, certain, form.separator, form.quoted)
 
 
+def binary(begin: bytes) -> str | None:
+    """What a body that should be UTF-8 text is by its first bytes, and what to do with it; None: it may be text."""
+    found = next((what for signature, what in SIGNATURES.items() if begin.startswith(signature)), None)
+    if found is None and begin.startswith((b"PK\x03\x04", b"PAR1")):
+        return "an Excel workbook, a Parquet file or an archive"
+    if found is None and b"\0" in begin[:4096]:
+        return "UTF-16 text or no text at all"
+    return found
+
+
 def binary_format(head: bytes, file: BinaryIO) -> Format | None:
     """Raises UnsupportedMedia for a format that is known and not read."""
     for begin, what in SIGNATURES.items():

@@ -44,6 +44,7 @@ from service.core.errors import (
 from service.core.jobs.job import Job, JobRequest, Status
 from service.core.jobs.requirements import MOST_SENTENCES
 from service.core.scoring.calibration import DomainRef
+from service.core.wording import place
 from service.migration.encoders import LoadedEncoder
 from service.observability.tracing import posting
 
@@ -201,9 +202,9 @@ def take_json(body: bytes, spool: Spool, limits: Limits, trace: Trace) -> tuple[
     options = parse_json(CalibrateRequest, body)
     check_domain(options.domain, trace)
     intake = Intake(spool, limits, force=options.force)
-    intake.add(options.texts, lambda index: f"texts.{index}")
+    intake.add(options.texts, lambda index: place(f"texts.{index}"))
     if options.labels:
-        intake.add_labels(pairs_of(options.labels), lambda index: f"labels.{index}")
+        intake.add_labels(pairs_of(options.labels), lambda index: place(f"labels.{index}"))
     intake.close()
     return options, intake
 

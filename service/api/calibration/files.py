@@ -13,7 +13,7 @@ from fastapi.responses import Response, StreamingResponse
 from service.adapters.tables.detection import FORMATS, Format, Hints, format_of_type
 from service.adapters.tables.isolation import Limits, Reading, read_isolated
 from service.api.calibration.schemas import Inspection
-from service.api.requests import documented, json_response, needs
+from service.api.requests import documented, json_response, media_type, needs, sent_as
 from service.api.state import Service, ServiceDep
 from service.core.errors import Overloaded, TooLarge, UnsupportedMedia
 
@@ -23,15 +23,9 @@ CHUNK = 256 * 1024  # bytes handed to a thread at once
 MOST_READERS = 4  # files read at a time by a process; each may take a processor, and the memory of isolation.py
 JSON_GROWTH = 2  # bytes of JSON for a byte of text, where a file is no bomb: non-Latin UTF-16 grows by half
 
-# Curl's -F and -d, and what pages send: the file would lie inside of another format.
-FORMS = {
-    "multipart/form-data": "send the file itself, without -F",
-    "application/x-www-form-urlencoded": "curl's -d says so of any body",
-}
-FORM = (
-    "content-type {kind!r}: {why}: curl -H 'content-type: application/octet-stream' --data-binary @FILE "
-    "'…/{route}'; the options go into the query"
-)
+FORMS = ("multipart/form-data", "application/x-www-form-urlencoded")  # the file would lie inside of another format
+AS_IT_IS = "send the file itself: curl --data-binary @FILE -H 'content-type: application/octet-stream' '…/{}'"
+
 
 FILE = {"type": "string", "format": "binary"}
 FILE_TYPES = {
@@ -46,19 +40,20 @@ BODY = {"requestBody": {"required": True, "content": {kind: {"schema": schema} f
 
 def content_type(request: Request) -> tuple[str, str | None]:
     """The body's type, and the charset that goes with it."""
-    kind, _, parameters = request.headers.get("content-type", "").partition(";")
+    header = request.headers.get("content-type", "")
+    parameters = header.partition(";")[2]
     charset = next(
         (value.strip().strip('"') for name, _, value in (one.partition("=") for one in parameters.split(";"))
          if name.strip().lower() == "charset"),
         None,
     )  # fmt: skip
-    return kind.strip().lower(), charset or None
+    return media_type(header), charset or None
 
 
 def check_no_form(kind: str, route: str) -> None:
-    """Raises UnsupportedMedia for bodies that hold a file in the format of a web form."""
+    """Raises UnsupportedMedia for a web form, which curl's -F and -d send."""
     if kind in FORMS:
-        raise UnsupportedMedia(FORM.format(kind=kind, why=FORMS[kind], route=route))
+        raise UnsupportedMedia(f"{sent_as(kind)}; {AS_IT_IS.format(route)}, with the options in the query")
 
 
 async def reading_of(

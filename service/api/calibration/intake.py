@@ -10,7 +10,9 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from service.adapters.jobs.spool import Spool
+from service.adapters.tables.detection import binary
 from service.api.calibration.schemas import NO_VECTORS, Label
+from service.api.validation import labelled_pair_fault
 from service.core.errors import EmptyInput, InvalidInput, TooLarge
 from service.core.jobs.job import LabelledPair
 from service.core.jobs.requirements import STEADY_FLOW, LabelSummary, check_sentences, fewest_sentences
@@ -22,6 +24,12 @@ Body = TypeVar("Body", bound=BaseModel)
 MAX_LABELS = 100_000
 LONGEST_CHARACTER = 24  # bytes of a line: two texts of a labelled pair, spelt out as surrogate pairs
 LABELLED = TypeAdapter(Label)
+
+
+POST = (
+    "post the file as application/octet-stream, and its format and encoding are detected: curl --data-binary @FILE "
+    "-H 'content-type: application/octet-stream' 'http://127.0.0.1:8000/calibrate?domain=NAME'"
+)
 
 
 def stripped(pair: LabelledPair) -> LabelledPair:
@@ -61,6 +69,8 @@ class Intake:
 
     def feed(self, chunk: bytes) -> None:
         """Raises InvalidInput, naming the line."""
+        if not self._received and (what := binary(chunk)) is not None:
+            raise InvalidInput(f"the body is {what}; {POST}")
         self._received += len(chunk)
         if self._received > self.limits.size:  # a server of brought vectors lets larger bodies begin
             raise TooLarge(f"the body is larger than {self.limits.size} bytes")
@@ -168,20 +178,22 @@ def parse_text(line: bytes, number: int) -> str:
     try:
         return line.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
-        raise InvalidInput(f"line {number} is not UTF-8 (byte {error.start + 1})") from None
+        raise InvalidInput(f"line {number} is not UTF-8 (byte {error.start + 1}); {POST}") from None
 
 
 def parse_ndjson(line: bytes, number: int) -> str | LabelledPair:
     try:
         value = orjson.loads(line.removeprefix(BOM_UTF8) if number == 1 else line)
     except orjson.JSONDecodeError as error:
-        raise InvalidInput(f"line {number} is not JSON: {error}") from None
+        raise InvalidInput(
+            f'line {number} is not JSON: {error}; each line is one value, such as "a sentence"'
+        ) from None
     if isinstance(value, dict) and "label" in value:
         try:
             given = [value.get("a"), value.get("b"), value["label"]]
             pair = LABELLED.validate_python(given + ([value["weight"]] if "weight" in value else []))
         except ValidationError as error:
-            raise InvalidInput(f"line {number}: {error.errors()[0]['msg']} in a labelled pair") from None
+            raise InvalidInput(f"line {number}: {labelled_pair_fault(error)}") from None
         if not isinstance(pair.a, str) or not isinstance(pair.b, str):
             raise InvalidInput(f"line {number}: {NO_VECTORS}")
         return LabelledPair(pair.a, pair.b, pair.label, pair.weight)

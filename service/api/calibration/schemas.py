@@ -9,8 +9,10 @@ from pydantic_core import PydanticCustomError
 from service.adapters.encoder.brought import brought_vector, encoded
 from service.adapters.encoder.store import EncoderArtifact
 from service.api.bodies import Own, Sentences, example
+from service.api.validation import ENCODER_PATTERN
 from service.core.errors import InvalidInput
 from service.core.jobs.job import METHODS, NORMALIZATIONS, PROMOTIONS, LabelledPair
+from service.core.wording import place
 
 Method = Literal[METHODS]  # type: ignore[valid-type]
 Promotion = Literal[PROMOTIONS]  # type: ignore[valid-type]
@@ -33,7 +35,7 @@ class CalibrateOptions(Own):
     )
     encoder: str = Field(
         default="answering",
-        pattern="^(answering|next|[0-9a-f]{64})$",
+        pattern=ENCODER_PATTERN,
         description="answering; next: the one that the domain is to move to (ISOSIM_NEXT_ENCODER); or the digest of "
         "the encoder that vectors are of: where another one answers, 409",
     )
@@ -53,7 +55,7 @@ NO_VECTORS = "a text is wanted; vectors are taken for encoders whose users bring
 def text_or_vector(value: Any) -> str | list[Any]:
     """A side of a labelled pair."""
     if not isinstance(value, str | list):
-        raise PydanticCustomError("string_type", "Input should be a valid string")
+        raise PydanticCustomError("entry_type", "no text", {"wanted": "a text, or a vector where vectors are brought"})
     return value
 
 
@@ -96,10 +98,10 @@ def pairs_of(labels: Iterable[Label], artifact: EncoderArtifact | None = None) -
 
 def side_of(value: str | list[float], name: str, brought: EncoderArtifact | None) -> str:
     if brought is not None:
-        return encoded(brought_vector(value, name, brought))
+        return encoded(brought_vector(value, place(name), brought))
     if isinstance(value, str):
         return value
-    raise InvalidInput(f"{name}: {NO_VECTORS}")
+    raise InvalidInput(f"{place(name)} is a vector; {NO_VECTORS}")
 
 
 LabelledPairs = Annotated[

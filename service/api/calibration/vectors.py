@@ -14,6 +14,7 @@ from service.adapters.encoder.store import EncoderArtifact
 from service.adapters.encoder.vector_files import NpyFile, checked_blocks, hash_of, read_header
 from service.adapters.jobs.spool import Spool
 from service.api.calibration.intake import LABELLED, MAX_LABELS, Limits, flow_notices
+from service.api.validation import labelled_pair_fault
 from service.core.arrays import Vectors
 from service.core.errors import EmptyInput, InvalidInput
 from service.core.jobs.job import LabelledPair
@@ -174,7 +175,7 @@ class VectorIntake:
         try:
             label, weight = LABELLED.validate_python(given)[2:]
         except ValidationError as error:
-            raise InvalidInput(f"{error.errors()[0]['msg']} in a labelled pair") from None
+            raise InvalidInput(labelled_pair_fault(error)) from None
         pair = LabelledPair(a, b, label, weight)
         self._summary.add(*pair)
         self.labels += 1

@@ -13,10 +13,12 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import numpy.typing as npt
 import orjson
+from fastapi.exceptions import RequestValidationError
 from pydantic import FailFast, Field, ValidationError
 
 from service.api.bodies import Compatible, example
 from service.api.scoring.pipeline import check_count
+from service.api.validation import describe
 from service.core.errors import InvalidInput
 
 LENGTH = struct.Struct("<I")
@@ -72,9 +74,10 @@ def read(body: bytes, header_length: str | None, most: int) -> tuple[InferReques
     try:
         request = InferRequest.model_validate_json(body[:split])
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise InvalidInput(f"{where or 'body'}: {first['msg']}") from None
+        details = error.errors(include_url=False)
+        raise describe(
+            RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in details]), None
+        ) from None
     for kind, named in (("input", request.inputs), ("output", request.outputs)):
         if len({tensor.name for tensor in named}) < len(named):
             raise InvalidInput(f"an {kind} is named twice")

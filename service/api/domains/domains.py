@@ -35,12 +35,13 @@ from service.api.domains.schemas import (
 )
 from service.api.requests import DomainName, JsonBody, TraceDep, documented, json_response, needs, resolve
 from service.api.state import Service, ServiceDep, pay_for
-from service.core.errors import Conflict, CorruptArtifact, NotFound, Unavailable
+from service.core.errors import Conflict, CorruptArtifact, NotFound, Unavailable, UnknownDomain
 from service.core.grants import Grant
 from service.core.jobs.job import JobRequest
 from service.core.scoring.advice import NO_REFERENCE
 from service.core.scoring.calibration import DomainRef
 from service.core.scoring.registry import DEFAULT
+from service.core.wording import place
 
 router = APIRouter(prefix="/domains", tags=["domains"])
 
@@ -65,7 +66,7 @@ def state(service: Service, domain: str) -> DomainState:
     """What cannot be read is named and hides nothing else."""
     versions = service.domains.versions(domain)
     if not versions and domain != DEFAULT:
-        raise NotFound(f"no domain {domain!r}; GET /domains lists what there is")
+        raise UnknownDomain(domain)
     unreadable: list[str] = []
     aliases = None
     try:
@@ -181,7 +182,7 @@ async def post_labels(
     async with spooling(service.jobs) as spool:
         intake = Intake(spool, limits)
         pairs = await asyncio.to_thread(pairs_of, body.labels, base.encoder.artifact)
-        await asyncio.to_thread(intake.add_labels, pairs, lambda index: f"labels.{index}")
+        await asyncio.to_thread(intake.add_labels, pairs, lambda index: place(f"labels.{index}"))
         intake.check_labels()
         aliases = await asyncio.to_thread(service.domains.aliases, domain, base.encoder.digest)
         normalization = base.calibration.model.normalization

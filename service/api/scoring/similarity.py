@@ -44,6 +44,7 @@ from service.core.scoring.advice import NO_REFERENCE, DecisionThreshold, decisio
 from service.core.scoring.calibration import Calibration
 from service.core.scoring.distances import check_metric, cosines_of
 from service.core.scoring.similarity import Scores, flags_of
+from service.core.wording import place
 from service.migration.encoders import Resolution
 
 router = APIRouter(tags=["scoring"], route_class=ScoringRoute)
@@ -99,7 +100,7 @@ async def resolve_threshold(resolution: Resolution, name: str) -> DecisionThresh
 def brought(pairs: Sequence[tuple[Any, Any]], artifact: EncoderArtifact) -> Embeddings:
     """Vectors in place of what an encoder would have made of texts. Raises InvalidInput, naming the vector."""
     rows = [
-        brought_vector(value, f"vectors.{row}.{side}", artifact)
+        brought_vector(value, place(f"vectors.{row}.{side}"), artifact)
         for row, pair in enumerate(pairs)
         for side, value in enumerate(pair)
     ]

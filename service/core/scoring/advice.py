@@ -192,7 +192,7 @@ def for_precision(model: DomainModel, domain: str, precision: float, *, raw: boo
     try:
         similarity, low, high = labelled.precision_threshold(precision)
     except ValueError as error:
-        raise InvalidInput(f"precision: {error}") from None
+        raise InvalidInput(str(error)) from None
     facts: dict[str, Any] = {}
     if model.reference is not None:
         facts["false_match_rate"] = float(model.reference.false_match_rate(np.array([similarity]))[0])

@@ -19,7 +19,19 @@ from service.core.scoring.probability import ProbabilityMap
 from service.core.scoring.reference import ReferenceDistribution
 
 DOMAIN_NAME = r"[a-z0-9][a-z0-9._-]{0,63}"
+NAME_RULE = "a name has 1 to 64 of a-z, 0-9, '.', '_', '-' and starts with a letter or digit"
 DOMAIN_REF = re.compile(rf"(?P<name>{DOMAIN_NAME})(?:@(?P<version>[1-9][0-9]{{0,8}}|0|champion|previous))?")
+
+
+def name_fault(text: str, wanted: str = "the name of a domain") -> str:
+    """Why a text names no domain, with a name that is made of it and would do.
+
+    >>> name_fault("Support Tickets").rpartition("; ")[2]
+    "for example 'support-tickets'"
+    """
+    offered = re.sub(r"[^a-z0-9._-]+", "-", text[:256].lower().partition("@")[0]).strip("-._")[:64]
+    example = f"; for example {offered!r}" if offered else ""
+    return f"domain {text[:80]!r}: expected {wanted}; {NAME_RULE}{example}"
 
 
 @dataclass(frozen=True)
@@ -35,10 +47,7 @@ class DomainRef:
         """Raises InvalidInput where the text is no reference; what is refused is not remembered."""
         match = DOMAIN_REF.fullmatch(text)
         if not match:
-            raise InvalidInput(
-                f"domain {text[:80]!r}: expected name, name@version or name@previous; a name has 1 to 64 of "
-                "a-z, 0-9, '.', '_', '-' and starts with a letter or digit"
-            )
+            raise InvalidInput(name_fault(text, "name, name@version or name@previous"))
         version = match["version"] or "champion"
         return cls(match["name"], int(version) if version.isdigit() else version)
 

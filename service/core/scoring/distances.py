@@ -6,6 +6,7 @@ import numpy as np
 
 from service.core.arrays import Doubles
 from service.core.errors import InvalidInput
+from service.core.wording import place
 
 Metric = Literal["cosine_distance", "l2", "l2_squared", "inner_product"]
 Unit = Literal["similarity", "cosine_distance", "l2", "l2_squared", "inner_product"]  # of a threshold
@@ -41,7 +42,7 @@ def cosines_of(values: Doubles, metric: Metric | None, name: str) -> Doubles:
     if not usable.all():
         at = int(np.flatnonzero(~usable)[0])
         what = "cosines lie in -1 to 1" if metric is None else f"as {metric} it stands for no cosine ({METRICS})"
-        raise InvalidInput(f"{name}.{at}: {values[at]:g}; {what}")
+        raise InvalidInput(f"{place(f'{name}.{at}')} is {values[at]:g}; {what}")
     clipped: Doubles = np.clip(cosines, -1.0, 1.0)
     return clipped
 

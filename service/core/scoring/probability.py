@@ -71,8 +71,8 @@ class ProbabilityMap:
         lowest, highest = float(self.precisions[0]), float(self.precisions[-1])
         if not lowest <= precision <= highest:
             raise ValueError(
-                f"precision must be between {lowest:.2f} and {highest:.2f}, the highest that the {self.pairs} "
-                f"labelled pairs reach; {precision:g} was asked for"
+                f"precision is {precision:g}; it must be between {lowest:.2f} and {highest:.2f}, the highest that the "
+                f"{self.pairs} labelled pairs reach; for a higher one label more pairs that score high"
             )
         columns = (self.similarities, self.interval_low, self.interval_high)
         centre, low, high = (float(np.interp(precision, self.precisions, column)) for column in columns)

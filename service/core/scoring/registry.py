@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from service.core.errors import CorruptArtifact, EncoderMismatch, IsosimError, NotFound
+from service.core.errors import CorruptArtifact, EncoderMismatch, IsosimError, NotFound, UnknownDomain
 from service.core.scoring.advice import Target
 from service.core.scoring.calibration import Calibration, DomainRef
 
@@ -136,7 +136,9 @@ class Registry:
         if ref.version == "previous":
             previous = (await self._call(self.source.named, ref.name)).previous
             if previous is None:
-                raise NotFound(f"domain {ref.name!r} has no previous version")
+                if ref.name != DEFAULT and not await self._call(self.source.exists, ref.name):
+                    raise UnknownDomain(ref.name)
+                raise NotFound(f"domain {ref.name!r} has no previous version; leave @previous out for the champion")
             return await self._pinned(ref.name, previous)
         return await self._pinned(ref.name, int(ref.version))
 
@@ -183,7 +185,7 @@ class Registry:
                     f"encoder_mismatch: domain {domain!r} has no champion for this server's encoder; "
                     f"name a version ({domain}@1) or promote one"
                 )
-            raise NotFound(f"no domain {domain!r}; GET /domains lists what there is")
+            raise UnknownDomain(domain)
         calibration = self._resident.get((domain, named.champion))  # somebody has pinned it
         if calibration is None:
             try:

@@ -1,0 +1,251 @@
+"""Bodies and parameters that break a rule: pydantic's errors in words that say what was sent and what is wanted."""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import orjson
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from starlette.routing import BaseRoute
+
+from service.api.parameters import bodies, own_fields, unknown
+from service.core.errors import InvalidInput, IsosimError, TokenizerFailure
+from service.core.scoring.calibration import DOMAIN_NAME, name_fault
+from service.core.wording import SHOWN, nearest, place
+
+BODY_TAGS = {"pairs", "tei", "vectors"}  # pydantic's names for the bodies of one route; they are no fields
+FIELD_TAGS = {"text", "texts", "ids", "id_lists", "str", "list[str]"}  # and for the forms of one field
+NAMED = 3  # other fields at fault that a message names
+
+Detail = Mapping[str, Any]  # one of pydantic's errors
+
+WANTED = {  # by field, where the type alone says too little
+    "pairs": 'a list of pairs of texts, [["a", "b"], …]',
+    "vectors": "a list of pairs of vectors, [[[0.6, 0.8], [0.8, 0.6]], …]",
+    "labels": 'a list of labelled pairs, [["a", "b", 1], …]',
+    "texts": 'a list of texts, ["one", "two", …]',
+    "sentences": 'a list of texts, ["one", "two", …]',
+    "documents": 'a list of texts, ["one", "two", …], or of objects with a text',
+    "cosines": "a list of numbers, [0.31, 0.87, …]",
+    "distances": "a list of numbers, [0.31, 0.87, …]",
+    "inputs": 'a text, or a list of texts, ["one", "two", …]',
+    "input": 'a text, or a list of texts, ["one", "two", …]',
+    "text_1": 'a text, or a list of texts, ["one", "two", …]',
+    "text_2": 'a text, or a list of texts, ["one", "two", …]',
+    "ids": "a list of token ids, [101, 2158, …]",
+    "shape": "a list of whole numbers, [2]",
+    "domain": 'the name of a domain, such as "default"',
+    "version": "the number of a version, such as 2",
+    "query": "a text",
+    "source_sentence": "a text",
+}
+ENTRY = {  # of a list: what each entry has to be
+    "pairs": 'a pair is two texts, ["a", "b"]',
+    "vectors": "a pair is two vectors, [[0.6, 0.8], [0.8, 0.6]]",
+    "labels": 'a labelled pair is ["a", "b", 1]: two texts, a label (0, 1 or a grade), and a weight if any',
+}
+PARTS = {
+    "pairs": ("text", "texts"),
+    "vectors": ("vector", "vectors"),
+    "labels": ("entry", "entries"),
+}  # what such an entry is counted in
+OBJECTS = {"inputs": '{"source_sentence": "a", "sentences": ["b", "c"]}', "parameters": '{"domain": "default"}'}
+
+# By pydantic's type of an error: what the value has to be.
+TYPES = {
+    "string_type": "a string",
+    "string_unicode": "Unicode text",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "named_tuple_type": "a list",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+    "bool_type": "true or false, without quotation marks",
+    "bool_parsing": "true or false",
+    "int_type": "a whole number, without quotation marks",
+    "int_parsing": "a whole number",
+    "int_parsing_size": "a whole number that is not so large",
+    "int_from_float": "a whole number",
+    "float_type": "a number, without quotation marks",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+}
+BOUNDS = {
+    "greater_than_equal": ("ge", "{} or more"),
+    "greater_than": ("gt", "more than {}"),
+    "less_than_equal": ("le", "{} or less"),
+    "less_than": ("lt", "less than {}"),
+}
+TEXTS = {"string_type", "list_type", "tuple_type", "named_tuple_type", "model_type", "entry_type"}  # values not quoted
+ENCODER_PATTERN = "^(answering|next|[0-9a-f]{64})$"
+PATTERNS: dict[str, Callable[[str], str]] = {
+    f"^{DOMAIN_NAME}$": name_fault,
+    ENCODER_PATTERN: lambda given: (
+        f"encoder is {quoted(given)}; it must be answering, next, or an encoder's digest of 64 hexadecimal digits"
+    ),
+}
+
+
+def describe(error: RequestValidationError, route: BaseRoute | None) -> IsosimError:
+    """One sentence on the first field at fault; an unknown one before a missing one, which it may stand for."""
+    every = error.errors()
+    first = next((one for one in every if one["type"] == "extra_forbidden"), every[0])
+    if first["type"] == "json_invalid":
+        return no_json(str(first["ctx"]["error"]), route)
+    path = path_of(first)
+    field = ".".join(map(str, path)) or str(first["loc"][0])
+    if first["type"] == "extra_forbidden":
+        refusal = unknown(field, "field", own_fields(route))
+    else:
+        same = [one for one in every if path_of(one) == path]
+        refusal = InvalidInput(sentence(same, first["loc"][0], path, field, route))
+        refusal.field = field
+    others = also_wrong(every, path, own_fields(route))
+    if not others:
+        return refusal
+    longer = type(refusal)(f"{refusal}; also wrong: {others}")
+    longer.field = refusal.field
+    return longer
+
+
+def path_of(detail: Detail) -> list[str | int]:
+    """The place of the value at fault in body or query, without pydantic's own names for the forms it may have."""
+    where, *parts = detail["loc"]
+    if where == "body" and parts and parts[0] in BODY_TAGS and (len(parts) > 1 or detail["type"] == "model_type"):
+        parts.pop(0)
+    if where == "body" and len(parts) > 1 and parts[1] in FIELD_TAGS:
+        parts.pop(1)
+    index = detail.get("ctx", {}).get("index")
+    return [*parts, *([] if index is None else [index])]
+
+
+def also_wrong(every: Sequence[Detail], path: Sequence[str | int], known: Sequence[str]) -> str:
+    """Other fields at fault; not one that is missing because its name was misspelt."""
+    tops = [(str(top[0]), one["type"]) for one in every if (top := path_of(one))]
+    meant = {nearest(name, known) for name, kind in tops if kind == "extra_forbidden"}
+    others = [name[:SHOWN] for name, kind in tops if not (kind == "missing" and name in meant)]
+    rest = [name for name in dict.fromkeys(others) if not path or name != path[0]]
+    return ", ".join(rest[:NAMED]) + (" and others" if len(rest) > NAMED else "")
+
+
+def sentence(
+    same: Sequence[Detail], where: str | int, path: Sequence[str | int], field: str, route: BaseRoute | None
+) -> str:
+    """What is wrong at one place, where a value that may have several forms has one error for each (`same`)."""
+    first = same[0]
+    kind, value, name = first["type"], first.get("input"), str(path[0]) if path else ""
+    if not path:
+        return whole_body(kind, value, route)
+    entry = next((str(part) for part in reversed(path) if isinstance(part, str)), name)
+    if kind in ("missing", "too_long") and len(path) > 1 and entry in ENTRY and isinstance(value, list):
+        pair = path[: path.index(entry) + 2]
+        count = f"{len(value)} {PARTS[entry][len(value) != 1]}"
+        return f"{place('.'.join(map(str, pair)))} has {count}; {ENTRY[entry]}"
+    named = place(field)
+    if kind == "missing":
+        return missing(named, entry, str(where))
+    if kind == "entry_type":
+        context = first["ctx"]
+        return f"{named} is {sent(kind, context.get('entry', value))}; it must be {context['wanted']}"
+    if isinstance(path[-1], int) and entry in ENTRY and kind in TYPES and path[-2] == entry:
+        return f"{named} is {sent(kind, value)}; {ENTRY[entry]}"
+    return rule(same, named, entry)
+
+
+def rule(same: Sequence[Detail], named: str, entry: str) -> str:
+    """What is wrong with a value that is there."""
+    first = same[0]
+    kind, value, context = first["type"], first.get("input"), first.get("ctx", {})
+    if kind in BOUNDS:
+        bound, words = BOUNDS[kind]
+        shown = value[:SHOWN] if isinstance(value, str) else sent(kind, value)  # a query's numbers are text
+        return f"{named} is {shown}; it must be {words.format(number(context[bound]))}"
+    if kind == "literal_error":
+        options = re.findall(r"'([^']*)'", context["expected"])
+        near = nearest(str(value), options)
+        hint = f"; did you mean {near}?" if near is not None and isinstance(value, str) else ""
+        return f"{named} is {sent(kind, value)}; it must be one of {', '.join(options)}{hint}"
+    if kind == "string_pattern_mismatch" and context["pattern"] in PATTERNS:
+        return PATTERNS[context["pattern"]](str(value))
+    if kind in ("string_too_long", "too_long"):
+        most = context["max_length"]
+        unit = "characters" if kind == "string_too_long" else "entries"
+        return f"{named} has {context.get('actual_length', len(value or ''))} {unit}; it may have {most} or fewer"
+    kinds = list(dict.fromkeys(one["type"] for one in same if one["type"] in TYPES))
+    if not kinds:
+        return f"{named} cannot be used as it is; the page /docs says what it may hold"
+    wanted = " or ".join(dict.fromkeys(TYPES[one] for one in kinds))
+    if kinds[0] in ("model_type", "dict_type", "model_attributes_type"):
+        wanted += f" such as {OBJECTS[entry]}" if entry in OBJECTS else ""
+    elif (kinds[0] in TEXTS or len(kinds) > 1) and not named.endswith(")"):
+        wanted = WANTED.get(entry, wanted)
+    return f"{named} is {sent(kind, value)}; it must be {wanted}"
+
+
+def missing(named: str, entry: str, where: str) -> str:
+    if where == "query":
+        return f"{named} is missing; give it in the query, ?{named}={'NAME' if entry == 'domain' else '…'}"
+    return f"{named} is missing; send {WANTED.get(entry, f'a value for {named}')}"
+
+
+def no_json(why: str, route: BaseRoute | None) -> IsosimError:
+    """The refusal of a body that cannot be parsed."""
+    if "hex escape" in why:
+        return TokenizerFailure(f"a text holds half of a surrogate pair, which is no Unicode: {why}")
+    if re.match(r"EOF while parsing a value at line 1 column 0|Expecting value", why):
+        return InvalidInput(f"the body is empty or no JSON; send {example_of(route)}")
+    return InvalidInput(f"the body is not valid JSON: {why}; this route wants {example_of(route)}")
+
+
+def whole_body(kind: str, value: object, route: BaseRoute | None) -> str:
+    if kind == "missing":
+        return f"the body is missing; send {example_of(route)}"
+    return f"the body is {sent(kind, value)}; send {example_of(route)}"
+
+
+def example_of(route: BaseRoute | None) -> str:
+    """The first example of the route's body, for a message."""
+    for model in bodies(route):
+        extra = model.model_config.get("json_schema_extra")
+        if isinstance(extra, dict) and isinstance(examples := extra.get("examples"), list):
+            return f"a JSON object such as {orjson.dumps(examples[0]).decode()}"
+    return "a JSON object"
+
+
+def sent(kind: str, value: object) -> str:
+    """What stood there. Texts are not repeated: a message may be logged where the caller's texts must not be."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return number(value)
+    if isinstance(value, str | bytes):
+        return "a string" if kind in TEXTS else quoted(value if isinstance(value, str) else value.decode("latin-1"))
+    return "a list" if isinstance(value, list | tuple) else "an object"
+
+
+def quoted(text: str) -> str:
+    return '"' + (text if len(text) <= SHOWN else f"{text[:SHOWN]}…") + '"'
+
+
+def number(value: float) -> str:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "infinite"
+    return f"{value:g}" if isinstance(value, float) else str(value)[:SHOWN]
+
+
+LABEL_PARTS = ("a", "b", "label", "weight")
+
+
+def labelled_pair_fault(error: ValidationError) -> str:
+    """What is wrong with a labelled pair on a line of its own."""
+    first = error.errors()[0]
+    path: Iterable[Any] = first["loc"]
+    name = next((LABEL_PARTS[part] for part in path if isinstance(part, int) and part < len(LABEL_PARTS)), "label")
+    wanted = {"a": "a text", "b": "a text", "label": "a number: 0, 1 or a grade", "weight": "a number above 0"}[name]
+    shown = "missing" if first["input"] is None else sent(first["type"], first["input"])
+    return f"{name} is {shown}; in a labelled pair it must be {wanted}"

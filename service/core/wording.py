@@ -1,0 +1,63 @@
+"""How messages name things: the place of an entry in a list, and the known name that a caller most likely meant."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+SHOWN = 80  # characters of a caller's name, in a message
+LIKELY = 0.5  # difflib's ratio, for a suggestion: `metod`, `promot`, `fals_match_rate`
+
+ENTRIES = {  # of a list: the entry, and its own parts
+    "pairs": ("pair", ("1st text", "2nd text")),
+    "vectors": ("pair", ("1st vector", "2nd vector")),
+    "labels": ("labelled pair", ("1st text", "2nd text", "label", "weight")),
+    "texts": ("text", ()),
+    "sentences": ("sentence", ()),
+    "cosines": ("cosine", ()),
+    "distances": ("distance", ()),
+    "documents": ("document", ()),
+    "inputs": ("text", ()),
+    "input": ("text", ()),
+    "text_1": ("text", ()),
+    "text_2": ("text", ()),
+    "ids": ("token id", ()),
+}
+
+
+def nearest(name: str, known: Iterable[str], cutoff: float = LIKELY) -> str | None:
+    """The known name that the caller most likely meant."""
+    close = get_close_matches(name[:SHOWN].lower(), list(known), 1, cutoff)
+    return close[0] if close else None
+
+
+def ordinal(number: int) -> str:
+    """
+    >>> [ordinal(number) for number in (1, 2, 3, 4, 11, 22, 113)]
+    ['1st', '2nd', '3rd', '4th', '11th', '22nd', '113th']
+    """
+    tens = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{tens}"
+
+
+def place(field: str) -> str:
+    """A field's path as messages name it: entries as in code, from 0, and as a person counts them, from 1.
+
+    >>> place("pairs.4.1")
+    'pairs[4][1] (the 2nd text of the 5th pair)'
+    >>> place("inputs.sentences.2")
+    'inputs.sentences[2] (the 3rd sentence)'
+    >>> place("parameters.domain")
+    'parameters.domain'
+    """
+    parts = field.split(".")
+    numbers: list[int] = []
+    while len(parts) > 1 and parts[-1].isascii() and parts[-1].isdigit():
+        numbers.insert(0, int(parts.pop()))
+    path = ".".join(parts)
+    if not numbers:
+        return path
+    entry, inner = ENTRIES.get(parts[-1], ("entry", ()))
+    counted = f"{ordinal(numbers[0] + 1)} {entry}"
+    for number in numbers[1:]:
+        part = inner[number] if number < len(inner) else f"{ordinal(number + 1)} part"
+        counted = f"{part} of the {counted}"
+    return f"{path}{''.join(f'[{number}]' for number in numbers)} (the {counted})"
