@@ -287,7 +287,9 @@ function scores(pairs, asked, answers, sorted) {
 }
 
 function rarity({ percentile: shares, extrapolated, detail }, row) {
-  return h("span", {}, percentile(shares[row], extrapolated?.[row], detail.pairs), h("span", { class: "muted small under" }, `${oneIn(shares[row], detail.pairs)} as high`));
+  const share = shares[row];
+  return h("span", { class: "rarity" }, percentile(share, extrapolated?.[row], detail.pairs),
+    share > 0.5 && h("span", { class: "muted small under" }, `${oneIn(share, detail.pairs)} as high`));
 }
 
 function flags(sides) {

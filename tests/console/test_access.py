@@ -11,7 +11,7 @@ from tests.console.conftest import Visit
 from tests.processes import Serve, Server
 from tests.text import sentences
 
-PLACES = ["#/domains", "#/report/tickets/1", "#/report/letters/2", "#/calibrate", "#/compare"]
+PLACES = ["#/domains", "#/glossary", "#/report/tickets/1", "#/report/letters/2", "#/calibrate", "#/compare"]
 
 
 def faults(analyst: Analyst) -> list[str]:
@@ -33,8 +33,11 @@ def test_axe_finds_no_serious_fault(visit: Visit, shown: Server, scheme: str, pl
     analyst = visit(shown, place, color_scheme=scheme)
     if "report" in place:
         analyst.sees(re.compile("The line stands at"))
+        analyst.opens_details()
         for box in analyst.page.get_by_text("Numbers", exact=True).all():
             box.click()
+    if place == "#/domains":
+        analyst.presses("Versions of letters")
     if place == "#/calibrate":
         analyst.fills("Or paste", "\n".join(sentences(20)))
         analyst.understood()
@@ -51,6 +54,7 @@ def test_axe_finds_no_serious_fault(visit: Visit, shown: Server, scheme: str, pl
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_no_serious_fault_in_dialogs_alerts_and_outcomes(visit: Visit, shown: Server, scheme: str) -> None:
     analyst = visit(shown, "#/domains", color_scheme=scheme)
+    analyst.presses("Versions of letters")
     analyst.presses("Roll back to version 1")
     assert faults(analyst) == []
     analyst.page.keyboard.press("Escape")
@@ -106,13 +110,15 @@ def test_the_whole_way_goes_by_keyboard_alone(visit: Visit, serve: Serve, store:
     keyboard.press("Enter")
     analyst.sees("Which threshold?")
     assert analyst.focused() == "letters, version 2"
-    analyst.tabs_to("Wanted rate in per cent")
+    analyst.tabs_to("Wanted false-match rate in per cent")
     keyboard.press("Control+a")
     keyboard.type("10")
     analyst.sees(re.compile("For a false-match rate of 10 %"))
     analyst.page.go_back()
     analyst.sees("Open the report")
     analyst.go("#/domains")
+    analyst.tabs_to("Versions of letters")
+    keyboard.press("Enter")
     analyst.sees("Version 2")
     analyst.tabs_to("Roll back to version 1")
     keyboard.press("Enter")
