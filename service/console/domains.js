@@ -100,7 +100,7 @@ function domainRows(state, context) {
 
 /** Whether requests for the domain fail because of what cannot be read. */
 function isDamaged({ champion, versions, unreadable }) {
-  return unreadable.length > 0 && !versions.some(({ version }) => version === champion);
+  return unreadable.length > 0 && champion !== 0 && !versions.some(({ version }) => version === champion);
 }
 
 function folded(state, context) {
@@ -125,7 +125,7 @@ function folded(state, context) {
 /** What the API does with requests for a damaged domain, and what to do. */
 function damage({ domain, champion, unreadable, versions }) {
   return [h("div", { class: "alert" },
-    h("p", {}, h("strong", {}, `Requests for ${domain} are answered with status 503. `), champion === null ? "It cannot be read which version answers." : `Version ${champion}, which answers them, is damaged.`),
+    h("p", {}, h("strong", {}, `Requests for ${domain} are answered with status 503`), ", unless a server still has its champion in memory. ", champion === null ? "It cannot be read which version answers." : `Version ${champion}, which answers them, is damaged.`),
     ...unreadable.map((text) => h("p", {}, sentence(text))),
     h("p", {}, versions.length && champion !== null ? "Promote another version, restore the files from a backup, or calibrate the domain anew." : "Restore the files from a backup, or calibrate the domain anew."))];
 }
