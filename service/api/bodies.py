@@ -1,12 +1,15 @@
 """Base classes of bodies, bodies of errors, and their OpenAPI entries."""
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field
 from pydantic_core import PydanticCustomError
 
 DomainField = Annotated[str, Field(description="name, name@3, name@champion or name@previous")]
+
+
+TargetFacts = dict[Literal["fmr", "precision", "false_hit_rate", "gallery"], float | int]
 
 
 # One error is enough: pydantic would otherwise build one for each of a million wrong entries.

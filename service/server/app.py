@@ -13,7 +13,7 @@ from service import __version__
 from service.api import errors, operations, pages
 from service.api.calibration import calibrate
 from service.api.compatible import inference_protocol, openai, rerank, tei
-from service.api.domains import domains, migration
+from service.api.domains import domains, migration, thresholds
 from service.api.middleware import Envelope, cors
 from service.api.requests import ScoringRoute
 from service.api.scoring import similarity
@@ -64,6 +64,7 @@ def create_app(settings: Settings) -> Application:
     rest = (
         calibrate.router,
         domains.router,
+        thresholds.router,
         migration.router,
         openai.router,
         inference_protocol.router,

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-VALUES = {"domain": "default", "version": "1", "model": "isosim", "job_id": "0" * 32}
+VALUES = {"domain": "default", "version": "1", "model": "isosim", "job_id": "0" * 32, "name": "duplicates"}
 NAMES = ("domain", "model", "job_id")
 
 

@@ -39,6 +39,7 @@ def test_every_place_of_every_route_that_names_a_domain_refuses_another_keys(
         "/v1/score", "/v1/embeddings", "/v1/models/{model}", "/calibrate", "/calibrate/{job_id}",
         "/calibrate/{job_id}/events",
         "/calibrate/{job_id}/retry", "/domains/{domain}", "/domains/{domain}/versions/{version}",
+        "/domains/{domain}/thresholds", "/domains/{domain}/thresholds/{name}",
         "/domains/{domain}/threshold", "/domains/{domain}/labels", "/domains/{domain}/champion",
         "/domains/{domain}/rollback", "/domains/{domain}/migration", "/domains/{domain}/migration/finish",
             "/domains/{domain}/migration/threshold",

@@ -22,6 +22,7 @@ READ = {
     "GET /v1/models/{model}", "POST /tokenize", "POST /decode", "GET /info", "GET /calibrate",
     "GET /calibrate/{job_id}", "GET /calibrate/{job_id}/events", "GET /domains", "GET /domains/{domain}",
     "GET /domains/{domain}/versions/{version}", "GET /domains/{domain}/threshold", "GET /domains/{domain}/migration",
+    "GET /domains/{domain}/thresholds",
     "GET /domains/{domain}/migration/threshold", "GET /v2",
     "GET /v2/models/{model}", "GET /v2/models/{model}/ready", "POST /v2/models/{model}/infer",
     "GET /v2/models/{model}/versions/{version}", "GET /v2/models/{model}/versions/{version}/ready",
@@ -32,7 +33,7 @@ CALIBRATE = {
 }  # fmt: skip
 ADMIN = {
     "PUT /domains/{domain}/champion", "POST /domains/{domain}/rollback", "DELETE /domains/{domain}/versions/{version}",
-    "DELETE /domains/{domain}",
+    "DELETE /domains/{domain}", "PUT /domains/{domain}/thresholds/{name}", "DELETE /domains/{domain}/thresholds/{name}",
     "POST /domains/{domain}/migration", "PUT /domains/{domain}/migration", "DELETE /domains/{domain}/migration",
     "POST /domains/{domain}/migration/finish",
 }  # fmt: skip

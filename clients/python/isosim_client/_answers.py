@@ -33,6 +33,16 @@ class Detail:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NamedThreshold:
+    """The saved threshold that a request named, in the version that answered."""
+
+    name: str
+    target: dict[str, float] = field(default_factory=dict)
+    similarity: float | None = None  # None: the version cannot reach the target, or percentiles decide (normalization)
+    version: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Similarity:
     """Columns, one entry a pair in the order of the request, all from one version of the domain."""
 
@@ -47,6 +57,8 @@ class Similarity:
     extrapolated: tuple[bool, ...] | None = None  # percentiles beyond what the pairs can count; None as percentile
     flags: tuple[PairFlags, ...] = ()
     notices: tuple[str, ...] = ()
+    threshold: NamedThreshold | None = None  # only where one was named
+    match: tuple[bool, ...] | None = None  # whether pairs reach it; None also where the version cannot: see notices
     detail: Detail | None = None  # only where it was asked for
 
     def __len__(self) -> int:
@@ -151,7 +163,8 @@ class Domain:
     domain: str
     champion: int | None = None
     previous: int | None = None
-    revision: int | None = None  # counts the changes of both; None: an older server, or they cannot be read
+    revision: int | None = None  # counts the changes of aliases; None: an older server, or they cannot be read
+    thresholds: dict[str, dict[str, float]] = field(default_factory=dict)  # saved targets by name
     versions: tuple[VersionSummary, ...] = ()
     unreadable: tuple[str, ...] = ()  # what of the domain the server cannot read, and why
     drift: Drift | None = None  # None until the domain was asked about
@@ -181,3 +194,36 @@ class Threshold:
     distance: float | None = None  # the threshold in this unit
     distance_interval: tuple[float, float] | None = None  # 95 %
     query_spread: float | None = None  # with false_hit_rate: 1 where all queries are alike; see the server's reference
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedThreshold:
+    """A saved target, and the similarity that it stands for in the version that answers."""
+
+    name: str
+    target: dict[str, float] = field(default_factory=dict)
+    similarity: float | None = None  # pairs match from here on; `notice` says why there is none
+    interval: tuple[float, float] | None = None  # 95 %
+    extrapolated: bool | None = None  # None: the target is not reached
+    notice: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thresholds:
+    """A domain's saved thresholds, by name."""
+
+    domain: str
+    version: int  # that the similarities are of
+    revision: int  # of the domain
+    thresholds: tuple[SavedThreshold, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedTarget:
+    """What was saved under a name."""
+
+    domain: str
+    name: str
+    target: dict[str, float] = field(default_factory=dict)
+    revision: int  # of the domain, after the change
+    notice: str | None = None  # why the version that answers now has no similarity for it

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 import httpx2
 
 from . import _calibrating, _domains, _scoring
-from ._answers import Domain, Job, Ranked, Similarity, Threshold, Version
+from ._answers import Domain, Job, Ranked, SavedTarget, Similarity, Threshold, Thresholds, Version
 from ._call import Call, IdempotencyKey, check_status
 from ._client import PATIENT
 from ._following import Following
@@ -87,13 +87,19 @@ class AsyncClient:
         await self._http.aclose()
 
     async def similarity(
-        self, pairs: Iterable[Sequence[str]], *, domain: str = "default", detail: bool = False
+        self,
+        pairs: Iterable[Sequence[str]],
+        *,
+        domain: str = "default",
+        threshold: str | None = None,
+        detail: bool = False,
     ) -> Similarity:
         """Calibrated similarity of sentence pairs.
 
         Args:
             pairs: (text, text) each; a server takes 512 a request unless set otherwise.
             domain: `name`, `name@3` or `name@previous`.
+            threshold: the name of a saved threshold (`save_threshold`); adds `match`, whether each pair reaches it.
             detail: adds token counts and out-of-domain scores.
 
         Returns:
@@ -101,10 +107,10 @@ class AsyncClient:
 
         Raises:
             EmptyInput, InvalidInput: no pair, an empty or too long text, too many pairs.
-            NotFound: no such domain or version. Conflict: it belongs to another encoder.
+            NotFound: no such domain, version or threshold. Conflict: it belongs to another encoder.
             Overloaded: still full when the patience ended.
         """
-        return await self._send(_scoring.similarity(pairs, domain=domain, detail=detail))
+        return await self._send(_scoring.similarity(pairs, domain=domain, threshold=threshold, detail=detail))
 
     async def embed(
         self,
@@ -345,6 +351,67 @@ class AsyncClient:
                 domain, fmr=fmr, precision=precision, false_hit_rate=false_hit_rate, gallery=gallery, space=space
             )
         )
+
+    async def thresholds(self, domain: str) -> Thresholds:
+        """The saved thresholds of a domain, with their similarities in the version that answers.
+
+        Raises:
+            NotFound: no such domain.
+        """
+        return await self._send(_domains.thresholds(domain))
+
+    async def save_threshold(
+        self,
+        domain: str,
+        name: str,
+        *,
+        fmr: float | None = None,
+        precision: float | None = None,
+        false_hit_rate: float | None = None,
+        gallery: int | None = None,
+        seen: Domain | None = None,
+    ) -> SavedTarget:
+        """Saves a target under a name, which `similarity` takes. Give one of `fmr`, `precision` and `false_hit_rate`.
+
+        It holds for every version: each gives it a similarity of its own.
+
+        Args:
+            domain: its name alone.
+            name: 1 to 64 of a-z, 0-9, `.`, `_`, `-`; what was saved under it before is replaced.
+            fmr, precision, false_hit_rate, gallery: as for `threshold`.
+            seen: the domain as it was when you decided; where it has changed since, nothing is saved.
+
+        Returns:
+            What was saved. Its `notice` says why the version that answers now cannot reach it, if so.
+
+        Raises:
+            InvalidInput: none or several were given, or out of range. NotFound: no such domain, or it has no version.
+            Conflict: the domain is no longer as `seen`.
+        """
+        return await self._send(
+            _domains.save_threshold(
+                domain,
+                name,
+                fmr=fmr,
+                precision=precision,
+                false_hit_rate=false_hit_rate,
+                gallery=gallery,
+                seen=seen,
+            )
+        )
+
+    async def delete_threshold(self, domain: str, name: str, *, seen: Domain | None = None) -> None:
+        """Deletes a saved threshold.
+
+        Args:
+            domain: its name alone.
+            name: that it was saved under.
+            seen: the domain as it was when you decided; where it has changed since, nothing is deleted.
+
+        Raises:
+            NotFound: no such domain, or nothing is saved under the name. Conflict: the domain is no longer as `seen`.
+        """
+        await self._send(_domains.delete_threshold(domain, name, seen=seen))
 
     async def promote(self, domain: str, version: int, *, seen: Domain | None = None) -> Domain:
         """Makes a version the champion. Every server of the store answers with it within two seconds.

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 import httpx2
 
 from . import _calibrating, _domains, _scoring
-from ._answers import Domain, Job, Ranked, Similarity, Threshold, Version
+from ._answers import Domain, Job, Ranked, SavedTarget, Similarity, Threshold, Thresholds, Version
 from ._call import Call, IdempotencyKey, check_status
 from ._following import Following
 from ._http import TIMEOUT, request, settings, translated
@@ -74,13 +74,19 @@ class Client:
         self._http.close()
 
     def similarity(
-        self, pairs: Iterable[Sequence[str]], *, domain: str = "default", detail: bool = False
+        self,
+        pairs: Iterable[Sequence[str]],
+        *,
+        domain: str = "default",
+        threshold: str | None = None,
+        detail: bool = False,
     ) -> Similarity:
         """Calibrated similarity of sentence pairs.
 
         Args:
             pairs: (text, text) each; a server takes 512 a request unless set otherwise.
             domain: `name`, `name@3` or `name@previous`.
+            threshold: the name of a saved threshold (`save_threshold`); adds `match`, whether each pair reaches it.
             detail: adds token counts and out-of-domain scores.
 
         Returns:
@@ -88,7 +94,7 @@ class Client:
 
         Raises:
             EmptyInput, InvalidInput: no pair, an empty or too long text, too many pairs.
-            NotFound: no such domain or version. Conflict: it belongs to another encoder.
+            NotFound: no such domain, version or threshold. Conflict: it belongs to another encoder.
             Overloaded: still full when the patience ended.
 
         Example:
@@ -100,7 +106,7 @@ class Client:
             >>> scores.similarity, scores.percentile
             ((0.667, -0.034), (0.999, 0.217))
         """
-        return self._send(_scoring.similarity(pairs, domain=domain, detail=detail))
+        return self._send(_scoring.similarity(pairs, domain=domain, threshold=threshold, detail=detail))
 
     def embed(
         self,
@@ -410,6 +416,82 @@ class Client:
                 domain, fmr=fmr, precision=precision, false_hit_rate=false_hit_rate, gallery=gallery, space=space
             )
         )
+
+    def thresholds(self, domain: str) -> Thresholds:
+        """The saved thresholds of a domain, with their similarities in the version that answers.
+
+        Raises:
+            NotFound: no such domain.
+
+        Example:
+            >>> saved = client.thresholds("tickets")
+            >>> [(one.name, one.target, one.similarity) for one in saved.thresholds]
+            [('duplicates', {'fmr': 0.01}, 0.412)]
+        """
+        return self._send(_domains.thresholds(domain))
+
+    def save_threshold(
+        self,
+        domain: str,
+        name: str,
+        *,
+        fmr: float | None = None,
+        precision: float | None = None,
+        false_hit_rate: float | None = None,
+        gallery: int | None = None,
+        seen: Domain | None = None,
+    ) -> SavedTarget:
+        """Saves a target under a name, which `similarity` takes. Give one of `fmr`, `precision` and `false_hit_rate`.
+
+        It holds for every version: each gives it a similarity of its own.
+
+        Args:
+            domain: its name alone.
+            name: 1 to 64 of a-z, 0-9, `.`, `_`, `-`; what was saved under it before is replaced.
+            fmr, precision, false_hit_rate, gallery: as for `threshold`.
+            seen: the domain as it was when you decided; where it has changed since, nothing is saved.
+
+        Returns:
+            What was saved. Its `notice` says why the version that answers now cannot reach it, if so.
+
+        Raises:
+            InvalidInput: none or several were given, or out of range. NotFound: no such domain, or it has no version.
+            Conflict: the domain is no longer as `seen`.
+
+        Example:
+            >>> client.save_threshold("tickets", "duplicates", fmr=0.01).target
+            {'fmr': 0.01}
+            >>> pairs = [("Printer is jammed.", "Paper is stuck."), ("Printer is jammed.", "Cannot log in.")]
+            >>> client.similarity(pairs, domain="tickets", threshold="duplicates").match
+            (True, False)
+        """
+        return self._send(
+            _domains.save_threshold(
+                domain,
+                name,
+                fmr=fmr,
+                precision=precision,
+                false_hit_rate=false_hit_rate,
+                gallery=gallery,
+                seen=seen,
+            )
+        )
+
+    def delete_threshold(self, domain: str, name: str, *, seen: Domain | None = None) -> None:
+        """Deletes a saved threshold.
+
+        Args:
+            domain: its name alone.
+            name: that it was saved under.
+            seen: the domain as it was when you decided; where it has changed since, nothing is deleted.
+
+        Raises:
+            NotFound: no such domain, or nothing is saved under the name. Conflict: the domain is no longer as `seen`.
+
+        Example:
+            >>> client.delete_threshold("tickets", "duplicates")
+        """
+        self._send(_domains.delete_threshold(domain, name, seen=seen))
 
     def promote(self, domain: str, version: int, *, seen: Domain | None = None) -> Domain:
         """Makes a version the champion. Every server of the store answers with it within two seconds.

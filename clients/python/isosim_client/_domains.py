@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ._answers import Domain, Domains, Threshold, Version
+from ._answers import Domain, Domains, SavedTarget, Threshold, Thresholds, Version
 from ._call import Call, answer, nothing, segment
 from ._reading import read
 from ._retries import Repeat
@@ -49,6 +49,47 @@ def threshold(
     query: dict[str, str | float] = {name: value for name, value in given.items() if value is not None}
     path = f"domains/{segment(domain)}/threshold"
     return Call(method="GET", path=path, query=query | {"space": space}, parse=answer(Threshold))
+
+
+def thresholds(domain: str) -> Call[Thresholds]:
+    """The saved thresholds of a domain, with their similarities in the version that answers."""
+    return Call(method="GET", path=f"domains/{segment(domain)}/thresholds", parse=answer(Thresholds))
+
+
+def save_threshold(
+    domain: str,
+    name: str,
+    *,
+    fmr: float | None = None,
+    precision: float | None = None,
+    false_hit_rate: float | None = None,
+    gallery: int | None = None,
+    seen: Domain | None = None,
+) -> Call[SavedTarget]:
+    """Saves a target under a name, which `similarity` takes. Give one of `fmr`, `precision` and `false_hit_rate`."""
+    given = {"fmr": fmr, "precision": precision, "false_hit_rate": false_hit_rate, "gallery": gallery}
+    body = {name: value for name, value in given.items() if value is not None} | seen_revision(seen)
+    return Call(method="PUT", path=threshold_path(domain, name), body=body, parse=answer(SavedTarget))
+
+
+def delete_threshold(domain: str, name: str, *, seen: Domain | None = None) -> Call[None]:
+    """Deletes a saved threshold."""
+    start = seen_revision(seen)
+    return Call(
+        method="DELETE",
+        path=threshold_path(domain, name),
+        query=start,
+        parse=nothing,
+        repeat=Repeat.SAFE if start else Repeat.IF_REFUSED,  # without a revision the second one would be a 404
+    )
+
+
+def threshold_path(domain: str, name: str) -> str:
+    return f"domains/{segment(domain)}/thresholds/{segment(name)}"
+
+
+def seen_revision(seen: Domain | None) -> dict[str, int]:
+    return {} if seen is None or seen.revision is None else {"revision": seen.revision}
 
 
 def promote(domain: str, version: int, *, seen: Domain | None = None) -> Call[Domain]:

@@ -13,9 +13,13 @@ from .errors import ConnectionFailed, IsosimError, UnexpectedAnswer
 Space = Literal["calibrated", "raw"]
 
 
-def similarity(pairs: Iterable[Sequence[str]], *, domain: str = "default", detail: bool = False) -> Call[Similarity]:
+def similarity(
+    pairs: Iterable[Sequence[str]], *, domain: str = "default", threshold: str | None = None, detail: bool = False
+) -> Call[Similarity]:
     """Calibrated similarity of sentence pairs."""
     body: dict[str, Any] = {"pairs": many(pairs, "pairs"), "domain": domain}
+    if threshold is not None:
+        body["threshold"] = threshold
     if detail:  # a server refuses fields it does not know: what is not asked for is not mentioned to an older one
         body["detail"] = True
     return Call(method="POST", path="similarity", body=body, parse=answer(Similarity))

@@ -25,6 +25,8 @@ ANSWERS: dict[tuple[str, str], Any] = {
     ("POST", "/similarity"): {
         "domain": "default", "version": 1, "encoder": ENCODER, "method": "identity",
         "cosine": [0.667, -0.034], "similarity": [0.667, -0.034], "percentile": [0.999, 0.217],
+        "threshold": {"name": "duplicates", "target": {"fmr": 0.01}, "similarity": 0.412, "version": 1},
+        "match": [True, False],
     },
     ("POST", "/embed"): [[0.05] * 384] * 2,
     ("POST", "/rerank"): [{"index": 1, "score": 0.998}, {"index": 0, "score": 0.31}],
@@ -42,6 +44,15 @@ ANSWERS: dict[tuple[str, str], Any] = {
     ("GET", "/domains/tickets/threshold"): {
         "domain": "tickets", "version": 3, "target": {"fmr": 0.01}, "similarity": 0.412, "interval": [0.405, 0.419],
     },
+    ("GET", "/domains/tickets/thresholds"): {
+        "domain": "tickets", "version": 3, "revision": 5, "thresholds": [
+            {"name": "duplicates", "target": {"fmr": 0.01}, "similarity": 0.412, "interval": [0.405, 0.419]},
+        ],
+    },
+    ("PUT", "/domains/tickets/thresholds/duplicates"): {
+        "domain": "tickets", "name": "duplicates", "target": {"fmr": 0.01}, "revision": 6,
+    },
+    ("DELETE", "/domains/tickets/thresholds/duplicates"): None,
     ("POST", "/domains/tickets/labels"): {"job": "d25e7b90a813", "domain": "tickets", "status": "queued"},
     ("PUT", "/domains/tickets/champion"): EARLIER,
     ("POST", "/domains/tickets/rollback"): EARLIER,

@@ -70,7 +70,7 @@ def without_example(documentation: str) -> str:
 
 def test_there_is_a_builder_for_every_method_and_a_method_for_every_builder() -> None:
     assert methods(Client).keys() == methods(AsyncClient).keys() == BUILDERS.keys() | OWN
-    assert len(BUILDERS) == 18
+    assert len(BUILDERS) == 21
 
 
 @pytest.mark.parametrize("name", [*methods(Client), "__init__"])
@@ -103,7 +103,7 @@ OTHER: dict[str, Any] = {
     "truncation_direction": "Left", "raw_scores": True, "return_text": True, "method": "sn", "promote": "never",
     "seed": 1, "normalization": "csls", "labels": [("a", "b", 0.0)], "force": True, "idempotency_key": "mine",
     "version": 2, "seen": Domain(domain="d", champion=8, revision=9), "after": "d", "contains": "d", "fmr": 0.1,
-    "precision": 0.9, "false_hit_rate": 0.01, "gallery": 100,
+    "precision": 0.9, "false_hit_rate": 0.01, "gallery": 100, "threshold": "duplicates",
 }  # fmt: skip
 
 

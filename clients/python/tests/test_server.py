@@ -79,7 +79,8 @@ def test_every_field_the_server_sends_has_a_place(server: Server, client: Client
     names = {
         "Similarity": "SimilarityResponse", "Detail": "SimilarityDetail", "Job": "JobState", "Domain": "DomainState",
         "Drift": "DriftState", "Version": "VersionState", "VersionSummary": "VersionSummary", "Threshold": "Threshold",
-        "Ranked": "Rank", "PairFlags": "PairFlags", "PairNumbers": "PairNumbers",
+        "NamedThreshold": "NamedThreshold", "SavedThreshold": "SavedThreshold", "Thresholds": "Thresholds",
+        "SavedTarget": "SavedTarget", "Ranked": "Rank", "PairFlags": "PairFlags", "PairNumbers": "PairNumbers",
     }  # fmt: skip
     schemas = server.client.get("/openapi.json").json()["components"]["schemas"]
     for ours, theirs in names.items():

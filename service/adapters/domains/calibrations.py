@@ -27,7 +27,7 @@ class StoredCalibrations:
 
     def named(self, domain: str) -> DomainAliases:
         aliases = self.store.aliases(domain, self.encoder_digest)
-        return DomainAliases(aliases.champion, aliases.previous)
+        return DomainAliases(aliases.champion, aliases.previous, aliases.targets)
 
     def exists(self, domain: str) -> bool:
         return bool(self.store.versions(domain))

@@ -26,6 +26,7 @@ from service.adapters.storage.artifacts import json_bytes, parsed, superfluous, 
 from service.adapters.storage.object_storage import opened, remote
 from service.core.arrays import Weights
 from service.core.errors import Conflict, CorruptArtifact, InvalidInput, NotFound, Unavailable
+from service.core.scoring.advice import Target, targets_in, unknown_threshold
 from service.core.scoring.calibration import DOMAIN_NAME, DomainModel
 
 log = logging.getLogger(__name__)
@@ -38,6 +39,7 @@ FORMAT = 1  # of a version's files; raise it when an older release would read th
 NAME = re.compile(DOMAIN_NAME)
 ALIASES = ("champion", "previous")
 SIDE_BY_SIDE = 16  # domains of object storage read at a time; unmeasured
+MOST_TARGETS = 50  # saved for a domain
 ATTEMPTS = 5  # to replace aliases that other processes change, too
 REMEDY = "delete it and promote a version"  # for aliases that cannot be understood
 
@@ -50,6 +52,9 @@ class Aliases:
     previous: int | None = None
     revision: int = 0
     rolled_back: bool = field(default=False, compare=False)  # the champion was reached by a rollback from `previous`
+    targets: Mapping[str, Target] = field(
+        default_factory=dict, compare=False
+    )  # saved, by name; the same for all encoders
 
 
 @dataclass(frozen=True)
@@ -351,6 +356,60 @@ class DomainStore:
             self._replace(domain, before, stored)
         return replace(wanted, revision=stored["revision"])
 
+    def set_target(self, domain: str, name: str, target: Target | None, *, revision: int | None = None) -> int:
+        """Saves a target under a name for all versions of the domain, or deletes it (None).
+
+        May be repeated: where the wanted state is there already nothing is changed, also where `revision` is the one
+        from before the first call.
+
+        Returns:
+            The revision of the aliases.
+
+        Raises:
+            InvalidInput: this is no name, or the domain has as many targets as it may have.
+            NotFound: the domain has no version, or a target that is to be deleted was not there.
+            Conflict: the aliases are not at `revision` any more, or in a bucket other processes kept changing them.
+        """
+        if not NAME.fullmatch(name):
+            raise InvalidInput(
+                f"threshold {name[:80]!r}: a name has 1 to 64 of a-z, 0-9, '.', '_', '-' and starts with a letter or "
+                "digit"
+            )
+        check_any(domain, self.versions(domain))  # before a lock file is made
+        for left in reversed(range(ATTEMPTS)):
+            try:
+                return self._set_target(domain, name, target, revision)
+            except Conflict:
+                if not left or revision is not None:
+                    raise
+        raise AssertionError  # the last attempt returns or raises
+
+    def _set_target(self, domain: str, name: str, target: Target | None, revision: int | None) -> int:
+        with self.storage.changing(domain) as before:
+            stored = self._aliases(domain, before)
+            check_any(domain, set(self.versions(domain)).difference(stored.get("deleted", ())))
+            now: int = stored["revision"]
+            thresholds = stored.get("thresholds")
+            saved = dict(thresholds) if isinstance(thresholds, dict) else {}  # also what a newer release has saved
+            if target is not None and saved.get(name) == target.facts:
+                return now
+            if target is None and name not in saved:
+                if revision is not None and revision < now:  # an earlier call has deleted it
+                    return now
+                raise unknown_threshold(domain, name, saved)
+            Start(revision=revision).check(domain, Aliases(revision=now))
+            if target is None:
+                del saved[name]
+            elif name not in saved and len(saved) >= MOST_TARGETS:
+                raise InvalidInput(
+                    f"domain {domain!r} has {len(saved)} saved thresholds, at most {MOST_TARGETS} are kept; delete one "
+                    f"first: DELETE /domains/{domain}/thresholds/{{name}}"
+                )
+            else:
+                saved[name] = target.facts
+            self._replace(domain, before, stored | {"revision": now + 1, "thresholds": saved})
+        return now + 1
+
     def named(self, domain: str) -> set[int]:
         """Versions that are champion or previous for any encoder."""
         return named_in(self._aliases(domain, self.storage.aliases(self.checked(domain))))
@@ -460,12 +519,18 @@ class DomainStore:
                 self.storage.bury(domain, version)
 
 
+def check_any(domain: str, versions: Collection[int]) -> None:
+    """Raises NotFound for a domain without versions."""
+    if not versions:
+        raise NotFound(f"domain {domain!r} has no version; calibrate it first: POST /calibrate?domain={domain}")
+
+
 def aliases_in(stored: Mapping[str, Any], encoder: str) -> Aliases:
     """One encoder's aliases, out of a domain's file."""
     mine = stored["encoders"].get(encoder, {})
     champion, previous = mine.get("champion"), mine.get("previous")
     rolled_back = rollbacks_in(stored).get(encoder) == [previous, champion]
-    return Aliases(champion, previous, stored["revision"], rolled_back)
+    return Aliases(champion, previous, stored["revision"], rolled_back, targets_in(stored.get("thresholds")))
 
 
 def rollbacks_in(stored: Mapping[str, Any]) -> Mapping[str, Any]:

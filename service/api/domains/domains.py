@@ -4,7 +4,7 @@ import asyncio
 import heapq
 import itertools
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Path, Query, Request
 from fastapi.responses import Response
@@ -30,19 +30,16 @@ from service.api.domains.schemas import (
     DomainState,
     DriftState,
     RollbackRequest,
-    Threshold,
     VersionState,
     VersionSummary,
 )
 from service.api.requests import DomainName, JsonBody, TraceDep, documented, json_response, needs, resolve
 from service.api.state import Service, ServiceDep, pay_for
-from service.core.errors import Conflict, CorruptArtifact, InvalidInput, NotFound, Unavailable
+from service.core.errors import Conflict, CorruptArtifact, NotFound, Unavailable
 from service.core.grants import Grant
 from service.core.jobs.job import JobRequest
-from service.core.scoring.advice import MOST_GALLERY, NO_REFERENCE, SMALLEST_FMR, Target, advise
+from service.core.scoring.advice import NO_REFERENCE
 from service.core.scoring.calibration import DomainRef
-from service.core.scoring.distances import METRICS, Unit, check_metric, distance_of
-from service.core.scoring.false_hits import SMALLEST_RATE as SMALLEST_FALSE_HIT_RATE
 from service.core.scoring.registry import DEFAULT
 
 router = APIRouter(prefix="/domains", tags=["domains"])
@@ -91,10 +88,17 @@ def facts_of(service: Service, domain: str, aliases: Aliases | None) -> dict[str
     drift = service.drift.measure(domain)
     facts = {"drift": None if drift is None else DriftState(**vars(drift))}
     if aliases is None:
-        return {"champion": None, "previous": None, "revision": None, **facts}
+        return {"champion": None, "previous": None, "revision": None, "thresholds": {}, **facts}
     builtin = 0 if domain == DEFAULT else None
     champion = builtin if aliases.champion is None else aliases.champion
-    return {"champion": champion, "previous": aliases.previous, "revision": aliases.revision, **facts}
+    thresholds = {name: target.facts for name, target in aliases.targets.items()}
+    return {
+        "champion": champion,
+        "previous": aliases.previous,
+        "revision": aliases.revision,
+        "thresholds": thresholds,
+        **facts,
+    }
 
 
 async def state_after(service: Service, before: DomainState, aliases: Aliases) -> DomainState:
@@ -145,56 +149,6 @@ def get_version(domain: DomainName, version: VersionNumber, service: ServiceDep)
     files = service.domains.manifest(domain, version)["files"]
     report = service.domains.report(domain, version)
     return VersionState(domain=domain, files=files, report=report, **facts.model_dump())
-
-
-@router.get(
-    "/{domain}/threshold",
-    dependencies=READ,
-    response_model_exclude_unset=True,
-    responses=documented(404, 409, 422),
-)
-async def get_threshold(
-    domain: Annotated[str, Path(description="name, name@3 or name@previous", examples=["default"])],
-    service: ServiceDep,
-    trace: TraceDep,
-    fmr: Annotated[
-        float | None, Query(ge=SMALLEST_FMR, lt=1, description="false-match rate among random pairs")
-    ] = None,
-    precision: Annotated[
-        float | None, Query(gt=0, lt=1, description="share of matches among pairs like the labelled ones")
-    ] = None,
-    false_hit_rate: Annotated[
-        float | None,
-        Query(
-            ge=SMALLEST_FALSE_HIT_RATE,
-            lt=1,
-            description="share of searches whose best wrong match passes, among `gallery` entries",
-        ),
-    ] = None,
-    gallery: Annotated[int | None, Query(ge=1, le=MOST_GALLERY, description="entries that are searched")] = None,
-    space: Annotated[
-        Literal["calibrated", "raw"] | None,
-        Query(description="raw: a threshold for the frozen encoder's cosine; else calibrated, and raw with a distance"),
-    ] = None,
-    unit: Annotated[Unit, Query(description=f"also in a database's unit, on the raw scale: {METRICS}")] = "similarity",
-) -> Threshold:
-    """Which similarity to ask for: for a false-match rate, for false hits of searches, or a precision."""
-    target = Target(fmr, precision, false_hit_rate, gallery)
-    resolution = await resolve(service, trace, domain)
-    calibration, artifact = resolution.calibration, resolution.encoder.artifact
-    facts: dict[str, Any] = {}
-    if unit != "similarity":
-        if space == "calibrated":
-            raise InvalidInput(f"unit: a database's {unit} is of raw vectors; leave space away, or give space=raw")
-        check_metric(unit, artifact.id, unit=artifact.unit_vectors)
-        space = "raw"
-    space = space or "calibrated"
-    raw = space == "raw" and calibration.transform is not None
-    advice = advise(calibration.model, calibration.domain, target, raw=raw)
-    if unit != "similarity":
-        ends = sorted(distance_of(end, unit) for end in advice.interval)
-        facts = {"unit": unit, "distance": distance_of(advice.similarity, unit), "distance_interval": ends}
-    return Threshold(domain=calibration.domain, version=calibration.version, space=space, **advice.as_facts(), **facts)
 
 
 @router.post(

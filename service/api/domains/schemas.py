@@ -5,7 +5,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from service.adapters.domains.store import Start
-from service.api.bodies import Own, example
+from service.api.bodies import Own, TargetFacts, example
+from service.core.scoring.advice import MOST_GALLERY, SMALLEST_FMR, Target
 from service.core.scoring.distances import Metric
 
 
@@ -33,7 +34,10 @@ class DomainState(BaseModel):
     domain: str
     champion: int | None
     previous: int | None
-    revision: int | None = Field(description="counts the changes of champion and previous; null: they cannot be read")
+    revision: int | None = Field(
+        description="counts the changes of champion, previous and thresholds; null: they cannot be read"
+    )
+    thresholds: dict[str, TargetFacts] = Field(description="saved targets by name; GET /domains/{domain}/thresholds")
     versions: list[VersionSummary]
     unreadable: list[str] = Field(description="what of the domain cannot be read, and why; empty where all is well")
     drift: DriftState | None = Field(description="null until the domain was asked about")
@@ -55,7 +59,7 @@ class Threshold(BaseModel):
 
     domain: str
     version: int
-    target: dict[Literal["fmr", "precision", "false_hit_rate", "gallery"], float | int]
+    target: TargetFacts
     space: Literal["calibrated", "raw"]
     similarity: float
     # A list and not a tuple: other people's tools read `prefixItems` wrongly.
@@ -79,6 +83,35 @@ class Threshold(BaseModel):
         description="with false_hit_rate: how many times likelier than the average query one with a false hit has "
         "another; about 1 where all queries are alike, null where too few have any",
     )
+
+
+class SavedThreshold(BaseModel):
+    """A saved target, and the similarity that it stands for in the version that answers."""
+
+    name: str
+    target: TargetFacts
+    similarity: float | None = Field(
+        description="pairs match from here on; null where the version cannot reach the target, and with item "
+        "normalization, where percentiles decide"
+    )
+    interval: list[float] | None = Field(min_length=2, max_length=2, description="95 %; null where similarity is null")
+    extrapolated: bool | None = Field(description="as of GET /domains/{domain}/threshold; null: it is not reached")
+    notice: str | None = Field(description="why there is no similarity")
+
+
+class Thresholds(BaseModel):
+    domain: str
+    version: int = Field(description="that the similarities are of")
+    revision: int = Field(description="of the domain: counts the changes of champion, previous and thresholds")
+    thresholds: list[SavedThreshold] = Field(description="by name")
+
+
+class SavedTarget(BaseModel):
+    domain: str
+    name: str
+    target: TargetFacts
+    revision: int = Field(description="of the domain, after the change")
+    notice: str | None = Field(description="why the version that answers now has no similarity for it, else null")
 
 
 FROM = (
@@ -105,6 +138,31 @@ class StartOfChange(Own):
 
 class RollbackRequest(StartOfChange):
     model_config = example({"from": 2})
+
+
+class TargetRequest(Own):
+    """What a threshold is saved for: fmr, precision, or false_hit_rate with gallery."""
+
+    model_config = example({"fmr": 0.01, "revision": 3})
+
+    fmr: float | None = Field(
+        default=None, description=f"false-match rate among random pairs: {SMALLEST_FMR:g} or more, less than 1"
+    )
+    precision: float | None = Field(
+        default=None, description="share of matches among pairs like the labelled ones: more than 0, less than 1"
+    )
+    false_hit_rate: float | None = Field(
+        default=None, description="share of searches whose best wrong match passes: 1e-06 or more, less than 1"
+    )
+    gallery: int | None = Field(
+        default=None, ge=1, le=MOST_GALLERY, description="with false_hit_rate: the entries searched"
+    )
+    revision: int | None = Field(default=None, ge=0, description=REVISION)
+
+    @property
+    def target(self) -> Target:
+        """Raises InvalidInput where the numbers make no target."""
+        return Target(self.fmr, self.precision, self.false_hit_rate, self.gallery)
 
 
 class ChampionRequest(StartOfChange):

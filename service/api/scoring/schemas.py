@@ -4,9 +4,25 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Discriminator, FailFast, Field, Tag, WithJsonSchema
 
-from service.api.bodies import Compatible, DomainField, Own, SentencePairs, Sentences, all_numbers, all_texts, example
+from service.api.bodies import (
+    Compatible,
+    DomainField,
+    Own,
+    SentencePairs,
+    Sentences,
+    TargetFacts,
+    all_numbers,
+    all_texts,
+    example,
+)
 from service.core.scoring.distances import METRICS, Metric
 
+ThresholdField = Annotated[
+    str | None,
+    Field(
+        description="name of a saved threshold (PUT /domains/{domain}/thresholds/{name}); adds `match` to the answer"
+    ),
+]
 OF_ENCODER = "digest of the encoder that made the vectors, as answers name it; where another one answers: 409"
 
 
@@ -19,6 +35,7 @@ class PairsRequest(Own):
 
     pairs: SentencePairs = Field(description="pairs of sentences, at most ISOSIM_MAX_PAIRS")
     domain: DomainField = "default"
+    threshold: ThresholdField = None
     detail: bool = Field(default=False, description="adds what the score rests on")
 
 
@@ -44,6 +61,7 @@ class VectorsRequest(Own):
         ),
     ]
     domain: DomainField = "default"
+    threshold: ThresholdField = None
     encoder: Annotated[str | None, Field(description=OF_ENCODER)] = None
     detail: bool = Field(default=False, description="adds what the score rests on")
 
@@ -172,6 +190,18 @@ class SimilarityDetail(BaseModel):
     pairs: int | None = Field(description="random pairs that percentiles rest on; null where there is no reference")
 
 
+class NamedThreshold(BaseModel):
+    """The saved threshold that the request has named."""
+
+    name: str
+    target: TargetFacts
+    similarity: float | None = Field(
+        description="pairs match from here on; null where the version cannot reach the target, and with item "
+        "normalization, where percentiles decide"
+    )
+    version: int
+
+
 class SimilarityResponse(BaseModel):
     """Columns, one entry a pair."""
 
@@ -207,6 +237,12 @@ class SimilarityResponse(BaseModel):
     )
     flags: list[PairFlags]
     notices: list[str]
+    threshold: NamedThreshold | None = Field(default=None, description="only where one was named")
+    match: list[bool] | None = Field(
+        default=None,
+        description="only where a threshold was named: whether the pair reaches it, never with an unreadable text; "
+        "null where the version cannot reach the target, and `notices` says why (threshold_unreachable)",
+    )
     detail: SimilarityDetail | None = Field(default=None, description="only where it was asked for")
 
 

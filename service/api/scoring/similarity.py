@@ -40,7 +40,7 @@ from service.api.trace import Trace
 from service.core.encoding.embedding import Embeddings, Timings
 from service.core.encoding.texts import PooledVector
 from service.core.errors import Conflict, EncoderMismatch, InvalidInput
-from service.core.scoring.advice import NO_REFERENCE
+from service.core.scoring.advice import NO_REFERENCE, DecisionThreshold, decision_threshold, unknown_threshold
 from service.core.scoring.calibration import Calibration
 from service.core.scoring.distances import check_metric, cosines_of
 from service.core.scoring.similarity import Scores, flags_of
@@ -69,8 +69,9 @@ async def pairs_similarity(body: PairsRequest, service: Service, trace: Trace) -
     flat = [text for pair in body.pairs for text in pair]
     check_texts(flat, lambda row: f"pairs.{row // 2}.{row % 2}", settings.max_characters)
     resolution = await resolve(service, trace, body.domain, splits=True)
+    decision = None if body.threshold is None else await resolve_threshold(resolution, body.threshold)
     embeddings = await embed_texts(service, trace, resolution, flat)
-    return await answer_of(service, trace, resolution, embeddings, detail=body.detail)
+    return await answer_of(service, trace, resolution, embeddings, body, decision)
 
 
 async def vectors_similarity(body: VectorsRequest, service: Service, trace: Trace) -> Response:
@@ -78,11 +79,21 @@ async def vectors_similarity(body: VectorsRequest, service: Service, trace: Trac
     check_count(len(body.vectors), "vectors", service.settings.max_pairs)
     resolution = await resolve(service, trace, body.domain)
     check_encoder(body.encoder, resolution)
+    decision = None if body.threshold is None else await resolve_threshold(resolution, body.threshold)
     trace.release = await service.limits.admit(trace.grant, 2 * len(body.vectors))
     inputs = (body.vectors, resolution.encoder.artifact)
     few = 2 * len(body.vectors) <= INLINE_ROWS
     embeddings = brought(*inputs) if few else await asyncio.to_thread(brought, *inputs)
-    return await answer_of(service, trace, resolution, embeddings, detail=body.detail)
+    return await answer_of(service, trace, resolution, embeddings, body, decision)
+
+
+async def resolve_threshold(resolution: Resolution, name: str) -> DecisionThreshold:
+    """A saved target's threshold for the version that answers. Raises NotFound where none is saved under the name."""
+    calibration = resolution.calibration
+    targets = await resolution.encoder.registry.targets(calibration.domain)
+    if name not in targets:
+        raise unknown_threshold(calibration.domain, name, targets)
+    return decision_threshold(calibration, targets[name])
 
 
 def brought(pairs: Sequence[tuple[Any, Any]], artifact: EncoderArtifact) -> Embeddings:
@@ -107,7 +118,12 @@ def check_encoder(digest: str | None, resolution: Resolution) -> None:
 
 
 async def answer_of(
-    service: Service, trace: Trace, resolution: Resolution, embeddings: Embeddings, *, detail: bool
+    service: Service,
+    trace: Trace,
+    resolution: Resolution,
+    embeddings: Embeddings,
+    body: PairsRequest | VectorsRequest,
+    decision: DecisionThreshold | None,
 ) -> Response:
     """Scores of pairs that stand one after the other."""
     result = await scores(service, trace, resolution, embeddings, slice(0, None, 2), slice(1, None, 2))
@@ -125,9 +141,26 @@ async def answer_of(
         "flags": sides(flags_of(embeddings, result)),
         "notices": calibration.notices,
     }
-    if detail:
+    if decision is not None:
+        answer |= match_of(result, calibration, body.threshold, decision)
+    if body.detail:
         answer["detail"] = detail_of(embeddings, result, calibration)
     return json_response(answer)
+
+
+def match_of(scores: Scores, calibration: Calibration, name: str | None, decision: DecisionThreshold) -> dict[str, Any]:
+    """What an answer says of a saved threshold that the request has named."""
+    notices = [] if decision.reached else [f"threshold_unreachable:{name}: {decision.notice}"]
+    return {
+        "notices": [*calibration.notices, *notices],
+        "threshold": {
+            "name": name,
+            "target": decision.target.facts,
+            "similarity": decision.similarity,
+            "version": calibration.version,
+        },
+        "match": decision.matches(scores),
+    }
 
 
 def sides(per_text: Sequence[Any]) -> list[dict[str, Any]]:

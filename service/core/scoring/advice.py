@@ -1,19 +1,24 @@
 """The threshold advisor: which similarity to ask for."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
-from typing import Any
+from difflib import get_close_matches
+from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 
-from service.core.errors import Conflict, InvalidInput
-from service.core.scoring.calibration import DomainModel
+from service.core.errors import Conflict, InvalidInput, NotFound
+from service.core.scoring.calibration import Calibration, DomainModel
 from service.core.scoring.false_hits import MOST_BEYOND, FalseHitTable
 from service.core.scoring.false_hits import SMALLEST_RATE as SMALLEST_FALSE_HIT_RATE
 from service.core.scoring.reference import COUNTED, TOLERANCE, ReferenceDistribution
+from service.core.scoring.similarity import Scores
 
 SMALLEST_FMR = 1e-7  # nothing that text could teach
 MOST_GALLERY = 10**9  # entries
+MOST_DECISIONS = 100  # thresholds remembered for a version; a domain has at most 50 saved targets
 NO_REFERENCE = "domain {!r} has no reference; give it text: POST /calibrate"
 NO_FALSE_HITS = "domain {!r} was calibrated before false hits of searches were counted; calibrate it again"
 
@@ -40,7 +45,7 @@ class Target:
     """What a threshold is asked for: one of the three, and for false hits the number of entries.
 
     Raises:
-        InvalidInput: none is given, or several, or a gallery without a rate of false hits.
+        InvalidInput: none is given, or several, or a gallery without a rate of false hits; or one is out of its range.
     """
 
     fmr: float | None = None
@@ -53,6 +58,30 @@ class Target:
             raise InvalidInput("fmr, precision or false_hit_rate: give one of them")
         if (self.false_hit_rate is None) != (self.gallery is None):
             raise InvalidInput("false_hit_rate and gallery (the number of entries searched): give both")
+        if self.fmr is not None and not SMALLEST_FMR <= self.fmr < 1:
+            raise InvalidInput(f"fmr: {self.fmr:g}; a false-match rate is at least {SMALLEST_FMR:g} and less than 1")
+        if self.precision is not None and not 0 < self.precision < 1:
+            raise InvalidInput(f"precision: {self.precision:g}; a precision is more than 0 and less than 1")
+        share = self.false_hit_rate
+        if share is not None and not SMALLEST_FALSE_HIT_RATE <= share < 1:
+            raise InvalidInput(f"false_hit_rate: {share:g}; it is at least {SMALLEST_FALSE_HIT_RATE:g} and less than 1")
+        if self.gallery is not None and not 1 <= self.gallery <= MOST_GALLERY:
+            raise InvalidInput(f"gallery: {self.gallery}; the entries searched are 1 to {MOST_GALLERY:,}")
+
+    @property
+    def facts(self) -> dict[str, float | int]:
+        """The numbers that are given, by name; `from_facts` is the inverse."""
+        return {one.name: value for one in fields(self) if (value := getattr(self, one.name)) is not None}
+
+    @classmethod
+    def from_facts(cls, facts: object) -> Self:
+        """Raises InvalidInput where stored facts are no target."""
+        if not isinstance(facts, dict) or not facts.keys() <= {one.name for one in fields(cls)}:
+            raise InvalidInput(f"a target has the fields fmr, precision, false_hit_rate and gallery, not {facts!r:.80}")
+        for name, value in facts.items():
+            if type(value) is not int and (type(value) is not float or name == "gallery"):
+                raise InvalidInput(f"{name}: {value!r:.80} is not a number of the kind that is needed")
+        return cls(**facts)
 
 
 def advise(model: DomainModel, domain: str, target: Target, *, raw: bool = False) -> Advice:
@@ -60,7 +89,7 @@ def advise(model: DomainModel, domain: str, target: Target, *, raw: bool = False
 
     Raises:
         Conflict: the domain has no reference, no labels that a precision could come from, or no counts of false hits.
-        InvalidInput: a rate or precision outside its range, or one that no threshold reaches.
+        InvalidInput: a rate or precision that no threshold of the version reaches.
     """
     if target.precision is not None:
         return for_precision(model, domain, target.precision, raw=raw)
@@ -68,8 +97,6 @@ def advise(model: DomainModel, domain: str, target: Target, *, raw: bool = False
         return for_false_hits(model, domain, target.false_hit_rate, target.gallery, raw=raw)
     fmr = target.fmr
     assert fmr is not None  # noqa: S101 - a target has one of the three
-    if not SMALLEST_FMR <= fmr < 1:
-        raise InvalidInput(f"fmr: {fmr:g}; a false-match rate is at least {SMALLEST_FMR:g} and less than 1")
     reference = model.raw_reference if raw else model.reference
     if reference is None:
         raise Conflict(NO_REFERENCE.format(domain))
@@ -118,10 +145,6 @@ def check_gallery(table: FalseHitTable, domain: str, gallery: int) -> None:
 
 def for_false_hits(model: DomainModel, domain: str, share: float, gallery: int, *, raw: bool) -> Advice:
     """The similarity that the best wrong match of this share of queries reaches, among so many entries."""
-    if not SMALLEST_FALSE_HIT_RATE <= share < 1:
-        raise InvalidInput(f"false_hit_rate: {share:g}; it is at least {SMALLEST_FALSE_HIT_RATE:g} and less than 1")
-    if not 1 <= gallery <= MOST_GALLERY:
-        raise InvalidInput(f"gallery: {gallery}; the entries searched are 1 to {MOST_GALLERY:,}")
     reference, table = false_hits_of(model, domain, raw=raw)
     check_gallery(table, domain, gallery)
     level = table.level(share, gallery)
@@ -204,3 +227,102 @@ def operating_points(model: DomainModel, gallery: int = GALLERY) -> list[dict[st
                 }
             )
     return rows
+
+
+@dataclass(frozen=True)
+class DecisionThreshold:
+    """Which pairs of a version match, for a target.
+
+    Pairs match from `similarity` on. With item normalization each pair has another such similarity, and those match
+    whose false-match rate is at most `rate`. Where the version cannot reach the target both are None.
+    """
+
+    target: Target
+    similarity: float | None = None  # exact in float32, as the similarities of an answer are
+    rate: float | None = None
+    interval: tuple[float, float] | None = None  # 95 %, of the similarity
+    extrapolated: bool | None = None
+    notice: str | None = None  # why there is no similarity
+
+    @property
+    def reached(self) -> bool:
+        return self.similarity is not None or self.rate is not None
+
+    def matches(self, scores: Scores) -> npt.NDArray[np.bool_] | None:
+        """Whether each pair matches, never one with an unreadable text. (P,); None: the target is not reached."""
+        if self.similarity is not None:
+            passing: npt.NDArray[np.bool_] = scores.similarity >= np.float32(self.similarity)
+        elif self.rate is not None and scores.percentile is not None:
+            passing = 1.0 - scores.percentile <= self.rate
+        else:
+            return None
+        return passing if scores.unreadable is None else passing & ~scores.unreadable
+
+
+def decision_threshold(calibration: Calibration, target: Target) -> DecisionThreshold:
+    """The threshold of a version for a target. It is computed once: neither of the two ever changes."""
+    known: DecisionThreshold | None = calibration.decisions.get(target)
+    if known is None:
+        if len(calibration.decisions) >= MOST_DECISIONS:
+            calibration.decisions.clear()
+        known = calibration.decisions[target] = decide(calibration.model, calibration.domain, target)
+    return known
+
+
+def decide(model: DomainModel, domain: str, target: Target) -> DecisionThreshold:
+    """As `decision_threshold`, without remembering it."""
+    normalization = model.normalization
+    try:
+        if normalization is None:
+            advice = advise(model, domain, target)
+            similarity = in_single_precision(advice.similarity)
+            return DecisionThreshold(target, similarity, interval=advice.interval, extrapolated=advice.extrapolated)
+        if target.fmr is None:
+            raise Conflict(
+                f"{domain!r} normalizes scores by item ({normalization.kind}), and no precision or rate of false hits "
+                "was measured for them; save a false-match rate (fmr)"
+            )
+        check_reachable(normalization.reference, domain, target.fmr)
+    except (Conflict, InvalidInput) as error:
+        return DecisionThreshold(target, notice=str(error))
+    return DecisionThreshold(
+        target,
+        rate=target.fmr,
+        extrapolated=bool(normalization.reference.extrapolated(np.array([target.fmr]))[0]),
+        notice=f"{domain!r} normalizes scores by item ({normalization.kind}), so no one similarity stands for the "
+        f"target: pairs match whose percentile is at least {1 - target.fmr:.9g}",
+    )
+
+
+def in_single_precision(similarity: float) -> float:
+    """The next float32 at or above, by its shortest digits, so that callers who compare what answers say agree.
+
+    >>> in_single_precision(0.41), in_single_precision(0.4100000001)
+    (0.41000003, 0.41000003)
+    >>> in_single_precision(0.5)
+    0.5
+    """
+    rounded = np.float32(similarity)
+    if float(rounded) < similarity:
+        rounded = np.nextafter(rounded, np.float32(2))
+    return float(str(rounded))
+
+
+def targets_in(saved: object) -> dict[str, Target]:
+    """Saved targets by name, sorted. What is no target is left out: a damaged entry, or one of a newer release."""
+    targets: dict[str, Target] = {}
+    if not isinstance(saved, dict):
+        return targets
+    for name in sorted(saved):
+        try:
+            targets[name] = Target.from_facts(saved[name])
+        except (InvalidInput, OverflowError):  # of an integer that no float holds
+            continue
+    return targets
+
+
+def unknown_threshold(domain: str, name: str, saved: Iterable[str]) -> NotFound:
+    """The error for a name under which no target is saved; it offers the nearest one."""
+    near = get_close_matches(name[:80], list(saved), 1, 0.5)
+    remedy = f"did you mean {near[0]!r}?" if near else f"GET /domains/{domain}/thresholds lists those that are saved"
+    return NotFound(f"threshold: domain {domain!r} has no saved threshold {name[:80]!r}; {remedy}")

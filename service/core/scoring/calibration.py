@@ -132,6 +132,11 @@ class Calibration:
         return notices
 
     @cached_property
+    def decisions(self) -> dict[Any, Any]:
+        """The thresholds that `advice.decision_threshold` has computed for this version, by target."""
+        return {}
+
+    @cached_property
     def raw_notices(self) -> list[str]:
         """Peculiarities of what `place` gives: the raw scale is not that of this version's similarities."""
         graded = [notice for notice in self.notices if notice.startswith("probability")]

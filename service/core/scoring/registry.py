@@ -5,11 +5,12 @@ import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from service.core.errors import CorruptArtifact, EncoderMismatch, IsosimError, NotFound
+from service.core.scoring.advice import Target
 from service.core.scoring.calibration import Calibration, DomainRef
 
 log = logging.getLogger(__name__)
@@ -31,6 +32,7 @@ class DomainAliases:
 
     champion: int | None
     previous: int | None
+    targets: Mapping[str, Target] = field(default_factory=dict)  # the domain's saved ones, whatever the encoder
 
 
 class CalibrationSource(Protocol):
@@ -91,6 +93,7 @@ class Registry:
         self._resident: OrderedDict[Key, Calibration] = OrderedDict()  # champions too; asked for last at the end
         self._loading: dict[tuple[str, int | str], asyncio.Task[Calibration]] = {}
         self._versions: dict[str, frozenset[int]] = {DEFAULT: NO_VERSIONS}  # resident, of each domain; replaced whole
+        self._targets: dict[str, Mapping[str, Target]] = {}  # of resident domains, as far as aliases were read
         self._evicted: OrderedDict[str, None] = OrderedDict()  # domains that went for want of room, the last at the end
         self._news: deque[Iterable[str]] = deque()  # what threads have found changed
         self._due = {DEFAULT}  # domains to be compared with the store at the next refresh
@@ -137,6 +140,20 @@ class Registry:
             return await self._pinned(ref.name, previous)
         return await self._pinned(ref.name, int(ref.version))
 
+    async def targets(self, domain: str) -> Mapping[str, Target]:
+        """The saved targets of a domain by name. Of a resident one a refresh has them, and the store is asked once.
+
+        Raises:
+            CorruptArtifact: its aliases cannot be read.
+        """
+        known = self._targets.get(domain)
+        if known is None:
+            known = (await self._call(self.source.named, domain)).targets
+            if domain in self._versions:
+                self._due.add(domain)  # they may have changed while they were read
+                known = self._targets.setdefault(domain, known)
+        return known
+
     async def _once(
         self, key: tuple[str, int | str], load: Callable[[], Coroutine[Any, Any, Calibration]]
     ) -> Calibration:
@@ -181,6 +198,7 @@ class Registry:
         current = self.champions.get(domain)  # a refresh may have been faster
         if current is None:
             self._set(calibration)
+            self._keep_targets(domain, named.targets)
             return calibration
         return current
 
@@ -248,6 +266,12 @@ class Registry:
             self._versions[domain] = left
         else:
             del self._versions[domain]
+            self._targets.pop(domain, None)
+
+    def _keep_targets(self, domain: str, targets: Mapping[str, Target]) -> None:
+        """Only of a resident domain: nothing would tell of changes to another's."""
+        if domain in self._versions:
+            self._targets[domain] = targets
 
     def _forget(self, domain: str) -> None:
         """A champion is resident no more; the next request for it looks at the store anew."""
@@ -307,7 +331,9 @@ class Registry:
             self._misses.pop(domain, None)
 
     async def _take_over(self, domain: str) -> None:
-        champion = (await asyncio.to_thread(self.source.named, domain)).champion
+        named = await asyncio.to_thread(self.source.named, domain)
+        champion = named.champion
+        self._keep_targets(domain, named.targets)  # also where the champion cannot be loaded
         current = self.champions.get(domain)
         if domain == DEFAULT:
             self._identity = champion is None
@@ -321,6 +347,7 @@ class Registry:
             loaded = await asyncio.to_thread(self.source.load, domain, champion)
             if current is None or domain in self.champions:  # else it went meanwhile, and nobody asks for it
                 self._set(loaded)
+                self._keep_targets(domain, named.targets)
         pinned = self._versions.get(domain, NO_VERSIONS) - {champion}
         for version in await asyncio.to_thread(self.source.missing, domain, pinned) if pinned else ():
             self.drop(domain, version)

@@ -1,0 +1,129 @@
+"""Which similarity to ask for: answered for a target, and for the targets that a domain keeps under names."""
+
+import asyncio
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Query
+from fastapi.responses import Response
+
+from service.api.domains.schemas import REVISION, SavedTarget, SavedThreshold, TargetRequest, Threshold, Thresholds
+from service.api.requests import DomainName, JsonBody, TraceDep, documented, needs, resolve
+from service.api.state import ServiceDep
+from service.core.errors import InvalidInput
+from service.core.scoring.advice import MOST_GALLERY, SMALLEST_FMR, Target, advise, decision_threshold
+from service.core.scoring.calibration import DOMAIN_NAME
+from service.core.scoring.distances import METRICS, Unit, check_metric, distance_of
+from service.core.scoring.false_hits import SMALLEST_RATE as SMALLEST_FALSE_HIT_RATE
+
+router = APIRouter(prefix="/domains", tags=["domains"])
+
+READ, ADMIN = [needs("read")], [needs("admin")]
+ThresholdName = Annotated[str, Path(pattern=f"^{DOMAIN_NAME}$", examples=["duplicates"])]
+
+
+@router.get(
+    "/{domain}/threshold",
+    dependencies=READ,
+    response_model_exclude_unset=True,
+    responses=documented(404, 409, 422),
+)
+async def get_threshold(
+    domain: Annotated[str, Path(description="name, name@3 or name@previous", examples=["default"])],
+    service: ServiceDep,
+    trace: TraceDep,
+    fmr: Annotated[
+        float | None, Query(ge=SMALLEST_FMR, lt=1, description="false-match rate among random pairs")
+    ] = None,
+    precision: Annotated[
+        float | None, Query(gt=0, lt=1, description="share of matches among pairs like the labelled ones")
+    ] = None,
+    false_hit_rate: Annotated[
+        float | None,
+        Query(
+            ge=SMALLEST_FALSE_HIT_RATE,
+            lt=1,
+            description="share of searches whose best wrong match passes, among `gallery` entries",
+        ),
+    ] = None,
+    gallery: Annotated[int | None, Query(ge=1, le=MOST_GALLERY, description="entries that are searched")] = None,
+    space: Annotated[
+        Literal["calibrated", "raw"] | None,
+        Query(description="raw: a threshold for the frozen encoder's cosine; else calibrated, and raw with a distance"),
+    ] = None,
+    unit: Annotated[Unit, Query(description=f"also in a database's unit, on the raw scale: {METRICS}")] = "similarity",
+) -> Threshold:
+    """Which similarity to ask for: for a false-match rate, for false hits of searches, or a precision."""
+    target = Target(fmr, precision, false_hit_rate, gallery)
+    resolution = await resolve(service, trace, domain)
+    calibration, artifact = resolution.calibration, resolution.encoder.artifact
+    facts: dict[str, Any] = {}
+    if unit != "similarity":
+        if space == "calibrated":
+            raise InvalidInput(f"unit: a database's {unit} is of raw vectors; leave space away, or give space=raw")
+        check_metric(unit, artifact.id, unit=artifact.unit_vectors)
+        space = "raw"
+    space = space or "calibrated"
+    raw = space == "raw" and calibration.transform is not None
+    advice = advise(calibration.model, calibration.domain, target, raw=raw)
+    if unit != "similarity":
+        ends = sorted(distance_of(end, unit) for end in advice.interval)
+        facts = {"unit": unit, "distance": distance_of(advice.similarity, unit), "distance_interval": ends}
+    return Threshold(domain=calibration.domain, version=calibration.version, space=space, **advice.as_facts(), **facts)
+
+
+@router.get("/{domain}/thresholds", dependencies=READ, responses=documented(404, 409, 422))
+async def list_thresholds(domain: DomainName, service: ServiceDep, trace: TraceDep) -> Thresholds:
+    """The saved targets of a domain, and which similarities they stand for in the version that answers."""
+    resolution = await resolve(service, trace, domain)
+    calibration = resolution.calibration
+    aliases = await asyncio.to_thread(service.domains.aliases, domain, resolution.encoder.digest)
+    decide = partial(decision_threshold, calibration)
+    decisions = await asyncio.to_thread(
+        lambda: [*map(decide, aliases.targets.values())]
+    )  # some ms each, the first time
+    return Thresholds(
+        domain=domain,
+        version=calibration.version,
+        revision=aliases.revision,
+        thresholds=[
+            SavedThreshold(
+                name=name,
+                target=decision.target.facts,
+                similarity=decision.similarity,
+                interval=None if decision.interval is None else list(decision.interval),
+                extrapolated=decision.extrapolated,
+                notice=decision.notice,
+            )
+            for name, decision in zip(aliases.targets, decisions, strict=True)
+        ],
+    )
+
+
+@router.put(
+    "/{domain}/thresholds/{name}", dependencies=[*ADMIN, JsonBody], responses=documented(404, 409, 413, 415, 422)
+)
+async def put_threshold(
+    domain: DomainName, name: ThresholdName, body: TargetRequest, service: ServiceDep, trace: TraceDep
+) -> SavedTarget:
+    """Saves a target under a name. Requests for scores that name it are told which pairs match, with every version
+    of the domain and every encoder. The same request may be sent again."""
+    target = body.target
+    resolution = await resolve(service, trace, domain)
+    revision = await asyncio.to_thread(service.domains.set_target, domain, name, target, revision=body.revision)
+    await service.encoders.follow(domain)
+    notice = decision_threshold(resolution.calibration, target).notice
+    return SavedTarget(domain=domain, name=name, target=target.facts, revision=revision, notice=notice)
+
+
+@router.delete("/{domain}/thresholds/{name}", status_code=204, dependencies=ADMIN, responses=documented(404, 409, 422))
+async def delete_threshold(
+    domain: DomainName,
+    name: ThresholdName,
+    service: ServiceDep,
+    revision: Annotated[int | None, Query(ge=0, description=REVISION)] = None,
+) -> Response:
+    """Deletes a saved target. With `revision` the request may be sent again."""
+    await asyncio.to_thread(service.domains.set_target, domain, name, None, revision=revision)
+    await service.encoders.follow(domain)
+    return Response(status_code=204)
