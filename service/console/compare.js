@@ -3,7 +3,7 @@
 import { report } from "./alerts.js";
 import { call, path, Refused } from "./api.js";
 import { badge, fault, field, h, table } from "./dom.js";
-import { count, oneIn, percentile, roughly, score } from "./format.js";
+import { count, oneIn, percentile, roughly, score, sentence } from "./format.js";
 import { term } from "./glossary.js";
 import { page, typed, withNamed } from "./listing.js";
 import { asked as query, describeTarget, ENTRIES, KINDS, savedThresholds } from "./thresholds.js";
@@ -200,6 +200,7 @@ function targetFields(context) {
   return { element, offer, read, controls: [rate, entries] };
 }
 
+const UNREACHABLE = "threshold_unreachable";
 const domainOf = (reference) => reference.split("@")[0];
 
 /** The number of the version that a reference names; null where it is not known here. */
@@ -214,7 +215,11 @@ async function judged(reference, pairs, wanted, { signal }) {
   const name = wanted?.name && wanted.owner === domainOf(reference) ? wanted.name : null;
   const answer = await call("POST", "similarity", { json: { pairs, domain: reference, detail: true, ...(name ? { threshold: name } : {}) }, signal });
   if (!wanted) return { ...answer, verdict: null };
-  if (name) return { ...answer, verdict: { ...answer.threshold, match: answer.match, why: "This version cannot reach it." } };
+  if (name) { // why a version cannot reach the target stands among the notices
+    const [unreachable] = answer.notices.filter((notice) => notice.startsWith(UNREACHABLE));
+    const notices = answer.notices.filter((notice) => notice !== unreachable);
+    return { ...answer, notices, verdict: { ...answer.threshold, match: answer.match, why: unreachable?.slice(`${UNREACHABLE}:${name}: `.length) } };
+  }
   const { target } = wanted;
   const none = (why) => ({ ...answer, verdict: { target, match: null, why } });
   try {
@@ -240,7 +245,7 @@ function verdictOf({ match }, row) {
 
 function verdictLine({ domain, version, verdict }) {
   const what = `${verdict.name ? `${verdict.name}, ` : ""}${describeTarget(verdict.target)}`;
-  if (!verdict.match) return h("p", { class: "verdict warn" }, `${domain}@${version}: no verdict for the ${what}. ${verdict.why ?? ""}`);
+  if (!verdict.match) return h("p", { class: "verdict warn" }, `${domain}@${version}: no verdict for ${what}. ${verdict.why ? sentence(verdict.why) : ""}`);
   const from = verdict.similarity === null || verdict.similarity === undefined ? `a percentile of at least ${100 * (1 - verdict.target.fmr)} %` : `a similarity of at least ${score(verdict.similarity, 4)}`;
   return h("p", { class: "verdict" }, `${domain}@${version}: a match has ${from} (${what}).`);
 }

@@ -25,7 +25,7 @@ export async function openReport([domain, number], context) {
   ]);
   const { report } = version;
   const role = version.version === state.champion ? "champion" : version.version === state.previous ? "previous" : "";
-  const saved = thresholdList(domain, version.version, context);
+  const saved = thresholdList(domain, version.version, context, { normalized: isNormalized(report) });
   return [
     h("p", { class: "trail" }, h("a", { href: "#/domains" }, "Domains"), " / ", domain),
     h("div", { class: "heading" },
@@ -70,9 +70,11 @@ function decision(version, role, advised, champion) {
       : action("New calibration", `#/calibrate/${encodeURIComponent(domain)}`, { class: "button primary" })));
 }
 
+const isNormalized = ({ normalization }) => Boolean(normalization) && normalization !== "none";
+
 function advice(advised, report) {
   if (advised instanceof Refused) return [report.reference ? `No threshold lets 1 in 100 unrelated pairs pass. ${sentence(advised.message)}` : "No threshold can be advised: this version has no distribution of random pairs. Calibrate the domain anew with its text."];
-  if (report.normalization && report.normalization !== "none") { // the threshold is one of normalized scores, which no answer has
+  if (isNormalized(report)) { // the threshold is one of normalized scores, which no answer has
     return ["Use a ", term("percentile"), " of ", h("strong", { class: "big" }, percent(1 - USUAL)), ": 1 in 100 unrelated pairs passes. Take two sentences as a match from this percentile on."];
   }
   return ["Use ", h("strong", { class: "big" }, score(advised.similarity)), ": 1 in 100 unrelated pairs passes. Take two sentences as a match from this similarity on."];
@@ -110,7 +112,7 @@ function details(version, signal) {
       h("p", {}, ...withTerms(why(report))),
       report.reason && h("p", { class: "muted" }, ...withTerms(sentence(report.reason))),
       report.promotion && h("p", {}, h("strong", {}, "Promotion: "), ...withTerms(promotionReason(report.promotion))),
-      report.normalization && report.normalization !== "none" && h("p", {},
+      isNormalized(report) && h("p", {},
         "Percentiles of this version rest on ", term("item normalization"), ` (${report.normalization}); the pictures show the cosine.`)),
     h("section", { class: "stack" },
       h("h3", {}, "Where it comes from"),

@@ -3,8 +3,8 @@
 import { alertBox, report, say } from "./alerts.js";
 import { call, path, Refused } from "./api.js";
 import { confirm } from "./dialogs.js";
-import { badge, button, h, table } from "./dom.js";
-import { count, percent, score } from "./format.js";
+import { button, h, table } from "./dom.js";
+import { count, percent, score, sentence } from "./format.js";
 import { term } from "./glossary.js";
 
 /** What can be asked for. `from`: what the answer rests on. */
@@ -32,11 +32,12 @@ export function savedThresholds(domain, { signal }) {
   return call("GET", path("domains", domain, "thresholds"), { signal });
 }
 
-/** The saved ones with the similarity of a version, which need not be the champion. */
-async function resolvedFor(domain, version, context) {
+/** The saved ones with the similarity of a version, which need not be the champion. `normalized`: it has item normalization. */
+async function resolvedFor(domain, version, normalized, context) {
   const saved = await savedThresholds(domain, context);
   if (version === null || version === saved.version) return saved;
   const resolved = await Promise.all(saved.thresholds.map(async ({ name, target }) => {
+    if (normalized && target.fmr !== undefined) return { name, target, similarity: null, notice: `pairs match whose percentile is at least ${percent(1 - target.fmr)}` };
     try {
       const { similarity } = await call("GET", `${path("domains", `${domain}@${version}`, "threshold")}?${asked(target)}`, context);
       return { name, target, similarity, notice: null };
@@ -88,12 +89,12 @@ async function forget(context, domain, { name, target }, revision) {
 }
 
 /** The list for a version of a domain; null: its champion. Returns { element, refresh }. */
-export function thresholdList(domain, version, context) {
+export function thresholdList(domain, version, context, { normalized = false } = {}) {
   const place = h("div", { class: "stack" }, h("p", { class: "muted" }, "Loading…"));
 
   async function refresh() {
     try {
-      show(await resolvedFor(domain, version, context));
+      show(await resolvedFor(domain, version, normalized, context));
     } catch (error) {
       if (!context.signal.aborted) place.replaceChildren(alertBox("The saved thresholds could not be loaded", error, refresh));
     }
@@ -107,7 +108,7 @@ export function thresholdList(domain, version, context) {
     const rows = thresholds.map((one) => [
       one.name,
       describeTarget(one.target),
-      one.similarity === null ? h("span", {}, badge("none", "warn"), " ", one.notice ?? "") : score(one.similarity, 4),
+      one.similarity === null ? (one.notice ? sentence(one.notice) : "–") : score(one.similarity, 4),
       button("Delete", async () => { if (await forget(context, domain, one, revision)) refresh(); }, { class: "danger quiet small", "aria-label": `Delete the threshold ${one.name} of ${domain}` }),
     ]);
     place.replaceChildren(table(`Saved thresholds of ${domain}`, ["Name", "Stands for", `Similarity in version ${version ?? champion}`, "Actions"], rows, { class: "stacked" }));
