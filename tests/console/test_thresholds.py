@@ -7,18 +7,17 @@ from pathlib import Path
 import pytest
 
 from tests.console.analyst import Analyst
-from tests.console.conftest import Visit, labelled
+from tests.console.conftest import Visit
 from tests.processes import Serve, Server
 from tests.text import sentences
 
 
 @pytest.fixture
 def named(serve: Serve, store: Path) -> Server:
-    """A server with two versions of letters, the second champion, and tickets with labels."""
+    """A server with two versions of letters, the second champion."""
     server = serve(model_store=store, encoder="tiny")
     server.calibrate("letters", sentences(300), method="identity")
     server.calibrate("letters", sentences(300), method="centring", promote="always")
-    server.calibrate("tickets", sentences(300), labels=labelled(200), method="identity", promote="always")
     return server
 
 

@@ -192,6 +192,27 @@ def test_a_version_from_before_the_numbers_says_so(visit: Visit, serve: Serve, s
     analyst.sees(re.compile("so no threshold can be advised"))
 
 
+@pytest.mark.parametrize("name", ["aliases.json", "1/manifest.json"])
+def test_a_damaged_domain_says_that_requests_get_503_and_what_to_do(
+    visit: Visit, serve: Serve, store: Path, name: str
+) -> None:
+    server = serve(model_store=store, encoder="tiny")
+    server.calibrate("torn", sentences(300), method="sn")
+    server.kill()
+    (store / "domains" / "torn" / name).write_bytes(b"{")
+    server = serve(model_store=store, encoder="tiny")
+    assert server.client.post("/similarity", json={"pairs": [["a", "b"]], "domain": "torn"}).status_code == 503
+    [unreadable] = server.client.get("/domains/torn").json()["unreadable"]
+    analyst = visit(server, "#/domains")
+    analyst.sees(re.compile("^Requests for torn are answered with status 503"))
+    analyst.sees(re.compile(re.escape(unreadable[1:])))
+    analyst.sees(re.compile("Restore the files from a backup|Promote another version"))
+    assert analyst.page.locator("tr.domain", has_text="torn").get_by_text("damaged").is_visible()
+    assert analyst.page.get_by_text("Raw cosines answer").count() == 0
+    analyst.go("#/compare/torn")
+    assert "torn: damaged" in analyst.page.get_by_label("Scored by").inner_text()
+
+
 def test_a_report_that_is_not_there_leads_back(visit: Visit, shown: Server) -> None:
     analyst = visit(shown, "#/report/letters/99")
     analyst.sees(re.compile("It may have been deleted meanwhile"))

@@ -129,5 +129,6 @@ def test_percentiles_and_probabilities_are_shown_no_finer_than_the_data_support(
 
 
 def test_tiny_rates_are_written_without_an_exponent(visit: Visit, shown: Server) -> None:
-    script = "async () => { const { percent } = await import('./console/format.js'); return [1e-9, 0.5, 0.0123, 1].map(percent); }"
-    assert visit(shown).page.evaluate(script) == ["0.0000001 %", "50 %", "1.23 %", "100 %"]
+    script = "async (rates) => rates.map((await import('./console/format.js')).percent)"
+    found = visit(shown).page.evaluate(script, [1e-9, 0.5, 0.0123, 1])
+    assert found == ["0.0000001 %", "50 %", "1.2 %", "100 %"]
