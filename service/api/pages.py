@@ -95,7 +95,7 @@ console = APIRouter(prefix="/console", tags=["operations"])
 MODULES = (
     "main", "api", "dom", "format", "alerts", "dialogs", "domains", "report", "pictures", "figure", "advisor",
     "distribution", "calibrate", "intake", "labels", "job", "jobs", "compare", "versions",
-    "listing",
+    "listing", "glossary", "thresholds",
 )  # fmt: skip
 CONSOLE = Page(
     files("service") / "console",

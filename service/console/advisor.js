@@ -6,21 +6,20 @@ import { rateAt, same, similarityAt } from "./distribution.js";
 import { button, fault, field, h, select, table } from "./dom.js";
 import { axis, figure } from "./figure.js";
 import { count, percent, score } from "./format.js";
+import { term } from "./glossary.js";
 import { missing } from "./pictures.js";
+import { asked, ENTRIES, kindOf, KINDS, saveThreshold } from "./thresholds.js";
 
 const TITLE = "Which threshold?";
+const SAVE_FORM = "save-threshold";
 const FLOOR = 1e-6; // the curve's last rate
 const WAIT = 350; // ms after the last key stroke
 const PRESETS = [0.1, 0.01, 0.001, 0.0001];
-const ENTRIES = 10000;
-const KINDS = {
-  fmr: { label: "false-match rate", first: "1", hint: "The share of random pairs that may pass.", from: "random pairs" },
-  false_hit_rate: { label: "false hits of searches", first: "1", hint: "The share of searches that may end with a wrong match.", from: "comparisons of random sentences" },
-  precision: { label: "precision", first: "90", hint: "The share of true matches among the pairs that pass, for pairs like the labelled ones.", from: "labelled pairs" },
-};
-
-/** The picture for a version; asks GET /domains/{d}/threshold. */
-export function advisor(reference, report, signal) {
+/** The picture for a version; asks GET /domains/{d}/threshold. `saved` is called after a threshold was saved. */
+export function advisor(version, context, saved) {
+  const { signal } = context;
+  const { domain, report } = version;
+  const reference = `${domain}@${version.version}`;
   const [before, after] = [report.raw_reference?.curve, report.reference?.curve];
   if (!after) return missing(TITLE, "This version has no distribution of random pairs, so no threshold can be advised.", "whole");
   const reliable = report.labels && !report.labels.graded && report.normalization === "none";
@@ -28,6 +27,7 @@ export function advisor(reference, report, signal) {
   const kind = select(kinds.map((name) => [name, KINDS[name].label]), "fmr", { onchange: reset });
   const input = h("input", { type: "number", step: "any", inputmode: "decimal", value: "1", oninput: () => later() });
   const entries = h("input", { type: "number", step: "1", min: "1", inputmode: "numeric", value: String(ENTRIES), oninput: () => later() });
+  const wanted = field(labelOf("fmr"), input, KINDS.fmr.hint);
   const gallery = field("Entries searched", entries, "How many texts each search looks through.");
   gallery.hidden = true;
   const answer = h("div", { class: "answer", role: "status" });
@@ -35,13 +35,15 @@ export function advisor(reference, report, signal) {
     input.value = String(Number((rate * 100).toPrecision(3)));
     advise();
   }, { "aria-label": `Ask for a rate of ${percent(rate)}` })));
-  const controls = h("div", {},
-    h("div", { class: "row" }, field("Ask for", kind, ""), field("Wanted rate in per cent", input, KINDS.fmr.hint), gallery, presets),
-    answer);
+  const saving = saveForm(domain, context, saved);
+  const controls = h("div", { class: "stack" },
+    h("div", { class: "row" }, field("Ask for", kind, ""), wanted, gallery, presets),
+    answer,
+    saving.element);
   const rates = [0.1, 0.05, 0.01, 0.001, 0.0001, 0.00001];
   const picture = figure({
     title: TITLE,
-    lead: "The share of random pairs that pass a threshold. Ask for a rate, and the line shows the similarity to ask for.",
+    lead: ["The share of random pairs that pass a ", term("threshold"), ", the ", term("false-match rate"), ". Ask for a rate, and the line shows the similarity to use."],
     controls,
     draw: drawWith(before, after, null),
     summary: "",
@@ -51,7 +53,7 @@ export function advisor(reference, report, signal) {
   picture.element.classList.add("whole");
 
   let timer = 0;
-  let asked = 0;
+  let latest = 0;
   function later() {
     clearTimeout(timer);
     timer = setTimeout(advise, WAIT);
@@ -60,6 +62,7 @@ export function advisor(reference, report, signal) {
     input.value = KINDS[kind.value].first;
     presets.hidden = kind.value === "precision";
     gallery.hidden = kind.value !== "false_hit_rate";
+    wanted.querySelector("label").textContent = labelOf(kind.value);
     document.getElementById(`${input.id}-hint`).textContent = KINDS[kind.value].hint;
     advise();
   }
@@ -77,15 +80,18 @@ export function advisor(reference, report, signal) {
       return;
     }
     fault(entries, "");
-    asked += 1;
-    const mine = asked;
+    latest += 1;
+    const mine = latest;
+    const target = { [kind.value]: rate, ...(searched === null ? {} : { gallery: searched }) };
+    saving.offer(null);
     try {
-      const found = await call("GET", `${path("domains", reference, "threshold")}?${kind.value}=${rate}${searched === null ? "" : `&gallery=${searched}`}`, { signal });
-      if (mine !== asked) return;
+      const found = await call("GET", `${path("domains", reference, "threshold")}?${asked(target)}`, { signal });
+      if (mine !== latest) return;
+      saving.offer(target);
       answer.replaceChildren(...sentences(found));
       picture.redraw({ draw: drawWith(before, after, found), summary: spoken(found, before) });
     } catch (error) {
-      if (error.name === "AbortError" || mine !== asked) return;
+      if (error.name === "AbortError" || mine !== latest) return;
       answer.replaceChildren(alertBox("No threshold", error, advise));
     }
   }
@@ -93,9 +99,39 @@ export function advisor(reference, report, signal) {
   return picture.element;
 }
 
+const labelOf = (kind) => `Wanted ${KINDS[kind].label} in per cent`;
+
+/** "fmr-0.01": a name that says what it stands for. */
+const proposed = (target) => Object.entries(target).map(([name, value]) => `${name.replaceAll("_", "-")}-${value}`).join("-");
+
+/** A name for the target that is shown, and the button that saves it; `offer(null)` where there is nothing to save. */
+function saveForm(domain, context, saved) {
+  let target = null;
+  let own = false; // a name that was typed outlives another rate
+  const name = h("input", { type: "text", maxlength: "64", autocomplete: "off", autocapitalize: "none", spellcheck: "false", oninput: () => { own = name.value !== ""; } });
+  const save = h("button", { type: "submit" }, "Save this threshold");
+  async function submit(event) {
+    event.preventDefault();
+    if (!target) return;
+    const valid = new RegExp(`^${context.server.domain_pattern}$`).test(name.value.trim());
+    fault(name, valid ? "" : `A name is 1 to 64 of a–z, 0–9, dot, dash and underscore, beginning with a letter or digit; for example ${proposed(target)}.`);
+    if (!valid) name.focus();
+    else if (await saveThreshold(context, domain, name.value.trim(), target)) saved();
+  }
+  const element = h("form", { class: "row", novalidate: true, onsubmit: submit, id: SAVE_FORM },
+    field("Name of the threshold", name, `Requests for ${domain} can then ask for a match by this name.`),
+    h("div", { class: "buttons" }, save));
+  const offer = (found) => {
+    target = found;
+    save.disabled = found === null;
+    if (found && !own) name.value = proposed(found);
+  };
+  return { element, offer };
+}
+
 function sentences(found) {
   const [low, high] = found.interval;
-  const kind = Object.keys(KINDS).find((name) => name in found.target);
+  const kind = kindOf(found.target);
   const rate = percent(found.target[kind]);
   const what = {
     fmr: `a false-match rate of ${rate}`,
@@ -105,7 +141,7 @@ function sentences(found) {
   return [
     h("p", {}, `For ${what} take pairs with a similarity of at least `, h("strong", { class: "big" }, score(found.similarity, 4)), "."),
     h("p", { class: "muted" }, `95 % interval ${score(low, 4)} to ${score(high, 4)}, from ${count(found.pairs)} ${KINDS[kind].from}.`,
-      found.extrapolated ? " The sample is too small to count this rate; it is read off the fitted tail." : "",
+      found.extrapolated ? " Fewer than 10 of them are as similar, so that this value is read off a fitted curve." : "",
       found.recall === undefined ? "" : ` It finds ${percent(found.recall)} of the true matches (95 % interval ${percent(found.recall_interval[0])} to ${percent(found.recall_interval[1])}).`,
       kind === "fmr" || found.false_match_rate === undefined ? "" : ` ${percent(found.false_match_rate)} of random pairs pass.`,
       found.query_spread > 2 ? ` Searches differ: one with a wrong match is ${score(found.query_spread, 1)} times as likely as the average one to have another.` : ""),

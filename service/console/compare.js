@@ -1,10 +1,12 @@
-/** Try it: sentences scored in one version, or side by side in two. */
+/** Try it: sentences scored by one version or by two, with a verdict at a threshold. */
 
 import { report } from "./alerts.js";
-import { call } from "./api.js";
+import { call, path, Refused } from "./api.js";
 import { badge, fault, field, h, table } from "./dom.js";
-import { count, oneIn, percent, score } from "./format.js";
+import { count, oneIn, percentile, roughly, score, sentence } from "./format.js";
+import { term } from "./glossary.js";
 import { page, typed, withNamed } from "./listing.js";
+import { asked as query, describeTarget, ENTRIES, KINDS, savedThresholds } from "./thresholds.js";
 
 const SOME = 200; // domains offered in a list
 const EXAMPLE = {
@@ -20,18 +22,21 @@ const FLAGS = {
 export async function openCompare([left = "default", right = ""], context) {
   const { server, signal } = context;
   const listed = await page(context, { limit: SOME });
-  const domains = await withNamed(listed, [left, right], context);
+  let domains = await withNamed(listed, [left, right], context);
   const mode = (value, label, checked) => h("label", { class: "choice" }, h("input", { type: "radio", name: "mode", value, checked, onchange: arrange }), label);
   const one = mode("one", "Two sentences", true);
   const many = mode("many", "One against many");
   const a = h("textarea", { rows: "2", dir: "auto" });
   const b = h("textarea", { rows: "2", dir: "auto" });
   const first = references(domains, left, null);
+  const target = targetFields(context);
+  first.addEventListener("change", () => target.offer(first.value, domains));
   const second = references(domains, right, "nothing");
   const find = listed.next !== null && typed(h("input", { type: "search", autocomplete: "off", maxlength: "64" }), async (contains) => {
     try {
       const found = await page(context, { contains, limit: SOME });
       const known = await withNamed(found, [first.value, second.value], context);
+      domains = known;
       offer(first, known, first.value, null);
       offer(second, known, second.value, "nothing");
     } catch (error) {
@@ -47,6 +52,7 @@ export async function openCompare([left = "default", right = ""], context) {
     h("div", { class: "row even" }, field("Sentence", a, ""), field("With", b, "")),
     find && field("Find a domain", find, "There are more domains than the lists below show; they show those with this in their name."),
     h("div", { class: "row" }, field("Scored by", first, ""), field("Beside it", second, "Another domain or version, to see the difference.")),
+    target.element,
     h("div", { class: "buttons" }, score_, h("button", { type: "button", onclick: fill }, "Fill in an example"), h("span", { class: "muted small" }, "Ctrl + Enter scores")));
 
   const several = () => many.querySelector("input").checked;
@@ -67,7 +73,8 @@ export async function openCompare([left = "default", right = ""], context) {
     const others = (several() ? b.value.split("\n") : [b.value.replaceAll("\n", " ")]).map((text) => text.trim()).filter(Boolean);
     fault(a, a.value.trim() ? "" : "Write a sentence.");
     fault(b, others.length > server.limits.pairs ? `${count(others.length)} sentences; at most ${count(server.limits.pairs)} are scored at once.` : others.length ? "" : "Write a sentence to compare with.");
-    const wrong = [a, b].find((control) => control.hasAttribute("aria-invalid"));
+    const wanted = target.read();
+    const wrong = [a, b, ...target.controls].find((control) => control.hasAttribute("aria-invalid"));
     if (wrong) {
       wrong.focus();
       return;
@@ -76,7 +83,7 @@ export async function openCompare([left = "default", right = ""], context) {
     const asked = [first.value, second.value].filter(Boolean);
     score_.disabled = true;
     try {
-      const answers = await Promise.all(asked.map((domain) => call("POST", "similarity", { json: { pairs, domain, detail: true }, signal })));
+      const answers = await Promise.all(asked.map((domain) => judged(domain, pairs, wanted, context)));
       results.replaceChildren(...scores(pairs, asked, answers, several()));
     } catch (error) {
       if (signal.aborted || context.refused(error)) return;
@@ -87,6 +94,7 @@ export async function openCompare([left = "default", right = ""], context) {
     }
   }
 
+  target.offer(first.value, domains);
   return [h("h1", {}, "Try it"), form, results];
 }
 
@@ -96,8 +104,8 @@ function references(domains, chosen, none) {
 }
 
 function offer(element, domains, chosen, none) {
-  const groups = domains.map(({ domain, champion, previous, versions }) => h("optgroup", { label: domain },
-    h("option", { value: domain }, champion ? `${domain}: champion, version ${champion}` : `${domain}: raw cosines`),
+  const groups = domains.map(({ domain, champion, previous, versions, unreadable }) => h("optgroup", { label: domain },
+    h("option", { value: domain }, choiceOf(domain, champion, unreadable)),
     previous && h("option", { value: `${domain}@previous` }, `${domain}: previous, version ${previous}`),
     [...versions].reverse().filter(({ servable }) => servable).map(({ version, method }) => h("option", { value: `${domain}@${version}` }, `${domain}@${version}: ${method}`))));
   element.replaceChildren(...[none && h("option", { value: "" }, none), ...groups].filter(Boolean));
@@ -106,33 +114,187 @@ function offer(element, domains, chosen, none) {
   return element;
 }
 
-/** The answers as one table, the highest first where there are many; a heading above the columns of each version. */
+function choiceOf(domain, champion, unreadable) {
+  if (champion) return `${domain}: champion, version ${champion}`;
+  return unreadable?.length ? `${domain}: damaged` : `${domain}: raw cosine`;
+}
+
+/** What a verdict rests on: a saved threshold of the domain, or a rate. `read()` gives { name, target }, { target } or null. */
+function targetFields(context) {
+  const { signal } = context;
+  let saved = [];
+  let owner = ""; // domain of the saved ones
+  const kind = h("select", { onchange: arrange });
+  const rate = h("input", { type: "number", step: "any", inputmode: "decimal", value: KINDS.fmr.first });
+  const entries = h("input", { type: "number", step: "1", min: "1", inputmode: "numeric", value: String(ENTRIES) });
+  const rateField = field("Wanted false-match rate in per cent", rate, "");
+  const entriesField = field("Entries searched", entries, "How many texts each search looks through.");
+  const element = h("div", { class: "row" }, field("A pair is a match at", kind, "A threshold that was saved for the domain, or a rate."), rateField, entriesField);
+  const typedKind = () => (kind.value in KINDS ? kind.value : null);
+  fill(["fmr", "false_hit_rate"], "fmr");
+
+  function fill(kinds, chosen) {
+    kind.replaceChildren(...[
+      saved.length && h("optgroup", { label: "Saved thresholds" }, saved.map(({ name, target }) => h("option", { value: `saved:${name}` }, `${name}: ${describeTarget(target)}`))),
+      h("optgroup", { label: "A rate" }, kinds.map((name) => h("option", { value: name }, KINDS[name].label))),
+      h("option", { value: "" }, "no verdict"),
+    ].filter(Boolean));
+    kind.value = chosen;
+    if (kind.selectedIndex < 0) kind.value = "fmr";
+    arrange();
+  }
+
+  function arrange() {
+    const name = typedKind();
+    rateField.hidden = name === null;
+    entriesField.hidden = name !== "false_hit_rate";
+    if (name === null || rate.dataset.kind === name) return;
+    rate.dataset.kind = name;
+    rate.value = KINDS[name].first;
+    rateField.querySelector("label").textContent = `Wanted ${KINDS[name].label} in per cent`;
+    rateField.querySelector(".hint").textContent = KINDS[name].hint;
+  }
+
+  /** Offers what this version can be asked for; what cannot be found out is not offered. */
+  async function offer(reference, domains) {
+    owner = domainOf(reference);
+    const mine = owner;
+    const state = domains.find(({ domain }) => domain === owner);
+    const version = versionOf(reference, state);
+    const unless = (error) => {
+      if (error.name !== "AbortError" && !(error instanceof Refused && error.status !== 401)) throw error;
+      return null;
+    };
+    try {
+      const [list, about] = await Promise.all([
+        state?.versions.length ? savedThresholds(owner, context).catch(unless) : null,
+        version ? call("GET", path("domains", owner, "versions", version), { signal }).catch(unless) : null,
+      ]);
+      if (mine !== owner) return;
+      saved = list?.thresholds ?? [];
+      const labels = about?.report.labels;
+      const precise = labels && !labels.graded && about.report.normalization === "none";
+      fill(["fmr", "false_hit_rate", ...(precise ? ["precision"] : [])], kind.value);
+    } catch (error) {
+      if (!signal.aborted && !context.refused(error)) report("The saved thresholds could not be loaded", error);
+    }
+  }
+
+  function read() {
+    fault(rate, "");
+    fault(entries, "");
+    if (kind.value.startsWith("saved:")) {
+      const { name, target } = saved.find((one) => `saved:${one.name}` === kind.value);
+      return { owner, name, target };
+    }
+    const name = typedKind();
+    if (name === null) return null;
+    const share = Number(rate.value) / 100;
+    fault(rate, rate.value && share > 0 && share < 1 ? "" : "Give a number above 0 and below 100.");
+    if (name !== "false_hit_rate") return { target: { [name]: share } };
+    const gallery = Number(entries.value);
+    fault(entries, Number.isInteger(gallery) && gallery > 0 ? "" : "Give a whole number above 0.");
+    return { target: { [name]: share, gallery } };
+  }
+
+  return { element, offer, read, controls: [rate, entries] };
+}
+
+const UNREACHABLE = "threshold_unreachable";
+const domainOf = (reference) => reference.split("@")[0];
+
+/** The number of the version that a reference names; null where it is not known here. */
+function versionOf(reference, state) {
+  const [, pinned] = reference.split("@");
+  if (pinned === "previous") return state?.previous ?? null;
+  return pinned ? Number(pinned) : state?.champion ?? null;
+}
+
+/** The scores of a version with a verdict: { …answer, verdict: { target, name, similarity, match, why } | null }. */
+async function judged(reference, pairs, wanted, { signal }) {
+  const name = wanted?.name && wanted.owner === domainOf(reference) ? wanted.name : null;
+  const answer = await call("POST", "similarity", { json: { pairs, domain: reference, detail: true, ...(name ? { threshold: name } : {}) }, signal });
+  if (!wanted) return { ...answer, verdict: null };
+  if (name) { // why a version cannot reach the target stands among the notices
+    const [unreachable] = answer.notices.filter((notice) => notice.startsWith(UNREACHABLE));
+    const notices = answer.notices.filter((notice) => notice !== unreachable);
+    return { ...answer, notices, verdict: { ...answer.threshold, match: answer.match, why: unreachable?.slice(`${UNREACHABLE}:${name}: `.length) } };
+  }
+  const { target } = wanted;
+  const none = (why) => ({ ...answer, verdict: { target, match: null, why } });
+  try {
+    const advised = await call("GET", `${path("domains", reference, "threshold")}?${query(target)}`, { signal });
+    if (advised.version !== answer.version) return none("Another version was promoted meanwhile; score again.");
+    const normalized = answer.notices.some((notice) => notice.startsWith("percentile_normalized"));
+    if (normalized && target.fmr === undefined) return none("With item normalization only a false-match rate can be judged.");
+    const passes = (row) => (normalized ? 1 - answer.percentile[row] <= target.fmr : answer.similarity[row] >= advised.similarity);
+    const match = pairs.map((_, row) => passes(row) && !isUnreadable(answer, row));
+    return { ...answer, verdict: { target, similarity: normalized ? null : advised.similarity, match } };
+  } catch (error) {
+    if (!(error instanceof Refused) || error.status === 401) throw error;
+    return none(error.message);
+  }
+}
+
+const isUnreadable = ({ flags: all }, row) => Object.values(all[row]).some((found) => found.includes("unreadable"));
+
+function verdictOf({ match }, row) {
+  if (!match) return "–";
+  return h("span", { class: `match ${match[row] ? "yes" : "no"}` }, h("span", { "aria-hidden": "true" }, match[row] ? "✓ " : "✕ "), match[row] ? "match" : "no match");
+}
+
+function verdictLine({ domain, version, verdict }) {
+  const what = `${verdict.name ? `${verdict.name}, ` : ""}${describeTarget(verdict.target)}`;
+  if (!verdict.match) return h("p", { class: "verdict warn" }, `${domain}@${version}: no verdict for ${what}. ${verdict.why ? sentence(verdict.why) : ""}`);
+  const from = verdict.similarity === null || verdict.similarity === undefined ? `a percentile of at least ${100 * (1 - verdict.target.fmr)} %` : `a similarity of at least ${score(verdict.similarity, 4)}`;
+  return h("p", { class: "verdict" }, `${domain}@${version}: a match has ${from} (${what}).`);
+}
+
+/** The answers as one table, the highest first where there are many; a line for each pair and version. */
 function scores(pairs, asked, answers, sorted) {
   const order = pairs.map((_, index) => index);
-  const unreadable = ({ flags: all }, row) => Object.values(all[row]).some((found) => found.includes("unreadable"));
-  if (sorted) order.sort((i, j) => unreadable(answers[0], i) - unreadable(answers[0], j) || answers[0].similarity[j] - answers[0].similarity[i]);
-  const columns = answers.map((answer) => [
-    ["Similarity", (row) => score(answer.similarity[row], 4)],
-    answer.percentile && ["Percentile", (row) => h("span", {}, percent(answer.percentile[row]), h("span", { class: "muted small under" }, `${oneIn(answer.percentile[row], answer.detail.pairs)} as high`))],
-    answer.probability && [answer.notices.some((n) => n.startsWith("probability_is_mean_grade")) ? "Mean grade (0–1)" : "Probability", (row) => percent(answer.probability[row])],
-    answer.flags.some(({ a, b }) => a.length || b.length) && ["Flags", (row) => flags(answer.flags[row])],
-  ].filter(Boolean));
-  const upper = h("tr", {}, h("td", {}), h("td", {}),
-    answers.map((answer, index) => h("th", { scope: "colgroup", colspan: String(columns[index].length), class: "group" }, `${answer.domain}@${answer.version}`, h("span", { class: "muted" }, ` ${answer.method}`))));
-  const made = table("Scores", ["Compared with", "Raw cosine", ...columns.flat().map(([label]) => label)],
-    order.map((row) => [h("th", { scope: "row", class: "sample", dir: "auto" }, pairs[row][1]), score(answers[0].cosine[row], 4), ...columns.flat().map(([, cell]) => h("td", {}, cell(row)))]),
-    { class: "scores" });
-  made.querySelector("thead").prepend(upper);
+  if (sorted) order.sort((i, j) => isUnreadable(answers[0], i) - isUnreadable(answers[0], j) || answers[0].similarity[j] - answers[0].similarity[i]);
+  const any = (of) => answers.some(of);
+  const graded = any(({ notices }) => notices.some((notice) => notice.startsWith("probability_is_mean_grade")));
+  const both = any((answer) => answer.percentile && answer.probability);
+  const columns = [
+    any(({ verdict }) => verdict?.match) && ["Verdict", ({ verdict }, row) => (verdict ? verdictOf(verdict, row) : "–")],
+    [term("calibrated similarity", "Similarity"), (answer, row) => score(answer.similarity[row], 4)],
+    any((answer) => answer.percentile) && [term("percentile", "Percentile"), (answer, row) => (answer.percentile ? rarity(answer, row) : "–")],
+    any((answer) => answer.probability) && [graded ? "Mean grade (0–1)" : term("probability", "Probability"), (answer, row) => {
+      if (!answer.probability) return "–";
+      return graded ? score(answer.probability[row], 2) : roughly(answer.probability[row]);
+    }],
+    any(({ flags: all }) => all.some(({ a, b }) => a.length || b.length)) && ["Flags", (answer, row) => flags(answer.flags[row])],
+  ].filter(Boolean);
+  const two = answers.length > 1;
+  const heads = ["Compared with", term("raw cosine", "Raw cosine"), two && "Scored by", ...columns.map(([head]) => head)].filter(Boolean);
+  const rows = order.flatMap((row) => answers.map((answer, index) => h("tr", { class: index ? "" : "first" },
+    !index && h("th", { scope: "rowgroup", rowspan: String(answers.length), class: "sample", dir: "auto" }, pairs[row][1]),
+    !index && h("td", { rowspan: String(answers.length) }, score(answers[0].cosine[row], 4)),
+    two && h("td", {}, `${answer.domain}@${answer.version} `, h("span", { class: "muted small" }, answer.method)),
+    columns.map(([, cell]) => h("td", {}, cell(answer, row))))));
+  const met = Object.keys(FLAGS).filter((flag) => any(({ flags: all }) => all.some(({ a, b }) => a.includes(flag) || b.includes(flag))));
   return [h("section", { class: "card", "aria-labelledby": "scores-heading" },
     h("h2", { id: "scores-heading" }, "Scores"),
-    h("p", {}, "“", h("bdi", { class: "sample" }, pairs[0][0]), "”"),
-    made,
+    h("p", {}, "“", h("bdi", { class: "sample" }, pairs[0][0]), "”", two ? "" : h("span", { class: "muted" }, ` scored by ${answers[0].domain}@${answers[0].version}`)),
+    ...answers.filter(({ verdict }) => verdict).map(verdictLine),
+    table("Scores", heads.map((head) => h("th", { scope: "col" }, head)), rows, { class: "scores stacked" }),
+    both && h("p", {}, "Percentile and probability answer different questions: the percentile compares a pair with random pairs, nearly all of them unrelated; the probability compares it with pairs like the labelled ones, where even non-matches are similar."),
+    ...met.map((flag) => h("p", { class: "muted" }, `${flag.replaceAll("_", " ")}: ${FLAGS[flag]}.`)),
     ...answers.flatMap((answer, index) => answer.notices.map((notice) => h("p", { class: "muted" }, explainNotice(notice, asked[index])))),
     h("details", {}, h("summary", {}, "How to read this"), h("ul", {},
       h("li", {}, "Raw cosine: the encoder alone, not comparable between domains."),
       h("li", {}, "Similarity: after the domain's calibration."),
       h("li", {}, "Percentile: the share of random pairs of the domain that score lower; it means the same in every domain. Below it, how rare so high a score is among random pairs."),
-      h("li", {}, "Probability: of a match, where the domain was given labelled pairs."))))];
+      h("li", {}, "Probability: of a match, where the domain was given labelled pairs."),
+      h("li", {}, "Verdict: whether the pair reaches the threshold that was chosen above."))))];
+}
+
+function rarity({ percentile: shares, extrapolated, detail }, row) {
+  const share = shares[row];
+  return h("span", { class: "rarity" }, percentile(share, extrapolated?.[row], detail.pairs),
+    share > 0.5 && h("span", { class: "muted small under" }, `${oneIn(share, detail.pairs)} as high`));
 }
 
 function flags(sides) {

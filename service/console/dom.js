@@ -65,6 +65,23 @@ const scrolling = new ResizeObserver((boxes) => {
   }
 });
 
+const ROLES = { TABLE: "table", THEAD: "rowgroup", TBODY: "rowgroup", TR: "row", TD: "cell" };
+
+/**
+ * Prepares a table of class `stacked`, whose rows become blocks in a narrow window: each cell carries its column's name,
+ * and roles keep it a table for screen readers whatever its display. Called again after rows were added.
+ */
+export function label(content) {
+  const heads = [...content.tHead.rows[0].cells].map((cell) => cell.textContent);
+  for (const part of [content, ...content.querySelectorAll("thead, tbody, tr, td")]) part.setAttribute("role", ROLES[part.tagName]);
+  for (const cell of content.querySelectorAll("th")) cell.setAttribute("role", cell.closest("thead") ? "columnheader" : "rowheader");
+  for (const row of content.tBodies[0].rows) {
+    [...row.cells].reverse().forEach((cell, index) => { // from the end: a cell above may span this row's first column
+      if (cell.tagName === "TD" && cell.colSpan === 1) cell.dataset.label = heads[heads.length - 1 - index];
+    });
+  }
+}
+
 /** A table with a caption for readers who do not see it; wide ones scroll in a box of their own. */
 export function table(caption, heads, rows, attributes = {}) {
   const head = h("tr", {}, heads.map((cell) => (cell instanceof Node ? cell : h("th", { scope: "col" }, cell))));
@@ -73,6 +90,7 @@ export function table(caption, heads, rows, attributes = {}) {
     return index ? h("td", {}, cell ?? "–") : h("th", { scope: "row" }, cell ?? "–");
   })));
   const content = h("table", attributes, h("caption", { class: "unseen" }, caption), h("thead", {}, head), h("tbody", {}, body));
+  if (content.classList.contains("stacked")) label(content);
   const box = h("div", { class: "scroll", role: "group", "aria-label": caption }, content);
   scrolling.observe(box);
   return box;

@@ -1,42 +1,58 @@
 /** All domains with their versions, who answers, and how far what is asked has drifted. */
 
 import { report } from "./alerts.js";
-import { action, badge, button, facts, h, table } from "./dom.js";
-import { ago, count, counted, methodName, percent, score } from "./format.js";
+import { action, badge, button, facts, h, label, table, unique } from "./dom.js";
+import { ago, count, counted, methodName, percent, score, sentence } from "./format.js";
+import { term, withTerms } from "./glossary.js";
 import { page, typed } from "./listing.js";
+import { thresholdList } from "./thresholds.js";
 import { promote, remove, removeDomain, rollBack } from "./versions.js";
 
 const MANY = 8; // domains from which on a filter is offered
 
+const opened = new Set(); // domains whose versions are shown, also after a change has loaded the page again
+
 export async function openDomains(_, context) {
   const first = await page(context);
   const heading = h("div", { class: "heading" }, h("h1", {}, "Domains"), action("New calibration", "#/calibrate", { class: "button primary" }));
-  const lead = h("p", { class: "lead" },
-    "A domain is a kind of text with a scale of its own. Its champion answers requests that name the domain; the other versions wait.");
-  const cards = h("div", {});
-  show(cards, first, "", context);
-  return [heading, lead, (first.next !== null || first.domains.length >= MANY) && filter(cards, context), cards].filter(Boolean);
+  const lead = h("p", { class: "lead" }, ...withTerms("A domain is a kind of text with a scale of its own. Its champion answers requests that name the domain; its other versions wait."));
+  const list = h("section", { class: "card" });
+  show(list, first, "", context);
+  return [heading, lead, (first.next !== null || first.domains.length >= MANY) && filter(list, context), list].filter(Boolean);
 }
 
-/** Adds a page of cards, and a button for the next. */
-function show(cards, { domains, next }, contains, context) {
+/** Adds a page of domains, one line each, and a button for the next. */
+function show(list, { domains, next }, contains, context) {
+  if (!domains.length && !list.children.length) {
+    list.append(h("p", { class: "muted" }, "No domain has this in its name."));
+    return;
+  }
+  const rows = domains.flatMap((domain) => domainRows(domain, context));
+  const body = list.querySelector("tbody.domains");
+  if (body) {
+    body.append(...rows);
+    label(body.closest("table"));
+  } else {
+    const made = table("Domains", ["Domain", "Champion", "Method", "Made", "Drift", "Actions"], rows, { class: "stacked" });
+    made.querySelector("tbody").classList.add("domains");
+    list.append(made);
+  }
   const more = next !== null && button("Show more domains", () => attempt(context, async () => {
     const following = await page(context, { contains, after: next });
     more.remove();
-    show(cards, following, contains, context);
+    show(list, following, contains, context);
   }));
-  const none = !domains.length && !cards.children.length && h("p", { class: "muted" }, "No domain has this in its name.");
-  cards.append(...[none, ...domains.map((domain) => domainCard(domain, context)), more].filter(Boolean));
+  if (more) list.append(h("div", { class: "buttons" }, more));
 }
 
 /** The server looks for the name: it knows more domains than the page. */
-function filter(cards, context) {
+function filter(list, context) {
   const input = h("input", { type: "search", "aria-label": "Filter domains by name", placeholder: "Filter by name", maxlength: "64" });
   typed(input, (contains) => attempt(context, async () => {
     const found = await page(context, { contains });
     if (contains !== input.value.trim().toLowerCase()) return; // typed on meanwhile
-    cards.replaceChildren();
-    show(cards, found, contains, context);
+    list.replaceChildren();
+    show(list, found, contains, context);
   }));
   return h("div", { class: "field" }, input);
 }
@@ -49,8 +65,46 @@ async function attempt(context, doing) {
   }
 }
 
-function domainCard(state, context) {
-  const { domain, previous, versions } = state;
+/** A domain's line, and the one below it that is folded out: its versions, saved thresholds and drift. */
+function domainRows(state, context) {
+  const { domain, champion, versions } = state;
+  const version = versions.find((one) => one.version === champion);
+  const damaged = isDamaged(state);
+  const id = unique("versions");
+  const fold = h("tr", { class: "fold", id, hidden: true });
+  const about = (what) => ({ "aria-label": `${what} ${domain}` });
+  const toggle = button(state.versions.length === 1 ? "1 version" : `${count(versions.length)} versions`, () => open(fold.hidden), { "aria-expanded": "false", "aria-controls": id, class: "toggle", ...about("Versions of") });
+
+  function open(wanted) {
+    fold.hidden = !wanted;
+    toggle.setAttribute("aria-expanded", String(wanted));
+    if (wanted) opened.add(domain);
+    else opened.delete(domain);
+    if (wanted && !fold.children.length) fold.append(h("td", { colspan: "6", role: "cell" }, h("div", { class: "stack" }, ...folded(state, context))));
+  }
+
+  const line = h("tr", { class: "domain" },
+    h("th", { scope: "row" }, domain),
+    h("td", {}, damaged ? badge("damaged", "bad") : champion === null || (!version && champion !== 0) ? badge("none", "warn") : champion === 0 ? "built in" : `version ${champion}`,
+      !damaged && state.unreadable.length > 0 && badge("unreadable parts", "warn")),
+    h("td", {}, version ? methodName(version.method) : champion === 0 && !damaged ? "raw cosine" : "–"),
+    h("td", {}, version ? ago(version.created) : "–"),
+    h("td", {}, driftWord(state.drift)),
+    h("td", {}, h("div", { class: "buttons tight" },
+      version && action("Report", `#/report/${encodeURIComponent(domain)}/${champion}`, about("Report of the champion of")),
+      action("Try it", `#/compare/${encodeURIComponent(domain)}`, about("Try")),
+      toggle)));
+  if (damaged || opened.has(domain)) open(true);
+  return [line, fold];
+}
+
+/** Whether requests for the domain fail because of what cannot be read. */
+function isDamaged({ champion, versions, unreadable }) {
+  return unreadable.length > 0 && champion !== 0 && !versions.some(({ version }) => version === champion);
+}
+
+function folded(state, context) {
+  const { domain, previous, versions, unreadable } = state;
   const newest = [...versions].sort((a, b) => b.version - a.version);
   const back = previous !== null && button(`Roll back to version ${previous}`, async () => {
     if (await rollBack(context, state)) context.reload();
@@ -58,25 +112,26 @@ function domainCard(state, context) {
   const gone = domain !== "default" && button("Delete domain", async () => {
     if (await removeDomain(context, domain, versions.length)) context.reload();
   }, { class: "danger quiet", "aria-label": `Delete domain ${domain}` });
-  const id = `domain-${domain}`;
-  return h("section", { class: "card", "aria-labelledby": id },
-    h("div", { class: "heading" },
-      h("h2", { id }, domain),
-      h("div", { class: "buttons" }, action("Try it", `#/compare/${encodeURIComponent(domain)}`), back || null, gone || null)),
-    h("p", {}, ...championLine(state)),
-    state.unreadable.length > 0 && h("p", { class: "muted" }, `Cannot be read: ${state.unreadable.join("; ")}`),
-    driftLine(state.drift),
-    newest.length > 0 && table(`Versions of ${domain}`, ["Version", "Role", "Method", "Made", h("th", { scope: "col", class: "number" }, "Sentences"), "Actions"],
-      newest.map((version) => versionRow(version, state, context))),
-  );
+  return [
+    ...(isDamaged(state) ? damage(state) : [h("p", {}, ...championLine(state)), unreadable.length > 0 && h("p", { class: "verdict warn" }, `Cannot be read: ${unreadable.join("; ")}`)]),
+    newest.length > 0 && table(`Versions of ${domain}`, ["Version", "Role", "Method", "Made", "Sentences", "Actions"],
+      newest.map((version) => versionRow(version, state, context)), { class: "stacked" }),
+    versions.length > 0 && !isDamaged(state) && thresholdList(domain, null, context).element,
+    driftDetails(state.drift),
+    (back || gone) && h("div", { class: "buttons" }, back || null, gone || null),
+  ].filter(Boolean);
 }
 
-function championLine({ champion, versions, unreadable }) {
+/** What the API does with requests for a damaged domain, and what to do. */
+function damage({ domain, champion, unreadable, versions }) {
+  return [h("div", { class: "alert" },
+    h("p", {}, h("strong", {}, `Requests for ${domain} are answered with status 503`), ", unless a server still has its champion in memory. ", champion === null ? "It cannot be read which version answers." : `Version ${champion}, which answers them, is damaged.`),
+    ...unreadable.map((text) => h("p", {}, sentence(text))),
+    h("p", {}, versions.length && champion !== null ? "Promote another version, restore the files from a backup, or calibrate the domain anew." : "Restore the files from a backup, or calibrate the domain anew."))];
+}
+
+function championLine({ champion, versions }) {
   const version = versions.find((one) => one.version === champion);
-  if (!version && unreadable.length) {
-    return [h("strong", {}, champion === null ? "It cannot be read which version answers." : `Version ${champion} is damaged.`),
-      " Requests fail where it is not in memory yet. Promote another version, or calibrate this domain anew."];
-  }
   if (champion === null) return ["No version answers yet: promote one."];
   if (!version) return ["Raw cosines answer, without a scale: no percentiles. Calibrate this domain to give it one."];
   return [
@@ -109,25 +164,36 @@ function versionRow(version, state, context) {
   );
 }
 
-function driftLine(drift) {
-  if (!drift) return h("p", { class: "muted" }, "Drift: nothing was asked of this version since the server started.");
+const MOVING = 0.1; // stability index (PSI) from which on scores have moved, and shifted
+const SHIFTED = 0.25;
+
+/** Drift in a word or two, for a line. */
+function driftWord(drift) {
+  if (!drift) return h("span", { class: "muted" }, "not asked yet");
   const psi = drift.stability_index;
-  const [word, kind] = psi === null ? ["", ""] : psi > 0.25 ? ["shifted", "warn"] : psi > 0.1 ? ["moving", "warn"] : ["stable", "good"];
+  const foreign = drift.out_of_domain;
+  if (psi === null && foreign === null) return h("span", { class: "muted" }, "too little asked");
+  const [word, kind] = psi === null ? [`${percent(foreign)} foreign`, foreign > 0.05 ? "warn" : "good"]
+    : psi > SHIFTED ? ["shifted", "warn"] : psi > MOVING ? ["moving", "warn"] : ["stable", "good"];
+  return badge(word, kind);
+}
+
+function driftDetails(drift) {
+  if (!drift) return h("p", { class: "muted" }, "Drift: nothing was asked of the champion since the server started.");
+  const psi = drift.stability_index;
   const foreign = drift.out_of_domain;
   const seen = `${counted(drift.texts, "text")} and ${counted(drift.pairs, "pair")}`;
   if (foreign === null && psi === null) {
-    return h("p", { class: "muted" }, `Drift: ${seen} judged so far; from 100 texts on something can be said.`);
+    return h("p", { class: "muted" }, `Drift: ${seen} were looked at so far; it takes 100 texts to say something.`);
   }
   return h("details", { class: "drift" },
-    h("summary", {}, "Drift: ",
-      foreign === null ? "" : `${percent(foreign)} of the last ${counted(drift.texts, "text")} look foreign (1 % is usual) `,
-      word && badge(`scores ${word}`, kind)),
+    h("summary", {}, `Drift: ${foreign === null ? "details" : `${percent(foreign)} of the last ${counted(drift.texts, "text")} look foreign (1 % is usual)`}`),
     facts([
       ["Looked at", seen],
       ["Texts flagged as foreign", foreign === null ? null : `${percent(foreign)}; the domain's own text gives 1 %`],
       ["Distance from the domain's text", drift.distance_mean === null ? null
         : `${score(drift.distance_mean, 2)} standard deviations, spread ${score(drift.distance_spread, 2)} (0 and 1 are its own)`],
-      ["Stability of scores (PSI)", psi === null ? "needs 1,100 pairs" : `${score(psi)}; below 0.1 is stable, above 0.25 has shifted`],
+      [["Stability of scores (", term("PSI"), ")"], psi === null ? "needs 1,100 pairs" : `${score(psi)}; below ${MOVING} is stable, above ${SHIFTED} has shifted`],
     ]),
   );
 }

@@ -57,6 +57,11 @@ export function figure(given, signal) {
   function paint() {
     chart?.destroy();
     if (signal.aborted || !element.isConnected) return;
+    const fold = element.closest("details:not([open])");
+    if (fold) { // a canvas without a size: painted when it is opened
+      fold.addEventListener("toggle", paint, { once: true });
+      return;
+    }
     const palette = colours();
     Chart.defaults.font.family = getComputedStyle(document.body).fontFamily;
     chart = new Chart(canvas, complete(draw(palette), palette));

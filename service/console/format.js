@@ -19,8 +19,27 @@ export function score(number, digits = 3) {
 export function percent(share) {
   if (share === null || share === undefined) return "–";
   const away = Math.min(share, 1 - share);
-  const digits = away <= 0 ? 0 : Math.min(7, Math.max(0, 1 - Math.floor(Math.log10(away * 100))));
-  return `${Number((share * 100).toFixed(digits))} %`;
+  const digits = away <= 0 ? 0 : Math.min(9, Math.max(0, 1 - Math.floor(Math.log10(away * 100))));
+  return `${(share * 100).toFixed(digits).replace(/(\.\d*?)0+$/, "$1").replace(/\.$/, "")} %`;
+}
+
+/** A percentile no finer than so many random pairs can tell: "above 99.991 %" for 99.9999999 % among 11,175. */
+export function percentile(share, extrapolated, pairs) {
+  if (share === null || share === undefined) return "–";
+  const rate = 1 - share;
+  if (!pairs || !(extrapolated || rate < 10 / pairs)) return percent(share);
+  const least = rate < 1 / pairs ? 1 / pairs : 10 / pairs;
+  const digits = Math.max(0, -Math.floor(Math.log10(least * 100)));
+  const shown = Math.floor((1 - least) * 100 * 10 ** digits + 1e-6) / 10 ** digits; // rounded down, so that it is true
+  return `above ${shown.toFixed(digits)} %`;
+}
+
+/** A probability in whole per cent: labels support no finer number. */
+export function roughly(share) {
+  if (share === null || share === undefined) return "–";
+  if (share > 0.99) return "above 99 %";
+  if (share < 0.01) return "below 1 %";
+  return `${Math.round(share * 100)} %`;
 }
 
 /** How rarely a random pair scores as high, as far as so many pairs can tell: "1 in 1,200". */

@@ -5,6 +5,7 @@ import { call, events, path, Refused } from "./api.js";
 import { confirm } from "./dialogs.js";
 import { action, badge, button, facts, h } from "./dom.js";
 import { ago, count, counted, methodName, promotionReason, seconds, sentence } from "./format.js";
+import { withTerms } from "./glossary.js";
 import { promote } from "./versions.js";
 
 const ACTIVE = new Set(["queued", "running"]);
@@ -139,8 +140,9 @@ function ended(job, context) {
       h("p", { class: "outcome" }, badge(job.promoted ? "promoted" : "not promoted", job.promoted ? "good" : "warn"), " ",
         h("strong", {}, `Version ${version} of ${domain}`), job.promoted ? " answers now." : " is made, and does not answer."),
       h("p", {}, h("strong", {}, "Why: "), promotionReason(job.report?.promotion ?? "no reason is on record")),
-      job.report?.reason && h("p", { class: "muted" }, `${sentence(methodName(job.report.method))} ${sentence(job.report.reason)}`),
       ...job.notices.map((notice) => h("p", { class: "verdict warn" }, notice)),
+      job.report?.reason && h("details", {}, h("summary", {}, "Details"),
+        h("p", { class: "muted" }, ...withTerms(`${sentence(methodName(job.report.method))} ${sentence(job.report.reason)}`))),
       h("div", { class: "buttons" }, look, action("Try it", `#/compare/${encodeURIComponent(`${domain}@${version}`)}`),
         !job.promoted && button("Promote all the same", async () => {
           if (await promote(context, { domain, champion: null }, version)) location.hash = `#/report/${encodeURIComponent(domain)}/${version}`;

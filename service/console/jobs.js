@@ -39,7 +39,7 @@ export function jobList(context) {
       h("td", { class: "number" }, job.base ? `${count(job.labels)} pairs` : count(job.sentences)),
       h("td", {}, ago(job.created)),
       h("td", {}, h("div", { class: "buttons tight" }, ...actions(job)))));
-    place.replaceChildren(table("Earlier calibrations", ["Domain", "Outcome", "Method", h("th", { scope: "col", class: "number" }, "Sentences"), "Posted", "Actions"], rows));
+    place.replaceChildren(table("Earlier calibrations", ["Domain", "Outcome", "Method", h("th", { scope: "col", class: "number" }, "Sentences"), "Posted", "Actions"], rows, { class: "stacked" }));
     if (jobs.length > shown.length) place.append(button(`Show all ${count(jobs.length)}`, () => { all = true; show(jobs); }));
   }
 
@@ -60,7 +60,7 @@ function outcome(job) {
   switch (job.status) {
     case "succeeded": return [badge(job.promoted ? "promoted" : "not promoted", job.promoted ? "good" : ""), ` version ${job.version}`];
     case "running": return [badge("running"), ` ${job.stage}, ${percent(Math.round(job.progress * 100) / 100)}`];
-    case "failed": return h("span", { title: job.error }, badge("failed", "bad"));
+    case "failed": return [badge("failed", "bad"), h("span", { class: "under small" }, job.error)];
     default: return badge(job.status, job.status === "interrupted" ? "warn" : "");
   }
 }

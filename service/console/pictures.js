@@ -4,6 +4,7 @@ import { histogram, same, sharedEdges, similarityAt } from "./distribution.js";
 import { field, h, select, table } from "./dom.js";
 import { axis, faint, figure } from "./figure.js";
 import { count, percent, score } from "./format.js";
+import { term, withTerms } from "./glossary.js";
 
 const BINS = 60;
 const BEFORE = "before: raw cosine";
@@ -15,16 +16,21 @@ export function missing(title, why, width = "") {
 }
 
 /** What thresholds bring and cost, by the precisions that a version's labels reach. */
-export function operatingPoints({ table: rows }) {
+export function operatingPoints({ labels: { table: rows }, reference }) {
   const title = "What a threshold brings, and costs";
   return h("section", { class: "card whole" },
     h("h3", {}, title),
-    h("p", { class: "muted" }, "For pairs like the labelled ones. Wrong matches: how many a search among 10,000 entries meets on average, were all of them random."),
-    table(title, ["Precision", "Similarity", "Recall", "95 % interval", "False-match rate", "Wrong matches a search"],
+    h("p", { class: "muted" }, "For pairs like the labelled ones. Wrong matches: how many a search among 10,000 random entries meets on average."),
+    table(title, heads([term("precision", "Precision"), "Similarity", term("recall", "Recall"), term("95 % interval"), term("false-match rate", "False-match rate"), "Wrong matches a search"]),
       rows.map((row) => [percent(row.precision), score(row.similarity), percent(row.recall),
-        `${percent(row.recall_interval[0])} to ${percent(row.recall_interval[1])}`, percent(row.false_match_rate),
-        String(Number(row.alarms.toPrecision(2)))])));
+        `${percent(row.recall_interval[0])} to ${percent(row.recall_interval[1])}`, atLeast(row.false_match_rate, reference?.resolution),
+        String(Number(row.alarms.toPrecision(2)))]), { class: "stacked" }));
 }
+
+/** A rate, where so many pairs can count it. */
+const atLeast = (rate, least = 0) => (rate < least ? `below ${percent(least)}` : percent(rate));
+
+const heads = (cells) => cells.map((cell) => h("th", { scope: "col" }, cell));
 
 export function randomPairs(report, signal) {
   const title = "Random pairs, before and after";
@@ -78,7 +84,7 @@ export function spectrum(report, signal) {
   const rank = (space) => score(space.effective_rank, 0);
   return figure({
     title,
-    lead: "How much each direction of the space is used. A steep fall means that a few directions are in every sentence; flat means that all of them tell sentences apart.",
+    lead: withTerms("The singular spectrum shows how much each direction of the vectors is used. A steep fall means that a few directions are in every sentence; flat means that all of them tell sentences apart."),
     draw: (palette) => ({
       type: "line",
       data: { datasets: [line("before", before, "before", palette), line("after", after, "after", palette)] },
@@ -93,6 +99,16 @@ export function spectrum(report, signal) {
     numbers: table("Singular values relative to the largest", ["Direction", "Before", "After"],
       [1, 2, 3, 5, 10, 20, 40, 64].filter((n) => n <= before.length).map((n) => [count(n), score(before[n - 1]), score(after[n - 1])])),
   }, signal).element;
+}
+
+const points = (share) => `${Number((100 * share).toFixed(1))} ${Number((100 * share).toFixed(1)) === 1 ? "point" : "points"}`;
+
+/** How far probabilities are off, in words. Older reports have intervals without their own estimate: those are left out. */
+function honesty({ ece, ece_low: low, ece_high: high, ece_of_a_perfect_map: perfect, pairs }) {
+  const interval = low <= ece && ece <= high ? ` (95 % interval ${points(low)} to ${points(high)})` : "";
+  const chance = perfect === undefined || perfect === null ? ""
+    : ` Probabilities without any fault would differ by about ${points(perfect)} on as few pairs, by chance alone.`;
+  return `Promised and observed shares differ by ${points(ece)} on average${interval}, over ${count(pairs)} labelled pairs.${chance}`;
 }
 
 export function reliability(labels, signal) {
@@ -119,7 +135,7 @@ export function reliability(labels, signal) {
         },
       },
     }),
-    summary: `Expected calibration error ${score(labels.ece)} (95 %: ${score(labels.ece_low)} to ${score(labels.ece_high)}) on ${count(labels.pairs)} labelled pairs; a perfect map would show ${score(labels.ece_of_a_perfect_map)}.`,
+    summary: honesty(labels),
     numbers: table("Reliability", ["Predicted", "Observed", "95 % interval", "Pairs"],
       bins.map((bin) => [score(bin.predicted), score(bin.observed), `${score(bin.low)} to ${score(bin.high)}`, count(bin.pairs)])),
   }, signal);

@@ -1,47 +1,133 @@
-/** A version's report: what was made, why, what it does to the space, and which threshold to ask for. */
+/** A version's report: the threshold to use and the next step first; what was made, why, and its statistics under Details. */
 
 import { advisor } from "./advisor.js";
-import { call, path } from "./api.js";
+import { call, path, Refused } from "./api.js";
 import { action, badge, button, facts, h } from "./dom.js";
-import { ago, count, methodName, percent, promotionReason, score, seconds, sentence } from "./format.js";
+import { ago, count, counted, methodName, percent, promotionReason, score, seconds, sentence } from "./format.js";
+import { term, withTerms } from "./glossary.js";
 import { candidates, operatingPoints, randomPairs, reliability, spectrum } from "./pictures.js";
+import { thresholdList } from "./thresholds.js";
 import { promote, remove } from "./versions.js";
+
+const USUAL = 0.01; // the false-match rate that the report leads with
+const STEADY = 2000; // distinct sentences that give a steady threshold (docs/quality.md)
+const FEW = 600; // sentences at or below which the gate keeps the raw cosine (modelling/calibration/gate.py)
 
 export async function openReport([domain, number], context) {
   const { signal } = context;
-  const [version, state] = await Promise.all([
+  const [version, state, advised] = await Promise.all([
     call("GET", path("domains", domain, "versions", number), { signal }),
     call("GET", path("domains", domain), { signal }),
+    call("GET", `${path("domains", `${domain}@${number}`, "threshold")}?fmr=${USUAL}`, { signal }).catch((error) => {
+      if (error instanceof Refused && error.status !== 401) return error; // it is said where the threshold would stand
+      throw error;
+    }),
   ]);
   const { report } = version;
   const role = version.version === state.champion ? "champion" : version.version === state.previous ? "previous" : "";
+  const saved = thresholdList(domain, version.version, context, { normalized: isNormalized(report) });
   return [
     h("p", { class: "trail" }, h("a", { href: "#/domains" }, "Domains"), " / ", domain),
     h("div", { class: "heading" },
       h("h1", {}, `${domain}, version ${version.version}`),
       h("div", { class: "buttons" }, ...actions(version, role, state.champion, context))),
     h("p", {}, role ? badge(role, role === "champion" ? "good" : "") : "", version.servable ? null : badge("another encoder", "warn")),
-    h("section", { class: "card" },
-      h("h2", {}, "What was chosen, and why"),
-      h("p", {}, h("strong", {}, `${sentence(methodName(report.method))} `), report.reason ? sentence(report.reason) : ""),
-      report.promotion && h("p", {}, h("strong", {}, "Promotion: "), promotionReason(report.promotion)),
-      report.normalization && report.normalization !== "none" && h("p", {},
-        `Percentiles of this version rest on item normalization (${report.normalization}); the pictures show the cosine.`),
+    decision(version, role, advised, state.champion),
+    h("div", { class: "figures" },
+      advisor(version, context, saved.refresh),
+      h("section", { class: "card whole", "aria-label": "Saved thresholds" }, saved.element),
+      report.labels?.table?.length && operatingPoints(report)),
+    details(version, signal),
+  ];
+}
+
+/** What to do with this version, in sentences that need no statistics, and the next step. */
+function decision(version, role, advised, champion) {
+  const { domain, report } = version;
+  const named = `${domain}@${version.version}`;
+  const best = report.labels?.graded ? null : bestRow(report.labels?.table);
+  const who = {
+    champion: `This version answers requests for ${domain}.`,
+    previous: `Version ${champion} answers requests for ${domain}; this one answered before it, and rolling back returns to it.`,
+  }[role] ?? (champion === null ? `No version answers requests for ${domain} yet; promote one.` : `Version ${champion} answers requests for ${domain}; promote this version to let it answer instead.`);
+  return h("section", { class: "card", "aria-labelledby": "decision" },
+    h("h2", { id: "decision" }, "What to use"),
+    h("p", { class: "decision" }, ...advice(advised, report)),
+    best && h("p", {}, ...withTerms(`Among pairs like your labelled ones, ${score(best.similarity)} is right for ${percent(best.precision)} of the pairs that pass (precision) and finds ${percent(best.recall)} of the true matches (recall).`)),
+    report.sentences < STEADY && h("p", { class: "verdict warn" }, `The text had ${counted(report.sentences, "distinct sentence")}; ${count(STEADY)} give a steadier threshold.`),
+    h("p", {}, version.servable ? who : "It was made for another encoder than this server's, and cannot answer here."),
+    h("p", {}, h("strong", {}, "Next step: "), version.servable
+      ? `see what it does to sentences of yours, and save the threshold under a name that requests can use.${report.labels ? "" : " Labelled pairs would show how many of the true matches it finds."}`
+      : "calibrate the domain anew with this server's encoder."),
+    h("div", { class: "buttons" }, version.servable
+      ? [action("Try it on sentences", `#/compare/${encodeURIComponent(named)}`, { class: "button primary" }),
+        !(advised instanceof Refused) && button("Save it under a name", () => {
+          const name = document.querySelector("#save-threshold input");
+          name.scrollIntoView({ block: "center" });
+          name.focus();
+        }),
+        action("Add labels", `#/label/${encodeURIComponent(domain)}`)]
+      : action("New calibration", `#/calibrate/${encodeURIComponent(domain)}`, { class: "button primary" })));
+}
+
+const isNormalized = ({ normalization }) => Boolean(normalization) && normalization !== "none";
+
+function advice(advised, report) {
+  if (advised instanceof Refused) return [report.reference ? `No threshold lets 1 in 100 unrelated pairs pass. ${sentence(advised.message)}` : "No threshold can be advised: this version has no distribution of random pairs. Calibrate the domain anew with its text."];
+  if (isNormalized(report)) { // the threshold is one of normalized scores, which no answer has
+    return ["Use a ", term("percentile"), " of ", h("strong", { class: "big" }, percent(1 - USUAL)), ": 1 in 100 unrelated pairs passes. Take two sentences as a match from this percentile on."];
+  }
+  return ["Use ", h("strong", { class: "big" }, score(advised.similarity)), ": 1 in 100 unrelated pairs passes. Take two sentences as a match from this similarity on."];
+}
+
+/** The row of the highest precision up to 90 %, else the lowest there is. */
+function bestRow(rows) {
+  if (!rows?.length) return null;
+  const rising = [...rows].sort((a, b) => a.precision - b.precision);
+  return rising.filter(({ precision }) => precision <= 0.9).at(-1) ?? rising[0];
+}
+
+/** Why the method was chosen, before the gate's own words. */
+function why({ asked, method, evidence, base }) {
+  const kept = "The encoder's own cosine is kept, because";
+  const chosen = `${sentence(methodName(method)).slice(0, -1)} was chosen, because`;
+  if (base) return `The map and the scale are those of version ${base}; only the labels are new.`;
+  if (asked !== "auto" || !evidence) return `${sentence(methodName(method)).slice(0, -1)} is used, because it was asked for.`;
+  if (method.startsWith("soft:")) return `${chosen} ranking gets better: the encoder's own vectors depend too much on the length, marks and capitals of sentences like these.`;
+  if (method !== "identity") return `${chosen} ranking gets better: it puts the labelled pairs in a better order than the encoder's own cosine does.`;
+  if (evidence.sentences === undefined) return `${kept} all sentences have the same vector, and no method could tell them apart.`;
+  if (evidence.sentences <= FEW) return `${kept} there are too few sentences to judge a correction by.`;
+  if (!(evidence.strength > 0)) return `${kept} the encoder fits sentences like these as it is.`;
+  if (evidence.copies_z < -2) return `${kept} the correction would make slightly altered sentences harder to find.`;
+  return `${kept} the labelled pairs are ranked better with it than with the correction.`;
+}
+
+function details(version, signal) {
+  const { report } = version;
+  return h("details", { class: "card folded" },
+    h("summary", {}, h("h2", {}, "Details")),
+    h("p", { class: "muted" }, "Why this method, where it comes from, and the measurements. Nothing here is needed to use the threshold."),
+    h("section", { class: "stack" },
+      h("h3", {}, "Why this method"),
+      h("p", {}, ...withTerms(why(report))),
+      report.reason && h("p", { class: "muted" }, ...withTerms(sentence(report.reason))),
+      report.promotion && h("p", {}, h("strong", {}, "Promotion: "), ...withTerms(promotionReason(report.promotion))),
+      isNormalized(report) && h("p", {},
+        "Percentiles of this version rest on ", term("item normalization"), ` (${report.normalization}); the pictures show the cosine.`)),
+    h("section", { class: "stack" },
+      h("h3", {}, "Where it comes from"),
       provenance(version, report)),
     h("div", { class: "figures" },
-      advisor(`${domain}@${version.version}`, report, signal),
-      report.labels?.table?.length && operatingPoints(report.labels),
       randomPairs(report, signal),
       spectrum(report, signal),
       report.labels?.reliability && reliability(report.labels, signal),
       candidates(report, signal)),
-  ];
+    h("p", { class: "muted small" }, "Words used here: ", ...["rawness", "whitening", "nulling", "hubness", "effective rank", "AUROC", "Spearman", "noised copies", "paired z"].flatMap((word, index) => [index ? ", " : "", term(word)]), ". All of them stand in the ", h("a", { href: "#/glossary" }, "glossary"), "."));
 }
 
 function actions(version, role, champion, context) {
   const { domain, version: number } = version;
   return [
-    action("Try it", `#/compare/${encodeURIComponent(domain)}@${number}`),
     role !== "champion" && version.servable && button("Promote", async () => {
       if (await promote(context, { domain, champion }, number)) context.reload();
     }, { class: "primary" }),

@@ -69,6 +69,10 @@ class Analyst:
         self.page.get_by_role("dialog").get_by_role("button", name=name).click()
         self.page.get_by_role("dialog").wait_for(state="detached")
 
+    def opens_details(self) -> None:
+        """Unfolds a report's statistics."""
+        self.page.locator("details.folded > summary").click()
+
     def alert(self) -> str:
         box = self.page.locator("#alerts .alert")
         box.wait_for()

@@ -6,12 +6,15 @@ from typing import Any
 
 import pytest
 
+from loadtest.many import multiply
+from service.adapters.encoder.store import EncoderStore
+from tests.commands.conftest import calibrate
 from tests.console.analyst import Analyst
 from tests.console.conftest import Visit
 from tests.processes import Serve, Server
 from tests.text import sentences
 
-PLACES = ["#/domains", "#/report/tickets/1", "#/report/letters/2", "#/calibrate", "#/compare"]
+PLACES = ["#/domains", "#/glossary", "#/report/tickets/1", "#/report/letters/2", "#/calibrate", "#/compare"]
 
 
 def faults(analyst: Analyst) -> list[str]:
@@ -33,8 +36,11 @@ def test_axe_finds_no_serious_fault(visit: Visit, shown: Server, scheme: str, pl
     analyst = visit(shown, place, color_scheme=scheme)
     if "report" in place:
         analyst.sees(re.compile("The line stands at"))
+        analyst.opens_details()
         for box in analyst.page.get_by_text("Numbers", exact=True).all():
             box.click()
+    if place == "#/domains":
+        analyst.presses("Versions of letters")
     if place == "#/calibrate":
         analyst.fills("Or paste", "\n".join(sentences(20)))
         analyst.understood()
@@ -51,6 +57,7 @@ def test_axe_finds_no_serious_fault(visit: Visit, shown: Server, scheme: str, pl
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_no_serious_fault_in_dialogs_alerts_and_outcomes(visit: Visit, shown: Server, scheme: str) -> None:
     analyst = visit(shown, "#/domains", color_scheme=scheme)
+    analyst.presses("Versions of letters")
     analyst.presses("Roll back to version 1")
     assert faults(analyst) == []
     analyst.page.keyboard.press("Escape")
@@ -75,6 +82,71 @@ def test_a_narrow_window_needs_no_sideways_scrolling(visit: Visit, shown: Server
         analyst.sees(re.compile("The line stands at"))
     # Pictures follow the window a frame or more later.
     analyst.page.wait_for_function("width => document.documentElement.scrollWidth <= width", arg=width)
+
+
+def cut(analyst: Analyst) -> list[str]:
+    """Tables that are wider than their place."""
+    found: list[str] = analyst.page.evaluate(
+        """() => [...document.querySelectorAll('.scroll')]
+            .filter((box) => box.scrollWidth > box.clientWidth).map((box) => box.getAttribute('aria-label'))"""
+    )
+    return found
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_on_a_phone_report_promote_and_delete_are_in_sight(visit: Visit, shown: Server, scheme: str) -> None:
+    shown.calibrate("letters", sentences(300), method="sn", promote="never")
+    number = max(version["version"] for version in shown.client.get("/domains/letters").json()["versions"])
+    analyst = visit(shown, "#/domains", color_scheme=scheme)
+    analyst.page.set_viewport_size({"width": 390, "height": 844})
+    analyst.presses("Versions of letters")
+    for name in ("Report of", "Promote", "Delete"):
+        box = analyst.page.get_by_label(re.compile(rf"^{name} letters, version {number}$")).bounding_box()
+        assert 0 <= box["x"]
+        assert box["x"] + box["width"] <= 390
+    assert cut(analyst) == []
+    table = analyst.page.get_by_role("table", name="Versions of letters")
+    assert "Method: " in table.locator("td[data-label=Method]").first.evaluate(
+        "cell => getComputedStyle(cell, '::before').content + cell.textContent"
+    ).replace('" ": "', ": ").replace('"', "")
+    shown.client.delete(f"/domains/letters/versions/{number}")
+
+
+@pytest.mark.parametrize("width", [390, 1100, 1400])
+def test_two_versions_side_by_side_are_not_cut_at_any_width(visit: Visit, shown: Server, width: int) -> None:
+    analyst = visit(shown, "#/compare/tickets/letters")
+    analyst.page.set_viewport_size({"width": width, "height": 900})
+    analyst.page.get_by_label("One against many").check()
+    analyst.fills("Sentence", "Ωμέγα 東京 quite foreign")  # flagged
+    analyst.fills("With", "\n".join([*sentences(3), "東京 Ωμέγα ✂ " * 400]))
+    analyst.presses("Score")
+    table = analyst.page.get_by_role("table", name="Scores")
+    table.wait_for()
+    for column in ("Verdict", "Similarity", "Percentile", "Probability", "Flags"):
+        assert table.locator(f"[data-label={column}]").count() == 8
+    assert cut(analyst) == []
+
+
+def test_three_hundred_domains_are_short_lines_with_their_versions_folded(
+    visit: Visit, serve: Serve, store: Path
+) -> None:
+    artifact = EncoderStore(store).find("tiny")
+    calibrate(store, artifact, "d0", "sn")
+    multiply(store / "domains" / "d0" / "1", 300)
+    analyst = visit(serve(model_store=store, encoder="tiny"), "#/domains")
+    assert analyst.page.locator("tr.domain").count() == 50
+    assert analyst.page.evaluate("document.documentElement.scrollHeight") < 3500  # 50 cards took 8,600
+    assert analyst.page.get_by_role("table", name=re.compile("^Versions of")).count() == 0
+    line = analyst.page.locator("tr.domain", has_text="d142").inner_text()
+    assert [
+        word for word in ("version 1", "standard normalization", "not asked yet", "1 version") if word not in line
+    ] == []
+    toggle = analyst.page.get_by_label("Versions of d142", exact=True)
+    toggle.click()
+    assert toggle.get_attribute("aria-expanded") == "true"
+    analyst.page.get_by_role("table", name="Versions of d142").wait_for()
+    toggle.click()
+    assert not analyst.page.get_by_role("table", name="Versions of d142").is_visible()
 
 
 def test_the_whole_way_goes_by_keyboard_alone(visit: Visit, serve: Serve, store: Path) -> None:
@@ -106,13 +178,15 @@ def test_the_whole_way_goes_by_keyboard_alone(visit: Visit, serve: Serve, store:
     keyboard.press("Enter")
     analyst.sees("Which threshold?")
     assert analyst.focused() == "letters, version 2"
-    analyst.tabs_to("Wanted rate in per cent")
+    analyst.tabs_to("Wanted false-match rate in per cent")
     keyboard.press("Control+a")
     keyboard.type("10")
     analyst.sees(re.compile("For a false-match rate of 10 %"))
     analyst.page.go_back()
     analyst.sees("Open the report")
     analyst.go("#/domains")
+    analyst.tabs_to("Versions of letters")
+    keyboard.press("Enter")
     analyst.sees("Version 2")
     analyst.tabs_to("Roll back to version 1")
     keyboard.press("Enter")

@@ -1,0 +1,115 @@
+/** The words that an analyst meets: one plain sentence each, as a page of their own and beside the word where it stands. */
+
+import { h } from "./dom.js";
+
+const WORDS = {
+  domain: "A kind of text with a scale of its own, such as support tickets or film reviews.",
+  version: "One calibration of a domain; versions are numbered from 1 and are kept until you delete them.",
+  champion: "The version that answers requests for its domain.",
+  encoder: "The language model that turns a sentence into a vector, a list of numbers.",
+  method: "How a version reshapes the encoder's vectors before it compares them.",
+  "raw cosine": "The similarity that the encoder itself gives two sentences; the same number means different things in different domains.",
+  "calibrated similarity": "The similarity of two sentences after the domain's calibration, from −1 to 1.",
+  percentile: "The share of random pairs of the domain's sentences that are less similar than this pair; it means the same in every domain.",
+  probability: "How likely a pair is a match, as the version learnt it from labelled pairs.",
+  threshold: "The similarity from which on two sentences count as a match.",
+  "false-match rate": "The share of random, unrelated pairs that reach a threshold although they are no match.",
+  "false hit rate": "The share of searches whose best wrong entry reaches the threshold, among a given number of entries.",
+  precision: "The share of true matches among the pairs that reach a threshold.",
+  recall: "The share of all true matches that reach a threshold.",
+  "labelled pair": "Two sentences for which a person has said whether they match, or how well.",
+  drift: "How far the text that is asked about now differs from the text that the domain was calibrated with.",
+  identity: "The method that changes nothing: the encoder's own cosine is the similarity.",
+  "95 % interval": "A range that contains the true value in 95 of 100 repetitions of the measurement.",
+};
+
+const DETAILS = {
+  rawness: "How much more the encoder's vectors show the surface of a sentence (length, marks, digits, capitals) than a plain list of its words does; a high value asks for a correction.",
+  whitening: "A method that makes all directions of the vectors equally strong; the soft kind does so in part.",
+  nulling: "A method that removes the few directions that nearly all sentences have in common.",
+  flow: "A method with a small neural network that gives the vectors of the domain the shape of a round cloud.",
+  hubness: "How unevenly sentences are near neighbours of others; 0 means that no sentence is near to very many.",
+  "singular spectrum": "How strongly each direction of the vectors is used, the strongest first.",
+  "effective rank": "How many directions the vectors use in effect; more directions tell more sentences apart.",
+  AUROC: "The chance that a labelled match scores higher than a labelled non-match: 0.5 is guessing, 1 is perfect.",
+  Spearman: "How well the order of the scores agrees with the order of the grades: 0 is not at all, 1 is perfectly.",
+  PSI: "The population stability index, which says how far today's scores are distributed differently from those of the calibration; below 0.1 is stable, above 0.25 has shifted.",
+  "noised copies": "Sentences that were altered slightly on purpose, to see whether they are still found beside the originals.",
+  "paired z": "A difference counted in its own standard errors; beyond −2 and 2 it is hardly chance.",
+  bootstrap: "A measurement repeated on random redraws of the same data, to see how far chance moves it.",
+  "item normalization": "A correction that compares a score with the scores that its two sentences usually get.",
+};
+
+const ALL = { ...WORDS, ...DETAILS };
+const SPELLINGS = { "raw cosines": "raw cosine", thresholds: "threshold", domains: "domain", versions: "version", probabilities: "probability", "labelled pairs": "labelled pair" };
+const HIDE_AFTER = 200; // ms, in which the pointer may move from the word to its sentence
+
+const slug = (word) => `term-${word.toLowerCase().replace(/[^a-z0-9]+/g, "-")}`;
+
+let tip = null; // one for the page; in the top layer, so that no scrolling box cuts it
+let timer = 0;
+
+/** The sentences that words are described by, and the box that shows one; made with the first word. */
+function prepare() {
+  document.body.append(h("div", { hidden: true }, Object.entries(ALL).map(([word, sentence]) => h("span", { id: slug(word) }, sentence))));
+  tip = h("div", { class: "tip", popover: "manual", "aria-hidden": "true", onmouseenter: () => clearTimeout(timer), onmouseleave: hide });
+  document.body.append(tip);
+  window.addEventListener("hashchange", hide);
+  document.addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
+}
+
+function hide() {
+  clearTimeout(timer);
+  if (tip.matches(":popover-open")) tip.hidePopover();
+}
+
+function show(word, button) {
+  clearTimeout(timer);
+  tip.textContent = ALL[word];
+  if (!tip.matches(":popover-open")) tip.showPopover();
+  const [at, size, gap] = [button.getBoundingClientRect(), tip.getBoundingClientRect(), 6];
+  const below = at.bottom + gap + size.height <= window.innerHeight;
+  tip.style.left = `${Math.max(gap, Math.min(at.left, document.documentElement.clientWidth - size.width - gap))}px`;
+  tip.style.top = `${below ? at.bottom + gap : Math.max(gap, at.top - gap - size.height)}px`;
+}
+
+/** A word whose sentence shows on hover, on keyboard focus and on a tap; Escape hides it. */
+export function term(word, shown = word) {
+  if (!tip) prepare();
+  const button = h("button", {
+    type: "button", class: "term", "aria-describedby": slug(word),
+    onfocus: () => show(word, button), onblur: hide,
+    onclick: () => show(word, button),
+    onmouseenter: () => show(word, button),
+    onmouseleave: () => { timer = setTimeout(hide, HIDE_AFTER); },
+  }, shown);
+  return button;
+}
+
+const SPELLED = [...Object.keys(ALL), ...Object.keys(SPELLINGS)].sort((a, b) => b.length - a.length);
+const FIND = new RegExp(`(?<![\\w-])(${SPELLED.map((word) => word.replaceAll(" ", "\\s")).join("|")})(?![\\w-])`, "gi");
+
+/** A text whose known words, each where it comes first, are terms. */
+export function withTerms(text) {
+  const met = new Set();
+  return text.split(FIND).map((part, index) => {
+    if (index % 2 === 0) return part;
+    const spelled = SPELLED.find((word) => word.toLowerCase() === part.toLowerCase());
+    const word = SPELLINGS[spelled] ?? spelled;
+    if (met.has(word)) return part;
+    met.add(word);
+    return term(word, part);
+  });
+}
+
+const list = (words) => h("dl", { class: "words" }, Object.entries(words).map(([word, sentence]) => h("div", {}, h("dt", {}, word), h("dd", {}, sentence))));
+
+/** The page with all of them. */
+export async function openGlossary() {
+  return [
+    h("h1", {}, "Glossary"),
+    h("p", { class: "lead" }, "The words of this console. A word with a dotted line shows its sentence where it stands, too."),
+    h("section", { class: "card" }, h("h2", {}, "Words on every page"), list(WORDS)),
+    h("section", { class: "card" }, h("h2", {}, "Words under “Details”"), list(DETAILS)),
+  ];
+}
