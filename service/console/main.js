@@ -8,11 +8,12 @@ import { askKey } from "./dialogs.js";
 import { button, h } from "./dom.js";
 import { openDomains } from "./domains.js";
 import { openJob } from "./job.js";
+import { openLabel } from "./label.js";
 import { openReport } from "./report.js";
 
 // A view gets the address's parts and { server, signal, reload, refused }, and returns its content, a heading first.
-const VIEWS = { domains: openDomains, report: openReport, calibrate: openCalibrate, job: openJob, compare: openCompare };
-const KEPT = new Set(["calibrate", "compare"]); // what was entered there outlives a change of key
+const VIEWS = { domains: openDomains, report: openReport, calibrate: openCalibrate, job: openJob, compare: openCompare, label: openLabel };
+const KEPT = new Set(["calibrate", "compare", "label"]); // what was entered there outlives a change of key
 const TABS = { report: "domains", job: "calibrate" };
 
 const main = document.getElementById("main");
