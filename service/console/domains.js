@@ -62,7 +62,7 @@ function domainCard(state, context) {
   return h("section", { class: "card", "aria-labelledby": id },
     h("div", { class: "heading" },
       h("h2", { id }, domain),
-      h("div", { class: "buttons" }, action("Try it", `#/compare/${encodeURIComponent(domain)}`), back || null, gone || null)),
+      h("div", { class: "buttons" }, action("Try it", `#/compare/${encodeURIComponent(domain)}`), state.champion !== null && action("Add labels", `#/label/${encodeURIComponent(domain)}`, { "aria-label": `Add labels to ${domain}` }), back || null, gone || null)),
     h("p", {}, ...championLine(state)),
     state.unreadable.length > 0 && h("p", { class: "muted" }, `Cannot be read: ${state.unreadable.join("; ")}`),
     driftLine(state.drift),

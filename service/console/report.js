@@ -42,6 +42,7 @@ function actions(version, role, champion, context) {
   const { domain, version: number } = version;
   return [
     action("Try it", `#/compare/${encodeURIComponent(domain)}@${number}`),
+    role === "champion" && action("Add labels", `#/label/${encodeURIComponent(domain)}`),
     role !== "champion" && version.servable && button("Promote", async () => {
       if (await promote(context, { domain, champion }, number)) context.reload();
     }, { class: "primary" }),
