@@ -15,7 +15,7 @@ from service.api.requests import documented
 from service.api.state import ServiceDep
 from service.core.errors import NotFound
 from service.core.jobs.job import METHODS, NORMALIZATIONS, PROMOTIONS
-from service.core.jobs.requirements import STEADY_FLOW, fewest_sentences
+from service.core.jobs.requirements import FEWEST_LABELS, STEADY_FLOW, fewest_sentences
 from service.core.scoring.calibration import DOMAIN_NAME
 
 HTML, CSS, SCRIPT, SVG, PNG = "text/html", "text/css", "text/javascript", "image/svg+xml", "image/png"
@@ -74,6 +74,8 @@ class ConsoleLimits(BaseModel):
     sentences: int = Field(description="of a calibration")
     bytes: int = Field(description="of a calibration's body")
     pairs: int = Field(description="of a scoring request")
+    texts: int = Field(description="of a request for vectors")
+    scoring_bytes: int = Field(description="of the body of a scoring request, or of one for vectors")
 
 
 class ConsoleFacts(BaseModel):
@@ -84,6 +86,7 @@ class ConsoleFacts(BaseModel):
     keys: bool = Field(description="whether the other routes need a key")
     limits: ConsoleLimits
     fewest: dict[str, int] = Field(description="distinct sentences that each method needs")
+    fewest_labels: int = Field(description="distinct labelled pairs that a domain needs")
     steady_flow: int = Field(description="distinct sentences below which a flow is unsteady")
     promotions: list[str]
     normalizations: list[str]
@@ -95,13 +98,14 @@ console = APIRouter(prefix="/console", tags=["operations"])
 MODULES = (
     "main", "api", "dom", "format", "alerts", "dialogs", "domains", "report", "pictures", "figure", "advisor",
     "distribution", "calibrate", "intake", "labels", "job", "jobs", "compare", "versions",
-    "listing", "glossary", "thresholds",
+    "listing", "glossary", "thresholds", "label", "drawing",
 )  # fmt: skip
 CONSOLE = Page(
     files("service") / "console",
     {
         "index.html": HTML,
         "console.css": CSS,
+        "files.css": CSS,
         "icon.svg": SVG,
         "vendor/chart.umd.min.js": SCRIPT,
         **{f"{name}.js": SCRIPT for name in MODULES},
@@ -137,8 +141,11 @@ def console_facts(service: ServiceDep) -> ConsoleFacts:
             sentences=settings.max_calibration_sentences,
             bytes=settings.max_calibration_bytes,
             pairs=settings.max_pairs,
+            texts=settings.max_texts,
+            scoring_bytes=settings.max_body_bytes,
         ),
         fewest={method: fewest_sentences(method, encoder.spec.dim) for method in METHODS},
+        fewest_labels=FEWEST_LABELS,
         steady_flow=STEADY_FLOW,
         promotions=list(PROMOTIONS),
         normalizations=list(NORMALIZATIONS),

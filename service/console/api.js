@@ -46,16 +46,30 @@ async function send(path, options) {
   throw new Refused(response.status, body, wait > 0 ? wait : null);
 }
 
-/** Asks and returns the JSON answer, null for an empty one. `json` is sent as JSON, `body` as it is. */
-export async function call(method, path, { json, body, headers = {}, candidate, signal } = {}) {
+/** Asks and returns the response. `json` is sent as JSON, `body` as it is. */
+function ask(method, path, { json, body, headers = {}, candidate, signal }) {
   const content = json === undefined ? {} : { "content-type": "application/json" };
-  const response = await send(path, {
+  return send(path, {
     method,
     signal,
     body: json === undefined ? body : JSON.stringify(json),
     headers: headersWith({ ...content, ...headers }, candidate),
   });
+}
+
+/** Asks and returns the JSON answer, null for an empty one. */
+export async function call(method, path, options = {}) {
+  const response = await ask(method, path, options);
   return response.status === 204 ? null : response.json();
+}
+
+/** Asks and returns the answer's bytes. */
+export async function download(method, path, options = {}) {
+  const response = await ask(method, path, options);
+  return response.blob().catch((error) => {
+    if (error.name === "AbortError") throw error;
+    throw new Unreachable(); // the answer broke off
+  });
 }
 
 /** A path out of parts that may hold any character. */

@@ -104,7 +104,7 @@ function isDamaged({ champion, versions, unreadable }) {
 }
 
 function folded(state, context) {
-  const { domain, previous, versions, unreadable } = state;
+  const { domain, champion, previous, versions, unreadable } = state;
   const newest = [...versions].sort((a, b) => b.version - a.version);
   const back = previous !== null && button(`Roll back to version ${previous}`, async () => {
     if (await rollBack(context, state)) context.reload();
@@ -118,7 +118,7 @@ function folded(state, context) {
       newest.map((version) => versionRow(version, state, context)), { class: "stacked" }),
     versions.length > 0 && !isDamaged(state) && thresholdList(domain, null, context).element,
     driftDetails(state.drift),
-    (back || gone) && h("div", { class: "buttons" }, back || null, gone || null),
+    h("div", { class: "buttons" }, champion !== null && !isDamaged(state) && action("Add labels", `#/label/${encodeURIComponent(domain)}`, { "aria-label": `Add labels to ${domain}` }), back || null, gone || null),
   ].filter(Boolean);
 }
 

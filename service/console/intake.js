@@ -1,91 +1,293 @@
-/** Reads text as the server will, in chunks with pauses, so that a large file does not freeze the page. */
+/** A file of the analyst's, or a paste: the server says what it is (POST /inspect), the reader corrects it before use. */
 
-const PAUSE = 20; // ms of work after which the browser gets a turn
-const EXAMPLES = 3;
-const PLACES = 5; // too long lines that are named
+import { explain } from "./alerts.js";
+import { call, download, Refused } from "./api.js";
+import { facts, fault, field, h, select, table, unique } from "./dom.js";
+import { count, counted, sentence } from "./format.js";
 
-/** The text cannot be what one sentence a line looks like. */
-export class NotText extends Error {}
+const LARGE = 100_000; // characters of a paste; a text box took six seconds for 20,000 lines, the page 0.1
+const WAIT = 400; // ms after the last key stroke in the text
+const LOOKED_AT = 20; // lines of a paste that tell whether it was copied from a spreadsheet
+const SHOWN = 200; // characters of a cell
+const ROWS_NAMED = 5; // rows that are too long
 
-/** Lines of a blob of UTF-8, some at a time, with the number of bytes read so far. */
-async function* lines(blob, signal) {
-  const decoder = new TextDecoder("utf-8", { fatal: true });
-  const reader = blob.stream().getReader();
-  let [held, read, number, turn] = ["", 0, 0, performance.now()];
-  for (;;) {
-    const { value, done } = await reader.read();
-    let text;
+const ANY = "application/octet-stream"; // to be recognized by its content
+const TYPES = {
+  csv: "text/csv", tsv: "text/tab-separated-values", txt: "text/plain", text: "text/plain",
+  ndjson: "application/x-ndjson", jsonl: "application/x-ndjson", parquet: "application/vnd.apache.parquet",
+  xlsx: "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+};
+const ACCEPTED = [".csv", ".tsv", ".txt", ".text", ".ndjson", ".jsonl", ".parquet", ".xlsx", "text/*"].join();
+const FORMATS = { text: "text, one sentence a line", csv: "CSV", tsv: "table with tabs", ndjson: "lines of JSON" };
+const WITH_HEADER = new Set(["csv", "tsv", "xlsx"]);
+const SEPARATORS = { ",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars" };
+const CHARSETS = [
+  ["utf-8", "UTF-8"], ["windows-1252", "windows-1252 (Western Europe)"], ["utf-16", "UTF-16"],
+  ["iso-8859-1", "ISO-8859-1 (Western Europe)"], ["iso-8859-15", "ISO-8859-15 (Western Europe, with €)"],
+  ["iso-8859-2", "ISO-8859-2 (Central Europe)"], ["windows-1250", "windows-1250 (Central Europe)"],
+  ["windows-1251", "windows-1251 (Cyrillic)"], ["koi8-r", "KOI8-R (Russian)"], ["windows-1253", "windows-1253 (Greek)"],
+  ["windows-1254", "windows-1254 (Turkish)"], ["mac-roman", "Mac Roman"], ["shift_jis", "Shift JIS (Japanese)"],
+  ["gb18030", "GB 18030 (Chinese)"], ["big5", "Big5 (Chinese)"], ["euc-kr", "EUC-KR (Korean)"],
+];
+
+/** The content type that a file's name suggests; the server looks at the content all the same. */
+export function typeOf(name) {
+  const [, suffix = ""] = /\.([^.]*)$/.exec(name.toLowerCase()) ?? [];
+  return TYPES[suffix] ?? ANY;
+}
+
+/** What a file is, in words: "Excel workbook, sheet Tickets", "CSV with semicolons, windows-1252". */
+export function describeFile({ format, encoding, separator, sheet }) {
+  const named = { text: "Text, one sentence a line", tsv: "Table with tabs", ndjson: "Lines of JSON", parquet: "Parquet file", xlsx: "Excel workbook" };
+  const what = format === "csv" ? `CSV with ${SEPARATORS[separator] ?? `“${separator}”`}` : named[format] ?? format;
+  return [what, encoding && charsetName(encoding), sheet && `sheet ${sheet}`].filter(Boolean).join(", ");
+}
+
+function charsetName(encoding) {
+  const known = CHARSETS.find(([name]) => name === encoding.toLowerCase());
+  return known ? known[1].replace(/ \(.*/, "") : encoding;
+}
+
+/** The rows of a table file of any kind, as { line, cells }; the words of the server where it cannot be read. */
+export async function rowsOf(file, signal) {
+  const type = typeOf(file.name);
+  const rows = await download("POST", "inspect?give=rows", { body: file, headers: { "content-type": type === "text/plain" ? ANY : type }, signal });
+  return parseLines(await rows.text()).map((cells, index) => ({ line: index + 1, cells }));
+}
+
+export function parseLines(text) {
+  return text.split("\n").filter(Boolean).map((line) => JSON.parse(line));
+}
+
+/**
+ * Fields for a file or a paste, and below them what was understood of it.
+ *
+ * given: { legend, lead, verdicts(found): [[kind, words]], changed() after each change }. Returns { element, found():
+ * the answer of /inspect or null, ready(): the same once the server has looked, body(): for POST /calibrate as
+ * { query, options }, sentences(): the chosen column as a blob of NDJSON, refresh(): shows the verdicts anew, miss() }.
+ */
+export function fileIntake(context, given) {
+  const { server, signal } = context;
+  const state = { source: null, name: "", type: ANY, chosen: {}, found: null, reading: null, timer: 0 };
+  const radios = unique("column");
+
+  const file = h("input", { type: "file", accept: ACCEPTED, onchange: () => takeFile(file.files[0] ?? null) });
+  const paste = h("textarea", { rows: "5", dir: "auto", spellcheck: "false", oninput: () => {
+    file.value = "";
+    forget();
+    clearTimeout(state.timer);
+    state.timer = setTimeout(takePaste, WAIT);
+  } });
+  paste.addEventListener("paste", (event) => {
+    const pasted = event.clipboardData?.getData("text/plain") ?? "";
+    if (pasted.length < LARGE) return;
+    event.preventDefault();
+    [file.value, paste.value] = ["", ""];
+    clearTimeout(state.timer);
+    takeText(pasted);
+  });
+  const working = h("p", { role: "status", class: "working" });
+  const seen = h("div", { class: "understood" });
+  const element = h("fieldset", { class: "drop" },
+    h("legend", {}, given.legend),
+    h("p", { class: "muted" }, given.lead),
+    field("Choose a file, or drop it anywhere on this page", file, "Text, CSV, TSV, lines of JSON, Parquet or an Excel workbook (.xlsx)."),
+    field("Or paste", paste, "One sentence a line, or cells of a spreadsheet. A large paste is taken as it is and not shown here."),
+    working, seen);
+
+  for (const kind of ["dragover", "drop"]) {
+    window.addEventListener(kind, (event) => {
+      if (!event.dataTransfer?.types.includes("Files")) return;
+      event.preventDefault(); // else the browser would leave this page for the file
+      element.classList.toggle("over", kind === "dragover");
+      if (kind === "drop") {
+        file.files = event.dataTransfer.files;
+        takeFile(event.dataTransfer.files[0] ?? null);
+      }
+    }, { signal });
+  }
+  window.addEventListener("dragleave", () => element.classList.remove("over"), { signal });
+
+  function forget() {
+    state.reading?.abort();
+    Object.assign(state, { source: null, name: "", type: ANY, chosen: {}, found: null });
+    fault(file, "");
+    working.replaceChildren();
+    seen.replaceChildren();
+    given.changed?.();
+  }
+
+  function takeFile(source) {
+    clearTimeout(state.timer);
+    paste.value = "";
+    forget();
+    if (!source) return null;
+    Object.assign(state, { source, name: source.name, type: typeOf(source.name) });
+    return look();
+  }
+
+  function takePaste() {
+    clearTimeout(state.timer);
+    forget();
+    return paste.value.trim() ? takeText(paste.value) : null;
+  }
+
+  function takeText(text) {
+    forget();
+    const lines = text.slice(0, LARGE).split("\n", LOOKED_AT).filter((line) => line.trim());
+    const cells = lines.length > 1 && lines.every((line) => line.includes("\t"));
+    Object.assign(state, { source: new Blob([text]), name: "Pasted text", type: cells ? TYPES.tsv : TYPES.txt, chosen: { charset: "utf-8" } });
+    return look();
+  }
+
+  function look(changes = {}) {
+    state.pending = inspect({ ...state.chosen, ...changes });
+    return state.pending;
+  }
+
+  /** Asks the server what the source is. What the reader corrected goes along; a correction it refuses is taken back. */
+  async function inspect(wanted) {
+    state.reading?.abort();
+    const reading = new AbortController();
+    state.reading = reading;
+    const asked = Object.fromEntries(Object.entries(wanted).filter(([, value]) => value !== null));
+    fault(file, "");
+    if (state.source.size > server.limits.bytes) {
+      const million = (bytes) => Math.round(bytes / 1e6);
+      fault(file, `This has ${million(state.source.size)} MB; at most ${million(server.limits.bytes)} MB are taken. A random sample of 20,000 sentences is plenty.`);
+      state.source = null;
+      return;
+    }
+    working.replaceChildren("The server reads it… ", h("progress", { "aria-label": "Reading the file" }));
     try {
-      text = decoder.decode(value, { stream: !done });
-    } catch {
-      throw new NotText(`This is not UTF-8 text (after line ${number + 1}). Save it as UTF-8 and choose it again.`);
+      const found = await call("POST", `inspect?${new URLSearchParams(asked)}`, {
+        body: state.source, headers: { "content-type": state.type }, signal: AbortSignal.any([signal, reading.signal]),
+      });
+      Object.assign(state, { found, chosen: asked });
+      working.replaceChildren(h("span", { class: "unseen" }, `${describeFile(found)}: ${counted(found.sentences, "sentence")}.`));
+    } catch (error) {
+      if (signal.aborted || reading.signal.aborted) return;
+      working.replaceChildren();
+      context.refused(error);
+      const { text, next } = explain(error);
+      const own = error instanceof Refused && [400, 413, 415, 422].includes(error.status); // says itself what to do
+      fault(file, own ? sentence(text) : `${sentence(text)} ${next}`);
     }
-    if (text.includes("\0")) throw new NotText(`This is not a text file (a zero byte after line ${number + 1}).`);
-    const parts = (held + text).split("\n");
-    held = done ? "" : parts.pop();
-    if (done && parts.at(-1) === "") parts.pop();
-    number += parts.length;
-    read += value?.length ?? 0;
-    yield [parts, read];
-    if (done) return;
-    if (performance.now() - turn > PAUSE) {
-      await new Promise((resolve) => { setTimeout(resolve); });
-      signal?.throwIfAborted();
-      turn = performance.now();
-    }
+    show();
+    given.changed?.();
   }
+
+  function show() {
+    const focus = document.activeElement?.closest(".understood") ? document.activeElement : null;
+    const kept = focus && [focus.id || null, focus.name || null, focus.value];
+    seen.replaceChildren(...(state.found ? understood(state.found) : []));
+    if (!kept) return;
+    const [id, name, value] = kept;
+    const again = [...seen.querySelectorAll("input, select")].find((one) => (name ? one.name === name && one.value === value : one.id === id));
+    (again ?? seen.querySelector("input:checked"))?.focus();
+  }
+
+  function understood(found) {
+    return [
+      h("p", {}, h("strong", {}, state.name), ": ", describeFile(found), "."),
+      corrections(found),
+      preview(found),
+      counts(found),
+      ...tooLong(found), ...given.verdicts(found).map(([kind, words]) => h("p", { class: `verdict ${kind}` }, words)),
+    ].filter(Boolean);
+  }
+
+  /** Fields for what may have been understood wrongly. */
+  function corrections(found) {
+    const fields = [];
+    const anew = (change) => look({ column: null, ...change }); // the columns' names may be others then
+    if (found.encoding && !(found.encoding_certain && !state.chosen.charset) && state.name !== "Pasted text") {
+      const current = found.encoding.toLowerCase();
+      const known = CHARSETS.some(([name]) => name === current);
+      const options = known ? CHARSETS : [[current, found.encoding], ...CHARSETS];
+      const control = select(options, current, { id: `${radios}-charset`, onchange: () => anew({ charset: control.value }) });
+      fields.push(field("Encoding", control, state.chosen.charset ? "" : "A guess. If the rows below show wrong letters, choose another one."));
+    }
+    if (found.sheets.length > 1) {
+      const control = select(found.sheets, found.sheet, { id: `${radios}-sheet`, onchange: () => anew({ sheet: control.value, header: null }) });
+      fields.push(field("Sheet", control, ""));
+    }
+    if (found.format in FORMATS) {
+      const control = select(Object.entries(FORMATS), found.format, { id: `${radios}-format`, onchange: () => anew({ format: control.value, header: null }) });
+      fields.push(field("Read it as", control, ""));
+    }
+    const header = WITH_HEADER.has(found.format) && h("label", { class: "check" }, h("input", {
+      type: "checkbox", id: `${radios}-header`, checked: found.header, onchange: (event) => anew({ header: String(event.target.checked) }),
+    }), " The first row holds the columns' names");
+    return fields.length || header ? h("div", {}, fields.length > 0 && h("div", { class: "row" }, fields), header) : null;
+  }
+
+  function preview(found) {
+    const choice = found.columns.length > 1;
+    const heads = found.columns.map((name, index) => {
+      const chosen = name === found.column;
+      const label = choice
+        ? h("label", { class: "choice" }, h("input", { type: "radio", name: radios, value: name, checked: chosen, onchange: () => look({ column: name }) }), name)
+        : found.format === "text" ? "First lines" : name;
+      return h("th", { scope: "col", class: chosen ? "chosen" : "", id: `${radios}-${index}` }, label);
+    });
+    const at = found.columns.indexOf(found.column);
+    const rows = found.rows.map((cells) => h("tr", {}, found.columns.map((_, index) =>
+      h("td", { class: index === at ? "chosen sample" : "sample", dir: "auto" }, shortened(cells[index] ?? "")))));
+    return h("div", {},
+      choice && h("p", { class: "muted" }, "Which column holds the sentences?"),
+      table(choice ? "First rows; the columns' heads choose the column with the sentences" : "First rows", heads, rows, { class: "preview" }));
+  }
+
+  function counts(found) {
+    return facts([
+      ["Sentences", count(found.sentences)],
+      ["Distinct", count(found.distinct)],
+      ["Duplicates", count(found.sentences - found.distinct)],
+      ["Empty", count(found.empty)],
+      ["Too long", count(found.too_long)],
+      ["Longest (characters)", count(found.longest)],
+    ], { class: "facts tiles" });
+  }
+
+  function tooLong(found) {
+    if (!found.too_long) return [];
+    const rows = found.too_long_rows.slice(0, ROWS_NAMED);
+    const kind = found.format === "text" ? "line" : "row";
+    const more = found.too_long > rows.length ? ", …" : "";
+    return [h("p", { class: "verdict warn" }, `${counted(found.too_long, kind)} longer than ${count(server.limits.characters)} characters will be left out (${kind} ${rows.map(count).join(", ")}${more}).`)];
+  }
+
+  const known = (found) => ({ format: found.format, ...state.chosen, ...(found.columns.length > 1 ? { column: found.column } : {}) });
+
+  return {
+    element,
+    found: () => state.found,
+    name: () => state.name,
+    refresh: show,
+
+    /** What was understood, once the server has looked; null where it could not, which is said at the file's field. */
+    async ready() {
+      if (!state.source && paste.value.trim()) await takePaste();
+      else if (state.source && state.found === null) await look();
+      else await state.pending;
+      if (!state.source && !file.hasAttribute("aria-invalid")) fault(file, "Choose a file or paste text first.");
+      if (!state.found || file.hasAttribute("aria-invalid")) file.focus();
+      return file.hasAttribute("aria-invalid") ? null : state.found;
+    },
+
+    /** The file itself and how it is to be read, for POST /calibrate. */
+    whole: () => ({ query: known(state.found), body: state.source, type: ANY }),
+
+    /** The sentences of the chosen column, as the server reads them: NDJSON. */
+    sentences: (until = signal) => download("POST", `inspect?${new URLSearchParams({ ...known(state.found), give: "sentences" })}`, {
+      body: state.source, headers: { "content-type": state.type }, signal: until,
+    }),
+  };
 }
 
-/** Characters as the server counts them: code points. */
-function characters(text) {
-  let number = 0;
-  for (const _ of text) number += 1;
-  return number;
-}
-
-/** What the server would understand of a text, one sentence a line. */
-export async function understand(blob, limits, progress, signal) {
-  if (blob.size > limits.bytes) {
-    const million = (bytes) => Math.round(bytes / 1e6);
-    throw new NotText(`This has ${million(blob.size)} MB; at most ${million(limits.bytes)} MB are taken. A random sample of 20,000 lines is plenty.`);
-  }
-  const found = { lines: 0, sentences: 0, empty: 0, tooLong: 0, places: [], longest: 0, longestLine: 0, examples: [], columns: 0, objects: 0 };
-  const distinct = new Set();
-  for await (const [some, read] of lines(blob, signal)) {
-    for (const line of some) {
-      found.lines += 1;
-      const text = line.trim();
-      if (!text) {
-        found.empty += 1;
-        continue;
-      }
-      const length = line.length > Math.min(limits.characters, found.longest) ? characters(line) : line.length;
-      if (length > found.longest) [found.longest, found.longestLine] = [length, found.lines];
-      if (length > limits.characters) {
-        found.tooLong += 1;
-        if (found.places.length < PLACES) found.places.push(found.lines);
-        continue;
-      }
-      found.sentences += 1;
-      distinct.add(text);
-      if (found.examples.length < EXAMPLES) found.examples.push(text);
-      if (text.includes("\t")) found.columns += 1;
-      if (text.startsWith("{") && text.endsWith("}")) found.objects += 1;
-    }
-    progress?.(blob.size ? read / blob.size : 1);
-  }
-  return { ...found, distinct: distinct.size, duplicates: found.sentences - distinct.size };
-}
-
-/** The request's body and its type: the text as it is where that will do, else lines of JSON or without the too long ones. */
-export async function bodyOf(blob, limits, understood, pairs, signal) {
-  if (!pairs.length && !understood.tooLong) return { body: blob, type: "text/plain; charset=utf-8" };
-  const parts = [];
-  for await (const [some] of lines(blob, signal)) {
-    const kept = some.filter((line) => line.trim() && (line.length <= limits.characters || characters(line) <= limits.characters));
-    if (kept.length) parts.push(`${(pairs.length ? kept.map((line) => JSON.stringify(line.trim())) : kept).join("\n")}\n`);
-  }
-  if (!pairs.length) return { body: new Blob(parts), type: "text/plain; charset=utf-8" };
-  parts.push(pairs.map((pair) => JSON.stringify(pair)).join("\n"));
-  return { body: new Blob(parts), type: "application/x-ndjson" };
+/** So many characters, never half of one that takes two code units. */
+function shortened(text) {
+  const start = Array.from(text.slice(0, 2 * SHOWN));
+  return start.length > SHOWN ? `${start.slice(0, SHOWN).join("")}…` : text;
 }

@@ -1,37 +1,76 @@
-/** Labelled pairs out of lines with tabs between the cells; the rules are those of core/jobs/labels.py. */
+/** Labelled pairs out of the cells of a table; the rules are those of core/jobs/labels.py. */
 
 const HIGHEST = 5; // grades are within 0–1 or 0–5
 
 const number = (text) => (/^\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*$/i.test(text) ? Number(text) : null);
 
+/** Cells of pasted lines, with tabs between them. */
+export function pastedRows(text) {
+  return text.split("\n").map((line, index) => ({ line: index + 1, cells: line.replace(/\r$/, "").split("\t") })).filter(({ cells }) => cells.some((cell) => cell.trim()));
+}
+
 /**
- * { pairs: [{a, b, label}], faults: ["line 3: …"] }. Of the first and the last column the one with more numbers holds
- * the labels. A first line with a number in neither holds the names of the columns; a fourth one may be `weight`.
+ * rows: [{ line, cells }]. Returns { pairs: [{a, b, label, weight}], faults: ["line 3: …"] }.
+ *
+ * Of the first and the last column the one that looks more like labels holds them: more numbers, then fewer numbers
+ * outside 0–5, then the name `label`. A first row with a number in neither holds the names of the columns; a fourth one
+ * may be `weight`.
  */
-export function parsePairs(text) {
+export function parsePairs(rows) {
   const pairs = [];
   const faults = [];
-  const rows = [];
-  let weights = -1; // column, where the first line names one
-  text.split("\n").forEach((line, index) => {
-    if (!line.trim()) return;
-    const cells = line.replace(/\r$/, "").split("\t");
-    if (!rows.length && cells.length === 4) weights = cells.findIndex((name) => name.trim().toLowerCase() === "weight");
-    const weight = weights >= 0 && rows.length ? number(cells[weights] ?? "") : 1;
-    if (weights >= 0) cells.splice(weights, 1);
-    if (weight === null || weight <= 0) faults.push(`line ${index + 1}: the weight must be a number above 0`);
-    else if (cells.length === 3) rows.push({ place: `line ${index + 1}`, cells, weight });
-    else faults.push(`line ${index + 1}: expected three columns with tabs between, found ${cells.length}`);
+  let table = rows;
+  const names = (rows[0]?.cells ?? []).map((name) => name.trim().toLowerCase());
+  const weights = names.length === 4 ? names.indexOf("weight") : -1;
+  if (weights >= 0) {
+    table = rows.map(({ line, cells }, index) => ({ line, cells: cells.filter((_, column) => column !== weights), weight: index ? number(cells[weights] ?? "") : 1 }));
+  }
+  table = table.filter(({ line, cells, weight = 1 }) => {
+    if (weight === null || weight <= 0) faults.push(`line ${line}: the weight must be a number above 0`);
+    else if (cells.length !== 3) faults.push(`line ${line}: expected a label and two sentences, found ${cells.length} ${cells.length === 1 ? "column" : "columns"}`);
+    else return true;
+    return false;
   });
-  if (rows.length && number(rows[0].cells[0]) === null && number(rows[0].cells[2]) === null) rows.shift();
-  const numbers = (column) => rows.filter(({ cells }) => number(cells[column]) !== null).length;
-  const first = numbers(0) >= numbers(2);
-  for (const { place, cells, weight } of rows) {
-    const [label, a, b] = first ? [number(cells[0]), cells[1], cells[2]] : [number(cells[2]), cells[0], cells[1]];
-    if (label === null) faults.push(`${place}: the label ${cells[first ? 0 : 2]} is no number`);
-    else if (label > HIGHEST) faults.push(`${place}: the label ${label} is above ${HIGHEST}`);
-    else if (!a.trim() || !b.trim()) faults.push(`${place}: a sentence is empty`);
-    else pairs.push({ a: a.trim(), b: b.trim(), label, ...(weight === 1 ? {} : { weight }) });
+  let header = [];
+  if (table.length && number(table[0].cells[0]) === null && number(table[0].cells[2]) === null) {
+    header = table[0].cells.map((name) => name.trim().toLowerCase());
+    table = table.slice(1);
+  }
+  const first = isFirst(table, header);
+  if (first === null) return { pairs, faults: ["the first and the last column could both be the labels; name the one that is in a first row: label, a, b or a, b, label"] };
+  for (const { line, cells, weight = 1 } of table) {
+    const [written, a, b] = first ? cells : [cells[2], cells[0], cells[1]];
+    const label = number(written);
+    if (label === null) faults.push(`line ${line}: the label “${written.slice(0, 20)}” is no number`);
+    else if (label < 0 || label > HIGHEST) faults.push(`line ${line}: the label ${label} is not within 0–${HIGHEST}`);
+    else if (!a.trim() || !b.trim()) faults.push(`line ${line}: a sentence is empty`);
+    else pairs.push({ a: a.trim(), b: b.trim(), label, weight });
   }
   return { pairs, faults };
+}
+
+/** Whether the labels stand in the first column, else in the last; null where that cannot be told. */
+function isFirst(table, header) {
+  const worse = (column) => {
+    const numbers = table.map(({ cells }) => number(cells[column]));
+    return [numbers.filter((one) => one === null).length, numbers.filter((one) => one !== null && (one < 0 || one > HIGHEST)).length];
+  };
+  const [first, last] = [worse(0), worse(2)];
+  if (first[0] !== last[0]) return first[0] < last[0];
+  if (first[1] !== last[1]) return first[1] < last[1];
+  if (header[0] === "label" || header[2] === "label") return header[0] === "label";
+  if (table.length && first[0] === 0 && first[1] === 0 && table.every(({ cells }) => number(cells[1]) !== null)) return null;
+  return true;
+}
+
+/** The first fault, and how many more there are; "" for none. */
+export function firstFault(faults) {
+  return faults.length ? `${faults[0][0].toUpperCase()}${faults[0].slice(1)}${faults.length > 1 ? ` (and ${faults.length - 1} more)` : ""}.` : "";
+}
+
+const cell = (text) => text.replace(/[\t\r\n]+/g, " ");
+
+/** Pairs as the command line and this page read them: tabs between the cells, a first line of names. */
+export function tableOf(pairs) {
+  return ["a\tb\tlabel\tweight", ...pairs.map(({ a, b, label, weight }) => [cell(a), cell(b), label, Number(weight.toPrecision(9))].join("\t"))].join("\n") + "\n";
 }

@@ -9,11 +9,12 @@ import { button, h } from "./dom.js";
 import { openDomains } from "./domains.js";
 import { openGlossary } from "./glossary.js";
 import { openJob } from "./job.js";
+import { openLabel } from "./label.js";
 import { openReport } from "./report.js";
 
 // A view gets the address's parts and { server, signal, reload, refused }, and returns its content, a heading first.
-const VIEWS = { domains: openDomains, report: openReport, calibrate: openCalibrate, job: openJob, compare: openCompare, glossary: openGlossary };
-const KEPT = new Set(["calibrate", "compare"]); // what was entered there outlives a change of key
+const VIEWS = { domains: openDomains, report: openReport, calibrate: openCalibrate, job: openJob, compare: openCompare, label: openLabel, glossary: openGlossary };
+const KEPT = new Set(["calibrate", "compare", "label"]); // what was entered there outlives a change of key
 const TABS = { report: "domains", job: "calibrate" };
 
 const main = document.getElementById("main");

@@ -1,0 +1,245 @@
+"""Files of any kind, chosen on the page that calibrates: shown before anything starts, corrected where it was guessed."""
+
+import re
+import zipfile
+from io import BytesIO
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+import pytest
+
+from tests.console.analyst import Analyst
+from tests.console.conftest import Visit, labelled
+from tests.processes import Serve, Server
+from tests.text import sentences
+
+FILE = "Choose a file, or drop it anywhere on this page"
+OUTCOME = re.compile(r"Version \d+ of")
+TYPES = '<Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types">{}</Types>'
+PART = '<Override PartName="/xl/{}" ContentType="application/vnd.openxmlformats-officedocument.spreadsheetml.{}+xml"/>'
+RELATIONS = '<Relationships xmlns="http://schemas.openxmlformats.org/package/2006/relationships">{}</Relationships>'
+TO = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+MAIN = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+
+
+def workbook(**sheets: list[list[str]]) -> bytes:
+    """An .xlsx with these sheets."""
+    file = BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        parts, listed, related = [PART.format("workbook.xml", "sheet.main")], "", ""
+        for number, (name, rows) in enumerate(sheets.items(), 1):
+            parts.append(PART.format(f"worksheets/sheet{number}.xml", "worksheet"))
+            listed += f'<sheet name="{name}" sheetId="{number}" r:id="rId{number}"/>'
+            target = f"worksheets/sheet{number}.xml"
+            related += f'<Relationship Id="rId{number}" Type="{TO}/worksheet" Target="{target}"/>'
+            cells = "".join(
+                f'<row r="{row}">'
+                + "".join(
+                    f'<c r="{chr(65 + column)}{row}" t="inlineStr"><is><t>{escape(text)}</t></is></c>'
+                    for column, text in enumerate(texts)
+                )
+                + "</row>"
+                for row, texts in enumerate(rows, 1)
+            )
+            archive.writestr(f"xl/{target}", f'<worksheet xmlns="{MAIN}"><sheetData>{cells}</sheetData></worksheet>')
+        package = f'<Relationship Id="rId1" Type="{TO}/officeDocument" Target="xl/workbook.xml"/>'
+        kinds = '<Default Extension="rels" ContentType="application/vnd.openxmlformats-package.relationships+xml"/>'
+        archive.writestr("[Content_Types].xml", TYPES.format(kinds + "".join(parts)))
+        archive.writestr("_rels/.rels", RELATIONS.format(package))
+        book = f'<workbook xmlns="{MAIN}" xmlns:r="{TO}"><sheets>{listed}</sheets></workbook>'
+        archive.writestr("xl/workbook.xml", book)
+        archive.writestr("xl/_rels/workbook.xml.rels", RELATIONS.format(related))
+    return file.getvalue()
+
+
+def choose(analyst: Analyst, name: str, content: bytes, label: str = FILE) -> None:
+    analyst.page.get_by_label(label, exact=True).set_input_files(
+        {"name": name, "mimeType": "application/octet-stream", "buffer": content}
+    )
+
+
+def heads(analyst: Analyst) -> list[str]:
+    found: list[str] = analyst.page.locator(".preview thead th").all_inner_texts()
+    return [head.strip() for head in found]
+
+
+@pytest.fixture
+def server(serve: Serve, store: Path) -> Server:
+    return serve(model_store=store, encoder="tiny")
+
+
+def tickets(count: int) -> list[list[str]]:
+    rows = [[str(n), f"{text} Öffnen für 5 €.", "open"] for n, text in enumerate(sentences(count))]
+    return [["id", "question", "state"], *rows]
+
+
+def test_a_table_in_an_old_encoding_becomes_a_version_of_its_column(visit: Visit, server: Server) -> None:
+    analyst = visit(server, "#/calibrate")
+    content = "\r\n".join(";".join(row) for row in [*tickets(300), ["300", "", "open"], ["301", "x" * 10_001, "open"]])
+    choose(analyst, "tickets.csv", content.encode("windows-1252"))
+    analyst.sees("CSV with semicolons, windows-1252.")
+    assert heads(analyst) == ["id", "question", "state"]
+    assert analyst.page.get_by_role("radio", name="question").is_checked()
+    assert analyst.page.get_by_role("cell", name=re.compile("Öffnen für 5 €")).count() == 10
+    shown = analyst.understood()
+    assert (shown["Sentences"], shown["Distinct"], shown["Empty"], shown["Too long"]) == ("300", "300", "1", "1")
+    analyst.sees("1 row longer than 10,000 characters will be left out (row 303).")
+    analyst.fills("Domain", "tickets")
+    analyst.presses("Start the calibration")
+    analyst.sees(OUTCOME, 120)
+    assert server.client.get("/calibrate").json()["jobs"][0]["sentences"] == 300
+
+
+def test_a_guessed_encoding_can_be_overruled(visit: Visit, tiny_server: Server) -> None:
+    analyst = visit(tiny_server, "#/calibrate")
+    text = "\n".join(f"{sentence} Łódź źle się czuje." for sentence in sentences(50))
+    choose(analyst, "polish.txt", text.encode("iso-8859-2"))
+    analyst.sees(re.compile("A guess. If the rows below show wrong letters"))
+    analyst.chooses("Encoding", "iso-8859-2")
+    analyst.sees(re.compile("Łódź źle się czuje"))
+    analyst.sees("Text, one sentence a line, ISO-8859-2.")
+    assert analyst.focused() == "Encoding"
+
+
+def test_an_encoding_that_does_not_fit_is_refused_and_the_last_one_stays(visit: Visit, tiny_server: Server) -> None:
+    analyst = visit(tiny_server, "#/calibrate")
+    choose(analyst, "german.txt", "\n".join(f"{text} Füße." for text in sentences(50)).encode("windows-1252"))
+    analyst.understood()
+    analyst.chooses("Encoding", "utf-8")
+    analyst.page.locator(".fault").first.wait_for()
+    assert "utf-8" in analyst.page.locator(".fault").first.inner_text()
+    assert analyst.page.get_by_label("Encoding", exact=True).input_value() == "windows-1252"
+
+
+def test_a_workbook_shows_its_sheets_and_the_chosen_one_is_calibrated(visit: Visit, server: Server) -> None:
+    analyst = visit(server, "#/calibrate")
+    content = workbook(Notes=[["note"], *([f"Only a note, number {n}."] for n in range(30))], Tickets=tickets(250))
+    choose(analyst, "tickets.xlsx", content)
+    analyst.sees("Excel workbook, sheet Notes.")
+    analyst.chooses("Sheet", "Tickets")
+    analyst.sees("Excel workbook, sheet Tickets.")
+    assert heads(analyst) == ["id", "question", "state"]
+    analyst.fills("Domain", "tickets")
+    analyst.presses("Start the calibration")
+    analyst.sees(OUTCOME, 120)
+    assert server.client.get("/calibrate").json()["jobs"][0]["sentences"] == 250
+
+
+def test_text_in_utf_16_is_read_as_what_it_is(visit: Visit, tiny_server: Server) -> None:
+    analyst = visit(tiny_server, "#/calibrate")
+    choose(analyst, "notes.txt", "\n".join([*sentences(220), "Τελευταία πρόταση."]).encode("utf-16"))
+    analyst.sees("Text, one sentence a line, UTF-16.")
+    assert analyst.understood()["Sentences"] == "221"
+    assert analyst.page.get_by_label("Encoding", exact=True).count() == 0
+
+
+def test_a_click_chooses_another_column(visit: Visit, tiny_server: Server) -> None:
+    analyst = visit(tiny_server, "#/calibrate")
+    choose(analyst, "tickets.csv", "\n".join(",".join(row) for row in tickets(40)).encode())
+    assert analyst.understood()["Distinct"] == "40"
+    analyst.page.get_by_role("radio", name="state").click()
+    analyst.page.wait_for_function("() => document.querySelector('.facts.tiles').innerText.includes('39')")
+    shown = analyst.understood()
+    assert (shown["Sentences"], shown["Distinct"], shown["Duplicates"]) == ("40", "1", "39")
+    assert analyst.page.get_by_role("radio", name="state").is_checked()
+    analyst.page.keyboard.press("ArrowLeft")  # the focus is still on the chosen column
+    analyst.page.wait_for_function("() => !document.querySelector('.facts.tiles').innerText.includes('39')")
+    assert analyst.page.get_by_role("radio", name="question").is_checked()
+
+
+def test_whether_the_first_row_is_a_header_can_be_corrected(visit: Visit, tiny_server: Server) -> None:
+    analyst = visit(tiny_server, "#/calibrate")
+    choose(analyst, "tickets.csv", "\n".join(",".join(row) for row in tickets(40)).encode())
+    assert analyst.understood()["Sentences"] == "40"
+    box = analyst.page.get_by_role("checkbox", name="The first row holds the columns' names")
+    assert box.is_checked()
+    box.click()
+    analyst.page.wait_for_function("() => document.querySelector('.facts.tiles').innerText.includes('41')")
+    assert "question" not in heads(analyst)
+    assert analyst.page.locator(".preview tbody td").nth(1).inner_text() == "question"
+
+
+def test_a_pasted_part_of_a_spreadsheet_is_a_table(visit: Visit, tiny_server: Server) -> None:
+    analyst = visit(tiny_server, "#/calibrate")
+    analyst.fills("Or paste", "\n".join("\t".join(row) for row in tickets(40)))
+    analyst.sees(re.compile("Table with tabs"))
+    assert heads(analyst) == ["id", "question", "state"]
+
+
+def test_lines_with_separators_can_be_read_as_sentences_all_the_same(visit: Visit, server: Server) -> None:
+    analyst = visit(server, "#/calibrate")
+    lines = "\n".join(f"{n}\t{text}" for n, text in enumerate(sentences(250)))
+    choose(analyst, "lines.tsv", lines.encode())
+    analyst.sees(re.compile("Table with tabs"))
+    analyst.chooses("Read it as", "text")
+    analyst.sees(re.compile("Text, one sentence a line"))
+    analyst.fills("Domain", "lines")
+    analyst.presses("Start the calibration")
+    analyst.sees(OUTCOME, 120)
+    assert server.client.get("/calibrate").json()["jobs"][0]["sentences"] == 250
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [("report.pdf", b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n", "PDF"), ("empty.txt", b"", "empty")],
+)
+def test_what_cannot_be_read_is_refused_at_its_field_in_the_servers_words(
+    visit: Visit, tiny_server: Server, name: str, content: bytes, words: str
+) -> None:
+    answer = tiny_server.client.post("/inspect", content=content, headers={"content-type": "application/octet-stream"})
+    assert words in answer.json()["error"]
+    analyst = visit(tiny_server, "#/calibrate")
+    choose(analyst, name, content)
+    analyst.sees(re.compile(re.escape(answer.json()["error"][1:60])))
+    field = analyst.page.get_by_label(FILE, exact=True)
+    assert field.get_attribute("aria-invalid") == "true"
+    analyst.fills("Domain", "letters")
+    analyst.presses("Start the calibration")
+    assert analyst.focused() == FILE
+
+
+def test_labelled_pairs_of_any_file_go_along(visit: Visit, server: Server) -> None:
+    analyst = visit(server, "#/calibrate")
+    choose(analyst, "tickets.csv", "\n".join(";".join(row) for row in tickets(300)).encode("windows-1252"))
+    analyst.understood()
+    analyst.fills("Domain", "tickets")
+    analyst.page.get_by_text("Labelled pairs (optional)").click()
+    rows = [["label", "a", "b"], *([str(label), f"{a} Öl", f"{b} Öl"] for a, b, label in labelled(60))]
+    choose(analyst, "pairs.csv", "\n".join(";".join(row) for row in rows).encode("windows-1252"), "File of labelled pairs")
+    analyst.sees("60 labelled pairs understood.")
+    analyst.presses("Start the calibration")
+    analyst.sees(OUTCOME, 120)
+    job = server.client.get("/calibrate").json()["jobs"][0]
+    assert (job["sentences"], job["labels"]) == (300, 60)
+
+
+def test_a_workbook_of_labelled_pairs_with_weights_is_read_and_its_faults_are_named(
+    visit: Visit, tiny_server: Server
+) -> None:
+    analyst = visit(tiny_server, "#/calibrate")
+    analyst.page.get_by_text("Labelled pairs (optional)").click()
+    rows = [[a, b, str(label), "2.5"] for a, b, label in labelled(30)]
+    header = ["a", "b", "label", "weight"]
+    choose(analyst, "pairs.xlsx", workbook(Pairs=[header, *rows]), "File of labelled pairs")
+    analyst.sees("30 labelled pairs understood.")
+    rows[4][2] = "7"
+    choose(analyst, "pairs.xlsx", workbook(Pairs=[header, *rows]), "File of labelled pairs")
+    analyst.sees("Line 6: the label 7 is not within 0–5.")
+
+
+@pytest.mark.parametrize(
+    ("written", "offered"),
+    [("My Tickets", "my-tickets"), ("Über uns", "uber-uns"), ("letters@2", "letters-2"), ("-x", "x")],
+)
+def test_a_name_that_cannot_be_used_comes_with_one_that_can(
+    visit: Visit, tiny_server: Server, written: str, offered: str
+) -> None:
+    analyst = visit(tiny_server, "#/calibrate")
+    analyst.fills("Domain", written)
+    analyst.page.keyboard.press("Tab")
+    analyst.sees(re.compile("1 to 64 of a–z"))
+    analyst.presses(f"Use “{offered}”")
+    field = analyst.page.get_by_label("Domain", exact=True)
+    assert field.input_value() == offered
+    assert field.get_attribute("aria-invalid") is None
+    assert analyst.page.get_by_role("button", name=re.compile("^Use")).count() == 0
