@@ -143,11 +143,11 @@ def test_files_that_are_not_the_encoders_are_named_with_the_remedy(store: Path, 
     assert (vectors.returncode, "isosim encoder add NAME --dimensions 24" in vectors.stderr) == (1, True), (
         vectors.stderr
     )
-    (tmp_path / "v.parquet").write_bytes(b"PAR1")
+    pq.write_table(pa.table({"id": [1], "vector": [[0.5, 0.5]]}), tmp_path / "v.parquet")
     assert "--column" in command("calibrate", tmp_path / "v.parquet", "--domain", "d", **settings).stderr
     (tmp_path / "t.txt").write_text("\n".join(sentences(300)))
     assert (
-        "belongs to a .parquet"
+        "there is no 'e'; the columns are text"
         in command("calibrate", tmp_path / "t.txt", "--domain", "d", "--column", "e", **settings).stderr
     )
     assert command("encoder", "add", "ours", "--dimensions", "24", model_store=store).returncode == 0

@@ -110,7 +110,7 @@ def test_a_saved_target_decides_which_pairs_match_and_changes_no_score(server: S
     reached = [similarity >= threshold["similarity"] for similarity in answer["similarity"]]
     assert reached[-1]
     assert matches == [*reached[:-1], False]  # no token of the last pair's texts is known
-    assert 3 < sum(matches) < 40
+    assert 0 < sum(matches) < len(matches)
 
 
 def test_what_is_saved_is_listed_with_its_similarity_and_shown_with_the_domain(server: Server) -> None:
