@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -155,11 +155,13 @@ def main(wanted: str) -> None:
 def bound(size: int) -> None:
     """Limits this process. Where memory runs out in spite of them, the kernel ends this process and not the server."""
     os.nice(10)
-    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
-    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if sys.platform == "linux":
+    wanted = {"RLIMIT_CPU": SECONDS, "RLIMIT_DATA": MEMORY, "RLIMIT_FSIZE": size, "RLIMIT_CORE": 0}
+    for name, most in wanted.items():
+        kind = getattr(resource, name)
+        hard = resource.getrlimit(kind)[1]
+        least = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(kind, (least, least))
+    with suppress(OSError):  # not Linux, or a sandbox without it
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
