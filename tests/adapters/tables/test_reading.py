@@ -141,6 +141,8 @@ def test_a_cell_of_several_lines_is_one_sentence_and_rows_are_counted_by_their_f
 def test_quotation_marks_in_a_tsv_belong_to_the_text_where_no_spreadsheet_wrote_them() -> None:
     raw = b'5\t"Hello," he said.\tHe said hello.\n1\tA "small" car\tA "big" house\n' * 10
     assert next(read(raw, Hints(declared="tsv", header=False)).rows())[1][1] == '"Hello," he said.'
+    whole = b'1\t"Hello there."\n2\tplain\n' * 10
+    assert next(read(whole, Hints(header=False)).rows())[1][1] == '"Hello there."'
     written = b'1\t"He said ""no"" to me"\n2\tplain\n' * 10
     assert next(read(written, Hints(header=False)).rows())[1][1] == 'He said "no" to me'
 
@@ -165,6 +167,14 @@ def test_a_header_can_be_denied_and_claimed() -> None:
     bare = table_text(ROWS[1:], ",").encode()
     assert read(bare).columns == ["column 1", "column 2", "column 3"]
     assert read(bare, Hints(header=True)).columns == ROWS[1]
+
+
+def test_equal_names_are_no_header_and_few_rows_no_table_unless_the_file_is_called_one() -> None:
+    twice = b"red,red\n" + b"How do I log in to it?,Where is my invoice now?\n" * 9
+    assert read(twice, Hints(declared="csv")).header is False
+    few = b"id,question\n1,How do I log in to it?\n2,Where is my invoice?\n"
+    assert read(few).form.format == "text"
+    assert read(few, Hints(declared="csv")).columns == ["id", "question"]
 
 
 def test_a_row_with_too_many_cells_is_named() -> None:
@@ -210,6 +220,7 @@ def test_an_empty_file_is_said_to_be_empty(content: bytes) -> None:
             "cannot be told; name it with charset=",
         ),
         ("\n".join(["Zażółć gęślą jaźń i żółć"] * 9).encode("cp1250"), Hints(), "cannot be told"),
+        ("\n".join(["Mała szkoła stała obok pałacu."] * 9).encode("cp1250"), Hints(), "cannot be told"),
         ("\n".join(GERMAN).encode("cp1252"), Hints(charset="utf-8"), "is not text in utf-8 .line 1"),
         (b"ab\n", Hints(format="xlsx"), "does not begin like one"),
         (workbook(ROWS), Hints(format="csv"), "the file is xlsx"),
