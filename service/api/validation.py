@@ -51,6 +51,7 @@ PARTS = {
     "vectors": ("vector", "vectors"),
     "labels": ("entry", "entries"),
 }  # what such an entry is counted in
+LABEL_PARTS = ("a", "b", "label", "weight")  # fields of a labelled pair, in order
 OBJECTS = {"inputs": '{"source_sentence": "a", "sentences": ["b", "c"]}', "parameters": '{"domain": "default"}'}
 
 # By pydantic's type of an error: what the value has to be.
@@ -118,6 +119,8 @@ def path_of(detail: Detail) -> list[str | int]:
         parts.pop(0)
     if where == "body" and len(parts) > 1 and parts[1] in FIELD_TAGS:
         parts.pop(1)
+    if len(parts) > 2 and parts[0] == "labels" and parts[2] in LABEL_PARTS:  # a labelled pair may be sent as an object
+        parts[2] = LABEL_PARTS.index(parts[2])
     index = detail.get("ctx", {}).get("index")
     return [*parts, *([] if index is None else [index])]
 
@@ -145,6 +148,8 @@ def sentence(
         count = f"{len(value)} {PARTS[entry][len(value) != 1]}"
         return f"{place('.'.join(map(str, pair)))} has {count}; {ENTRY[entry]}"
     named = place(field)
+    if kind == "missing" and len(path) > 1 and entry in ENTRY:
+        return f"{named} is missing; {ENTRY[entry]}"
     if kind == "missing":
         return missing(named, entry, str(where))
     if kind == "entry_type":
@@ -236,9 +241,6 @@ def number(value: float) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "infinite"
     return f"{value:g}" if isinstance(value, float) else str(value)[:SHOWN]
-
-
-LABEL_PARTS = ("a", "b", "label", "weight")
 
 
 def labelled_pair_fault(error: ValidationError) -> str:
