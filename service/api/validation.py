@@ -148,10 +148,8 @@ def sentence(
         count = f"{len(value)} {PARTS[entry][len(value) != 1]}"
         return f"{place('.'.join(map(str, pair)))} has {count}; {ENTRY[entry]}"
     named = place(field)
-    if kind == "missing" and len(path) > 1 and entry in ENTRY:
-        return f"{named} is missing; {ENTRY[entry]}"
     if kind == "missing":
-        return missing(named, entry, str(where))
+        return missing(named, entry, str(where), whole=len(path) == 1)
     if kind == "entry_type":
         context = first["ctx"]
         return f"{named} is {sent(kind, context.get('entry', value))}; it must be {context['wanted']}"
@@ -190,7 +188,10 @@ def rule(same: Sequence[Detail], named: str, entry: str) -> str:
     return f"{named} is {sent(kind, value)}; it must be {wanted}"
 
 
-def missing(named: str, entry: str, where: str) -> str:
+def missing(named: str, entry: str, where: str, *, whole: bool) -> str:
+    """`whole`: the field itself is missing, and not a part of one of its entries."""
+    if entry in ENTRY and not whole:
+        return f"{named} is missing; {ENTRY[entry]}"
     if where == "query":
         return f"{named} is missing; give it in the query, ?{named}={'NAME' if entry == 'domain' else '…'}"
     return f"{named} is missing; send {WANTED.get(entry, f'a value for {named}')}"
