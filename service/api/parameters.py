@@ -80,7 +80,13 @@ def bodies(route: BaseRoute | None) -> list[type[BaseModel]]:
 
 def own_fields(route: BaseRoute | None) -> list[str]:
     """The fields of a route's body, where the body is ours."""
-    return [name for model in bodies(route) if issubclass(model, Own) for name in model.model_fields]
+    names = [
+        field.alias or name
+        for model in bodies(route)
+        if issubclass(model, Own)
+        for name, field in model.model_fields.items()
+    ]
+    return list(dict.fromkeys(names))  # bodies of one route share fields
 
 
 def unknown(name: str, what: str, known: Sequence[str]) -> IsosimError:

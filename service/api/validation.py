@@ -51,6 +51,7 @@ PARTS = {
     "vectors": ("vector", "vectors"),
     "labels": ("entry", "entries"),
 }  # what such an entry is counted in
+LABEL_PARTS = ("a", "b", "label", "weight")  # fields of a labelled pair, in order
 OBJECTS = {"inputs": '{"source_sentence": "a", "sentences": ["b", "c"]}', "parameters": '{"domain": "default"}'}
 
 # By pydantic's type of an error: what the value has to be.
@@ -118,6 +119,8 @@ def path_of(detail: Detail) -> list[str | int]:
         parts.pop(0)
     if where == "body" and len(parts) > 1 and parts[1] in FIELD_TAGS:
         parts.pop(1)
+    if len(parts) > 2 and parts[0] == "labels" and parts[2] in LABEL_PARTS:  # a labelled pair may be sent as an object
+        parts[2] = LABEL_PARTS.index(parts[2])
     index = detail.get("ctx", {}).get("index")
     return [*parts, *([] if index is None else [index])]
 
@@ -146,7 +149,7 @@ def sentence(
         return f"{place('.'.join(map(str, pair)))} has {count}; {ENTRY[entry]}"
     named = place(field)
     if kind == "missing":
-        return missing(named, entry, str(where))
+        return missing(named, entry, str(where), whole=len(path) == 1)
     if kind == "entry_type":
         context = first["ctx"]
         return f"{named} is {sent(kind, context.get('entry', value))}; it must be {context['wanted']}"
@@ -185,7 +188,10 @@ def rule(same: Sequence[Detail], named: str, entry: str) -> str:
     return f"{named} is {sent(kind, value)}; it must be {wanted}"
 
 
-def missing(named: str, entry: str, where: str) -> str:
+def missing(named: str, entry: str, where: str, *, whole: bool) -> str:
+    """`whole`: the field itself is missing, and not a part of one of its entries."""
+    if entry in ENTRY and not whole:
+        return f"{named} is missing; {ENTRY[entry]}"
     if where == "query":
         return f"{named} is missing; give it in the query, ?{named}={'NAME' if entry == 'domain' else '…'}"
     return f"{named} is missing; send {WANTED.get(entry, f'a value for {named}')}"
@@ -236,9 +242,6 @@ def number(value: float) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "infinite"
     return f"{value:g}" if isinstance(value, float) else str(value)[:SHOWN]
-
-
-LABEL_PARTS = ("a", "b", "label", "weight")
 
 
 def labelled_pair_fault(error: ValidationError) -> str:

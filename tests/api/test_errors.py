@@ -45,8 +45,8 @@ Post = Callable[..., httpx.Response]
     ("path", "body", "word"),
     [
         ("/similarity", {"pairs": []}, "`pairs` cannot be empty"),
-        ("/similarity", {"pairs": [["a", ""]]}, "pairs.0.1 is empty"),
-        ("/similarity", {"pairs": [["a", " \n"]]}, "pairs.0.1 is empty"),
+        ("/similarity", {"pairs": [["a", ""]]}, "pairs[0][1] (the 2nd text of the 1st pair) is empty"),
+        ("/similarity", {"pairs": [["a", " \n"]]}, "(the 2nd text of the 1st pair) is empty"),
         ("/similarity", {"inputs": {"source_sentence": "a", "sentences": []}}, "`inputs.sentences` cannot be empty"),
         ("/embed", {"inputs": []}, "`inputs` cannot be empty"),
         ("/embed", {"inputs": ""}, "inputs is empty"),
@@ -60,10 +60,10 @@ def test_nothing_to_work_on_is_400(post: Post, path: str, body: Any, word: str) 
 @pytest.mark.parametrize(
     ("path", "body", "word"),
     [
-        ("/similarity", {"pairs": [["a"]]}, "pairs.0.1"),
-        ("/similarity", {"pairs": [["a", "b", "c"]]}, "pairs.0"),
-        ("/similarity", {"pairs": [["a", 7]]}, "pairs.0.1"),
-        ("/similarity", {"pairs": ["ab"]}, "pairs.0"),  # a string is no pair
+        ("/similarity", {"pairs": [["a"]]}, "pairs[0] (the 1st pair) has 1 text"),
+        ("/similarity", {"pairs": [["a", "b", "c"]]}, "pairs[0] (the 1st pair) has 3 texts"),
+        ("/similarity", {"pairs": [["a", 7]]}, "pairs[0][1]"),
+        ("/similarity", {"pairs": ["ab"]}, "pairs[0]"),  # a string is no pair
         ("/similarity", {**PAIR, "treshold": 1}, "treshold: unknown field"),
         ("/similarity", {"pairs": [["a", "b"]] * 513}, "at most 512"),
         ("/similarity", {"pairs": [["a", "b" * 10_001]]}, "at most 10000"),
@@ -76,7 +76,7 @@ def test_nothing_to_work_on_is_400(post: Post, path: str, body: Any, word: str) 
         ("/calibrate", {"domain": "d", "texts": ["one", "two", "two"]}, "2 distinct"),
         ("/calibrate", {"domain": "d", "texts": sentences(300), "method": "flow"}, "at least 500"),
         ("/calibrate", {"domain": "d@1", "texts": sentences(300)}, "name the domain alone"),
-        ("/calibrate", {"domain": "d", "texts": ["x" * 10_001]}, "texts.0"),
+        ("/calibrate", {"domain": "d", "texts": ["x" * 10_001]}, "texts[0]"),
         ("/calibrate", {"domain": "d", "texts": sentences(300), "method": "magic"}, "method"),
     ],
 )  # fmt: skip
@@ -125,7 +125,8 @@ def test_a_wrong_method_is_405(tiny_server: Server) -> None:
 
 def test_a_wrong_content_type_is_415(post: Post) -> None:
     check(post(content=b"a", headers={"content-type": "text/csv"}), 415, "UnsupportedMedia", "text/csv")
-    check(post("/calibrate", content=b"a", headers={"content-type": "text/csv"}), 415, "UnsupportedMedia", "text/plain")
+    form = {"content-type": "multipart/form-data; boundary=x"}
+    check(post("/calibrate?domain=d", content=b"a", headers=form), 415, "UnsupportedMedia", "application/octet-stream")
 
 
 def test_a_body_beyond_the_limit_is_413(post: Post) -> None:

@@ -132,7 +132,7 @@ def test_the_advisors_line_moves_with_the_wanted_rate(visit: Visit, shown: Serve
     analyst.fills("Wanted false-match rate in per cent", "0")
     analyst.sees("Give a number above 0 and below 100.")
     analyst.fills("Wanted false-match rate in per cent", "0.000001")
-    analyst.sees(re.compile("a false-match rate is at least|greater than or equal"))
+    analyst.sees(re.compile("a false-match rate is at least|fmr is 1e-08; it must be 1e-07 or more"))
     analyst.chooses("Ask for", "precision")
     analyst.sees(re.compile("For a precision of 90 %|No threshold: "))
     assert analyst.page.get_by_label("Wanted precision in per cent").input_value() == "90"

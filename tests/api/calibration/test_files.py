@@ -162,7 +162,10 @@ def test_lines_that_look_like_a_table_can_be_sentences_all_the_same(reading_serv
 
 @pytest.mark.parametrize(
     ("kind", "remedy"),
-    [("multipart/form-data; boundary=x", "without -F"), ("application/x-www-form-urlencoded", "curl's -d")],
+    [
+        ("multipart/form-data; boundary=x", "curl -F sends it"),
+        ("application/x-www-form-urlencoded", "curl -d alone sends it"),
+    ],
 )
 @pytest.mark.parametrize("path", ["/inspect", "/calibrate"])
 def test_a_web_form_is_refused_with_the_right_command(
