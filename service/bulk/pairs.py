@@ -67,7 +67,8 @@ class PairSearchResult:
     extrapolated: bool
     reference_pairs: int
     recall: dict[str, Any] | None
-    expected_false: float = 0.0  # pairs that unrelated rows are expected to make: the rate times N (N − 1) / 2
+    # Of the pairs found: with a precision its complement; else the rate times N (N − 1) / 2, were all rows unrelated.
+    expected_false: float = 0.0
     clusters: int | None = None  # groups of connected rows, where they were asked for
 
 
@@ -177,6 +178,8 @@ def find(
         clusters, name, digest = write_clusters(output, sorted(files), plan, search)
         files[name] = digest
     expected = search.fmr * len(rows) * (len(rows) - 1) / 2
+    if search.precision is not None:  # the rate counts the text's own duplicates as random pairs
+        expected = (1 - search.precision) * count
     result = PairSearchResult(
         plan.rows, plan.rows - len(rows), count, files, advice.similarity, advice.extrapolated, advice.pairs, recall,
         expected, clusters,

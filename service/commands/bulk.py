@@ -265,7 +265,10 @@ def pairs(
         f"{place.address}: {result.pairs:,} pairs of {result.rows:,} rows in {len(result.files):,} files; "
         f"{plan.domain}@{plan.version}, similarity ≥ {result.threshold:.4f}{beyond}; {search_of(result.recall)}"
     )
-    print(f"  {result.expected_false:,.0f} of them are expected between unrelated rows, were all rows unrelated")
+    if search.precision is not None:
+        print(f"  {result.expected_false:,.0f} of them are expected to be false, if they are like the labelled pairs")
+    else:
+        print(f"  {result.expected_false:,.0f} of them are expected between unrelated rows, were all rows unrelated")
     if result.clusters is not None:
         print(f"  {result.clusters:,} clusters of connected rows: clusters.{write}")
 
