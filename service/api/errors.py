@@ -144,8 +144,9 @@ def install(app: FastAPI) -> None:
         if kind is None:
             return domain_error(request, e.InvalidInput(str(error.detail)))
         what = f"{request.method} {request.url.path}"
-        message = f"no route {what}" if kind is e.NotFound else f"{what} is not allowed"
+        allowed = ", ".join(sorted(methods_of(request))) if kind is e.MethodNotAllowed else ""
+        message = f"no route {what}" if kind is e.NotFound else f"{what} is not allowed; this path takes {allowed}"
         response = domain_error(request, kind(message))
         if kind is e.MethodNotAllowed:
-            response.headers["Allow"] = ", ".join(sorted(methods_of(request)))
+            response.headers["Allow"] = allowed
         return response

@@ -40,7 +40,9 @@ WANTED = {  # by field, where the type alone says too little
     "version": "the number of a version, such as 2",
     "query": "a text",
     "source_sentence": "a text",
+    "threshold": 'the name of a saved threshold, such as "duplicates"',
 }
+SHARES = {"fmr", "precision", "false_hit_rate"}  # parameters that people give in per cent
 ENTRY = {  # of a list: what each entry has to be
     "pairs": 'a pair is two texts, ["a", "b"]',
     "vectors": "a pair is two vectors, [[0.6, 0.8], [0.8, 0.6]]",
@@ -107,7 +109,7 @@ def describe(error: RequestValidationError, route: BaseRoute | None) -> IsosimEr
     others = also_wrong(every, path, own_fields(route))
     if not others:
         return refusal
-    longer = type(refusal)(f"{refusal}; also wrong: {others}")
+    longer = type(refusal)(f"{refusal}; missing or wrong, too: {others}")
     longer.field = refusal.field
     return longer
 
@@ -165,14 +167,16 @@ def rule(same: Sequence[Detail], named: str, entry: str) -> str:
     if kind in BOUNDS:
         bound, words = BOUNDS[kind]
         shown = value[:SHOWN] if isinstance(value, str) else sent(kind, value)  # a query's numbers are text
-        return f"{named} is {shown}; it must be {words.format(number(context[bound]))}"
+        share = "; it is a share: 1 % is 0.01" if entry in SHARES and kind.startswith("less") else ""
+        return f"{named} is {shown}; it must be {words.format(number(context[bound]))}{share}"
     if kind == "literal_error":
         options = re.findall(r"'([^']*)'", context["expected"])
         near = nearest(str(value), options)
         hint = f"; did you mean {near}?" if near is not None and isinstance(value, str) else ""
         return f"{named} is {sent(kind, value)}; it must be one of {', '.join(options)}{hint}"
     if kind == "string_pattern_mismatch" and context["pattern"] in PATTERNS:
-        return PATTERNS[context["pattern"]](str(value))
+        fault = PATTERNS[context["pattern"]](str(value))
+        return fault.replace("domain", "threshold") if entry == "name" else fault  # of a saved one
     if kind in ("string_too_long", "too_long"):
         most = context["max_length"]
         unit = "characters" if kind == "string_too_long" else "entries"

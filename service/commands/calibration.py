@@ -103,7 +103,7 @@ def calibrate(
         return
     hints = Hints(file_format, charset, sheet, header, lines=force)  # type: ignore[arg-type]
     with read_path(file, Reading("sentences", column, hints), limits()) as (facts, texts):
-        notices(file, facts)
+        notices(file, facts, sheet)
         first = list(islice(texts, LOOKED_AT))
         if not force:
             check_sentences_only(first)

@@ -19,7 +19,7 @@ Column = Annotated[
 ]
 Charset = Annotated[str | None, typer.Option(help="encoding of the file, where it is not detected")]
 FileFormat = Annotated[str | None, typer.Option("--format", help=f"{', '.join(FORMATS)}, where it is not detected")]
-Sheet = Annotated[str | None, typer.Option(help="of a workbook; else the first that is not empty")]
+Sheet = Annotated[str | None, typer.Option(help="of a workbook; else the first with 20 rows, or the longest")]
 Header = Annotated[bool | None, typer.Option("--header/--no-header", help="whether the first row names the columns")]
 MOST = 10_000_000  # rows; the machine is the user's own
 
@@ -28,10 +28,10 @@ def limits() -> Limits:
     return Limits(Settings().max_characters, MOST, MOST * 1000)
 
 
-def notices(file: Path, facts: dict[str, Any]) -> None:
+def notices(file: Path, facts: dict[str, Any], sheet: str | None) -> None:
     """Says what was guessed and what is left out."""
     name = "standard input" if file == STDIN else file
-    for notice in what_was_read(facts):
+    for notice in what_was_read(facts, sheet):
         remark(f"{name}: {as_options(notice)}")
 
 
@@ -67,4 +67,4 @@ def inspect(
         mark = "*" if name == facts["column"] else " "
         print(f"{mark} {name}: {'; '.join(example[:60] for example in examples[:2])}")
     print(f"{facts['sentences']:,} sentences in {facts['column']!r}, {facts['distinct']:,} of them distinct")
-    notices(file, facts)
+    notices(file, facts, sheet)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 SHOWN = 80  # characters of a caller's name, in a message
-LIKELY = 0.5  # difflib's ratio, for a suggestion: `metod`, `promot`, `fals_match_rate`
+LIKELY = 0.6  # difflib's ratio, for a suggestion: `metod`, `promot`; `sentences` and `encoder` have 0.5
 
 ENTRIES = {  # of a list: the entry, and its own parts
     "pairs": ("pair", ("1st text", "2nd text")),

@@ -18,6 +18,7 @@ from typing import BinaryIO, Literal, get_args
 
 from service.core.errors import EmptyInput, InvalidInput, UnsupportedMedia
 from service.core.jobs.tables import is_code, table_of
+from service.core.wording import nearest
 
 Format = Literal["text", "csv", "tsv", "ndjson", "parquet", "xlsx"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -105,7 +106,9 @@ def encoding_named(charset: str) -> str:
     for name in ENCODINGS:
         if codecs.lookup(name).name == wanted:
             return name
-    raise InvalidInput(f"charset: {charset[:40]!r} is not known; usual are utf-8, utf-16, windows-1252, iso-8859-2")
+    near = nearest(charset, ENCODINGS)
+    remedy = f"did you mean {near}?" if near else "usual are utf-8, utf-16, windows-1252, windows-1251, iso-8859-2"
+    raise InvalidInput(f"charset: {charset[:40]!r} is not known; {remedy}")
 
 
 def detect(file: BinaryIO, hints: Hints) -> FileForm:
@@ -196,16 +199,16 @@ def encoding_of(file: BinaryIO, head: bytes, charset: str | None) -> tuple[str, 
     if decoding_fault(file, "cp1252") is None and looks_western(file):
         return "windows-1252", False
     raise InvalidInput(
-        f"the file is not UTF-8 ({fault}), and its encoding cannot be told; name it with charset=, for example "
-        "windows-1251 or shift_jis, or save the file as UTF-8"
+        f"the file is not UTF-8 ({fault}), and its encoding cannot be told; name it with charset=NAME, for "
+        "example windows-1251 or shift_jis, or save the file as UTF-8"
     )
 
 
 def without_mark(head: bytes) -> Exception:
-    """UTF-16 has a zero in each second byte of Latin text; other files that hold zeros are no text."""
-    even, odd = head[::2].count(0), head[1::2].count(0)
-    for name, zeros, others in (("utf-16-le", odd, even), ("utf-16-be", even, odd)):
-        if zeros > 0.2 * (len(head) // 2) and others < 0.02 * len(head):
+    """Text in UTF-16, read as such, has letters and spaces; other files that hold zeros are no text."""
+    for name in ("utf-16-le", "utf-16-be"):
+        text = head[: len(head) // 2 * 2].decode(name, "replace")
+        if sum(sign.isalnum() or sign in " \r\n\t.,;:?!-" for sign in text) > 0.8 * len(text) and " " in text:
             return InvalidInput(
                 f"the file looks like UTF-16 without its byte order mark; confirm it with charset={name}, or save the "
                 "file as UTF-8"
@@ -233,7 +236,7 @@ def decoding_fault(file: BinaryIO, encoding: str) -> str | None:
 def check_decodes(file: BinaryIO, encoding: str) -> None:
     fault = decoding_fault(file, encoding)
     if fault is not None:
-        raise InvalidInput(f"the file is not text in {encoding} ({fault}); name its encoding with charset=")
+        raise InvalidInput(f"the file is not text in {encoding} ({fault}); name its encoding with charset=NAME")
 
 
 def looks_western(file: BinaryIO) -> bool:

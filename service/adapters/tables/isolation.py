@@ -24,6 +24,7 @@ from service.adapters.tables.detection import Hints, format_of_name
 from service.adapters.tables.reading import Table, open_table
 from service.adapters.text_lines import STDIN
 from service.core import errors
+from service.core.jobs.tables import FEWEST, MOST, is_code
 
 Give = Literal["facts", "sentences", "rows", "numbered_rows"]  # the last: [number of the row, cells]
 
@@ -188,20 +189,34 @@ def facts_of(table: Table, give: Give, column: str | None, limits: Limits, out: 
     facts["column"] = table.columns[chosen]
     preview = table.preview(SHOWN_ROWS)
     facts["rows"] = [[cell[:SHOWN_CHARACTERS] for cell in cells[:SHOWN_COLUMNS]] for _, cells in preview]
-    counts = Counts(limits)
+    counts, codes = Counts(limits), 0
     for text in counts.of(table, chosen):
+        codes += is_code(text)
         if give == "sentences":
             out.write(json.dumps(text, ensure_ascii=False).encode() + b"\n")
+    if (
+        give == "sentences"
+        and len(table.columns) > 1
+        and counts.sentences >= FEWEST
+        and codes > MOST * counts.sentences
+    ):
+        raise errors.InvalidInput(
+            f"column: {facts['column']!r} holds numbers or identifiers, no sentences; the likeliest is "
+            f"column={table.columns[table.suggested]}"
+        )
     return facts | counts.facts(table)
 
 
-def what_was_read(facts: dict[str, Any]) -> list[str]:
-    """Notices of what was guessed and what was left out."""
+def what_was_read(facts: dict[str, Any], sheet: str | None = None) -> list[str]:
+    """Notices of what was guessed and what was left out. `sheet`: the one that was asked for."""
     notices = []
     if not facts["encoding_certain"]:
         notices.append(
             f"the file is not UTF-8 and was read as {facts['encoding']}, a guess; charset=NAME names another encoding"
         )
+    if len(facts["sheets"]) > 1 and sheet is None:
+        others = ", ".join(name for name in facts["sheets"][:PLACES] if name != facts["sheet"])
+        notices.append(f"the sheet {facts['sheet']!r} of the workbook was read; others (sheet=NAME) are {others}")
     if facts["too_long"]:
         rows = ", ".join(map(str, facts["too_long_rows"]))
         more = ", …" * (facts["too_long"] > len(facts["too_long_rows"]))

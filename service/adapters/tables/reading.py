@@ -21,10 +21,12 @@ from typing import Any, BinaryIO
 from service.adapters.tables.detection import LONGEST_ROW, LOOKED_AT, FileForm, Hints, detect, is_header
 from service.core.errors import EmptyInput, InvalidInput, UnsupportedMedia
 from service.core.jobs.tables import is_code
+from service.core.wording import nearest
 
 Row = tuple[int, list[str]]  # its number as a person counts: the line it begins in, or the row of a sheet; its cells
 MOST_COLUMNS = 1000
 SHOWN = 10  # columns named in a message
+FEW_ROWS = 20  # a sheet with fewer is a cover, where another sheet has more
 EXPANDED = 2 << 30  # bytes that a workbook may unpack to
 WITHOUT_CALAMINE = (
     "this server cannot read Excel workbooks: install python-calamine (pip install 'isosim[xlsx]'), or save the sheet "
@@ -100,7 +102,13 @@ class Table:
             raise InvalidInput(f"column: {len(same)} columns are called {column[:80]!r}; give its number, from 1")
         if column.isdecimal() and 1 <= int(column) <= len(self.columns):
             return int(column) - 1
-        raise InvalidInput(f"column: there is no {column[:80]!r}; the columns are {named(self.columns)}")
+        others = [name for name in self.sheets if name != self.sheet]
+        elsewhere = f" of the sheet {self.sheet!r}; other sheets (sheet=NAME) are {named(others)}" if others else ""
+        near = nearest(column, self.columns)
+        meant = f"; did you mean {near}?" if near is not None else ""
+        raise InvalidInput(
+            f"column: there is no {column[:80]!r}{meant}; the columns are {named(self.columns)}{elsewhere}"
+        )
 
     def sentences(self, place: int) -> Iterator[tuple[int, str]]:
         """Cells of a column with the numbers of their rows, also blank ones. Raises as `rows`."""
@@ -312,7 +320,8 @@ def parquet_rows(file: BinaryIO) -> tuple[list[str], Iterator[Row]]:
 
 
 def sheet_rows(file: BinaryIO, sheet: str | None) -> tuple[list[str], str, Iterator[Row]]:
-    """Sheets of a workbook, the one that is read, and its rows. Formulas stand for the values saved with them."""
+    """Sheets of a workbook, the one that is read (the first that is no cover, else the longest), and its rows. Formulas
+    stand for the values saved with them."""
     try:
         from python_calamine import CalamineError, CalamineWorkbook, PasswordError  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
@@ -323,13 +332,13 @@ def sheet_rows(file: BinaryIO, sheet: str | None) -> tuple[list[str], str, Itera
         sheets = list(workbook.sheet_names)
         if sheet is not None and sheet not in sheets:
             raise InvalidInput(f"sheet: there is no {sheet[:80]!r}; the sheets are {named(sheets)}")
-        chosen = sheet
+        chosen: str | None = sheet
         rows: Any = None
-        for name in sheets if sheet is None else [sheet]:  # the first that is not empty
+        for name in sheets if sheet is None else [sheet]:
             content = workbook.get_sheet_by_name(name)
-            chosen = chosen or name
-            if content.height:
+            if content.height and (rows is None or content.height > rows.height):
                 chosen, rows = name, content
+            if content.height >= FEW_ROWS:
                 break
     except PasswordError:
         raise InvalidInput("the workbook is protected by a password; save it without one") from None

@@ -126,7 +126,9 @@ async def calibrate(
             intake = intake_of(artifact, spool, limits, direct or "file", force=options.force)
             if direct is None:
                 reading = reading.of_lines(options.force)
-                notices = what_was_read(await feed_sentences(request, service, reading, intake.feed))
+                notices = what_was_read(
+                    await feed_sentences(request, service, reading, intake.feed), reading.hints.sheet
+                )
             else:
                 await stream(request, intake.feed)
             await asyncio.to_thread(intake.close)

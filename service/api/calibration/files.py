@@ -69,7 +69,8 @@ async def reading_of(
         Query(alias="format", max_length=40, description=f"{', '.join(FORMATS)}; without it, it is detected"),
     ] = None,
     sheet: Annotated[
-        str | None, Query(max_length=1000, description="of a workbook; without it, the first that is not empty")
+        str | None,
+        Query(max_length=1000, description="of a workbook; else the first with 20 rows, or the longest"),
     ] = None,
     header: Annotated[
         bool | None, Query(description="whether the first row names the columns; without it, it is detected")

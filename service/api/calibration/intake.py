@@ -27,8 +27,8 @@ LABELLED = TypeAdapter(Label)
 
 
 POST = (
-    "post the file as application/octet-stream, and its format and encoding are detected: curl --data-binary @FILE "
-    "-H 'content-type: application/octet-stream' 'http://127.0.0.1:8000/calibrate?domain=NAME'"
+    "send it with the content-type application/octet-stream, and its format and encoding are detected: curl "
+    "--data-binary @FILE -H 'content-type: application/octet-stream' …"
 )
 
 
@@ -70,7 +70,7 @@ class Intake:
     def feed(self, chunk: bytes) -> None:
         """Raises InvalidInput, naming the line."""
         if not self._received and (what := binary(chunk)) is not None:
-            raise InvalidInput(f"the body is {what}; {POST}")
+            raise InvalidInput(f"the body is {what}" if ";" in what else f"the body is {what}; {POST}")
         self._received += len(chunk)
         if self._received > self.limits.size:  # a server of brought vectors lets larger bodies begin
             raise TooLarge(f"the body is larger than {self.limits.size} bytes")
@@ -143,7 +143,11 @@ class Intake:
 
     def _check_length(self, text: str, where: str) -> None:
         if len(text) > self.limits.characters:
-            raise InvalidInput(f"{where} has {len(text)} characters, at most {self.limits.characters} are taken")
+            hint = "; each sentence has a line of its own (curl -d removes line ends, --data-binary keeps them)"
+            raise InvalidInput(
+                f"{where} has {len(text)} characters, at most {self.limits.characters} are taken"
+                f"{hint if self.lines == 1 else ''}"
+            )
 
     @staticmethod
     def _spool(extend: Callable[[Any], None], entries: Sequence[Any]) -> None:
@@ -199,6 +203,8 @@ def parse_ndjson(line: bytes, number: int) -> str | LabelledPair:
         return LabelledPair(pair.a, pair.b, pair.label, pair.weight)
     if isinstance(value, dict) and "vector" in value and "text" not in value:
         raise InvalidInput(f"line {number}: {NO_VECTORS}")
+    if isinstance(value, list):
+        raise InvalidInput(f"line {number} is a JSON list; send one JSON value a line: jq -c '.[]' FILE > FILE.ndjson")
     text = value.get("text") if isinstance(value, dict) else value
     if not isinstance(text, str):
         raise InvalidInput(

@@ -24,11 +24,8 @@ LONGEST_FIELD = 40  # characters of an identifier, a date or a number
 LONGEST_NAME = 24  # of a state, a language, a category
 REPEATED = 0.1  # distinct values over lines, at most, of a column that repeats itself
 SEPARATORS = {"\t": "tabs", "|": "pipes", ";": "semicolons", ",": "commas"}
-CUT = {"\t": "cut -f{0} table > sentences", "|": "cut -d'|' -f{0} table > sentences"}
-CSV = (
-    'python3 -c \'import csv, sys; [print(" ".join(row[{0}].split())) for row in csv.reader(sys.stdin{1})'
-    " if len(row) > {0}]' < table > sentences"
-)
+CERTAIN = ("\t", "|")  # prose has none of these
+JSON = re.compile(r'\s*(?:[\[{}\]],?|"[^"]*"\s*:.*)\s*')  # a line of indented JSON
 CODE = re.compile(r"[!-~]*[0-9][!-~]*")  # an identifier, a number, a date: no space, a digit
 IDEOGRAPHS = "\u2e80"  # the first of East Asian characters
 MOMENT = re.compile(r"[0-9]{1,4}[-/.][0-9]{1,2}[-/.][0-9]{1,4} [0-9]{1,2}:[0-9]{2}[!-~ ]*")
@@ -43,20 +40,20 @@ class Table:
     why: str
     column: int
 
-    @property
-    def remedy(self) -> str:
-        if self.separator in CUT:
-            return CUT[self.separator].format(self.column)
-        return CSV.format(self.column - 1, "" if self.separator == "," else ', delimiter=";"')
-
 
 def check_sentences_only(lines: Iterable[str]) -> None:
     """Raises InvalidInput, with the remedy, where the first lines of a text look like the rows of a table."""
-    table = table_of(list(islice(lines, LOOKED_AT)))
+    first = list(islice(lines, LOOKED_AT))
+    table = table_of(first)
     if table is not None:
         raise InvalidInput(
-            f"texts: these lines look like a table: {table.why}. Send only the column with the sentences, for column "
-            f"{table.column}: {table.remedy} (--force here, force=true over HTTP: each line is a sentence all the same)"
+            f"texts: these lines look like a table: {table.why}. Name the column with the sentences, perhaps column="
+            f"{table.column}, and send the file as it is, with the content-type application/octet-stream; where each "
+            "line is one sentence all the same, force=true"
+        )
+    if len(first) >= FEWEST and sum(JSON.fullmatch(line) is not None for line in first) > len(first) / 2:
+        raise InvalidInput(
+            "texts: these lines look like indented JSON; send one JSON value a line: jq -c '.[]' FILE > FILE.ndjson"
         )
 
 
@@ -86,7 +83,7 @@ def read(lines: Sequence[str], separator: str) -> Table | None:
         names = [cell for cell, tight in edge if is_name(cell, separator, tight=tight)]
         if len(names) >= needed and len(set(names)) <= REPEATED * len(lines):
             return Table(separator, f"{where} of the fields between {name} repeats a few short values", column)
-    if same >= needed and (separator in CUT or (width > 2 and sum(is_tight(row) for row in rows) >= needed)):
+    if same >= needed and (separator in CERTAIN or (width > 2 and sum(is_tight(row) for row in rows) >= needed)):
         return Table(separator, f"most lines have {width - 1} {name}", column)
     return None
 
@@ -95,7 +92,7 @@ def cells(line: str, separator: str) -> list[str]:
     """A row's cells as they stand; quoted ones may hold the separator. A comma inside a number separates nothing."""
     if separator == ",":
         line = NUMBER.sub(lambda number: number[0].replace(",", "."), line)
-    if '"' not in line or separator in CUT:
+    if '"' not in line or separator in CERTAIN:
         return line.split(separator)
     try:
         return next(csv.reader([" ".join(line.splitlines())], delimiter=separator), [])
@@ -121,7 +118,7 @@ def is_code(cell: str) -> bool:
 
 def is_name(cell: str, separator: str, *, tight: bool) -> bool:
     """A state or a category. `Hello, …` and `您好,…` are none: a greeting may begin most lines of a text."""
-    return 0 < len(cell) <= LONGEST_NAME and (separator in CUT or (tight and cell.isascii()))
+    return 0 < len(cell) <= LONGEST_NAME and (separator in CERTAIN or (tight and cell.isascii()))
 
 
 def is_tight(row: Sequence[str]) -> bool:

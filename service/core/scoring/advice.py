@@ -59,7 +59,9 @@ class Target:
         if (self.false_hit_rate is None) != (self.gallery is None):
             raise InvalidInput("false_hit_rate and gallery (the number of entries searched): give both")
         if self.fmr is not None and not SMALLEST_FMR <= self.fmr < 1:
-            raise InvalidInput(f"fmr: {self.fmr:g}; a false-match rate is at least {SMALLEST_FMR:g} and less than 1")
+            raise InvalidInput(
+                f"fmr: {self.fmr:g}; it is a share, at least {SMALLEST_FMR:g} and less than 1 (1 % is 0.01)"
+            )
         if self.precision is not None and not 0 < self.precision < 1:
             raise InvalidInput(f"precision: {self.precision:g}; a precision is more than 0 and less than 1")
         share = self.false_hit_rate

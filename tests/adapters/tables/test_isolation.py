@@ -62,6 +62,21 @@ def test_sentences_and_rows_are_written_as_json_lines() -> None:
     assert isolated(content, Reading("numbered_rows", hints=csv))[1][-1] == [5, ["3", "Why so?"]]
 
 
+def test_a_column_of_identifiers_is_refused_and_the_likeliest_one_named() -> None:
+    content = b"id,question\n" + b"".join(b"T-%d,How do I do it the %dth time?\n" % (n, n) for n in range(30))
+    with pytest.raises(InvalidInput, match=r"holds numbers or identifiers.*column=question"):
+        isolated(content, Reading("sentences", "id"))
+    assert len(isolated(content, Reading("sentences", "question"))[1]) == 30
+
+
+def test_the_sheet_that_was_chosen_is_said() -> None:
+    content = workbook([["about"]], [["a sentence"]] * 30, names=["Cover", "Tickets"])
+    facts, written = isolated(content, Reading("sentences"))
+    assert (facts["sheet"], len(written)) == ("Tickets", 30)
+    assert what_was_read(facts) == ["the sheet 'Tickets' of the workbook was read; others (sheet=NAME) are Cover"]
+    assert what_was_read(facts, "Tickets") == []
+
+
 def test_a_guessed_encoding_is_said() -> None:
     facts, _ = isolated("Wie öffne ich die Datei?\nWo ist sie?\n".encode("cp1252"), Reading("sentences"))
     (notice,) = what_was_read(facts)

@@ -94,7 +94,8 @@ def test_text_of_the_measuring_data_is_no_table(data: Path, name: str) -> None:
 
 def test_a_workbook_has_sheets_a_header_and_the_values_of_its_formulas() -> None:
     content = workbook([], [[1.0]], ROWS, names=["Empty", "Numbers", "Tickets"])
-    assert read(content).sheet == "Numbers"  # the first that is not empty
+    assert read(content).sheet == "Tickets"  # the first that is no cover
+    assert read(workbook([["a"]], [["b"], ["c"]])).sheet == "Sheet2"  # else the longest
     table = read(content, Hints(sheet="Tickets"))
     assert (table.sheets, table.columns) == (["Empty", "Numbers", "Tickets"], ROWS[0])
     assert column(content, "question", Hints(sheet="Tickets")) == QUESTIONS
@@ -150,8 +151,8 @@ def test_quotation_marks_in_a_tsv_belong_to_the_text_where_no_spreadsheet_wrote_
 def test_a_column_is_named_by_name_or_number_and_has_to_be_there() -> None:
     table = read(table_text(ROWS, ",").encode())
     assert table.index("question") == table.index("2") == 1
-    with pytest.raises(InvalidInput, match="the columns are id, question, state"):
-        table.index("text")
+    with pytest.raises(InvalidInput, match=r"did you mean question.; the columns are id, question, state"):
+        table.index("questions")
     with pytest.raises(InvalidInput, match=r"columns id, question, state; say which .* column=question"):
         table.index(None)
     twice = read(b"a,a,question\n" + b"1,2,How do I log in to it?\n" * 9, Hints(declared="csv"))
@@ -214,6 +215,7 @@ def test_an_empty_file_is_said_to_be_empty(content: bytes) -> None:
     [
         ("\n".join(GERMAN).encode("utf-16-le"), Hints(), "charset=utf-16-le"),
         ("\n".join(GERMAN).encode("utf-16-be"), Hints(), "charset=utf-16-be"),
+        ("\n".join(["Привет, как дела сегодня?"] * 9).encode("utf-16-le"), Hints(), "charset=utf-16-le"),
         (
             "\n".join(["Привет, как дела сегодня"] * 9).encode("cp1251"),
             Hints(),

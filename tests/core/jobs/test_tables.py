@@ -3,8 +3,8 @@
 import csv
 import io
 import itertools
+import json
 import random
-import subprocess
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,22 +64,19 @@ def test_rows_of_a_table_are_recognized(kind: str, separator: str, quoting: Any,
     assert found.separator == separator
 
 
-def test_the_remedy_cuts_the_sentences_out(tmp_path: Path) -> None:
-    for separator, quoting in ((",", csv.QUOTE_MINIMAL), (";", csv.QUOTE_ALL), ("\t", None), ("|", None)):
-        lines = written("id, date, text, state", separator, quoting, header=False)
-        found = table_of(lines)
-        assert found is not None
-        (tmp_path / "table").write_text("\n".join(lines) + "\n")
-        subprocess.run(found.remedy, shell=True, cwd=tmp_path, check=True)  # noqa: S602 - as a user would type it
-        assert (tmp_path / "sentences").read_text().splitlines() == QUESTIONS
-
-
 def test_the_refusal_says_what_was_seen_and_what_to_do() -> None:
     with pytest.raises(InvalidInput) as refused:
         check_sentences_only(written("id, date, text, state", "\t", None, header=False))
-    for word in ("look like a table", "column 1", "tabs", "cut -f3", "force=true"):
+    for word in ("look like a table", "column 1", "tabs", "column=3", "force=true"):
         assert word in str(refused.value)
     assert not any(text in str(refused.value) for text in QUESTIONS)
+
+
+def test_indented_json_is_no_text() -> None:
+    entries = [{"id": number, "question": text} for number, text in enumerate(sentences(50))]
+    with pytest.raises(InvalidInput, match="indented JSON"):
+        check_sentences_only(json.dumps(entries, indent=1).splitlines())
+    check_sentences_only([f'"{text}" was said.' for text in sentences(50)])
 
 
 @pytest.mark.parametrize(
