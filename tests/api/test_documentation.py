@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from service.api.bodies import ErrorBody, OpenAIErrorBody
 from service.server.app import create_app
+from service.server.documentation import SUMMARIES
 from service.settings import Settings
 from tests.processes import Serve
 from tests.text import sentences
@@ -87,6 +89,31 @@ def test_errors_are_documented_in_the_shape_they_have(document: dict[str, Any]) 
         for status, response in operation["responses"].items():
             if int(status) >= 400:
                 assert response["content"]["application/json"]["schema"]["$ref"].endswith(f"/{wanted}"), (name, status)
+
+
+def test_our_own_routes_come_first_and_operations_last(document: dict[str, Any]) -> None:
+    first = [path.split("/")[1] for path in document["paths"]]
+    own = ["similarity", "percentile", "inspect", "calibrate", "domains"]
+    assert list(dict.fromkeys(first))[:5] == own
+    assert not set(own) & set(first[first.index("domains") + first.count("domains") :])
+    assert list(dict.fromkeys(first))[-4:] == ["livez", "readyz", "metrics", "console"]
+
+
+def test_every_operation_has_a_summary_of_its_own(document: dict[str, Any]) -> None:
+    summaries = {name: operation["summary"] for name, operation in operations(document)}
+    assert summaries == SUMMARIES
+    assert [name for name, summary in summaries.items() if len(summary.split()) < 2] == []
+
+
+def test_every_error_has_an_example_that_fits_its_schema(document: dict[str, Any]) -> None:
+    models = {"ErrorBody": ErrorBody, "OpenAIErrorBody": OpenAIErrorBody}
+    for name, operation in operations(document):
+        for status, response in operation["responses"].items():
+            if int(status) >= 400:
+                content = response["content"]["application/json"]
+                body = models[content["schema"]["$ref"].rpartition("/")[2]].model_validate(content["example"])
+                if isinstance(body, ErrorBody):
+                    assert body.error_type in response["description"], (name, status)
 
 
 @pytest.mark.fuzzing
