@@ -12,6 +12,7 @@ from service.api.compatible.tensors import InferRequest
 from service.api.errors import V1_TYPES
 from service.api.middleware import keyless
 from service.api.parameters import below
+from service.server.answers import ANSWERS
 
 DESCRIPTION = """
 Every response carries `x-request-id` and the time it took (`x-total-time`, ms); where texts were encoded,
@@ -132,6 +133,13 @@ def group_of(path: str) -> int:
     return len(OWN) + below(path, OPERATIONS)
 
 
+def add_answer(route: str, responses: dict[str, Any]) -> None:
+    """Gives a success of one of our own routes its example."""
+    for status, response in responses.items():
+        if int(status) < 300 and route in ANSWERS:
+            response["content"]["application/json"]["example"] = ANSWERS[route]
+
+
 def add_errors(route: str, responses: dict[str, Any]) -> None:
     """Gives each error that a route documents an example, in OpenAI's shape under /v1."""
     for status, response in responses.items():
@@ -162,6 +170,7 @@ def document(app: FastAPI) -> dict[str, Any]:
     for path, operations in openapi["paths"].items():
         for method, operation in operations.items():
             operation["summary"] = SUMMARIES[f"{method.upper()} {path}"]
+            add_answer(f"{method.upper()} {path}", operation["responses"])
             add_errors(f"{method.upper()} {path}", operation["responses"])
             # FastAPI adds a 422 of its own shape wherever there are parameters; ours stand in the routes.
             if "HTTPValidationError" in str(operation["responses"].get("422")):
