@@ -9,7 +9,10 @@ from pydantic.json_schema import models_json_schema
 from service.api.bodies import REF
 from service.api.calibration.schemas import CalibrateRequest, LabelsRequest
 from service.api.compatible.tensors import InferRequest
+from service.api.errors import V1_TYPES
 from service.api.middleware import keyless
+from service.api.parameters import below
+from service.server.answers import ANSWERS
 
 DESCRIPTION = """
 Every response carries `x-request-id` and the time it took (`x-total-time`, ms); where texts were encoded,
@@ -21,7 +24,135 @@ fields and query parameters, and name the nearest known one. Errors under `/v1` 
 where the server was given some.
 """.strip()
 
+REQUEST_ID = "4f1c2a9b7d3e4c5f8a6b0d1e2f3a4b5c"
+
+# Our own routes first, then those of other services, then probes; within a group as they are written below.
+OWN = ("/similarity", "/percentile", "/inspect", "/calibrate", "/domains")
+OPERATIONS = ("/info", "/health", "/ping", "/livez", "/readyz", "/metrics", "/console")
+SUMMARIES = {
+    "POST /similarity": "Score pairs of sentences",
+    "POST /percentile": "Rank cosines or distances that were computed elsewhere",
+    "POST /inspect": "Look at a file before it is used",
+    "POST /calibrate": "Calibrate a domain to its sentences",
+    "GET /calibrate": "List calibration jobs",
+    "GET /calibrate/{job_id}": "Show a calibration job",
+    "DELETE /calibrate/{job_id}": "Cancel a calibration job",
+    "GET /calibrate/{job_id}/events": "Follow a calibration job",
+    "POST /calibrate/{job_id}/retry": "Run an interrupted job again",
+    "GET /domains": "List domains",
+    "GET /domains/{domain}": "Show a domain",
+    "DELETE /domains/{domain}": "Delete a domain",
+    "GET /domains/{domain}/versions/{version}": "Show a version and its report",
+    "DELETE /domains/{domain}/versions/{version}": "Delete a version",
+    "POST /domains/{domain}/labels": "Teach a domain probabilities by labelled pairs",
+    "PUT /domains/{domain}/champion": "Choose the version that answers",
+    "POST /domains/{domain}/rollback": "Go back to the previous version",
+    "GET /domains/{domain}/threshold": "Find the similarity for a false-match rate, a precision or a false hit rate",
+    "GET /domains/{domain}/thresholds": "List saved thresholds",
+    "PUT /domains/{domain}/thresholds/{name}": "Save a threshold under a name",
+    "DELETE /domains/{domain}/thresholds/{name}": "Delete a saved threshold",
+    "POST /domains/{domain}/migration": "Begin a migration to the next encoder",
+    "GET /domains/{domain}/migration": "Show a migration",
+    "PUT /domains/{domain}/migration": "Change a migration's shares",
+    "DELETE /domains/{domain}/migration": "Abandon a migration",
+    "POST /domains/{domain}/migration/finish": "Finish a migration",
+    "GET /domains/{domain}/migration/threshold": "Translate a threshold to the next encoder",
+    "GET /": "Check health, as text-embeddings-inference",
+    "POST /": "Embed texts, for clients that know one URL",
+    "POST /invocations": "Embed texts, for SageMaker",
+    "POST /embed": "Embed texts, as text-embeddings-inference",
+    "POST /rerank": "Rank texts by a query",
+    "POST /v1/rerank": "Rank texts by a query, as Cohere and Jina",
+    "POST /v2/rerank": "Rank texts by a query, as Cohere",
+    "POST /score": "Score pairs, as vLLM",
+    "POST /v1/score": "Score pairs, as vLLM",
+    "POST /v1/embeddings": "Embed texts, as OpenAI",
+    "POST /tokenize": "Show the tokens of texts",
+    "POST /decode": "Turn token ids into text",
+    "GET /v1/models": "List models, as OpenAI",
+    "GET /v1/models/{model}": "Show a model, as OpenAI",
+    "GET /v2": "Show the server, by the Open Inference Protocol",
+    "GET /v2/health/live": "Check that the process answers",
+    "GET /v2/health/ready": "Check that all models answer",
+    "GET /v2/models/{model}": "Show a model's tensors",
+    "GET /v2/models/{model}/ready": "Check that a model answers",
+    "POST /v2/models/{model}/infer": "Embed or score a tensor of texts",
+    "GET /v2/models/{model}/versions/{version}": "Show a version's tensors",
+    "GET /v2/models/{model}/versions/{version}/ready": "Check that a version answers",
+    "POST /v2/models/{model}/versions/{version}/infer": "Embed or score a tensor of texts by a version",
+    "GET /info": "Show what is served, and its limits",
+    "GET /health": "Check health",
+    "GET /ping": "Check health, for SageMaker",
+    "GET /livez": "Check that the process lives",
+    "GET /readyz": "Check that requests may be sent",
+    "GET /metrics": "Read metrics, for Prometheus",
+    "GET /console/server.json": "Show what the console needs to know",
+}
+
+# By status: an error's type and message. Those of one route stand before those of all.
+ERRORS = {
+    400: ("Empty", "`pairs` cannot be empty"),
+    401: ("Unauthorized", "an API key is needed"),
+    403: ("Forbidden", "the API key lacks the scope 'calibrate'"),
+    404: ("NotFound", "no domain 'ticket'; did you mean 'tickets'? GET /domains lists them"),
+    409: ("Conflict", "domain 'tickets' has no reference; give it text: POST /calibrate"),
+    413: ("TooLarge", "the body has 2000001 bytes, at most 2000000 are taken"),
+    415: (
+        "UnsupportedMedia",
+        "content-type 'multipart/form-data' (curl -F sends it) is a form; this route reads JSON: curl -H "
+        "'content-type: application/json' -d '{…}'",
+    ),
+    422: ("Validation", 'limit is "x"; it must be a whole number'),
+    424: ("Backend", "the encoder gave vectors that are not finite"),
+    429: ("Overloaded", "too many texts are waiting; ask again later"),
+    500: ("Internal", "unexpected error; the log has it under this request id"),
+    503: ("Unhealthy", "the server is starting or stopping"),
+}
+ERRORS_OF = {
+    ("POST /similarity", 422): ("Validation", 'pairs[3] (the 4th pair) has 3 texts; a pair is two texts, ["a", "b"]'),
+    ("POST /percentile", 422): ("Validation", "cosines[1] (the 2nd cosine) is a string; it must be a number"),
+    ("POST /percentile", 400): ("Empty", "`cosines` cannot be empty"),
+    ("POST /embed", 400): ("Empty", "`inputs` cannot be empty"),
+    ("POST /calibrate", 400): ("Empty", "texts: no sentence was posted"),
+    ("POST /calibrate", 422): ("Validation", "texts: 2 distinct sentences; method 'auto' needs at least 200"),
+    ("POST /inspect", 400): ("Empty", "the file is empty"),
+    ("POST /domains/{domain}/labels", 422): (
+        "Validation",
+        'labels[1] (the 2nd labelled pair) has 2 entries; a labelled pair is ["a", "b", 1]: two texts, a label (0, 1 '
+        "or a grade), and a weight if any",
+    ),
+}
+
 READ_BY_ROUTES = (CalibrateRequest, LabelsRequest, InferRequest)  # bodies that FastAPI does not see
+
+
+def group_of(path: str) -> int:
+    """The place of a path's group in the documentation; equal for the paths of one, which keep their order."""
+    if below(path, OWN):
+        return next(number for number, place in enumerate(OWN) if below(path, [place]))
+    return len(OWN) + below(path, OPERATIONS)
+
+
+def add_answer(route: str, responses: dict[str, Any]) -> None:
+    """Gives a success of one of our own routes its example."""
+    for status, response in responses.items():
+        if int(status) < 300 and route in ANSWERS:
+            response["content"]["application/json"]["example"] = ANSWERS[route]
+
+
+def add_errors(route: str, responses: dict[str, Any]) -> None:
+    """Gives each error that a route documents an example, in OpenAI's shape under /v1."""
+    for status, response in responses.items():
+        if int(status) < 400 or "application/json" not in response.get("content", {}):
+            continue
+        error_type, message = ERRORS_OF.get((route, int(status)), ERRORS[int(status)])
+        body: dict[str, Any]
+        if " /v1/" in route:
+            kind = V1_TYPES.get(int(status), "server_error")
+            body = {"error": {"message": message, "type": kind, "param": None, "code": error_type.lower()}}
+        else:
+            body = {"error": message, "error_type": error_type, "request_id": REQUEST_ID}
+        response["content"]["application/json"]["example"] = body
 
 
 def document(app: FastAPI) -> dict[str, Any]:
@@ -35,8 +166,12 @@ def document(app: FastAPI) -> dict[str, Any]:
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
     openapi["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    openapi["paths"] = dict(sorted(openapi["paths"].items(), key=lambda item: group_of(item[0])))
     for path, operations in openapi["paths"].items():
         for method, operation in operations.items():
+            operation["summary"] = SUMMARIES[f"{method.upper()} {path}"]
+            add_answer(f"{method.upper()} {path}", operation["responses"])
+            add_errors(f"{method.upper()} {path}", operation["responses"])
             # FastAPI adds a 422 of its own shape wherever there are parameters; ours stand in the routes.
             if "HTTPValidationError" in str(operation["responses"].get("422")):
                 del operation["responses"]["422"]

@@ -9,11 +9,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
+from service.api.bodies import ErrorBody, OpenAIErrorBody
+from service.server.answers import ANSWERS
 from service.server.app import create_app
+from service.server.documentation import SUMMARIES
 from service.settings import Settings
-from tests.processes import Serve
+from tests.api.conftest import OPEN
+from tests.processes import Serve, Server
+from tests.security.conftest import bearer
 from tests.text import sentences
 
 CASES = 5000
@@ -87,6 +93,62 @@ def test_errors_are_documented_in_the_shape_they_have(document: dict[str, Any]) 
         for status, response in operation["responses"].items():
             if int(status) >= 400:
                 assert response["content"]["application/json"]["schema"]["$ref"].endswith(f"/{wanted}"), (name, status)
+
+
+def test_our_own_routes_come_first_and_operations_last(document: dict[str, Any]) -> None:
+    first = [path.split("/")[1] for path in document["paths"]]
+    own = ["similarity", "percentile", "inspect", "calibrate", "domains"]
+    assert list(dict.fromkeys(first))[:5] == own
+    assert not set(own) & set(first[first.index("domains") + first.count("domains") :])
+    assert list(dict.fromkeys(first))[-4:] == ["livez", "readyz", "metrics", "console"]
+
+
+def test_every_operation_has_a_summary_of_its_own(document: dict[str, Any]) -> None:
+    summaries = {name: operation["summary"] for name, operation in operations(document)}
+    assert summaries == SUMMARIES
+    assert [name for name, summary in summaries.items() if len(summary.split()) < 2] == []
+
+
+def test_every_error_has_an_example_that_fits_its_schema(document: dict[str, Any]) -> None:
+    models = {"ErrorBody": ErrorBody, "OpenAIErrorBody": OpenAIErrorBody}
+    for name, operation in operations(document):
+        for status, response in operation["responses"].items():
+            if int(status) >= 400:
+                content = response["content"]["application/json"]
+                body = models[content["schema"]["$ref"].rpartition("/")[2]].model_validate(content["example"])
+                if isinstance(body, ErrorBody):
+                    assert body.error_type in response["description"], (name, status)
+
+
+def test_our_own_routes_show_an_answer_that_fits_its_schema(document: dict[str, Any]) -> None:
+    """Migrations are left out: they need a server with two encoders."""
+    for name, operation in operations(document):
+        for status, response in operation["responses"].items():
+            content = response.get("content", {}).get("application/json")
+            own = name.split()[1].startswith(("/similarity", "/percentile", "/inspect", "/calibrate", "/domains"))
+            if int(status) < 300 and content is not None and own and "/migration" not in name:
+                schema = content["schema"] | {"components": document["components"]}
+                jsonschema.Draft202012Validator(schema).validate(content["example"])
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "body"),
+    [
+        ("POST /similarity", "/similarity", {"pairs": [["a", "b"]], "domain": "tickets"}),
+        ("POST /percentile", "/percentile", {"cosines": [0.31, 0.87], "domain": "tickets"}),
+        ("GET /domains", "/domains", None),
+        ("GET /domains/{domain}", "/domains/tickets", None),
+        ("GET /domains/{domain}/versions/{version}", "/domains/tickets/versions/1", None),
+        ("GET /domains/{domain}/thresholds", "/domains/tickets/thresholds", None),
+        ("GET /domains/{domain}/threshold", "/domains/tickets/threshold?fmr=0.01", None),
+    ],
+)
+def test_an_example_has_the_fields_that_a_running_server_answers(
+    stocked: Server, name: str, path: str, body: Any
+) -> None:
+    answer = stocked.client.request(name.split(maxsplit=1)[0], path, json=body, headers=bearer(OPEN))
+    assert answer.status_code == 200
+    assert answer.json().keys() == ANSWERS[name].keys()
 
 
 @pytest.mark.fuzzing

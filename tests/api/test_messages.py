@@ -3,9 +3,7 @@
 import copy
 import json
 import re
-import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,14 +11,11 @@ import pytest
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
-from service.adapters.domains.store import DomainStore
-from service.adapters.encoder.store import EncoderArtifact
 from service.api.parameters import bodies, parameters
-from service.core.scoring.calibration import DomainModel
+from tests.api.conftest import NARROW, OPEN
 from tests.api.test_parameters import OWN
-from tests.core.scoring.references import MAP, REFERENCE
-from tests.processes import Process, Server, serve_with
-from tests.security.conftest import bearer, key_line
+from tests.processes import Server
+from tests.security.conftest import bearer
 
 # Pydantic's own words, which name neither the place as a person counts it nor the remedy.
 PYDANTIC = re.compile(
@@ -243,27 +238,6 @@ def test_head_is_answered_like_get_without_a_body(tiny_server: Server, path: str
     assert head.status_code == get.status_code < 400
     assert head.content == b""
     assert head.headers.get("content-type") == get.headers.get("content-type")
-
-
-OPEN, NARROW = "open", "narrow"
-
-
-@pytest.fixture(scope="module")
-def stocked(tiny_store: Path, tiny: EncoderArtifact, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Domains, one with labels, a key for all of them, and one for `invoices` alone."""
-    folder = tmp_path_factory.mktemp("stocked")
-    shutil.copytree(tiny_store / "encoders", folder / "store" / "encoders")
-    domains = DomainStore(folder / "store")
-    facts = {"encoder": {"id": tiny.id, "digest": tiny.digest}, "method": "identity", "sentences": 300}
-    for name in ("invoices", "tickets"):
-        version = domains.publish(name, facts, {}, None, DomainModel(REFERENCE, probability=MAP))
-        domains.promote(name, tiny.digest, version, expected=domains.aliases(name, tiny.digest))
-    keys = folder / "keys"
-    keys.write_text(key_line(OPEN, "read,calibrate,admin") + key_line(NARROW, "read domains=invoices,nothing*,tick"))
-    running: list[Process] = []
-    yield serve_with(folder, running, model_store=folder / "store", encoder="tiny", api_keys_file=keys)
-    for process in running:
-        process.kill()
 
 
 def test_an_unknown_domain_is_told_the_nearest_that_the_key_may_use(stocked: Server) -> None:
