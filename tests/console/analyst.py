@@ -69,6 +69,10 @@ class Analyst:
         self.page.get_by_role("dialog").get_by_role("button", name=name).click()
         self.page.get_by_role("dialog").wait_for(state="detached")
 
+    def opens(self, name: str) -> None:
+        """Unfolds a part of the page."""
+        self.page.locator("summary", has_text=name).first.click()
+
     def opens_details(self) -> None:
         """Unfolds a report's statistics."""
         self.page.locator("details.folded > summary").click()
