@@ -1,5 +1,7 @@
 """Files of any kind on the Calibrate page: shown before anything starts, corrected where the guess was wrong."""
 
+import csv
+import io
 import re
 from pathlib import Path
 
@@ -21,6 +23,12 @@ def choose(analyst: Analyst, name: str, content: bytes, label: str = FILE) -> No
     )
 
 
+def csv_of(rows: list[list[str]], separator: str = ",", encoding: str = "utf-8") -> bytes:
+    written = io.StringIO()
+    csv.writer(written, delimiter=separator).writerows(rows)
+    return written.getvalue().encode(encoding)
+
+
 def heads(analyst: Analyst) -> list[str]:
     found: list[str] = analyst.page.locator(".preview thead th").all_inner_texts()
     return [head.strip() for head in found]
@@ -38,8 +46,8 @@ def tickets(count: int) -> list[list[str]]:
 
 def test_a_table_in_an_old_encoding_becomes_a_version_of_its_column(visit: Visit, server: Server) -> None:
     analyst = visit(server, "#/calibrate")
-    content = "\r\n".join(";".join(row) for row in [*tickets(300), ["300", "", "open"], ["301", "x" * 10_001, "open"]])
-    choose(analyst, "tickets.csv", content.encode("windows-1252"))
+    rows = [*tickets(300), ["300", "", "open"], ["301", "x" * 10_001, "open"]]
+    choose(analyst, "tickets.csv", csv_of(rows, ";", "windows-1252"))
     analyst.sees("CSV with semicolons, windows-1252.")
     assert heads(analyst) == ["id", "question", "state"]
     assert analyst.page.get_by_role("radio", name="question").is_checked()
@@ -58,9 +66,10 @@ def test_a_guessed_encoding_can_be_overruled(visit: Visit, tiny_server: Server) 
     text = "\n".join(f"{sentence} Łódź źle się czuje." for sentence in sentences(50))
     choose(analyst, "polish.txt", text.encode("iso-8859-2"))
     analyst.sees(re.compile("A guess. If the rows below show wrong letters"))
+    analyst.page.get_by_label("Encoding", exact=True).focus()
     analyst.chooses("Encoding", "iso-8859-2")
     analyst.sees(re.compile("Łódź źle się czuje"))
-    analyst.sees("Text, one sentence a line, ISO-8859-2.")
+    analyst.page.get_by_text(re.compile(r"Text, one sentence a line, ISO-8859-2\.")).first.wait_for()
     assert analyst.focused() == "Encoding"
 
 
@@ -99,7 +108,7 @@ def test_text_in_utf_16_is_read_as_what_it_is(visit: Visit, tiny_server: Server)
 
 def test_a_click_chooses_another_column(visit: Visit, tiny_server: Server) -> None:
     analyst = visit(tiny_server, "#/calibrate")
-    choose(analyst, "tickets.csv", "\n".join(",".join(row) for row in tickets(40)).encode())
+    choose(analyst, "tickets.csv", csv_of(tickets(40)))
     assert analyst.understood()["Distinct"] == "40"
     analyst.page.get_by_role("radio", name="state").click()
     analyst.page.wait_for_function("() => document.querySelector('.facts.tiles').innerText.includes('39')")
@@ -113,7 +122,7 @@ def test_a_click_chooses_another_column(visit: Visit, tiny_server: Server) -> No
 
 def test_whether_the_first_row_is_a_header_can_be_corrected(visit: Visit, tiny_server: Server) -> None:
     analyst = visit(tiny_server, "#/calibrate")
-    choose(analyst, "tickets.csv", "\n".join(",".join(row) for row in tickets(40)).encode())
+    choose(analyst, "tickets.csv", csv_of(tickets(40)))
     assert analyst.understood()["Sentences"] == "40"
     box = analyst.page.get_by_role("checkbox", name="The first row holds the columns' names")
     assert box.is_checked()
@@ -159,18 +168,18 @@ def test_what_cannot_be_read_is_refused_at_its_field_in_the_servers_words(
     assert field.get_attribute("aria-invalid") == "true"
     analyst.fills("Domain", "letters")
     analyst.presses("Start the calibration")
+    analyst.page.wait_for_function("() => document.activeElement?.type === 'file'")
     assert analyst.focused() == FILE
 
 
 def test_labelled_pairs_of_any_file_go_along(visit: Visit, server: Server) -> None:
     analyst = visit(server, "#/calibrate")
-    choose(analyst, "tickets.csv", "\n".join(";".join(row) for row in tickets(300)).encode("windows-1252"))
+    choose(analyst, "tickets.csv", csv_of(tickets(300), ";", "windows-1252"))
     analyst.understood()
     analyst.fills("Domain", "tickets")
     analyst.page.get_by_text("Labelled pairs (optional)").click()
-    rows = [["label", "a", "b"], *([str(label), f"{a} Öl", f"{b} Öl"] for a, b, label in labelled(60))]
-    table = "\n".join(";".join(row) for row in rows)
-    choose(analyst, "pairs.csv", table.encode("windows-1252"), "File of labelled pairs")
+    rows = [["label", "a", "b"], *([str(n % 2), f"{a} Öl", f"{b} Öl"] for n, (a, b, _) in enumerate(labelled(60)))]
+    choose(analyst, "pairs.csv", csv_of(rows, ";", "windows-1252"), "File of labelled pairs")
     analyst.sees("60 labelled pairs understood.")
     analyst.presses("Start the calibration")
     analyst.sees(OUTCOME, 120)
