@@ -110,6 +110,11 @@ class Analyst:
                 return
         raise AssertionError(f"no way to {name!r} by Tab")
 
+    def enters(self, name: str) -> None:
+        """Goes to a control by Tab and presses Enter."""
+        self.tabs_to(name)
+        self.page.keyboard.press("Enter")
+
     def focused(self) -> str:
         """The label or the text of what has the focus."""
         found: str = self.page.evaluate(

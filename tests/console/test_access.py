@@ -174,8 +174,7 @@ def test_the_whole_way_goes_by_keyboard_alone(visit: Visit, serve: Serve, store:
     assert analyst.focused() == "Skip to the content"
     keyboard.press("Enter")
     assert analyst.focused() == "Domains"
-    analyst.tabs_to("New calibration")
-    keyboard.press("Enter")
+    analyst.enters("New calibration")
     analyst.sees("1. Text of the domain")
     assert analyst.focused() == "New calibration"  # the new view's heading
     analyst.tabs_to("Or paste")
@@ -185,15 +184,12 @@ def test_the_whole_way_goes_by_keyboard_alone(visit: Visit, serve: Serve, store:
     keyboard.press("Escape")  # the list of known names
     analyst.tabs_to("Let it answer")
     keyboard.type("always")
-    analyst.tabs_to("More options")
-    keyboard.press("Enter")
+    analyst.enters("More options")
     analyst.tabs_to("Method")
     keyboard.type("cent")
-    analyst.tabs_to("Start the calibration")
-    keyboard.press("Enter")
+    analyst.enters("Start the calibration")
     analyst.sees("Version 2 of letters", 120)
-    analyst.tabs_to("Open the report")
-    keyboard.press("Enter")
+    analyst.enters("Open the report")
     analyst.sees("Which threshold?")
     assert analyst.focused() == "letters, version 2"
     analyst.tabs_to("Wanted false-match rate in per cent")
@@ -203,11 +199,9 @@ def test_the_whole_way_goes_by_keyboard_alone(visit: Visit, serve: Serve, store:
     analyst.page.go_back()
     analyst.sees("Open the report")
     analyst.go("#/domains")
-    analyst.tabs_to("Versions of letters")
-    keyboard.press("Enter")
+    analyst.enters("Versions of letters")
     analyst.sees("Version 2")
-    analyst.tabs_to("Roll back to version 1")
-    keyboard.press("Enter")
+    analyst.enters("Roll back to version 1")
     analyst.sees("Roll letters back?")
     assert analyst.focused() == "Roll back to version 1"
     keyboard.press("Escape")
