@@ -69,6 +69,10 @@ class Analyst:
         self.page.get_by_role("dialog").get_by_role("button", name=name).click()
         self.page.get_by_role("dialog").wait_for(state="detached")
 
+    def opens(self, name: str) -> None:
+        """Unfolds a part of the page."""
+        self.page.locator("summary", has_text=name).first.click()
+
     def opens_details(self) -> None:
         """Unfolds a report's statistics."""
         self.page.locator("details.folded > summary").click()
@@ -105,6 +109,11 @@ class Analyst:
             if self.focused() == name:
                 return
         raise AssertionError(f"no way to {name!r} by Tab")
+
+    def enters(self, name: str) -> None:
+        """Goes to a control by Tab and presses Enter."""
+        self.tabs_to(name)
+        self.page.keyboard.press("Enter")
 
     def focused(self) -> str:
         """The label or the text of what has the focus."""

@@ -46,7 +46,7 @@ def labelled(data: Path) -> list[tuple[str, str, int]]:
     return [(a, b, int(float(label))) for label, a, b in cells]
 
 
-def views(analyst: Analyst) -> list[tuple[str, Any]]:
+def views(analyst: Analyst, texts: list[str]) -> list[tuple[str, Any]]:
     def report(place: str) -> None:
         analyst.go(place)
         analyst.sees("The line stands at a similarity of", 60)
@@ -66,6 +66,17 @@ def views(analyst: Analyst) -> list[tuple[str, Any]]:
         analyst.presses("Fill in an example")
         analyst.sees("How to read this")
 
+    def label() -> None:
+        analyst.go("#/label/films")
+        analyst.fills("Or paste", "\n".join(texts))
+        analyst.understood()
+        analyst.presses("Draw pairs")
+        analyst.sees("2. Do these two mean the same?", 120)
+        for key in "0011010100101101001011":
+            analyst.page.keyboard.press(key)
+        analyst.sees("From a similarity of")
+        analyst.page.wait_for_timeout(500)
+
     def job() -> None:
         jobs = analyst.server.client.get("/calibrate").json()["jobs"]
         newest = next(job for job in jobs if job["domain"] == "reuters")
@@ -80,6 +91,7 @@ def views(analyst: Analyst) -> list[tuple[str, Any]]:
         ("report", lambda: report("#/report/reuters/2")),
         ("report-labels", lambda: report("#/report/films/1")),
         ("calibrate", calibrate),
+        ("label", label),
         ("job", job),
         ("compare", compare),
         ("confirm", confirm),
@@ -99,6 +111,7 @@ def main() -> None:
     parser.add_argument("--url", help="a server that has the domains already, instead of one made for this")
     arguments = parser.parse_args()
     FOLDER.mkdir(parents=True, exist_ok=True)
+    films = (arguments.data / "text" / "imdb-reviews.txt").read_text().splitlines()[-300:]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         running: list[Process] = []
@@ -117,7 +130,7 @@ def main() -> None:
         for scheme in ("light", "dark"):
             context = browser.new_context(color_scheme=scheme, viewport={"width": 1100, "height": 760})
             analyst = Analyst.at(context, server)
-            for name, open_view in views(analyst):
+            for name, open_view in views(analyst, films):
                 open_view()
                 shoot(analyst, FOLDER / f"{name}-{scheme}.png")
             print(*analyst.complaints(), sep="\n")

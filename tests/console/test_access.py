@@ -14,7 +14,15 @@ from tests.console.conftest import Visit
 from tests.processes import Serve, Server
 from tests.text import sentences
 
-PLACES = ["#/domains", "#/glossary", "#/report/tickets/1", "#/report/letters/2", "#/calibrate", "#/compare"]
+PLACES = [
+    "#/domains",
+    "#/glossary",
+    "#/report/tickets/1",
+    "#/report/letters/2",
+    "#/calibrate",
+    "#/compare",
+    "#/label/letters",
+]
 
 
 def faults(analyst: Analyst) -> list[str]:
@@ -51,6 +59,14 @@ def test_axe_finds_no_serious_fault(visit: Visit, shown: Server, scheme: str, pl
     if place == "#/compare":
         analyst.presses("Fill in an example")
         analyst.sees("How to read this")
+    if "label" in place:
+        analyst.fills("Or paste", "\n".join(sentences(60)))
+        analyst.understood()
+        analyst.presses("Draw pairs")
+        analyst.sees("2. Do these two mean the same?", 60)
+        for label in "10s10101":
+            analyst.page.keyboard.press(label)
+        analyst.sees(re.compile("^From a similarity of"))
     assert faults(analyst) == []
 
 
@@ -158,8 +174,7 @@ def test_the_whole_way_goes_by_keyboard_alone(visit: Visit, serve: Serve, store:
     assert analyst.focused() == "Skip to the content"
     keyboard.press("Enter")
     assert analyst.focused() == "Domains"
-    analyst.tabs_to("New calibration")
-    keyboard.press("Enter")
+    analyst.enters("New calibration")
     analyst.sees("1. Text of the domain")
     assert analyst.focused() == "New calibration"  # the new view's heading
     analyst.tabs_to("Or paste")
@@ -167,15 +182,14 @@ def test_the_whole_way_goes_by_keyboard_alone(visit: Visit, serve: Serve, store:
     analyst.tabs_to("Domain")
     keyboard.type("letters")
     keyboard.press("Escape")  # the list of known names
-    analyst.tabs_to("Method")
-    keyboard.type("cent")
     analyst.tabs_to("Let it answer")
     keyboard.type("always")
-    analyst.tabs_to("Start the calibration")
-    keyboard.press("Enter")
+    analyst.enters("More options")
+    analyst.tabs_to("Method")
+    keyboard.type("cent")
+    analyst.enters("Start the calibration")
     analyst.sees("Version 2 of letters", 120)
-    analyst.tabs_to("Open the report")
-    keyboard.press("Enter")
+    analyst.enters("Open the report")
     analyst.sees("Which threshold?")
     assert analyst.focused() == "letters, version 2"
     analyst.tabs_to("Wanted false-match rate in per cent")
@@ -185,11 +199,9 @@ def test_the_whole_way_goes_by_keyboard_alone(visit: Visit, serve: Serve, store:
     analyst.page.go_back()
     analyst.sees("Open the report")
     analyst.go("#/domains")
-    analyst.tabs_to("Versions of letters")
-    keyboard.press("Enter")
+    analyst.enters("Versions of letters")
     analyst.sees("Version 2")
-    analyst.tabs_to("Roll back to version 1")
-    keyboard.press("Enter")
+    analyst.enters("Roll back to version 1")
     analyst.sees("Roll letters back?")
     assert analyst.focused() == "Roll back to version 1"
     keyboard.press("Escape")

@@ -44,7 +44,8 @@ def test_weighted_counts_of_judged_pairs_are_those_of_all_pairs_on_average(
           const taken = queue.slice(0, JUDGED).filter(() => skip() >= SKIPPED);
           if (strata.some((_, index) => !taken.some(({ stratum }) => stratum === index))) continue;
           const weights = weightsOf(strata, taken.map(({ stratum }) => stratum));
-          const sum = (wanted) => taken.reduce((total, pair, k) => total + (wanted(pair) ? weights[k] : 0), 0) / taken.length;
+          const weightOf = (wanted) => (total, pair, k) => total + (wanted(pair) ? weights[k] : 0);
+          const sum = (wanted) => taken.reduce(weightOf(wanted), 0) / taken.length;
           estimates.push(above.flatMap((floor) => [
             sum(({ similarity }) => similarity >= floor),
             sum((pair) => pair.similarity >= floor && matches[placeOf(pair)]),

@@ -1,10 +1,9 @@
-"""Files of any kind, chosen on the page that calibrates: shown before anything starts, corrected where it was guessed."""
+"""Files of any kind on the Calibrate page: shown before anything starts, corrected where the guess was wrong."""
 
+import csv
+import io
 import re
-import zipfile
-from io import BytesIO
 from pathlib import Path
-from xml.sax.saxutils import escape
 
 import pytest
 
@@ -12,50 +11,22 @@ from tests.console.analyst import Analyst
 from tests.console.conftest import Visit, labelled
 from tests.processes import Serve, Server
 from tests.text import sentences
+from tests.workbooks import workbook
 
 FILE = "Choose a file, or drop it anywhere on this page"
 OUTCOME = re.compile(r"Version \d+ of")
-TYPES = '<Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types">{}</Types>'
-PART = '<Override PartName="/xl/{}" ContentType="application/vnd.openxmlformats-officedocument.spreadsheetml.{}+xml"/>'
-RELATIONS = '<Relationships xmlns="http://schemas.openxmlformats.org/package/2006/relationships">{}</Relationships>'
-TO = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
-MAIN = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
-
-
-def workbook(**sheets: list[list[str]]) -> bytes:
-    """An .xlsx with these sheets."""
-    file = BytesIO()
-    with zipfile.ZipFile(file, "w") as archive:
-        parts, listed, related = [PART.format("workbook.xml", "sheet.main")], "", ""
-        for number, (name, rows) in enumerate(sheets.items(), 1):
-            parts.append(PART.format(f"worksheets/sheet{number}.xml", "worksheet"))
-            listed += f'<sheet name="{name}" sheetId="{number}" r:id="rId{number}"/>'
-            target = f"worksheets/sheet{number}.xml"
-            related += f'<Relationship Id="rId{number}" Type="{TO}/worksheet" Target="{target}"/>'
-            cells = "".join(
-                f'<row r="{row}">'
-                + "".join(
-                    f'<c r="{chr(65 + column)}{row}" t="inlineStr"><is><t>{escape(text)}</t></is></c>'
-                    for column, text in enumerate(texts)
-                )
-                + "</row>"
-                for row, texts in enumerate(rows, 1)
-            )
-            archive.writestr(f"xl/{target}", f'<worksheet xmlns="{MAIN}"><sheetData>{cells}</sheetData></worksheet>')
-        package = f'<Relationship Id="rId1" Type="{TO}/officeDocument" Target="xl/workbook.xml"/>'
-        kinds = '<Default Extension="rels" ContentType="application/vnd.openxmlformats-package.relationships+xml"/>'
-        archive.writestr("[Content_Types].xml", TYPES.format(kinds + "".join(parts)))
-        archive.writestr("_rels/.rels", RELATIONS.format(package))
-        book = f'<workbook xmlns="{MAIN}" xmlns:r="{TO}"><sheets>{listed}</sheets></workbook>'
-        archive.writestr("xl/workbook.xml", book)
-        archive.writestr("xl/_rels/workbook.xml.rels", RELATIONS.format(related))
-    return file.getvalue()
 
 
 def choose(analyst: Analyst, name: str, content: bytes, label: str = FILE) -> None:
     analyst.page.get_by_label(label, exact=True).set_input_files(
         {"name": name, "mimeType": "application/octet-stream", "buffer": content}
     )
+
+
+def csv_of(rows: list[list[str]], separator: str = ",", encoding: str = "utf-8") -> bytes:
+    written = io.StringIO()
+    csv.writer(written, delimiter=separator).writerows(rows)
+    return written.getvalue().encode(encoding)
 
 
 def heads(analyst: Analyst) -> list[str]:
@@ -75,8 +46,8 @@ def tickets(count: int) -> list[list[str]]:
 
 def test_a_table_in_an_old_encoding_becomes_a_version_of_its_column(visit: Visit, server: Server) -> None:
     analyst = visit(server, "#/calibrate")
-    content = "\r\n".join(";".join(row) for row in [*tickets(300), ["300", "", "open"], ["301", "x" * 10_001, "open"]])
-    choose(analyst, "tickets.csv", content.encode("windows-1252"))
+    rows = [*tickets(300), ["300", "", "open"], ["301", "x" * 10_001, "open"]]
+    choose(analyst, "tickets.csv", csv_of(rows, ";", "windows-1252"))
     analyst.sees("CSV with semicolons, windows-1252.")
     assert heads(analyst) == ["id", "question", "state"]
     assert analyst.page.get_by_role("radio", name="question").is_checked()
@@ -95,9 +66,10 @@ def test_a_guessed_encoding_can_be_overruled(visit: Visit, tiny_server: Server) 
     text = "\n".join(f"{sentence} Łódź źle się czuje." for sentence in sentences(50))
     choose(analyst, "polish.txt", text.encode("iso-8859-2"))
     analyst.sees(re.compile("A guess. If the rows below show wrong letters"))
+    analyst.page.get_by_label("Encoding", exact=True).focus()
     analyst.chooses("Encoding", "iso-8859-2")
     analyst.sees(re.compile("Łódź źle się czuje"))
-    analyst.sees("Text, one sentence a line, ISO-8859-2.")
+    analyst.page.get_by_text(re.compile(r"Text, one sentence a line, ISO-8859-2\.")).first.wait_for()
     assert analyst.focused() == "Encoding"
 
 
@@ -113,7 +85,8 @@ def test_an_encoding_that_does_not_fit_is_refused_and_the_last_one_stays(visit: 
 
 def test_a_workbook_shows_its_sheets_and_the_chosen_one_is_calibrated(visit: Visit, server: Server) -> None:
     analyst = visit(server, "#/calibrate")
-    content = workbook(Notes=[["note"], *([f"Only a note, number {n}."] for n in range(30))], Tickets=tickets(250))
+    notes = [["note"], *([f"Only a note, number {n}."] for n in range(30))]
+    content = workbook(notes, tickets(250), names=["Notes", "Tickets"])
     choose(analyst, "tickets.xlsx", content)
     analyst.sees("Excel workbook, sheet Notes.")
     analyst.chooses("Sheet", "Tickets")
@@ -135,7 +108,7 @@ def test_text_in_utf_16_is_read_as_what_it_is(visit: Visit, tiny_server: Server)
 
 def test_a_click_chooses_another_column(visit: Visit, tiny_server: Server) -> None:
     analyst = visit(tiny_server, "#/calibrate")
-    choose(analyst, "tickets.csv", "\n".join(",".join(row) for row in tickets(40)).encode())
+    choose(analyst, "tickets.csv", csv_of(tickets(40)))
     assert analyst.understood()["Distinct"] == "40"
     analyst.page.get_by_role("radio", name="state").click()
     analyst.page.wait_for_function("() => document.querySelector('.facts.tiles').innerText.includes('39')")
@@ -149,7 +122,7 @@ def test_a_click_chooses_another_column(visit: Visit, tiny_server: Server) -> No
 
 def test_whether_the_first_row_is_a_header_can_be_corrected(visit: Visit, tiny_server: Server) -> None:
     analyst = visit(tiny_server, "#/calibrate")
-    choose(analyst, "tickets.csv", "\n".join(",".join(row) for row in tickets(40)).encode())
+    choose(analyst, "tickets.csv", csv_of(tickets(40)))
     assert analyst.understood()["Sentences"] == "40"
     box = analyst.page.get_by_role("checkbox", name="The first row holds the columns' names")
     assert box.is_checked()
@@ -195,17 +168,18 @@ def test_what_cannot_be_read_is_refused_at_its_field_in_the_servers_words(
     assert field.get_attribute("aria-invalid") == "true"
     analyst.fills("Domain", "letters")
     analyst.presses("Start the calibration")
+    analyst.page.wait_for_function("() => document.activeElement?.type === 'file'")
     assert analyst.focused() == FILE
 
 
 def test_labelled_pairs_of_any_file_go_along(visit: Visit, server: Server) -> None:
     analyst = visit(server, "#/calibrate")
-    choose(analyst, "tickets.csv", "\n".join(";".join(row) for row in tickets(300)).encode("windows-1252"))
+    choose(analyst, "tickets.csv", csv_of(tickets(300), ";", "windows-1252"))
     analyst.understood()
     analyst.fills("Domain", "tickets")
     analyst.page.get_by_text("Labelled pairs (optional)").click()
-    rows = [["label", "a", "b"], *([str(label), f"{a} Öl", f"{b} Öl"] for a, b, label in labelled(60))]
-    choose(analyst, "pairs.csv", "\n".join(";".join(row) for row in rows).encode("windows-1252"), "File of labelled pairs")
+    rows = [["label", "a", "b"], *([str(n % 2), f"{a} Öl", f"{b} Öl"] for n, (a, b, _) in enumerate(labelled(60)))]
+    choose(analyst, "pairs.csv", csv_of(rows, ";", "windows-1252"), "File of labelled pairs")
     analyst.sees("60 labelled pairs understood.")
     analyst.presses("Start the calibration")
     analyst.sees(OUTCOME, 120)
@@ -220,10 +194,10 @@ def test_a_workbook_of_labelled_pairs_with_weights_is_read_and_its_faults_are_na
     analyst.page.get_by_text("Labelled pairs (optional)").click()
     rows = [[a, b, str(label), "2.5"] for a, b, label in labelled(30)]
     header = ["a", "b", "label", "weight"]
-    choose(analyst, "pairs.xlsx", workbook(Pairs=[header, *rows]), "File of labelled pairs")
+    choose(analyst, "pairs.xlsx", workbook([header, *rows]), "File of labelled pairs")
     analyst.sees("30 labelled pairs understood.")
     rows[4][2] = "7"
-    choose(analyst, "pairs.xlsx", workbook(Pairs=[header, *rows]), "File of labelled pairs")
+    choose(analyst, "pairs.xlsx", workbook([header, *rows]), "File of labelled pairs")
     analyst.sees("Line 6: the label 7 is not within 0–5.")
 
 
