@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jsonschema
+import jsonschema  # type: ignore[import-untyped]
 import pytest
+from pydantic import BaseModel
 
 from service.api.bodies import ErrorBody, OpenAIErrorBody
 from service.server.answers import ANSWERS
@@ -110,7 +111,7 @@ def test_every_operation_has_a_summary_of_its_own(document: dict[str, Any]) -> N
 
 
 def test_every_error_has_an_example_that_fits_its_schema(document: dict[str, Any]) -> None:
-    models = {"ErrorBody": ErrorBody, "OpenAIErrorBody": OpenAIErrorBody}
+    models: dict[str, type[BaseModel]] = {"ErrorBody": ErrorBody, "OpenAIErrorBody": OpenAIErrorBody}
     for name, operation in operations(document):
         for status, response in operation["responses"].items():
             if int(status) >= 400:
