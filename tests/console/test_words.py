@@ -75,10 +75,10 @@ def test_the_glossary_has_every_word_in_one_sentence_and_is_reached_from_every_p
     analyst = visit(shown, "#/domains")
     analyst.presses("Glossary", "link")
     analyst.sees("Words on every page")
-    found = dict(
-        (row.locator("dt").inner_text(), row.locator("dd").inner_text())
+    found = {
+        row.locator("dt").inner_text(): row.locator("dd").inner_text()
         for row in analyst.page.locator("dl.words > div").all()
-    )
+    }
     wanted = (
         "percentile, false-match rate, false hit rate, champion, precision, recall, probability, "
         "calibrated similarity, raw cosine, identity, domain, version, rawness, nulling, hubness, AUROC, PSI"
