@@ -6,6 +6,7 @@ import { badge, fault, field, h, table } from "./dom.js";
 import { count, oneIn, percentile, roughly, score, sentence } from "./format.js";
 import { term } from "./glossary.js";
 import { page, typed, withNamed } from "./listing.js";
+import { isDamaged } from "./versions.js";
 import { asked as query, describeTarget, ENTRIES, KINDS, savedThresholds } from "./thresholds.js";
 
 const SOME = 200; // domains offered in a list
@@ -105,7 +106,7 @@ function references(domains, chosen, none) {
 
 function offer(element, domains, chosen, none) {
   const groups = domains.map(({ domain, champion, previous, versions, unreadable }) => h("optgroup", { label: domain },
-    h("option", { value: domain }, choiceOf(domain, champion, unreadable)),
+    h("option", { value: domain }, choiceOf({ domain, champion, versions, unreadable })),
     previous && h("option", { value: `${domain}@previous` }, `${domain}: previous, version ${previous}`),
     [...versions].reverse().filter(({ servable }) => servable).map(({ version, method }) => h("option", { value: `${domain}@${version}` }, `${domain}@${version}: ${method}`))));
   element.replaceChildren(...[none && h("option", { value: "" }, none), ...groups].filter(Boolean));
@@ -114,9 +115,9 @@ function offer(element, domains, chosen, none) {
   return element;
 }
 
-function choiceOf(domain, champion, unreadable) {
-  if (champion) return `${domain}: champion, version ${champion}`;
-  return unreadable?.length ? `${domain}: damaged` : `${domain}: raw cosine`;
+function choiceOf(state) {
+  if (isDamaged(state)) return `${state.domain}: damaged`;
+  return state.champion ? `${state.domain}: champion, version ${state.champion}` : `${state.domain}: raw cosine`;
 }
 
 /** What a verdict rests on: a saved threshold of the domain, or a rate. `read()` gives { name, target }, { target } or null. */

@@ -6,7 +6,7 @@ import { ago, count, counted, methodName, percent, score, sentence } from "./for
 import { term, withTerms } from "./glossary.js";
 import { page, typed } from "./listing.js";
 import { thresholdList } from "./thresholds.js";
-import { promote, remove, removeDomain, rollBack } from "./versions.js";
+import { isDamaged, promote, remove, removeDomain, rollBack } from "./versions.js";
 
 const MANY = 8; // domains from which on a filter is offered
 
@@ -96,11 +96,6 @@ function domainRows(state, context) {
       toggle)));
   if (damaged || opened.has(domain)) open(true);
   return [line, fold];
-}
-
-/** Whether requests for the domain fail because of what cannot be read. */
-function isDamaged({ champion, versions, unreadable }) {
-  return unreadable.length > 0 && champion !== 0 && !versions.some(({ version }) => version === champion);
 }
 
 function folded(state, context) {

@@ -1,8 +1,13 @@
-/** What can be done to a domain's versions, each after a confirmation that says what will follow. */
+/** Whether a domain can answer, and what can be done to its versions, each after a confirmation that says what will follow. */
 
 import { report, say } from "./alerts.js";
 import { call, path } from "./api.js";
 import { confirm } from "./dialogs.js";
+
+/** Whether requests for the domain fail because of what cannot be read. */
+export function isDamaged({ champion, versions, unreadable }) {
+  return unreadable.length > 0 && champion !== 0 && !versions.some(({ version }) => version === champion);
+}
 
 /** Asks, does it, says so. Resolves to whether it was done. */
 async function change(context, { question, failed, done, doing }) {

@@ -157,7 +157,7 @@ def test_three_hundred_domains_are_short_lines_with_their_versions_folded(
     assert [
         word for word in ("version 1", "standard normalization", "not asked yet", "1 version") if word not in line
     ] == []
-    toggle = analyst.page.get_by_label("Versions of d142", exact=True)
+    toggle = analyst.page.get_by_role("button", name="Versions of d142")
     toggle.click()
     assert toggle.get_attribute("aria-expanded") == "true"
     analyst.page.get_by_role("table", name="Versions of d142").wait_for()
