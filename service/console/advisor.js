@@ -59,7 +59,7 @@ export function advisor(version, context, saved) {
     timer = setTimeout(advise, WAIT);
   }
   function reset() {
-    input.value = KINDS[kind.value].first;
+    input.value = kind.value === "precision" ? reachable(report.labels) : KINDS[kind.value].first;
     presets.hidden = kind.value === "precision";
     gallery.hidden = kind.value !== "false_hit_rate";
     wanted.querySelector("label").textContent = labelOf(kind.value);
@@ -97,6 +97,12 @@ export function advisor(version, context, saved) {
   }
   advise();
   return picture.element;
+}
+
+/** The highest precision up to 90 % that the labels reach, in per cent. */
+function reachable({ table: rows }) {
+  const reached = (rows ?? []).map(({ precision }) => precision).filter((precision) => precision <= 0.9);
+  return reached.length ? String(Number((100 * Math.max(...reached)).toPrecision(3))) : KINDS.precision.first;
 }
 
 const labelOf = (kind) => `Wanted ${KINDS[kind].label} in per cent`;

@@ -125,7 +125,11 @@ function targetFields(context) {
   const { signal } = context;
   let saved = [];
   let owner = ""; // domain of the saved ones
-  const kind = h("select", { onchange: arrange });
+  let touched = false; // until then a saved threshold is offered first
+  const kind = h("select", { onchange: () => {
+    touched = true;
+    arrange();
+  } });
   const rate = h("input", { type: "number", step: "any", inputmode: "decimal", value: KINDS.fmr.first });
   const entries = h("input", { type: "number", step: "1", min: "1", inputmode: "numeric", value: String(ENTRIES) });
   const rateField = field("Wanted false-match rate in per cent", rate, "");
@@ -175,7 +179,7 @@ function targetFields(context) {
       saved = list?.thresholds ?? [];
       const labels = about?.report.labels;
       const precise = labels && !labels.graded && about.report.normalization === "none";
-      fill(["fmr", "false_hit_rate", ...(precise ? ["precision"] : [])], kind.value);
+      fill(["fmr", "false_hit_rate", ...(precise ? ["precision"] : [])], touched || !saved.length ? kind.value : `saved:${saved[0].name}`);
     } catch (error) {
       if (!signal.aborted && !context.refused(error)) report("The saved thresholds could not be loaded", error);
     }
@@ -281,12 +285,12 @@ function scores(pairs, asked, answers, sorted) {
     h("p", {}, "“", h("bdi", { class: "sample" }, pairs[0][0]), "”", two ? "" : h("span", { class: "muted" }, ` scored by ${answers[0].domain}@${answers[0].version}`)),
     ...answers.filter(({ verdict }) => verdict).map(verdictLine),
     table("Scores", heads.map((head) => h("th", { scope: "col" }, head)), rows, { class: "scores stacked" }),
-    both && h("p", {}, "Percentile and probability answer different questions: the percentile compares a pair with random pairs, nearly all of them unrelated; the probability compares it with pairs like the labelled ones, where even non-matches are similar."),
+    both && h("p", {}, "Percentile and probability answer different questions: the percentile compares a pair with random pairs, nearly all of them unrelated; the probability says how often a pair with this similarity is a match among pairs like the labelled ones."),
     ...met.map((flag) => h("p", { class: "muted" }, `${flag.replaceAll("_", " ")}: ${FLAGS[flag]}.`)),
     ...answers.flatMap((answer, index) => answer.notices.map((notice) => h("p", { class: "muted" }, explainNotice(notice, asked[index])))),
     h("details", {}, h("summary", {}, "How to read this"), h("ul", {},
       h("li", {}, "Raw cosine: the encoder alone, not comparable between domains."),
-      h("li", {}, "Similarity: after the domain's calibration."),
+      h("li", {}, "Similarity: after the domain's calibration. It is about the subject: sentences that say the opposite of each other often score high."),
       h("li", {}, "Percentile: the share of random pairs of the domain that score lower; it means the same in every domain. Below it, how rare so high a score is among random pairs."),
       h("li", {}, "Probability: of a match, where the domain was given labelled pairs."),
       h("li", {}, "Verdict: whether the pair reaches the threshold that was chosen above."))))];

@@ -384,7 +384,7 @@ function sendPart(labels, { domain, champion }, changed, context) {
   const element = h("section", { class: "card" }, h("h2", {}, "Labels"), counts, unkept, missing,
     h("div", { class: "buttons" }, send, save, forget),
     h("p", { class: "muted" }, "The labels stay in this tab, also when the page is loaded again, until the tab is closed or you forget them. ",
-      "Sending makes a new version of the domain with all of these labels; they replace those that were sent before."),
+      "Sending makes a new version of the domain with all of these labels; they replace those that were sent before. The new version answers at once, with the same similarities; you can roll back to the one before."),
     field("Go on with labels from a file", file, "The file that was downloaded here, or labelled pairs of your own: sentence, sentence, label, or label, sentence, sentence; a fourth column named weight may follow."));
 
   async function take() {

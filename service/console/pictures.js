@@ -16,12 +16,12 @@ export function missing(title, why, width = "") {
 }
 
 /** What thresholds bring and cost, by the precisions that a version's labels reach. */
-export function operatingPoints({ labels: { table: rows }, reference }) {
+export function operatingPoints({ labels: { table: rows, pairs }, reference }) {
   const title = "What a threshold brings, and costs";
   return h("section", { class: "card whole" },
     h("h3", {}, title),
-    h("p", { class: "muted" }, "For pairs like the labelled ones. Wrong matches: how many a search among 10,000 random entries meets on average."),
-    table(title, heads([term("precision", "Precision"), "Similarity", term("recall", "Recall"), term("95 % interval"), term("false-match rate", "False-match rate"), "Wrong matches a search"]),
+    h("p", { class: "muted" }, `Learned from ${count(pairs)} labelled pairs, each counted by its weight: a label from the lower scale can stand for thousands of pairs. Where the interval of recall is wide, label more. Wrong matches: how many a search among 10,000 random entries meets on average.`),
+    table(title, heads([term("precision", "Precision"), "Similarity", term("recall", "Recall"), "95 % interval of recall", term("false-match rate", "False-match rate"), "Wrong matches a search"]),
       rows.map((row) => [percent(row.precision), score(row.similarity), percent(row.recall),
         `${percent(row.recall_interval[0])} to ${percent(row.recall_interval[1])}`, atLeast(row.false_match_rate, reference?.resolution),
         String(Number(row.alarms.toPrecision(2)))]), { class: "stacked" }));

@@ -41,6 +41,8 @@ export async function openReport([domain, number], context) {
   ];
 }
 
+const WIDE = 2; // an interval whose upper end is so many times its lower end says little
+
 /** What to do with this version, in sentences that need no statistics, and the next step. */
 function decision(version, role, advised, champion) {
   const { domain, report } = version;
@@ -53,7 +55,7 @@ function decision(version, role, advised, champion) {
   return h("section", { class: "card", "aria-labelledby": "decision" },
     h("h2", { id: "decision" }, "What to use"),
     h("p", { class: "decision" }, ...advice(advised, report)),
-    best && h("p", {}, ...withTerms(`Among pairs like your labelled ones, ${score(best.similarity)} is right for ${percent(best.precision)} of the pairs that pass (precision) and finds ${percent(best.recall)} of the true matches (recall).`)),
+    best && h("p", {}, ...withTerms(`Among pairs like your labelled ones, ${score(best.similarity)} is right for ${percent(best.precision)} of the pairs that pass (precision) and finds ${percent(best.recall)} of the true matches (recall; 95 % interval ${percent(best.recall_interval[0])} to ${percent(best.recall_interval[1])}, from ${count(report.labels.pairs)} labels).${best.recall_interval[1] > WIDE * best.recall_interval[0] ? " That is too uncertain to rely on: label more pairs." : ""}`)),
     report.sentences < STEADY && h("p", { class: "verdict warn" }, `The text had ${counted(report.sentences, "distinct sentence")}; ${count(STEADY)} give a steadier threshold.`),
     h("p", {}, version.servable ? who : "It was made for another encoder than this server's, and cannot answer here."),
     h("p", {}, h("strong", {}, "Next step: "), version.servable
