@@ -397,6 +397,7 @@ BINS = 15
 PAIRS_A_BIN = 10
 BOOTSTRAPS = 200
 STEPS = 101  # errors that are tried
+GROWTH = 4.0  # standard errors by which bins are larger at most than what was observed
 PERFECT = 40  # samples of a perfect map
 
 
@@ -442,16 +443,20 @@ def errors_like(offsets: Doubles, noise: Doubles, shares: Doubles) -> Doubles:
     """True calibration errors (3,) under which bins' offsets (B,) are typical: lower limit, median estimate, upper.
 
     Chance alone makes offsets larger, so that their mean overstates the error: a map without any fault would show one,
-    and a bootstrap around what was observed covered it in 40 of 100 samples. Instead the error is varied until a share
+    and a bootstrap around what was observed covered it in 40 of 100 samples. Here the offsets are varied until a share
     of 0.975, 0.5 or 0.025 of its samples would show what was observed or more: the interval is that of the inverted
     test, and its middle is median-unbiased (Davison & Hinkley, 1997, 5.4). The estimate lies in its interval always.
 
     noise (R, B): offsets by chance alone; shares (B,): of the pairs' weight.
     """
     shown = float(shares @ np.abs(offsets))
-    shape = offsets / shown if shown > 0 else np.ones(len(offsets))
-    tried = np.linspace(0, shown + float((np.abs(noise) @ shares).max()), STEPS)
-    samples = np.abs(tried[:, None, None] * shape + noise) @ shares  # (STEPS, R)
+    spread = np.maximum(noise.std(axis=0), 1e-12)
+    largest = max(float((np.abs(offsets) / spread).max()), 1.0)
+    # All bins shrink, or grow, by as many of their standard errors: what is within chance vanishes first.
+    steps = np.concatenate([np.linspace(-largest, 0, STEPS // 2, endpoint=False), np.linspace(0, GROWTH, STEPS // 2)])
+    varied = np.maximum(np.abs(offsets) + steps[:, None] * spread, 0.0)  # (STEPS, B)
+    tried = varied @ shares
+    samples = np.abs((varied * np.sign(offsets))[:, None, :] + noise) @ shares  # (STEPS, R)
     reached = np.maximum.accumulate(np.quantile(samples, [1 - TAIL, 0.5, TAIL], axis=1), axis=1) >= shown
     limits: Doubles = tried[np.where(reached.any(axis=1), reached.argmax(axis=1), STEPS - 1)]
     return limits
