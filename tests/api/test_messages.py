@@ -122,7 +122,11 @@ PAIR = [["a boat", "a gate"]]
 
 CASES: list[tuple[str, Any, str]] = [
     ("/similarity", {"pair": PAIR}, "pair: unknown field; did you mean pairs?"),
-    ("/similarity", {"pair": PAIR, "detail": 1}, "pair: unknown field; did you mean pairs?; also wrong: detail"),
+    (
+        "/similarity",
+        {"pair": PAIR, "detail": 1},
+        "pair: unknown field; did you mean pairs?; missing or wrong, too: detail",
+    ),
     ("/similarity", {}, 'pairs is missing; send a list of pairs of texts, [["a", "b"], …]'),
     (
         "/similarity",

@@ -281,7 +281,7 @@ def test_rows_of_a_table_are_refused_unless_they_are_meant(tiny_server: Server, 
     before = len(tiny_server.client.get("/calibrate").json()["jobs"])
     refused = post_table(tiny_server, kind, force=False)
     assert (refused.status_code, refused.json()["error_type"]) == (422, "Validation")
-    for word in ("look like a table", "commas", "column 3", "force=true"):
+    for word in ("look like a table", "commas", "column=3", "force=true"):
         assert word in refused.json()["error"]
     assert len(tiny_server.client.get("/calibrate").json()["jobs"]) == before
     taken = post_table(tiny_server, kind, force=True)

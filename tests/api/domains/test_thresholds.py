@@ -217,11 +217,11 @@ def test_a_name_that_is_not_saved_is_a_404_with_the_nearest(server: Server) -> N
     [
         ({}, "give one of them"),
         ({"fmr": 0.1, "precision": 0.9}, "fmr, precision or false_hit_rate: give one of them"),
-        ({"fmr": 1.5}, "fmr: 1.5; a false-match rate is at least 1e-07 and less than 1"),
-        ({"fmr": "0.1"}, "fmr: Input should be a valid number"),
+        ({"fmr": 1.5}, "fmr: 1.5; it is a share, at least 1e-07 and less than 1 (1 % is 0.01)"),
+        ({"fmr": "0.1"}, "it must be a number"),
         ({"precision": 1}, "precision: 1; a precision is more than 0 and less than 1"),
         ({"false_hit_rate": 0.1}, "give both"),
-        ({"false_hit_rate": 0.1, "gallery": 0}, "gallery: Input should be greater than or equal to 1"),
+        ({"false_hit_rate": 0.1, "gallery": 0}, "gallery is 0; it must be 1 or more"),
         ({"similarity": 0.4}, "similarity: unknown field"),
     ],
 )

@@ -53,7 +53,7 @@ def matched(decision: DecisionThreshold, found: Scores) -> list[bool]:
     [
         ({}, "give one of them"),
         ({"fmr": 0.1, "precision": 0.9}, "give one of them"),
-        ({"fmr": 1.0}, "fmr: 1; a false-match rate is at least 1e-07 and less than 1"),
+        ({"fmr": 1.0}, "fmr: 1; it is a share, at least 1e-07 and less than 1"),
         ({"fmr": float("nan")}, "fmr: nan"),
         ({"precision": 0.0}, "precision: 0; a precision is more than 0 and less than 1"),
         ({"false_hit_rate": 0.0, "gallery": 10}, "false_hit_rate: 0; it is at least 1e-06"),
@@ -139,7 +139,7 @@ def test_normalized_scores_are_decided_by_their_own_false_match_rate() -> None:
     [
         (DomainModel(), FMR, "has no reference"),
         (DomainModel(REFERENCE), Target(precision=0.9), "was given no labels"),
-        (DomainModel(REFERENCE, probability=MAP), Target(precision=0.99), "precision must be between 0.50 and 0.90"),
+        (DomainModel(REFERENCE, probability=MAP), Target(precision=0.99), "it must be between 0.50 and 0.90"),
         (DomainModel(REFERENCE), Target(false_hit_rate=0.01, gallery=9), "before false hits of searches were counted"),
         (NORMALIZED, Target(precision=0.7), "save a false-match rate"),
         (NORMALIZED, Target(false_hit_rate=0.01, gallery=9), "save a false-match rate"),
