@@ -216,6 +216,7 @@ const oneLine = (text) => text.replace(/[\t\r\n]+/g, " ");
 
 /** Calibrated unit vectors of sentences, one after the other. */
 async function vectorsOf(sentences, domain, { limits }, signal, progress) {
+  progress(0);
   let vectors = null;
   for (let start = 0; start < sentences.length;) {
     let [end, bytes] = [start, OVERHEAD];
