@@ -84,6 +84,7 @@ def views(analyst: Analyst, texts: list[str]) -> list[tuple[str, Any]]:
 
     def confirm() -> None:
         analyst.go("#/domains")
+        analyst.presses("Versions of reuters")
         analyst.presses(re.compile("Roll back to version"))
 
     return [
