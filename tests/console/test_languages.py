@@ -27,7 +27,7 @@ def test_sentences_run_in_their_own_direction_where_they_are_typed_and_where_the
 def test_a_first_sentence_is_not_cut_within_an_emoji(visit: Visit, tiny_server: Server) -> None:
     analyst = visit(tiny_server, "#/calibrate")
     analyst.drops("long.txt", "a" + "👍" * 300 + "\n" + ARABIC + "\n")
-    items = analyst.page.locator("li.sample")
+    items = analyst.page.locator("td.sample")
     items.first.wait_for(state="attached")
     long, arabic = items.all()
     assert long.text_content() == "a" + "👍" * 199

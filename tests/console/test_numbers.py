@@ -1,22 +1,15 @@
-"""What the page computes itself: distributions out of a report's curve, and how it reads text."""
+"""What the page computes itself: distributions out of a report's curve, and how it reads labels."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from service.adapters.jobs.spool import Spool
-from service.api.calibration.intake import Intake, Limits
 from service.core.jobs.labels import parse_pairs
 from service.core.scoring.advice import rarity
 from service.modelling.calibration.reference import build, sample_pairs
 from tests.console.conftest import Visit
 from tests.processes import Server
-
-LIMITS = {"characters": 50, "bytes": 1_000_000, "sentences": 1000}
-TOO_LONG = "x" * 51
-ODD = f"\ufeffOne sentence.\r\n\r\n  Two  \n\t \nOne sentence.\n{'🙂' * 49}\n{TOO_LONG}\n\u2003\nlast, without an end"
 
 
 def imported(visit: Visit, server: Server, script: str, argument: Any) -> Any:
@@ -73,54 +66,22 @@ def test_rarity_is_said_as_the_command_line_says_it(visit: Visit, tiny_server: S
     assert found == [rarity(1 - rate, 2_000_000) for rate in rates]
 
 
-def read(visit: Visit, server: Server, text: str) -> Any:
-    return imported(
-        visit,
-        server,
-        """async ([text, limits]) => {
-            const { understand } = await import('./console/intake.js');
-            return understand(new Blob([text]), limits);
-        }""",
-        [text, LIMITS],
-    )
-
-
-def test_text_is_understood_as_the_server_does(visit: Visit, tiny_server: Server, tmp_path: Path) -> None:
-    found = read(visit, tiny_server, ODD)
-    assert (found["lines"], found["sentences"], found["distinct"]) == (9, 5, 4)
-    assert (found["empty"], found["tooLong"], found["places"], found["duplicates"]) == (3, 1, [7], 1)
-    assert (found["longest"], found["longestLine"]) == (51, 7)
-    with Spool(tmp_path) as spool:
-        intake = Intake(spool, Limits(sentences=1000, characters=50, dim=32, size=1_000_000))
-        intake.feed(ODD.replace(TOO_LONG + "\n", "").encode())
-        intake.close()
-    assert (intake.sentences, intake.distinct) == (found["sentences"], found["distinct"])
-
-
-def test_what_is_too_long_is_left_out_of_the_body(visit: Visit, tiny_server: Server) -> None:
-    body = imported(
-        visit,
-        tiny_server,
-        """async ([text, limits]) => {
-            const { understand, bodyOf } = await import('./console/intake.js');
-            const blob = new Blob([text]);
-            const pairs = [{ a: "x", b: "y", label: 1 }];
-            const { body, type } = await bodyOf(blob, limits, await understand(blob, limits), pairs);
-            return [type, await body.text()];
-        }""",
-        ["one\n" + TOO_LONG + '\n\n"two"\n', LIMITS],
-    )
-    assert body == ["application/x-ndjson", '"one"\n"\\"two\\""\n{"a":"x","b":"y","label":1}']
+PARSED = """async (text) => {
+    const { parsePairs, pastedRows } = await import('./console/labels.js');
+    return parsePairs(pastedRows(text));
+}"""
 
 
 def test_lines_that_are_no_labelled_pairs_are_named(visit: Visit, tiny_server: Server) -> None:
     text = "label\tone\tother\n1\ta b\tc\r\n0.5\td\te\n\n2\tonly two\n7\tx\ty\n1\t \ty\nno\tnumber\there"
-    found = imported(visit, tiny_server, "async (text) => (await import('./console/labels.js')).parsePairs(text)", text)
-    assert found["pairs"] == [{"a": "a b", "b": "c", "label": 1}, {"a": "d", "b": "e", "label": 0.5}]
+    found = imported(visit, tiny_server, PARSED, text)
+    assert found["pairs"] == [
+        {"a": "a b", "b": "c", "label": 1, "weight": 1},
+        {"a": "d", "b": "e", "label": 0.5, "weight": 1},
+    ]
     assert [fault.split(":")[0] for fault in found["faults"]] == ["line 5", "line 6", "line 7", "line 8"]
     weighted = "label\ta\tb\tweight\n1\tx\ty\t0\n0\tx\tz\t3"
-    script = "async (text) => (await import('./console/labels.js')).parsePairs(text)"
-    found = imported(visit, tiny_server, script, weighted)
+    found = imported(visit, tiny_server, PARSED, weighted)
     assert found["faults"] == ["line 2: the weight must be a number above 0"]
     assert found["pairs"] == [{"a": "x", "b": "z", "label": 0, "weight": 3}]
 
@@ -139,11 +100,10 @@ def test_lines_that_are_no_labelled_pairs_are_named(visit: Visit, tiny_server: S
     ],
 )
 def test_labelled_pairs_are_read_as_the_command_line_reads_them(visit: Visit, tiny_server: Server, text: str) -> None:
-    script = "async (text) => (await import('./console/labels.js')).parsePairs(text)"
     lines = ((number, line.split("\t")) for number, line in enumerate(text.splitlines(), 1) if line)
-    assert imported(visit, tiny_server, script, text) == {
+    assert imported(visit, tiny_server, PARSED, text) == {
         "pairs": [
-            {"a": a, "b": b, "label": label} | ({} if weight == 1 else {"weight": weight})
+            {"a": a, "b": b, "label": label, "weight": weight}
             for a, b, label, weight in parse_pairs(lines, "labels.tsv")
         ],
         "faults": [],
