@@ -30,7 +30,9 @@ TABLE: dict[type[httpx2.RequestError], tuple[type[NoAnswer], str]] = {
 }
 
 
-REMEDY = {ConnectionFailed: "; is the server running (isosim serve), and is base_url its address?"}
+REMEDY: dict[type[NoAnswer], str] = {
+    ConnectionFailed: "; is the server running (isosim serve), and is base_url its address?"
+}
 
 
 @contextmanager
