@@ -2,11 +2,38 @@
 
 from typing import Any
 
+ENCODER = "7f2f200472c8281e4693798439741209e11d4d1541d147bbbcf6ba00e3c59737"
+DOMAIN: dict[str, Any] = {
+    "domain": "tickets",
+    "champion": 1,
+    "previous": None,
+    "revision": 2,
+    "thresholds": {"duplicates": {"fmr": 0.01}},
+    "versions": [
+        {
+            "version": 1,
+            "method": "identity",
+            "encoder": ENCODER,
+            "created": "2026-11-24T01:45:12.341763+00:00",
+            "sentences": 300,
+            "servable": True,
+        }
+    ],
+    "unreadable": [],
+    "drift": {
+        "texts": 0,
+        "pairs": 1,
+        "out_of_domain": None,
+        "distance_mean": None,
+        "distance_spread": None,
+        "stability_index": None,
+    },
+}
 ANSWERS: dict[str, dict[str, Any]] = {
     "POST /similarity": {
         "domain": "tickets",
         "version": 1,
-        "encoder": "7f2f200472c8281e4693798439741209e11d4d1541d147bbbcf6ba00e3c59737",
+        "encoder": ENCODER,
         "method": "identity",
         "cosine": [0.6312],
         "similarity": [0.6312],
@@ -19,7 +46,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "POST /percentile": {
         "domain": "tickets",
         "version": 1,
-        "encoder": "7f2f200472c8281e4693798439741209e11d4d1541d147bbbcf6ba00e3c59737",
+        "encoder": ENCODER,
         "method": "identity",
         "cosine": [0.31, 0.87],
         "percentile": [0.9569, 0.9998],
@@ -79,66 +106,14 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "extrapolated": False,
     },
     "GET /domains": {
-        "domains": [
-            {
-                "domain": "tickets",
-                "champion": 1,
-                "previous": None,
-                "revision": 2,
-                "thresholds": {"duplicates": {"fmr": 0.01}},
-                "versions": [
-                    {
-                        "version": 1,
-                        "method": "identity",
-                        "encoder": "7f2f200472c8281e4693798439741209e11d4d1541d147bbbcf6ba00e3c59737",
-                        "created": "2026-11-24T01:45:12.341763+00:00",
-                        "sentences": 300,
-                        "servable": True,
-                    }
-                ],
-                "unreadable": [],
-                "drift": {
-                    "texts": 0,
-                    "pairs": 1,
-                    "out_of_domain": None,
-                    "distance_mean": None,
-                    "distance_spread": None,
-                    "stability_index": None,
-                },
-            }
-        ],
+        "domains": [DOMAIN],
         "next": None,
     },
-    "GET /domains/{domain}": {
-        "domain": "tickets",
-        "champion": 1,
-        "previous": None,
-        "revision": 2,
-        "thresholds": {"duplicates": {"fmr": 0.01}},
-        "versions": [
-            {
-                "version": 1,
-                "method": "identity",
-                "encoder": "7f2f200472c8281e4693798439741209e11d4d1541d147bbbcf6ba00e3c59737",
-                "created": "2026-11-24T01:45:12.341763+00:00",
-                "sentences": 300,
-                "servable": True,
-            }
-        ],
-        "unreadable": [],
-        "drift": {
-            "texts": 0,
-            "pairs": 1,
-            "out_of_domain": None,
-            "distance_mean": None,
-            "distance_spread": None,
-            "stability_index": None,
-        },
-    },
+    "GET /domains/{domain}": DOMAIN,
     "GET /domains/{domain}/versions/{version}": {
         "version": 1,
         "method": "identity",
-        "encoder": "7f2f200472c8281e4693798439741209e11d4d1541d147bbbcf6ba00e3c59737",
+        "encoder": ENCODER,
         "created": "2026-11-24T01:45:12.341763+00:00",
         "sentences": 300,
         "servable": True,
@@ -156,7 +131,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
             {
                 "job": "7315c63f6c8e46b8b779d0de4f879e60",
                 "domain": "printers",
-                "encoder": "7f2f200472c8281e4693798439741209e11d4d1541d147bbbcf6ba00e3c59737",
+                "encoder": ENCODER,
                 "status": "queued",
                 "stage": "queued",
                 "progress": 0.0,
@@ -182,7 +157,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "GET /calibrate/{job_id}": {
         "job": "7315c63f6c8e46b8b779d0de4f879e60",
         "domain": "printers",
-        "encoder": "7f2f200472c8281e4693798439741209e11d4d1541d147bbbcf6ba00e3c59737",
+        "encoder": ENCODER,
         "status": "queued",
         "stage": "queued",
         "progress": 0.0,
@@ -206,7 +181,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "DELETE /calibrate/{job_id}": {
         "job": "7315c63f6c8e46b8b779d0de4f879e60",
         "domain": "printers",
-        "encoder": "7f2f200472c8281e4693798439741209e11d4d1541d147bbbcf6ba00e3c59737",
+        "encoder": ENCODER,
         "status": "cancelled",
         "stage": "queued",
         "progress": 0.0,
@@ -247,7 +222,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
             {
                 "version": 1,
                 "method": "identity",
-                "encoder": "7f2f200472c8281e4693798439741209e11d4d1541d147bbbcf6ba00e3c59737",
+                "encoder": ENCODER,
                 "created": "2026-11-24T01:45:12.341763+00:00",
                 "sentences": 300,
                 "servable": True,
@@ -273,7 +248,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
             {
                 "version": 1,
                 "method": "identity",
-                "encoder": "7f2f200472c8281e4693798439741209e11d4d1541d147bbbcf6ba00e3c59737",
+                "encoder": ENCODER,
                 "created": "2026-11-24T01:45:12.341763+00:00",
                 "sentences": 300,
                 "servable": True,

@@ -377,7 +377,7 @@ class DomainStore:
             The revision of the aliases.
 
         Raises:
-            InvalidInput: this is no name, or the domain has as many targets as it may have.
+            InvalidInput: the name breaks the rule for names, or the domain has the most targets it may have already.
             NotFound: the domain has no version, or a target that is to be deleted was not there.
             Conflict: the aliases are not at `revision` any more, or in a bucket other processes kept changing them.
         """

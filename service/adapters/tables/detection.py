@@ -43,7 +43,7 @@ ENCODINGS = (
 WESTERN = set("äöüÄÖÜßéèêëàâáãåæçîïíìñôòóõøœùûúÿýÉÈÀÂÁÅÆÇÊÎÍÑÓÔÕØŒÚÛ‘’“”„‚‹›«»–—…•€£¥©®™§°·¡¿´`²³½¼µ×\u00a0")
 INNER = set("¡¿²³½¼µ×©®™£¥§°´¹")  # between two letters they are letters of another encoding
 
-# What begins like this is no text, and what to do with it.
+# First bytes of files that are not text: what the file is, and what the user can do.
 SIGNATURES = {
     b"%PDF": "a PDF; copy its text into a plain text file, one sentence a line, or export the table behind it as CSV",
     b"\xd0\xcf\x11\xe0": "a file of an old office program (.xls, .doc); save it as .xlsx or as CSV",
@@ -179,7 +179,7 @@ def encoding_of(file: BinaryIO, head: bytes, charset: str | None) -> tuple[str, 
     windows-1252 where it then looks like a Western European language; that is a guess.
 
     Raises:
-        UnsupportedMedia: it is no text. InvalidInput: the encoding cannot be told, or is not the one named.
+        UnsupportedMedia: the file is not text. InvalidInput: its encoding is not known, or differs from `charset`.
     """
     if charset is not None:
         name = encoding_named(charset)

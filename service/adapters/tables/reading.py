@@ -320,8 +320,10 @@ def parquet_rows(file: BinaryIO) -> tuple[list[str], Iterator[Row]]:
 
 
 def sheet_rows(file: BinaryIO, sheet: str | None) -> tuple[list[str], str, Iterator[Row]]:
-    """Sheets of a workbook, the one that is read (the first that is no cover, else the longest), and its rows. Formulas
-    stand for the values saved with them."""
+    """Names of the sheets, the name of the sheet that is read, and its rows.
+
+    Without a name the first sheet with 20 rows is read, else the longest. A formula gives the value that was saved.
+    """
     try:
         from python_calamine import CalamineError, CalamineWorkbook, PasswordError  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:

@@ -21,7 +21,7 @@ router = APIRouter(tags=["calibration"])
 
 CHUNK = 256 * 1024  # bytes handed to a thread at once
 MOST_READERS = 4  # files read at a time by a process; each may take a processor, and the memory of isolation.py
-JSON_GROWTH = 2  # bytes of JSON for a byte of text, where a file is no bomb: non-Latin UTF-16 grows by half
+JSON_GROWTH = 2  # bytes of JSON a byte of the file may become; Asian text in UTF-16 becomes 1.5
 
 FORMS = ("multipart/form-data", "application/x-www-form-urlencoded")  # the file would lie inside of another format
 AS_IT_IS = "send the file itself: curl --data-binary @FILE -H 'content-type: application/octet-stream' '…/{}'"
