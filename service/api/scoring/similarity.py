@@ -40,7 +40,7 @@ from service.api.trace import Trace
 from service.core.encoding.embedding import Embeddings, Timings
 from service.core.encoding.texts import PooledVector
 from service.core.errors import Conflict, EncoderMismatch, InvalidInput
-from service.core.scoring.advice import NO_REFERENCE, DecisionThreshold, decision_threshold, unknown_threshold
+from service.core.scoring.advice import NO_REFERENCE, DecisionThreshold, decision_threshold
 from service.core.scoring.calibration import Calibration
 from service.core.scoring.distances import check_metric, cosines_of
 from service.core.scoring.similarity import Scores, flags_of
@@ -91,10 +91,8 @@ async def vectors_similarity(body: VectorsRequest, service: Service, trace: Trac
 async def resolve_threshold(resolution: Resolution, name: str) -> DecisionThreshold:
     """A saved target's threshold for the version that answers. Raises NotFound where none is saved under the name."""
     calibration = resolution.calibration
-    targets = await resolution.encoder.registry.targets(calibration.domain)
-    if name not in targets:
-        raise unknown_threshold(calibration.domain, name, targets)
-    return decision_threshold(calibration, targets[name])
+    target = await resolution.encoder.registry.target(calibration.domain, name)
+    return decision_threshold(calibration, target)
 
 
 def brought(pairs: Sequence[tuple[Any, Any]], artifact: EncoderArtifact) -> Embeddings:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from service.core.errors import CorruptArtifact, EncoderMismatch, IsosimError, NotFound, UnknownDomain
-from service.core.scoring.advice import Target
+from service.core.scoring.advice import Target, unknown_threshold
 from service.core.scoring.calibration import Calibration, DomainRef
 
 log = logging.getLogger(__name__)
@@ -142,19 +142,25 @@ class Registry:
             return await self._pinned(ref.name, previous)
         return await self._pinned(ref.name, int(ref.version))
 
-    async def targets(self, domain: str) -> Mapping[str, Target]:
-        """The saved targets of a domain by name. Of a resident one a refresh has them, and the store is asked once.
+    async def target(self, domain: str, name: str) -> Target:
+        """The target that a domain has saved under this name.
+
+        A refresh keeps those of resident domains. A name that is not among them may be one that another replica has
+        just saved, so that the store is asked before it is refused.
 
         Raises:
-            CorruptArtifact: its aliases cannot be read.
+            NotFound: none is saved under it.
+            CorruptArtifact: the domain's aliases cannot be read.
         """
         known = self._targets.get(domain)
-        if known is None:
+        if known is None or name not in known:
             known = (await self._call(self.source.named, domain)).targets
             if domain in self._versions:
                 self._due.add(domain)  # they may have changed while they were read
-                known = self._targets.setdefault(domain, known)
-        return known
+                self._targets[domain] = known
+        if name not in known:
+            raise unknown_threshold(domain, name, known)
+        return known[name]
 
     async def _once(
         self, key: tuple[str, int | str], load: Callable[[], Coroutine[Any, Any, Calibration]]

@@ -517,8 +517,10 @@ async def test_a_domain_that_cannot_be_read_and_is_resident_no_more_is_left_alon
 
 
 async def saved(registry: Registry, domain: str = "news") -> float | None:
-    target = (await registry.targets(domain)).get("duplicates")
-    return None if target is None else target.fmr
+    try:
+        return (await registry.target(domain, "duplicates")).fmr
+    except NotFound:
+        return None
 
 
 async def test_saved_targets_come_with_the_champion_and_cost_no_other_look_at_the_store(
@@ -584,6 +586,19 @@ async def test_saved_targets_of_what_is_not_resident_are_read_each_time(source: 
     await registry.refresh()
     source.save("news", 0.4)
     assert await saved(registry) == 0.4
+
+
+async def test_a_name_saved_since_the_last_refresh_is_found_at_once(source: FakeSource, registry: Registry) -> None:
+    """Another replica has saved it, and the news of it may be on its way."""
+    source.promote("news", 1)
+    await registry.resolve(DomainRef("news"))
+    await registry.refresh()
+    assert await saved(registry) is None
+    source.save("news", 0.1)
+    assert await saved(registry) == 0.1
+    looks = len(source.asked)
+    assert await saved(registry) == 0.1
+    assert len(source.asked) == looks
 
 
 async def test_a_deleted_domain_takes_its_saved_targets_along(source: FakeSource, registry: Registry) -> None:
