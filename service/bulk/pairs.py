@@ -70,6 +70,7 @@ class PairSearchResult:
     # Of the pairs found: with a precision its complement; else the rate times N (N − 1) / 2, were all rows unrelated.
     expected_false: float = 0.0
     clusters: int | None = None  # groups of connected rows, where they were asked for
+    expected_false_interval: tuple[float, float] | None = None  # 95 %, with a precision
 
 
 def threshold_of(calibration: Calibration, fmr: float, precision: float | None = None) -> Advice:
@@ -177,17 +178,27 @@ def find(
         report("clustering", None)
         clusters, name, digest = write_clusters(output, sorted(files), plan, search)
         files[name] = digest
-    expected = search.fmr * len(rows) * (len(rows) - 1) / 2
-    if search.precision is not None:  # the rate counts the text's own duplicates as random pairs
-        expected = (1 - search.precision) * count
+    expected, interval = expected_false(search, advice, len(rows), count)
     result = PairSearchResult(
         plan.rows, plan.rows - len(rows), count, files, advice.similarity, advice.extrapolated, advice.pairs, recall,
-        expected, clusters,
+        expected, clusters, interval,
     )  # fmt: skip
     output.write(SUCCESS, orjson.dumps(result, option=orjson.OPT_INDENT_2) + b"\n")
     if output.names(DONE):
         output.remove(DONE)
     return result
+
+
+def expected_false(
+    search: PairSearch, advice: Advice, rows: int, found: int
+) -> tuple[float, tuple[float, float] | None]:
+    """How many of the pairs found are false, and with a precision the 95 % interval of it."""
+    if search.precision is None:
+        return search.fmr * rows * (rows - 1) / 2, None
+    interval = None  # not by the rate: it counts the text's own duplicates as random pairs
+    if (shares := advice.facts.get("precision_interval")) is not None:
+        interval = ((1 - shares[1]) * found, (1 - shares[0]) * found)
+    return (1 - search.precision) * found, interval
 
 
 def write_clusters(output: Place, names: Sequence[str], plan: Plan, search: PairSearch) -> tuple[int, str, str]:

@@ -265,8 +265,13 @@ def pairs(
         f"{place.address}: {result.pairs:,} pairs of {result.rows:,} rows in {len(result.files):,} files; "
         f"{plan.domain}@{plan.version}, similarity ≥ {result.threshold:.4f}{beyond}; {search_of(result.recall)}"
     )
+    interval = result.expected_false_interval
     if search.precision is not None:
-        print(f"  {result.expected_false:,.0f} of them are expected to be false, if they are like the labelled pairs")
+        between = "" if interval is None else " (95 % interval {:,.0f} to {:,.0f})".format(*interval)
+        print(
+            f"  {result.expected_false:,.0f} of them{between} are expected to be false, if they are like the "
+            "labelled pairs"
+        )
     else:
         print(f"  {result.expected_false:,.0f} of them are expected between unrelated rows, were all rows unrelated")
     if result.clusters is not None:

@@ -304,6 +304,8 @@ def print_advice(version: str, target: Target, advice: Advice) -> None:
         f"{version}: similarity ≥ {advice.similarity:.4f} "
         f"(95 % interval {low:.4f} to {high:.4f}; from {advice.pairs:,} pairs{beyond})"
     )
+    if (shares := advice.facts.get("precision_interval")) is not None:
+        print(f"  precision {target.precision:.0%} (95 % interval {shares[0]:.0%} to {shares[1]:.0%})")
     if (recall := advice.facts.get("recall")) is not None:
         low, high = advice.facts["recall_interval"]
         print(f"  lets through {recall:.0%} of the matches (95 % interval {low:.0%} to {high:.0%})")
@@ -355,10 +357,19 @@ def print_table(settings: Settings, domain: str, gallery: int, *, as_json: bool)
         print_json({"domain": ref.name, "version": version, "gallery": gallery, "table": rows})
         return
     show(
-        ("precision", "similarity ≥", "recall", "95 % interval", "false-match rate", f"alarms among {gallery:,}"),
+        (
+            "precision",
+            "95 % interval",
+            "similarity ≥",
+            "recall",
+            "95 % interval",
+            "false-match rate",
+            f"alarms among {gallery:,}",
+        ),
         [
             (
                 f"{row['precision']:g}",
+                "{:.2f} to {:.2f}".format(*row["precision_interval"]) if "precision_interval" in row else "",
                 f"{row['similarity']:.4f}",
                 f"{row['recall']:.2f}",
                 "{:.2f} to {:.2f}".format(*row["recall_interval"]),

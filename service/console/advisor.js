@@ -5,7 +5,7 @@ import { call, path } from "./api.js";
 import { rateAt, same, similarityAt } from "./distribution.js";
 import { button, fault, field, h, select, table } from "./dom.js";
 import { axis, figure } from "./figure.js";
-import { count, percent, score } from "./format.js";
+import { count, percent, range, score } from "./format.js";
 import { term } from "./glossary.js";
 import { missing } from "./pictures.js";
 import { asked, ENTRIES, kindOf, KINDS, saveThreshold } from "./thresholds.js";
@@ -148,7 +148,8 @@ function sentences(found) {
     h("p", {}, `For ${what} take pairs with a similarity of at least `, h("strong", { class: "big" }, score(found.similarity, 4)), "."),
     h("p", { class: "muted" }, `95 % interval ${score(low, 4)} to ${score(high, 4)}, from ${count(found.pairs)} ${KINDS[kind].from}.`,
       found.extrapolated ? " Fewer than 10 of them are as similar, so that this value is read off a fitted curve." : "",
-      found.recall === undefined ? "" : ` It finds ${percent(found.recall)} of the true matches (95 % interval ${percent(found.recall_interval[0])} to ${percent(found.recall_interval[1])}).`,
+      found.precision_interval === undefined ? "" : ` The precision itself has a 95 % interval of ${range(found.precision_interval)}.`,
+      found.recall === undefined ? "" : ` It finds ${percent(found.recall)} of the true matches (95 % interval ${range(found.recall_interval)}).`,
       kind === "fmr" || found.false_match_rate === undefined ? "" : ` ${percent(found.false_match_rate)} of random pairs pass.`,
       found.query_spread > 2 ? ` Searches differ: one with a wrong match is ${score(found.query_spread, 1)} times as likely as the average one to have another.` : ""),
   ];

@@ -23,6 +23,9 @@ export function percent(share) {
   return `${(share * 100).toFixed(digits).replace(/(\.\d*?)0+$/, "$1").replace(/\.$/, "")} %`;
 }
 
+/** Two shares, the lower one first. */
+export const range = ([low, high]) => `${percent(low)} to ${percent(high)}`;
+
 /** A percentile no finer than so many random pairs can tell: "above 99.991 %" for 99.9999999 % among 11,175. */
 export function percentile(share, extrapolated, pairs) {
   if (share === null || share === undefined) return "–";

@@ -3,7 +3,7 @@
 import { histogram, same, sharedEdges, similarityAt } from "./distribution.js";
 import { field, h, select, table } from "./dom.js";
 import { axis, faint, figure } from "./figure.js";
-import { count, percent, score } from "./format.js";
+import { count, percent, range, score } from "./format.js";
 import { term, withTerms } from "./glossary.js";
 
 const BINS = 60;
@@ -21,9 +21,9 @@ export function operatingPoints({ labels: { table: rows, pairs }, reference }) {
   return h("section", { class: "card whole" },
     h("h3", {}, title),
     h("p", { class: "muted" }, `Learned from ${count(pairs)} labelled pairs, each counted by its weight: a label from the lower scale can stand for thousands of pairs. Where the interval of recall is wide, label more. Wrong matches: how many a search among 10,000 random entries meets on average.`),
-    table(title, heads([term("precision", "Precision"), "Similarity", term("recall", "Recall"), "95 % interval of recall", term("false-match rate", "False-match rate"), "Wrong matches a search"]),
-      rows.map((row) => [percent(row.precision), score(row.similarity), percent(row.recall),
-        `${percent(row.recall_interval[0])} to ${percent(row.recall_interval[1])}`, atLeast(row.false_match_rate, reference?.resolution),
+    table(title, heads([term("precision", "Precision"), "95 % interval of precision", "Similarity", term("recall", "Recall"), "95 % interval of recall", term("false-match rate", "False-match rate"), "Wrong matches a search"]),
+      rows.map((row) => [percent(row.precision), row.precision_interval ? range(row.precision_interval) : "", score(row.similarity), percent(row.recall),
+        range(row.recall_interval), atLeast(row.false_match_rate, reference?.resolution),
         String(Number(row.alarms.toPrecision(2)))]), { class: "stacked" }));
 }
 

@@ -3,7 +3,7 @@
 import { advisor } from "./advisor.js";
 import { call, path, Refused } from "./api.js";
 import { action, badge, button, facts, h } from "./dom.js";
-import { ago, count, counted, methodName, percent, promotionReason, score, seconds, sentence } from "./format.js";
+import { ago, count, counted, methodName, percent, promotionReason, range, score, seconds, sentence } from "./format.js";
 import { term, withTerms } from "./glossary.js";
 import { candidates, operatingPoints, randomPairs, reliability, spectrum } from "./pictures.js";
 import { thresholdList } from "./thresholds.js";
@@ -55,7 +55,7 @@ function decision(version, role, advised, champion) {
   return h("section", { class: "card", "aria-labelledby": "decision" },
     h("h2", { id: "decision" }, "What to use"),
     h("p", { class: "decision" }, ...advice(advised, report)),
-    best && h("p", {}, ...withTerms(`Among pairs like your labelled ones, ${score(best.similarity)} is right for ${percent(best.precision)} of the pairs that pass (precision) and finds ${percent(best.recall)} of the true matches (recall; 95 % interval ${percent(best.recall_interval[0])} to ${percent(best.recall_interval[1])}, from ${count(report.labels.pairs)} labels).${best.recall_interval[1] > WIDE * best.recall_interval[0] ? " That is too uncertain to rely on: label more pairs." : ""}`)),
+    best && h("p", {}, ...withTerms(`Among pairs like your labelled ones, ${score(best.similarity)} is right for ${percent(best.precision)} of the pairs that pass (precision${best.precision_interval ? `; 95 % interval ${range(best.precision_interval)}` : ""}) and finds ${percent(best.recall)} of the true matches (recall; 95 % interval ${range(best.recall_interval)}, from ${count(report.labels.pairs)} labels).${best.recall_interval[1] > WIDE * best.recall_interval[0] ? " That is too uncertain to rely on: label more pairs." : ""}`)),
     report.sentences < STEADY && h("p", { class: "verdict warn" }, `The text had ${counted(report.sentences, "distinct sentence")}; ${count(STEADY)} give a steadier threshold.`),
     h("p", {}, version.servable ? who : "It was made for another encoder than this server's, and cannot answer here."),
     h("p", {}, h("strong", {}, "Next step: "), version.servable

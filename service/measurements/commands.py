@@ -236,17 +236,17 @@ def recall(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Intervals of the recall at a precision: how many cover the recall of all Quora pairs, from some labelled ones."""
+    """Intervals of recall and precision at a threshold for a precision: how many cover those of all Quora pairs."""
     encode = encoder_of(model_store, encoder, cache)
     from service.measurements import recall as quality  # noqa: PLC0415
 
     with bar("embedding") as progress:
         results = quality.measure(data, encode, draws, progress)
-    title = f"{encode.artifact.id} · 95 % intervals of the recall, {draws} draws of labels"
-    table = Table("labels", "drawn", "precision", "reached by", "covered", "mean width", "kept", title=title)
+    title = f"{encode.artifact.id} · 95 % intervals of recall and precision, {draws} draws of labels"
+    table = Table("of the", "labels", "drawn", "precision", "reached by", "covered", "mean width", "kept", title=title)
     for r in results:
         drawn = ("by score, with weights" if r.weighted else "evenly", f"{r.precision:g}", str(r.draws))
-        table.add_row(str(r.labels), *drawn, f"{r.covered:.1%}", f"{r.width:.3f}", "yes" if r.kept else "NO")
+        table.add_row(r.figure, str(r.labels), *drawn, f"{r.covered:.1%}", f"{r.width:.3f}", "yes" if r.kept else "NO")
     show(table, results, as_json=as_json)
 
 

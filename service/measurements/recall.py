@@ -1,4 +1,4 @@
-"""Does the interval of a recall cover the truth? Labels of question pairs, drawn evenly and with unequal chances."""
+"""Do the intervals of recall and precision cover the truth? Labels of question pairs, drawn evenly and unevenly."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from service.modelling.calibration.job import cross_fitted
 from service.modelling.calibration.methods import fit
 
 LABELS = (100, 1000)
-PRECISIONS = (0.6, 0.7, 0.8)
+PRECISIONS = (0.6, 0.7, 0.8, 0.9)
 DOMAIN_SENTENCES = 2000
 LEAST_CHANCE = 0.2  # of the likeliest pair's: pairs that score high are drawn more often, as people would look at them
 COVERAGE_BARS = (0.90, 0.97)
@@ -22,8 +22,12 @@ COVERAGE_BARS = (0.90, 0.97)
 
 @dataclass(frozen=True)
 class Coverage:
-    """Of the draws whose labels reach a precision: how many intervals hold the recall of all pairs, and their width."""
+    """Of the draws whose labels reach a precision: how many intervals hold the truth of all pairs, and their width.
 
+    `figure`: the recall at the advised threshold, or the precision there.
+    """
+
+    figure: str
     labels: int
     weighted: bool
     precision: float
@@ -37,7 +41,7 @@ class Coverage:
 
 
 def measure(data: Path, encode: Encoder, draws: int, progress: Progress) -> list[Coverage]:
-    """Labels are drawn from all pairs; the truth is the recall of all pairs at the threshold that the draw advises."""
+    """Labels are drawn from all pairs; the truth is that of all pairs at the threshold which the draw advises."""
     pairs = read_pairs(data / "pairs/quora.tsv")
     quora = PairVectors.from_pairs(pairs, lambda texts: encode(texts, lambda done: progress("quora", done)))
     rng = np.random.default_rng(0)
@@ -52,23 +56,32 @@ def measure(data: Path, encode: Encoder, draws: int, progress: Progress) -> list
     results = []
     for labels in LABELS:
         for chances in (np.ones(len(place)), LEAST_CHANCE + (1 - LEAST_CHANCE) * place):
-            found: dict[float, list[tuple[bool, float]]] = {precision: [] for precision in PRECISIONS}
+            found: dict[tuple[str, float], list[tuple[bool, float]]] = {
+                (figure, precision): [] for figure in ("recall", "precision") for precision in PRECISIONS
+            }
             for draw in range(draws):
                 progress(f"{labels} labels", draw / draws)
                 seen = np.random.default_rng(draw).choice(len(place), labels, replace=False, p=chances / chances.sum())
                 learnt, _ = probability.fit(similarities[seen], scale, pairs.gold[seen], draw, 1 / chances[seen])
                 for precision in PRECISIONS:
                     at = np.flatnonzero(np.isclose(learnt.precisions, precision))
-                    if len(at):
-                        low, high = float(learnt.recall_low[at[0]]), float(learnt.recall_high[at[0]])
-                        truth = true_recall(similarities, pairs.gold, float(learnt.similarities[at[0]]))
-                        found[precision].append((low <= truth <= high, high - low))
+                    if not len(at):
+                        continue
+                    truths = true_shares(similarities, pairs.gold, float(learnt.similarities[at[0]]))
+                    for figure, lows, highs in (
+                        ("recall", learnt.recall_low, learnt.recall_high),
+                        ("precision", learnt.precision_low, learnt.precision_high),
+                    ):
+                        low, high = float(lows[at[0]]), float(highs[at[0]])
+                        found[figure, precision].append((low <= truths[figure] <= high, high - low))
             weighted = bool((chances != 1).any())
-            for precision, one in found.items():
+            for (figure, precision), one in found.items():
                 covered, width = np.mean(one, axis=0).tolist() if one else (np.nan, np.nan)
-                results.append(Coverage(labels, weighted, precision, len(one), covered, width))
+                results.append(Coverage(figure, labels, weighted, precision, len(one), covered, width))
     return results
 
 
-def true_recall(similarities: Vectors, labels: Doubles, threshold: float) -> float:
-    return float((labels * (similarities >= threshold)).sum() / labels.sum())
+def true_shares(similarities: Vectors, labels: Doubles, threshold: float) -> dict[str, float]:
+    """Recall and precision of all pairs at a threshold that some of them reach."""
+    above = similarities >= threshold
+    return {"recall": float(labels[above].sum() / labels.sum()), "precision": float(labels[above].mean())}

@@ -127,6 +127,7 @@ def test_a_precision_is_searched_by_its_own_threshold_however_rare_that_is(vecto
     taught = replace(
         MAP, precisions=levels, similarities=np.full(2, rare), interval_low=np.full(2, rare - 0.01),
         interval_high=np.ones(2), recalls=np.full(2, 0.4), recall_low=np.full(2, 0.3), recall_high=np.full(2, 0.5),
+        precision_low=levels - 0.2, precision_high=levels + 0.05,
     )  # fmt: skip
     labelled = replace(calibration, model=replace(calibration.model, probability=taught))
     rate = threshold_of(labelled, 0, 0.9).facts["false_match_rate"]
@@ -134,6 +135,8 @@ def test_a_precision_is_searched_by_its_own_threshold_however_rare_that_is(vecto
     wanted = PairSearch(rate, "parquet", precision=0.9)
     result = find(Place(str(tmp_path / "out")), place, plan, labelled, wanted, 1, lambda *_: None)
     assert result.threshold == rare
+    assert result.expected_false == pytest.approx(0.1 * result.pairs)
+    assert result.expected_false_interval == pytest.approx((0.05 * result.pairs, 0.3 * result.pairs))
     rows = pq.read_table(tmp_path / "out" / "part-000000.parquet").to_pylist()
     assert all(row["similarity"] >= rare for row in rows)
     with pytest.raises(InvalidInput, match="precision"):

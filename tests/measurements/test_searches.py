@@ -69,6 +69,7 @@ def test_recall_is_measured_at_each_precision_with_and_without_weights(tiny: Enc
     results = recall.measure(data, Encoder(tiny), 2, lambda *_: None)
     assert {(r.labels, r.weighted) for r in results} == {(100, False), (100, True), (1000, False), (1000, True)}
     assert {r.precision for r in results} == set(recall.PRECISIONS)
+    assert {r.figure for r in results} == {"recall", "precision"}
     reached = [r for r in results if r.draws]
     assert reached
     assert all(0 <= r.covered <= 1 and 0 < r.width < 1 for r in reached)

@@ -190,6 +190,7 @@ class Threshold:
     false_match_rate: float | None = None  # share of random pairs that reach the threshold
     recall: float | None = None  # with precision: share of the matches that the threshold lets through
     recall_interval: tuple[float, float] | None = None  # 95 %
+    precision_interval: tuple[float, float] | None = None  # 95 %, of the share of matches at this similarity
     unit: str | None = None  # of `distance`, where a server was asked for a vector database's
     distance: float | None = None  # the threshold in this unit
     distance_interval: tuple[float, float] | None = None  # 95 %

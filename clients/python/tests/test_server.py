@@ -145,6 +145,7 @@ def test_a_threshold_of_searches_and_one_with_its_recall(client: Client, letters
     labelled = client.threshold("letters", precision=0.9)
     assert labelled.recall is not None
     assert labelled.recall_interval is not None
+    assert labelled.precision_interval is not None
     assert labelled.recall_interval[0] <= labelled.recall <= labelled.recall_interval[1]
 
     alike, other = client.rerank("A farmer.", ["A farmer.", "Shares fell."], domain="letters", gallery=100)

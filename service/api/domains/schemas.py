@@ -78,6 +78,13 @@ class Threshold(BaseModel):
         default=None, description="with precision: share of the matches that the threshold lets through"
     )
     recall_interval: list[float] | None = Field(default=None, min_length=2, max_length=2, description="95 %")
+    precision_interval: list[float] | None = Field(
+        default=None,
+        min_length=2,
+        max_length=2,
+        description="with precision: 95 %, of the share of matches at this similarity; wide where few labelled pairs "
+        "score as high",
+    )
     query_spread: float | None = Field(
         default=None,
         description="with false_hit_rate: how many times likelier than the average query one with a false hit has "

@@ -200,6 +200,8 @@ def for_precision(model: DomainModel, domain: str, precision: float, *, raw: boo
         facts["false_match_rate"] = float(model.reference.false_match_rate(np.array([similarity]))[0])
     if (recall := labelled.recall(precision)) is not None:
         facts |= {"recall": recall[0], "recall_interval": [*recall[1:]]}
+    if (interval := labelled.precision_interval(precision)) is not None:
+        facts["precision_interval"] = [*interval]
     return Advice({"precision": precision}, similarity, (low, high), labelled.pairs, extrapolated=False, facts=facts)
 
 

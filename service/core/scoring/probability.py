@@ -22,6 +22,11 @@ def evidence(false_match_rates: npt.ArrayLike) -> Doubles:
     return np.log1p(-rates) - np.log(rates)
 
 
+def absent() -> Doubles:
+    """A column that versions of earlier releases lack. (0,)"""
+    return np.empty(0)
+
+
 @dataclass(frozen=True)
 class ProbabilityMap:
     """Monotone map from the false-match rate to a probability, or to a mean grade; and what similarity to ask for.
@@ -42,10 +47,11 @@ class ProbabilityMap:
     similarities: Doubles  # (P,) at or above which pairs are matches in this share, never falling
     interval_low: Doubles  # (P,) 95 % interval of the similarity, by bootstrap over the labelled pairs
     interval_high: Doubles  # (P,)
-    # Of versions since recall is measured; else empty.
-    recalls: Doubles = field(default_factory=lambda: np.empty(0))  # (P,) share of matches at or above the similarity
-    recall_low: Doubles = field(default_factory=lambda: np.empty(0))  # (P,) its 95 % interval
-    recall_high: Doubles = field(default_factory=lambda: np.empty(0))  # (P,)
+    recalls: Doubles = field(default_factory=absent)  # (P,) share of matches at or above the similarity
+    recall_low: Doubles = field(default_factory=absent)  # (P,) its 95 % interval
+    recall_high: Doubles = field(default_factory=absent)  # (P,)
+    precision_low: Doubles = field(default_factory=absent)  # (P,) 95 % interval of the precision at the similarity
+    precision_high: Doubles = field(default_factory=absent)  # (P,)
 
     def probability(self, false_match_rates: Doubles) -> Doubles:
         """Of a match, 0–1, never falling as the rate falls; for grades (mean − low) / (high − low). (N,) -> (N,)
@@ -74,9 +80,7 @@ class ProbabilityMap:
                 f"precision is {precision:g}; it must be between {lowest:.2f} and {highest:.2f}, the highest that the "
                 f"{self.pairs} labelled pairs reach; for a higher one label more pairs that score high"
             )
-        columns = (self.similarities, self.interval_low, self.interval_high)
-        centre, low, high = (float(np.interp(precision, self.precisions, column)) for column in columns)
-        return centre, low, high
+        return self._at(precision, self.similarities), *self._interval(precision, self.interval_low, self.interval_high)
 
     def recall(self, precision: float) -> tuple[float, float, float] | None:
         """Share of the matches that the threshold for a precision lets through, and its 95 % interval.
@@ -85,19 +89,30 @@ class ProbabilityMap:
         """
         if not len(self.recalls):
             return None
-        columns = (self.recalls, self.recall_low, self.recall_high)
-        centre, low, high = (float(np.interp(precision, self.precisions, column)) for column in columns)
-        return centre, low, high
+        return self._at(precision, self.recalls), *self._interval(precision, self.recall_low, self.recall_high)
+
+    def precision_interval(self, precision: float) -> tuple[float, float] | None:
+        """95 % interval of the share of matches at the threshold for a precision. None as for `recall`."""
+        if not len(self.precision_low):
+            return None
+        return self._interval(precision, self.precision_low, self.precision_high)
+
+    def _interval(self, precision: float, low: Doubles, high: Doubles) -> tuple[float, float]:
+        return self._at(precision, low), self._at(precision, high)
+
+    def _at(self, precision: float, column: Doubles) -> float:
+        return float(np.interp(precision, self.precisions, column))
 
     def arrays(self) -> dict[str, Doubles]:
-        """For storage; `from_arrays` is the inverse. Recalls are stored where there are some."""
+        """For storage; `from_arrays` is the inverse. Columns that an earlier release did not make stay absent."""
         arrays = {f.name: np.asarray(getattr(self, f.name), np.float64) for f in fields(self)}
-        return {name: array for name, array in arrays.items() if len(self.recalls) or not name.startswith("recall")}
+        optional = {f.name for f in fields(self) if f.default_factory is not MISSING}
+        return {name: array for name, array in arrays.items() if array.size or name not in optional}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> "ProbabilityMap":
         """Raises KeyError where an array is missing, ValueError where map or table is not monotone or incomplete."""
-        needed = [f.name for f in fields(cls) if f.default_factory is MISSING or "recalls" in arrays]
+        needed = [f.name for f in fields(cls) if f.default_factory is MISSING or f.name in arrays]
         values: dict[str, Any] = {name: np.asarray(arrays[name], np.float64) for name in needed}
         for name, kind in (("clip", float), ("low", float), ("high", float), ("graded", bool), ("pairs", int)):
             values[name] = kind(values[name])
@@ -128,8 +143,14 @@ class ProbabilityMap:
             raise ValueError("precisions must rise, and their similarities must not fall")
         if not ((self.interval_low <= self.similarities) & (self.similarities <= self.interval_high)).all():
             raise ValueError("a similarity lies outside its own interval")
-        recalls = (self.recalls, self.recall_low, self.recall_high)
-        if len(self.recalls) and any(column.shape != self.precisions.shape for column in recalls):
-            raise ValueError("every precision needs a recall and its interval")
-        if not ((self.recall_low <= self.recalls) & (self.recalls <= self.recall_high)).all():
-            raise ValueError("a recall lies outside its own interval")
+        for name, centre, low, high in (
+            ("recall", self.recalls, self.recall_low, self.recall_high),
+            ("precision", self.precisions, self.precision_low, self.precision_high),
+        ):
+            columns = (low, high) if name == "precision" else (centre, low, high)
+            if not any(column.size for column in columns):
+                continue
+            if any(column.shape != self.precisions.shape for column in columns):
+                raise ValueError(f"every precision needs the interval of its {name}")
+            if not ((low <= centre) & (centre <= high)).all():
+                raise ValueError(f"a {name} lies outside its own interval")

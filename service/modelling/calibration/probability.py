@@ -23,7 +23,7 @@ from service.core.errors import InvalidInput
 from service.core.jobs.requirements import check_spread
 from service.core.scoring.probability import ProbabilityMap, evidence
 from service.core.scoring.reference import ReferenceDistribution
-from service.modelling.calibration.recall import TAIL, recall_at
+from service.modelling.calibration.recall import TAIL, precision_interval, recall_at
 
 Curve = Callable[[Doubles], Doubles]  # evidence (N,) -> probability (N,)
 
@@ -312,6 +312,7 @@ def precision_table(
     centre = precision_thresholds(similarities, mixture(x), own, np.ones(len(x)))
     reached = np.isfinite(centre)
     recalls, recall_low, recall_high = recall_at(centre[reached], similarities, targets, own)
+    precision_low, precision_high = precision_interval(centre[reached], similarities, targets, own, LEVELS[reached])
     draws = np.empty((BOOTSTRAPS, int(reached.sum())))
     for draw in range(BOOTSTRAPS if reached.any() else 0):
         counts = rng.multinomial(len(x), np.full(len(x), 1 / len(x))).astype(np.float64)
@@ -326,6 +327,8 @@ def precision_table(
         "recalls": recalls,
         "recall_low": recall_low,
         "recall_high": recall_high,
+        "precision_low": precision_low,
+        "precision_high": precision_high,
     }
 
 

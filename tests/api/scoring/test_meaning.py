@@ -178,6 +178,8 @@ def test_precision_has_a_threshold_where_there_are_labels(server: Server) -> Non
     assert body["pairs"] == 300
     low, high = body["recall_interval"]
     assert 0 < low <= body["recall"] <= high <= 1
+    low, high = body["precision_interval"]
+    assert 0 < low <= 0.7 <= high < 1
     back = threshold(server, "labelled", fmr=body["false_match_rate"]).json()
     assert back["similarity"] == pytest.approx(body["similarity"], abs=1e-3)
     refused = threshold(server, "plain", precision=0.7)

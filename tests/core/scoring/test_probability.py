@@ -65,6 +65,20 @@ def test_recalls_are_stored_where_there_are_some() -> None:
             ProbabilityMap.from_arrays(broken.arrays())
 
 
+def test_intervals_of_precisions_are_stored_where_there_are_some() -> None:
+    model = replace(MAP, precision_low=MAP.precisions - 0.1, precision_high=MAP.precisions + 0.05)
+    again = ProbabilityMap.from_arrays(model.arrays())
+    assert again.precision_interval(0.8) == pytest.approx((0.7, 0.85))
+    assert MAP.precision_interval(0.8) is None
+    assert not [name for name in MAP.arrays() if name.startswith("precision_")]
+    for broken in (
+        replace(model, precision_low=MAP.precisions[:2]),
+        replace(model, precision_high=MAP.precisions - 0.05),
+    ):
+        with pytest.raises(ValueError, match="precision"):
+            ProbabilityMap.from_arrays(broken.arrays())
+
+
 @given(st.lists(st.floats(0.5, 0.9), min_size=2, max_size=20))
 def test_a_higher_precision_never_asks_for_a_lower_similarity(asked: list[float]) -> None:
     thresholds = np.array([MAP.precision_threshold(precision) for precision in sorted(asked)])

@@ -357,6 +357,10 @@ def test_the_recall_of_a_precision_threshold_is_that_of_other_pairs(
         recall, low, high = found
         assert low <= labels[similarities >= threshold].sum() / labels.sum() <= high
         assert low < recall <= high
+        interval = taught[0].precision_interval(precision)
+        assert interval is not None
+        assert interval[0] <= labels[similarities >= threshold].mean() <= interval[1]
+        assert interval[0] < precision < interval[1]
 
 
 def test_weights_give_the_population_back_that_a_biased_sample_was_drawn_from(

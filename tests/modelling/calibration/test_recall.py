@@ -1,4 +1,4 @@
-"""Recall and its interval: covering, and wide where nobody has looked."""
+"""Recall, precision and their intervals: covering, and wide where nobody has looked."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import expit
 
-from service.modelling.calibration.recall import recall_at
+from service.modelling.calibration.recall import precision_interval, recall_at
 from tests.modelling.calibration.test_probability import draw
 
 
@@ -34,6 +34,25 @@ def test_the_interval_of_a_recall_covers_the_truth(count: int, weighted: bool) -
         _, low, high = recall_at(threshold, similarities[rows], labels[rows], 1 / chance[rows])
         covered += bool(low[0] <= truth_of_all <= high[0])
     assert 0.90 <= covered / 400 <= 0.985
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("at", [0.3, 0.4])
+def test_the_interval_of_a_precision_covers_the_truth(at: float, weighted: bool) -> None:
+    """In 400 samples of 300 pairs."""
+    similarities, labels = draw(50_000, seed=3)
+    truth = labels[similarities >= at].mean()
+    chance = 0.2 + 0.8 * expit(10 * (similarities - 0.3)) if weighted else np.ones(len(similarities))
+    chance /= chance.sum()
+    rng = np.random.default_rng(4)
+    covered = 0
+    for _ in range(400):
+        rows = rng.choice(len(similarities), 300, p=chance)
+        stated = np.array([labels[rows][similarities[rows] >= at].mean()])
+        low, high = precision_interval(np.array([at]), similarities[rows], labels[rows], 1 / chance[rows], stated)
+        assert low[0] <= stated[0] <= high[0]
+        covered += bool(low[0] <= truth <= high[0])
+    assert 0.90 <= covered / 400 <= 0.99
 
 
 def test_heavy_pairs_without_a_match_widen_the_interval_of_a_recall() -> None:
