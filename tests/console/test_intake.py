@@ -4,12 +4,14 @@ import csv
 import io
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.console.analyst import Analyst
 from tests.console.conftest import Visit, labelled
 from tests.processes import Serve, Server
+from tests.tables import FILES, TEXTS
 from tests.text import sentences
 from tests.workbooks import workbook
 
@@ -59,6 +61,30 @@ def test_a_table_in_an_old_encoding_becomes_a_version_of_its_column(visit: Visit
     analyst.presses("Start the calibration")
     analyst.sees(OUTCOME, 120)
     assert server.client.get("/calibrate").json()["jobs"][0]["sentences"] == 300
+
+
+def test_every_file_gives_the_threshold_of_its_sentences(visit: Visit, server: Server) -> None:
+    """As they are dropped, without a correction: the sheet with the table is taken, not the cover before it."""
+    server.calibrate("posted", TEXTS)
+
+    def threshold(domain: str) -> dict[str, Any]:
+        found = server.client.get(f"/domains/{domain}/threshold?fmr=0.01").raise_for_status().json()
+        return {name: found[name] for name in ("similarity", "interval", "pairs")}
+
+    for name, (content, form, query) in FILES.items():
+        domain = name.replace(".", "-")
+        analyst = visit(server, "#/calibrate")
+        choose(analyst, name, content)
+        analyst.understood()
+        if form != "text":
+            assert analyst.page.get_by_role("radio", name="question").is_checked(), name
+        if "sheet" in query:
+            assert analyst.page.get_by_label("Sheet", exact=True).input_value() == query["sheet"]
+        assert analyst.understood()["Distinct"] == str(len(TEXTS)), name
+        analyst.fills("Domain", domain)
+        analyst.presses("Start the calibration")
+        analyst.sees(OUTCOME, 120)
+        assert threshold(domain) == threshold("posted"), name
 
 
 def test_a_guessed_encoding_can_be_overruled(visit: Visit, tiny_server: Server) -> None:

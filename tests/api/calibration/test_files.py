@@ -1,7 +1,5 @@
 """Files of any kind: shown by /inspect, calibrated over HTTP and from the command line alike."""
 
-import csv
-import io
 import json
 import shutil
 import subprocess
@@ -10,49 +8,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from tests.processes import Process, Server, environment, serve_with
-from tests.text import sentences
-from tests.workbooks import workbook
+from tests.tables import FILES, TEXTS, table
 
-TEXTS = [f"{text} – äußerst schön, wirklich" for text in sentences(400)]
-ROWS = [["id", "question", "state"], *([f"T-{n}", text, "open"] for n, text in enumerate(TEXTS))]
 OCTETS = "application/octet-stream"
-
-
-def table(separator: str) -> str:
-    written = io.StringIO(newline="")
-    csv.writer(written, delimiter=separator).writerows(ROWS)
-    return written.getvalue()
-
-
-def parquet() -> bytes:
-    written = io.BytesIO()
-    pq.write_table(pa.table({name: [row[place] for row in ROWS[1:]] for place, name in enumerate(ROWS[0])}), written)
-    return written.getvalue()
-
-
-# A file's name, its content, what it is recognized as, and the query that reads it.
-FILES: dict[str, tuple[bytes, str, dict[str, str]]] = {
-    "plain.txt": ("\n".join(TEXTS).encode(), "text", {}),
-    "utf-16.txt": ("\r\n".join(TEXTS).encode("utf-16"), "text", {}),
-    "windows-1252.txt": ("\r\n".join(TEXTS).encode("cp1252"), "text", {}),
-    "comma.csv": (table(",").encode("utf-8-sig"), "csv", {"column": "question"}),
-    "semicolon.csv": (table(";").encode("cp1252"), "csv", {"column": "question"}),
-    "tabs.tsv": (table("\t").encode(), "tsv", {"column": "2"}),
-    "lines.ndjson": (
-        "\n".join(json.dumps(dict(zip(ROWS[0], row, strict=True))) for row in ROWS[1:]).encode(), "ndjson",
-        {"column": "question"},
-    ),
-    "book.xlsx": (
-        workbook([["nothing here"]], ROWS, names=["Cover", "Tickets"]), "xlsx",
-        {"column": "question", "sheet": "Tickets"},
-    ),
-    "table.parquet": (parquet(), "parquet", {"column": "question"}),
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -118,24 +79,39 @@ def test_every_file_gives_the_threshold_of_its_sentences_over_http(
     assert threshold(reading_server, domain) == plain_threshold
 
 
-@pytest.mark.parametrize("name", ["windows-1252.txt", "semicolon.csv", "book.xlsx", "table.parquet"])
+@pytest.mark.parametrize("name", FILES)
 def test_and_from_the_command_line(reading_server: Server, plain_threshold: Any, name: str, tmp_path: Path) -> None:
     content, _, query = FILES[name]
     (tmp_path / name).write_bytes(content)
     options = [word for option, value in query.items() for word in (f"--{option}", value)]
     domain = "c-" + name.lower().replace(".", "-")
-    command = [sys.executable, "-m", "service.cli", "calibrate", str(tmp_path / name), "--domain", domain, *options]
-    store = reading_server.store  # type: ignore[attr-defined]
-    done = subprocess.run(
+    done = calibrate(reading_server, tmp_path / name, "--domain", domain, *options)
+    assert done.returncode == 0, done.stderr
+    assert ("windows-1252, a guess" in done.stderr) is ("1252" in name or "semicolon" in name)
+    assert threshold(reading_server, domain) == plain_threshold
+
+
+def calibrate(server: Server, file: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    store = server.store  # type: ignore[attr-defined]
+    command = [sys.executable, "-m", "service.cli", "calibrate", str(file), *options]
+    return subprocess.run(
         [*command, "--model-store", str(store), "--encoder", "tiny"],
         capture_output=True,
         text=True,
         env=environment(),
         check=False,
     )
+
+
+def test_the_command_line_refuses_a_pdf_and_the_remedy_works(reading_server: Server, tmp_path: Path) -> None:
+    (tmp_path / "texts.pdf").write_bytes(b"%PDF-1.7\n1 0 obj\n")
+    done = calibrate(reading_server, tmp_path / "texts.pdf", "--domain", "from-pdf")
+    assert done.returncode != 0
+    assert "PDF" in done.stderr
+    assert "CSV" in done.stderr
+    (tmp_path / "texts.csv").write_bytes(FILES["comma.csv"][0])
+    done = calibrate(reading_server, tmp_path / "texts.csv", "--domain", "from-pdf", "--column", "question")
     assert done.returncode == 0, done.stderr
-    assert ("windows-1252, a guess" in done.stderr) is ("1252" in name or "semicolon" in name)
-    assert threshold(reading_server, domain) == plain_threshold
 
 
 def test_a_table_without_a_column_is_refused_and_the_remedy_works(reading_server: Server) -> None:
