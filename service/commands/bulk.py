@@ -267,9 +267,9 @@ def pairs(
     )
     interval = result.expected_false_interval
     if search.precision is not None:
-        between = "" if interval is None else " (95 % interval {:,.0f} to {:,.0f})".format(*interval)
+        expected = "" if interval is None else " (95 % interval {:,.0f} to {:,.0f})".format(*interval)
         print(
-            f"  {result.expected_false:,.0f} of them{between} are expected to be false, if they are like the "
+            f"  {result.expected_false:,.0f} of them{expected} are expected to be false, if they are like the "
             "labelled pairs"
         )
     else:

@@ -134,7 +134,7 @@ def group_of(path: str) -> int:
 
 
 def add_answer(route: str, responses: dict[str, Any]) -> None:
-    """Gives a success of one of our own routes its example."""
+    """Gives a success its example, where it has a body in JSON."""
     for status, response in responses.items():
         if int(status) < 300 and route in ANSWERS:
             response["content"]["application/json"]["example"] = ANSWERS[route]

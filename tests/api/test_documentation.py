@@ -121,14 +121,13 @@ def test_every_error_has_an_example_that_fits_its_schema(document: dict[str, Any
                     assert body.error_type in response["description"], (name, status)
 
 
-def test_our_own_routes_show_an_answer_that_fits_its_schema(document: dict[str, Any]) -> None:
-    """Migrations are left out: they need a server with two encoders."""
+def test_every_route_shows_an_answer_that_fits_its_schema(document: dict[str, Any]) -> None:
     for name, operation in operations(document):
         for status, response in operation["responses"].items():
             content = response.get("content", {}).get("application/json")
-            own = name.split()[1].startswith(("/similarity", "/percentile", "/inspect", "/calibrate", "/domains"))
-            if int(status) < 300 and content is not None and own and "/migration" not in name:
-                schema = content["schema"] | {"components": document["components"]}
+            if int(status) < 300 and content is not None:
+                assert "example" in content, name
+                schema = content.get("schema", {}) | {"components": document["components"]}
                 jsonschema.Draft202012Validator(schema).validate(content["example"])
 
 
@@ -142,14 +141,46 @@ def test_our_own_routes_show_an_answer_that_fits_its_schema(document: dict[str, 
         ("GET /domains/{domain}/versions/{version}", "/domains/tickets/versions/1", None),
         ("GET /domains/{domain}/thresholds", "/domains/tickets/thresholds", None),
         ("GET /domains/{domain}/threshold", "/domains/tickets/threshold?fmr=0.01", None),
+        ("POST /embed", "/embed", {"inputs": "a"}),
+        ("POST /rerank", "/rerank", {"query": "a", "texts": ["b", "c"]}),
+        ("POST /v1/rerank", "/v1/rerank", {"model": "isosim/tickets", "query": "a", "documents": ["b"]}),
+        ("POST /v1/score", "/v1/score", {"model": "isosim/tickets", "text_1": "a", "text_2": "b"}),
+        ("POST /v1/embeddings", "/v1/embeddings", {"model": "isosim/tickets", "input": "a"}),
+        ("POST /tokenize", "/tokenize", {"inputs": "a"}),
+        ("GET /v1/models", "/v1/models", None),
+        ("GET /v1/models/{model}", "/v1/models/isosim/tickets", None),
+        ("GET /v2", "/v2", None),
+        ("GET /v2/models/{model}/versions/{version}", "/v2/models/isosim%2Ftickets/versions/1", None),
+        ("GET /v2/models/{model}/ready", "/v2/models/isosim%2Ftickets/ready", None),
+        (
+            "POST /v2/models/{model}/infer",
+            "/v2/models/isosim%2Ftickets/infer",
+            {
+                "inputs": [
+                    {"name": name, "shape": [1], "datatype": "BYTES", "data": ["a"]} for name in ("text_1", "text_2")
+                ],
+                "outputs": [{"name": "similarity"}],
+            },
+        ),
+        ("GET /info", "/info", None),
+        ("GET /livez", "/livez", None),
+        ("GET /readyz", "/readyz", None),
+        ("GET /console/server.json", "/console/server.json", None),
     ],
 )
 def test_an_example_has_the_fields_that_a_running_server_answers(
     stocked: Server, name: str, path: str, body: Any
 ) -> None:
     answer = stocked.client.request(name.split(maxsplit=1)[0], path, json=body, headers=bearer(OPEN))
-    assert answer.status_code == 200
-    assert answer.json().keys() == ANSWERS[name].keys()
+    assert answer.status_code == 200, answer.text
+    assert shape(answer.json()) == shape(ANSWERS[name])
+
+
+def shape(answer: Any) -> Any:
+    """The fields of an object, of the first one in a list, or a value's type."""
+    if isinstance(answer, list):
+        return [shape(answer[0])]
+    return answer.keys() if isinstance(answer, dict) else type(answer)
 
 
 @pytest.mark.fuzzing
