@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from service.adapters.storage.object_storage import remote
-from service.commands.shared import EncoderId, Store, need_training, settings_with
+from service.commands.shared import EncoderId, Store, misspelt_settings, need_training, settings_with
 from service.core.errors import IsosimError, Unavailable
 from service.observability import setup as logs
 from service.observability.setup import tracing_class
-from service.settings import Settings, unread
+from service.settings import Settings
 
 if TYPE_CHECKING:
     from service.server.process import Server
@@ -57,7 +57,8 @@ def serve(
 def logged(settings: Settings, *, queued: bool = False) -> Iterator[None]:
     """A process that serves speaks in lines of one form to its end: a refusal too, where programs read them."""
     output = logs.configure(settings.log_level, settings.log_format, queued=queued)
-    say_unread()
+    for misspelt in misspelt_settings():
+        log.warning(misspelt)
     try:
         yield
     except (IsosimError, OSError) as error:
@@ -119,10 +120,3 @@ def worker(
         from service.worker import serve_queue  # noqa: PLC0415
 
         serve_queue(settings, burst=burst)
-
-
-def say_unread() -> None:
-    """Warns of misspelt settings, which nothing reads: the settings that were meant stay at their defaults."""
-    for name, nearest in unread(os.environ).items():
-        if nearest is not None:
-            log.warning("%s is no setting and changes nothing; is %s meant?", name, nearest)

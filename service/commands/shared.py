@@ -1,6 +1,7 @@
 """Shared by the commands: options, settings given on the command line, and questions to the store."""
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,11 +12,12 @@ from service.adapters.domains.store import DomainStore
 from service.adapters.encoder.store import EncoderStore
 from service.adapters.jobs.store import JobStore
 from service.adapters.storage.object_storage import remote
+from service.commands.terminal import remark
 from service.core.errors import InvalidInput, IsosimError, NotFound, Unavailable
 from service.core.scoring.calibration import DomainRef
 from service.core.scoring.registry import DEFAULT
 from service.core.wording import nearest
-from service.settings import Settings
+from service.settings import Settings, unread
 
 MOST_LISTED = 40  # domains in a message
 UNREADABLE = (IsosimError, OSError, ValueError)  # ValueError: a setting that does not hold
@@ -76,6 +78,12 @@ def settings_with(**given: Any) -> Settings:
     return Settings(**{name: value for name, value in given.items() if value is not None})
 
 
+def misspelt_settings() -> list[str]:
+    """A warning of each misspelt variable, which nothing reads: the setting that was meant stays at its default."""
+    near = ((name, nearest) for name, nearest in unread(os.environ).items() if nearest is not None)
+    return [f"{name} is no setting and changes nothing; is {nearest} meant?" for name, nearest in near]
+
+
 def stored(**given: Any) -> Settings:
     """The same for a command that reads a store.
 
@@ -83,6 +91,8 @@ def stored(**given: Any) -> Settings:
         Unavailable: there is none; a wrong path must not look like a store without domains.
     """
     settings = settings_with(**given)
+    for misspelt in misspelt_settings():
+        remark(misspelt)
     if remote(settings.model_store):
         return settings
     if not settings.model_store.is_dir():

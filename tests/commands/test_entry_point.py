@@ -96,8 +96,9 @@ def test_a_setting_that_is_none_is_code_2(run: Run) -> None:
     assert done.stderr.startswith("isosim: ISOSIM_PORT: ")
 
 
-def test_a_misspelt_setting_is_said_at_a_start(run: Run) -> None:
-    done = run("serve", "--port", "0", encoder="nope", hots="0.0.0.0")  # noqa: S104
+@pytest.mark.parametrize("words", [("serve", "--port", "0"), ("domains",), ("encoder", "list")])
+def test_a_misspelt_setting_is_said_by_every_command_that_reads_settings(run: Run, words: tuple[str, ...]) -> None:
+    done = run(*words, encoder="nope", hots="0.0.0.0")  # noqa: S104
     assert "ISOSIM_HOTS is no setting and changes nothing; is ISOSIM_HOST meant?" in done.stderr
 
 

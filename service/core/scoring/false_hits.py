@@ -77,7 +77,7 @@ class FalseHitTable:
             rate,
             law.rate(share / width),
             law.rate(min(share * width, 1 - 1e-9)),
-            bool(gallery > self.galleries[-1] or rate < law.rates[-1] or above),
+            bool(gallery > self.galleries[-1] + 1 or rate < law.rates[-1] or above),
             repeat if np.isfinite(repeat) else None,
         )
 

@@ -31,14 +31,14 @@ def test_shares_follow_the_law_of_the_queries_between_and_beyond_the_counted_num
     np.testing.assert_allclose(table(spread).share(RATES, gallery), true, rtol=0.01 if gallery > 1000 else 0.06)
 
 
-@pytest.mark.parametrize("gallery", [7, 10, 100, 1000, 40_000])
+@pytest.mark.parametrize("gallery", [7, 10, 100, 1000, 1001, 40_000])
 def test_a_level_gives_the_share_that_was_asked_for(gallery: int) -> None:
     made = table(1.0)
     for share in (0.1, 0.01, 0.001):
         level = made.level(share, gallery)
         assert made.share(np.array([level.rate]), gallery)[0] == pytest.approx(share, rel=0.02)
         assert level.low < level.rate < level.high
-        assert level.extrapolated == (gallery > 1000 or level.rate > RATES[0])
+        assert level.extrapolated == (gallery > 1001 or level.rate > RATES[0])  # of N sentences each has N − 1 others
         assert level.repeat == pytest.approx(2.0)
 
 
