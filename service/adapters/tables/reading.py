@@ -16,7 +16,8 @@ import json
 import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from functools import partial
+from typing import Any, BinaryIO, Literal
 
 from service.adapters.tables.detection import LONGEST_ROW, LOOKED_AT, FileForm, Hints, detect, is_header
 from service.core.errors import EmptyInput, InvalidInput, UnsupportedMedia
@@ -27,6 +28,7 @@ Row = tuple[int, list[str]]  # its number as a person counts: the line it begins
 MOST_COLUMNS = 1000
 SHOWN = 10  # columns named in a message
 FEW_ROWS = 20  # a sheet with fewer is a cover, where another sheet has more
+OPEN = "unexpected end of data"  # what the csv module says of a cell that is open at the end of the file
 EXPANDED = 2 << 30  # bytes that a workbook may unpack to
 WITHOUT_CALAMINE = (
     "this server cannot read Excel workbooks: install python-calamine (pip install 'isosim[xlsx]'), or save the sheet "
@@ -225,20 +227,36 @@ def text_rows(file: BinaryIO, form: FileForm) -> Iterator[Row]:
 
 
 def csv_rows(file: BinaryIO, form: FileForm) -> Iterator[Row]:
-    """Raises InvalidInput where a cell is never closed, or too long."""
+    """Misplaced quotation marks are read as they stand where their row is a single line: no other row is at risk.
+
+    Raises:
+        InvalidInput: a cell over several lines is too long, is never closed, or ends in the middle of a cell. Rows
+            between two stray quotation marks would else be one cell, and be lost in silence.
+    """
     csv.field_size_limit(LONGEST_ROW)
-    lines = (line for _, line in lines_of(file, form, ""))
-    delimiter = form.separator or ","
-    reader = csv.reader(lines, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if form.quoted else csv.QUOTE_NONE)
-    ended = 0
-    try:
-        for cells in reader:
-            begun, ended = ended + 1, reader.line_num
-            yield begun, cells
-    except csv.Error as error:
-        raise InvalidInput(
-            f"line {ended + 1}: a cell cannot be read ({error}); is a quotation mark opened there and never closed?"
-        ) from None
+    line = ""
+
+    def lines() -> Iterator[str]:
+        nonlocal line
+        for _, line in lines_of(file, form, ""):
+            yield line
+
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if form.quoted else csv.QUOTE_NONE
+    parser = partial(csv.reader, delimiter=form.separator or ",", quoting=quoting)
+    reader = parser(lines(), strict=True)
+    while True:
+        begun = reader.line_num + 1
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            if reader.line_num > begun or OPEN in str(error):
+                raise InvalidInput(
+                    f"line {begun}: a cell cannot be read ({error}); is a quotation mark opened there and never closed?"
+                ) from None
+            cells = next(parser([line]))
+        if cells is None:
+            return
+        yield begun, cells
 
 
 def json_rows(file: BinaryIO, form: FileForm) -> tuple[list[str], Iterator[Row]]:

@@ -259,3 +259,21 @@ def test_the_remedy_for_an_encoding_works() -> None:
 def test_only_encodings_of_files_can_be_named(name: str) -> None:
     with pytest.raises(InvalidInput, match="charset"):
         encoding_named(name)
+
+
+def with_stray_quotes(*lines: int) -> bytes:
+    rows = [f"{n},{chr(34) * (n in lines)}How do I log in to account {n}?,open\n" for n in range(2, 300)]
+    return ("id,question,state\n" + "".join(rows)).encode()
+
+
+@pytest.mark.parametrize("lines", [(7,), (299,), (7, 90)], ids=str)
+def test_rows_are_not_lost_in_a_cell_that_is_never_closed(lines: tuple[int, ...]) -> None:
+    with pytest.raises(InvalidInput, match=f"line {lines[0]}: a cell cannot be read"):
+        column(with_stray_quotes(*lines), "question", Hints(declared="csv"))
+
+
+def test_misplaced_quotation_marks_within_a_line_are_read() -> None:
+    content = b'id,question\n1,"Hello" he said\n2,a "quoted" word\n3,"two\nlines, one ""cell"""\n4,"the end"\n'
+    read_there = ["Hello he said", 'a "quoted" word', 'two lines, one "cell"', "the end"]
+    assert column(content, "question", Hints(declared="csv")) == read_there
+    assert [number for number, _ in read(content, Hints(declared="csv")).rows()] == [2, 3, 4, 6]
