@@ -369,6 +369,8 @@ def is_header(rows: Sequence[Sequence[str]]) -> bool:
     names, rest = [cell.strip() for cell in rows[0]], rows[1:200]
     while names and not names[-1]:
         names.pop()  # separators at the end of each row
+    if names and not names[0] and all(is_code(row[0].strip()) for row in rest if row):
+        names, rest = names[1:], [row[1:] for row in rest]  # the numbers of the rows, as pandas and R write them
     if not rest or not names or not all(names):
         return False
     if any(len(name) > LONGEST_NAME or is_code(name) for name in names):

@@ -277,3 +277,12 @@ def test_misplaced_quotation_marks_within_a_line_are_read() -> None:
     read_there = ["Hello he said", 'a "quoted" word', 'two lines, one "cell"', "the end"]
     assert column(content, "question", Hints(declared="csv")) == read_there
     assert [number for number, _ in read(content, Hints(declared="csv")).rows()] == [2, 3, 4, 6]
+
+
+@pytest.mark.parametrize("declared", [None, "csv"])
+@pytest.mark.parametrize("names", [",question,state", '"","question","state"'], ids=["pandas", "R"])
+def test_a_column_of_row_numbers_needs_no_name(names: str, declared: str | None) -> None:
+    content = "\n".join([names, *(f"{n},{GERMAN[n % 4]},open" for n in range(40))]).encode()
+    hints = Hints(declared=declared)  # type: ignore[arg-type]
+    assert read(content, hints).columns == ["column 1", "question", "state"]
+    assert column(content, "question", hints) == QUESTIONS
