@@ -288,7 +288,7 @@ def is_ndjson(text: str) -> bool:
         lines = lines[:-1] or lines  # the last one may be cut off
     try:
         return all(isinstance(json.loads(line), dict | str) for line in lines[:20])
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 

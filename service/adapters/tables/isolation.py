@@ -150,6 +150,10 @@ def main(wanted: str) -> None:
         said = ["InvalidInput", f"the file cannot be read: {error}"]
         if error.errno == errno.EFBIG:
             said = ["TooLarge", f"the file holds more than {limits.size:,} bytes of text; send a random sample of it"]
+    except BaseException as error:  # a panic of a parser in Rust is no Exception, and its class cannot be imported
+        if type(error).__name__ != "PanicException":
+            raise
+        said = ["InvalidInput", "the workbook cannot be read; save it again, or as CSV"]
     print(json.dumps(said), file=sys.stderr)
 
 

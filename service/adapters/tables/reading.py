@@ -310,7 +310,9 @@ def cell_text(value: Any) -> str:
         return value
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
-    return json.dumps(value, ensure_ascii=False)[:LONGEST_ROW] if isinstance(value, dict | list) else str(value)
+    if isinstance(value, dict | list):  # of Parquet, also with dates, decimals and bytes in it
+        return json.dumps(value, ensure_ascii=False, default=str)[:LONGEST_ROW]
+    return str(value)
 
 
 def parquet_rows(file: BinaryIO) -> tuple[list[str], Iterator[Row]]:
@@ -331,7 +333,7 @@ def parquet_rows(file: BinaryIO) -> tuple[list[str], Iterator[Row]]:
                 for cells in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                     number += 1
                     yield number, [cell_text(cell) for cell in cells]
-        except (pyarrow.ArrowException, OSError) as error:
+        except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:  # bytes, dates out of range
             raise InvalidInput(f"the Parquet file cannot be read after row {number}: {str(error)[:200]}") from None
 
     return names, rows()
