@@ -206,3 +206,10 @@ def test_the_parents_file_stays_open_for_others(tmp_path: Path) -> None:
         file.flush()
         for _ in range(2):
             assert read_isolated(file, Reading("sentences"), LIMITS)["sentences"] == 2
+
+
+def test_modules_in_the_users_folder_are_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("csv.py", "service.py"):
+        (tmp_path / name).write_text("raise SystemExit(3)")
+    monkeypatch.chdir(tmp_path)
+    assert isolated(b"a b c\n", Reading("sentences"))[1] == ["a b c"]
