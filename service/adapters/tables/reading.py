@@ -368,12 +368,8 @@ def sheet_rows(file: BinaryIO, sheet: str | None) -> tuple[list[str], str, Itera
         raise InvalidInput(f"the workbook cannot be read ({str(error)[:200]}); save it again, or as CSV") from None
     if rows is None:
         raise EmptyInput("the workbook is empty" if sheet is None else f"the sheet {sheet!r} is empty")
-    begin = (rows.start or (0, 0))[0]
-    return sheets, str(chosen), ((number, [cell_text(c) for c in cells]) for number, cells in numbered(rows, begin))
-
-
-def numbered(rows: Any, begin: int) -> Iterator[tuple[int, list[Any]]]:
-    return ((number, cells) for number, cells in enumerate(rows.iter_rows(), begin + 1))
+    numbered = enumerate(rows.iter_rows(), 1)  # also the empty rows above the first one
+    return sheets, str(chosen), ((number, [cell_text(cell) for cell in cells]) for number, cells in numbered)
 
 
 def check_expansion(file: BinaryIO) -> None:

@@ -286,3 +286,8 @@ def test_a_column_of_row_numbers_needs_no_name(names: str, declared: str | None)
     hints = Hints(declared=declared)  # type: ignore[arg-type]
     assert read(content, hints).columns == ["column 1", "question", "state"]
     assert column(content, "question", hints) == QUESTIONS
+
+
+def test_rows_of_a_sheet_have_the_numbers_that_the_spreadsheet_shows() -> None:
+    rows = "".join(row(number, ["id", "question"] if number == 5 else [number, GERMAN[0]]) for number in (5, 6, 8, 9))
+    assert [number for number, _ in read(workbook(xml=rows)).every_row()] == [5, 6, 8, 9]
