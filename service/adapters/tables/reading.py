@@ -265,6 +265,7 @@ def json_rows(file: BinaryIO, form: FileForm) -> tuple[list[str], Iterator[Row]]
     first = list(itertools.islice(entries, LOOKED_AT))
     names = list(dict.fromkeys(name for _, entry in first if isinstance(entry, dict) for name in entry))
     plain = any(isinstance(entry, str) for _, entry in first)
+    pairs = bool(first) and is_labelled_pair(first[0][1])
     if plain and names:
         raise InvalidInput("the lines are JSON strings and JSON objects in turn; give all of them one form")
 
@@ -274,9 +275,19 @@ def json_rows(file: BinaryIO, form: FileForm) -> tuple[list[str], Iterator[Row]]
                 raise InvalidInput(
                     f"line {number} is {'a string' if names else 'an object'}, other than those before it"
                 )
+            if is_labelled_pair(entry) != pairs:
+                raise InvalidInput(
+                    f"line {number} is {'no labelled pair' if pairs else 'a labelled pair'}, other than those before "
+                    "it; post sentences with labels as application/x-ndjson and without options of files, or give the "
+                    "labels in a file of their own"
+                )
             yield number, [entry] if isinstance(entry, str) else [cell_text(entry.get(name)) for name in names]
 
     return names or ["text"], rows()
+
+
+def is_labelled_pair(entry: str | dict[str, Any]) -> bool:
+    return isinstance(entry, dict) and {"a", "b", "label"} <= entry.keys()
 
 
 def json_entries(file: BinaryIO, form: FileForm) -> Iterator[tuple[int, str | dict[str, Any]]]:

@@ -291,3 +291,12 @@ def test_a_column_of_row_numbers_needs_no_name(names: str, declared: str | None)
 def test_rows_of_a_sheet_have_the_numbers_that_the_spreadsheet_shows() -> None:
     rows = "".join(row(number, ["id", "question"] if number == 5 else [number, GERMAN[0]]) for number in (5, 6, 8, 9))
     assert [number for number, _ in read(workbook(xml=rows)).every_row()] == [5, 6, 8, 9]
+
+
+@pytest.mark.parametrize("before", [3, 2000])
+def test_labels_among_sentences_are_not_left_out_in_silence(before: int) -> None:
+    lines = [*[json.dumps({"text": GERMAN[0]})] * before, json.dumps({"a": "x y", "b": "x z", "label": 1})]
+    with pytest.raises(InvalidInput, match=f"line {before + 1} is a labelled pair, .* application/x-ndjson"):
+        column("\n".join(lines).encode(), "text")
+    pairs = "\n".join(lines[-1:] * 30).encode()
+    assert column(pairs, "a") == ["x y"] * 30
