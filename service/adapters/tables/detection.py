@@ -282,12 +282,13 @@ def text_form(text: str, declared: Format | None, *, asked: bool) -> FileForm:
 
 
 def is_ndjson(text: str) -> bool:
-    """Whether the first lines are JSON objects or strings, one a line."""
-    lines = [line for line in text.splitlines()[:LOOKED_AT] if line.strip()]
+    """Whether the first lines are JSON objects, or all lines that are looked at JSON strings."""
+    lines = [line for line in text.split("\n", LOOKED_AT)[:LOOKED_AT] if line.strip()]  # U+2028 ends no line here
     if len(text) >= HEAD // 4:
         lines = lines[:-1] or lines  # the last one may be cut off
+    strings = lines[0].lstrip().startswith('"')  # a dialogue, too, may begin with some lines in quotation marks
     try:
-        return all(isinstance(json.loads(line), dict | str) for line in lines[:20])
+        return all(isinstance(json.loads(line), dict | str) for line in (lines if strings else lines[:20]))
     except (ValueError, RecursionError):
         return False
 

@@ -300,3 +300,10 @@ def test_labels_among_sentences_are_not_left_out_in_silence(before: int) -> None
         column("\n".join(lines).encode(), "text")
     pairs = "\n".join(lines[-1:] * 30).encode()
     assert column(pairs, "a") == ["x y"] * 30
+
+
+def test_a_dialogue_that_begins_with_whole_lines_in_quotation_marks_is_text() -> None:
+    lines = [*[f'"{text}"' for text in GERMAN * 10], '"Where is it?" she asked.']
+    assert column("\n".join(lines).encode()) == lines
+    assert column("\n".join(lines[:-1]).encode()) == GERMAN * 10
+    assert column("\n".join(['"one\u2028sentence"'] * 30).encode()) == ["one\u2028sentence"] * 30
