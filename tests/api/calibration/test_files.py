@@ -215,3 +215,11 @@ def test_a_content_type_may_name_what_needs_no_decision(reading_server: Server, 
         "/calibrate", content=b'{"domain": "d", "texts": []}', headers={"content-type": "application/json; charset=x"}
     )
     assert "charset" not in body.json()["error"]
+
+
+def test_a_file_of_the_size_that_is_taken_may_grow_in_utf_8(reading_server: Server) -> None:
+    content = ("文" * 1500 + "\n").encode("utf-16") + ("文" * 1500 + "\n").encode("utf-16-le") * 23_000  # 69 MB
+    answer = reading_server.client.post(
+        "/calibrate", params={"domain": "d"}, content=content, headers={"content-type": OCTETS}
+    )
+    assert (answer.status_code, "1 distinct sentences" in answer.json()["error"]) == (422, True), answer.text
