@@ -8,6 +8,7 @@ import codecs
 import csv
 import io
 import json
+import re
 import statistics
 import zipfile
 from collections import Counter
@@ -40,6 +41,7 @@ ENCODINGS = (
     *(f"iso-8859-{part}" for part in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 14, 15, 16)),
     "koi8-r", "koi8-u", "mac-roman", "cp437", "cp850", "cp866", "shift_jis", "euc-jp", "gb18030", "big5", "euc-kr",
 )  # fmt: skip
+SEPARATOR_LINE = re.compile(r"sep=([\t;,|])\r?\n")  # the first line of some CSV: Excel obeys it and does not show it
 WESTERN = set("äöüÄÖÜßéèêëàâáãåæçîïíìñôòóõøœùûúÿýÉÈÀÂÁÅÆÇÊÎÍÑÓÔÕØŒÚÛ‘’“”„‚‹›«»–—…•€£¥©®™§°·¡¿´`²³½¼µ×\u00a0")
 INNER = set("¡¿²³½¼µ×©®™£¥§°´¹")  # between two letters they are letters of another encoding
 
@@ -275,6 +277,8 @@ def text_form(text: str, declared: Format | None, *, asked: bool) -> FileForm:
             )
     if declared == "text":
         return FileForm("text")
+    if stated := SEPARATOR_LINE.match(text):
+        return table_form(text[stated.end() :], stated[1])
     if declared in ("csv", "tsv"):
         return declared_table(text, declared)
     separator = separator_of(text)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, BinaryIO, Literal
 
-from service.adapters.tables.detection import LONGEST_ROW, LOOKED_AT, FileForm, Hints, detect, is_header
+from service.adapters.tables.detection import LONGEST_ROW, LOOKED_AT, SEPARATOR_LINE, FileForm, Hints, detect, is_header
 from service.core.errors import EmptyInput, InvalidInput, UnsupportedMedia
 from service.core.jobs.tables import is_code
 from service.core.wording import nearest
@@ -256,7 +256,8 @@ def csv_rows(file: BinaryIO, form: FileForm) -> Iterator[Row]:
             cells = next(parser([line]))
         if cells is None:
             return
-        yield begun, cells
+        if begun > 1 or not SEPARATOR_LINE.fullmatch(line):
+            yield begun, cells
 
 
 def json_rows(file: BinaryIO, form: FileForm) -> tuple[list[str], Iterator[Row]]:

@@ -307,3 +307,14 @@ def test_a_dialogue_that_begins_with_whole_lines_in_quotation_marks_is_text() ->
     assert column("\n".join(lines).encode()) == lines
     assert column("\n".join(lines[:-1]).encode()) == GERMAN * 10
     assert column("\n".join(['"one\u2028sentence"'] * 30).encode()) == ["one\u2028sentence"] * 30
+
+
+@pytest.mark.parametrize("declared", [None, "csv", "text"])
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_a_first_line_that_names_the_separator_for_excel_is_obeyed_and_no_row(separator: str, declared: str) -> None:
+    hints = Hints(declared=declared)  # type: ignore[arg-type]
+    content = f"sep={separator}\r\n{table_text(ROWS, separator)}".encode("utf-8-sig")
+    table = read(content, hints)
+    assert (table.columns, table.form.separator) == (ROWS[0], separator)
+    assert column(content, "question", hints) == QUESTIONS
+    assert next(table.every_row())[0] == 2
