@@ -10,6 +10,7 @@ from pathlib import Path
 CHUNK = 64 * 1024  # bytes, about; one line more where lines are gathered
 NDJSON_SUFFIXES = {".ndjson", ".jsonl"}
 TEXT_SUFFIXES = {"", ".txt", ".text"}
+TABLE_SUFFIXES = {".csv", ".tsv", ".tab", ".parquet", ".pq", ".xlsx", ".xlsm"}
 
 Source = os.PathLike[str] | Iterable[str]
 LabelledPair = tuple[str, str, float] | tuple[str, str, float, float]
@@ -36,10 +37,12 @@ class Upload:
         self._labels: Sequence[LabelledPair] = list(labels)
         self._once = isinstance(self._texts, Iterator)
         self._begun = False
-        lines = self._path is not None and self._path.suffix not in NDJSON_SUFFIXES
+        suffix = "" if self._path is None else self._path.suffix.lower()
+        lines = self._path is not None and suffix not in NDJSON_SUFFIXES
         self._as_it_is = self._path is not None and not (lines and self._labels)
         self.content_type = "text/plain" if lines and not self._labels else "application/x-ndjson"
-        table = self._path is not None and self._path.suffix.lower() not in NDJSON_SUFFIXES | TEXT_SUFFIXES
+        # Of `corpus.de` alone the server finds out what it is; beside labels its lines are sentences, read here.
+        table = suffix in TABLE_SUFFIXES or (not self._labels and suffix not in NDJSON_SUFFIXES | TEXT_SUFFIXES)
         if read or table:
             if self._labels or self._path is None:
                 raise TypeError("a table is a file and is posted alone; add its labels afterwards: add_labels")

@@ -204,3 +204,16 @@ def test_a_table_is_posted_alone(tmp_path: Path) -> None:
         Upload(tmp_path / "tickets.csv", [("a", "b", 1)])
     with pytest.raises(TypeError, match="a table is a file"):
         Upload(["a sentence"], read=True)
+
+
+def test_lines_under_any_other_name_may_have_labels_beside_them(tmp_path: Path) -> None:
+    (tmp_path / "corpus.de").write_text("Wo ist meine Rechnung?\n")
+    assert Upload(tmp_path / "corpus.de").content_type == "application/octet-stream"
+    upload = Upload(tmp_path / "corpus.de", [("a", "b", 1)])
+    assert upload.content_type == "application/x-ndjson"
+    assert b"".join(upload.chunks()).splitlines()[0] == b'"Wo ist meine Rechnung?"'
+
+
+def test_the_case_of_a_suffix_makes_no_difference(tmp_path: Path) -> None:
+    assert Upload(tmp_path / "TICKETS.JSONL").content_type == "application/x-ndjson"
+    assert Upload(tmp_path / "TICKETS.CSV").content_type == "application/octet-stream"

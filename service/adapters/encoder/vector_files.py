@@ -187,7 +187,8 @@ def holds_vectors(path: Path, column: str) -> bool:
         schema = pyarrow.parquet.read_schema(path)
     except pyarrow.ArrowInvalid:
         return False
-    return column in schema.names and hasattr(schema.field(column).type, "value_type")
+    lists = (pyarrow.types.is_list, pyarrow.types.is_large_list, pyarrow.types.is_fixed_size_list)
+    return column in schema.names and any(is_list(schema.field(column).type) for is_list in lists)
 
 
 def hash_of(vector: Vectors, seed: int = 0) -> int:

@@ -8,6 +8,7 @@ import codecs
 import csv
 import io
 import json
+import re
 import statistics
 import zipfile
 from collections import Counter
@@ -40,6 +41,7 @@ ENCODINGS = (
     *(f"iso-8859-{part}" for part in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 14, 15, 16)),
     "koi8-r", "koi8-u", "mac-roman", "cp437", "cp850", "cp866", "shift_jis", "euc-jp", "gb18030", "big5", "euc-kr",
 )  # fmt: skip
+SEPARATOR_LINE = re.compile(r"sep=([\t;,|])\r?\n")  # the first line of some CSV: Excel obeys it and does not show it
 WESTERN = set("äöüÄÖÜßéèêëàâáãåæçîïíìñôòóõøœùûúÿýÉÈÀÂÁÅÆÇÊÎÍÑÓÔÕØŒÚÛ‘’“”„‚‹›«»–—…•€£¥©®™§°·¡¿´`²³½¼µ×\u00a0")
 INNER = set("¡¿²³½¼µ×©®™£¥§°´¹")  # between two letters they are letters of another encoding
 
@@ -275,6 +277,8 @@ def text_form(text: str, declared: Format | None, *, asked: bool) -> FileForm:
             )
     if declared == "text":
         return FileForm("text")
+    if stated := SEPARATOR_LINE.match(text):
+        return table_form(text[stated.end() :], stated[1])
     if declared in ("csv", "tsv"):
         return declared_table(text, declared)
     separator = separator_of(text)
@@ -282,13 +286,14 @@ def text_form(text: str, declared: Format | None, *, asked: bool) -> FileForm:
 
 
 def is_ndjson(text: str) -> bool:
-    """Whether the first lines are JSON objects or strings, one a line."""
-    lines = [line for line in text.splitlines()[:LOOKED_AT] if line.strip()]
+    """Whether the first lines are JSON objects, or all lines that are looked at JSON strings."""
+    lines = [line for line in text.split("\n", LOOKED_AT)[:LOOKED_AT] if line.strip()]  # U+2028 ends no line here
     if len(text) >= HEAD // 4:
         lines = lines[:-1] or lines  # the last one may be cut off
+    strings = lines[0].lstrip().startswith('"')  # a dialogue, too, may begin with some lines in quotation marks
     try:
-        return all(isinstance(json.loads(line), dict | str) for line in lines[:20])
-    except ValueError:
+        return all(isinstance(json.loads(line), dict | str) for line in (lines if strings else lines[:20]))
+    except (ValueError, RecursionError):
         return False
 
 
@@ -369,6 +374,8 @@ def is_header(rows: Sequence[Sequence[str]]) -> bool:
     names, rest = [cell.strip() for cell in rows[0]], rows[1:200]
     while names and not names[-1]:
         names.pop()  # separators at the end of each row
+    if names and not names[0] and all(is_code(row[0].strip()) for row in rest if row):
+        names, rest = names[1:], [row[1:] for row in rest]  # the numbers of the rows, as pandas and R write them
     if not rest or not names or not all(names):
         return False
     if any(len(name) > LONGEST_NAME or is_code(name) for name in names):

@@ -73,9 +73,15 @@ def read_isolated(file: BinaryIO, reading: Reading, limits: Limits, out: BinaryI
     """
     os.lseek(file.fileno(), 0, os.SEEK_SET)
     wanted = json.dumps([reading.give, reading.column, asdict(reading.hints), asdict(limits)])
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "RUST_BACKTRACE": "0", "ARROW_DEFAULT_MEMORY_POOL": "system"}
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "RUST_BACKTRACE": "0",
+        "ARROW_DEFAULT_MEMORY_POOL": "system",
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),  # what this process imports from, and with -P no more
+    }
     with subprocess.Popen(  # noqa: S603 - our own interpreter and module
-        [sys.executable, "-m", __name__, wanted],
+        [sys.executable, "-P", "-m", __name__, wanted],
         stdin=file,
         stdout=subprocess.DEVNULL if out is None else out,
         stderr=subprocess.PIPE,
@@ -150,6 +156,10 @@ def main(wanted: str) -> None:
         said = ["InvalidInput", f"the file cannot be read: {error}"]
         if error.errno == errno.EFBIG:
             said = ["TooLarge", f"the file holds more than {limits.size:,} bytes of text; send a random sample of it"]
+    except BaseException as error:  # a panic of a parser in Rust is no Exception, and its class cannot be imported
+        if type(error).__name__ != "PanicException":
+            raise
+        said = ["InvalidInput", "the workbook cannot be read; save it again, or as CSV"]
     print(json.dumps(said), file=sys.stderr)
 
 

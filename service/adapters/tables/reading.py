@@ -16,9 +16,10 @@ import json
 import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from functools import partial
+from typing import Any, BinaryIO, Literal
 
-from service.adapters.tables.detection import LONGEST_ROW, LOOKED_AT, FileForm, Hints, detect, is_header
+from service.adapters.tables.detection import LONGEST_ROW, LOOKED_AT, SEPARATOR_LINE, FileForm, Hints, detect, is_header
 from service.core.errors import EmptyInput, InvalidInput, UnsupportedMedia
 from service.core.jobs.tables import is_code
 from service.core.wording import nearest
@@ -27,6 +28,7 @@ Row = tuple[int, list[str]]  # its number as a person counts: the line it begins
 MOST_COLUMNS = 1000
 SHOWN = 10  # columns named in a message
 FEW_ROWS = 20  # a sheet with fewer is a cover, where another sheet has more
+OPEN = "unexpected end of data"  # what the csv module says of a cell that is open at the end of the file
 EXPANDED = 2 << 30  # bytes that a workbook may unpack to
 WITHOUT_CALAMINE = (
     "this server cannot read Excel workbooks: install python-calamine (pip install 'isosim[xlsx]'), or save the sheet "
@@ -225,20 +227,37 @@ def text_rows(file: BinaryIO, form: FileForm) -> Iterator[Row]:
 
 
 def csv_rows(file: BinaryIO, form: FileForm) -> Iterator[Row]:
-    """Raises InvalidInput where a cell is never closed, or too long."""
+    """Misplaced quotation marks are read as they stand where their row is a single line: no other row is at risk.
+
+    Raises:
+        InvalidInput: a cell over several lines is too long, is never closed, or ends in the middle of a cell. Rows
+            between two stray quotation marks would else be one cell, and be lost in silence.
+    """
     csv.field_size_limit(LONGEST_ROW)
-    lines = (line for _, line in lines_of(file, form, ""))
-    delimiter = form.separator or ","
-    reader = csv.reader(lines, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if form.quoted else csv.QUOTE_NONE)
-    ended = 0
-    try:
-        for cells in reader:
-            begun, ended = ended + 1, reader.line_num
+    line = ""
+
+    def lines() -> Iterator[str]:
+        nonlocal line
+        for _, line in lines_of(file, form, ""):
+            yield line
+
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if form.quoted else csv.QUOTE_NONE
+    parser = partial(csv.reader, delimiter=form.separator or ",", quoting=quoting)
+    reader = parser(lines(), strict=True)
+    while True:
+        begun = reader.line_num + 1
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            if reader.line_num > begun or OPEN in str(error):
+                raise InvalidInput(
+                    f"line {begun}: a cell cannot be read ({error}); is a quotation mark opened there and never closed?"
+                ) from None
+            cells = next(parser([line]))
+        if cells is None:
+            return
+        if begun > 1 or not SEPARATOR_LINE.fullmatch(line):
             yield begun, cells
-    except csv.Error as error:
-        raise InvalidInput(
-            f"line {ended + 1}: a cell cannot be read ({error}); is a quotation mark opened there and never closed?"
-        ) from None
 
 
 def json_rows(file: BinaryIO, form: FileForm) -> tuple[list[str], Iterator[Row]]:
@@ -247,6 +266,7 @@ def json_rows(file: BinaryIO, form: FileForm) -> tuple[list[str], Iterator[Row]]
     first = list(itertools.islice(entries, LOOKED_AT))
     names = list(dict.fromkeys(name for _, entry in first if isinstance(entry, dict) for name in entry))
     plain = any(isinstance(entry, str) for _, entry in first)
+    pairs = bool(first) and is_labelled_pair(first[0][1])
     if plain and names:
         raise InvalidInput("the lines are JSON strings and JSON objects in turn; give all of them one form")
 
@@ -256,9 +276,19 @@ def json_rows(file: BinaryIO, form: FileForm) -> tuple[list[str], Iterator[Row]]
                 raise InvalidInput(
                     f"line {number} is {'a string' if names else 'an object'}, other than those before it"
                 )
+            if is_labelled_pair(entry) != pairs:
+                raise InvalidInput(
+                    f"line {number} is {'no labelled pair' if pairs else 'a labelled pair'}, other than those before "
+                    "it; post sentences with labels as application/x-ndjson and without options of files, or give the "
+                    "labels in a file of their own"
+                )
             yield number, [entry] if isinstance(entry, str) else [cell_text(entry.get(name)) for name in names]
 
     return names or ["text"], rows()
+
+
+def is_labelled_pair(entry: str | dict[str, Any]) -> bool:
+    return isinstance(entry, dict) and {"a", "b", "label"} <= entry.keys()
 
 
 def json_entries(file: BinaryIO, form: FileForm) -> Iterator[tuple[int, str | dict[str, Any]]]:
@@ -292,7 +322,9 @@ def cell_text(value: Any) -> str:
         return value
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
-    return json.dumps(value, ensure_ascii=False)[:LONGEST_ROW] if isinstance(value, dict | list) else str(value)
+    if isinstance(value, dict | list):  # of Parquet, also with dates, decimals and bytes in it
+        return json.dumps(value, ensure_ascii=False, default=str)[:LONGEST_ROW]
+    return str(value)
 
 
 def parquet_rows(file: BinaryIO) -> tuple[list[str], Iterator[Row]]:
@@ -313,7 +345,7 @@ def parquet_rows(file: BinaryIO) -> tuple[list[str], Iterator[Row]]:
                 for cells in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                     number += 1
                     yield number, [cell_text(cell) for cell in cells]
-        except (pyarrow.ArrowException, OSError) as error:
+        except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:  # bytes, dates out of range
             raise InvalidInput(f"the Parquet file cannot be read after row {number}: {str(error)[:200]}") from None
 
     return names, rows()
@@ -348,12 +380,8 @@ def sheet_rows(file: BinaryIO, sheet: str | None) -> tuple[list[str], str, Itera
         raise InvalidInput(f"the workbook cannot be read ({str(error)[:200]}); save it again, or as CSV") from None
     if rows is None:
         raise EmptyInput("the workbook is empty" if sheet is None else f"the sheet {sheet!r} is empty")
-    begin = (rows.start or (0, 0))[0]
-    return sheets, str(chosen), ((number, [cell_text(c) for c in cells]) for number, cells in numbered(rows, begin))
-
-
-def numbered(rows: Any, begin: int) -> Iterator[tuple[int, list[Any]]]:
-    return ((number, cells) for number, cells in enumerate(rows.iter_rows(), begin + 1))
+    numbered = enumerate(rows.iter_rows(), 1)  # also the empty rows above the first one
+    return sheets, str(chosen), ((number, [cell_text(cell) for cell in cells]) for number, cells in numbered)
 
 
 def check_expansion(file: BinaryIO) -> None:

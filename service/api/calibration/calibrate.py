@@ -21,6 +21,7 @@ from service.adapters.tables.isolation import what_was_read
 from service.api.bodies import body_of
 from service.api.calibration.files import (
     FILE_TYPES,
+    JSON_GROWTH,
     ReadingDep,
     check_no_form,
     content_type,
@@ -123,6 +124,8 @@ async def calibrate(
             direct = FORMATS.get(kind) if reading.plain else None
             if kind == "application/x-npy" and direct is None:
                 raise InvalidInput("column, charset, format, sheet and header belong to files of text, not to .npy")
+            if direct is None:  # what is read out of a file may be longer than the file
+                limits = replace(limits, size=JSON_GROWTH * limits.size)
             intake = intake_of(artifact, spool, limits, direct or "file", force=options.force)
             if direct is None:
                 reading = reading.of_lines(options.force)

@@ -24,6 +24,7 @@ MOST_READERS = 4  # files read at a time by a process; each may take a processor
 JSON_GROWTH = 2  # bytes of JSON a byte of the file may become; Asian text in UTF-16 becomes 1.5
 
 FORMS = ("multipart/form-data", "application/x-www-form-urlencoded")  # the file would lie inside of another format
+UTF8 = ("utf-8", "utf8", "us-ascii", "ascii")  # as content types name what needs no decision
 AS_IT_IS = "send the file itself: curl --data-binary @FILE -H 'content-type: application/octet-stream' '…/{}'"
 
 
@@ -78,12 +79,12 @@ async def reading_of(
 ) -> Reading:
     """What query and content type say of a posted file. Raises InvalidInput for what is not known."""
     kind, declared = content_type(request)
-    utf8 = declared is not None and declared.lower() in ("utf-8", "utf8", "us-ascii")
+    ignored = kind == "application/json" or (declared or "").lower() in UTF8
     return Reading(
         column=column,
         hints=Hints(
             format=cast(Format | None, form),
-            charset=charset or (None if utf8 else declared),
+            charset=charset or (None if ignored else declared),
             sheet=sheet,
             header=header,
             declared=format_of_type(kind),

@@ -257,7 +257,7 @@ class DecisionThreshold:
         if self.similarity is not None:
             passing: npt.NDArray[np.bool_] = scores.similarity >= np.float32(self.similarity)
         elif self.rate is not None and scores.percentile is not None:
-            passing = 1.0 - scores.percentile <= self.rate
+            passing = scores.percentile >= 1.0 - self.rate  # as `notice` says it: 1 − 0.99 is more than 0.01
         else:
             return None
         return passing if scores.unreadable is None else passing & ~scores.unreadable

@@ -13,7 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from service.adapters.encoder import vector_files
-from service.adapters.encoder.vector_files import NpyFile, ParquetColumn, checked_blocks, draw_rows, rows_at
+from service.adapters.encoder.vector_files import (
+    NpyFile,
+    ParquetColumn,
+    checked_blocks,
+    draw_rows,
+    holds_vectors,
+    rows_at,
+)
 from service.core.errors import EmptyInput, InvalidInput
 from service.core.jobs.requirements import draw
 
@@ -46,6 +53,20 @@ def test_every_float_and_order_gives_the_same_rows(tmp_path: Path, dtype: str, o
     assert np.array_equal(whole(file), array.astype(np.float32))
     rows = RNG.integers(0, len(VECTORS), 300)  # some twice, in any order
     assert np.array_equal(rows_at(file, rows), array[rows].astype(np.float32))
+
+
+def test_only_lists_are_taken_for_vectors(tmp_path: Path) -> None:
+    texts = pa.array(["How do I log in?", "Where is it?"])
+    lists = pa.array([[0.6, 0.8], [0.8, 0.6]])
+    columns = {
+        "text": texts,
+        "category": texts.dictionary_encode(),
+        "list": lists,
+        "fixed": lists.cast(pa.list_(pa.float64(), 2)),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "file.parquet")
+    there = [holds_vectors(tmp_path / "file.parquet", name) for name in (*columns, "none")]
+    assert there == [False, False, True, True, False]
 
 
 class Harmful:

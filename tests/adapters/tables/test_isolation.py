@@ -5,9 +5,13 @@ import json
 import resource
 import tempfile
 import zipfile
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from service.adapters.tables.detection import Hints
@@ -98,6 +102,40 @@ def test_a_refusal_arrives_as_what_it_is(content: bytes, limits: Limits, kind: s
     assert type(refused.value).__name__ == kind
 
 
+def parquet(**columns: pa.Array) -> bytes:
+    written = io.BytesIO()
+    pq.write_table(pa.table({"text": ["How do I log in?"], **columns}), written)
+    return written.getvalue()
+
+
+NO_UTF8 = pa.StringArray.from_buffers(1, pa.py_buffer(bytes([0, 0, 0, 0, 2, 0, 0, 0])), pa.py_buffer(b"\xff\xfe"))
+FAR_CELL = row(1, ["id", "text"]) + '<row r="2"><c r="ZZZZZZZZ99999999999"><v>1</v></c></row>'
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        pytest.param(parquet(more=NO_UTF8), "Parquet file cannot be read", id="bytes that are no text"),
+        pytest.param(parquet(more=pa.array([10**15], pa.timestamp("ms"))), "out of range", id="a date in 33,000"),
+        pytest.param(workbook(xml=FAR_CELL), "cannot be read", id="a cell on which the parser panics"),
+    ],
+)
+def test_a_file_on_which_a_parser_fails_is_refused(content: bytes, message: str) -> None:
+    with pytest.raises(IsosimError, match=message):
+        isolated(content, Reading("sentences", "text"), Limits(100, 1000, 1000))
+
+
+def test_brackets_without_end_are_text() -> None:
+    assert isolated(b"[" * 100_000, Reading())[0]["format"] == "text"
+
+
+def test_columns_of_lists_hinder_no_other_column() -> None:
+    listed = [[datetime(2026, 1, 2, tzinfo=UTC)], [Decimal("1.5")], [b"\xff"]]
+    for values in listed:
+        content = parquet(more=pa.array([values]))
+        assert isolated(content, Reading("sentences", "text"))[1] == ["How do I log in?"]
+
+
 CORNER = '<row r="1"><c r="A1"><v>1</v></c></row><row r="1048576"><c r="XFD1048576"><v>2</v></c></row>'
 
 
@@ -168,3 +206,10 @@ def test_the_parents_file_stays_open_for_others(tmp_path: Path) -> None:
         file.flush()
         for _ in range(2):
             assert read_isolated(file, Reading("sentences"), LIMITS)["sentences"] == 2
+
+
+def test_modules_in_the_users_folder_are_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("csv.py", "service.py"):
+        (tmp_path / name).write_text("raise SystemExit(3)")
+    monkeypatch.chdir(tmp_path)
+    assert isolated(b"a b c\n", Reading("sentences"))[1] == ["a b c"]

@@ -259,3 +259,62 @@ def test_the_remedy_for_an_encoding_works() -> None:
 def test_only_encodings_of_files_can_be_named(name: str) -> None:
     with pytest.raises(InvalidInput, match="charset"):
         encoding_named(name)
+
+
+def with_stray_quotes(*lines: int) -> bytes:
+    rows = [f"{n},{chr(34) * (n in lines)}How do I log in to account {n}?,open\n" for n in range(2, 300)]
+    return ("id,question,state\n" + "".join(rows)).encode()
+
+
+@pytest.mark.parametrize("lines", [(7,), (299,), (7, 90)], ids=str)
+def test_rows_are_not_lost_in_a_cell_that_is_never_closed(lines: tuple[int, ...]) -> None:
+    with pytest.raises(InvalidInput, match=f"line {lines[0]}: a cell cannot be read"):
+        column(with_stray_quotes(*lines), "question", Hints(declared="csv"))
+
+
+def test_misplaced_quotation_marks_within_a_line_are_read() -> None:
+    content = b'id,question\n1,"Hello" he said\n2,a "quoted" word\n3,"two\nlines, one ""cell"""\n4,"the end"\n'
+    read_there = ["Hello he said", 'a "quoted" word', 'two lines, one "cell"', "the end"]
+    assert column(content, "question", Hints(declared="csv")) == read_there
+    assert [number for number, _ in read(content, Hints(declared="csv")).rows()] == [2, 3, 4, 6]
+
+
+@pytest.mark.parametrize("declared", [None, "csv"])
+@pytest.mark.parametrize("names", [",question,state", '"","question","state"'], ids=["pandas", "R"])
+def test_a_column_of_row_numbers_needs_no_name(names: str, declared: str | None) -> None:
+    content = "\n".join([names, *(f"{n},{GERMAN[n % 4]},open" for n in range(40))]).encode()
+    hints = Hints(declared=declared)  # type: ignore[arg-type]
+    assert read(content, hints).columns == ["column 1", "question", "state"]
+    assert column(content, "question", hints) == QUESTIONS
+
+
+def test_rows_of_a_sheet_have_the_numbers_that_the_spreadsheet_shows() -> None:
+    rows = "".join(row(number, ["id", "question"] if number == 5 else [number, GERMAN[0]]) for number in (5, 6, 8, 9))
+    assert [number for number, _ in read(workbook(xml=rows)).every_row()] == [5, 6, 8, 9]
+
+
+@pytest.mark.parametrize("before", [3, 2000])
+def test_labels_among_sentences_are_not_left_out_in_silence(before: int) -> None:
+    lines = [*[json.dumps({"text": GERMAN[0]})] * before, json.dumps({"a": "x y", "b": "x z", "label": 1})]
+    with pytest.raises(InvalidInput, match=f"line {before + 1} is a labelled pair, .* application/x-ndjson"):
+        column("\n".join(lines).encode(), "text")
+    pairs = "\n".join(lines[-1:] * 30).encode()
+    assert column(pairs, "a") == ["x y"] * 30
+
+
+def test_a_dialogue_that_begins_with_whole_lines_in_quotation_marks_is_text() -> None:
+    lines = [*[f'"{text}"' for text in GERMAN * 10], '"Where is it?" she asked.']
+    assert column("\n".join(lines).encode()) == lines
+    assert column("\n".join(lines[:-1]).encode()) == GERMAN * 10
+    assert column("\n".join(['"one\u2028sentence"'] * 30).encode()) == ["one\u2028sentence"] * 30
+
+
+@pytest.mark.parametrize("declared", [None, "csv", "text"])
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_a_first_line_that_names_the_separator_for_excel_is_obeyed_and_no_row(separator: str, declared: str) -> None:
+    hints = Hints(declared=declared)  # type: ignore[arg-type]
+    content = f"sep={separator}\r\n{table_text(ROWS, separator)}".encode("utf-8-sig")
+    table = read(content, hints)
+    assert (table.columns, table.form.separator) == (ROWS[0], separator)
+    assert column(content, "question", hints) == QUESTIONS
+    assert next(table.every_row())[0] == 2

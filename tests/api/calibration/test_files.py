@@ -182,3 +182,20 @@ def test_options_of_files_do_not_go_with_vectors_or_json(reading_server: Server)
     assert (npy.status_code, "not to .npy" in npy.json()["error"]) == (422, True)
     body = post("/calibrate?column=a", json={"domain": "d", "texts": ["a"]})
     assert (body.status_code, "belongs into the JSON body" in body.json()["error"]) == (422, True)
+
+
+@pytest.mark.parametrize("charset", ["utf-8", "UTF8", "us-ascii", "ascii"])
+def test_a_content_type_may_name_what_needs_no_decision(reading_server: Server, charset: str) -> None:
+    assert inspect(reading_server, b"one sentence\nanother one\n", f"text/plain; charset={charset}").status_code == 200
+    body = reading_server.client.post(
+        "/calibrate", content=b'{"domain": "d", "texts": []}', headers={"content-type": "application/json; charset=x"}
+    )
+    assert "charset" not in body.json()["error"]
+
+
+def test_a_file_of_the_size_that_is_taken_may_grow_in_utf_8(reading_server: Server) -> None:
+    content = ("文" * 1500 + "\n").encode("utf-16") + ("文" * 1500 + "\n").encode("utf-16-le") * 23_000  # 69 MB
+    answer = reading_server.client.post(
+        "/calibrate", params={"domain": "d"}, content=content, headers={"content-type": OCTETS}
+    )
+    assert (answer.status_code, "1 distinct sentences" in answer.json()["error"]) == (422, True), answer.text

@@ -176,3 +176,10 @@ def test_a_version_computes_a_threshold_once_and_remembers_a_bounded_number() ->
 def test_an_unknown_name_is_told_with_the_nearest_one() -> None:
     assert "did you mean 'duplicates'?" in str(unknown_threshold("news", "duplicate", ["related", "duplicates"]))
     assert "GET /domains/news/thresholds" in str(unknown_threshold("news", "x", ["duplicates"]))
+
+
+@pytest.mark.parametrize("rate", [0.001, 0.01, 0.05, 0.1, 0.3])
+def test_a_normalized_pair_at_the_percentile_that_is_stated_matches(rate: float) -> None:
+    decision = decide(NORMALIZED, "news", Target(fmr=rate))
+    percentiles = np.array([1.0 - rate, np.nextafter(1.0 - rate, 0.0)])
+    assert matched(decision, scores([0.5, 0.5])._replace(percentile=percentiles)) == [True, False]
