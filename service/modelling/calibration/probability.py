@@ -399,7 +399,7 @@ def fit(
 BINS = 15
 PAIRS_A_BIN = 10
 BOOTSTRAPS = 200
-STEPS = 101  # errors that are tried
+STEPS = 100  # errors that are tried
 GROWTH = 4.0  # standard errors by which bins are larger at most than what was observed
 PERFECT = 40  # samples of a perfect map
 
