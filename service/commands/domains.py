@@ -1,6 +1,8 @@
 """`isosim domains`: what a store holds and who answers, and the same changes the API makes, by the same rules."""
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -144,6 +146,7 @@ def named(settings: Settings, domain: str) -> tuple[DomainRef, int, dict[str, An
 def facts_of(manifest: dict[str, Any], report: dict[str, Any]) -> list[tuple[str, str]]:
     """The facts of a report for people to read; missing ones are left out."""
     encoder, reference, labels = manifest["encoder"], report.get("reference"), report.get("labels")
+    origin = manifest.get("origin")
     facts = [
         ("why", report.get("reason")),
         ("promotion", report.get("promotion")),
@@ -151,6 +154,7 @@ def facts_of(manifest: dict[str, Any], report: dict[str, Any]) -> list[tuple[str
         ("sentences", f"{report['sentences']:,} distinct of {report['posted']:,}" if "posted" in report else None),
         ("unreadable", left_out(report)),
         ("created", manifest["created"]),
+        ("came from", None if origin is None else f"{origin['domain']}@{origin['version']}, {origin['imported']}"),
     ]
     if reference is not None and reference.get("smallest_rate", 0) > 0.01:
         facts.append(
@@ -273,6 +277,73 @@ def delete_domain(settings: Settings, domain: str, *, yes: bool, as_json: bool) 
     print(f"{name} is deleted")
     for job in cancelled:
         print(f"  calibration {job} is cancelled")
+
+
+@app.command("export", epilog=EPILOG)
+def export_archive(
+    output: Annotated[Path, typer.Option("--output", "-o", help="the file to write, a tar")],
+    domain: Annotated[
+        str | None, typer.Argument(help="name for all its versions, name@3 or name@previous", autocompletion=versions)
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="all domains")] = False,
+    model_store: Store = None,
+    encoder: EncoderId = None,
+) -> None:
+    """Write domains into one file: versions, who answers, saved thresholds. For backups and for other servers."""
+    from service.adapters.domains.archive import export_domains, selected  # noqa: PLC0415 - ONNX Runtime
+
+    if (domain is None) != every:
+        raise typer.BadParameter("give one of them", param_hint="DOMAIN or --all")
+    if output.exists():
+        raise InvalidInput(f"{output} is there already; an export overwrites nothing")
+    settings = stored(model_store=model_store, encoder=encoder)
+    store = DomainStore(settings.model_store)
+    if domain is None:
+        wanted = {name: store.versions(name) for name in store.domains()}
+    else:
+        known(settings, domain)
+        named_encoder = EncoderStore(settings.model_store).find(settings.encoder).digest if "@" in domain else ""
+        wanted = selected(store, domain, named_encoder)
+    part = output.with_name(f".{output.name}.part")
+    try:
+        with part.open("wb") as out:
+            count = export_domains(store, wanted, out)
+            os.fsync(out.fileno())
+        part.rename(output)
+    finally:
+        part.unlink(missing_ok=True)
+    said = f"{count} version{'' if count == 1 else 's'} of {len(wanted)} domain{'' if len(wanted) == 1 else 's'}"
+    print(f"{output}: {said}, {output.stat().st_size:,} bytes")
+
+
+@app.command("import", epilog=EPILOG)
+def import_archive(
+    file: Annotated[Path, typer.Argument(help="written by isosim domains export", exists=True, dir_okay=False)],
+    rename: Annotated[str | None, typer.Option("--as", help="the domain's name here; of an archive of one")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="check everything, change nothing")] = False,
+    model_store: Store = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add the versions of an archive. Overwrites nothing and promotes nothing; may be repeated."""
+    from service.adapters.domains.archive import EncodersOfStore, import_domains  # noqa: PLC0415 - ONNX Runtime
+
+    settings = stored(model_store=model_store)
+    store, encoders = DomainStore(settings.model_store), EncodersOfStore(EncoderStore(settings.model_store))
+    with file.open("rb") as content:
+        imported = import_domains(content, store, encoders, rename=rename, dry_run=dry_run)
+    if as_json:
+        print_json(imported)
+        return
+    for one in imported.versions:
+        is_there = "is there already" if one.there else "would be added" if dry_run else "is added"
+        was = "" if one.was is None else f"; it was {one.was}"
+        print(f"{one.source} {is_there}: {one.domain}@{one.version}, encoder {one.encoder}{was}")
+        if one.was == "champion" and not dry_run:
+            print(f"  to let it answer: isosim domains promote {one.domain} {one.version} --encoder {one.encoder}")
+    for name in imported.thresholds:
+        print(f"threshold {name} {'would be' if dry_run else 'is'} saved")
+    for name in imported.kept:
+        print(f"threshold {name} stays as it is here")
 
 
 def change(settings: Settings, domain: str) -> tuple[DomainStore, EncoderArtifact, str]:

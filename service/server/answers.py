@@ -229,6 +229,20 @@ ANSWERS: dict[str, Any] = {
     },
     "PUT /domains/{domain}/champion": DOMAIN,
     "POST /domains/{domain}/rollback": DOMAIN,
+    "POST /domains/import": {
+        "versions": [
+            {
+                "source": "tickets@3",
+                "domain": "tickets",
+                "version": 3,
+                "encoder": "minilm",
+                "was": "champion",
+                "there": False,
+            }
+        ],
+        "thresholds": ["tickets/duplicates"],
+        "kept": [],
+    },
     "POST /domains/{domain}/migration": MIGRATION,
     "GET /domains/{domain}/migration": MIGRATION,
     "PUT /domains/{domain}/migration": MIGRATION | {"state": "split", "share": 0.1, "revision": 2},

@@ -13,7 +13,7 @@ from service import __version__
 from service.api import errors, operations, pages
 from service.api.calibration import calibrate, files
 from service.api.compatible import inference_protocol, openai, rerank, tei
-from service.api.domains import domains, migration, thresholds
+from service.api.domains import archive, domains, migration, thresholds
 from service.api.middleware import Envelope, cors
 from service.api.requests import ScoringRoute
 from service.api.scoring import similarity
@@ -66,6 +66,7 @@ def create_app(settings: Settings) -> Application:
         files.router,
         domains.router,
         thresholds.router,
+        archive.router,
         migration.router,
         openai.router,
         inference_protocol.router,

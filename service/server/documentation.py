@@ -48,6 +48,8 @@ SUMMARIES = {
     "PUT /domains/{domain}/champion": "Choose the version that answers",
     "POST /domains/{domain}/rollback": "Go back to the previous version",
     "GET /domains/{domain}/threshold": "Find the similarity for a false-match rate, a precision or a false hit rate",
+    "GET /domains/{domain}/export": "Export a domain into a file",
+    "POST /domains/import": "Import domains out of a file",
     "GET /domains/{domain}/thresholds": "List saved thresholds",
     "PUT /domains/{domain}/thresholds/{name}": "Save a threshold under a name",
     "DELETE /domains/{domain}/thresholds/{name}": "Delete a saved threshold",

@@ -82,8 +82,11 @@ class VersionStorage(Protocol):
         """An empty folder for a version's files."""
         ...
 
-    def publish(self, domain: str, folder: Path, facts: Mapping[str, object]) -> int:
-        """Makes the folder the next version; `version` joins the facts. Appears whole or not at all."""
+    def publish(self, domain: str, folder: Path, facts: Mapping[str, object], least: int = 1) -> int:
+        """Makes the folder the next version, or number `least` where all numbers from there on are free.
+
+        `version` joins the facts. Appears whole or not at all.
+        """
         ...
 
     def bury(self, domain: str, version: int) -> None:
@@ -189,10 +192,10 @@ class FolderStorage:
     def building(self, domain: str) -> contextlib.AbstractContextManager[Path]:
         return building(self.root / domain)
 
-    def publish(self, domain: str, folder: Path, facts: Mapping[str, object]) -> int:
+    def publish(self, domain: str, folder: Path, facts: Mapping[str, object], least: int = 1) -> int:
         place = self.root / domain
         while True:
-            version = self.highest(domain) + 1
+            version = max(self.highest(domain) + 1, least)
             try:
                 seal(folder, place / str(version), {**facts, "version": version})
             except FileExistsError:  # another worker took the number

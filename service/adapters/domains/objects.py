@@ -98,13 +98,13 @@ class BucketStorage:
         with tempfile.TemporaryDirectory(prefix="isosim-") as folder:
             yield Path(folder)
 
-    def publish(self, domain: str, folder: Path, facts: Mapping[str, object]) -> int:
+    def publish(self, domain: str, folder: Path, facts: Mapping[str, object], least: int = 1) -> int:
         files = {file.name: sha256(file) for file in sorted(folder.iterdir())}
         upload = uuid.uuid4().hex
         with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
             list(pool.map(lambda name: self.storage.upload(f"{FILES}{domain}/{upload}/{name}", folder / name), files))
         while True:
-            version = self.highest(domain) + 1
+            version = max(self.highest(domain) + 1, least)
             content = manifest_bytes({**facts, "version": version, "upload": upload, "files": files})
             with contextlib.suppress(PreconditionFailed):  # another worker took the number
                 self.storage.write(f"{MANIFESTS}{domain}!{version}", content, new=True)

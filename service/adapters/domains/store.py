@@ -6,6 +6,7 @@ Aliases are kept by encoder digest, so that fleets on different encoders share a
 import contextlib
 import logging
 import re
+import shutil
 import time
 import zipfile
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -281,6 +282,21 @@ class DomainStore:
                     self.storage.bury(domain, version)
                     raise
             return version
+
+    def adopt(self, domain: str, folder: Path, manifest: Mapping[str, Any], origin: Mapping[str, object]) -> int:
+        """Publishes the files of a version that was made elsewhere, and returns its number here.
+
+        Args:
+            folder: its files and nothing else; the caller has read them.
+            manifest: its own; its number is kept where all from there on are free.
+            origin: where it came from; kept in its new manifest.
+        """
+        facts = {name: value for name, value in manifest.items() if name not in ("files", "upload", "version")}
+        with self.storage.building(self.checked(domain)) as place:
+            for file in folder.iterdir():
+                shutil.copyfile(file, place / file.name)
+            wanted = {**facts, "domain": domain, "origin": origin}
+            return self.storage.publish(domain, place, wanted, least=manifest["version"])
 
     def generation(self, domain: str) -> int:
         """Counts how often the domain was deleted."""

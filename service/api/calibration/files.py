@@ -119,15 +119,15 @@ async def stream(request: Request, feed: Callable[[bytes], Any]) -> None:
         await asyncio.to_thread(feed, bytes(held))
 
 
-async def store(request: Request, file: BinaryIO, limit: int) -> None:
-    """Writes the body into a file. Raises TooLarge."""
+async def store(request: Request, file: BinaryIO, limit: int, remedy: str) -> None:
+    """Writes the body into a file. Raises TooLarge, with what to do then."""
     taken = 0
 
     def write(chunk: bytes) -> None:
         nonlocal taken
         taken += len(chunk)
         if taken > limit:
-            raise TooLarge(f"the file is larger than {limit:,} bytes; a random sample of 20,000 sentences is enough")
+            raise TooLarge(f"the file is larger than {limit:,} bytes; {remedy}")
         file.write(chunk)
 
     await stream(request, write)
@@ -145,7 +145,7 @@ async def read_file(request: Request, service: Service, reading: Reading, out: B
     size = settings.max_calibration_bytes
     limits = Limits(settings.max_characters, settings.max_calibration_sentences, JSON_GROWTH * size)
     async with temporary(service) as file:
-        await store(request, file, size)
+        await store(request, file, size, "a random sample of 20,000 sentences is enough")
         if service.file_readers >= MOST_READERS:
             raise Overloaded(f"{MOST_READERS} files are being read; send it again later", retry_after=5)
         service.file_readers += 1

@@ -147,9 +147,10 @@ def get_domain(domain: DomainName, service: ServiceDep) -> DomainState:
 def get_version(domain: DomainName, version: VersionNumber, service: ServiceDep) -> VersionState:
     """A version's provenance and measured report."""
     facts = summary(service, domain, version)
-    files = service.domains.manifest(domain, version)["files"]
+    manifest = service.domains.manifest(domain, version)
     report = service.domains.report(domain, version)
-    return VersionState(domain=domain, files=files, report=report, **facts.model_dump())
+    origin = manifest.get("origin")
+    return VersionState(domain=domain, files=manifest["files"], report=report, origin=origin, **facts.model_dump())
 
 
 @router.post(

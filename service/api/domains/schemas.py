@@ -48,10 +48,37 @@ class Domains(BaseModel):
     next: str | None = Field(description="what to give as `after` for the domains that follow; null where none do")
 
 
+class Origin(BaseModel):
+    """Where an imported version was made."""
+
+    domain: str
+    version: int
+    release: str
+    imported: str
+
+
 class VersionState(VersionSummary):
     domain: str
+    origin: Origin | None = Field(default=None, description="of a version that was imported; else null")
     files: dict[str, str]
     report: dict[str, Any]
+
+
+class ImportedVersionState(BaseModel):
+    source: str = Field(description="name@version in the archive")
+    domain: str
+    version: int = Field(description="its number here; kept where all from there on were free")
+    encoder: str = Field(description="id")
+    was: str | None = Field(description="champion or previous, where it came from; it is not promoted here")
+    there: bool = Field(description="the same files are a version here already; nothing was added")
+
+
+class ImportState(BaseModel):
+    versions: list[ImportedVersionState]
+    thresholds: list[str] = Field(description="domain/name of the saved thresholds that were added")
+    kept: list[str] = Field(
+        description="domain/name of those that were not added: the name has another target here, or there is no room"
+    )
 
 
 class Threshold(BaseModel):

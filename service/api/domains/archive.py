@@ -1,0 +1,81 @@
+"""Domains as files: GET /domains/{domain}/export, POST /domains/import."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request
+from fastapi.responses import Response, StreamingResponse
+
+from service.adapters.domains.archive import EncodersOfStore, import_domains, selected
+from service.adapters.domains.archive import export_domains as write_archive
+from service.adapters.encoder.store import EncoderStore
+from service.api.calibration.files import check_no_form, content_type, sent, store, temporary
+from service.api.domains.schemas import ImportState
+from service.api.requests import TraceDep, documented, needs
+from service.api.state import ServiceDep
+from service.core.scoring.calibration import DOMAIN_NAME, DomainRef
+
+router = APIRouter(prefix="/domains", tags=["domains"])
+
+ADMIN = [needs("admin")]
+TAR = "application/x-tar"
+ARCHIVE: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
+
+
+@router.get(
+    "/{domain}/export",
+    dependencies=ADMIN,
+    response_class=Response,
+    responses={200: {"content": {TAR: ARCHIVE}}, **documented(404, 409, 422)},
+)
+async def export_domain(
+    domain: Annotated[str, Path(description="name for all versions, name@3 or name@previous", examples=["default"])],
+    service: ServiceDep,
+    trace: TraceDep,
+) -> Response:
+    """A domain's versions and saved thresholds in one file, a tar: for a backup, or for another server."""
+    ref = DomainRef.parse(domain)
+    trace.grant.check_domain(ref.name)
+    digest = service.encoders.home_encoder(ref.name).digest
+    wanted = await asyncio.to_thread(selected, service.domains, domain, digest)
+    async with AsyncExitStack() as stack:
+        out = await stack.enter_async_context(temporary(service))
+        await asyncio.to_thread(write_archive, service.domains, wanted, out)
+        name = {"content-disposition": f'attachment; filename="{ref.name}.tar"'}
+        return StreamingResponse(sent(stack.pop_all(), out), media_type=TAR, headers=name)
+
+
+@router.post(
+    "/import",
+    dependencies=ADMIN,
+    openapi_extra={"requestBody": {"required": True, "content": {TAR: ARCHIVE}}},
+    responses=documented(409, 413, 415, 422),
+)
+async def import_archive(
+    request: Request,
+    service: ServiceDep,
+    trace: TraceDep,
+    rename: Annotated[
+        str | None, Query(alias="as", pattern=f"^{DOMAIN_NAME}$", description="the domain's name here; of one domain")
+    ] = None,
+    dry_run: Annotated[bool, Query(description="checks everything and changes nothing")] = False,
+) -> ImportState:
+    """Adds the versions of an archive to their domains. Nothing is overwritten, and no version is promoted; the same
+    archive may be sent again."""
+    kind, _ = content_type(request)
+    check_no_form(kind, "domains/import")
+    encoders = EncodersOfStore(EncoderStore(service.settings.model_store))
+    async with temporary(service) as file:
+        await store(request, file, service.settings.max_calibration_bytes, "isosim domains import takes larger ones")
+        file.seek(0)
+        imported = await asyncio.to_thread(
+            import_domains,
+            file,
+            service.domains,
+            encoders,
+            rename=rename,
+            dry_run=dry_run,
+            permit=trace.grant.check_domain,
+        )
+    return ImportState.model_validate(imported, from_attributes=True)
