@@ -216,16 +216,16 @@ GUARD = [
 ]
 
 
-def is_calibration(scope: Scope) -> bool:
-    """Text or labels, which routes stream or bound themselves."""
+def takes_file(scope: Scope) -> bool:
+    """Text, labels or archives, which routes stream or bound themselves."""
     path: str = scope["path"]
-    return path in ("/calibrate", "/inspect") or (path.startswith("/domains/") and path.endswith("/labels"))
+    return path in ("/calibrate", "/inspect", "/domains/import") or (path.startswith("/domains/") and path.endswith("/labels"))
 
 
 def body_limit(scope: Scope, service: Service) -> int:
     """Bytes."""
     settings = service.settings
-    if is_calibration(scope):
+    if takes_file(scope):
         brought = any(one.artifact.kind == "vectors" for one in service.encoders.all)
         return settings.max_vector_bytes if brought else settings.max_calibration_bytes
     small = scope["path"].startswith(("/domains", "/calibrate/"))

@@ -211,6 +211,7 @@ ANSWERS: dict[str, Any] = {
             "reference.npz": "2c333a4330ce4b950ee45111e1f9244cd86492671cc368a63188bbda1a4354cd",
             "report.json": "ca3d163bab055381827226140568f3bef7eaac187cebd76878e0b63e9e442356",
         },
+        "origin": None,
         "report": {},
     },
     "POST /calibrate": {"job": "7315c63f6c8e46b8b779d0de4f879e60", "domain": "printers", "status": "queued"},

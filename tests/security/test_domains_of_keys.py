@@ -41,6 +41,7 @@ def test_every_place_of_every_route_that_names_a_domain_refuses_another_keys(
         "/calibrate/{job_id}/retry", "/domains/{domain}", "/domains/{domain}/versions/{version}",
         "/domains/{domain}/thresholds", "/domains/{domain}/thresholds/{name}",
         "/domains/{domain}/threshold", "/domains/{domain}/labels", "/domains/{domain}/champion",
+        "/domains/{domain}/export",
         "/domains/{domain}/rollback", "/domains/{domain}/migration", "/domains/{domain}/migration/finish",
             "/domains/{domain}/migration/threshold",
             "/v2/models/{model}", "/v2/models/{model}/ready", "/v2/models/{model}/infer",

@@ -142,6 +142,7 @@ class Version(VersionSummary):
     domain: str
     files: dict[str, str] = field(default_factory=dict)
     report: dict[str, Any] = field(default_factory=dict)
+    origin: dict[str, Any] | None = None  # of an imported version: where it was made
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,132 @@
+"""Export and import on running servers: a store that is lost and comes back, keys, and what is refused."""
+
+import io
+import shutil
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.processes import Process, Serve, Server, serve_with
+from tests.security.conftest import bearer, key_line
+from tests.text import sentences
+
+TEXTS = sentences(400)
+PAIRS = [[TEXTS[i], TEXTS[i + 1]] for i in range(0, 300, 2)]
+TAR = {"content-type": "application/x-tar"}
+
+
+@pytest.fixture(scope="module")
+def server(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """`news@1` (whitened) answers, with a saved threshold."""
+    folder = tmp_path_factory.mktemp("archive")
+    shutil.copytree(tiny_store / "encoders", folder / "store" / "encoders")
+    running: list[Process] = []
+    server = serve_with(folder, running, model_store=folder / "store", encoder="tiny")
+    server.calibrate("news", TEXTS, method="whitening")
+    server.client.put("/domains/news/thresholds/duplicates", json={"fmr": 0.1}).raise_for_status()
+    yield server
+    for process in running:
+        process.kill()
+
+
+@pytest.fixture(scope="module")
+def archive(server: Server) -> bytes:
+    answer = server.client.get("/domains/news/export").raise_for_status()
+    assert answer.headers["content-type"] == "application/x-tar"
+    assert answer.headers["content-disposition"] == 'attachment; filename="news.tar"'
+    return answer.content
+
+
+def scores(server: Server, domain: str = "news") -> Any:
+    body = {"pairs": PAIRS, "domain": domain, "threshold": "duplicates"}
+    answer = server.client.post("/similarity", json=body).raise_for_status().json()
+    return {name: answer[name] for name in ("cosine", "similarity", "percentile", "match", "flags")}
+
+
+def post(server: Server, content: bytes, key: str | None = None, **query: Any) -> httpx.Response:
+    return server.client.post("/domains/import", content=content, params=query, headers=TAR | bearer(key))
+
+
+def test_a_store_that_is_lost_comes_back_with_the_same_scores_bit_for_bit(
+    server: Server, archive: bytes, serve: Serve, tiny_store: Path, tmp_path: Path
+) -> None:
+    before = scores(server)
+    shutil.copytree(tiny_store / "encoders", tmp_path / "store" / "encoders")
+    new = serve(model_store=tmp_path / "store", encoder="tiny")
+    assert new.client.get("/domains/news").status_code == 404
+    done = post(new, archive).raise_for_status().json()
+    assert [(one["source"], one["version"], one["was"]) for one in done["versions"]] == [("news@1", 1, "champion")]
+    assert done["thresholds"] == ["news/duplicates"]
+    assert new.client.get("/domains/news").json()["champion"] is None
+    new.client.put("/domains/news/champion", json={"version": 1}).raise_for_status()
+    assert scores(new) == before
+    facts = new.client.get("/domains/news/versions/1").json()
+    assert (facts["origin"]["domain"], facts["origin"]["version"]) == ("news", 1)
+    assert server.client.get("/domains/news/versions/1").json()["origin"] is None
+
+
+def test_a_version_is_carried_over_under_another_name(server: Server, archive: bytes) -> None:
+    dry = post(server, archive, **{"as": "carried", "dry_run": "true"}).raise_for_status().json()
+    assert server.client.get("/domains/carried").status_code == 404
+    assert post(server, archive, **{"as": "carried"}).raise_for_status().json() == dry
+    again = post(server, archive, **{"as": "carried"}).raise_for_status().json()
+    assert [one["there"] for one in again["versions"]] == [True]
+    server.client.put("/domains/carried/champion", json={"version": 1}).raise_for_status()
+    assert scores(server, "carried") == scores(server)
+
+
+@pytest.mark.parametrize("name", ["news@1", "news@champion"])
+def test_one_version_can_be_named(server: Server, name: str) -> None:
+    content = server.client.get(f"/domains/{name}/export").raise_for_status().content
+    with tarfile.open(fileobj=io.BytesIO(content)) as members:
+        assert {one.name.split("/")[1] for one in members if "/" in one.name} == {"1"}
+
+
+@pytest.mark.parametrize("name", ["nowhere", "news@9", "news@previous"])
+def test_what_is_not_there_cannot_be_exported(server: Server, name: str) -> None:
+    answer = server.client.get(f"/domains/{name}/export")
+    assert (answer.status_code, answer.json()["error_type"]) == (404, "NotFound")
+
+
+@pytest.mark.parametrize(
+    ("content", "query", "status", "said"),
+    [
+        (b"no archive", {}, 422, "isosim domains export"),
+        (b"", {}, 422, "no archive"),
+        (b"x" * 3_000_000, {}, 413, "at most 2000000"),
+        (None, {"as": "Über uns"}, 422, "Über uns"),
+        (None, {"dryrun": "true"}, 422, "dry_run"),
+    ],
+)
+def test_a_wrong_import_is_refused_with_the_remedy(
+    serve: Serve, tiny_store: Path, archive: bytes, content: bytes | None, query: Any, status: int, said: str
+) -> None:
+    server = serve(model_store=tiny_store, encoder="tiny", max_calibration_bytes=2_000_000)
+    answer = post(server, archive if content is None else content, **query)
+    assert answer.status_code == status, answer.text
+    assert said in answer.json()["error"]
+
+
+def test_a_web_form_is_refused_with_the_right_command(server: Server, archive: bytes) -> None:
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    answer = server.client.post("/domains/import", content=archive, headers=form)
+    assert (answer.status_code, answer.json()["error_type"]) == (415, "UnsupportedMedia")
+    assert "--data-binary @FILE" in answer.json()["error"]
+
+
+def test_a_key_moves_its_own_domains_alone(serve: Serve, tiny_store: Path, archive: bytes, tmp_path: Path) -> None:
+    shutil.copytree(tiny_store / "encoders", tmp_path / "store" / "encoders")
+    keys = tmp_path / "keys"
+    keys.write_text(key_line("mine", "read,admin domains=mine") + key_line("reader", "read") + key_line("all", "admin"))
+    server = serve(model_store=tmp_path / "store", encoder="tiny", api_keys_file=keys)
+    assert post(server, archive, "reader").status_code == 403
+    assert post(server, archive, "mine").status_code == 403
+    assert server.client.get("/domains", headers=bearer("reader")).json()["domains"][1:] == []
+    assert post(server, archive, "mine", **{"as": "mine"}).status_code == 200
+    assert post(server, archive, "all").status_code == 200
+    for key, domain, status in (("mine", "mine", 200), ("mine", "news@1", 403), ("reader", "mine", 403)):
+        assert server.client.get(f"/domains/{domain}/export", headers=bearer(key)).status_code == status
