@@ -219,7 +219,9 @@ GUARD = [
 def takes_file(scope: Scope) -> bool:
     """Text, labels or archives, which routes stream or bound themselves."""
     path: str = scope["path"]
-    return path in ("/calibrate", "/inspect", "/domains/import") or (path.startswith("/domains/") and path.endswith("/labels"))
+    if path in ("/calibrate", "/inspect", "/domains/import"):
+        return True
+    return path.startswith("/domains/") and path.endswith("/labels")
 
 
 def body_limit(scope: Scope, service: Service) -> int:
