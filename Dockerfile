@@ -22,7 +22,7 @@ ENV PATH=/opt/isosim/bin:$PATH \
 RUN groupadd --gid 10001 isosim \
     && useradd --uid 10001 --gid 10001 --home-dir /tmp --no-create-home --shell /usr/sbin/nologin isosim \
     && install --directory --owner 10001 --group 10001 /model_store
-# Written to: this, and /tmp. A read-only root file system (docker run --read-only --tmpfs /tmp) suffices.
+# Written to: this (unless ISOSIM_MODEL_STORE names a bucket), and /tmp. A read-only root file system (docker run --read-only --tmpfs /tmp) suffices.
 VOLUME /model_store
 EXPOSE 8000
 # docker/entrypoint.py, which goes before the `isosim` that pip installs.
@@ -38,7 +38,7 @@ FROM base AS requirements
 COPY pyproject.toml docker/requirements.py /source/
 RUN mkdir /requirements \
     && for extra in cpu gpu train; do \
-         python /source/requirements.py /source/pyproject.toml "$extra" tracing xlsx > "/requirements/$extra.txt" || exit 1; \
+         python /source/requirements.py /source/pyproject.toml "$extra" tracing xlsx s3 > "/requirements/$extra.txt" || exit 1; \
        done
 COPY constraints.txt /requirements/
 

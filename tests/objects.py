@@ -21,7 +21,7 @@ SERVER = """
 import sys
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import run_simple
-run_simple("127.0.0.1", int(sys.argv[1]), DomainDispatcherApplication(create_backend_app), threaded=False)
+run_simple(sys.argv[1], int(sys.argv[2]), DomainDispatcherApplication(create_backend_app), threaded=False)
 """
 
 
@@ -41,24 +41,33 @@ class Objects(Server):
     def go_on(self) -> None:
         os.kill(self.popen.pid, signal.SIGCONT)
 
+    @property
+    def variables(self) -> dict[str, str]:
+        """The SDK reads them, here and in the processes that tests start."""
+        return {
+            "AWS_ENDPOINT_URL": self.url, "AWS_ACCESS_KEY_ID": "tests", "AWS_SECRET_ACCESS_KEY": "tests",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }  # fmt: skip
+
+
+def start_objects(folder: Path, host: str = "127.0.0.1") -> Objects:
+    log, port = folder / "log", free_port()
+    with log.open("wb") as file:
+        popen = subprocess.Popen(
+            [sys.executable, "-c", SERVER, host, str(port)], stdout=file, stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )  # fmt: skip
+    found = Objects(popen, log, f"http://{host}:{port}")
+    wait_until(lambda: httpx.get(found.url).status_code == 200)
+    return found
+
 
 @pytest.fixture(scope="module")
 def objects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Objects]:
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    given = {
-        "AWS_ENDPOINT_URL": url, "AWS_ACCESS_KEY_ID": "tests", "AWS_SECRET_ACCESS_KEY": "tests",
-        "AWS_DEFAULT_REGION": "us-east-1", "HOME": str(tmp_path_factory.mktemp("home")),  # of fetched encoders
-    }  # fmt: skip
+    found = start_objects(tmp_path_factory.mktemp("objects"))
+    given = found.variables | {"HOME": str(tmp_path_factory.mktemp("home"))}  # of fetched encoders
     before = {name: os.environ.get(name) for name in given}
-    os.environ.update(given)  # the SDK reads them, here and in the processes that tests start
-    log = tmp_path_factory.mktemp("objects") / "log"
-    with log.open("wb") as file:
-        popen = subprocess.Popen(
-            [sys.executable, "-c", SERVER, str(port)], stdout=file, stderr=subprocess.STDOUT, start_new_session=True
-        )
-    found = Objects(popen, log, url)
-    wait_until(lambda: httpx.get(url).status_code == 200)
+    os.environ.update(given)
     yield found
     found.kill()
     for name, value in before.items():

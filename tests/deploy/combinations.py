@@ -31,6 +31,20 @@ REMOTE: Values = {
     },
 }  # fmt: skip
 ITS_KEY: Values = {"remoteEncoder": {"prompt": "query: ", "maxLength": 512, "keySecret": {"name": "encoder"}}}
+BUCKET: Values = {
+    "modelStore": {"bucket": {"url": "s3://models/similarity"}},
+    "networkPolicy": {"bucket": {"peers": [{"ipBlock": {"cidr": "0.0.0.0/0"}}]}},
+}
+ITS_ENDPOINT: Values = {
+    "modelStore": {
+        "bucket": {
+            "endpoint": "https://minio.storage.svc:9000", "region": "eu-central-1", "cacheSize": "1Gi",
+            "credentialsSecret": {"name": "bucket"}, "caSecret": {"name": "storage-ca"},
+        }
+    },
+    "networkPolicy": {"bucket": {"port": 9000}},
+}  # fmt: skip
+ROLE: Values = {"serviceAccount": {"annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/similarity"}}}
 EVERYTHING: Values = {
     "fullnameOverride": "similarity",
     "image": {
@@ -86,6 +100,10 @@ COMBINATIONS: dict[str, Values] = {
     "keda": merged(IMAGE, ANYBODY, OWN_REDIS, EVERYTHING, {"autoscaling": {"kind": "keda"}}),
     "remote": merged(IMAGE, KEYS, OWN_REDIS, REMOTE, {"worker": {"extraEnv": [{"name": "TZ", "value": "UTC"}]}}),
     "remote-key": merged(IMAGE, ANYBODY, EXTERNAL_REDIS, TLS, REMOTE, ITS_KEY),
+    "bucket": merged(IMAGE, KEYS, OWN_REDIS, BUCKET, ITS_ENDPOINT),
+    "bucket-role": merged(IMAGE, KEYS, OWN_REDIS, BUCKET, ROLE),
+    "bucket-alone": merged(IMAGE, KEYS, ALONE, BUCKET, {"modelStore": {"ephemeral": False}}),
+    "bucket-remote": merged(IMAGE, KEYS, OWN_REDIS, BUCKET, ITS_ENDPOINT, REMOTE),
     "bare": merged(
         IMAGE, ANYBODY, ALONE,
         {

@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 
-from tests.processes import skip_without, wait_until
+from tests.processes import Server, skip_without, wait_until
 
 ROOT = Path(__file__).parents[2]
 HARDENED = (
@@ -128,6 +128,19 @@ class Container:
             return False
 
         wait_until(met, seconds, every)
+
+    @contextlib.contextmanager
+    def server(self, log: Path) -> Iterator[Server]:
+        """The API in it, as the tests speak to servers of their own."""
+        follow = ["docker", "logs", "--follow", self.id]  # ends when the container does
+        with log.open("wb") as file:
+            popen = subprocess.Popen(
+                follow, env=self.engine.environment, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        with httpx.Client(base_url=self.url, timeout=60) as client:
+            server = Server(popen, log, self.url, client)
+            yield server
+            server.kill()
 
     def stop(self, grace: int) -> tuple[int, float]:
         """Exit code, and seconds until it ended."""

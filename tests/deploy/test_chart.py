@@ -1,9 +1,13 @@
 """The Helm chart renders, is valid, and refuses what would fail later. By Helm, Kubernetes' schemas and checkov."""
 
+import contextlib
 import dataclasses
 import json
+import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +17,7 @@ import yaml
 
 from service.adapters.encoder.embeddings_api import checked_url
 from service.adapters.encoder.store import Endpoint
+from service.adapters.storage.object_storage import opened
 from service.commands import encoders
 from tests.deploy.chart import (
     ALONE,
@@ -21,6 +26,7 @@ from tests.deploy.chart import (
     IMAGE,
     KEYS,
     OWN_REDIS,
+    ROOT,
     TOOLS,
     Manifest,
     Values,
@@ -30,7 +36,19 @@ from tests.deploy.chart import (
     named,
     values_file,
 )
-from tests.deploy.combinations import COMBINATIONS, EXTERNAL_REDIS, ITS_KEY, REMOTE, pods, render_all
+from tests.deploy.combinations import (
+    BUCKET,
+    COMBINATIONS,
+    EXTERNAL_REDIS,
+    ITS_ENDPOINT,
+    ITS_KEY,
+    REMOTE,
+    ROLE,
+    environment,
+    pods,
+    render_all,
+)
+from tests.objects import Objects, objects  # noqa: F401 - a fixture
 from tests.processes import wait_until
 
 CUSTOM = {"HTTPRoute", "PrometheusRule", "ScaledObject", "ServiceMonitor"}  # Kubernetes' own schemas do not know them
@@ -125,6 +143,33 @@ REFUSALS: dict[str, tuple[Values, str]] = {
     ),
     "two stores": (
         merged(IMAGE, KEYS, ALONE, {"modelStore": {"existingClaim": "models"}}), "ephemeral and existingClaim",
+    ),
+    "a bucket and a claim": (
+        merged(IMAGE, KEYS, OWN_REDIS, BUCKET, {"modelStore": {"existingClaim": "models"}}), "bucket.url contradicts",
+    ),
+    "a bucket and a folder of the pod": (merged(IMAGE, KEYS, ALONE, BUCKET), "bucket.url contradicts"),
+    "a bucket without an address": (
+        merged(IMAGE, KEYS, OWN_REDIS, BUCKET, ITS_ENDPOINT, {"modelStore": {"bucket": {"url": ""}}}),
+        "set modelStore.bucket.url",
+    ),
+    "a bucket that is none": (
+        merged(IMAGE, KEYS, OWN_REDIS, BUCKET, {"modelStore": {"bucket": {"url": "https://s3.example.com/models"}}}),
+        "url",
+    ),
+    "a bucket behind a closed door": (
+        merged(IMAGE, KEYS, OWN_REDIS, BUCKET, {"networkPolicy": {"bucket": {"peers": []}}}),
+        "networkPolicy.bucket.peers is required",
+    ),
+    "an authority for a bucket without TLS": (
+        merged(IMAGE, KEYS, OWN_REDIS, BUCKET, ITS_ENDPOINT, {"modelStore": {"bucket": {"endpoint": "http://m:9000"}}}),
+        "caSecret is for an endpoint with TLS",
+    ),
+    "a key and a role": (
+        merged(IMAGE, KEYS, OWN_REDIS, BUCKET, ITS_ENDPOINT, ROLE), "the Secret's key would be used",
+    ),
+    "several on a bucket without Redis": (
+        merged(IMAGE, KEYS, ALONE, BUCKET, {"modelStore": {"ephemeral": False}, "api": {"replicas": 2}}),
+        "several API pods need Redis",
     ),
     "least above most": (
         merged(IMAGE, KEYS, OWN_REDIS, {"autoscaling": {"kind": "hpa", "minReplicas": 9}}), "minReplicas is larger",
@@ -274,21 +319,16 @@ def test_an_api_pod_waits_until_its_encoder_is_registered_at_this_address(url: s
     (waiting,) = api["initContainers"]
     assert (waiting["image"], waiting["command"]) == (api["containers"][0]["image"], ["python", "-c"])
     assert waiting["resources"]["requests"] == waiting["resources"]["limits"]
-    script, folder, *words = waiting["args"]
-    assert script.strip() == (CHART / "files" / "await_encoder.py").read_text().strip()
-    assert folder == "/model_store/encoders/bge-m3"
     assert waiting["volumeMounts"] == [{"name": "model-store", "mountPath": "/model_store", "readOnly": True}]
 
     def registered(export: str, endpoint: Endpoint | None) -> None:
-        (tmp_path / export).mkdir(exist_ok=True)
+        folder = tmp_path / "encoders" / "bge-m3" / export
+        folder.mkdir(parents=True, exist_ok=True)
         facts = {} if endpoint is None else {"remote": dataclasses.asdict(endpoint)}
-        (tmp_path / export / "manifest.json").write_text(json.dumps(facts))
+        (folder / "manifest.json").write_text(json.dumps(facts))
 
     at, key = checked_url(url), "/etc/isosim/encoder/api-key"
-    log = tmp_path / "log"
-    with log.open("wb") as file:
-        process = subprocess.Popen([sys.executable, "-c", script, tmp_path, *words], stdout=file)
-    try:
+    with awaiting(waiting, tmp_path, tmp_path / "log") as (process, log):
         wait_until(lambda: b"waiting" in log.read_bytes())
         registered("0f", None)  # exported under this name
         registered("1f", Endpoint("http://another:8080/v1", "BAAI/bge-m3", key))
@@ -298,14 +338,105 @@ def test_an_api_pod_waits_until_its_encoder_is_registered_at_this_address(url: s
             process.wait(3)  # it looks every 2 s
         registered("1f", Endpoint(at, "BAAI/bge-m3", key))
         assert process.wait(30) == 0
+
+
+@contextlib.contextmanager
+def awaiting(container: Any, store: Path, log: Path) -> Iterator[tuple["subprocess.Popen[bytes]", Path]]:
+    """The init container's script at work on a store, and what it says."""
+    script, *words = container["args"]
+    assert script.strip() == (CHART / "files" / "await_encoder.py").read_text().strip()
+    with log.open("wb") as file:
+        given = os.environ | {"ISOSIM_MODEL_STORE": str(store)}
+        process = subprocess.Popen([sys.executable, "-c", script, *words], stdout=file, env=given, cwd=ROOT)
+    try:
+        yield process, log
     finally:
         process.kill()
         process.wait()
 
 
+def test_an_api_pod_looks_for_its_encoder_in_the_bucket(
+    rendered: dict[str, list[Manifest]],
+    objects: Objects,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    (waiting,) = pods(rendered["bucket-remote"])["api"]["initContainers"]
+    assert "model-store" not in json.dumps(waiting)
+    bucket = objects.bucket()
+    with awaiting(waiting, bucket, tmp_path / "log") as (process, log):
+        wait_until(lambda: b"waiting" in log.read_bytes())
+        facts = {"remote": {"url": "http://tei.models.svc:8080/v1", "key_file": None}}
+        opened(bucket).write("encoders/bge-m3/0f/model.onnx", b"{}")
+        opened(bucket).write("encoders/bge-m3/0f/manifest.json", json.dumps(facts).encode())
+        most = int(re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{process.pid}/status").read_text())[1]) * 1024
+        assert process.wait(30) == 0
+    assert most < int(waiting["resources"]["limits"]["memory"].removesuffix("Mi")) * 2**20
+
+
 def test_the_way_to_the_remote_encoder_is_open_for_those_who_ask_it(rendered: dict[str, list[Manifest]]) -> None:
     door = {"ports": [{"port": 8080, "protocol": "TCP"}], "to": REMOTE["networkPolicy"]["remoteEncoder"]["peers"]}
     policies = {m["metadata"]["name"]: m["spec"] for m in rendered["remote"] if m["kind"] == "NetworkPolicy"}
+    open_to = {name.rpartition("-")[2] for name, spec in policies.items() if door in spec.get("egress", ())}
+    assert open_to == {"api", "worker"}
+
+
+BUCKETS = [name for name in COMBINATIONS if name.startswith("bucket")]
+
+
+@pytest.mark.parametrize("name", BUCKETS)
+def test_with_a_bucket_no_pod_needs_a_volume_that_it_shares(rendered: dict[str, list[Manifest]], name: str) -> None:
+    """What a pod has of its own: fetched encoders, bounded; without Redis also the jobs of the one process."""
+    found = rendered[name]
+    assert "PersistentVolumeClaim" not in {manifest["kind"] for manifest in found}
+    for component, spec in pods(found).items():
+        volumes = {volume["name"]: volume for volume in spec.get("volumes", ())}
+        assert not [volume for volume in volumes.values() if not volume.keys() & {"emptyDir", "secret"}], component
+        for container in (*spec["containers"], *spec.get("initContainers", ())):
+            mounted = {mount["name"]: mount["mountPath"] for mount in container.get("volumeMounts", ())}
+            assert mounted.keys() <= volumes.keys()
+            assert "/model_store" not in mounted.values()
+        if component in {"api", "worker"}:
+            mounted = {mount["name"]: mount["mountPath"] for mount in spec["containers"][0]["volumeMounts"]}
+            assert volumes["cache"]["emptyDir"]["sizeLimit"] == COMBINATIONS[name]["modelStore"]["bucket"].get(
+                "cacheSize", "2Gi"
+            )
+            assert mounted["cache"] == f"{environment(spec['containers'][0])['HOME']}/.cache"
+            assert mounted.get("jobs") == ("/jobs" if name == "bucket-alone" else None)
+    settings = named(found, "ConfigMap", "similarity-isosim")["data"]
+    assert settings["ISOSIM_MODEL_STORE"] == "s3://models/similarity"
+    assert settings.get("ISOSIM_JOBS_FOLDER") == ("/jobs" if name == "bucket-alone" else None)
+    strategy = "Recreate" if name == "bucket-alone" else "RollingUpdate"
+    assert named(found, "Deployment", "-api")["spec"]["strategy"]["type"] == strategy
+
+
+def test_the_buckets_key_comes_from_its_secret_or_from_the_role(rendered: dict[str, list[Manifest]]) -> None:
+    for name in BUCKETS:
+        for component in ("api", "worker"):
+            spec = pods(rendered[name]).get(component)
+            for container in (*spec["containers"], *spec.get("initContainers", ())) if spec else ():
+                given = {v["name"]: v["valueFrom"]["secretKeyRef"] for v in container["env"] if "valueFrom" in v}
+                keys = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"} if name in {"bucket", "bucket-remote"} else set()
+                assert {key for key in given if key.startswith("AWS_")} == keys, (name, container["name"])
+                assert all(given[key] == {"name": "bucket", "key": key} for key in keys)
+                assert {"configMapRef": {"name": "similarity-isosim"}} in container["envFrom"]
+    settings = named(rendered["bucket"], "ConfigMap", "similarity-isosim")["data"]
+    assert settings["AWS_ENDPOINT_URL_S3"] == "https://minio.storage.svc:9000"
+    assert settings["AWS_DEFAULT_REGION"] == "eu-central-1"
+    folder, _, file = settings["AWS_CA_BUNDLE"].rpartition("/")
+    assert file == "ca.crt"
+    for component in ("api", "worker"):
+        mounts = pods(rendered["bucket"])[component]["containers"][0]["volumeMounts"]
+        assert {"name": "bucket-ca", "mountPath": folder, "readOnly": True} in mounts
+    role = named(rendered["bucket-role"], "ServiceAccount")["metadata"]
+    assert role["annotations"] == ROLE["serviceAccount"]["annotations"]
+    for component in ("api", "worker"):
+        assert pods(rendered["bucket-role"])[component]["serviceAccountName"] == role["name"]
+    assert "AWS_" not in json.dumps([rendered["bucket-role"], rendered["keys"]])
+
+
+def test_the_way_to_the_bucket_is_open_for_those_who_ask_it(rendered: dict[str, list[Manifest]]) -> None:
+    door = {"ports": [{"port": 9000, "protocol": "TCP"}], "to": BUCKET["networkPolicy"]["bucket"]["peers"]}
+    policies = {m["metadata"]["name"]: m["spec"] for m in rendered["bucket"] if m["kind"] == "NetworkPolicy"}
     open_to = {name.rpartition("-")[2] for name, spec in policies.items() if door in spec.get("egress", ())}
     assert open_to == {"api", "worker"}
 

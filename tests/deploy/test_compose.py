@@ -1,7 +1,6 @@
 """docker-compose.yml on a real engine: all parts up, a calibration through the worker, Redis killed under requests."""
 
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,17 +52,9 @@ def stack(project: Engine, tree: Path) -> Iterator[dict[str, Container]]:
 
 @pytest.fixture(scope="module")
 def api(project: Engine, stack: dict[str, Container], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    url = f"http://127.0.0.1:{project.environment['API_PORT']}"
-    log = tmp_path_factory.mktemp("api") / "log"
-    follow = ["docker", "logs", "--follow", stack["api"].id]  # ends when the container does
-    with log.open("wb") as file:
-        popen = subprocess.Popen(
-            follow, env=project.environment, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
-        )
-    with httpx.Client(base_url=url, timeout=60) as client:
-        server = Server(popen, log, url, client)
+    with stack["api"].server(tmp_path_factory.mktemp("api") / "log") as server:
+        assert server.url == f"http://127.0.0.1:{project.environment['API_PORT']}"
         yield server
-        server.kill()
 
 
 def test_every_part_is_confined(project: Engine, stack: dict[str, Container]) -> None:

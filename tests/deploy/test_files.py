@@ -15,7 +15,8 @@ from service.settings import unread
 from tests.deploy.engine import ROOT, start_engine
 
 TOOLS = Path(sys.executable).parent
-DEPLOYED = ["Dockerfile", "docker-compose.yml", "docker-compose.gpu.yml", "docs/how-to/docker.md"]
+COMPOSED = ["docker-compose.yml", "docker-compose.bucket.yml", "docker-compose.gpu.yml"]
+DEPLOYED = ["Dockerfile", *COMPOSED, "docs/how-to/docker.md"]
 
 
 def succeeds(*command: str | Path, **environment: str) -> None:
@@ -30,7 +31,7 @@ def test_hadolint_finds_nothing() -> None:
 
 
 def test_yamllint_finds_nothing() -> None:
-    succeeds(TOOLS / "yamllint", "--strict", "docker-compose.yml", "docker-compose.gpu.yml", "docker")
+    succeeds(TOOLS / "yamllint", "--strict", *COMPOSED, "docker")
 
 
 def test_prometheus_takes_its_configuration() -> None:
@@ -50,6 +51,8 @@ def test_the_labels_version_is_the_packages() -> None:
 
 
 def test_the_wheels_for_a_build_without_an_index_are_those_that_it_asks_for() -> None:
+    (extras,) = re.findall(r'pyproject.toml "\$extra" ([\w ]+) >', (ROOT / "Dockerfile").read_text())
+    assert ", ".join(f'"{extra}"' for extra in extras.split()) + "]" in (ROOT / "docker" / "wheels.py").read_text()
     known = KNOWN["minilm"]
     torch = next(line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.startswith("torch=="))
     assert f'"{next(iter(known.packages))}"' in (ROOT / "docker" / "wheels.py").read_text()

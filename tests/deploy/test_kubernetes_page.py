@@ -67,7 +67,9 @@ def test_every_command_names_what_is_there() -> None:
     assert len(named) > 5
     assert {(kinds[kind], name) for kind, name in named} <= there
     secrets = set(re.findall(r"create secret generic (\S+)", "\n".join(BLOCKS)))
-    assert secrets == {YOURS["access"]["apiKeysSecret"]["name"], YOURS["redis"]["own"]["passwordSecret"]["name"]}
+    (bucket,) = [addition["modelStore"]["bucket"] for addition in ADDITIONS if "modelStore" in addition]
+    of_yours = {YOURS["access"]["apiKeysSecret"]["name"], YOURS["redis"]["own"]["passwordSecret"]["name"]}
+    assert secrets == {*of_yours, bucket["credentialsSecret"]["name"]}
 
 
 def test_the_page_counts_the_alerts() -> None:

@@ -1,4 +1,4 @@
-{{/* What API and worker pods share: the same volumes, the same rights, the same ways to Redis. */}}
+{{/* What API and worker pods share: the same volumes, the same rights, the same ways to Redis and to a bucket. */}}
 
 {{- define "isosim.podSecurityContext" -}}
 runAsNonRoot: true
@@ -60,15 +60,43 @@ imagePullSecrets:
 {{- end -}}
 {{- end }}
 
+{{/* A bucket's access key, as AWS's own libraries look for it. */}}
+{{- define "isosim.bucketEnv" -}}
+{{- with .Values.modelStore.bucket.credentialsSecret -}}
+{{- if .name -}}
+- name: AWS_ACCESS_KEY_ID
+  valueFrom:
+    secretKeyRef: {name: {{ .name }}, key: {{ .accessKeyId }}}
+- name: AWS_SECRET_ACCESS_KEY
+  valueFrom:
+    secretKeyRef: {name: {{ .name }}, key: {{ .secretAccessKey }}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{- define "isosim.volumes" -}}
+- name: tmp
+  emptyDir: {}
+{{- if .Values.modelStore.bucket.url }}
+- name: cache
+  emptyDir: {sizeLimit: {{ .Values.modelStore.bucket.cacheSize }}}
+{{- if eq .Values.redis.mode "none" }}
+# Of the one API process; with Redis they are in the bucket.
+- name: jobs
+  emptyDir: {}
+{{- end }}
+{{- with .Values.modelStore.bucket.caSecret.name }}
+- name: bucket-ca
+  secret: {secretName: {{ . }}, optional: false}
+{{- end }}
+{{- else }}
 - name: model-store
   {{- if .Values.modelStore.ephemeral }}
   emptyDir: {}
   {{- else }}
   persistentVolumeClaim: {claimName: {{ include "isosim.claim" . }}}
   {{- end }}
-- name: tmp
-  emptyDir: {}
+{{- end }}
 {{- with .Values.redis.external.caSecret.name }}
 - name: redis-ca
   secret: {secretName: {{ . }}, optional: false}
@@ -83,9 +111,20 @@ imagePullSecrets:
 {{- end }}
 
 {{- define "isosim.volumeMounts" -}}
-- {name: model-store, mountPath: /model_store}
-# The only other place that can be written: uploads on their way, caches of libraries (HOME is there).
+# Uploads on their way, caches of libraries (HOME is there). No place but these volumes can be written to.
 - {name: tmp, mountPath: /tmp}
+{{- if .Values.modelStore.bucket.url }}
+# The whole folder: a mount below it would leave it to root, and other libraries could cache nothing.
+- {name: cache, mountPath: /tmp/.cache}
+{{- if eq .Values.redis.mode "none" }}
+- {name: jobs, mountPath: /jobs}
+{{- end }}
+{{- if .Values.modelStore.bucket.caSecret.name }}
+- {name: bucket-ca, mountPath: /etc/isosim/bucket, readOnly: true}
+{{- end }}
+{{- else }}
+- {name: model-store, mountPath: /model_store}
+{{- end }}
 {{- if .Values.redis.external.caSecret.name }}
 - {name: redis-ca, mountPath: /etc/isosim/redis, readOnly: true}
 {{- end }}

@@ -3,7 +3,7 @@
   to: {{- toYaml .Values.networkPolicy.dns | nindent 4 }}
 {{- end }}
 
-{{/* What API and workers may reach: names, Redis, a remote encoder, and what the operator adds. */}}
+{{/* What API and workers may reach: names, Redis, a bucket, a remote encoder, and what the operator adds. */}}
 {{- define "isosim.egress" -}}
 {{ include "isosim.dns" . }}
 {{- if eq .Values.redis.mode "own" }}
@@ -16,6 +16,10 @@
 {{- else if eq .Values.redis.mode "external" }}
 - ports: [{port: {{ .Values.networkPolicy.redis.port }}, protocol: TCP}]
   to: {{- toYaml .Values.networkPolicy.redis.peers | nindent 4 }}
+{{- end }}
+{{- if .Values.modelStore.bucket.url }}
+- ports: [{port: {{ .Values.networkPolicy.bucket.port }}, protocol: TCP}]
+  to: {{- toYaml .Values.networkPolicy.bucket.peers | nindent 4 }}
 {{- end }}
 {{- if .Values.remoteEncoder.url }}
 - ports: [{port: {{ .Values.networkPolicy.remoteEncoder.port }}, protocol: TCP}]

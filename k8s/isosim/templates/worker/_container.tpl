@@ -9,6 +9,7 @@ env:
   - {name: HOME, value: /tmp}
   - {name: ISOSIM_WORKER_THREADS, value: {{ .Values.worker.threads | quote }}}
   {{- include "isosim.redisEnv" . | nindent 2 }}
+  {{- include "isosim.bucketEnv" . | nindent 2 }}
   {{- with .Values.worker.extraEnv }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
