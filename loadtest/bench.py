@@ -37,6 +37,7 @@ PARTS = (
     "memory",
     "peak",
     "growth",
+    "capacity",
     "logs",
     "bulk",
 )

@@ -95,8 +95,8 @@ CHECKS = ("type", "enum", "items", "minimum", "exclusiveMinimum", "maximum")
 
 
 def chart_schema() -> Iterator[str]:
-    """The chart's schema with `settings` as the fields are, so that helm refuses a misspelt one, and bounds of latency as
-    the buckets are. The rest is kept as it is."""
+    """The chart's schema with `settings` as the fields are, so that helm refuses a misspelt one, and the bounds of
+    latency as the buckets are. The rest is kept as it is."""
     schema = json.loads((HERE / CHART).read_text(encoding="utf-8"))
     checks = {}
     for name, field in Settings.model_json_schema()["properties"].items():
