@@ -37,7 +37,6 @@ PARTS = (
     "memory",
     "peak",
     "growth",
-    "capacity",
     "logs",
     "bulk",
 )
