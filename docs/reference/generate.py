@@ -12,7 +12,7 @@ from pathlib import Path
 
 from service.api.errors import TABLE, V1_TYPES
 from service.core import errors
-from service.observability.metrics import Metrics
+from service.observability.metrics import SECONDS, Metrics
 from service.server.app import create_app
 from service.settings import Settings
 
@@ -95,7 +95,8 @@ CHECKS = ("type", "enum", "items", "minimum", "exclusiveMinimum", "maximum")
 
 
 def chart_schema() -> Iterator[str]:
-    """The chart's schema with `settings` as the fields are: helm refuses a misspelt one. The rest is kept as it is."""
+    """The chart's schema with `settings` as the fields are, so that helm refuses a misspelt one, and the bounds of
+    latency as the buckets are. The rest is kept as it is."""
     schema = json.loads((HERE / CHART).read_text(encoding="utf-8"))
     checks = {}
     for name, field in Settings.model_json_schema()["properties"].items():
@@ -103,6 +104,8 @@ def chart_schema() -> Iterator[str]:
         if name not in CHART_DECIDES and kind.get("format") not in {"path", "password"}:  # those are mounts and Secrets
             checks[name] = {check: kind[check] for check in CHECKS if check in kind}
     schema["properties"]["settings"]["properties"] = checks
+    objectives = schema["properties"]["prometheusRule"]["properties"]["slo"]["properties"]
+    objectives["latency"]["properties"]["within"]["enum"] = list(SECONDS)
     yield json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
 
 

@@ -202,7 +202,6 @@ class Metrics:
             CounterMetricFamily, "isosim_log_lines_dropped_total",
             "Lines of the log that nobody read in time: stderr's reader is slow or has stopped", r,
         )  # fmt: skip
-        self.log_dropped.read = lambda: 0
         # A labelled series is looked up under a lock; those of every request are kept.
         self._stages = {stage: self.stages.labels(stage) for stage in STAGES}
         self._memory_hits, self._memory_misses = (self.cache.labels("memory", result) for result in ("hit", "miss"))
@@ -215,6 +214,7 @@ class Metrics:
     def _touch(self) -> None:
         """Labelled series exist before their first event, so that rates and alerts have a zero to start from."""
         self.build.info({"version": __version__})
+        self.log_dropped.read = lambda: 0
         for cache in ("memory", "redis"):
             for result in ("hit", "miss") + (("error",) if cache == "redis" else ()):
                 self.cache.labels(cache, result)

@@ -16,7 +16,8 @@ NAME = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]*")
 MATCHER = re.compile(r'(\w+)\s*(=~|!~|!=|=)\s*"((?:[^"\\]|\\.)*)"')
 WORDS = {
     "sum", "max", "min", "avg", "count", "topk", "rate", "increase", "changes", "avg_over_time", "absent",
-    "histogram_quantile", "time", "vector", "and", "or", "unless", "bool", "offset", "d", "h", "m", "s",
+    "sum_over_time", "count_over_time", "clamp_min", "histogram_quantile", "time", "vector",
+    "and", "or", "unless", "bool", "offset", "d", "h", "m", "s",
 }  # fmt: skip
 OF_THE_SCRAPE = {"job", "instance", "namespace", "service", "pod", "le"}  # le: of buckets
 ENDINGS = {"histogram": ("_bucket", "_sum", "_count"), "counter": ("_total",), "info": ("_info",), "gauge": ("",)}
@@ -41,7 +42,7 @@ def metrics(expression: str) -> set[str]:
 
 def grouped(expression: str) -> set[str]:
     """Labels that results are grouped or joined by."""
-    return {label.strip() for match in GROUPING.finditer(expression) for label in match[2].split(",")}
+    return {label.strip() for match in GROUPING.finditer(expression) for label in match[2].split(",")} - {""}
 
 
 def exposed() -> Mapping[str, set[str] | None]:

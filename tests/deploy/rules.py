@@ -15,17 +15,25 @@ RUNBOOKS = ROOT / "docs" / "runbooks"
 VARIABLES = {"$__rate_interval": "5m", "$namespace": ".*", "$service": ".*", "$route": "/.*", "$domain": ".*"}
 
 
-RULES = CHART / "files" / "alerts.yaml"
+RULES = sorted((CHART / "files").glob("alerts*.yaml"))
+
+
+def groups() -> list[dict[str, Any]]:
+    return [group for file in RULES for group in yaml.safe_load(file.read_text())["groups"]]
 
 
 def alerts() -> dict[str, Any]:
-    groups = yaml.safe_load(RULES.read_text())["groups"]
-    return {rule["alert"]: rule for group in groups for rule in group["rules"]}
+    return {rule["alert"]: rule for group in groups() for rule in group["rules"] if "alert" in rule}
+
+
+def recordings() -> list[dict[str, Any]]:
+    return [rule for group in groups() for rule in group["rules"] if "record" in rule]
 
 
 def expressions() -> list[tuple[str, str]]:
     of_the_alerts = ((name, rule["expr"]) for name, rule in alerts().items())
-    return [*of_the_alerts, *of_the_dashboard(), *of_the_adapter(), *of_keda(), *of_the_runbooks()]
+    of_the_recordings = ((rule["record"], rule["expr"]) for rule in recordings())
+    return [*of_the_alerts, *of_the_recordings, *of_the_dashboard(), *of_the_adapter(), *of_keda(), *of_the_runbooks()]
 
 
 def of_the_dashboard() -> Iterator[tuple[str, str]]:

@@ -197,6 +197,9 @@ REFUSALS: dict[str, tuple[Values, str]] = {
     "an override of none": (
         merged(IMAGE, KEYS, OWN_REDIS, {"prometheusRule": {"overrides": {"IsosimFast": {}}}}), "no alert IsosimFast",
     ),
+    "a bound of latency that no bucket has": (
+        merged(IMAGE, KEYS, OWN_REDIS, {"prometheusRule": {"slo": {"latency": {"within": 0.25}}}}), "within",
+    ),
     "a remote encoder without a model": (
         merged(IMAGE, KEYS, OWN_REDIS, REMOTE, {"remoteEncoder": {"model": ""}}), "remoteEncoder.model is required",
     ),

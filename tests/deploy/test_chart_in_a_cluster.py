@@ -6,11 +6,12 @@ import tomllib
 from typing import Any
 
 import pytest
-import yaml
 
 from service.settings import Settings, unread
-from tests.deploy.chart import CHART, IMAGE, KEYS, OWN_REDIS, ROOT, Manifest, Values, named, render, values_file
+from tests.deploy.chart import CHART, IMAGE, KEYS, OWN_REDIS, ROOT, Manifest, Values, merged, named, render, values_file
 from tests.deploy.combinations import environment, pods, render_all
+from tests.deploy.rules import alerts as alerts_of_the_files
+from tests.deploy.rules import recordings
 
 
 @pytest.fixture(scope="module")
@@ -195,15 +196,49 @@ def test_every_route_is_published_but_probes_and_metrics(rendered: dict[str, lis
 
 
 def test_alerts_are_overridden_left_out_and_linked(rendered: dict[str, list[Manifest]]) -> None:
-    groups = named(rendered["hpa"], "PrometheusRule")["spec"]["groups"]
-    shipped = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())["groups"]
-    alerts = {rule["alert"]: rule for group in groups for rule in group["rules"]}
-    before = {rule["alert"]: rule for group in shipped for rule in group["rules"]}
+    alerts = {rule["alert"]: rule for rule in rules_of(rendered["hpa"]) if "alert" in rule}
+    before = alerts_of_the_files()
     assert before.keys() - alerts.keys() == {"IsosimErrors"}
     slow = alerts["IsosimSlow"]
     assert (slow["for"], slow["labels"]["severity"], slow["expr"]) == ("30m", "info", before["IsosimSlow"]["expr"])
     assert slow["annotations"]["runbook_url"] == "https://example.com/runbooks/isosim-slow.md"
     assert alerts["IsosimDown"]["annotations"]["description"] == before["IsosimDown"]["annotations"]["description"]
+
+
+def rules_of(found: list[Manifest]) -> list[Manifest]:
+    return [rule for group in named(found, "PrometheusRule")["spec"]["groups"] for rule in group["rules"]]
+
+
+def test_objectives_are_those_of_the_file_unless_values_choose_others() -> None:
+    """The defaults stand in values.yaml and, for those without the chart, in the file."""
+    base = merged(IMAGE, KEYS, OWN_REDIS, {"prometheusRule": {"enabled": True}})
+    slo = {
+        "availability": {"objective": 0.9995, "countRefused": False},
+        "latency": {"objective": 0.95, "within": 1},
+        "freshness": {"objective": 0.99, "within": 4.5},
+    }
+    plain, chosen = (
+        [rule for rule in rules_of(render(base, values)) if "record" in rule]
+        for values in ({}, {"prometheusRule": {"slo": slo}})
+    )
+    assert plain == recordings()
+    changed = {
+        (rule["record"], rule.get("labels", {}).get("slo")): (before["expr"], rule["expr"])
+        for before, rule in zip(plain, chosen, strict=True)
+        if before != rule
+    }
+    before, without = changed.pop(("isosim:slo_refusals:rate5m", None))
+    assert without == f"0 * ({before})"
+    before, within = changed.pop(("isosim:slo_bad_events:rate5m", "latency"))
+    assert within == before.replace('le="0.5"', 'le="1.0"') != before  # as the bucket is labelled
+    before, within = changed.pop(("isosim:slo_bad_events:rate5m", "freshness"))
+    assert within == before.replace("> bool 10)", "> bool 4.5)") != before
+    objective = "isosim:slo_objective:ratio"
+    assert changed == {
+        (objective, "availability"): ("vector(0.999)", "vector(0.9995)"),
+        (objective, "latency"): ("vector(0.99)", "vector(0.95)"),
+        (objective, "freshness"): ("vector(0.999)", "vector(0.99)"),
+    }
 
 
 def test_files_are_carried_as_they_are(rendered: dict[str, list[Manifest]]) -> None:

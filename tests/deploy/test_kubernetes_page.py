@@ -73,4 +73,4 @@ def test_every_command_names_what_is_there() -> None:
 
 
 def test_the_page_counts_the_alerts() -> None:
-    assert f"has {len(alerts())} alerts" in PAGE
+    assert f"have {len(alerts())} alerts" in PAGE
