@@ -1,6 +1,7 @@
 """Every error's status and wire name, in one table."""
 
 import logging
+import re
 
 import orjson
 from fastapi import FastAPI, Request
@@ -109,18 +110,22 @@ async def unexpected(request: Request, error: Exception) -> Response:
     return answer(request, 500, "Internal", "unexpected error; the log has it under this request id", {})
 
 
+PARAMETER = re.compile(r"\{[^}]*\}")
+
+
 def methods_of(request: Request) -> set[str]:
     """Of all routes with this path; the router itself names only the first one's.
 
-    `/v2/models/{model}` fits `/v2/models/isosim/infer` too: the longest template is the one that is meant.
+    `/v2/models/{model}` fits `/v2/models/isosim/infer` too, and `/domains/{domain}` fits `/domains/import`: the
+    template with the most characters beside its parameters is the one that is meant.
     """
     fitting = [
         route
         for route in flat(request.app.routes)
         if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE
     ]
-    longest = max((route.path for route in fitting), key=len, default="")
-    return {method for route in fitting if route.path == longest for method in route.methods or ()}
+    meant = max((route.path for route in fitting), key=lambda path: len(PARAMETER.sub("", path)), default="")
+    return {method for route in fitting if route.path == meant for method in route.methods or ()}
 
 
 def install(app: FastAPI) -> None:

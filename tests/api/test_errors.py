@@ -121,6 +121,8 @@ def test_a_wrong_method_is_405(tiny_server: Server) -> None:
     check(response, 405, "MethodNotAllowed", "GET /similarity")
     assert response.headers["allow"] == "POST"
     assert tiny_server.client.put("/calibrate").headers["allow"] == "GET, POST"
+    assert tiny_server.client.put("/domains/import").headers["allow"] == "POST"
+    assert tiny_server.client.put("/v2/models/isosim/infer").headers["allow"] == "POST"
 
 
 def test_a_wrong_content_type_is_415(post: Post) -> None:
