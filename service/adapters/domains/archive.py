@@ -490,7 +490,7 @@ def members(file: BinaryIO) -> Iterator[tuple[str, int]]:
         try:
             member = tarfile.TarInfo.frombuf(block, "ascii", "strict")
         except (tarfile.HeaderError, ValueError) as error:
-            raise InvalidInput(f"the file is no archive of domains, or it is cut off: {error}") from None
+            raise InvalidInput(f"no archive of isosim domains export, or it is cut off: {error}") from None
         if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or member.size < 0:
             raise InvalidInput(f"{member.name[:120]!r} is no plain file; an archive holds neither links nor folders")
         content = file.tell()

@@ -161,6 +161,10 @@ class DomainStore:
         """The same one by one, sorted, after a name; the store is asked about those wanted, when they are asked for."""
         return self.storage.names(after, contains, lambda name: NAME.fullmatch(name) is not None and wanted(name))
 
+    def bell(self) -> str | None:
+        """A value that differs after an announcement; None: one must look at the announcements themselves."""
+        return self.storage.bell()
+
     def announced(self) -> Iterable[str]:
         """Announcements of changes, `<ns>-<domain>`, that readers may not have seen (see `ChangeWatch`)."""
         return self.storage.announced()
