@@ -30,6 +30,7 @@ PARTS = (
     "shadow",
     "domains",
     "many",
+    "bucket",
     "resident",
     "overload",
     "pipelining",

@@ -30,10 +30,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 HEARTBEAT = 2.0  # s
-WATCHED = 5 * HEARTBEAT  # s in which an attempt that lives is seen to beat
+DISTANT_HEARTBEAT = 5.0  # s, where each is a request to object storage, which has its price
+WATCHED = 5  # heartbeats within which an attempt that lives is seen to beat
 NICENESS = 19
 PATIENCE = 600.0  # s that a worker waits for object storage that does not answer
 AGAIN = 3  # further attempts by the same worker, once it answers again
+
+
+def heartbeat(jobs: JobStore) -> float:
+    """Seconds between signs of life of a running job."""
+    return DISTANT_HEARTBEAT if jobs.distant else HEARTBEAT
 
 
 class Reporter:
@@ -41,7 +47,7 @@ class Reporter:
 
     def __init__(self, jobs: JobStore, job: Job, on_stage: Callable[[str], None] = lambda _: None) -> None:
         self.jobs, self.job, self.on_stage = jobs, job, on_stage
-        self.pause = 1.0 if jobs.distant else 0.25  # s between records of progress; a bucket charges for each
+        self.pause = 1.0 if jobs.distant else 0.25  # s between records of progress
         self._lock = threading.Lock()
         self._written = 0.0
         self._cancelled = False
@@ -85,7 +91,7 @@ class Reporter:
         parent = os.getppid()
 
         def run() -> None:
-            while not ended.wait(HEARTBEAT):
+            while not ended.wait(heartbeat(self.jobs)):
                 if os.getppid() != parent:
                     os._exit(1)  # orphaned: nobody would stop or count this job any more
                 self.try_to_beat()
@@ -278,7 +284,7 @@ def run_queued(job_id: str) -> str:
     try:
         if delivery.repeated:  # RQ has lost sight of the attempt that this hand-over began; it may live all the same
             begun = delivery.handed + 1
-            dead = None if not delivery.killed and jobs.beats(job_id, begun, WATCHED) else begun
+            dead = None if not delivery.killed and jobs.beats(job_id, begun, WATCHED * heartbeat(jobs)) else begun
         return run_job(settings, job_id, delivery.handed, dead).status.value
     except (JobCancelled, Conflict, NotFound) as error:
         log.warning("job %s not run: %s", job_id, error)

@@ -1,7 +1,8 @@
 """`isosim domains`: what a store holds and who answers, and the same changes the API makes, by the same rules."""
 
 import os
-from collections.abc import Mapping
+import uuid
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -299,20 +300,21 @@ def export_archive(
     settings = stored(model_store=model_store, encoder=encoder)
     store = DomainStore(settings.model_store)
     if domain is None:
-        wanted = {name: store.versions(name) for name in store.domains()}
+        wanted: Iterable[tuple[str, list[int]]] = ((name, store.versions(name)) for name in store.names())
     else:
         known(settings, domain)
         named_encoder = EncoderStore(settings.model_store).find(settings.encoder).digest if "@" in domain else ""
-        wanted = selected(store, domain, named_encoder)
-    part = output.with_name(f".{output.name}.part")
+        wanted = [selected(store, domain, named_encoder)]
+    part = output.with_name(f".{output.name}.{uuid.uuid4().hex[:8]}.part")  # of its own: two may write at once
     try:
-        with part.open("wb") as out:
-            count = export_domains(store, wanted, out)
+        with part.open("xb") as out:
+            domains, count = export_domains(store, wanted, out)
+            out.flush()
             os.fsync(out.fileno())
         part.rename(output)
     finally:
         part.unlink(missing_ok=True)
-    said = f"{count} version{'' if count == 1 else 's'} of {len(wanted)} domain{'' if len(wanted) == 1 else 's'}"
+    said = f"{count} version{'' if count == 1 else 's'} of {domains} domain{'' if domains == 1 else 's'}"
     print(f"{output}: {said}, {output.stat().st_size:,} bytes")
 
 

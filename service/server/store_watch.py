@@ -9,7 +9,8 @@ from service.api.state import Service
 
 log = logging.getLogger("isosim")
 
-COUNT_SECONDS = 10.0  # between counts of the jobs on record; each reads all of them
+COUNT_SECONDS = 10.0  # between counts of the jobs on record; each reads those that have not ended
+DISTANT_COUNT_SECONDS = 30.0  # where each record is a request to object storage, which has its price
 EXPIRE_SECONDS = 60.0  # between looks for jobs that were interrupted long ago, and for text of dead processes
 
 
@@ -49,9 +50,10 @@ async def watch_jobs(service: Service, census: JobCensus) -> None:
     """Counts jobs for the metrics, hands those over again that Redis has lost, ends those whose text nobody will want
     any more, and forgets old ones."""
     counted = expired = -EXPIRE_SECONDS
+    pause = DISTANT_COUNT_SECONDS if service.jobs.distant else COUNT_SECONDS
     while True:
         try:
-            if time.monotonic() - counted > COUNT_SECONDS:
+            if time.monotonic() - counted > pause:
                 census_of_jobs = await asyncio.to_thread(census.take)
                 service.metrics.observe_jobs(census_of_jobs.counts)
                 for job in census_of_jobs.ended:

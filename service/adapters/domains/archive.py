@@ -1,35 +1,49 @@
 """Domains in one file: a backup, or the way from one store to another.
 
-A plain tar, so that its size bounds what is read out of it:
+A plain tar, so that its size bounds what is read out of it. Its members stand in this order:
 
-    archive.json                        what it holds: domains, versions, who answered, saved thresholds
+    archive.json                        the archive's format and the release that wrote it
+    <domain>/domain.json                who answered, by encoder, and the saved thresholds; before the domain's versions
     <domain>/<version>/manifest.json    as in the store it came from; before the version's other files
     <domain>/<version>/<file>           weights.safetensors, report.json, reference.npz, …
 
-What comes in may be anybody's: members have fixed names and are plain files, every file has the hash of its sealed
-manifest, arrays are of numbers and as long as they say, and each version is read as a server would. All of this is
-done before the first one is published.
+The same versions give the same bytes. Writing and reading hold one version in memory at a time.
+
+Anyone may have written an archive that is imported. Members have fixed names and are plain files of bounded size, every
+file has the hash that its manifest names, arrays are of numbers and as long as they say, and each version is read and
+scores random vectors as it would in a server. An archive is read twice: nothing is added before all of it was checked.
 """
 
 import contextlib
 import io
+import json
 import re
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 
 from service import __version__
-from service.adapters.domains.store import ALIASES, MOST_TARGETS, PART, REPORT, WEIGHTS, DomainStore, read_version
+from service.adapters.domains.store import (
+    ALIASES,
+    MOST_TARGETS,
+    PART,
+    REPORT,
+    WEIGHTS,
+    DomainStore,
+    StoredVersion,
+    read_version,
+)
 from service.adapters.encoder.onnx_engine import OnnxCalibrator
 from service.adapters.encoder.store import EncoderArtifact, EncoderStore
-from service.adapters.storage.artifacts import MANIFEST, json_bytes, manifest_bytes, parsed, parsed_manifest
+from service.adapters.storage.artifacts import MANIFEST, json_bytes, manifest_bytes, parsed, parsed_manifest, since
 from service.core.errors import (
     CorruptArtifact,
     EncoderMismatch,
@@ -42,17 +56,25 @@ from service.core.errors import (
 )
 from service.core.scoring.advice import targets_in
 from service.core.scoring.calibration import DOMAIN_NAME, DomainModel, DomainRef
+from service.core.scoring.out_of_domain import level_energies
+from service.core.scoring.reference import ReferenceDistribution
 
 FORMAT = 1  # raise it when an older release would read an archive wrongly
-CONTENTS = "archive.json"
+CONTENTS, DOMAIN = "archive.json", "domain.json"
 FILES = (WEIGHTS, REPORT, *(kind + PART for kind in DomainModel.KINDS))
-MEMBER = re.compile(rf"(?P<domain>{DOMAIN_NAME})/(?P<version>[1-9][0-9]{{0,8}})/(?P<file>[a-z_]+\.[a-z]+)")
+MEMBER = re.compile(
+    rf"(?P<domain>{DOMAIN_NAME})/(?:{re.escape(DOMAIN)}|(?P<version>[1-9][0-9]{{0,8}})/(?P<file>[a-z_]+\.[a-z]+))"
+)
 ENCODER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}@[0-9a-f]{64}")  # a path is made of it
-MOST_BYTES = 20 << 30  # of an archive; a domain of 384 dimensions has about 3 MB a version
-MOST_JSON = 64 << 20  # bytes of a file in JSON
+METHOD = re.compile(r"[a-z0-9_-]{1,40}")
+HIGHEST_KEPT = 1_000_000  # the largest number a version keeps: those after it need room below 999,999,999
+MOST_JSON = {CONTENTS: 1 << 16, DOMAIN: 1 << 20, MANIFEST: 1 << 16, REPORT: 4 << 20}  # bytes; ours have 20 kB at most
+ROOM = 1 << 20  # bytes of a file of arrays beside those that grow with the encoder's dimensions
+ROWS = 16  # random vectors that each version scores
 CHUNK = 1 << 20
-LEAST_ZIP = 22  # bytes of a zip's end record without a comment
+LEAST_ZIP, LOCATOR = 22, 20  # bytes of a zip's end record without a comment, and of the locator of one in zip64
 MOST_DIRECTORY = 100_000  # bytes of a .npz's directory; ours have less than 1,000
+REMEDY = "delete it, or export the other domains by name"
 
 
 @dataclass(frozen=True)
@@ -60,17 +82,18 @@ class ArchivedVersion:
     """A version on its way in: its manifest there, and the folder with its files."""
 
     domain: str
+    number: int
     manifest: Mapping[str, Any]
     folder: Path
 
     @property
-    def number(self) -> int:
-        number: int = self.manifest["version"]
-        return number
-
-    @property
     def name(self) -> str:
         return f"{self.domain}@{self.number}"
+
+    @property
+    def encoder(self) -> str:
+        """Digest."""
+        return str(self.manifest["encoder"]["digest"])
 
 
 @dataclass(frozen=True)
@@ -92,7 +115,7 @@ class Imported:
     kept: list[str] = field(default_factory=list)  # not saved: the name has another target here, or there is no room
 
 
-def selected(store: DomainStore, domain: str, encoder: str) -> dict[str, list[int]]:
+def selected(store: DomainStore, domain: str, encoder: str) -> tuple[str, list[int]]:
     """The versions that a reference means: all of a domain; of name@3, name@previous or name@champion this one.
 
     Raises:
@@ -103,67 +126,63 @@ def selected(store: DomainStore, domain: str, encoder: str) -> dict[str, list[in
         versions = store.versions(ref.name)
         if not versions:
             raise UnknownDomain(ref.name)
-        return {ref.name: versions}
+        return ref.name, versions
     aliases = store.aliases(ref.name, encoder)
     version = {"champion": aliases.champion, "previous": aliases.previous}.get(str(ref.version), ref.version)
     if version is None:
         raise NotFound(f"domain {ref.name!r} has no {ref.version} version for this encoder")
     store.manifest(ref.name, int(version))
-    return {ref.name: [int(version)]}
+    return ref.name, [int(version)]
 
 
-def export_domains(store: DomainStore, wanted: Mapping[str, Sequence[int]], out: BinaryIO) -> int:
-    """Writes versions by domain; how many there were. A version that is deleted meanwhile is left out.
+def export_domains(store: DomainStore, wanted: Iterable[tuple[str, Sequence[int]]], out: BinaryIO) -> tuple[int, int]:
+    """Writes versions of domains; how many domains and versions there were. Leaves out what is deleted meanwhile.
 
     Raises:
         NotFound: none of them is there.
         CorruptArtifact: a file does not match its manifest; what is damaged is no backup.
     """
-    count = 0
+    domains = count = 0
     with tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as archive:
-        put(archive, CONTENTS, json_bytes(contents(store, wanted)))
-        for domain, versions in wanted.items():
+        put(archive, CONTENTS, json_bytes({"format": FORMAT, "release": __version__}))
+        for domain, versions in wanted:
+            before = count
             for version in versions:
-                with contextlib.suppress(NotFound):
-                    manifest = store.manifest(domain, version)
-                    store.load(domain, version)  # every file as its manifest says
-                    with store.storage.files(domain, version, manifest) as folder:
-                        place = f"{domain}/{version}"
-                        put(archive, f"{place}/{MANIFEST}", manifest_bytes(manifest))
-                        for name in manifest["files"]:
-                            put(archive, f"{place}/{name}", (folder / name).read_bytes())
-                    count += 1
+                try:
+                    manifest, files = store.contents(domain, version)
+                    described = count > before or facts_of(store, domain)
+                except NotFound:
+                    continue
+                except CorruptArtifact as error:
+                    raise CorruptArtifact(f"{error}; {REMEDY}") from error
+                if described is not True:
+                    put(archive, f"{domain}/{DOMAIN}", json_bytes(described))
+                put(archive, f"{domain}/{version}/{MANIFEST}", manifest_bytes(without(manifest, "upload")))
+                for name, content in files.items():
+                    put(archive, f"{domain}/{version}/{name}", content)
+                count += 1
+            domains += count > before
     if not count:
         raise NotFound("nothing to export: there is no such version")
-    return count
+    return domains, count
 
 
-def contents(store: DomainStore, wanted: Mapping[str, Sequence[int]]) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        "release": __version__,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "domains": {domain: facts_of(store, domain, versions) for domain, versions in wanted.items()},
-    }
+def facts_of(store: DomainStore, domain: str) -> dict[str, Any]:
+    """Who answers for a domain, by encoder, and its saved thresholds."""
+    by_encoder, targets = store.every_alias(domain)
+    aliases = {digest: {name: getattr(one, name) for name in ALIASES} for digest, one in sorted(by_encoder.items())}
+    return {"aliases": aliases, "thresholds": {name: target.facts for name, target in targets.items()}}
 
 
-def facts_of(store: DomainStore, domain: str, versions: Sequence[int]) -> dict[str, Any]:
-    """A domain's part of the contents: by encoder who answered, and the saved thresholds."""
-    aliases: dict[str, Any] = {}
-    thresholds: dict[str, Any] = {}
-    for version in versions:
-        with contextlib.suppress(NotFound):
-            encoder = store.manifest(domain, version)["encoder"]
-            named = store.aliases(domain, encoder["digest"])
-            thresholds = {name: target.facts for name, target in named.targets.items()}
-            aliases[encoder["digest"]] = {"champion": named.champion, "previous": named.previous}
-    return {"versions": list(versions), "aliases": aliases, "thresholds": thresholds}
+def without(facts: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in facts.items() if name not in names}
 
 
 def put(archive: tarfile.TarFile, name: str, content: bytes) -> None:
     member = tarfile.TarInfo(name)
     member.size, member.mode = len(content), 0o644
     archive.addfile(member, io.BytesIO(content))
+    archive.members = []  # type: ignore[attr-defined]  # else it keeps all of them
 
 
 def import_domains(
@@ -178,7 +197,7 @@ def import_domains(
     """Adds the versions of an archive. Overwrites nothing, promotes nothing, makes no encoder; may be repeated.
 
     Args:
-        file: the archive; it need not be seekable.
+        file: the archive, from its beginning; it is read twice.
         rename: the domain's name here, for an archive of one domain.
         dry_run: checks everything and says what would be done.
         permit: raises for a domain that the caller may not change, before anything is added.
@@ -186,86 +205,167 @@ def import_domains(
     Raises:
         InvalidInput: this is no archive, or its members are not what they should be.
             A file differs from its manifest, or cannot be read as what it is.
+        TooLarge: a member is larger than any of its kind.
         EncoderMismatch: a version is of an encoder that the store has not.
         Conflict: in a bucket other processes kept changing the aliases of a domain.
     """
-    with tempfile.TemporaryDirectory(prefix="isosim-") as temporary:
-        try:
-            facts, versions = unpacked(file, Path(temporary))
+    if not file.seekable():
+        raise InvalidInput("the archive is read twice, and this is a pipe: save it into a file first")
+    start = file.tell()
+    imported = Imported()
+    for simulated in (True, False)[: 1 if dry_run else 2]:
+        file.seek(start)
+        imported = Import(store, encoders, rename, permit, dry_run=simulated).run(file)
+    return imported
+
+
+class Import:
+    """One reading of an archive: a dry run, which checks it, or the one that adds its versions."""
+
+    def __init__(
+        self,
+        store: DomainStore,
+        encoders: "EncodersOfStore",
+        rename: str | None,
+        permit: Callable[[str], object],
+        *,
+        dry_run: bool,
+    ) -> None:
+        self.store, self.encoders, self.rename, self.permit, self.dry_run = store, encoders, rename, permit, dry_run
+        self.imported = Imported()
+        self.release = ""
+        self.domain = ""  # in the archive, the one being read
+        self.target = ""  # its name here
+        self.facts: dict[str, Any] = {}  # of its domain.json
+        self.there: dict[str, int] = {}  # versions of the target by what they are made of
+        self.next = 1  # the lowest number that a version of the target could get in a dry run
+
+    def run(self, file: BinaryIO) -> Imported:
+        """Raises as `import_domains` does."""
+        archive, begun = members(file), ""
+        name, size = next(archive, ("", 0))
+        if name != CONTENTS:
+            raise InvalidInput(
+                f"the file is no archive of domains: {CONTENTS} has to come first; isosim domains export makes one"
+            )
+        self.release = release_in(json_of(file, name, size))
+        with contextlib.closing(self._versions(file, archive)) as versions:
             for version in versions:
-                encoders.check(version)
-        except CorruptArtifact as error:  # the sender's fault, not the store's
-            raise InvalidInput(str(error)) from None
-        names = sorted({version.domain for version in versions})
-        if rename is not None and len(names) != 1:
-            raise InvalidInput(f"as: the archive has {len(names)} domains, and only one can have another name")
-        for name in names:
-            permit(store.checked(rename or name))
-        imported = Imported()
-        for version in sorted(versions, key=lambda one: (one.domain, one.number)):
-            domain = rename or version.domain
-            imported.versions.append(add(store, domain, version, facts, imported.versions, dry_run=dry_run))
-        for name in names:
-            add_targets(store, rename or name, facts.get(name, {}), imported, dry_run=dry_run)
-        return imported
+                self.encoders.check(version)
+                if begun != version.domain:
+                    self._begin()
+                self.imported.versions.append(self._add(version))
+                if begun != version.domain:
+                    self._add_targets()
+                begun = version.domain
+        if not self.imported.versions:
+            raise InvalidInput("the archive holds no version")
+        return self.imported
+
+    def _versions(self, file: BinaryIO, archive: Iterator[tuple[str, int]]) -> Generator[ArchivedVersion]:
+        """Each version, once all files of its manifest are there, in a folder that lasts until the next one is read."""
+        finished, numbers = set[str](), set[int]()
+        for name, size in archive:
+            match = MEMBER.fullmatch(name)
+            if match is None:
+                raise InvalidInput(f"{name[:120]!r} belongs to no version")
+            if match["domain"] != self.domain:
+                if match["file"] is not None or match["domain"] in finished:
+                    raise InvalidInput(f"{name}: {DOMAIN} has to come first, and a domain's versions together")
+                if self.domain and self.rename is not None:
+                    raise InvalidInput("as: the archive has several domains, and only one can have another name")
+                self.domain, self.facts, numbers = match["domain"], json_of(file, name, size), set[int]()
+                finished.add(self.domain)
+                self.target = self.store.checked(self.rename or self.domain)
+                self.permit(self.target)
+                continue
+            number = int(match["version"] or 0)
+            if match["file"] != MANIFEST or number in numbers:
+                raise InvalidInput(f"{name}: its version's {MANIFEST} does not name it, comes later, or it comes twice")
+            numbers.add(number)
+            manifest = checked_manifest(json_of(file, name, size, parsed_manifest), name, self.domain, number)
+            with tempfile.TemporaryDirectory(prefix="isosim-") as folder:
+                self._read_files(file, archive, Path(folder), manifest)
+                yield ArchivedVersion(self.domain, number, manifest, Path(folder))
+
+    def _read_files(
+        self, file: BinaryIO, archive: Iterator[tuple[str, int]], folder: Path, manifest: Mapping[str, Any]
+    ) -> None:
+        place, missing = f"{self.domain}/{manifest['version']}", set(manifest["files"])
+        calibrator, dimensions = self.encoders.of(manifest, place)
+        while missing:
+            name, size = next(archive, ("", 0))
+            kind = name.removeprefix(f"{place}/")
+            if not name:
+                raise InvalidInput(f"{place}: the archive ends before {', '.join(sorted(missing))}; is it cut off?")
+            if f"{place}/{kind}" != name or kind not in missing:
+                raise InvalidInput(f"{name[:120]!r} comes before {place} is complete; it lacks {', '.join(missing)}")
+            most = ROOM + (bytes_of(calibrator) if kind == WEIGHTS else 16 * dimensions**2)
+            if size > MOST_JSON.get(kind, most):
+                raise TooLarge(f"{name} has {size:,} bytes, more than any {kind} of this encoder")
+            with (folder / kind).open("xb") as out:
+                for chunk in pieces(file, name, size):
+                    out.write(chunk)
+            missing.discard(kind)
+
+    def _begin(self) -> None:
+        """What there is of the target before its first version is added."""
+        self.there = {}
+        for number in self.store.versions(self.target):
+            with contextlib.suppress(NotFound, CorruptArtifact, Unavailable):
+                self.there.setdefault(made_of(self.store.manifest(self.target, number)), number)
+        self.next = self.store.highest(self.target) + 1
+
+    def _add(self, version: ArchivedVersion) -> ImportedVersion:
+        manifest, what = version.manifest, made_of(version.manifest)
+        number = self.there.get(what)
+        there = number is not None
+        least = version.number if version.number <= HIGHEST_KEPT else 1
+        if number is None and self.dry_run:
+            number = max(self.next, least)
+            self.next = number + 1
+        elif number is None:
+            origin = manifest.get("origin") or {  # of a version that moved before, the place where it was made
+                "domain": version.domain,
+                "version": version.number,
+                "release": self.release,
+                "imported": datetime.now(UTC).isoformat(timespec="seconds"),
+            }
+            # A job belongs to its store: the same id here could be another's.
+            facts = {**without(manifest, "files", "upload", "version"), "job": None, "origin": origin}
+            number = self.store.adopt(self.target, version.folder, facts, least)
+        self.there[what] = number
+        aliases = object_in(object_in(self.facts, "aliases"), version.encoder)
+        was = next((alias for alias in ALIASES if aliases.get(alias) == version.number), None)
+        return ImportedVersion(version.name, self.target, number, manifest["encoder"]["id"], was, there)
+
+    def _add_targets(self) -> None:
+        """Saves the thresholds whose names are free, once the domain has a version."""
+        _, saved = self.store.every_alias(self.target)
+        room = MOST_TARGETS - len(saved)
+        for name, target in list(targets_in(self.facts.get("thresholds")).items())[:MOST_TARGETS]:
+            if name in saved:
+                if saved[name] != target:
+                    self.imported.kept.append(f"{self.target}/{name}")
+                continue
+            if room <= 0 or not re.fullmatch(DOMAIN_NAME, name):
+                self.imported.kept.append(f"{self.target}/{name[:80]}")
+                continue
+            if not self.dry_run:
+                self.store.set_target(self.target, name, target)
+            room -= 1
+            self.imported.thresholds.append(f"{self.target}/{name}")
 
 
-def add(
-    store: DomainStore,
-    domain: str,
-    version: ArchivedVersion,
-    facts: Mapping[str, Any],
-    before: Sequence[ImportedVersion],
-    *,
-    dry_run: bool,
-) -> ImportedVersion:
-    manifest = version.manifest
-    encoder = manifest["encoder"]
-    number = same_version(store, domain, manifest)
-    there = number is not None
-    if number is None and dry_run:
-        taken = (one.version for one in before if one.domain == domain)
-        number = max(store.storage.highest(domain) + 1, version.number, *(one + 1 for one in taken))
-    elif number is None:
-        origin = manifest.get("origin") or {  # of a version that moved before, the place where it was made
-            "domain": version.domain,
-            "version": version.number,
-            "release": facts.get(CONTENTS, ""),
-            "imported": datetime.now(UTC).isoformat(timespec="seconds"),
-        }
-        number = store.adopt(domain, version.folder, manifest, origin)
-    aliases = facts.get(version.domain, {}).get("aliases", {}).get(encoder["digest"], {})
-    was = next((alias for alias in ALIASES if aliases.get(alias) == version.number), None)
-    return ImportedVersion(version.name, domain, number, encoder["id"], was, there)
+def made_of(manifest: Mapping[str, Any]) -> str:
+    """What a version consists of: equal for the same files of the same encoder, as of an import that is repeated."""
+    return json.dumps([manifest["encoder"]["digest"], manifest["files"]], sort_keys=True)
 
 
-def same_version(store: DomainStore, domain: str, manifest: Mapping[str, Any]) -> int | None:
-    """The version here that has the same files for the same encoder: of an import that is repeated."""
-    for number in store.versions(domain):
-        with contextlib.suppress(NotFound, CorruptArtifact, Unavailable):
-            mine = store.manifest(domain, number)
-            if mine["files"] == manifest["files"] and mine["encoder"]["digest"] == manifest["encoder"]["digest"]:
-                return number
-    return None
-
-
-def add_targets(
-    store: DomainStore, domain: str, facts: Mapping[str, Any], imported: Imported, *, dry_run: bool
-) -> None:
-    """Saves the thresholds whose names are free."""
-    encoder = next(iter(facts.get("aliases", {})), "")
-    saved = store.aliases(domain, encoder).targets
-    for name, target in list(targets_in(facts.get("thresholds")).items())[:MOST_TARGETS]:
-        if name in saved:
-            if saved[name] != target:
-                imported.kept.append(f"{domain}/{name}")
-            continue
-        try:
-            if not dry_run:
-                store.set_target(domain, name, target)
-            imported.thresholds.append(f"{domain}/{name}")
-        except InvalidInput:  # this is no name, or the domain has as many as it may have
-            imported.kept.append(f"{domain}/{name}")
+def object_in(facts: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """An object of an archive's facts; an empty one where there is something else in its place."""
+    value = facts.get(name)
+    return value if isinstance(value, dict) else {}
 
 
 class EncodersOfStore:
@@ -273,168 +373,238 @@ class EncodersOfStore:
 
     def __init__(self, store: EncoderStore) -> None:
         self.store = store
-        self._calibrators: dict[str, OnnxCalibrator] = {}
+        self._opened: dict[str, tuple[OnnxCalibrator, int]] = {}
 
-    def check(self, version: ArchivedVersion) -> None:
-        """Reads a version as a server would. Raises EncoderMismatch, CorruptArtifact."""
-        encoder = version.manifest["encoder"]
-        calibrator = self._calibrators.get(encoder["digest"])
-        if calibrator is None:
-            artifact = self._artifact(version)
+    def of(self, manifest: Mapping[str, Any], place: str) -> tuple[OnnxCalibrator, int]:
+        """The calibrator of a version's encoder, and the dimensions of its vectors. Raises EncoderMismatch."""
+        digest = manifest["encoder"]["digest"]
+        if digest not in self._opened:
+            artifact = self._artifact(manifest["encoder"], place)
             calibrator = OnnxCalibrator(artifact.calibrator, ["CPUExecutionProvider"])
-            self._calibrators[encoder["digest"]] = calibrator
-        for name in version.manifest["files"]:
-            if name.endswith(PART):
-                check_arrays(version.folder / name)
-        (version.folder / MANIFEST).write_bytes(manifest_bytes(version.manifest))
-        try:
-            stored = read_version(version.folder)
-        except CorruptArtifact as error:
-            raise CorruptArtifact(str(error).replace(str(version.folder), version.name)) from None
-        (version.folder / MANIFEST).unlink()
-        if stored.weights is not None:
-            calibrator.bind(stored.weights)
+            self._opened[digest] = calibrator, artifact.spec.dim
+        return self._opened[digest]
 
-    def _artifact(self, version: ArchivedVersion) -> EncoderArtifact:
-        encoder = version.manifest["encoder"]
+    def _artifact(self, encoder: Mapping[str, Any], place: str) -> EncoderArtifact:
         if not self.store.has(str(encoder["id"]), str(encoder["digest"])):
             there = ", ".join(self.store.ids()) or "none"
             raise EncoderMismatch(
-                f"encoder_mismatch: {version.name} was made for encoder {encoder['id']} "
-                f"({str(encoder['digest'])[:12]}), which this store has not; there are: {there}. Export the same "
-                "encoder here first: isosim export"
+                f"encoder_mismatch: {place} was made for encoder {encoder['id']} ({str(encoder['digest'])[:12]}), "
+                f"which this store does not have; there are: {there}. Export the same encoder here first: isosim export"
             )
         return self.store.find(f"{encoder['id']}@{encoder['digest']}")
 
+    def check(self, version: ArchivedVersion) -> None:
+        """Reads a version as a server would, and lets it score. Raises EncoderMismatch, InvalidInput."""
+        calibrator, dimensions = self.of(version.manifest, version.name)
+        manifest = version.folder / MANIFEST
+        try:
+            for name in version.manifest["files"]:
+                if name.endswith(PART):
+                    check_arrays(version.folder / name)
+            parsed((version.folder / REPORT).read_bytes(), REPORT)
+            manifest.write_bytes(manifest_bytes(version.manifest))
+            with np.errstate(all="ignore"):
+                check_scores(read_version(version.folder), calibrator, dimensions)
+            manifest.unlink()
+        except (ValueError, TypeError, IndexError, ArithmeticError, IsosimError) as error:
+            # Wrong shapes, and whatever else arrays can be that the parts of a domain model do not look for.
+            reason = str(error).replace(str(version.folder), version.name)
+            raise InvalidInput(f"{version.name} cannot be used: {reason}") from None
 
-def unpacked(file: BinaryIO, folder: Path) -> tuple[dict[str, Any], list[ArchivedVersion]]:
-    """What the contents say of each domain, and the versions, their files in folders.
+
+def bytes_of(calibrator: OnnxCalibrator) -> int:
+    """Size of a version's weights."""
+    return sum(8 * int(np.prod(shape)) for shape, _ in calibrator.shapes.values())
+
+
+def check_scores(stored: StoredVersion, calibrator: OnnxCalibrator, dimensions: int) -> None:
+    """Scores random vectors as a server would.
 
     Raises:
-        InvalidInput, CorruptArtifact, TooLarge
+        CorruptArtifact: the weights do not fit, or numbers come out that are no scores.
+        ValueError, TypeError, IndexError, ArithmeticError, BackendFailure: the arrays do not fit one another.
     """
-    try:
-        with tarfile.open(fileobj=file, mode="r|") as archive:
-            members = plain_files(archive)
-            first = next(members, None)
-            if first is None or first[0] != CONTENTS:
-                raise InvalidInput(f"the file is no archive of domains: {CONTENTS} has to come first")
-            facts = understood(parsed(first[1].read(MOST_JSON + 1), CONTENTS))
-            versions = [*read_versions(members, folder)]
-    except (tarfile.TarError, EOFError, UnicodeError, ValueError) as error:
-        if isinstance(error, IsosimError):
-            raise
-        raise InvalidInput(f"the file is no archive of domains (isosim domains export): {error}") from None
-    if not versions:
-        raise InvalidInput("the archive holds no version")
-    return facts, versions
+    transform = None if stored.weights is None else calibrator.bind(stored.weights)
+    pooled = np.random.default_rng(0).standard_normal((ROWS, dimensions)).astype(np.float32)
+    pooled /= np.linalg.norm(pooled, axis=1, keepdims=True)
+    latents = pooled if transform is None else transform(pooled)
+    finite("latents", latents)
+    unit = latents / np.maximum(np.linalg.norm(latents, axis=1, keepdims=True), 1e-12)
+    left, right = np.arange(ROWS), np.arange(ROWS)[::-1].copy()
+    similarities = np.vecdot(unit[left], unit[right])
+    model, scales = stored.model, [np.empty(0)]
+    rates = model.false_match_rates(latents, left, right, similarities)
+    if rates is not None:
+        finite("false-match rates", rates)
+        scales.append(rates)
+    references = (model.reference, model.raw_reference, model.scale)
+    scales += [check_reference(reference) for reference in references if reference is not None]
+    every = np.concatenate(scales)
+    if model.probability is not None:
+        finite("probabilities", model.probability.probability(every))
+    for table in (model.false_hits, model.raw_false_hits):
+        if table is not None:
+            for gallery in (1, 1000, 10**9):
+                finite("shares of false hits", table.share(every, gallery))
+    levels = stored.manifest.get("levels")
+    energies = level_energies(latents, levels) if levels else None
+    if model.domain_test is not None:
+        judgement = model.domain_test.judge(pooled, np.arange(1, ROWS + 1), energies)
+        finite("p-values", judgement.p_values)
+        finite("distances", judgement.distances)
 
 
-def understood(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """By domain the contents' facts, and under the contents' own name the release that wrote them."""
-    if facts.get("format") != FORMAT:
-        raise InvalidInput(
-            f"{CONTENTS}: this release reads archives of format {FORMAT}, not {str(facts.get('format'))[:20]}"
-        )
-    domains = facts.get("domains")
-    if not isinstance(domains, dict):
-        raise InvalidInput(f"{CONTENTS} names no domains")
-    readable = {name: one for name, one in domains.items() if isinstance(one, dict)}
-    for one in readable.values():
-        aliases = one.get("aliases")
-        one["aliases"] = {k: v for k, v in aliases.items() if isinstance(v, dict)} if isinstance(aliases, dict) else {}
-    return {**readable, CONTENTS: str(facts.get("release", ""))[:40]}
+def check_reference(reference: ReferenceDistribution) -> npt.NDArray[np.float64]:
+    """The false-match rates of similarities from −1 to 1. Raises CorruptArtifact unless they fall from 1 to 0."""
+    rates = reference.false_match_rate(np.linspace(-1, 1, 401))
+    finite("false-match rates", rates)
+    if (np.diff(rates) > 1e-9).any() or rates.min() < 0 or rates.max() > 1:
+        raise CorruptArtifact("the false-match rates of its reference do not fall as the similarity rises")
+    thresholds = [reference.threshold(rate) for rate in (0.5, 0.01, 1e-6)]
+    finite("thresholds", np.array([*thresholds, *reference.interval(0.01), reference.resolution]))
+    reference.extrapolated(rates)
+    reference.reachable(0.01)
+    return rates
 
 
-def plain_files(archive: tarfile.TarFile) -> Iterator[tuple[str, BinaryIO]]:
-    """Names and contents of the members, one by one. Raises InvalidInput for all but plain files."""
-    total = 0
-    while (member := archive.next()) is not None:
-        archive.members = []  # type: ignore[attr-defined] # else it keeps all of them
-        if not member.isreg() or member.issparse():
+def finite(name: str, numbers: npt.NDArray[Any]) -> None:
+    """Raises CorruptArtifact."""
+    if not np.isfinite(numbers).all():
+        raise CorruptArtifact(f"its {name} are not finite numbers")
+
+
+def members(file: BinaryIO) -> Iterator[tuple[str, int]]:
+    """Names and sizes (bytes) of a tar's members; the file stands at a member's content when its name is given.
+
+    `tarfile` would follow extended headers of any length, and sparse files; an archive of ours has neither.
+
+    Raises:
+        InvalidInput: this is no tar, or it holds something else than plain files.
+    """
+    while True:
+        block = file.read(tarfile.BLOCKSIZE)
+        if block == tarfile.NUL * tarfile.BLOCKSIZE:
+            if file.read(tarfile.RECORDSIZE).strip(tarfile.NUL):
+                raise InvalidInput("there is more after the end of the archive; import archives one by one")
+            return
+        try:
+            member = tarfile.TarInfo.frombuf(block, "ascii", "strict")
+        except (tarfile.HeaderError, ValueError) as error:
+            raise InvalidInput(f"no archive of isosim domains export, or it is cut off: {error}") from None
+        if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or member.size < 0:
             raise InvalidInput(f"{member.name[:120]!r} is no plain file; an archive holds neither links nor folders")
-        total += member.size
-        if total > MOST_BYTES:
-            raise TooLarge(f"the archive holds more than {MOST_BYTES:,} bytes")
-        if member.name.endswith(".json") and member.size > MOST_JSON:
-            raise TooLarge(f"{member.name[:120]} has more than {MOST_JSON:,} bytes")
-        content = archive.extractfile(member)
-        assert content is not None  # noqa: S101 - of a plain file
-        yield member.name, content  # type: ignore[misc]
+        content = file.tell()
+        yield member.name, member.size
+        file.seek(content + -(-member.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE)
 
 
-def read_versions(members: Iterable[tuple[str, BinaryIO]], folder: Path) -> Iterator[ArchivedVersion]:
-    """Each version, once all files of its manifest are there."""
-    manifest: dict[str, Any] | None = None
-    place, done = "", set[str]()
-    missing: set[str] = set()
-    for name, content in members:
-        found = MEMBER.fullmatch(name)
-        if found is None or found["file"] not in (MANIFEST, *FILES):
-            raise InvalidInput(f"{name[:120]!r} belongs to no version")
-        this = f"{found['domain']}@{found['version']}"
-        if found["file"] == MANIFEST:
-            if missing or this in done:
-                raise InvalidInput(f"{name}: the version before it is not complete, or the same comes twice")
-            manifest = checked_manifest(content.read(MOST_JSON), found["domain"], int(found["version"]))
-            place, missing = this, set(manifest["files"])
-            (folder / place).mkdir()
-        elif this != place or found["file"] not in missing:
-            raise InvalidInput(f"{name}: its version's manifest does not name it, comes later, or it comes twice")
-        else:
-            with (folder / place / found["file"]).open("xb") as out:
-                while chunk := content.read(CHUNK):
-                    out.write(chunk)
-            missing.discard(found["file"])
-        if not missing and manifest is not None:
-            done.add(place)
-            yield ArchivedVersion(found["domain"], manifest, folder / place)
-            manifest = None
-    if missing:
-        raise InvalidInput(f"{place}: the archive ends before {', '.join(sorted(missing))}; is it cut off?")
+def pieces(file: BinaryIO, name: str, size: int) -> Iterator[bytes]:
+    while size:
+        chunk = file.read(min(size, CHUNK))
+        if not chunk:
+            raise InvalidInput(f"{name}: the archive ends within it; is it cut off?")
+        size -= len(chunk)
+        yield chunk
 
 
-def checked_manifest(content: bytes, domain: str, version: int) -> dict[str, Any]:
-    """Raises CorruptArtifact where it was changed, InvalidInput where it is not this version's."""
-    name = f"{MANIFEST} of {domain}@{version}"
-    manifest = parsed_manifest(content, name)
-    encoder, files = manifest.get("encoder"), manifest.get("files")
+def json_of(
+    file: BinaryIO, name: str, size: int, read: Callable[[bytes, str], dict[str, Any]] = parsed
+) -> dict[str, Any]:
+    """Raises InvalidInput where a member is no JSON object, TooLarge."""
+    most = MOST_JSON[name.rpartition("/")[2]]
+    if size > most:
+        raise TooLarge(f"{name} has {size:,} bytes, at most {most:,} are read")
+    try:
+        return read(b"".join(pieces(file, name, size)), name)
+    except CorruptArtifact as error:  # the sender's fault, not the store's
+        raise InvalidInput(str(error)) from None
+
+
+def release_in(facts: Mapping[str, Any]) -> str:
+    """The release that wrote an archive. Raises InvalidInput for another format."""
+    found = facts.get("format")
+    if type(found) is not int or found != FORMAT:
+        raise InvalidInput(f"{CONTENTS}: this release reads archives of format {FORMAT}, not {str(found)[:20]}")
+    return str(facts.get("release", ""))[:40]
+
+
+def checked_manifest(manifest: dict[str, Any], name: str, domain: str, version: int) -> dict[str, Any]:
+    """Raises InvalidInput where a manifest is not this version's, or readers would stumble over it."""
+    encoder, files, format_ = manifest.get("encoder"), manifest.get("files"), manifest.get("format", 1)
     if not isinstance(encoder, dict) or not ENCODER.fullmatch(f"{encoder.get('id')}@{encoder.get('digest')}"):
         raise InvalidInput(f"{name} names no encoder")
-    if (manifest.get("domain"), manifest.get("version")) != (domain, version):
+    if type(manifest.get("version")) is not int or (manifest.get("domain"), manifest["version"]) != (domain, version):
         raise InvalidInput(f"{name} is another version's")
-    if manifest.get("format", 1) != 1 or not {"method", "created"} <= manifest.keys():
-        raise InvalidInput(f"{name}: this release does not read such versions")
-    if not isinstance(files, dict) or not files or not files.keys() <= set(FILES) or REPORT not in files:
+    if type(format_) is not int or format_ != 1:
+        raise InvalidInput(
+            f"{name}: a newer release wrote this version, in format {str(format_)[:20]}; import it there"
+        )
+    if not isinstance(files, dict) or not files.keys() <= set(FILES) or REPORT not in files:
         raise InvalidInput(f"{name} names no files of a version")
-    return manifest
+    sentences, levels = manifest.get("sentences"), manifest.get("levels", [])
+    known = isinstance(manifest.get("method"), str) and METHOD.fullmatch(manifest["method"])
+    if not known or not (sentences is None or (type(sentences) is int and sentences >= 0)):
+        raise InvalidInput(f"{name}: method and sentences are not a word and a number")
+    if not isinstance(levels, list) or not all(type(one) is int and one > 0 for one in levels):
+        raise InvalidInput(f"{name}: levels are not numbers of channels")
+    check_date(manifest.get("created"), name)
+    return manifest | ({} if manifest.get("origin") is None else {"origin": checked_origin(manifest["origin"], name)})
+
+
+def checked_origin(origin: object, name: str) -> dict[str, Any]:
+    """Where a version was made that was imported before it was exported. Raises InvalidInput."""
+    kinds = {"domain": str, "version": int, "release": str, "imported": str}
+    if not isinstance(origin, dict) or not all(type(origin.get(key)) is kind for key, kind in kinds.items()):
+        raise InvalidInput(f"{name}: origin is not a domain, a version, a release and a date")
+    if not re.fullmatch(DOMAIN_NAME, origin["domain"]) or len(origin["release"]) > 40:
+        raise InvalidInput(f"{name}: origin names no domain or no release")
+    check_date(origin["imported"], name)
+    return {key: origin[key] for key in kinds}
+
+
+def check_date(date: object, name: str) -> None:
+    """Raises InvalidInput unless it is text, ISO 8601 with a time zone."""
+    try:
+        since(date if isinstance(date, str) else None)
+    except CorruptArtifact as error:
+        raise InvalidInput(f"{name}: {error}") from None
 
 
 def check_arrays(path: Path) -> None:
     """Raises CorruptArtifact unless a .npz holds arrays of numbers, uncompressed, each as long as it says.
 
-    A few kB of compressed zeros are terabytes of memory where they are read, and so is a header that lies.
+    A few kB of compressed zeros are terabytes of memory where they are read, and so is a header that lies, or members
+    that lie over one another.
     """
+    size = path.stat().st_size
     try:
         with path.open("rb") as file:
-            file.seek(-LEAST_ZIP, 2)
+            begin = file.read(4)
+            file.seek(-min(LEAST_ZIP + LOCATOR, size), 2)
             end = file.read()
-        if end[:4] != b"PK\5\6" or int.from_bytes(end[12:16], "little") > MOST_DIRECTORY:
-            raise CorruptArtifact(f"{path.name} has a directory of its own kind")
+        directory = int.from_bytes(end[-10:-6], "little")
+        # Directories in zip64 have their length in another place; numpy takes a file of another beginning for a .npy.
+        if begin != b"PK\3\4" or end[-LEAST_ZIP:][:4] != b"PK\5\6" or end[:4] == b"PK\6\7":
+            raise CorruptArtifact(f"{path.name} is no .npz")
+        if directory > MOST_DIRECTORY:
+            raise CorruptArtifact(f"{path.name} has a directory of {directory:,} bytes")
         with zipfile.ZipFile(path) as archive:
-            for member in archive.infolist():
-                if member.compress_type != zipfile.ZIP_STORED:
-                    raise CorruptArtifact(f"{path.name}: {member.filename[:80]!r} is compressed")
-                with archive.open(member) as content:
+            entries = archive.infolist()
+            if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+                raise CorruptArtifact(f"{path.name} is compressed")
+            if sum(entry.file_size for entry in entries) > size:
+                raise CorruptArtifact(f"{path.name}: its arrays are larger than the file")
+            for entry in entries:
+                with archive.open(entry) as content:
                     kind = np.lib.format.read_magic(content)
                     header = np.lib.format.read_array_header_1_0
                     if kind != (1, 0):
                         header = np.lib.format.read_array_header_2_0
                     shape, _, dtype = header(content)
-                    size = int(np.prod(shape, dtype=object)) * dtype.itemsize
-                    if dtype.kind not in "fiub" or content.tell() + size != member.file_size:
-                        raise CorruptArtifact(f"{path.name}: {member.filename[:80]!r} is no array of numbers")
-    except (zipfile.BadZipFile, EOFError, OSError, ValueError, NotImplementedError, RuntimeError) as error:
+                    length = int(np.prod(shape, dtype=object)) * dtype.itemsize
+                    if dtype.kind not in "fiub" or content.tell() + length != entry.file_size:
+                        raise CorruptArtifact(f"{path.name}: {entry.filename[:80]!r} is no array of numbers")
+    except (zipfile.BadZipFile, EOFError, OSError, ValueError, NotImplementedError, RuntimeError, MemoryError) as error:
         if isinstance(error, IsosimError):
             raise
         raise CorruptArtifact(f"{path.name} cannot be read: {error}") from None

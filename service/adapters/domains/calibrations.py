@@ -72,7 +72,8 @@ class ChangeWatch:
     def __init__(self, store: DomainStore) -> None:
         self.store = store
         self._lock = threading.Lock()
-        self._announced: frozenset[str] = frozenset()  # what the last look listed
+        self._announced: frozenset[str] = frozenset()  # what the last listing held
+        self._bell: str | None = None  # when they were listed last
         self._stamps: dict[str, Hashable] = {}  # of resident domains, when they were last compared
         self._waiting: list[str] = []  # domains this round has still to compare, the next one last
         self._compared = -math.inf  # s, monotonic: the last comparison
@@ -88,7 +89,10 @@ class ChangeWatch:
         """
         with self._lock:
             now = time.monotonic()
-            announced = frozenset(self.store.announced())
+            bell = self.store.bell()  # before the announcements: one made after this look differs from it
+            announced = self._announced
+            if bell is None or bell != self._bell:
+                announced = frozenset(self.store.announced())
             changed = {name.partition("-")[2] for name in announced - self._announced}
             batch = self._next(resident, now - self._compared)
             if batch:
@@ -98,7 +102,7 @@ class ChangeWatch:
                 self._stamps |= stamps
                 del self._waiting[-len(batch) :]
                 self._compared = now
-            self._announced = announced
+            self._announced, self._bell = announced, bell
             return changed
 
     def _next(self, resident: Mapping[str, frozenset[int]], elapsed: float) -> list[str]:

@@ -118,6 +118,10 @@ class VersionStorage(Protocol):
         """Tells readers that the domain's aliases were replaced. OSError where that is impossible."""
         ...
 
+    def bell(self) -> str | None:
+        """A value that differs after an announcement. None where it is not known, or costs as much as `announced`."""
+        ...
+
     def announced(self) -> Iterable[str]:
         """Names of the announcements that readers may not have seen: `<ns>-<domain>`, each made once."""
         ...
@@ -262,6 +266,9 @@ class FolderStorage:
                 with contextlib.suppress(FileNotFoundError):  # swept by another process
                     if entry.stat().st_mtime < before:
                         yield Path(entry)
+
+    def bell(self) -> str | None:
+        return None
 
     def announced(self) -> Iterable[str]:
         try:

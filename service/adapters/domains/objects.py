@@ -5,6 +5,7 @@
                                              empty once the version is deleted, so that the number stays taken
     domains/aliases/<domain>                 replaced only over the one that was read
     domains/changes/<ns>-<domain>            says that aliases were replaced; readers need not look at all of them
+    domains/bell                             replaced after each announcement; readers list those only where it differs
 
 `!` sorts before everything a name may hold, so that keys and names have one order.
 """
@@ -26,10 +27,12 @@ import orjson
 
 from service.adapters.domains.folders import AliasSnapshot, Claim
 from service.adapters.storage.artifacts import MANIFEST, Garbage, manifest_bytes, parsed_manifest, sha256
-from service.adapters.storage.object_storage import Entry, ObjectStorage, PreconditionFailed
+from service.adapters.storage.object_storage import BATCH, Entry, ObjectStorage, PreconditionFailed
 from service.core.errors import Conflict, CorruptArtifact, IsosimError
 
 MANIFESTS, ALIASES, FILES, CHANGES = "domains/manifests/", "domains/aliases/", "domains/files/", "domains/changes/"
+BELL = "domains/bell"
+LISTING = 12  # tags that cost as much as a page of a listing, at S3's prices
 OVERLAP = 300.0  # s by which writers' clocks may be behind before a change is seen only by the next full look
 ANNOUNCED = 3600.0  # s after which everybody has seen a change, by an announcement or a full look
 SIDE_BY_SIDE = 8  # files of a version on their way at a time
@@ -42,6 +45,7 @@ class BucketStorage:
 
     def __init__(self, storage: ObjectStorage) -> None:
         self.storage = storage
+        self._pages = 1  # of the last listing of all aliases
 
     def prepare(self) -> None:
         next(self.storage.list(MANIFESTS), None)
@@ -155,7 +159,14 @@ class BucketStorage:
             with contextlib.suppress(PreconditionFailed):  # another process announced at the same nanosecond
                 # The content differs, so that a lost answer is told from another process's announcement.
                 self.storage.write(f"{CHANGES}{time.time_ns():020d}-{domain}", uuid.uuid4().bytes, new=True)
-                return
+                break
+        self.storage.write(BELL, uuid.uuid4().bytes)  # last: who sees it finds the announcement
+
+    def bell(self) -> str | None:
+        try:
+            return self.storage.tag(BELL)
+        except FileNotFoundError:  # an earlier release made all changes so far
+            return None
 
     def announced(self) -> Iterable[str]:
         since = time.time_ns() - int(OVERLAP * 1e9)
@@ -163,9 +174,19 @@ class BucketStorage:
             yield entry.key.removeprefix(CHANGES)
 
     def stamps(self, domains: Mapping[str, frozenset[int]]) -> dict[str, Hashable]:
-        """One listing of all aliases: a deletion replaces them, too."""
+        """The tags of aliases: a deletion replaces them, too. Few are asked for by themselves, many by a listing."""
+        if len(domains) <= LISTING * self._pages:
+            with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+                return dict(zip(domains, pool.map(self._tag, domains), strict=True))
         tags = {entry.key.removeprefix(ALIASES): entry.etag for entry in self.storage.list(ALIASES)}
+        self._pages = 1 + len(tags) // BATCH
         return {domain: tags.get(domain) for domain in domains}
+
+    def _tag(self, domain: str) -> str | None:
+        try:
+            return self.storage.tag(ALIASES + domain)
+        except FileNotFoundError:
+            return None
 
     def missing(self, domain: str, versions: Iterable[int]) -> set[int]:
         return set(versions) - set(self.versions(domain))

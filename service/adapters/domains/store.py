@@ -161,6 +161,10 @@ class DomainStore:
         """The same one by one, sorted, after a name; the store is asked about those wanted, when they are asked for."""
         return self.storage.names(after, contains, lambda name: NAME.fullmatch(name) is not None and wanted(name))
 
+    def bell(self) -> str | None:
+        """A value that differs after an announcement; None: one must look at the announcements themselves."""
+        return self.storage.bell()
+
     def announced(self) -> Iterable[str]:
         """Announcements of changes, `<ns>-<domain>`, that readers may not have seen (see `ChangeWatch`)."""
         return self.storage.announced()
@@ -236,10 +240,27 @@ class DomainStore:
 
     def load(self, domain: str, version: int) -> StoredVersion:
         """Raises NotFound, or CorruptArtifact with the name of the file that does not match."""
+        return self._read(domain, version, read_version)
+
+    def contents(self, domain: str, version: int) -> tuple[dict[str, Any], dict[str, bytes]]:
+        """A version's manifest and its files by name, verified as `load` does.
+
+        Raises:
+            NotFound: there is no such version.
+            CorruptArtifact: a file does not match its manifest, or cannot be read.
+        """
+
+        def read(folder: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
+            manifest = read_version(folder).manifest
+            return manifest, {name: (folder / name).read_bytes() for name in sorted(manifest["files"])}
+
+        return self._read(domain, version, read)
+
+    def _read(self, domain: str, version: int, read: Callable[[Path], T]) -> T:
         manifest = self.manifest(domain, version)
         try:
             with self.storage.files(domain, version, manifest) as folder:
-                return read_version(folder)
+                return read(folder)
         except (FileNotFoundError, CorruptArtifact):
             self.manifest(domain, version)  # NotFound where it was deleted meanwhile
             raise
@@ -285,24 +306,27 @@ class DomainStore:
                     raise
             return version
 
-    def adopt(self, domain: str, folder: Path, manifest: Mapping[str, Any], origin: Mapping[str, object]) -> int:
+    def adopt(self, domain: str, folder: Path, manifest: Mapping[str, object], least: int) -> int:
         """Publishes the files of a version that was made elsewhere, and returns its number here.
 
         Args:
             folder: its files and nothing else; the caller has read them.
-            manifest: its own; its number is kept where all from there on are free.
-            origin: where it came from; kept in its new manifest.
+            manifest: its facts, without those that follow from its place here.
+            least: the number it gets where all numbers from there on are free.
         """
-        facts = {name: value for name, value in manifest.items() if name not in ("files", "upload", "version")}
         with self.storage.building(self.checked(domain)) as place:
             for file in folder.iterdir():
                 shutil.copyfile(file, place / file.name)
-            wanted = {**facts, "domain": domain, "origin": origin}
-            return self.storage.publish(domain, place, wanted, lambda _: None, least=manifest["version"])
+            wanted = {**manifest, "domain": domain}
+            return self.storage.publish(domain, place, wanted, lambda _: None, least)
 
     def retire(self, domain: str, version: int) -> None:
         """Takes a number under which a stalled process may yet publish; does nothing where it is taken."""
         self.storage.retire(self.checked(domain), version)
+
+    def highest(self, domain: str) -> int:
+        """The highest version number that was ever given; 0 before the first."""
+        return self.storage.highest(self.checked(domain))
 
     def generation(self, domain: str) -> int:
         """Counts how often the domain was deleted."""
@@ -331,6 +355,13 @@ class DomainStore:
 
     def aliases(self, domain: str, encoder: str) -> Aliases:
         return aliases_in(self._aliases(domain, self.storage.aliases(self.checked(domain))), encoder)
+
+    def every_alias(self, domain: str) -> tuple[dict[str, Aliases], dict[str, Target]]:
+        """The aliases by encoder digest, and the saved targets, which hold for all encoders."""
+        stored = self._aliases(domain, self.storage.aliases(self.checked(domain)))
+        return {digest: aliases_in(stored, digest) for digest in stored["encoders"]}, targets_in(
+            stored.get("thresholds")
+        )
 
     def promote(
         self, domain: str, encoder: str, version: int, *, expected: Aliases, repeatable: bool = False

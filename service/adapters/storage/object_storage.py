@@ -19,7 +19,7 @@ from service.core.errors import Unavailable
 SCHEME = "s3:"
 CONNECT, READ = 5.0, 5.0  # s without a byte: an outage must not hold up a thread for long; unmeasured
 ATTEMPTS = 2  # of each request, for what passes
-BATCH = 1000  # keys of one deletion, S3's limit
+BATCH = 1000  # keys of one deletion and of one page of a listing, S3's limit
 REFUSED = ("PreconditionFailed", "ConditionalRequestConflict")
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import Annotated, Any, BinaryIO, Literal, cast
 
@@ -134,6 +134,18 @@ async def store(request: Request, file: BinaryIO, limit: int, remedy: str) -> No
     await asyncio.to_thread(file.flush)
 
 
+@contextmanager
+def one_of_few(service: Service) -> Iterator[None]:
+    """Bounds how many files and archives a process reads and writes at a time. Raises Overloaded beyond that."""
+    if service.file_readers >= MOST_READERS:
+        raise Overloaded(f"{MOST_READERS} files are being read; send it again later", retry_after=5)
+    service.file_readers += 1
+    try:
+        yield
+    finally:
+        service.file_readers -= 1
+
+
 async def read_file(request: Request, service: Service, reading: Reading, out: BinaryIO | None) -> dict[str, Any]:
     """Facts of the posted file; what is read out of it goes into `out`.
 
@@ -146,13 +158,8 @@ async def read_file(request: Request, service: Service, reading: Reading, out: B
     limits = Limits(settings.max_characters, settings.max_calibration_sentences, JSON_GROWTH * size)
     async with temporary(service) as file:
         await store(request, file, size, "a random sample of 20,000 sentences is enough")
-        if service.file_readers >= MOST_READERS:
-            raise Overloaded(f"{MOST_READERS} files are being read; send it again later", retry_after=5)
-        service.file_readers += 1
-        try:
+        with one_of_few(service):
             return await asyncio.to_thread(read_isolated, file, reading, limits, out)
-        finally:
-            service.file_readers -= 1
 
 
 async def feed_sentences(

@@ -10,7 +10,7 @@ from fastapi.responses import Response, StreamingResponse
 from service.adapters.domains.archive import EncodersOfStore, import_domains, selected
 from service.adapters.domains.archive import export_domains as write_archive
 from service.adapters.encoder.store import EncoderStore
-from service.api.calibration.files import check_no_form, content_type, sent, store, temporary
+from service.api.calibration.files import check_no_form, content_type, one_of_few, sent, store, temporary
 from service.api.domains.schemas import ImportState
 from service.api.requests import TraceDep, documented, needs
 from service.api.state import ServiceDep
@@ -41,7 +41,8 @@ async def export_domain(
     wanted = await asyncio.to_thread(selected, service.domains, domain, digest)
     async with AsyncExitStack() as stack:
         out = await stack.enter_async_context(temporary(service))
-        await asyncio.to_thread(write_archive, service.domains, wanted, out)
+        with one_of_few(service):
+            await asyncio.to_thread(write_archive, service.domains, [wanted], out)
         name = {"content-disposition": f'attachment; filename="{ref.name}.tar"'}
         return StreamingResponse(sent(stack.pop_all(), out), media_type=TAR, headers=name)
 
@@ -69,13 +70,14 @@ async def import_archive(
     async with temporary(service) as file:
         await store(request, file, service.settings.max_calibration_bytes, "isosim domains import takes larger ones")
         file.seek(0)
-        imported = await asyncio.to_thread(
-            import_domains,
-            file,
-            service.domains,
-            encoders,
-            rename=rename,
-            dry_run=dry_run,
-            permit=trace.grant.check_domain,
-        )
+        with one_of_few(service):
+            imported = await asyncio.to_thread(
+                import_domains,
+                file,
+                service.domains,
+                encoders,
+                rename=rename,
+                dry_run=dry_run,
+                permit=trace.grant.check_domain,
+            )
     return ImportState.model_validate(imported, from_attributes=True)

@@ -1,15 +1,20 @@
 """Domains as files: what goes out comes in again, bit for bit; what is not an archive of ours adds nothing."""
 
+import errno
 import hashlib
 import io
 import json
+import os
 import shutil
+import struct
 import tarfile
+import tracemalloc
 import zipfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -19,7 +24,7 @@ from service.adapters.domains.archive import CONTENTS, EncodersOfStore, Imported
 from service.adapters.domains.store import DomainStore
 from service.adapters.encoder.store import EncoderStore
 from service.adapters.storage.artifacts import manifest_bytes, parsed_manifest
-from service.core.errors import EncoderMismatch, InvalidInput, IsosimError, NotFound
+from service.core.errors import EncoderMismatch, InvalidInput, IsosimError, NotFound, TooLarge
 from service.core.jobs.job import JobRequest
 from service.core.scoring.advice import Target
 from service.modelling.calibration.job import CalibrationInput, calibrate_job
@@ -55,7 +60,7 @@ def members(source: Path) -> Members:
 def exported(store: Path, **wanted: list[int]) -> bytes:
     out = io.BytesIO()
     domains = DomainStore(store)
-    export_domains(domains, wanted or {"news": domains.versions("news")}, out)
+    export_domains(domains, wanted.items() or [("news", domains.versions("news"))], out)
     return out.getvalue()
 
 
@@ -144,7 +149,7 @@ def test_a_version_that_moved_twice_names_the_place_where_it_was_made(
 ) -> None:
     take(exported(source, news=[3]), target, rename="mine")
     out = io.BytesIO()
-    export_domains(target, {"mine": [3]}, out)
+    export_domains(target, [("mine", [3])], out)
     last = DomainStore(tmp_path / "last")
     take(out.getvalue(), last, rename="yours")
     assert last.manifest("yours", 3)["origin"]["domain"] == "news"
@@ -169,7 +174,7 @@ def test_a_domain_that_the_caller_may_not_change_is_refused_before_anything_is_a
 
 
 def test_another_encoder_is_refused_by_name(members: Members, target: DomainStore, take: Take) -> None:
-    with pytest.raises(EncoderMismatch, match=r"news@2 was made for encoder other .* has not; there are: .*tiny"):
+    with pytest.raises(EncoderMismatch, match=r"news/2 was made for encoder other .* not have; there are: .*tiny"):
         take(packed(remade(members, lambda facts: facts["encoder"].update(id="other"))), target)
     with pytest.raises(EncoderMismatch):
         take(packed(remade(members, lambda facts: facts["encoder"].update(digest="0" * 64))), target)
@@ -230,6 +235,32 @@ def pickled_npz() -> bytes:
     return out.getvalue()
 
 
+def npy_before_npz() -> bytes:
+    """numpy looks at the beginning and reads one array; zipfile looks at the end and reads an archive."""
+    before = io.BytesIO()
+    np.save(before, np.zeros(8))
+    return before.getvalue() + npz(a=np.arange(3.0))
+
+
+def npz_of_hidden_length() -> bytes:
+    """The length of its directory stands in a record of zip64, where the usual one says 0."""
+    content = npz(**{str(number): np.zeros(0) for number in range(2000)})
+    end = content[-22:]
+    length, start = int.from_bytes(end[12:16], "little"), int.from_bytes(end[16:20], "little")
+    record = b"PK\6\6" + struct.pack("<QHHLLQQQQ", 44, 45, 45, 0, 0, 2000, 2000, length, start)
+    locator = b"PK\6\7" + struct.pack("<LQL", 0, len(content) - 22, 1)
+    return content[:-22] + record + locator + end[:12] + b"\0" * 4 + end[16:]
+
+
+def overlapping_npz() -> bytes:
+    """Many entries of the directory name the same array."""
+    content = npz(similarities=np.zeros(10_000))
+    start = int.from_bytes(content[-6:-2], "little")
+    directory = content[start:-22] * 100
+    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 100, 100, len(directory), start, 0)
+    return content[:start] + directory + end
+
+
 def crowded_npz() -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
@@ -238,9 +269,78 @@ def crowded_npz() -> bytes:
     return out.getvalue()
 
 
+def changed_npz(name: str, **arrays: Any) -> Callable[[Members], bytes]:
+    """With other arrays in a part of each version that has it."""
+
+    def change(members: Members) -> bytes:
+        old = next(content for place, content in members.items() if place.endswith(f"/{name}"))
+        with np.load(io.BytesIO(old)) as before:
+            return packed(exchanged(members, name, npz(**{**before, **arrays})))
+
+    return change
+
+
+def changed_weights(value: float) -> Callable[[Members], bytes]:
+    def change(members: Members) -> bytes:
+        old = next(content for place, content in members.items() if place.endswith("/weights.safetensors"))
+        weights = {name: array.copy() for name, array in safetensors.numpy.load(old).items()}
+        for array in weights.values():
+            if array.dtype == np.float32:
+                array[...] = value
+        return packed(exchanged(members, "weights.safetensors", safetensors.numpy.save(weights)))
+
+    return change
+
+
+def facts(**changes: Any) -> Callable[[Members], bytes]:
+    """With other facts in each manifest, sealed again."""
+    return lambda members: packed(remade(members, lambda one: one.update(changes)))
+
+
+def as_sparse(members: Members) -> bytes:
+    """The first member says that it has a terabyte, most of it a hole."""
+    content = bytearray(packed(members))
+    header = tarfile.TarInfo(CONTENTS)
+    header.size, header.type = 1 << 40, tarfile.GNUTYPE_SPARSE
+    return header.tobuf(tarfile.GNU_FORMAT) + bytes(content[512:])
+
+
+def extended(members: Members) -> bytes:
+    """A pax header, whose length tarfile would read into memory, before a member."""
+    out = io.BytesIO()
+    with tarfile.open(
+        fileobj=out, mode="w", format=tarfile.PAX_FORMAT, pax_headers={"comment": "x" * 10_000}
+    ) as archive:
+        for name, content in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return out.getvalue()
+
+
+def negative(members: Members) -> bytes:
+    """A size below zero, in base 256: a reader that believes it reads the same block for ever."""
+    header = bytearray(packed(members)[:512])
+    header[124:136] = b"\xff" * 10 + b"\xfe\x00"
+    header[148:156] = b" " * 8
+    header[148:156] = f"{sum(header):06o}\0 ".encode()
+    return bytes(header) + packed(members)[512:]
+
+
 def link(member: tarfile.TarInfo) -> None:
     if member.name.endswith("report.json"):
         member.type, member.linkname, member.size = tarfile.SYMTYPE, "/etc/passwd", 0
+
+
+def twice(members: Members) -> bytes:
+    """With the last version once more."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for name, content in [*members.items(), *(one for one in members.items() if one[0].startswith("news/3/"))]:
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return out.getvalue()
 
 
 def hard_link(member: tarfile.TarInfo) -> None:
@@ -263,16 +363,16 @@ HOSTILE: dict[str, tuple[Callable[[Members], bytes], str]] = {
     "contents missing": (lambda m: packed(without(m, CONTENTS)), "has to come first"),
     "contents alone": (lambda m: packed({CONTENTS: m[CONTENTS]}), "holds no version"),
     "a newer format": (lambda m: packed({**m, CONTENTS: json.dumps({"format": 9}).encode()}), "format 1, not 9"),
-    "contents of another kind": (lambda m: packed({**m, CONTENTS: b"[1]"}), CONTENTS),
+    "contents of another kind": (lambda m: packed({**m, CONTENTS: b"[1]"}), "not a JSON object"),
     "a path upwards": (lambda m: packed(renamed(m, "news/", "../news/")), "belongs to no version"),
     "an absolute path": (lambda m: packed(renamed(m, "news/", "/tmp/news/")), "belongs to no version"),  # noqa: S108
     "a name that is none": (lambda m: packed(renamed(m, "news/", "Ne ws/")), "belongs to no version"),
-    "another file": (lambda m: packed({**m, "news/2/run.sh": b"rm"}), "belongs to no version"),
+    "another file": (lambda m: packed({**m, "news/2/run.sh": b"rm"}), "does not name it"),
     "a symbolic link": (lambda m: packed(m, link), "no plain file"),
     "a hard link": (lambda m: packed(m, hard_link), "no plain file"),
-    "a file that is missing": (lambda m: packed(without(m, "2/report.json")), "not complete"),
+    "a file that is missing": (lambda m: packed(without(m, "2/report.json")), "before news/2 is complete"),
     "a file of no manifest": (lambda m: packed(without(m, "2/manifest.json")), "does not name it"),
-    "the same versions twice": (lambda m: packed(m, times=2), "the same comes twice"),
+    "the same domain twice": (lambda m: packed(m, times=2), "comes twice"),
     "a file that was changed": (
         lambda m: packed({**m, "news/2/report.json": m["news/2/report.json"].replace(b"1", b"2")}), "does not match",
     ),
@@ -288,8 +388,8 @@ HOSTILE: dict[str, tuple[Callable[[Members], bytes], str]] = {
     "a compressed array": (lambda m: packed(exchanged(m, "reference.npz", compressed_npz())), "compressed"),
     "an array that lies": (lambda m: packed(exchanged(m, "reference.npz", lying_npz())), "no array of numbers"),
     "a pickle": (lambda m: packed(exchanged(m, "reference.npz", pickled_npz())), "no array of numbers"),
-    "thousands of arrays": (lambda m: packed(exchanged(m, "reference.npz", crowded_npz())), "of its own kind"),
-    "no arrays": (lambda m: packed(exchanged(m, "reference.npz", b"nothing")), "cannot be read"),
+    "thousands of arrays": (lambda m: packed(exchanged(m, "reference.npz", crowded_npz())), "a directory of"),
+    "no arrays": (lambda m: packed(exchanged(m, "reference.npz", b"nothing")), "is no .npz"),
     "arrays of another kind": (lambda m: packed(exchanged(m, "reference.npz", npz(a=np.arange(3)))), "cannot be read"),
     "weights that do not fit": (
         lambda m: packed(
@@ -298,6 +398,48 @@ HOSTILE: dict[str, tuple[Callable[[Members], bytes], str]] = {
         "do not fit",
     ),
     "weights that are none": (lambda m: packed(exchanged(m, "weights.safetensors", b"\xff" * 100)), "cannot be read"),
+    "a version twice": (twice, "comes twice"),
+    "two archives joined": (lambda m: packed(m) + packed(m), "after the end"),
+    "a pipe's worth of nothing": (lambda m: packed(m)[:512], "ends within it"),
+    "a sparse file": (as_sparse, "no plain file"),
+    "an extended header": (extended, "no plain file"),
+    "a size below zero": (negative, "no plain file|cut off"),
+    "a name in Unicode": (lambda m: packed(renamed(m, "news/", "new\u017f/")), "no archive|no plain file"),
+    "a name behind a zero": (lambda m: packed(renamed(m, "news/2", "news/2\0")), "belongs to no version"),
+    "no domain.json": (lambda m: packed(without(m, "domain.json")), "domain.json has to come first"),
+    "a domain of another name in its manifest": (facts(domain="other"), "another version's"),
+    "a number that is no integer": (
+        lambda m: packed(remade(m, lambda f: f.update(version=float(f["version"])))), "another version's",
+    ),
+    "a format of the future": (facts(format=2), "newer release"),
+    "no method": (facts(method=None), "not a word and a number"),
+    "sentences that are no number": (facts(sentences="many"), "not a word and a number"),
+    "levels that are no numbers": (facts(levels=["8"]), "not numbers of channels"),
+    "levels that do not fit": (facts(levels=[3]), "cannot be used: levels of"),
+    "no date": (facts(created=5), "no date"),
+    "a date that is none": (facts(created="yesterday"), "no date"),
+    "an origin that is none": (facts(origin="x"), "origin is not"),
+    "an origin of a path": (
+        facts(origin={"domain": "../x", "version": 1, "release": "", "imported": "2026-01-01T00:00:00+00:00"}),
+        "origin names no domain",
+    ),
+    "a report that is none": (lambda m: packed(exchanged(m, "report.json", b"[]")), "not a JSON object"),
+    "an array before an archive": (lambda m: packed(exchanged(m, "reference.npz", npy_before_npz())), "is no .npz"),
+    "a directory of hidden length": (
+        lambda m: packed(exchanged(m, "reference.npz", npz_of_hidden_length())), "is no .npz",
+    ),
+    "arrays over one another": (
+        lambda m: packed(exchanged(m, "reference.npz", overlapping_npz())), "larger than the file",
+    ),
+    "weights that are not finite": (changed_weights(np.nan), "latents are not finite"),
+    "weights that overflow": (changed_weights(3e38), "latents are not finite"),
+    "knots out of order": (changed_npz("reference.npz", similarities=np.array([1.0, 0.0])), "must rise"),
+    "knots without rates": (changed_npz("reference.npz", similarities=np.array([0.0, 1.0])), "cannot be used"),
+    "a tail that is not finite": (changed_npz("reference.npz", scale=np.nan), "not finite"),
+    "a tail that rises": (changed_npz("reference.npz", shape=-5.0, scale=-1.0), "do not fall|not finite"),
+    "no pairs": (changed_npz("reference.npz", pairs=0.0), "cannot be used"),
+    "a scalar that is a list": (changed_npz("reference.npz", shape=np.zeros(3)), "cannot be used"),
+    "an interval without levels": (changed_npz("reference.npz", levels=np.zeros(0)), "cannot be used"),
 }  # fmt: skip
 
 
@@ -314,13 +456,167 @@ def test_what_comes_from_hostile_hands_is_refused_and_nothing_is_kept(
     assert list((tmp_path / "scratch").iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("report.json", b'{"a": "' + b"x" * (4 << 20) + b'"}'),
+        ("weights.safetensors", b"x" * (2 << 20)),
+        ("reference.npz", b"x" * (2 << 20)),
+        ("manifest.json", b"{}" * (1 << 16)),
+        ("domain.json", b"{}" * (1 << 20)),
+        (CONTENTS, b"{}" * (1 << 16)),
+    ],
+)
+def test_members_larger_than_any_of_their_kind_are_refused_unread(
+    members: Members, target: DomainStore, take: Take, file: str, content: bytes
+) -> None:
+    name = next(name for name in members if name.rpartition("/")[2] == file)
+    with pytest.raises(TooLarge):
+        take(packed({**members, name: content}), target)
+    assert target.domains() == []
+
+
+def test_a_domain_may_have_the_name_of_the_archives_first_member(
+    source: Path, members: Members, target: DomainStore, take: Take
+) -> None:
+    take(exported(source), target, rename=CONTENTS)
+    out = io.BytesIO()
+    export_domains(target, [(CONTENTS, [3])], out)
+    assert [one.source for one in take(out.getvalue(), target, rename="again").versions] == [f"{CONTENTS}@3"]
+
+
+def test_a_number_that_leaves_no_room_for_later_ones_is_not_kept(
+    members: Members, target: DomainStore, take: Take
+) -> None:
+    highest = renamed(members, "news/3/", "news/999999999/")
+    content = packed(remade(highest, lambda facts: facts.update(version=999_999_999 if facts["version"] == 3 else 2)))
+    dry = take(content, target, dry_run=True)
+    assert [one.version for one in take(content, target).versions] == [2, 3] == [one.version for one in dry.versions]
+
+
+def test_the_job_of_another_store_does_not_count_as_one_of_this(
+    members: Members, target: DomainStore, take: Take
+) -> None:
+    take(packed(remade(members, lambda facts: facts.update(job="0" * 32))), target)
+    assert target.made_by("news", "0" * 32) is None
+
+
+def test_the_same_versions_give_the_same_bytes(source: Path, target: DomainStore, take: Take) -> None:
+    assert exported(source) == exported(source)
+    take(exported(source), target)
+    out, again = io.BytesIO(), io.BytesIO()
+    export_domains(target, [("news", [2, 3])], out)
+    export_domains(target, [("news", [2, 3])], again)
+    assert out.getvalue() == again.getvalue()
+    assert b"upload" not in out.getvalue()
+
+
+def test_a_pipe_is_refused_with_the_remedy(target: DomainStore, take: Take, source: Path) -> None:
+    read, write = os.pipe()
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe, pytest.raises(InvalidInput, match="save it into a file first"):
+        import_domains(pipe, target, EncodersOfStore(EncoderStore(source)))
+
+
+class Deleting:
+    """A store in which a version is deleted after its manifest was read and before its files are."""
+
+    def __init__(self, storage: Any, version: int) -> None:
+        self._storage, self._version = storage, version
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._storage, name)
+
+    def files(self, domain: str, version: int, manifest: Any) -> Any:
+        if version == self._version:
+            self._storage.bury(domain, version)
+        return self._storage.files(domain, version, manifest)
+
+
+def test_a_version_that_is_deleted_during_an_export_is_left_out_whole(
+    source: Path, target: DomainStore, take: Take
+) -> None:
+    take(exported(source), target)
+    target.storage = cast(Any, Deleting(target.storage, 2))
+    out = io.BytesIO()
+    assert export_domains(target, [("news", [2, 3])], out) == (1, 1)
+    assert {name.split("/")[1] for name in unpacked(out.getvalue()) if name.count("/") == 2} == {"3"}
+
+
+def test_two_imports_at_once_add_whole_versions(source: Path, target: DomainStore) -> None:
+    content = exported(source)
+
+    def add(_: int) -> Imported:
+        return import_domains(io.BytesIO(content), target, EncodersOfStore(EncoderStore(source)))
+
+    with ThreadPoolExecutor(2) as pool:
+        both = list(pool.map(add, range(2)))
+    there = target.versions("news")
+    assert {one.version for imported in both for one in imported.versions} == set(there)
+    for version in there:
+        target.load("news", version)
+    assert target.aliases("news", "").targets == {"duplicates": Target(fmr=0.01)}
+
+
+class Full:
+    """A store whose place is full after some versions."""
+
+    def __init__(self, storage: Any, room: int) -> None:
+        self._storage, self._room = storage, room
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._storage, name)
+
+    def publish(self, domain: str, folder: Path, facts: Any, least: int) -> int:
+        if not self._room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self._room -= 1
+        return int(self._storage.publish(domain, folder, facts, least))
+
+
+def test_an_import_that_finds_the_place_full_leaves_whole_versions_and_goes_on_when_it_is_sent_again(
+    source: Path, target: DomainStore, take: Take
+) -> None:
+    storage = target.storage
+    target.storage = cast(Any, Full(storage, room=1))
+    with pytest.raises(OSError, match="No space"):
+        take(exported(source), target)
+    target.storage = storage
+    assert target.versions("news") == [2]
+    assert [(one.version, one.there) for one in take(exported(source), target).versions] == [(2, True), (3, False)]
+
+
+def test_an_import_holds_one_version_at_a_time(source: Path, tmp_path: Path) -> None:
+    """Memory and disk: 60 domains take no more than ten."""
+    domains = DomainStore(source)
+    facts, files = domains.contents("news", 2)
+
+    def peak(count: int) -> int:
+        path, store = tmp_path / f"{count}.tar", DomainStore(tmp_path / str(count))
+        many = {f"d{number}/2/{name}": content for number in range(count) for name, content in files.items()}
+        ordered: Members = {CONTENTS: b'{"format": 1}'}
+        for number in range(count):
+            ordered[f"d{number}/domain.json"] = b"{}"
+            ordered[f"d{number}/2/manifest.json"] = manifest_bytes({**facts, "domain": f"d{number}"})
+            ordered |= {name: content for name, content in many.items() if name.startswith(f"d{number}/")}
+        path.write_bytes(packed(ordered))
+        del many, ordered
+        tracemalloc.start()
+        with path.open("rb") as file:
+            import_domains(file, store, EncodersOfStore(EncoderStore(source)))
+        with (tmp_path / f"{count}.out").open("wb") as out:
+            export_domains(store, ((name, [2]) for name in store.names()), out)
+        used = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return used
+
+    peak(2)  # what is loaded once
+    assert peak(60) < peak(10) + 500_000
+
+
 def test_damaged_thresholds_and_aliases_are_left_out(members: Members, target: DomainStore, take: Take) -> None:
-    facts = json.loads(members[CONTENTS])
-    facts["domains"]["news"] |= {
-        "aliases": {"x": 5},
-        "thresholds": {"Bad Name": {"fmr": 0.1}, "b": {"fmr": "1"}, "c": 3},
-    }
-    imported = take(packed({**members, CONTENTS: json.dumps(facts).encode()}), target)
+    described = {"aliases": {"x": 5}, "thresholds": {"Bad Name": {"fmr": 0.1}, "b": {"fmr": "1"}, "c": 3}}
+    imported = take(packed({**members, "news/domain.json": json.dumps(described).encode()}), target)
     assert (imported.thresholds, imported.kept) == ([], ["news/Bad Name"])
     assert [one.was for one in imported.versions] == [None, None]
 
