@@ -50,7 +50,7 @@ async def export_domain(
 @router.post(
     "/import",
     dependencies=ADMIN,
-    openapi_extra={"requestBody": {"required": True, "content": {TAR: ARCHIVE}}},
+    openapi_extra={"requestBody": {"required": True, "content": {TAR: ARCHIVE, "application/octet-stream": ARCHIVE}}},
     responses=documented(409, 413, 415, 422),
 )
 async def import_archive(
