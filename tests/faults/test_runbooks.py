@@ -160,7 +160,7 @@ def test_the_pages_on_jobs(site: Site, worker: Callable[..., Process], tmp_path:
             return jobs.create(wanted, spool, [], None).id
 
     failing = job("fails", normalization="of no kind")
-    subprocess.run([sys.executable, "-m", "service.worker", failing], env=site.settings, timeout=120, check=True)
+    subprocess.run([sys.executable, "-m", "service.worker", failing], env=site.settings, timeout=600, check=True)
     shows(site.look("jobs-failing"), failing, '"status":"failed"', '"error":')
 
     waiting = job("waits")
@@ -168,10 +168,10 @@ def test_the_pages_on_jobs(site: Site, worker: Callable[..., Process], tmp_path:
     shows(site.look("jobs-not-taken"), "none: POST /calibrate answers 503")
     shows(site.look("jobs-interrupted"), '"stage"')
     worker(model_store=store, redis_url=redis.url)
-    wait_until(lambda: accepts_jobs(server))
+    wait_until(lambda: accepts_jobs(server), 300)
     shows(site.look("jobs-not-taken"), "workers")
     assert "none: POST" not in site.look("jobs-not-taken")
-    wait_until(lambda: jobs.read(waiting).status is Status.SUCCEEDED, 120)  # handed over again by the server
+    wait_until(lambda: jobs.read(waiting).status is Status.SUCCEEDED, 300)  # handed over again by the server
 
 
 @pytest.fixture
