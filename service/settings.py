@@ -106,7 +106,7 @@ class Settings(BaseSettings):
     # Observation
     log_level: Literal["debug", "info", "warning", "error"] = "info"  # no level logs texts or keys
     log_format: Literal["auto", "json", "text"] = "auto"  # auto: text on a terminal, else JSON, a line an event
-    access_log: Literal["all", "slow", "off"] = "all"  # a line a request, or for the slow and the failed (5xx) ones
+    access_log: Literal["all", "slow", "off"] = "all"  # of requests; slow: the slow and failed ones; off: the failed
     slow_seconds: PositiveFloat = 1.0  # s from which on a request is slow
     otlp_endpoint: str | None = None  # of a collector, http://host:4318; needs isosim[tracing]; OTEL_* hold too
 

@@ -1,26 +1,21 @@
 """The access log and the trace of a request."""
 
 import asyncio
+import math
 import sys
-from typing import TYPE_CHECKING
-
-from starlette.types import Scope
-
-from service.api.trace import attributes_of, stages
-from service.observability.lines import about
-from service.observability.tracing import Attributes, posting
-
-if TYPE_CHECKING:
-    from service.api.trace import Trace
-    from service.observability.otlp import RequestSpan, Tracing
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from service.api.trace import ScoringRecord
-from service.observability.lines import Facts
+from starlette.types import Scope
+
+from service.api.trace import ScoringRecord, Trace, attributes_of, stages
+from service.core.errors import IsosimError
+from service.observability.lines import Facts, about, told
+from service.observability.tracing import Attributes, posting
 
 if TYPE_CHECKING:
-    from service.api.trace import Trace
+    from service.observability.otlp import RequestSpan, Tracing
 
 METHODS = {"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"}
 
@@ -42,17 +37,29 @@ class AccessEntry(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        return self.status >= 500
+        """Whether it failed through no fault of its caller; 424: the encoder failed."""
+        return self.status >= 500 or self.status == 424
+
+
+STACK_SECONDS = 60.0  # unmeasured; a stack has 3 kB, and a store that is away fails every request at the same place
+MOST_STACKS = 100
 
 
 class AccessLog:
-    """A line for each request, or only for those that were slow or failed for a reason of ours."""
+    """A line for each request, for slow and failed ones, or for failed ones alone.
 
-    def __init__(self, write: Callable[[str, str, Facts], None], which: Literal["all", "slow"], slow: float) -> None:
+    The line of a request that failed with 5xx or 424 has the level `error` and names the cause. The same cause's
+    stack is written at most once a minute.
+    """
+
+    def __init__(
+        self, write: Callable[[str, str, str, Facts], None], which: Literal["all", "slow", "off"], slow: float
+    ) -> None:
         self.write = write
-        self.least = slow if which == "slow" else 0.0  # s
+        self.least = {"all": 0.0, "slow": slow, "off": math.inf}[which]  # s
+        self._stacks: dict[tuple[object, object], float] = {}  # by error and place: monotonic time of the last one
 
-    def __call__(self, trace: "Trace", ended: AccessEntry) -> None:
+    def __call__(self, trace: Trace, ended: AccessEntry) -> None:
         wanted = ended.failed or (ended.seconds >= self.least and ended.route not in PROBES)
         if not wanted:  # a probe that passes is of every few seconds, and asks nothing of anybody
             return
@@ -70,7 +77,25 @@ class AccessLog:
             facts["caller"] = ended.caller
         if ended.client:
             facts["client"] = ended.client
-        self.write(LOGGER, f"{ended.method} {ended.route} {ended.status}", facts)
+        if ended.failed and trace.cause is not None:
+            facts |= self._cause(trace.cause)
+        level = "error" if ended.failed and ended.route not in PROBES else "info"
+        self.write(level, LOGGER, f"{ended.method} {ended.route} {ended.status}", facts)
+
+    def _cause(self, error: Exception) -> dict[str, Any]:
+        """The error and what lay behind it, without words of callers or libraries; sometimes with its stack."""
+        facts = told(error)
+        stack = facts.pop("stack")
+        if isinstance(error, IsosimError) or not isinstance(stack, list):
+            return facts
+        place, now = stack[-1] if stack else None, time.monotonic()
+        facts["at"] = place
+        if now - self._stacks.get((facts["error"], place), -STACK_SECONDS) >= STACK_SECONDS:
+            if len(self._stacks) >= MOST_STACKS:
+                self._stacks.clear()
+            self._stacks[facts["error"], place] = now
+            facts["stack"] = stack
+        return facts
 
 
 class Observer:
@@ -83,7 +108,7 @@ class Observer:
         self.aborted = 0  # cancelled before their answer was whole
         self.drained_by: float | None = None  # perf_counter until which a stopping server may take
 
-    def begin(self, scope: Scope, trace: "Trace") -> "RequestSpan | None":
+    def begin(self, scope: Scope, trace: Trace) -> "RequestSpan | None":
         self.under_way += 1
         facts = {"request_id": trace.request_id}
         span = None
@@ -95,7 +120,7 @@ class Observer:
         return span
 
     def end(
-        self, scope: Scope, trace: "Trace", span: "RequestSpan | None", route: str, status: int, seconds: float
+        self, scope: Scope, trace: Trace, span: "RequestSpan | None", route: str, status: int, seconds: float
     ) -> None:
         self.under_way -= 1
         if isinstance(sys.exception(), asyncio.CancelledError):
@@ -118,11 +143,11 @@ class Observer:
         if span is not None:
             name = f"{ended.method} {route}"
             parts = [] if trace.scored is None else stages(trace.scored, trace.started)
-            failure = (trace.error_type or str(status)) if ended.failed else None
+            failure = (trace.error_type or str(status)) if status >= 500 else None  # as the conventions have it
             span.end(name, attributes(scope, trace, ended), parts, failure)
 
 
-def attributes(scope: Scope, trace: "Trace", ended: AccessEntry) -> Attributes:
+def attributes(scope: Scope, trace: Trace, ended: AccessEntry) -> Attributes:
     """By the semantic conventions for HTTP servers, but for `url.path`: it may name a domain or a job."""
     facts: dict[str, str | int | float | bool] = {
         "http.route": ended.route,

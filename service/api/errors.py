@@ -1,6 +1,5 @@
 """Every error's status and wire name, in one table."""
 
-import logging
 import re
 
 import orjson
@@ -15,8 +14,6 @@ from service.api.parameters import flat
 from service.api.state import service_of
 from service.api.validation import describe
 from service.core import errors as e
-
-log = logging.getLogger(__name__)
 
 # Most specific first is not needed: the lookup walks the class's own bases in order.
 TABLE: dict[type[e.IsosimError], tuple[int, str]] = {
@@ -85,6 +82,8 @@ def domain_error(request: Request, error: e.IsosimError) -> Response:
         headers["Retry-After"] = "5"
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
+    if status >= 500 or status == 424:
+        request.scope["state"]["trace"].cause = error
     return answer(request, status, name, str(error), headers, error.field)
 
 
@@ -98,16 +97,17 @@ async def refused(request: Request, error: e.IsosimError) -> Response:
 
 
 async def unexpected(request: Request, error: Exception) -> Response:
-    """What no route has answered. A fault of ours: the log gets everything, the caller only the id to ask for."""
+    """Answers an exception that no route expects: the access line gets its cause, the caller only the id to ask for."""
     if isinstance(error, e.IsosimError):  # raised around the routes, by the layer that bounds a request
         return await refused(request, error)
     if isinstance(error, RequestValidationError):  # of a scoring route, which that layer calls itself
         return domain_error(request, describe(error, request.scope.get("route")))
     if isinstance(error, OSError):
-        log.error("storage failed, request %s", request.scope["state"]["request_id"], exc_info=error)
-        return domain_error(request, e.Unavailable(f"storage failed: {error.strerror or type(error).__name__}"))
-    log.error("unexpected error, request %s", request.scope["state"]["request_id"], exc_info=error)
-    return answer(request, 500, "Internal", "unexpected error; the log has it under this request id", {})
+        response = domain_error(request, e.Unavailable(f"storage failed: {error.strerror or type(error).__name__}"))
+    else:
+        response = answer(request, 500, "Internal", "unexpected error; the log has it under this request id", {})
+    request.scope["state"]["trace"].cause = error
+    return response
 
 
 PARAMETER = re.compile(r"\{[^}]*\}")

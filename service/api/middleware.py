@@ -186,7 +186,8 @@ class Envelope:
             seconds = time.perf_counter() - trace.started
             service.metrics.observe_request(path, answer.status, seconds)
             service.observer.end(scope, trace, span, path, answer.status, seconds)
-            # Both hold the connection, which holds them: without this, texts and vectors wait for the collector.
+            # All hold the connection, which holds them: without this, texts and vectors wait for the collector.
+            trace.cause = None
             scope["state"].pop("trace", None)
             scope.pop("extensions", None)
 

@@ -36,6 +36,7 @@ class Trace:
     headers: dict[str, str] = field(default_factory=dict)  # of the answer, beside those of every one
     scored: ScoringRecord | None = None
     error_type: str | None = None  # of the answer, where it is an error
+    cause: Exception | None = None  # of an answer with 5xx or 424, for the log
     grant: Grant = NOBODY  # until its key was checked
     release: Release = nothing  # of what it holds of its key's limits
     split_key: str = ""  # by which a split sends requests to one encoder or the other; the id where none was given

@@ -35,9 +35,9 @@ class Output:
     def structured(self) -> bool:
         return self.render is as_json
 
-    def line(self, logger: str, message: str, facts: Facts) -> None:
-        """An `info` line without a logging.LogRecord, which costs three times the line (measured: loadtest/logs.py)."""
-        self.sink.write(self.render(time.time(), "info", logger, message, {**about.get(), **facts}))
+    def line(self, level: str, logger: str, message: str, facts: Facts) -> None:
+        """A line without a logging.LogRecord, which costs three times the line (measured: loadtest/logs.py)."""
+        self.sink.write(self.render(time.time(), level, logger, message, {**about.get(), **facts}))
 
 
 _output: Output | None = None  # one a process, as it has one stderr and logging one root

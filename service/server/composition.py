@@ -195,8 +195,8 @@ def observe(settings: Settings, metrics: Metrics, stack: AsyncExitStack) -> Obse
     access, output = None, logs.output()
     if output is not None:
         metrics.log_dropped.read = lambda: output.sink.dropped
-        if settings.access_log != "off" and logging.getLogger("isosim").isEnabledFor(logging.INFO):
-            access = AccessLog(output.line, settings.access_log, settings.slow_seconds)
+        which = settings.access_log if logging.getLogger("isosim").isEnabledFor(logging.INFO) else "off"
+        access = AccessLog(output.line, which, settings.slow_seconds)
     traces = tracing(settings, "isosim")
     observer = Observer(access, traces)
     if traces is not None:

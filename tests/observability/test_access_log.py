@@ -64,10 +64,11 @@ def test_only_slow_and_failed_requests_are_logged_where_that_is_asked_for(
     ask(server, "slow")
     server.kill()
     server = indiscreet(model_store=store, encoder="tiny", access_log="off")
+    server.client.post("/similarity", json=PAIR)
     server.client.post("/fail/RuntimeError")
     failed = event(server.log, error="RuntimeError")
     assert failed["request_id"]
-    assert not events(server.log, logger="isosim.access")
+    assert events(server.log, logger="isosim.access") == [failed]
 
 
 def test_a_process_says_how_it_starts_is_ready_drains_and_stops(

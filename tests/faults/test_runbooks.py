@@ -1,0 +1,203 @@
+"""Runbooks: a server is brought into the state of a page, and the page's commands show what it says and cure it."""
+
+import hashlib
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from service.adapters.encoder.store import EncoderStore
+from service.adapters.jobs.store import JobStore
+from service.core.jobs.job import JobRequest, Status
+from service.modelling.encoder.remote import register
+from tests.adapters.encoder.remote_server import RemoteServer
+from tests.faults.damage import ask, refused
+from tests.faults.load import metric
+from tests.faults.test_corrupt import flip
+from tests.processes import (
+    Process,
+    RedisServer,
+    Serve,
+    Server,
+    accepts_jobs,
+    environment,
+    score,
+    wait_until,
+)
+from tests.text import sentences
+
+RUNBOOKS = Path(__file__).parents[2] / "docs" / "runbooks"
+KEY = "the-operators-key"
+# Pages without a command that runs outside a cluster: `kubectl` and queries alone.
+OF_A_CLUSTER = {
+    "champions-differ", "down", "encoders-differ", "log-lines-dropped", "not-ready", "queueing", "readiness-flapping",
+    "refusing", "restarting", "scores-shifted", "slow", "target-down",
+}  # fmt: skip
+
+
+def commands(page: str, section: str) -> list[str]:
+    """The shell lines of a section that need no cluster."""
+    text = (RUNBOOKS / f"isosim-{page}.md").read_text(encoding="utf-8")
+    part = text.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    lines = "\n".join(re.findall(r"^```sh\n(.+?)\n```$", part, re.M | re.S)).replace("\\\n", " ").splitlines()
+    return [line for line in lines if line and not line.startswith("kubectl ")]
+
+
+class Site:
+    """A server with a store and a Redis, and the shell of its operator."""
+
+    def __init__(self, server: Server, redis: RedisServer | None, **settings: object) -> None:
+        self.server, self.redis = server, redis
+        self.settings = environment(**settings)
+
+    def look(self, page: str, section: str = "What to look at", **places: str) -> str:
+        """Everything that the page's commands print."""
+        port = 0 if self.redis is None else self.redis.port
+        names = {
+            "URL": self.server.url, "KEY": KEY, "LOG": self.server.log, "PYTHON": sys.executable, "PORT": port,
+        }  # fmt: skip
+        prelude = "\n".join(f"{name}={shlex.quote(str(value))}" for name, value in names.items()) + (
+            '\nlogs() { cat "$LOG"; }\nworker_logs() { cat "$LOG"; }\nisosim() { "$PYTHON" -m service.cli "$@"; }'
+            '\nredis() { redis-cli -p "$PORT" "$@"; }\n'
+        )
+        said = ""
+        for command in commands(page, section):
+            line = re.sub(r"\b(DOMAIN|NAME)\b", lambda match: places[match[0]], command)
+            done = subprocess.run(
+                ["bash", "-c", prelude + line], env=self.settings, capture_output=True, text=True, timeout=120,
+                check=False, cwd=RUNBOOKS.parents[1],
+            )  # fmt: skip
+            assert "not found" not in done.stderr, done.stderr
+            said += done.stdout + done.stderr
+        return said
+
+
+def shows(said: str, *words: str) -> None:
+    assert [word for word in words if word not in said] == [], said
+
+
+def test_every_page_is_played_or_named_as_one_of_a_cluster() -> None:
+    pages = {path.stem.removeprefix("isosim-") for path in RUNBOOKS.glob("isosim-*.md")}
+    with_commands = {page for page in pages if commands(page, "What to look at")}
+    assert pages - with_commands == OF_A_CLUSTER
+    played = set(re.findall(r'\blook\(\s*"([a-z-]+)"', Path(__file__).read_text()))
+    assert with_commands == played
+
+
+@pytest.fixture
+def site(serve: Serve, news: Path, redis_server: RedisServer, tmp_path: Path) -> Site:
+    """A damaged champion of `news`, a key, and no worker."""
+    flip(news / "domains" / "news" / "2" / "weights.safetensors")
+    (tmp_path / "keys").write_text(f"{hashlib.sha256(KEY.encode()).hexdigest()} read,calibrate,admin operator\n")
+    settings = {
+        "model_store": news, "encoder": "tiny", "redis_url": redis_server.url, "api_keys_file": tmp_path / "keys",
+    }  # fmt: skip
+    server = serve(**settings)
+    server.client.headers["authorization"] = f"Bearer {KEY}"
+    return Site(server, redis_server, **settings)
+
+
+def test_the_pages_on_domains_keys_and_errors(site: Site, tmp_path: Path) -> None:
+    server = site.server
+    refused(ask(server, "news"), "weights.safetensors")
+    wait_until(lambda: "CorruptArtifact" in server.log.read_text())
+    assert metric(server, "isosim_calibration_load_failures_total") >= 1
+    shows(
+        site.look("calibration-load-failing"),
+        "champion of news not loaded", "weights.safetensors", "isosim domains rollback news",
+    )  # fmt: skip
+    shows(site.look("errors"), "CorruptArtifact", '"route":"/similarity"', '"request_id"')
+    shows(site.look("calibration-load-failing", "What to do", DOMAIN="news"), '"champion":1')
+    assert score(server, "news").json()["version"] == 1
+    assert "weights.safetensors" not in site.look("calibration-load-failing").rpartition("champion of news")[2][300:]
+    shows(site.look("domain-drift", DOMAIN="news"), '"drift"')
+
+    right = (tmp_path / "keys").read_text()
+    (tmp_path / "keys").write_text(right + "nonsense\n")
+    wait_until(lambda: metric(server, "isosim_api_keys_file_valid") == 0)
+    shows(site.look("keys-file-broken"), "the API keys read before stay in force", "line 2")
+    assert score(server, "news").status_code == 200
+    (tmp_path / "keys").write_text(right)
+    wait_until(lambda: metric(server, "isosim_api_keys_file_valid") == 1)
+    shows(site.look("keys-file-broken"), "in order again")
+
+
+def test_the_pages_on_redis(site: Site) -> None:
+    server, redis = site.server, site.redis
+    assert redis is not None
+    subprocess.run(["redis-cli", "-p", str(redis.port), "config", "set", "maxmemory", "100mb"], check=True)
+    shows(site.look("cache-writes-dropped"), "noeviction", "maxmemory-policy volatile-lru", "used_memory_human")
+    shows(site.look("redis-errors"), "ping ", "connected_clients")
+    shows(site.look("cache-hit-ratio-fell"), "evicted_keys", "keyspace_misses", "maxmemory:104857600")
+    redis.kill()
+    wait_until(lambda: metric(server, "isosim_redis_up") == 0)
+    assert score(server, "films").status_code == 200
+    shows(site.look("redis-down"), "cannot be reached", "Redis does not answer")
+    body = {"domain": "films", "texts": sentences(300)}
+    assert server.client.post("/calibrate", json=body).status_code == 503
+    wait_until(lambda: "job queue cannot be reached" in site.look("errors"))
+    redis.start()
+    wait_until(lambda: "Redis answers again" in site.look("redis-down"))
+    assert server.client.post("/calibrate", json=body).status_code == 503
+    wait_until(lambda: "no calibration worker is running" in site.look("errors"))
+
+
+def test_the_pages_on_jobs(site: Site, worker: Callable[..., Process], tmp_path: Path) -> None:
+    """Jobs as an API process leaves them: one that fails, one whose worker is gone, one that waits."""
+    server, redis = site.server, site.redis
+    assert redis is not None
+    store = tmp_path / "news"
+    artifact, jobs = EncoderStore(store).find("tiny"), JobStore(store)
+
+    def job(domain: str, **options: str) -> str:
+        with jobs.spool() as spool:
+            spool.extend(sentences(300))
+            wanted = JobRequest(domain, artifact.digest, artifact.id, "sn", sentences=300, **options)  # type: ignore[arg-type]
+            return jobs.create(wanted, spool, [], None).id
+
+    failing = job("fails", normalization="of no kind")
+    subprocess.run([sys.executable, "-m", "service.worker", failing], env=site.settings, timeout=600, check=True)
+    shows(site.look("jobs-failing"), failing, '"status":"failed"', '"error":')
+
+    waiting = job("waits")
+    shows(site.look("jobs-piling"), waiting, '"status":"queued"')
+    shows(site.look("jobs-not-taken"), "none: POST /calibrate answers 503")
+    shows(site.look("jobs-interrupted"), '"stage"')
+    worker(model_store=store, redis_url=redis.url)
+    wait_until(lambda: accepts_jobs(server), 300)
+    shows(site.look("jobs-not-taken"), "workers")
+    assert "none: POST" not in site.look("jobs-not-taken")
+    wait_until(lambda: jobs.read(waiting).status is Status.SUCCEEDED, 300)  # handed over again by the server
+
+
+@pytest.fixture
+def remote() -> Iterator[RemoteServer]:
+    with RemoteServer(dim=16).running() as running:
+        yield running
+
+
+def test_the_pages_on_remote_encoders(serve: Serve, remote: RemoteServer, tmp_path: Path) -> None:
+    register(tmp_path / "far", "far", remote.url, "m", lambda _: None)
+    settings = {"model_store": tmp_path / "far", "encoder": "far"}
+    server = serve(**settings)
+    site = Site(server, None, **settings)
+    shows(site.look("remote-encoder-errors", NAME="far"), "far")
+    remote.seed = 1
+    pair = {"pairs": [sentences(2)]}
+    assert server.client.post("/similarity", json=pair).status_code == 503
+    assert server.client.get("/readyz").status_code == 503
+    wait_until(lambda: "EncoderChanged" in server.log.read_text())
+    shows(site.look("encoder-changed", NAME="far"), remote.url, "encoder_changed")
+    remote.seed = 0
+    wait_until(lambda: server.client.get("/readyz").status_code == 200)
+    assert server.client.post("/similarity", json=pair).status_code == 200
+
+    remote.answer = lambda *_: (401, b'{"error": "no such key"}', {})
+    assert server.client.post("/similarity", json={"pairs": [sentences(4)[2:]]}).status_code == 424
+    shows(site.look("remote-encoder-down", NAME="far"), remote.url, "401")
+    remote.answer = None
+    assert wait_until(lambda: server.client.post("/similarity", json={"pairs": [sentences(4)[2:]]}).status_code == 200)
