@@ -30,7 +30,7 @@ def test_hadolint_finds_nothing() -> None:
 
 
 def test_yamllint_finds_nothing() -> None:
-    succeeds(TOOLS / "yamllint", "--strict", "docker-compose.yml", "docker-compose.gpu.yml", "docker")
+    succeeds(TOOLS / "yamllint", "--strict", "docker-compose.yml", "docker-compose.gpu.yml", "docker", ".github")
 
 
 def test_prometheus_takes_its_configuration() -> None:
