@@ -9,7 +9,7 @@ export ISOSIM_PORT ?= $(PORT)
 .DEFAULT_GOAL := help
 DATA ?= ../shared/data
 
-.PHONY: help run test test-all check reference format redis browser balancer monitoring pods faults images wheels shipped bench bench-peers soak clean
+.PHONY: help run test test-all check reference format redis browser balancer monitoring pods faults images sbom wheels dist chart version shipped bench bench-peers soak clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -116,6 +116,24 @@ images:  ## build the containers' images isosim:cpu and isosim:worker (IMAGES=gp
 	  DOCKER_BUILDKIT=1 docker build --target $$target --tag $(IMAGE):$$target --build-arg REVISION=$(REVISION) \
 	    $(if $(PIP_CONF),--secret id=pip$(comma)src=$(PIP_CONF)) $(if $(NETWORK),--network $(NETWORK)) $(BUILD_ARGS) . || exit 1; done
 comma := ,
+
+# The bill of materials that each image carries.
+PROCESSOR ?= $(shell docker version --format '{{.Server.Arch}}')
+sbom:  ## write the images' bills of materials (CycloneDX) into dist/ (IMAGES=, IMAGE=)
+	@mkdir -p dist
+	@for target in $(IMAGES); do \
+	  docker run --rm --entrypoint cat $(IMAGE):$$target /usr/share/isosim/sbom.cdx.json \
+	    > dist/isosim-$$target-$(PROCESSOR).cdx.json || exit 1; done
+
+dist: .venv/run  ## build wheels and source distributions of service and client into dist/
+	@$(BIN)/python release/dist.py
+
+chart: .venv-deploy/ready  ## package the Helm chart into dist/
+	@mkdir -p dist
+	@.venv-deploy/bin/python -c "from helm_python import package; print(package('k8s/isosim', destination='dist'))"
+
+version:
+	@sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml
 
 wheels:  ## fetch what the images install into docker/wheels, for builds that reach no index (EXTRAS="cpu train gpu")
 	@$(PYTHON) docker/wheels.py $(EXTRAS)

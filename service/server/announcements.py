@@ -5,10 +5,12 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from service import __version__
+from service.adapters.storage.object_storage import remote
 from service.observability.lines import Facts
 from service.observability.setup import STARTED
 from service.settings import Settings
@@ -52,7 +54,7 @@ def starting(settings: Settings, encoder: "EncoderArtifact", providers: list[str
             "cache_precision": settings.cache_precision,
             "redis": redis_of(settings),
             "keys": settings.api_keys_file is not None,
-            "model_store": str(settings.model_store),
+            "model_store": place_of(settings.model_store),
             "drain_s": settings.drain_seconds,
         },
     )
@@ -66,7 +68,12 @@ def following(encoder: "EncoderArtifact", execution: "Execution") -> None:
 
 def worker_starting(settings: Settings) -> None:
     facts: dict[str, object] = {"release": __version__, "pid": os.getpid(), "redis": redis_of(settings)}
-    say("worker starting", facts | {"model_store": str(settings.model_store), "threads": settings.worker_threads})
+    say("worker starting", facts | {"model_store": place_of(settings.model_store), "threads": settings.worker_threads})
+
+
+def place_of(store: Path) -> str:
+    """A folder's whole path, as the default is relative to where the process was started."""
+    return str(store if remote(store) else store.absolute())
 
 
 def redis_of(settings: Settings) -> str | None:

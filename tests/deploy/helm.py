@@ -1,6 +1,7 @@
 """Helm itself, out of helm-python-sdk: reads a request on stdin, writes its answer on stdout. Runs in `.venv-deploy`.
 
-{"lint": values} gives the messages, {"render": values} the manifests by template, or {"refused": why}.
+Of the chart in the checkout, or of the folder or archive that is named. {"lint": values} gives the messages,
+{"render": values} the manifests by template, or {"refused": why}.
 """
 
 import json
@@ -10,7 +11,7 @@ from typing import Any
 
 from helm_python import Chart, HelmError, lint
 
-CHART = Path(__file__).parents[2] / "k8s" / "isosim"
+CHART = Path(sys.argv[1]) if sys.argv[1:] else Path(__file__).parents[2] / "k8s" / "isosim"
 
 
 def answer(request: dict[str, Any]) -> Any:

@@ -31,7 +31,7 @@ def test_hadolint_finds_nothing() -> None:
 
 
 def test_yamllint_finds_nothing() -> None:
-    succeeds(TOOLS / "yamllint", "--strict", *COMPOSED, "docker")
+    succeeds(TOOLS / "yamllint", "--strict", *COMPOSED, "docker", ".github")
 
 
 def test_prometheus_takes_its_configuration() -> None:

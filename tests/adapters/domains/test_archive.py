@@ -567,11 +567,11 @@ class Full:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._storage, name)
 
-    def publish(self, domain: str, folder: Path, facts: Any, least: int) -> int:
+    def publish(self, domain: str, folder: Path, facts: Any, claim: Any, least: int) -> int:
         if not self._room:
             raise OSError(errno.ENOSPC, "No space left on device")
         self._room -= 1
-        return int(self._storage.publish(domain, folder, facts, least))
+        return int(self._storage.publish(domain, folder, facts, claim, least))
 
 
 def test_an_import_that_finds_the_place_full_leaves_whole_versions_and_goes_on_when_it_is_sent_again(
