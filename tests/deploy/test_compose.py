@@ -1,4 +1,4 @@
-"""docker-compose.yml on a real engine, without Grafana: a calibration through the worker, Redis killed under requests."""
+"""docker-compose.yml on a real engine, but for Grafana: a calibration by the worker, Redis killed under requests."""
 
 import re
 from collections.abc import Iterator
