@@ -25,11 +25,15 @@ SHORT = sentences(300)
 
 @pytest.fixture(scope="module")
 def objects(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Objects]:
-    """Outside of all containers, on the address that this machine has for them."""
-    (bridge,) = json.loads(engine.docker("network", "inspect", "bridge"))
-    found = start_objects(tmp_path_factory.mktemp("objects"), bridge["IPAM"]["Config"][0]["Gateway"])
-    yield found
-    found.kill()
+    """Outside of all containers, on an address that this machine has for them."""
+    network = engine.docker("network", "create", f"{engine.name}-objects").strip()
+    try:
+        (gateway,) = json.loads(engine.docker("network", "inspect", network))[0]["IPAM"]["Config"]
+        found = start_objects(tmp_path_factory.mktemp("objects"), gateway["Gateway"])
+        yield found
+        found.kill()
+    finally:
+        engine.docker("network", "rm", network)
 
 
 @pytest.fixture(scope="module")
@@ -50,12 +54,13 @@ def stack(
     services = {"api": REPLICAS, "worker": WORKERS, "redis": 1}
     scaled = [word for name, number in services.items() for word in ("--scale", f"{name}={number}")]
     try:
-        project.run(*compose, "up", "--detach", *scaled, *services, cwd=tree)
-        found = {
-            name: [Container(project, id) for id in project.run(*compose, "ps", "-q", name, cwd=tree).split()]
-            for name in services
-        }
-        assert {name: len(containers) for name, containers in found.items()} == services
+        found = {}
+        for name in ("redis", "api", "worker"):  # workers depend on APIs that are healthy
+            project.run(*compose, "up", "--detach", "--no-recreate", *scaled, name, cwd=tree)
+            found[name] = [Container(project, id) for id in project.run(*compose, "ps", "-q", name, cwd=tree).split()]
+            assert len(found[name]) == services[name]
+            for container in found[name] if name != "worker" else ():
+                container.healthy(300)
         for container in found["worker"]:
             container.wait_until(lambda c=container: "Listening" in c.log(), seconds=120)
         yield found
