@@ -1,5 +1,7 @@
 """isosim: calibrated sentence similarity as a REST microservice."""
 
+CONTRACT = "1.1"  # of the HTTP contract; docs/reference/compatibility.md says when which number is raised
+
 
 def __getattr__(name: str) -> str:
     """`__version__`, read when it is asked for: the package's metadata takes 30 ms, and most commands need none."""

@@ -21,8 +21,6 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from service.core.errors import Unavailable
-
 ORIGIN = re.compile(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?")
 SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:")  # two letters at least: C: is a drive
 ADDRESS = (
@@ -40,7 +38,7 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"  # any other needs keys, or allow_anonymous
     port: int = Field(default=8000, ge=0, le=65535)  # to bind
     model_store: Path = Path("model_store")  # a folder that API and workers share, or s3://bucket/prefix (how-to)
-    jobs_folder: Path | None = None  # of jobs and posted text; unset: the model store; needed with s3://, and shared
+    jobs_folder: Path | None = None  # of jobs and posted text; unset: the model store; needed with s3:// without Redis
     encoder: str = "minilm"  # an id in the store, or id@digest to pin one export
     next_encoder: str | None = (
         None  # of the store; served beside it while domains move (docs/how-to/migrate-encoder.md)
@@ -154,19 +152,8 @@ class Settings(BaseSettings):
 
     @property
     def jobs_root(self) -> Path:
-        """The folder that holds `jobs/`.
-
-        Raises:
-            Unavailable: object storage has none.
-        """
-        if self.jobs_folder is not None:
-            return self.jobs_folder
-        if self.model_store.parts[:1] == ("s3:",):
-            raise Unavailable(
-                "ISOSIM_MODEL_STORE is in object storage, which keeps no jobs: name a folder for them that API and "
-                "workers share (ISOSIM_JOBS_FOLDER)"
-            )
-        return self.model_store
+        """The folder or bucket that holds `jobs/`."""
+        return self.jobs_folder or self.model_store
 
     @property
     def redis_address(self) -> str | None:

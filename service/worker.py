@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 HEARTBEAT = 2.0  # s
 WATCHED = 5 * HEARTBEAT  # s in which an attempt that lives is seen to beat
 NICENESS = 19
+PATIENCE = 600.0  # s that a worker waits for object storage that does not answer
+AGAIN = 3  # further attempts by the same worker, once it answers again
 
 
 class Reporter:
@@ -39,6 +41,7 @@ class Reporter:
 
     def __init__(self, jobs: JobStore, job: Job, on_stage: Callable[[str], None] = lambda _: None) -> None:
         self.jobs, self.job, self.on_stage = jobs, job, on_stage
+        self.pause = 1.0 if jobs.distant else 0.25  # s between records of progress; a bucket charges for each
         self._lock = threading.Lock()
         self._written = 0.0
         self._cancelled = False
@@ -52,7 +55,7 @@ class Reporter:
             self.job = replace(self.job, stage=stage, progress=progress)
         if fresh:
             self.on_stage(stage)
-        if fresh or time.monotonic() - self._written > 0.25:
+        if fresh or time.monotonic() - self._written > self.pause:
             self.try_to_beat()
 
     def try_to_beat(self) -> None:
@@ -110,6 +113,11 @@ def run_job(settings: Settings, job_id: str, handed: int | None = None, dead: in
         champion = champion_of(settings, jobs.read(job_id).request)
         begun = jobs.begin(job_id, handed, dead, champion)
         watched.job = run_attempt(settings, jobs, begun, watched.stage)
+        for _ in range(AGAIN):
+            if watched.job.status is not Status.INTERRUPTED or not jobs.distant:
+                break
+            jobs.requeue(job_id)  # object storage was away for a moment; a disk that is full stays so
+            watched.job = run_attempt(settings, jobs, jobs.begin(job_id), watched.stage)
         return watched.job
 
 
@@ -121,27 +129,28 @@ def champion_of(settings: Settings, request: JobRequest) -> int | None:
 
 
 def run_attempt(settings: Settings, jobs: JobStore, begun: Job, on_stage: Callable[[str], None]) -> Job:
-    domains, job_id = DomainStore(settings.model_store), begun.id
+    domains = DomainStore(settings.model_store)
     reporter = Reporter(jobs, begun, on_stage)
     try:
         done = published_before(jobs, domains, reporter.job)
         if done is not None:
             return done
         result = fit(settings, jobs, domains, reporter)
+        # From here on a cancel comes too late; before it, nothing has been published.
+        if not reporter.still_mine() or not jobs.decide(begun.id, reporter.job.attempt):
+            raise JobCancelled(f"job {begun.id} was cancelled")
     except JobCancelled:
         raise
     except IsosimError as error:
         return fail(jobs, reporter.job, str(error))
     except OSError as error:
-        if jobs.decided(job_id):
-            raise JobCancelled(f"job {job_id} was cancelled") from error
+        wait_for_storage(domains)
+        if jobs.decided(begun.id):
+            raise JobCancelled(f"job {begun.id} was cancelled") from error
         return put_off(jobs, reporter.job, error)
     except Exception as error:  # the boundary: whatever ends a fit is the job's end, and the caller reads why
-        log.exception("job %s failed", job_id)
+        log.exception("job %s failed", begun.id)
         return fail(jobs, reporter.job, f"{type(error).__name__}: {error}")
-    # From here on a cancel comes too late; before it, nothing has been published.
-    if not reporter.still_mine() or not jobs.decide(job_id, reporter.job.attempt):
-        raise JobCancelled(f"job {job_id} was cancelled")
     done = publish_result(jobs, domains, reporter.job, result)
     if done.status is Status.SUCCEEDED:
         tidy(settings, jobs, domains, done.request.domain)
@@ -161,29 +170,29 @@ def fit(settings: Settings, jobs: JobStore, domains: DomainStore, reporter: Repo
         from service.modelling.calibration.job import CalibrationInput, calibrate_job  # noqa: PLC0415
 
         encoder = EncoderStore(settings.model_store).find(f"{job.request.encoder_id}@{job.request.encoder}")
-        vectors = jobs.vectors(job.id)
-        brought = None if vectors is None else NpyFile(vectors, "the posted vectors")
-        posted = CalibrationInput(jobs.texts(job.id), jobs.labels(job.id), brought)
         remedy = "post fewer, or raise ISOSIM_MAX_REMOTE_TEXTS of the worker"
         sending = Allowance(encoder.id, settings.max_remote_texts, remedy)
-        return calibrate_job(
-            job.request, posted, encoder, domains, reporter, threads=settings.worker_threads, sending=sending
-        )
+        with jobs.vectors(job.id) as vectors:
+            brought = None if vectors is None else NpyFile(vectors, "the posted vectors")
+            posted = CalibrationInput(jobs.texts(job.id), jobs.labels(job.id), brought)
+            return calibrate_job(
+                job.request, posted, encoder, domains, reporter, threads=settings.worker_threads, sending=sending
+            )
 
 
 def publish_result(jobs: JobStore, domains: DomainStore, job: Job, result: "Result") -> Job:
     """The job's end: its version, or why there is none."""
     try:
         version, promoted, why = result.publish(domains, job, partial(jobs.check_turn, job))
+        return succeed(jobs, job, version, {**result.report, "promotion": why}, promoted=promoted)
     except JobCancelled:  # another attempt publishes
         raise
     except IsosimError as error:
         log.exception("job %s could not publish", job.id)
         return jobs.end(job, Status.FAILED, error=str(error))
     except OSError as error:
+        wait_for_storage(domains)
         return put_off(jobs, job, error)
-    report = {**result.report, "promotion": why}
-    return succeed(jobs, job, version, report, promoted=promoted)
 
 
 def succeed(jobs: JobStore, job: Job, version: int, report: dict[str, Any], *, promoted: bool) -> Job:
@@ -198,18 +207,36 @@ def published_before(jobs: JobStore, domains: DomainStore, job: Job) -> Job | No
 
     A version that it had not promoted, and still could, is made again.
     """
-    domain = job.request.domain
+    if job.attempt == 1:
+        return None
+    domain, stalled = job.request.domain, jobs.publishing(job.id)
+    if stalled is not None:
+        domains.retire(domain, stalled)
     version = domains.made_by(domain, job.id)
     if version is None:
         return None
     promoted = version in domains.named(domain)
     if not promoted and jobs.has_text(job.id):
-        domains.delete(domain, version)
-        return None
+        try:
+            domains.delete(domain, version)
+        except Conflict:  # the earlier attempt has promoted it in the meantime
+            promoted = True
+        else:
+            return None
     if not jobs.decide(job.id, job.attempt):
         raise JobCancelled(f"job {job.id} was cancelled")
     report = domains.report(domain, version)
     return succeed(jobs, job, version, report, promoted=promoted)
+
+
+def wait_for_storage(domains: DomainStore) -> None:
+    """Waits until object storage answers again, PATIENCE at most. A folder is not waited for: its disk is full."""
+    deadline = time.monotonic() + (PATIENCE if domains.distant else 0.0)
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            domains.prepare()
+            return
+        time.sleep(HEARTBEAT)
 
 
 def put_off(jobs: JobStore, job: Job, error: OSError) -> Job:

@@ -321,8 +321,8 @@ def cors(origins: Sequence[str]) -> dict[str, Any]:
         "allow_methods": ["GET", "POST", "PUT", "DELETE"],
         "allow_headers": ["authorization", "content-type", "idempotency-key", "x-isosim-split-key", "x-request-id"],
         "expose_headers": [
-            "location", "retry-after", "x-compute-tokens", "x-isosim-domain", "x-isosim-encoder", "x-isosim-flags",
-            "x-isosim-ignored", "x-isosim-version", "x-request-id", "x-should-retry",
+            "location", "retry-after", "x-compute-tokens", "x-isosim-contract", "x-isosim-domain", "x-isosim-encoder",
+            "x-isosim-flags", "x-isosim-ignored", "x-isosim-version", "x-request-id", "x-should-retry",
         ],
         "max_age": 600,
     }  # fmt: skip

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from starlette.types import Receive
 
+from service import CONTRACT
 from service.core.encoding.embedding import Embeddings
 from service.core.grants import NOBODY, Grant, Release, nothing
 from service.core.scoring.calibration import Calibration
@@ -62,12 +63,13 @@ class Trace:
             pass
 
     def as_headers(self) -> list[tuple[bytes, bytes]]:
-        """The request's id, where scores came from, the route's own headers, and text-embeddings-inference's timings
-        in milliseconds."""
+        """The request's id, the contract's version, where scores came from, the route's own headers, and
+        text-embeddings-inference's timings in milliseconds."""
         scored = self.scored
         own = [(name.encode(), value.encode()) for name, value in self.headers.items()] if self.headers else ()
         return [
             (b"x-request-id", self.request_id.encode()),
+            CONTRACT_HEADER,
             *(() if scored is None else scored.calibration.origin),
             *own,
             *(NOTHING_COMPUTED if scored is None or not scored.embeddings.timings.inference else timed(scored)),
@@ -75,6 +77,7 @@ class Trace:
         ]
 
 
+CONTRACT_HEADER = (b"x-isosim-contract", CONTRACT.encode())  # by which a client knows whether it understands the rest
 NOTHING_COMPUTED = [
     (b"x-tokenization-time", b"0.000"),
     (b"x-queue-time", b"0.000"),

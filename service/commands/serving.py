@@ -116,7 +116,8 @@ def worker(
         # RQ's children read their settings anew.
         store = settings.model_store
         os.environ["ISOSIM_MODEL_STORE"] = str(store if remote(store) else store.resolve())
-        os.environ["ISOSIM_JOBS_FOLDER"] = str(settings.jobs_root.resolve())
+        if settings.jobs_folder is not None:
+            os.environ["ISOSIM_JOBS_FOLDER"] = str(settings.jobs_folder.resolve())
         from service.worker import serve_queue  # noqa: PLC0415
 
         serve_queue(settings, burst=burst)

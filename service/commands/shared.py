@@ -103,12 +103,8 @@ def stored(**given: Any) -> Settings:
 
 
 def prune(settings: Settings, domain: str) -> None:
-    """Deletes a domain's old versions, as a worker does: none that a job which has not ended rests on, and none at all
-    where it is not known which jobs there are."""
-    try:
-        jobs = JobStore(settings.jobs_root)
-    except Unavailable:
-        return
+    """Deletes a domain's old versions, as a worker does: none that a job which has not ended rests on."""
+    jobs = JobStore(settings.jobs_root)
     DomainStore(settings.model_store).prune(domain, settings.keep_versions, jobs.rested_on()[domain])
 
 

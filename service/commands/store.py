@@ -12,7 +12,7 @@ import typer
 from service.adapters.domains.store import DomainStore
 from service.adapters.encoder.store import EncoderStore
 from service.adapters.jobs.store import JobStore
-from service.adapters.storage.artifacts import Garbage, leftovers, since, superfluous
+from service.adapters.storage.artifacts import Garbage, since, superfluous
 from service.commands.shared import AsJson, Store, stored
 from service.commands.terminal import EPILOG, print_json, show
 from service.core.errors import InvalidInput, IsosimError, NotFound, Unavailable
@@ -78,8 +78,8 @@ def garbage(settings: Settings, age: float, *, encoders: bool) -> Iterator[Garba
     """Things that can be removed; never one that a job which has not ended rests on."""
     domains, exports = DomainStore(settings.model_store), EncoderStore(settings.model_store)
     records = JobStore(settings.jobs_root)
-    yield from leftovers([*records.root.glob(".spool-*"), *records.root.glob(".building-*")], age)
-    jobs = [job for job in records.all() if not job.status.ended]
+    yield from records.garbage(age)
+    jobs = records.unended()
     resting = records.rested_on()
     yield from domains.storage.garbage(age)
     needed: set[str] | None = {job.request.encoder for job in jobs}

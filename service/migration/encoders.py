@@ -172,6 +172,11 @@ class Encoders:
         """Bytes of calibrations in memory."""
         return sum(loaded_encoder.registry.size for loaded_encoder in self.all)
 
+    @property
+    def behind(self) -> bool:
+        """Whether a change in the store was seen and could not be taken over."""
+        return any(loaded_encoder.registry.behind for loaded_encoder in self.all)
+
     def set_cpu_contended(self, cpu_contended: bool) -> None:
         """Somebody else uses the processor, too."""
         for loaded_encoder in self.all:

@@ -149,6 +149,12 @@ class Metrics:
         self.load_failures = Counter(
             "isosim_calibration_load_failures_total", "Champions that could not be loaded", registry=r
         )
+        self.champions_age = GaugeReading(
+            GaugeMetricFamily,
+            "isosim_champions_age_seconds",
+            "Since the last look at the model store after which every champion in memory was the one that it names",
+            r,
+        )
         self.split = Counter(
             "isosim_split_requests_total", "Requests for scores of a domain that moves to another encoder, by side",
             ["domain", "side"], registry=r,

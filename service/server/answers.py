@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from service import CONTRACT, __version__
+
 ENCODER = "7f2f200472c8281e4693798439741209e11d4d1541d147bbbcf6ba00e3c59737"
 VERSION: dict[str, Any] = {
     "version": 1,
@@ -273,7 +275,7 @@ ANSWERS: dict[str, Any] = {
     "POST /decode": ["where is it?"],
     "GET /v1/models": {"object": "list", "data": [MODEL]},
     "GET /v1/models/{model}": MODEL,
-    "GET /v2": {"name": "isosim", "version": "0.1.0", "extensions": ["binary_tensor_data"]},
+    "GET /v2": {"name": "isosim", "version": __version__, "extensions": ["binary_tensor_data"]},
     "GET /v2/health/live": {"live": True},
     "GET /v2/health/ready": {"ready": True},
     "GET /v2/models/{model}/ready": {"name": "isosim/tickets", "version": "1", "ready": True},
@@ -295,14 +297,15 @@ ANSWERS: dict[str, Any] = {
         "max_client_batch_size": 2048,
         "auto_truncate": True,
         "tokenization_workers": 1,
-        "version": "0.1.0",
+        "version": __version__,
+        "contract": CONTRACT,
         "sha": None,
         "docker_label": None,
     },
     "GET /livez": {"status": "alive"},
     "GET /readyz": {"status": "ready", "encoder": ENCODER},
     "GET /console/server.json": {
-        "version": "0.1.0",
+        "version": __version__,
         "encoder": {"id": "minilm", "digest": ENCODER, "dim": 384},
         "keys": False,
         "limits": {

@@ -26,6 +26,7 @@ from service.adapters.redis.cache import RedisCache, beat
 from service.adapters.redis.connection import end, refuse_cluster
 from service.adapters.redis.limits import RedisLimits
 from service.adapters.storage.artifacts import try_lock
+from service.adapters.storage.object_storage import remote
 from service.api.access_log import AccessLog, Observer
 from service.api.state import Listings, Phase, Service
 from service.core.encoding.embedding import MemoryCache
@@ -177,6 +178,11 @@ async def shared_limits(settings: Settings, url: str | None, metrics: Metrics) -
 @contextlib.contextmanager
 def only_process(settings: Settings) -> Any:
     """Without Redis nothing tells two API processes apart from each other's jobs: the second one is refused."""
+    if remote(settings.jobs_root):
+        raise Unavailable(
+            "ISOSIM_MODEL_STORE is in object storage, where several servers may have jobs: give them a Redis "
+            "(ISOSIM_REDIS_URL), or this one server a folder for its jobs (ISOSIM_JOBS_FOLDER)"
+        )
     with ExitStack() as stack:
         lock = stack.enter_context(try_lock(settings.jobs_root / "jobs" / ".lock"))
         if not lock:

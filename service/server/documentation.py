@@ -15,13 +15,13 @@ from service.api.parameters import below
 from service.server.answers import ANSWERS
 
 DESCRIPTION = """
-Every response carries `x-request-id` and the time it took (`x-total-time`, ms); where texts were encoded,
-`x-tokenization-time`, `x-queue-time`, `x-inference-time` (ms) and `x-compute-tokens`. Scoring answers say where they
-come from: `x-isosim-domain`, `x-isosim-version`, `x-isosim-encoder`; and `x-isosim-flags: unreadable` where the encoder
-knows no token of a text, which gives such texts nearly the same vector. Fields of compatible bodies that are not used
-are named in `x-isosim-ignored`; one that is close to `domain` or `space` is refused. Our own routes refuse unknown
-fields and query parameters, and name the nearest known one. Errors under `/v1` have OpenAI's shape. Keys are needed
-where the server was given some.
+Every response carries `x-request-id`, the version of this contract (`x-isosim-contract`) and the time it took
+(`x-total-time`, ms); where texts were encoded, `x-tokenization-time`, `x-queue-time`, `x-inference-time` (ms) and
+`x-compute-tokens`. Scoring answers say where they come from: `x-isosim-domain`, `x-isosim-version`, `x-isosim-encoder`;
+and `x-isosim-flags: unreadable` where the encoder knows no token of a text, which gives such texts nearly the same
+vector. Fields of compatible bodies that are not used are named in `x-isosim-ignored`; one that is close to `domain` or
+`space` is refused. Our own routes refuse unknown fields and query parameters, and name the nearest known one. Errors
+under `/v1` have OpenAI's shape. Keys are needed where the server was given some.
 """.strip()
 
 REQUEST_ID = "4f1c2a9b7d3e4c5f8a6b0d1e2f3a4b5c"

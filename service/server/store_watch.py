@@ -21,9 +21,15 @@ async def watch(service: Service, census: JobCensus) -> None:
 
 
 async def watch_champions(service: Service) -> None:
-    """Sees new champions and migrations. A store that is away is said once, and once that it is back."""
-    away = False
+    """Sees new champions and migrations. A store that is away is said once, and once that it is back.
+
+    A metric says how long ago all champions in memory were known to be the store's. It grows while the store cannot be
+    read, while a look hangs, and while a champion that was promoted cannot be loaded.
+    """
+    away, current = False, time.monotonic()
+    service.metrics.champions_age.read = lambda: time.monotonic() - current
     while True:
+        began = time.monotonic()
         try:
             await service.encoders.refresh()
         except Exception:  # the loop's boundary: the volume is away, a file is odd; what is loaded keeps serving
@@ -34,6 +40,8 @@ async def watch_champions(service: Service) -> None:
             if away:
                 log.warning("the model store is read again")
             away = False
+            if not service.encoders.behind:
+                current = began  # what was promoted during the look may have been missed
         await asyncio.sleep(service.settings.poll_seconds)
 
 

@@ -1,10 +1,15 @@
 """What the outermost layer does itself, before FastAPI."""
 
+import re
 from pathlib import Path
 
+import pytest
+
+from service import CONTRACT
 from service.api.middleware import Envelope
 from service.server.app import create_app
 from service.settings import Settings
+from tests.processes import Server
 
 SCORING = {
     "/", "/decode", "/embed", "/invocations", "/percentile", "/rerank", "/score", "/similarity", "/tokenize",
@@ -18,3 +23,15 @@ def test_scoring_routes_are_answered_before_fastapis_layers(tmp_path: Path) -> N
     routes = app.envelope.scoring
     assert routes.keys() == SCORING
     assert all(route.methods == {"POST"} for route in routes.values())
+
+
+@pytest.mark.parametrize("path", ["/info", "/similarity", "/nowhere", "/livez", "/console", "/metrics", "/v1/models"])
+def test_every_answer_states_the_contracts_version(tiny_server: Server, path: str) -> None:
+    """Errors and pages too: a client looks at it before it reads anything else."""
+    response = tiny_server.client.get(path)
+    assert response.headers.get_list("x-isosim-contract") == [CONTRACT], path
+
+
+def test_info_states_the_contracts_version(tiny_server: Server) -> None:
+    assert tiny_server.client.get("/info").json()["contract"] == CONTRACT
+    assert re.fullmatch(r"[1-9]\d*\.\d+", CONTRACT)

@@ -1,7 +1,7 @@
-"""What a server looks for in the store while it serves: one look does not hold up another."""
+"""What a server looks for in the store while it serves: one look does not hold up another; how old champions may be."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +10,7 @@ from service.adapters.jobs.census import JobCensus
 from service.adapters.jobs.store import JobStore
 from service.core.jobs.job import Job
 from service.observability.metrics import Metrics
-from service.server.store_watch import watch
+from service.server.store_watch import watch, watch_champions
 
 
 class HungRunner:
@@ -25,13 +25,23 @@ class HungRunner:
 
 
 class Champions:
-    """Counts how often somebody looks for new ones."""
+    """Counts looks for new ones, which go as `look` says."""
 
     def __init__(self) -> None:
         self.looks: asyncio.Queue[None] = asyncio.Queue()
+        self.behind = False
+        self.look: Callable[[], Awaitable[object]] = self.succeed
 
     async def refresh(self) -> None:
+        await self.look()
         self.looks.put_nowait(None)
+
+    async def succeed(self) -> None:
+        """The store is read."""
+
+    async def fail(self) -> None:
+        self.looks.put_nowait(None)
+        raise OSError("the volume is away")
 
 
 def test_new_champions_are_seen_while_jobs_cannot_be_handed_over(tmp_path: Path) -> None:
@@ -48,6 +58,46 @@ def test_new_champions_are_seen_while_jobs_cannot_be_handed_over(tmp_path: Path)
                 champions.looks.get_nowait()
             for _ in range(3):
                 await champions.looks.get()
+        watching.cancel()
+
+    asyncio.run(seen())
+
+
+def test_the_age_of_champions_grows_while_looks_fail_hang_or_cannot_be_followed() -> None:
+    async def seen() -> None:
+        champions, metrics = Champions(), Metrics()
+        service: Any = SimpleNamespace(
+            encoders=champions, settings=SimpleNamespace(poll_seconds=0.005), metrics=metrics
+        )
+
+        def age() -> float:
+            value = metrics.champions_age.read()
+            assert value is not None
+            return value
+
+        async def becomes(holds: Callable[[float], bool]) -> None:
+            while not holds(age()):
+                await asyncio.sleep(0.005)
+
+        async def looks(count: int) -> None:
+            for _ in range(count):
+                await champions.looks.get()
+
+        assert metrics.champions_age.read() is None  # nothing serves yet
+        watching = asyncio.create_task(watch_champions(service))
+        async with asyncio.timeout(10):
+            await looks(2)
+            await becomes(lambda seconds: seconds < 0.05)
+            champions.look = champions.fail
+            await becomes(lambda seconds: seconds > 0.3)
+            champions.look = champions.succeed
+            await becomes(lambda seconds: seconds < 0.05)
+            champions.behind = True
+            await becomes(lambda seconds: seconds > 0.3)
+            champions.behind = False
+            await becomes(lambda seconds: seconds < 0.05)
+            champions.look = asyncio.Event().wait
+            await becomes(lambda seconds: seconds > 0.3)
         watching.cancel()
 
     asyncio.run(seen())

@@ -43,7 +43,7 @@ from ._answers import (
 from ._async_client import AsyncClient
 from ._client import Client
 from ._retries import Retries
-from ._version import __version__
+from ._version import CONTRACT, __version__
 from .errors import (
     ApiError,
     BackendFailure,
@@ -52,6 +52,7 @@ from .errors import (
     ConnectionLost,
     EmptyInput,
     Forbidden,
+    IncompatibleServer,
     InvalidInput,
     IsosimError,
     JobCancelled,
@@ -75,6 +76,7 @@ from .errors import (
 )
 
 __all__ = [
+    "CONTRACT",
     "ApiError",
     "AsyncClient",
     "BackendFailure",
@@ -87,6 +89,7 @@ __all__ = [
     "Drift",
     "EmptyInput",
     "Forbidden",
+    "IncompatibleServer",
     "InvalidInput",
     "IsosimError",
     "Job",

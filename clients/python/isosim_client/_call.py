@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,9 +14,12 @@ from urllib.parse import quote
 from ._reading import read
 from ._retries import Repeat, retry_after
 from ._upload import Upload
-from .errors import IsosimError, UnexpectedAnswer, api_error
+from ._version import CONTRACT, __version__
+from .errors import IncompatibleServer, IsosimError, UnexpectedAnswer, api_error
 
 T = TypeVar("T")
+
+UNKNOWN = {404, 405, 415, 422}  # what a server answers to a route, a body or a field that it does not know
 
 IdempotencyKey = str | bool
 FROM_FILE = {  # how what is wanted comes out of a file
@@ -54,11 +58,35 @@ class Call(Generic[T]):
 
 
 def check_status(status: int, headers: Mapping[str, str], content: bytes) -> None:
-    """Raises ApiError or UnexpectedAnswer unless it is a success."""
+    """Raises ApiError, IncompatibleServer or UnexpectedAnswer unless it is a success."""
+    older = check_contract(headers.get("x-isosim-contract"))
     if status >= 400:
-        raise api_error(status, headers, content, retry_after(headers))
+        error = api_error(status, headers, content, retry_after(headers))
+        if older and status in UNKNOWN:
+            error.args = (f"{error}; this client may ask for more than the server has: {older}",)
+        raise error
     if status >= 300:
         raise UnexpectedAnswer(f"status {status} to {headers.get('location')}: is the base URL the server's own?")
+
+
+def check_contract(contract: str | None) -> str | None:
+    """Both versions in words where the server's contract is older than this client's, but of the same major version.
+
+    Servers up to 0.1.0, and proxies, state none: they are taken as they answer.
+
+    Raises:
+        IncompatibleServer: another major version, which may mean something else by the same names.
+    """
+    stated = re.fullmatch(r"([0-9]{1,6})\.([0-9]{1,6})", contract or "")
+    if stated is None:
+        return None
+    major, minor = map(int, stated.groups())
+    our_major, our_minor = map(int, CONTRACT.split("."))
+    words = f"the server speaks contract {contract}, isosim-client {__version__} speaks {CONTRACT}"
+    if major != our_major:
+        which = "a newer" if major > our_major else "an older"
+        raise IncompatibleServer(f"{words}; install {which} isosim-client, one for contract {major}")
+    return words if minor < our_minor else None
 
 
 def answer(kind: type[T]) -> Callable[[Any], T]:

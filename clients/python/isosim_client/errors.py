@@ -22,6 +22,7 @@ IsosimError
 │   ├── ConnectionLost        the connection broke: nobody knows whether the request was carried out
 │   └── TimedOut              the server was silent for too long: the same
 ├── UnexpectedAnswer          an answer that is not isosim's: a proxy's page, a field of another kind
+│   └── IncompatibleServer    the server's contract has another major version than this client's
 ├── JobError                  a job that was waited for has ended without a version; `job` has its state
 │   ├── JobFailed             its error is the message
 │   ├── JobCancelled
@@ -167,6 +168,10 @@ class TimedOut(NoAnswer):
 
 
 class UnexpectedAnswer(IsosimError):
+    pass
+
+
+class IncompatibleServer(UnexpectedAnswer):
     pass
 
 

@@ -11,10 +11,12 @@ from service.api.errors import ERROR_TYPES
 from stubs import SCORES, Step, Stub, says
 
 from isosim_client import (
+    CONTRACT,
     ApiError,
     Client,
     ConnectionFailed,
     ConnectionLost,
+    IncompatibleServer,
     InvalidInput,
     IsosimError,
     Job,
@@ -124,6 +126,37 @@ def test_an_answer_that_is_not_isosims_says_so(step: Step) -> None:
 def test_an_answer_that_does_not_fit_names_the_field() -> None:
     assert "similarity.1: expected float" in str(failure(says(200, SCORES | {"similarity": [0.1, "x"]})))
     assert "similarity: is missing" in str(failure(says(200, {k: v for k, v in SCORES.items() if k != "similarity"})))
+
+
+MAJOR, MINOR = map(int, CONTRACT.split("."))
+
+
+@pytest.mark.parametrize(("major", "remedy"), [(MAJOR + 1, "a newer"), (MAJOR - 1, "an older")])
+@pytest.mark.parametrize("status", [200, 404, 503])
+def test_a_server_of_another_contract_is_refused_whatever_it_answers(major: int, remedy: str, status: int) -> None:
+    stub = Stub(says(status, SCORES, x_isosim_contract=f"{major}.7"))
+    with pytest.raises(IncompatibleServer, match=rf"contract {major}\.7, .* speaks {re.escape(CONTRACT)}; .*{remedy}"):
+        stub.client().similarity(PAIRS)
+    assert len(stub.requests) == 1  # trying again does not mend it
+
+
+@pytest.mark.parametrize("stated", [None, CONTRACT, f"{MAJOR}.0", f"{MAJOR}.{MINOR + 9}", "", "1", "one", "1.1.1"])
+def test_any_other_statement_or_none_is_a_server_that_is_read(stated: str | None) -> None:
+    headers = {} if stated is None else {"x_isosim_contract": stated}
+    assert Stub(says(200, SCORES, **headers)).client().similarity(PAIRS).similarity == (0.5,)
+
+
+@pytest.mark.parametrize(("minor", "told"), [(MINOR - 1, True), (MINOR, False), (MINOR + 1, False)])
+def test_errors_of_an_older_contract_say_that_the_server_may_not_know_what_was_asked(minor: int, told: bool) -> None:
+    body = {"error": "unknown field: novel", "error_type": "Validation", "request_id": "r1"}
+    error = failure(says(422, body, x_isosim_contract=f"{MAJOR}.{minor}"))
+    assert isinstance(error, InvalidInput)
+    assert str(error).startswith("unknown field: novel")
+    assert (f"the server speaks contract {MAJOR}.{minor}" in str(error)) is told
+    again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own
+    assert str(again) == str(error)
+    body = {"error": "full", "error_type": "Overloaded", "request_id": "r1"}
+    assert str(failure(says(429, body, x_isosim_contract=f"{MAJOR}.{minor}"))) == "full"
 
 
 def test_errors_survive_the_way_out_of_another_process() -> None:

@@ -25,7 +25,7 @@ def test_what_is_announced_is_what_can_be_imported() -> None:
         for name, value in vars(isosim_client).items()
         if not name.startswith("_") and (not inspect.ismodule(value) or name == "errors")
     }
-    assert isosim_client.__all__ == sorted(public | {"__version__"})
+    assert sorted(isosim_client.__all__) == sorted(public | {"__version__"})
 
 
 def test_every_error_is_announced() -> None:

@@ -39,6 +39,9 @@ class AliasSnapshot:
     tag: str | None = None
 
 
+Claim = Callable[[int], None]  # called with the number a version is about to get; what it raises ends the publication
+
+
 class VersionStorage(Protocol):
     """Where a store keeps its domains: versions that never change, and aliases that are replaced whole.
 
@@ -82,11 +85,15 @@ class VersionStorage(Protocol):
         """An empty folder for a version's files."""
         ...
 
-    def publish(self, domain: str, folder: Path, facts: Mapping[str, object], least: int = 1) -> int:
+    def publish(self, domain: str, folder: Path, facts: Mapping[str, object], claim: Claim, least: int = 1) -> int:
         """Makes the folder the next version, or number `least` where all numbers from there on are free.
 
         `version` joins the facts. Appears whole or not at all.
         """
+        ...
+
+    def retire(self, domain: str, version: int) -> None:
+        """Takes a number, if it is free, so that no version can be published under it any more."""
         ...
 
     def bury(self, domain: str, version: int) -> None:
@@ -192,16 +199,22 @@ class FolderStorage:
     def building(self, domain: str) -> contextlib.AbstractContextManager[Path]:
         return building(self.root / domain)
 
-    def publish(self, domain: str, folder: Path, facts: Mapping[str, object], least: int = 1) -> int:
+    def publish(self, domain: str, folder: Path, facts: Mapping[str, object], claim: Claim, least: int = 1) -> int:
         place = self.root / domain
         while True:
             version = max(self.highest(domain) + 1, least)
+            claim(version)
             try:
                 seal(folder, place / str(version), {**facts, "version": version})
             except FileExistsError:  # another worker took the number
                 (folder / MANIFEST).unlink()
                 continue
             return version
+
+    def retire(self, domain: str, version: int) -> None:
+        with building(self.root / domain) as folder, contextlib.suppress(OSError):  # it is taken
+            (folder / TOMBSTONE).touch()
+            folder.rename(self._folder(domain, version))
 
     def bury(self, domain: str, version: int) -> None:
         folder = self._folder(domain, version)

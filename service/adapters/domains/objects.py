@@ -24,10 +24,10 @@ from typing import Any
 
 import orjson
 
-from service.adapters.domains.folders import AliasSnapshot
+from service.adapters.domains.folders import AliasSnapshot, Claim
 from service.adapters.storage.artifacts import MANIFEST, Garbage, manifest_bytes, parsed_manifest, sha256
 from service.adapters.storage.object_storage import Entry, ObjectStorage, PreconditionFailed
-from service.core.errors import Conflict, CorruptArtifact
+from service.core.errors import Conflict, CorruptArtifact, IsosimError
 
 MANIFESTS, ALIASES, FILES, CHANGES = "domains/manifests/", "domains/aliases/", "domains/files/", "domains/changes/"
 OVERLAP = 300.0  # s by which writers' clocks may be behind before a change is seen only by the next full look
@@ -98,17 +98,26 @@ class BucketStorage:
         with tempfile.TemporaryDirectory(prefix="isosim-") as folder:
             yield Path(folder)
 
-    def publish(self, domain: str, folder: Path, facts: Mapping[str, object], least: int = 1) -> int:
+    def publish(self, domain: str, folder: Path, facts: Mapping[str, object], claim: Claim, least: int = 1) -> int:
         files = {file.name: sha256(file) for file in sorted(folder.iterdir())}
         upload = uuid.uuid4().hex
         with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
             list(pool.map(lambda name: self.storage.upload(f"{FILES}{domain}/{upload}/{name}", folder / name), files))
         while True:
             version = max(self.highest(domain) + 1, least)
+            try:
+                claim(version)
+            except IsosimError:
+                self.storage.delete([f"{FILES}{domain}/{upload}/{name}" for name in files])
+                raise
             content = manifest_bytes({**facts, "version": version, "upload": upload, "files": files})
             with contextlib.suppress(PreconditionFailed):  # another worker took the number
                 self.storage.write(f"{MANIFESTS}{domain}!{version}", content, new=True)
                 return version
+
+    def retire(self, domain: str, version: int) -> None:
+        with contextlib.suppress(PreconditionFailed):  # it is taken
+            self.storage.write(f"{MANIFESTS}{domain}!{version}", b"", new=True)
 
     def bury(self, domain: str, version: int) -> None:
         try:

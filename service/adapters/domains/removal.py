@@ -41,7 +41,5 @@ def remove_domain(domains: DomainStore, jobs: JobStore, migrations: MigrationSto
             break
         with contextlib.suppress(Conflict):  # another process changed it; look again
             migrations.set(domain, None, expected=migration)
-    jobs.idempotency_keys.drop(
-        {job.id for job in mine}
-    )  # a text that is posted again with its key is a new calibration
+    jobs.free_keys({job.id for job in mine})  # a text that is posted again with its key is a new calibration
     return ended

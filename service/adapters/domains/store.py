@@ -21,7 +21,7 @@ import numpy.typing as npt
 import safetensors.numpy
 from safetensors import SafetensorError
 
-from service.adapters.domains.folders import AliasSnapshot, FolderStorage, VersionStorage
+from service.adapters.domains.folders import AliasSnapshot, Claim, FolderStorage, VersionStorage
 from service.adapters.domains.objects import BucketStorage
 from service.adapters.storage.artifacts import json_bytes, parsed, superfluous, verified, write_json
 from service.adapters.storage.object_storage import opened, remote
@@ -253,11 +253,13 @@ class DomainStore:
         model: DomainModel,
         *,
         generation: int | None = None,
+        claim: Claim = lambda _: None,
     ) -> int:
         """Writes a new version and returns its number; nothing half-written is ever visible.
 
         Args:
             generation: the domain's when the work on the version began; None publishes into any.
+            claim: called with the number that the version is about to get; what it raises ends the publication.
 
         Raises:
             Conflict: the domain was deleted since then.
@@ -271,10 +273,10 @@ class DomainStore:
             created = datetime.now(UTC).isoformat()
             facts = {**manifest, "format": FORMAT, "domain": domain, "created": created}
             if generation is None:
-                return self.storage.publish(domain, folder, facts)
+                return self.storage.publish(domain, folder, facts, claim)
             with self.storage.changing(domain):  # no deletion in a folder until it is published
                 self.check_generation(domain, generation)
-                version = self.storage.publish(domain, folder, facts)
+                version = self.storage.publish(domain, folder, facts, claim)
             if not self.storage.exclusive:  # a deletion replaced the aliases before it listed the versions to delete
                 try:
                     self.check_generation(domain, generation)
@@ -296,7 +298,11 @@ class DomainStore:
             for file in folder.iterdir():
                 shutil.copyfile(file, place / file.name)
             wanted = {**facts, "domain": domain, "origin": origin}
-            return self.storage.publish(domain, place, wanted, least=manifest["version"])
+            return self.storage.publish(domain, place, wanted, lambda _: None, least=manifest["version"])
+
+    def retire(self, domain: str, version: int) -> None:
+        """Takes a number under which a stalled process may yet publish; does nothing where it is taken."""
+        self.storage.retire(self.checked(domain), version)
 
     def generation(self, domain: str) -> int:
         """Counts how often the domain was deleted."""

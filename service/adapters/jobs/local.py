@@ -39,7 +39,7 @@ class LocalJobs:
 
     async def __aenter__(self) -> Self:
         """Takes up what an earlier process left: queued jobs run, running ones are marked interrupted."""
-        for job in reversed(await asyncio.to_thread(self.jobs.all)):
+        for job in reversed(await asyncio.to_thread(self.jobs.unended)):
             if job.status is Status.QUEUED and self.jobs.decided(job.id):
                 await asyncio.to_thread(self.jobs.cancel, job.id)  # the process died while cancelling
             elif job.status is Status.QUEUED:

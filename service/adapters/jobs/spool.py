@@ -1,4 +1,4 @@
-"""Text that is still arriving, on its way to disk."""
+"""Text and vectors that are still arriving, on their way into a store of jobs."""
 
 import contextlib
 import hashlib
@@ -24,12 +24,17 @@ class Spool:
         root.mkdir(parents=True, exist_ok=True)
         self.id = uuid.uuid4().hex
         self._path = root / f".spool-{self.id}"
-        self._file = self._path.open("wb")
+        self._file = self._opened()
         self._vectors: BinaryIO | None = None
         self._hash = hashlib.sha256()
         # Of vectors, texts and labels by themselves: in which pieces a body arrived decides how they alternate.
         self._hashes = {name: hashlib.sha256() for name in ("vectors", "texts", "labels")}
-        claim(self._file.fileno())
+
+    def _opened(self) -> BinaryIO:
+        """A file for the lines of text and labels."""
+        file = self._path.open("wb")
+        claim(file.fileno())
+        return file
 
     def __enter__(self) -> "Spool":
         return self
@@ -39,10 +44,11 @@ class Spool:
 
     def close(self) -> None:
         """Text and vectors that became no job go."""
-        for path, file in ((self._path, self._file), (self.vectors, self._vectors)):
-            try:
-                path.unlink(missing_ok=True)
-            finally:
+        try:
+            self._path.unlink(missing_ok=True)
+            self.vectors.unlink(missing_ok=True)
+        finally:
+            for file in (self._file, self._vectors):
                 with contextlib.suppress(OSError):  # a full disk: what was not written yet is not wanted any more
                     if file is not None:
                         file.close()

@@ -1,39 +1,28 @@
-"""Jobs in the model store: `jobs/<id>/job.json`; until a job ends `input`, and `vectors.npy` where some were posted."""
+"""Jobs in the model store, in a folder or in a bucket: their states from the posting to the end."""
 
-import contextlib
 import hashlib
 import logging
-import os
-import re
-import shutil
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator
-from contextlib import AbstractContextManager
-from dataclasses import replace
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from service.adapters.jobs.folders import JOB_ID, FolderJobs, JobStorage, Record
+from service.adapters.jobs.objects import BucketJobs
 from service.adapters.jobs.spool import Spool
-from service.adapters.storage.artifacts import (
-    building,
-    from_facts,
-    fsync,
-    locked,
-    read_json,
-    sweep,
-    to_facts,
-    write_json,
-)
+from service.adapters.storage.artifacts import Garbage, to_facts
+from service.adapters.storage.object_storage import opened, remote
 from service.core.errors import Conflict, CorruptArtifact, JobCancelled, NotFound
 from service.core.jobs.job import Job, JobRequest, LabelledPair, Status
 
-RECORD, INPUT, VECTORS, DECIDED = "job.json", "input", "vectors.npy", "decided"
 SILENCE = 30.0  # s without a new heartbeat before a running job counts as interrupted; workers beat every 2 s
-JOB_ID = re.compile(r"[0-9a-f]{32}")
+AT_A_TIME = 32  # records read for a list before more are
 
 
 log = logging.getLogger(__name__)
@@ -53,8 +42,16 @@ def now() -> str:
     return datetime.now(UTC).isoformat()
 
 
+@dataclass(frozen=True)
+class Ended:
+    """What is remembered of a job that has ended: its record never changes."""
+
+    status: Status
+    created: str
+
+
 class JobStore:
-    """How a job ends is decided once, by the first to create the file `decided`: the worker that is about to publish,
+    """How a job ends is decided once, by the first who notes it in the record: the worker that is about to publish,
     the worker that failed, or the API for a caller who cancels. The losers stop.
 
     Whether a worker still beats is judged by this process's own clock, from one look to a later one: the clocks of
@@ -62,22 +59,30 @@ class JobStore:
 
     def __init__(self, root: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self.root, self.clock = root / "jobs", clock
-        self.idempotency_keys = IdempotencyKeys(self.root, RECORD)
+        self.storage: JobStorage = BucketJobs(opened(root)) if remote(root) else FolderJobs(self.root)
+        self._ended: dict[str, Ended] = {}
         self._seen: dict[str, tuple[float, float]] = {}  # of running jobs: the last heartbeat, and when it was new
         self._waiting: dict[str, tuple[float, float]] = {}  # of interrupted jobs: `waited` at the last look, and when
 
-    def folder(self, job_id: str) -> Path:
-        if not JOB_ID.fullmatch(job_id) or not (self.root / job_id / RECORD).is_file():
-            raise NotFound(f"no calibration job {job_id[:64]!r}")
-        return self.root / job_id
+    @property
+    def distant(self) -> bool:
+        """Whether every look at it is a request over the network."""
+        return not self.storage.exclusive
 
-    def _locked(self, job_id: str) -> AbstractContextManager[None]:
-        """Locks the job, so that one process at a time reads its record and changes it."""
-        return locked(self.folder(job_id) / ".lock")
+    @property
+    def scratch(self) -> Path:
+        """A folder for what is on its way to become a job."""
+        return self.storage.scratch
+
+    def _checked(self, job_id: str) -> str:
+        """No path and no key is ever made of an id that was not checked. Raises NotFound."""
+        if not JOB_ID.fullmatch(job_id):
+            raise NotFound(f"no calibration job {job_id[:64]!r}")
+        return job_id
 
     def spool(self) -> Spool:
-        """A file outside any job for text that is still arriving."""
-        return Spool(self.root)
+        """Takes input that is still arriving, outside any job."""
+        return self.storage.spool()
 
     def create(
         self,
@@ -95,41 +100,36 @@ class JobStore:
         """
         job = Job(spool.id, request, created=now(), heartbeat=time.time(), notices=notices, traceparent=traceparent)
         fingerprint = hashlib.sha256(orjson.dumps(posted(request)) + spool.digest()).hexdigest()
-        with building(self.root) as folder:
-            write_json(folder / RECORD, to_facts(job))
-            spool.move_to(folder / INPUT, folder / VECTORS)
-            if idempotency_key is not None:
-                self.idempotency_keys.write(folder, job.id, fingerprint)
-            self._publish(folder, job.id)
+        self.storage.create(job, spool, idempotency_key, fingerprint)
         if idempotency_key is None:
             return job
         holder = ""
         try:
-            while (holder := self.idempotency_keys.take(idempotency_key, job.id, fingerprint)) != job.id:
-                with contextlib.suppress(NotFound):  # forgotten at this moment: the key is free now
+            while (holder := self.storage.take(idempotency_key, job.id, fingerprint)) != job.id:
+                with suppress(NotFound):  # forgotten at this moment: the key is free now
                     return self.read(holder)
             return job
         finally:
             if holder != job.id:  # another job has the key, or nothing could be written
-                self._remove(job.id)
+                self.storage.remove(job.id)
 
-    def _publish(self, folder: Path, job_id: str) -> None:
-        fsync(folder)
-        folder.rename(self.root / job_id)
-        fsync(self.root)
+    def has_key(self, idempotency_key: str) -> bool:
+        """Whether a job has the key."""
+        return self.storage.taken(idempotency_key)
+
+    def free_keys(self, deleted: Collection[str]) -> None:
+        """Frees the idempotency keys of jobs whose domain was deleted."""
+        self.storage.free_keys(deleted)
 
     def read(self, job_id: str) -> Job:
         """The record as it stands; a running job whose worker fell silent reads `interrupted`."""
-        job = self._record(job_id)
-        return interrupted(job) if self._silent(job) else job
+        return self._heard(self._record(job_id))
 
     def _record(self, job_id: str) -> Job:
-        raw = read_json(self.folder(job_id) / RECORD)
-        try:
-            stated = {"request": from_facts(JobRequest, raw["request"]), "status": Status(raw["status"])}
-            return from_facts(Job, raw | stated)
-        except (KeyError, TypeError, ValueError) as error:
-            raise CorruptArtifact(f"{self.root / job_id / RECORD} is not understood: {error}") from error
+        return self.storage.read(self._checked(job_id)).job
+
+    def _heard(self, job: Job) -> Job:
+        return interrupted(job) if self._silent(job) else job
 
     def _silent(self, job: Job) -> bool:
         if job.status is not Status.RUNNING:
@@ -155,34 +155,65 @@ class JobStore:
     def rested_on(self) -> defaultdict[str, set[int]]:
         """Domain by domain, the versions that jobs which have not ended name."""
         versions: defaultdict[str, set[int]] = defaultdict(set)
-        for job in self.all():
-            if not job.status.ended:
-                named = (job.request.base, job.request.champion)
-                versions[job.request.domain] |= {version for version in named if version is not None}
+        for job in self.unended():
+            named = (job.request.base, job.request.champion)
+            versions[job.request.domain] |= {version for version in named if version is not None}
         return versions
 
-    def names(self) -> list[str]:
-        """The ids of the jobs on record, in no order."""
-        return [record.parent.name for record in self.root.glob(f"*/{RECORD}") if JOB_ID.fullmatch(record.parent.name)]
+    def survey(self) -> tuple[list[Job], dict[str, Ended]]:
+        """Jobs that have not ended, the newest first, and by their ids those that have. A record that ended is read
+        once by this process."""
+        names = [name for name in self.storage.names() if JOB_ID.fullmatch(name)]
+        ended = {name: known for name in names if (known := self._ended.get(name)) is not None}
+        jobs = []
+        for job in self.read_each([name for name in names if name not in ended]):
+            if job.status.ended:
+                ended[job.id] = Ended(job.status, job.created)
+            else:
+                jobs.append(job)
+        self._ended = ended
+        return sorted(jobs, key=lambda job: job.created, reverse=True), ended
+
+    def read_each(self, names: Collection[str]) -> list[Job]:
+        """Those of the jobs that are there and understood, in order."""
+
+        def read(name: str) -> Job | None:
+            try:
+                return self.read(name)
+            except NotFound:  # forgotten meanwhile
+                return None
+            except CorruptArtifact as error:
+                log.warning("job %s is passed over: %s", name, error)
+                return None
+
+        return [job for job in self.storage.read_each(names, read) if job is not None]
+
+    def unended(self) -> list[Job]:
+        """Newest first."""
+        return self.survey()[0]
+
+    def newest(self) -> Iterator[Job]:
+        """All jobs, the newest first; records of ended ones are read as they are asked for."""
+        unended, ended = self.survey()
+        created = {job.id: job.created for job in unended} | {name: one.created for name, one in ended.items()}
+        known = {job.id: job for job in unended}
+        order = sorted(created, key=lambda name: created[name], reverse=True)
+        for start in range(0, len(order), AT_A_TIME):
+            names = order[start : start + AT_A_TIME]
+            read = {job.id: job for job in self.read_each([name for name in names if name not in known])}
+            yield from (job for name in names if (job := known.get(name) or read.get(name)) is not None)
 
     def all(self) -> list[Job]:
         """Newest first."""
-        jobs = []
-        for name in self.names():
-            try:
-                jobs.append(self.read(name))
-            except (NotFound, FileNotFoundError):
-                continue  # forgotten meanwhile
-            except CorruptArtifact as error:
-                log.warning("job %s is passed over: %s", name, error)
-        return sorted(jobs, key=lambda job: job.created, reverse=True)
+        return list(self.newest())
 
     def counts(self) -> Counter[Status]:
-        return Counter(job.status for job in self.all())
+        unended, ended = self.survey()
+        return Counter([job.status for job in unended] + [one.status for one in ended.values()])
 
     def write(self, job: Job) -> Job:
-        write_json(self.folder(job.id) / RECORD, to_facts(job))
-        return job
+        """Replaces the job in its record, whatever stands there."""
+        return self.storage.change(self._checked(job.id), lambda record: replace(record, job=job)).job
 
     def begin(
         self, job_id: str, handed: int | None = None, dead: int | None = None, champion: int | None = None
@@ -198,63 +229,73 @@ class JobStore:
             JobCancelled: it has ended.
             Conflict: another worker is at it, or a later hand-over takes its turn.
         """
-        with self._locked(job_id):
-            job = self.read(job_id)
+
+        def step(record: Record) -> Record:
+            job, decided = self._heard(record.job), record.decided
             if job.status.ended:
                 raise JobCancelled(f"job {job_id} is {job.status}")
             if job.attempt == dead and job.status in (Status.RUNNING, Status.INTERRUPTED):
-                (self.folder(job_id) / DECIDED).unlink(missing_ok=True)  # it died while ending
+                decided = False  # it died while ending
             elif job.status is Status.RUNNING:
                 raise Conflict(f"job {job_id} is running elsewhere")
             elif handed is not None and job.attempt != handed:
                 raise Conflict(f"job {job_id} was handed over again after attempt {job.attempt}")
-            if self.decided(job_id):
+            if decided:
                 raise JobCancelled(f"job {job_id} is being cancelled")
             if job.attempt == 0 and job.request.base is None:  # labels are for the champion of when they were posted
                 job = replace(job, request=replace(job.request, champion=champion))
             attempt = job.attempt + 1
             started = job.become(Status.RUNNING, stage="starting", progress=0.0, attempt=attempt, started=now())
-            return self.write(replace(started, heartbeat=time.time(), error=None, waited=0.0))
+            job = replace(started, heartbeat=time.time(), error=None, waited=0.0)
+            return replace(record, job=job, decided=False)
+
+        return self.storage.change(self._checked(job_id), step).job
 
     def beat(self, job: Job) -> bool:
         """Records how far an attempt is; False where another attempt has taken over, or the job's end is decided."""
-        with self._locked(job.id):
-            record = self._record(job.id)
-            if record.attempt != job.attempt or record.status is not Status.RUNNING or self.decided(job.id):
-                return False
-            self.write(job)
-            return True
+        mine = True
+
+        def step(record: Record) -> Record:
+            nonlocal mine
+            here = (record.job.attempt, record.job.status)
+            mine = here == (job.attempt, Status.RUNNING) and not record.decided
+            return replace(record, job=job) if mine else record
+
+        self.storage.change(self._checked(job.id), step)
+        return mine
 
     def decide(self, job_id: str, attempt: int | None = None) -> bool:
         """True for the first to decide how the job ends; an attempt does so as long as no other has taken its place."""
-        with self._locked(job_id):
-            if attempt is not None and self._superseded(job_id, attempt):
-                return False
-            return self._decide(job_id)
+        first = False
 
-    def check_turn(self, job: Job) -> None:
-        """Raises JobCancelled where another attempt has taken this one's place."""
-        with self._locked(job.id):
-            if self._superseded(job.id, job.attempt):
+        def step(record: Record) -> Record:
+            nonlocal first
+            first = not record.decided and (attempt is None or not superseded(record.job, attempt))
+            return replace(record, decided=True) if first else record
+
+        self.storage.change(self._checked(job_id), step)
+        return first
+
+    def check_turn(self, job: Job, version: int | None = None) -> None:
+        """Raises JobCancelled where another attempt has taken this one's place.
+
+        version: the number that this attempt is about to publish under. Where no lock holds off a next attempt, that
+        finds the number in the record and retires it, so that this one cannot publish any more.
+        """
+
+        def step(record: Record) -> Record:
+            if superseded(record.job, job.attempt):
                 raise JobCancelled(f"attempt {job.attempt} of job {job.id} is over")
+            return replace(record, publishing=version) if version is not None and self.distant else record
 
-    def _decide(self, job_id: str) -> bool:
-        try:
-            (self.folder(job_id) / DECIDED).touch(exist_ok=False)
-        except FileExistsError:
-            return False
-        return True
+        self.storage.change(self._checked(job.id), step)
 
-    def _superseded(self, job_id: str, attempt: int) -> bool:
-        """Whether the job was queued again while this attempt was taken for dead; it may no longer touch it."""
-        record = self._record(job_id)
-        over = record.attempt != attempt or record.status is Status.QUEUED
-        if over:
-            log.warning("attempt %d of job %s was taken for dead and is over", attempt, job_id)
-        return over
+    def publishing(self, job_id: str) -> int | None:
+        """The number under which an earlier attempt may yet publish; the caller retires it before it goes on."""
+        return self.storage.read(self._checked(job_id)).publishing
 
     def decided(self, job_id: str) -> bool:
-        return (self.folder(job_id) / DECIDED).exists()
+        return self.storage.read(self._checked(job_id)).decided
 
     def end(self, job: Job, status: Status, **facts: Any) -> Job:
         """Records the end; the caller has won `decide`. The posted text is deleted before the record says so.
@@ -262,22 +303,27 @@ class JobStore:
         Raises:
             JobCancelled: another attempt has taken this one's place.
         """
-        with self._locked(job.id):
-            if job.status is Status.RUNNING and self._superseded(job.id, job.attempt):
-                raise JobCancelled(f"attempt {job.attempt} of job {job.id} is over")
-            return self._end(job, status, **facts)
 
-    def _end(self, job: Job, status: Status, **facts: Any) -> Job:
+        def step(record: Record) -> Record:
+            if job.status is Status.RUNNING and superseded(record.job, job.attempt):
+                raise JobCancelled(f"attempt {job.attempt} of job {job.id} is over")
+            return replace(record, job=self._ended_as(job, status, **facts))
+
+        return self.storage.change(self._checked(job.id), step).job
+
+    def _ended_as(self, job: Job, status: Status, **facts: Any) -> Job:
         progress = 1.0 if status is Status.SUCCEEDED else job.progress
-        for name in (VECTORS, INPUT):
-            (self.folder(job.id) / name).unlink(missing_ok=True)
-        return self.write(job.become(status, stage=status.value, progress=progress, finished=now(), **facts))
+        self.storage.drop_input(job.id)
+        return job.become(status, stage=status.value, progress=progress, finished=now(), **facts)
 
     def cancel(self, job_id: str) -> Job:
         """Records a cancel that was decided; a job that has ended stays as it is."""
-        with self._locked(job_id):
-            job = self.read(job_id)
-            return job if job.status.ended else self._end(job, Status.CANCELLED)
+
+        def step(record: Record) -> Record:
+            job = self._heard(record.job)
+            return record if job.status.ended else replace(record, job=self._ended_as(job, Status.CANCELLED))
+
+        return self.storage.change(self._checked(job_id), step).job
 
     def requeue(self, job_id: str) -> Job:
         """An interrupted job becomes queued again; one that is queued stays so, for a queue that lost it.
@@ -285,35 +331,40 @@ class JobStore:
         Raises:
             Conflict: it runs or has ended.
         """
-        with self._locked(job_id):
-            job = self.read(job_id)
+
+        def step(record: Record) -> Record:
+            job = self._heard(record.job)
             if job.status is Status.QUEUED:
-                return job
+                return record
             if job.status is not Status.INTERRUPTED:
                 raise Conflict(f"job {job_id} is {job.status}; only an interrupted job can be retried")
-            (self.folder(job_id) / DECIDED).unlink(missing_ok=True)  # of an attempt that died while ending
             waiting = job.become(Status.QUEUED, stage="queued", progress=0.0, error=None, waited=0.0)
-            return self.write(waiting)
+            return replace(record, job=waiting, decided=False)  # decided by an attempt that died while ending
+
+        return self.storage.change(self._checked(job_id), step).job
 
     def discard(self, job_id: str) -> bool:
         """Forgets a job that could not be handed over, and its idempotency key; False where it has begun."""
-        with self._locked(job_id):
-            if self._record(job_id).attempt:
-                return False
-            self._remove(job_id)
-        self.idempotency_keys.drop()
-        return True
+        fresh = False
 
-    def _remove(self, job_id: str) -> None:
-        """Whole, also where the process dies meanwhile: then the rest, posted text perhaps, is swept away."""
-        gone = self.root / f".building-{job_id}"
-        with contextlib.suppress(OSError):  # another process was faster, or the store is read-only
-            (self.root / job_id).rename(gone)
-        shutil.rmtree(gone, ignore_errors=True)
+        def step(record: Record) -> Record:
+            nonlocal fresh
+            fresh = record.job.attempt == 0
+            return replace(record, decided=True) if fresh else record  # no worker begins it from now on
+
+        self.storage.change(self._checked(job_id), step)
+        if fresh:
+            self.storage.remove(job_id)
+            self.storage.free_keys()
+        return fresh
 
     def sweep(self) -> None:
         """Removes what a process that died has left half-made, posted text among it."""
-        sweep(*self.root.glob(".spool-*"), *self.root.glob(".building-*"))
+        self.storage.sweep()
+
+    def garbage(self, age: float) -> Iterator[Garbage]:
+        """The same, older than `age` seconds, to be looked at before it is removed."""
+        return self.storage.garbage(age)
 
     def expire(self, age: float) -> None:
         """Ends interrupted jobs that were not retried for `age` seconds, and those whose canceller died or could not
@@ -322,36 +373,50 @@ class JobStore:
         The seconds are counted by the processes that look, each from one look to its next, and added up in the
         record: no machine's clock is compared with another's, and a restart loses only the time in which none looked.
         """
-        for job in self.all():
+        unended = self.unended()
+        self._waiting = {
+            job.id: self._waiting[job.id]
+            for job in unended
+            if job.status is Status.INTERRUPTED and job.id in self._waiting
+        }
+        for job in unended:
             if job.status in (Status.QUEUED, Status.INTERRUPTED):
-                with contextlib.suppress(NotFound), self._locked(job.id):
-                    self._expire(self.read(job.id), age)
-            if job.status is not Status.INTERRUPTED:
-                self._waiting.pop(job.id, None)
+                with suppress(NotFound):
+                    self._expire(job.id, age)
         self.sweep()
 
-    def _expire(self, job: Job, age: float) -> None:
-        if job.status is Status.QUEUED and self.decided(job.id):
-            self._end(job, Status.CANCELLED)  # no worker begins it; a canceller who is still at it finds it done
-        elif job.status is Status.INTERRUPTED and self._waited(job) > age:
-            self._decide(job.id)
-            self._end(job, Status.FAILED, error=f"{job.error}; it was not for {age:g} s: its text is deleted")
+    def _expire(self, job_id: str, age: float) -> None:
+        now = self.clock()
 
-    def _waited(self, job: Job) -> float:
+        def step(record: Record) -> Record:
+            job = self._heard(record.job)
+            if job.status is Status.QUEUED and record.decided:
+                # No worker begins it; a canceller who is still at it finds it done.
+                return replace(record, job=self._ended_as(job, Status.CANCELLED))
+            if job.status is not Status.INTERRUPTED:
+                return record
+            waited = self._waited(job, now)
+            if waited > age:
+                error = f"{job.error}; it was not for {age:g} s: its text is deleted"
+                return replace(record, job=self._ended_as(job, Status.FAILED, error=error), decided=True)
+            # Its status stays: a silent worker may come back.
+            return replace(record, job=replace(record.job, waited=waited))
+
+        try:
+            job = self._heard(self.storage.change(job_id, step).job)
+        except OSError as error:  # a full disk: the next look counts from where the last one did
+            log.warning("job %s: %s", job_id, error)
+            return
+        if job.status is Status.INTERRUPTED:
+            self._waiting[job_id] = job.waited, now
+
+    def _waited(self, job: Job, now: float) -> float:
         """Seconds for which an interrupted job has been seen waiting for a retry.
 
         This process adds the time since its last look only if no other process has added any meanwhile.
         """
-        now = self.clock()
         waited, since = self._waiting.get(job.id, (-1.0, now))
-        if waited != job.waited or now <= since:
-            self._waiting[job.id] = job.waited, now
-            return job.waited
-        waited += now - since
-        with contextlib.suppress(OSError):  # a full disk: the next look counts from where this one did
-            self.write(replace(self._record(job.id), waited=waited))  # its status stays: a silent worker may come back
-            self._waiting[job.id] = waited, now
-        return waited
+        return job.waited + (now - since if waited == job.waited else 0.0)
 
     def interrupt(self, job_id: str, why: str | None = None, attempt: int | None = None) -> Job:
         """Marks a job whose worker is known to be dead, or could not go on. Its text stays, for another attempt.
@@ -359,101 +424,55 @@ class JobStore:
         Raises:
             JobCancelled: another attempt has taken this one's place.
         """
-        with self._locked(job_id):
-            if attempt is not None and self._superseded(job_id, attempt):
+
+        def step(record: Record) -> Record:
+            job = record.job
+            if attempt is not None and superseded(job, attempt):
                 raise JobCancelled(f"attempt {attempt} of job {job_id} is over")
-            job = self._record(job_id)
             if job.status is Status.QUEUED:  # its process died before it could begin: that was an attempt, too
                 job = replace(job, attempt=job.attempt + 1)
-            return job if job.status.ended else self.write(interrupted(job, why))
+            return record if job.status.ended else replace(record, job=interrupted(job, why))
+
+        return self.storage.change(self._checked(job_id), step).job
 
     def has_text(self, job_id: str) -> bool:
-        return (self.folder(job_id) / INPUT).exists()
+        return self.storage.has_input(self._checked(job_id))
 
     def texts(self, job_id: str) -> Iterator[str]:
         """The posted sentences, in order."""
         return (entry for entry in self._input(job_id) if isinstance(entry, str))
 
-    def vectors(self, job_id: str) -> Path | None:
-        """The file of posted vectors; None where text was posted."""
-        path = self.folder(job_id) / VECTORS
-        return path if path.exists() else None
+    def vectors(self, job_id: str) -> AbstractContextManager[Path | None]:
+        """A file of posted vectors, to be read while the context lasts; None where text was posted."""
+        return self.storage.vectors(self._checked(job_id))
 
     def labels(self, job_id: str) -> list[LabelledPair]:
         """The posted labelled pairs, in order."""
         return [LabelledPair(*entry) for entry in self._input(job_id) if isinstance(entry, list)]
 
     def _input(self, job_id: str) -> Iterator[Any]:
-        with (self.folder(job_id) / INPUT).open("rb") as file:
-            for line in file:
-                yield orjson.loads(line)
+        for line in self.storage.lines(self._checked(job_id)):
+            yield orjson.loads(line)
 
     def forget(self, keep: int) -> None:
         """Removes the records of all but the newest `keep` ended jobs, and what dead processes left behind."""
-        old = [job.id for job in self.all() if job.status.ended][keep:]
+        _, ended = self.survey()
+        old = sorted(ended, key=lambda name: ended[name].created, reverse=True)[keep:]
         for job_id in old:
-            self._remove(job_id)
+            self.storage.remove(job_id)
         if old:
-            self.idempotency_keys.drop()
+            self.storage.free_keys()
         self.sweep()
+
+
+def superseded(job: Job, attempt: int) -> bool:
+    """Whether the job was queued again while this attempt was taken for dead; it may no longer touch it."""
+    over = job.attempt != attempt or job.status is Status.QUEUED
+    if over:
+        log.warning("attempt %d of job %s was taken for dead and is over", attempt, job.id)
+    return over
 
 
 def interrupted(job: Job, why: str | None = None) -> Job:
     message = f"{why or f'the worker ended while {job.stage}'}; retry with POST /calibrate/{job.id}/retry"
     return job.become(Status.INTERRUPTED, error=message)
-
-
-CLAIM, LOCK = "claim", ".lock"
-
-
-class IdempotencyKeys:
-    """Of all jobs below `root`; `record` is the file that each of them has."""
-
-    def __init__(self, root: Path, record: str) -> None:
-        self.root, self.record, self.keys = root, record, root / "idempotency"
-
-    def write(self, folder: Path, job_id: str, fingerprint: str) -> None:
-        """Writes the claim into a job that is being built; `take` makes it visible to others."""
-        write_json(folder / CLAIM, {"job": job_id, "fingerprint": fingerprint})
-
-    def take(self, key: str, job_id: str, fingerprint: str) -> str:
-        """The id of the job that has the key: this one, or the one with the same content that was faster.
-
-        Raises:
-            Conflict: the key was used for something else.
-        """
-        self.keys.mkdir(exist_ok=True)
-        place = self._place(key)
-        with locked(self.keys / LOCK):
-            self._free_if_gone(place)
-            try:
-                os.link(self.root / job_id / CLAIM, place)
-            except FileExistsError:
-                earlier = read_json(place)
-                if earlier.get("fingerprint") != fingerprint:
-                    raise Conflict("Idempotency-Key was used for another calibration") from None
-                return str(earlier["job"])
-        fsync(self.keys)
-        return job_id
-
-    def taken(self, key: str) -> bool:
-        """Whether a job has the key."""
-        return self._place(key).exists()
-
-    def _place(self, key: str) -> Path:
-        return self.keys / hashlib.sha256(key.encode()).hexdigest()
-
-    def drop(self, deleted: Collection[str] = ()) -> None:
-        """Frees the keys of jobs that are gone, and of those whose domain was deleted."""
-        if not self.keys.is_dir():
-            return
-        with locked(self.keys / LOCK):
-            for key in self.keys.glob("[0-9a-f]*"):
-                self._free_if_gone(key, deleted)
-
-    def _free_if_gone(self, key: Path, deleted: Collection[str] = ()) -> None:
-        """A key comes after its job and goes after it: one without a job was left by a process that died between."""
-        with contextlib.suppress(FileNotFoundError, CorruptArtifact):
-            job = str(read_json(key).get("job"))
-            if job in deleted or not (self.root / job / self.record).is_file():
-                key.unlink()

@@ -54,6 +54,7 @@ READ, CALIBRATE = [needs("read")], [needs("calibrate")]
 
 FORMATS: dict[str, Format] = {"text/plain": "text", "application/x-ndjson": "ndjson", "application/x-npy": "npy"}
 EVENT_SECONDS = 0.25
+DISTANT_EVENT_SECONDS = 1.0  # where each look is a request to object storage
 MAX_EVENT_STREAMS = 256  # of a process; each reads its job's record four times a second
 KEEP_ALIVE_SECONDS = 15.0  # proxies close connections that stay silent for a minute, some for half of one
 
@@ -217,7 +218,7 @@ def take_json(body: bytes, spool: Spool, limits: Limits, trace: Trace) -> tuple[
 @router.get("", dependencies=READ, responses=documented(422))
 def list_jobs(service: ServiceDep, trace: TraceDep, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Jobs:
     """Jobs on record of the key's domains, the newest first; each with its report, some 20 kB."""
-    mine = (job for job in service.jobs.all() if trace.grant.may_use(job.request.domain))
+    mine = (job for job in service.jobs.newest() if trace.grant.may_use(job.request.domain))
     return Jobs(jobs=[state(job) for job in islice(mine, limit)])
 
 
@@ -263,7 +264,7 @@ async def changes(service: Service, job_id: str) -> AsyncIterator[bytes]:
             sent = time.monotonic()
         if now.status not in (Status.QUEUED, Status.RUNNING) or service.phase is not Phase.SERVING:
             return
-        await asyncio.sleep(EVENT_SECONDS)
+        await asyncio.sleep(DISTANT_EVENT_SECONDS if service.jobs.distant else EVENT_SECONDS)
 
 
 @router.delete("/{job_id}", dependencies=CALIBRATE, responses=documented(404, 409))
@@ -388,7 +389,7 @@ def owned(trace: Trace, idempotency_key: str) -> str:
 
 def accepted_before(service: Service, trace: Trace, idempotency_key: str | None) -> bool:
     """Whether a request with this key of the caller's has made a job."""
-    return idempotency_key is not None and service.jobs.idempotency_keys.taken(owned(trace, idempotency_key))
+    return idempotency_key is not None and service.jobs.has_key(owned(trace, idempotency_key))
 
 
 async def hand_over(service: Service, job: Job, *, new: bool) -> None:

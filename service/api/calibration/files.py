@@ -97,11 +97,11 @@ ReadingDep = Annotated[Reading, Depends(reading_of)]
 
 @asynccontextmanager
 async def temporary(service: Service) -> AsyncIterator[BinaryIO]:
-    """A file without a name, beside the jobs' text: it is gone with the process, however that ends."""
+    """A file without a name, where jobs' text arrives: it is gone with the process, however that ends."""
 
     def opened() -> AbstractContextManager[BinaryIO]:
-        service.jobs.root.mkdir(parents=True, exist_ok=True)
-        return cast(AbstractContextManager[BinaryIO], tempfile.TemporaryFile(dir=service.jobs.root))
+        service.jobs.scratch.mkdir(parents=True, exist_ok=True)
+        return cast(AbstractContextManager[BinaryIO], tempfile.TemporaryFile(dir=service.jobs.scratch))
 
     with await asyncio.to_thread(opened) as file:
         yield file

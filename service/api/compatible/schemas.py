@@ -242,7 +242,7 @@ class ModelType(BaseModel):
 
 
 class Info(BaseModel):
-    """TEI's fields."""
+    """TEI's fields, and the version of our contract."""
 
     model_id: str
     model_sha: str
@@ -257,5 +257,6 @@ class Info(BaseModel):
     auto_truncate: bool
     tokenization_workers: int
     version: str
+    contract: str
     sha: str | None
     docker_label: str | None

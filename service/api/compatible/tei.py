@@ -5,7 +5,7 @@ import asyncio
 from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response
 
-from service import __version__
+from service import CONTRACT, __version__
 from service.api.compatible.schemas import (
     DecodeRequest,
     Info,
@@ -80,6 +80,7 @@ async def info(service: ServiceDep) -> Info:
         auto_truncate=True,
         tokenization_workers=1,
         version=__version__,
+        contract=CONTRACT,
         sha=None,
         docker_label=None,
     )

@@ -42,13 +42,11 @@ def look(settings: Settings) -> Iterator[Finding]:
     root = settings.model_store
     if remote(root):
         yield bucket(root)
-        try:
-            jobs = settings.jobs_root
-        except IsosimError as error:
-            yield fault("jobs", str(error), "set ISOSIM_JOBS_FOLDER")
-            return
-        yield folder(jobs, "jobs", "make it, or set ISOSIM_JOBS_FOLDER")
-        yield space(jobs, settings.max_calibration_bytes)
+        if settings.jobs_folder is not None:
+            yield folder(settings.jobs_folder, "jobs", "make it, or set ISOSIM_JOBS_FOLDER")
+            yield space(settings.jobs_folder, settings.max_calibration_bytes)
+        elif settings.redis_url is None:
+            yield fault("jobs", "a bucket's jobs need Redis", "set ISOSIM_REDIS_URL, or ISOSIM_JOBS_FOLDER")
     else:
         yield folder(root)
         yield space(settings.jobs_root, settings.max_calibration_bytes)

@@ -117,6 +117,11 @@ class Registry:
             return ref.name in self.champions or ref.name == DEFAULT
         return (ref.name, ref.version) in self._resident or (ref.name, ref.version) == (DEFAULT, 0)
 
+    @property
+    def behind(self) -> bool:
+        """Whether a change in the store was seen and could not be taken over; the version before keeps serving."""
+        return bool(self._misses)
+
     async def resolve(self, ref: DomainRef) -> Calibration:
         """The calibration a reference means now. A request resolves once and keeps the object.
 

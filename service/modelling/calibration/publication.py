@@ -35,11 +35,12 @@ class Result:
     report: dict[str, Any]
 
     def publish(
-        self, domains: DomainStore, job: Job | None = None, check_turn: Callable[[], None] = lambda: None
+        self, domains: DomainStore, job: Job | None = None, check_turn: Callable[[int], None] = lambda _: None
     ) -> tuple[int, bool, str]:
         """Writes the version and promotes it if the request says so. -> version, promoted, why.
 
-        job: whose attempt this is. check_turn: raises JobCancelled once another attempt has taken its place.
+        job: whose attempt this is. check_turn: called with the version's number before it is written and before it is
+        promoted; raises JobCancelled once another attempt has taken this one's place.
 
         Raises:
             JobCancelled: from `check_turn`; nothing is promoted.
@@ -59,14 +60,19 @@ class Result:
         expected = domains.aliases(request.domain, self.encoder.digest)
         promote, why = self._wanted(domains, expected.champion, again=again)
         report = {**self.report, "promotion": why}
-        check_turn()
         version = domains.publish(
-            request.domain, manifest, report, self.fitted.weights, self.model, generation=request.generation
+            request.domain,
+            manifest,
+            report,
+            self.fitted.weights,
+            self.model,
+            generation=request.generation,
+            claim=check_turn,
         )
         for _ in range(5):
             if not promote:
                 return version, False, why
-            check_turn()
+            check_turn(version)
             try:
                 domains.promote(request.domain, self.encoder.digest, version, expected=expected)
             except Conflict:  # promotion is compare-and-set: the loser compares with the new champion

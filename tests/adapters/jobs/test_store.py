@@ -4,21 +4,29 @@ import contextlib
 import json
 import os
 import shutil
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Barrier
+from typing import Any
 
+import numpy as np
 import pytest
 
 from service import worker
+from service.adapters.domains.store import DomainStore
+from service.adapters.jobs.objects import ABANDONED, PART, BucketJobs
 from service.adapters.jobs.store import SILENCE, JobStore
 from service.adapters.storage.artifacts import FRESH
 from service.core.errors import Conflict, CorruptArtifact, IsosimError, JobCancelled, NotFound
-from service.core.jobs.job import Job, JobRequest, Status
+from service.core.jobs.job import Job, JobRequest, LabelledPair, Status
+from service.core.scoring.calibration import DomainModel
+from tests.objects import Objects, objects  # noqa: F401 - a fixture
 
 REQUEST = JobRequest("news", "d" * 64, "tiny")
 TEXTS = ["A boat.", 'with "quotes"\nand lines', "лодка \u2028", ""]
@@ -39,9 +47,55 @@ def clock() -> Clock:
     return Clock()
 
 
+@pytest.fixture(params=["folder", "bucket"])
+def jobs(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> JobStore:
+    """In a folder, and in object storage."""
+    if request.param == "folder":
+        return JobStore(tmp_path, clock)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return JobStore(request.getfixturevalue("objects").bucket(), clock)
+
+
 @pytest.fixture
-def jobs(tmp_path: Path, clock: Clock) -> JobStore:
+def in_folder(tmp_path: Path, clock: Clock) -> JobStore:
     return JobStore(tmp_path, clock)
+
+
+@pytest.fixture
+def in_bucket(objects: Objects, clock: Clock) -> JobStore:  # noqa: F811
+    return JobStore(objects.bucket(), clock)
+
+
+def contents(jobs: JobStore) -> dict[str, bytes]:
+    """Everything that is kept, by name."""
+    if isinstance(jobs.storage, BucketJobs):
+        storage = jobs.storage.storage
+        there = {entry.key: storage.read(entry.key)[0] for entry in storage.list("")}
+        return there | {str(path): path.read_bytes() for path in jobs.scratch.glob(".spool-*")}
+    return {str(path): path.read_bytes() for path in jobs.root.rglob("*") if path.is_file()}
+
+
+def write_record(jobs: JobStore, job_id: str, content: str) -> None:
+    if isinstance(jobs.storage, BucketJobs):
+        jobs.storage.storage.write(f"jobs/records/{job_id}", content.encode())
+    else:
+        (jobs.root / job_id / "job.json").write_text(content)
+
+
+def record_of(jobs: JobStore, job_id: str) -> dict[str, Any]:
+    if isinstance(jobs.storage, BucketJobs):
+        stored: dict[str, Any] = json.loads(jobs.storage.storage.read(f"jobs/records/{job_id}")[0])
+    else:
+        stored = json.loads((jobs.root / job_id / "job.json").read_text())
+    return stored
+
+
+def vanish(jobs: JobStore, job_id: str) -> None:
+    """As where a process died that was about to remove the job's idempotency key, too."""
+    if isinstance(jobs.storage, BucketJobs):
+        jobs.storage.storage.delete([f"jobs/records/{job_id}"])
+    else:
+        shutil.rmtree(jobs.root / job_id)
 
 
 def post(jobs: JobStore, texts: list[str] = TEXTS, key: str | None = None, request: JobRequest = REQUEST) -> Job:
@@ -83,7 +137,7 @@ def test_text_that_never_became_a_job_is_gone(jobs: JobStore) -> None:
     with pytest.raises(KeyboardInterrupt), jobs.spool() as spool:
         spool.extend(TEXTS)
         raise KeyboardInterrupt
-    assert list(jobs.root.iterdir()) == []
+    assert contents(jobs) == {}
 
 
 @pytest.mark.parametrize(
@@ -114,8 +168,8 @@ def test_the_same_key_with_other_content_is_a_conflict_and_makes_no_job(jobs: Jo
             post(jobs, [*TEXTS, "more"], key="k")
         else:
             post(jobs, key="k", request=replace(REQUEST, seed=1))
-    assert len(jobs.all()) == 1
-    assert not list(jobs.root.glob(".*"))
+    (job,) = jobs.all()
+    assert not [name for name in contents(jobs) if job.id not in name and "key" not in name and "idem" not in name]
 
 
 def test_two_texts_are_not_one_text_with_the_same_letters(jobs: JobStore) -> None:
@@ -154,7 +208,7 @@ def test_a_jobs_way_to_success(jobs: JobStore) -> None:
 def test_the_posted_text_goes_when_the_job_ends(jobs: JobStore, end: Status) -> None:
     job = jobs.begin(post(jobs, ["secret words"]).id)
     jobs.end(job, end)
-    assert not any(b"secret" in path.read_bytes() for path in jobs.root.rglob("*") if path.is_file())
+    assert not any(b"secret" in content for content in contents(jobs).values())
     assert jobs.read(job.id).status.ended
 
 
@@ -278,7 +332,7 @@ def test_of_ended_jobs_the_newest_are_kept_and_of_the_others_all(jobs: JobStore)
 @pytest.mark.parametrize("content", ["", "{", "{}", '{"status": "queued"}', '{"request": {}, "status": "asleep"}'])
 def test_a_record_that_is_not_understood_is_named_and_passed_over_in_the_list(jobs: JobStore, content: str) -> None:
     good, bad = post(jobs), post(jobs)
-    (jobs.root / bad.id / "job.json").write_text(content)
+    write_record(jobs, bad.id, content)
     with pytest.raises(CorruptArtifact, match=bad.id):
         jobs.read(bad.id)
     assert jobs.all() == [good]
@@ -286,9 +340,9 @@ def test_a_record_that_is_not_understood_is_named_and_passed_over_in_the_list(jo
 
 def test_a_record_with_fields_of_a_newer_release_is_read(jobs: JobStore) -> None:
     job = post(jobs)
-    path = jobs.root / job.id / "job.json"
-    stored = json.loads(path.read_text())
-    path.write_text(json.dumps(stored | {"colour": "blue", "request": stored["request"] | {"shape": "round"}}))
+    stored = record_of(jobs, job.id)
+    newer = stored | {"colour": "blue", "request": stored["request"] | {"shape": "round"}}
+    write_record(jobs, job.id, json.dumps(newer))
     assert jobs.read(job.id) == job
 
 
@@ -308,7 +362,8 @@ def test_a_job_that_has_begun_is_not_discarded(jobs: JobStore) -> None:
 
 
 @pytest.mark.parametrize("how", ["sweep", "forget"])
-def test_what_a_killed_process_left_is_no_job_and_is_swept_away(jobs: JobStore, how: str) -> None:
+def test_what_a_killed_process_left_is_no_job_and_is_swept_away(in_folder: JobStore, how: str) -> None:
+    jobs = in_folder
     job = post(jobs)
     left = [jobs.root / f"{kind}-{age}" for kind in (".building", ".spool") for age in ("old", "fresh")]
     for path in left:
@@ -327,7 +382,23 @@ def test_what_a_killed_process_left_is_no_job_and_is_swept_away(jobs: JobStore, 
     assert jobs.all() == [job]
 
 
-def test_text_that_is_still_arriving_stays_however_old_it_looks(jobs: JobStore) -> None:
+@pytest.mark.parametrize("how", ["sweep", "forget"])
+def test_text_of_a_killed_process_stays_in_a_bucket_for_an_hour(in_bucket: JobStore, how: str) -> None:
+    job = post(in_bucket)
+    assert isinstance(in_bucket.storage, BucketJobs)
+    in_bucket.spool().extend(["half of it"])  # less than a part, and never closed: nothing of it is there
+    lost = in_bucket.spool()
+    lost.extend([f"secret words {'x' * PART}"])
+    for after, left in ((ABANDONED - 10, True), (ABANDONED + 10, False)):
+        in_bucket.storage.now = lambda: datetime.now(UTC) + timedelta(seconds=after)  # noqa: B023 - used up here
+        in_bucket.sweep() if how == "sweep" else in_bucket.forget(keep=10)
+        assert any(b"secret" in content for content in contents(in_bucket).values()) is left
+    assert in_bucket.all() == [job]
+    assert list(in_bucket.texts(job.id)) == TEXTS
+
+
+def test_text_that_is_still_arriving_stays_however_old_it_looks(in_folder: JobStore) -> None:
+    jobs = in_folder
     with jobs.spool() as spool:
         spool.extend(TEXTS)
         (arriving,) = jobs.root.glob(".spool-*")
@@ -363,7 +434,7 @@ def test_an_interrupted_job_that_nobody_retries_fails_and_its_text_goes(jobs: Jo
     assert [jobs.read(job.id).status for job in (old, fresh, queued)] == [
         Status.FAILED, Status.INTERRUPTED, Status.QUEUED,
     ]  # fmt: skip
-    assert [(jobs.root / job.id / "input").exists() for job in (old, fresh, queued)] == [False, True, True]
+    assert [jobs.has_text(job.id) for job in (old, fresh, queued)] == [False, True, True]
     with pytest.raises(Conflict):
         jobs.requeue(old.id)
     assert jobs.requeue(fresh.id).status is Status.QUEUED
@@ -473,20 +544,20 @@ def test_the_first_attempt_notes_the_champion_and_later_ones_keep_it(jobs: JobSt
     assert jobs.begin(post(jobs, request=labels).id, champion=3).request.champion == 2
 
 
-@pytest.mark.parametrize("left", ["nothing", "a folder without a record"])
-def test_a_key_whose_job_was_removed_by_a_process_that_died_can_be_used_again(jobs: JobStore, left: str) -> None:
+def test_a_key_whose_job_was_removed_by_a_process_that_died_can_be_used_again(jobs: JobStore) -> None:
     """It had removed the job, and not yet the key."""
     first, other = post(jobs, key="k"), post(jobs, key="other")
-    shutil.rmtree(jobs.root / first.id)
-    if left != "nothing":
-        (jobs.root / first.id).mkdir()
+    vanish(jobs, first.id)
+    if jobs.root.is_dir():
+        (jobs.root / first.id).mkdir()  # of a removal that was cut off
     found = at_once(6, lambda _: post(jobs, key="k"))
     assert len({job.id for job in found if isinstance(job, Job)} - {first.id}) == 1
     assert len({job.id for job in jobs.all()} - {other.id}) == 1
     assert post(jobs, key="other") == other
 
 
-def test_keys_of_removed_jobs_are_swept_away_with_the_next_that_is_forgotten(jobs: JobStore) -> None:
+def test_keys_of_removed_jobs_are_swept_away_with_the_next_that_is_forgotten(in_folder: JobStore) -> None:
+    jobs = in_folder
     gone, kept, ended = post(jobs, key="gone"), post(jobs, key="kept"), post(jobs, key="ended")
     shutil.rmtree(jobs.root / gone.id)
     jobs.end(jobs.begin(ended.id), Status.FAILED)
@@ -507,11 +578,115 @@ def test_versions_that_unended_jobs_name_are_known(jobs: JobStore) -> None:
     assert queued.request.base == 1
 
 
-def test_what_an_earlier_release_would_refuse_is_written_only_where_it_says_something(jobs: JobStore) -> None:
+def test_what_an_earlier_release_would_refuse_is_written_only_where_it_says_something(in_folder: JobStore) -> None:
     """Releases up to 0.1.0 refuse a request with a field they do not know; API and worker may be of two releases."""
-    path = jobs.root / post(jobs).id / "job.json"
-    assert json.loads(path.read_text())["request"].keys() == {
+    stored = record_of(in_folder, post(in_folder).id)
+    assert stored["request"].keys() == {
         "domain", "encoder", "encoder_id", "method", "promote", "seed", "normalization", "sentences", "labels", "base",
         "champion",
     }  # fmt: skip
-    assert "waited" not in json.loads(path.read_text())
+    assert not {"waited", "decided", "publishing", "key", "change"} & stored.keys()
+
+
+def test_text_larger_than_a_part_comes_back_line_by_line(in_bucket: JobStore) -> None:
+    lines = [f"{number} {'x' * 1_000_003}" for number in range(2 * PART // 1_000_000 + 1)]
+    with in_bucket.spool() as spool:
+        for line in lines:
+            spool.extend([line])
+        spool.extend_labels([LabelledPair("a", "b", 1.0)])
+        job = in_bucket.create(REQUEST, spool, [], None)
+    assert sum("jobs/input/" in name for name in contents(in_bucket)) == 3
+    assert list(in_bucket.texts(job.id)) == lines
+    assert in_bucket.labels(job.id) == [("a", "b", 1.0, 1.0)]
+
+
+def test_posted_vectors_are_a_file_while_they_are_read_and_go_when_the_job_ends(jobs: JobStore) -> None:
+    rows = np.arange(12, dtype="<f4").reshape(3, 4)
+    with jobs.spool() as spool:
+        spool.extend_vectors(b"\0" * 128)
+        spool.extend_vectors(rows.tobytes())
+        spool.end_vectors(b"begin")
+        job = jobs.create(REQUEST, spool, [], None)
+    with jobs.vectors(job.id) as path:
+        assert path is not None
+        content = path.read_bytes()
+    assert content[:5] == b"begin"
+    assert content[128:] == rows.tobytes()
+    with jobs.vectors(post(jobs).id) as path:
+        assert path is None
+    jobs.end(jobs.begin(job.id), Status.FAILED)
+    assert not jobs.has_text(job.id)
+    assert not any(rows.tobytes() in kept for kept in contents(jobs).values())
+
+
+class Reading(JobStore):
+    """Counts what it reads."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.reads: Counter[str] = Counter()
+
+    def read(self, job_id: str) -> Job:
+        self.reads[job_id] += 1
+        return super().read(job_id)
+
+
+def test_records_of_ended_jobs_are_read_once_and_lists_read_what_they_show(in_bucket: JobStore) -> None:
+    ended = [in_bucket.end(in_bucket.begin(post(in_bucket, [str(n)]).id), Status.FAILED).id for n in range(5)]
+    waiting = post(in_bucket)
+    reading = Reading(in_bucket.root.parent)
+    for _ in range(3):
+        assert reading.counts() == {Status.FAILED: 5, Status.QUEUED: 1}
+    assert reading.reads == {waiting.id: 3, **dict.fromkeys(ended, 1)}
+    assert next(reading.newest()) == waiting
+    assert reading.reads == {waiting.id: 4, **dict.fromkeys(ended, 2)}  # those that are shown with it
+
+
+def test_of_writers_at_once_each_change_of_a_record_counts(jobs: JobStore) -> None:
+    job = post(jobs)
+    at_once(6, lambda number: jobs.storage.change(job.id, lambda record: with_notice(record, str(number))))
+    assert sorted(jobs.read(job.id).notices) == sorted(["a notice", *map(str, range(6))])
+
+
+def with_notice(record: Any, notice: str) -> Any:
+    return replace(record, job=replace(record.job, notices=[*record.job.notices, notice]))
+
+
+def test_an_attempt_that_stalls_while_it_publishes_cannot_publish_after_its_successor_began(
+    in_bucket: JobStore,
+) -> None:
+    """It has asked for its turn, and comes back between this and the write after another worker has begun."""
+    domains = DomainStore(in_bucket.root.parent)
+    first = in_bucket.begin(post(in_bucket).id)
+    in_bucket.decide(first.id, first.attempt)
+    manifest = {"method": "identity", "encoder": {"id": "tiny", "digest": REQUEST.encoder}, "job": first.id}
+    turns = []
+
+    def stalled(version: int) -> None:
+        in_bucket.check_turn(first, version)
+        if not turns:
+            second = in_bucket.begin(first.id, handed=0, dead=1)
+            assert worker.published_before(in_bucket, domains, second) is None
+        turns.append(version)
+
+    with pytest.raises(JobCancelled):
+        domains.publish("news", manifest, {}, None, DomainModel(), claim=stalled)
+    assert turns == [1]
+    assert domains.versions("news") == []
+    assert not [name for name in contents(in_bucket) if name.startswith("domains/files")]
+    second = in_bucket.read(first.id)
+    claim: Any = lambda version: in_bucket.check_turn(second, version)  # noqa: E731
+    assert domains.publish("news", manifest, {}, None, DomainModel(), claim=claim) == 2
+
+
+def test_what_a_dead_attempt_has_promoted_is_the_jobs_result(jobs: JobStore) -> None:
+    domains = DomainStore(jobs.root.parent)
+    first = jobs.begin(post(jobs).id)
+    jobs.decide(first.id, first.attempt)
+    manifest = {"method": "identity", "encoder": {"id": "tiny", "digest": REQUEST.encoder}, "job": first.id}
+    version = domains.publish("news", manifest, {"sentences": 4}, None, DomainModel())
+    domains.promote("news", REQUEST.encoder, version, expected=domains.aliases("news", REQUEST.encoder))
+    second = jobs.begin(first.id, handed=0, dead=1)
+    done = worker.published_before(jobs, domains, second)
+    assert done is not None
+    assert (done.status, done.version, done.promoted) == (Status.SUCCEEDED, version, True)

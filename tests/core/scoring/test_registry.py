@@ -267,10 +267,13 @@ async def test_a_champion_that_could_not_be_loaded_is_tried_again(
     await version(registry, "news")
     source.broken["news", 2] = error
     source.promote("news", 2)
+    assert not registry.behind
     await registry.refresh()
+    assert registry.behind
     source.broken.clear()
     await registry.refresh()
     assert await version(registry, "news") == 2
+    assert not registry.behind
 
 
 async def test_it_is_tried_ever_more_rarely_said_once_and_counted_every_time(

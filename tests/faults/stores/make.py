@@ -1,9 +1,10 @@
 """Freezes the release at hand for the upgrade tests: `python -m tests.faults.stores.make ARCHIVE`, in its own tree.
 
 The archive has the model store as the release's server and worker wrote it, what that server answered over HTTP
-(`answers.json`), and the release itself, its two wheels unzipped (`release/`), so that its processes can run beside
-newer ones. Left out of the wheels are the shipped calibration, which is for another encoder, and the console's library
-for diagrams. What comes later has to read such a store and to answer as the release did; nothing here is made anew.
+(`answers.json`), the values that its chart takes (`values.schema.json`), and the release itself, its two wheels
+unzipped (`release/`), so that its processes can run beside newer ones. Left out of the wheels are the shipped
+calibration, which is for another encoder, and the console's library for diagrams. What comes later has to read such a
+store and to answer as the release did; nothing here is made anew.
 
 The answers rest on no text that the encoder does not know and on no random pairs that tie: releases up to 0.1.0 are
 known to answer those wrongly.
@@ -218,7 +219,7 @@ def pack(folder: Path, archive: Path) -> None:
         return entry
 
     with tarfile.open(archive, "w:xz", preset=9) as packed:
-        for name in ("store", "answers.json", "release"):
+        for name in ("store", "answers.json", "values.schema.json", "release"):
             packed.add(folder / name, name, filter=anonymous)
 
 
@@ -226,4 +227,5 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as made:
         add_wheels(Path(made))
         make(Path(made))
+        shutil.copy("k8s/isosim/values.schema.json", made)
         pack(Path(made), Path(sys.argv[1]).absolute())

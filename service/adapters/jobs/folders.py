@@ -1,0 +1,256 @@
+"""Jobs in a folder: `jobs/<id>/job.json`; until a job ends `input`, and `vectors.npy` where some were posted.
+
+A record is changed under a lock. How a job ends is decided by creating the file `decided`.
+"""
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from service.adapters.jobs.spool import Spool
+from service.adapters.storage.artifacts import (
+    Garbage,
+    building,
+    from_facts,
+    fsync,
+    leftovers,
+    locked,
+    read_json,
+    sweep,
+    to_facts,
+    write_json,
+)
+from service.core.errors import Conflict, CorruptArtifact, NotFound
+from service.core.jobs.job import Job, JobRequest, Status
+
+RECORD, INPUT, VECTORS, DECIDED, CLAIM, LOCK = "job.json", "input", "vectors.npy", "decided", "claim", ".lock"
+JOB_ID = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is stored of a job."""
+
+    job: Job
+    decided: bool = False  # how it ends is decided; whoever decided it is about to write it down
+    # In a bucket alone:
+    publishing: int | None = None  # number of the version that the latest attempt may be writing
+    key: str | None = None  # name of its idempotency key
+
+
+class JobStorage(Protocol):
+    """Where jobs are kept: a record, which is replaced whole, and input, which goes when the job ends.
+
+    The caller checks ids. Methods raise NotFound where there is no such job, CorruptArtifact where its record is not
+    understood, and OSError where the place cannot be reached.
+    """
+
+    exclusive: bool  # `change` locks the record; without a lock a stalled process may still write what it has begun
+    scratch: Path  # a folder of this machine for what is on its way
+
+    def spool(self) -> Spool:
+        """Takes input that is still arriving."""
+        ...
+
+    def create(self, job: Job, spool: Spool, key: str | None, fingerprint: str) -> None:
+        """Makes the spooled input a job; an idempotency key is the job's only after `take`."""
+        ...
+
+    def names(self) -> list[str]:
+        """The ids of the jobs on record, in no order; may include invalid ones."""
+        ...
+
+    def read_each(self, names: Collection[str], read: Callable[[str], Job | None]) -> list[Job | None]:
+        """`read` of each job, in order; some at a time where each is a request over the network."""
+        ...
+
+    def read(self, job_id: str) -> Record: ...
+
+    def change(self, job_id: str, step: Callable[[Record], Record]) -> Record:
+        """Replaces a record by what `step` makes of it, unless that is the same, and returns it.
+
+        No other process changes it in between; without a lock `step` is called again where one did.
+        """
+        ...
+
+    def has_input(self, job_id: str) -> bool: ...
+
+    def lines(self, job_id: str) -> Iterator[bytes]:
+        """Lines of the posted text and labels, in order, as the spool wrote them."""
+        ...
+
+    def vectors(self, job_id: str) -> AbstractContextManager[Path | None]:
+        """A file of the posted vectors, to be read while the context lasts; None where there are none."""
+        ...
+
+    def drop_input(self, job_id: str) -> None: ...
+
+    def remove(self, job_id: str) -> None:
+        """Removes a job whole, also where the process dies meanwhile: then `sweep` removes the rest."""
+        ...
+
+    def sweep(self) -> None:
+        """Removes input that a process which died has left."""
+        ...
+
+    def garbage(self, age: float) -> Iterator[Garbage]:
+        """The same, older than `age` seconds, to be looked at before it is removed."""
+        ...
+
+    def take(self, key: str, job_id: str, fingerprint: str) -> str:
+        """The id of the job that has an idempotency key: this one, or the one with the same content that was faster.
+
+        Raises:
+            Conflict: the key was used for something else.
+        """
+        ...
+
+    def taken(self, key: str) -> bool:
+        """Whether a job has the key."""
+        ...
+
+    def free_keys(self, deleted: Collection[str] = ()) -> None:
+        """Frees the keys of jobs that are gone, and of those whose domain was deleted."""
+        ...
+
+
+def parsed_record(raw: Mapping[str, Any], where: str) -> Job:
+    """Raises CorruptArtifact, with the record's place."""
+    try:
+        stated = {"request": from_facts(JobRequest, raw["request"]), "status": Status(raw["status"])}
+        return from_facts(Job, {**raw, **stated})
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptArtifact(f"{where} is not understood: {error}") from error
+
+
+def key_name(key: str) -> str:
+    """Of an idempotency key, which callers choose, in names of files and objects."""
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def used_otherwise() -> Conflict:
+    return Conflict("Idempotency-Key was used for another calibration")
+
+
+class FolderJobs:
+    """On a disk, or on a volume that several machines mount."""
+
+    exclusive = True
+
+    def __init__(self, root: Path) -> None:
+        self.root = self.scratch = root
+        self.keys = root / "idempotency"
+
+    def spool(self) -> Spool:
+        return Spool(self.root)
+
+    def create(self, job: Job, spool: Spool, key: str | None, fingerprint: str) -> None:
+        with building(self.root) as folder:
+            write_json(folder / RECORD, to_facts(job))
+            spool.move_to(folder / INPUT, folder / VECTORS)
+            if key is not None:
+                write_json(folder / CLAIM, {"job": job.id, "fingerprint": fingerprint})
+            fsync(folder)
+            folder.rename(self.root / job.id)
+            fsync(self.root)
+
+    def names(self) -> list[str]:
+        return [record.parent.name for record in self.root.glob(f"*/{RECORD}")]
+
+    def read_each(self, names: Collection[str], read: Callable[[str], Job | None]) -> list[Job | None]:
+        return [read(name) for name in names]
+
+    def _folder(self, job_id: str) -> Path:
+        if not (self.root / job_id / RECORD).is_file():
+            raise NotFound(f"no calibration job {job_id!r}")
+        return self.root / job_id
+
+    def read(self, job_id: str) -> Record:
+        folder = self._folder(job_id)
+        try:
+            raw = read_json(folder / RECORD)
+        except FileNotFoundError:  # removed meanwhile
+            raise NotFound(f"no calibration job {job_id!r}") from None
+        return Record(parsed_record(raw, str(folder / RECORD)), (folder / DECIDED).exists())
+
+    def change(self, job_id: str, step: Callable[[Record], Record]) -> Record:
+        with locked(self._folder(job_id) / LOCK):
+            before = self.read(job_id)
+            after = step(before)
+            if after.decided and not before.decided:
+                (self.root / job_id / DECIDED).touch(exist_ok=False)
+            if before.decided and not after.decided:
+                (self.root / job_id / DECIDED).unlink(missing_ok=True)
+            if after.job != before.job:
+                write_json(self.root / job_id / RECORD, to_facts(after.job))
+            return after
+
+    def has_input(self, job_id: str) -> bool:
+        return (self._folder(job_id) / INPUT).exists()
+
+    def lines(self, job_id: str) -> Iterator[bytes]:
+        with (self._folder(job_id) / INPUT).open("rb") as file:
+            yield from file
+
+    @contextmanager
+    def vectors(self, job_id: str) -> Iterator[Path | None]:
+        path = self._folder(job_id) / VECTORS
+        yield path if path.exists() else None
+
+    def drop_input(self, job_id: str) -> None:
+        for name in (VECTORS, INPUT):
+            (self._folder(job_id) / name).unlink(missing_ok=True)
+
+    def remove(self, job_id: str) -> None:
+        gone = self.root / f".building-{job_id}"
+        with contextlib.suppress(OSError):  # another process was faster, or the store is read-only
+            (self.root / job_id).rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
+    def _unfinished(self) -> list[Path]:
+        return [*self.root.glob(".spool-*"), *self.root.glob(".building-*")]
+
+    def sweep(self) -> None:
+        sweep(*self._unfinished())
+
+    def garbage(self, age: float) -> Iterator[Garbage]:
+        return leftovers(self._unfinished(), age)
+
+    def take(self, key: str, job_id: str, fingerprint: str) -> str:
+        self.keys.mkdir(exist_ok=True)
+        place = self.keys / key_name(key)
+        with locked(self.keys / LOCK):
+            self._free_if_gone(place)
+            try:
+                os.link(self.root / job_id / CLAIM, place)
+            except FileExistsError:
+                earlier = read_json(place)
+                if earlier.get("fingerprint") != fingerprint:
+                    raise used_otherwise() from None
+                return str(earlier["job"])
+        fsync(self.keys)
+        return job_id
+
+    def taken(self, key: str) -> bool:
+        return (self.keys / key_name(key)).exists()
+
+    def free_keys(self, deleted: Collection[str] = ()) -> None:
+        if not self.keys.is_dir():
+            return
+        with locked(self.keys / LOCK):
+            for key in self.keys.glob("[0-9a-f]*"):
+                self._free_if_gone(key, deleted)
+
+    def _free_if_gone(self, key: Path, deleted: Collection[str] = ()) -> None:
+        """A key comes after its job and goes after it: one without a job was left by a process that died between."""
+        with contextlib.suppress(FileNotFoundError, CorruptArtifact):
+            job = str(read_json(key).get("job"))
+            if job in deleted or not (self.root / job / RECORD).is_file():
+                key.unlink()

@@ -1,0 +1,234 @@
+"""Jobs in object storage, where there are no locks: a record is replaced only over the one that was read (`If-Match`).
+
+jobs/records/<id>          the record; made after the input, and gone before it
+jobs/input/<id>/<part>     posted text and labels, a part every 8 MB
+jobs/input/<id>/vectors    posted vectors, a `.npy`
+jobs/keys/<hash>           an idempotency key: the job that has it, and the fingerprint of what was posted with it
+"""
+
+import contextlib
+import tempfile
+import uuid
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import partial
+from io import BytesIO
+from itertools import groupby
+from pathlib import Path
+from typing import BinaryIO
+
+from service.adapters.jobs.folders import Record, key_name, parsed_record, used_otherwise
+from service.adapters.jobs.spool import Spool
+from service.adapters.storage.artifacts import Garbage, json_bytes, parsed, sweep, to_facts
+from service.adapters.storage.object_storage import Entry, ObjectStorage, PreconditionFailed
+from service.core.errors import CorruptArtifact, NotFound
+from service.core.jobs.job import Job
+
+RECORDS, INPUTS, KEYS, VECTORS = "jobs/records/", "jobs/input/", "jobs/keys/", "vectors"
+PART = 8_000_000  # bytes of text in an object; held in memory while it arrives, and while it is read; unmeasured
+ATTEMPTS = 50  # at a record: each that fails means that another process has changed it
+ABANDONED = 3600.0  # s without a further part after which input without a record counts as left by a dead process
+SIDE_BY_SIDE = 8  # records on their way at a time
+
+
+class Parts(BytesIO):
+    """Text on its way into a bucket: holds a part at most."""
+
+    def __init__(self, storage: ObjectStorage, prefix: str) -> None:
+        super().__init__()
+        self.storage, self.prefix, self.count = storage, prefix, 0
+
+    def write(self, content: bytes, /) -> int:  # type: ignore[override]
+        written = super().write(content)
+        if self.tell() >= PART:
+            self.put()
+        return written
+
+    def put(self) -> None:
+        self.storage.write(f"{self.prefix}{self.count:06d}", self.getvalue())
+        self.count += 1
+        self.seek(0)
+        self.truncate()
+
+
+class BucketSpool(Spool):
+    """Text goes into the bucket as it arrives; vectors into a file, since their header is written last."""
+
+    def __init__(self, storage: ObjectStorage, scratch: Path) -> None:
+        self.storage, self.kept = storage, False
+        super().__init__(scratch)
+
+    def _opened(self) -> BinaryIO:
+        self.parts = Parts(self.storage, f"{INPUTS}{self.id}/")
+        return self.parts
+
+    def keep(self) -> None:
+        """Puts the rest into the bucket; from now on closing the spool removes nothing there."""
+        if self._vectors is not None:
+            self._vectors.flush()
+            self.storage.upload(f"{INPUTS}{self.id}/{VECTORS}", self.vectors)
+        self.parts.put()
+        self.kept = True
+
+    def close(self) -> None:
+        try:
+            super().close()
+        finally:
+            if not self.kept:
+                drop_input(self.storage, self.id)
+
+
+def drop_input(storage: ObjectStorage, job_id: str) -> None:
+    storage.delete([entry.key for entry in storage.list(f"{INPUTS}{job_id}/")])
+
+
+class BucketJobs:
+    """In a bucket; every worker and API process may be on a machine of its own."""
+
+    exclusive = False
+
+    def __init__(self, storage: ObjectStorage, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self.storage, self.now, self.scratch = storage, now, Path(tempfile.gettempdir())
+
+    def spool(self) -> BucketSpool:
+        return BucketSpool(self.storage, self.scratch)
+
+    def create(self, job: Job, spool: Spool, key: str | None, fingerprint: str) -> None:
+        assert isinstance(spool, BucketSpool)  # noqa: S101 - of this class
+        spool.keep()
+        record = Record(job, key=None if key is None else key_name(key))
+        self.storage.write(RECORDS + job.id, content_of(record), new=True)
+
+    def names(self) -> list[str]:
+        return [entry.key.removeprefix(RECORDS) for entry in self.storage.list(RECORDS)]
+
+    def read_each(self, names: Collection[str], read: Callable[[str], Job | None]) -> list[Job | None]:
+        with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+            return list(pool.map(read, names))
+
+    def read(self, job_id: str) -> Record:
+        return self._read(job_id)[0]
+
+    def _read(self, job_id: str) -> tuple[Record, str]:
+        try:
+            content, tag = self.storage.read(RECORDS + job_id)
+        except FileNotFoundError:
+            raise NotFound(f"no calibration job {job_id!r}") from None
+        where = f"{self.storage.address}/{RECORDS}{job_id}"
+        raw = parsed(content, where)
+        return Record(parsed_record(raw, where), bool(raw.get("decided")), raw.get("publishing"), raw.get("key")), tag
+
+    def change(self, job_id: str, step: Callable[[Record], Record]) -> Record:
+        for _ in range(ATTEMPTS):
+            before, tag = self._read(job_id)
+            after = step(before)
+            if after == before:
+                return before
+            with contextlib.suppress(PreconditionFailed):
+                self.storage.write(RECORDS + job_id, content_of(after), over=tag)
+                return after
+        raise OSError(f"{self.storage.address}/{RECORDS}{job_id}: other processes keep changing it")
+
+    def has_input(self, job_id: str) -> bool:
+        return next(self.storage.list(f"{INPUTS}{job_id}/"), None) is not None
+
+    def lines(self, job_id: str) -> Iterator[bytes]:
+        rest = b""
+        for entry in self.storage.list(f"{INPUTS}{job_id}/"):
+            if not entry.key.endswith(VECTORS):
+                *lines, rest = (rest + self.storage.read(entry.key)[0]).split(b"\n")
+                yield from lines
+
+    @contextmanager
+    def vectors(self, job_id: str) -> Iterator[Path | None]:
+        with tempfile.TemporaryDirectory(prefix="isosim-", dir=self.scratch) as folder:
+            try:
+                self.storage.download(f"{INPUTS}{job_id}/{VECTORS}", Path(folder) / VECTORS)
+            except FileNotFoundError:
+                yield None
+            else:
+                yield Path(folder) / VECTORS
+
+    def drop_input(self, job_id: str) -> None:
+        drop_input(self.storage, job_id)
+
+    def remove(self, job_id: str) -> None:
+        with contextlib.suppress(NotFound, CorruptArtifact):
+            self._free_key(job_id, self.read(job_id).key)
+        self.storage.delete([RECORDS + job_id])
+        drop_input(self.storage, job_id)
+
+    def sweep(self) -> None:
+        sweep(*self.scratch.glob(".spool-*"))
+        for item in self.garbage(ABANDONED):
+            item.remove()
+
+    def garbage(self, age: float) -> Iterator[Garbage]:
+        """Input before records: a job that is made between the two looks is in the second."""
+        arrived = [(name, list(entries)) for name, entries in groupby(self.storage.list(INPUTS), job_of)]
+        if not arrived:
+            return
+        known, now = set(self.names()), self.now()  # the storage's clock and this machine's are about the same
+        for name, entries in arrived:
+            newest = max(entry.modified for entry in entries)
+            if name not in known and (now - newest).total_seconds() > max(age, ABANDONED):
+                size = sum(entry.size for entry in entries)
+                place = f"{self.storage.address}/{INPUTS}{name}"
+                yield Garbage(place, "left unfinished", size, partial(drop_input, self.storage, name))
+
+    def take(self, key: str, job_id: str, fingerprint: str) -> str:
+        place, mine = KEYS + key_name(key), json_bytes({"job": job_id, "fingerprint": fingerprint})
+        for _ in range(ATTEMPTS):
+            with contextlib.suppress(PreconditionFailed):
+                self.storage.write(place, mine, new=True)
+                return job_id
+            try:
+                content, tag = self.storage.read(place)
+                earlier = parsed(content, place)
+                holder, theirs = str(earlier["job"]), earlier.get("fingerprint")
+                self.read(holder)
+            except FileNotFoundError:  # freed meanwhile
+                continue
+            except (NotFound, KeyError):  # left by a process that died between its job's end and the key's
+                with contextlib.suppress(PreconditionFailed):
+                    self.storage.write(place, mine, over=tag)
+                    return job_id
+                continue
+            if theirs != fingerprint:
+                raise used_otherwise()
+            return holder
+        raise OSError(f"{self.storage.address}/{place}: other processes keep changing it")
+
+    def taken(self, key: str) -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            self.storage.tag(KEYS + key_name(key))
+            return True
+        return False
+
+    def free_keys(self, deleted: Collection[str] = ()) -> None:
+        """Those of jobs that were removed went before them."""
+        for job_id in deleted:
+            with contextlib.suppress(NotFound, CorruptArtifact):
+                self._free_key(job_id, self.read(job_id).key)
+
+    def _free_key(self, job_id: str, key: str | None) -> None:
+        if key is not None and self._holder(KEYS + key) == job_id:
+            self.storage.delete([KEYS + key])
+
+    def _holder(self, place: str) -> str | None:
+        """The id of the job that has a key."""
+        with contextlib.suppress(FileNotFoundError, CorruptArtifact):
+            return str(parsed(self.storage.read(place)[0], place).get("job"))
+        return None
+
+
+def content_of(record: Record) -> bytes:
+    """No two writers' are equal, so that a lost answer is told from another process's write."""
+    beside = {"decided": record.decided, "publishing": record.publishing, "key": record.key}
+    return json_bytes({**to_facts(record.job), **beside, "change": uuid.uuid4().hex})
+
+
+def job_of(entry: Entry) -> str:
+    return entry.key.removeprefix(INPUTS).partition("/")[0]
