@@ -21,6 +21,7 @@ FILES = ("-f", "docker-compose.yml", "-f", "docker-compose.bucket.yml")
 REPLICAS = WORKERS = 2
 PORTS = "21100-21149"  # one of them is free for each replica
 SHORT = sentences(300)
+MANY = LONG[:2000]  # a minute of the default encoder and of fitting
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +118,7 @@ def test_a_job_whose_worker_is_gone_in_mid_fit_goes_on_at_the_other_and_publishe
 ) -> None:
     """`pause`: the first worker comes back while the second one is done, and has nothing to publish any more."""
     first, second = replicas
-    body = {"domain": fault, "texts": LONG, "method": "flow"}
+    body = {"domain": fault, "texts": MANY, "method": "flow"}
     job = first.client.post("/calibrate", json=body).raise_for_status().json()["job"]
     wait_until(lambda: state(first, job).get("stage") in {"fitting", "measuring"}, 300)
     (at_it,) = [worker for worker in stack["worker"] if job in worker.log()]
@@ -150,7 +151,7 @@ def test_a_bucket_that_hangs_and_comes_back_loses_nothing_and_scoring_goes_on(
 ) -> None:
     first, second = replicas
     before = score(first, "tickets").json()["version"]
-    running = first.client.post("/calibrate", json={"domain": "slow", "texts": LONG, "method": "flow"}).json()["job"]
+    running = first.client.post("/calibrate", json={"domain": "slow", "texts": MANY, "method": "flow"}).json()["job"]
     wait_until(lambda: state(first, running).get("stage") == "fitting", 300)
     with Load(first, "tickets") as load:
         load.answered(10)
