@@ -44,6 +44,28 @@ ITS_ENDPOINT: Values = {
     },
     "networkPolicy": {"bucket": {"port": 9000}},
 }  # fmt: skip
+NODES: Values = {
+    "nodeAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [{"matchExpressions": [{"key": "arch", "operator": "In", "values": ["amd64"]}]}]
+        }
+    }
+}
+SPREAD = [{"maxSkew": 1, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {}}]
+EXTRAS: Values = {
+    "extraVolumes": [{"name": "checkpoints", "persistentVolumeClaim": {"claimName": "checkpoints"}}],
+    "extraVolumeMounts": [{"name": "checkpoints", "mountPath": "/checkpoints", "readOnly": True}],
+    "extraInitContainers": [
+        {
+            "name": "wait", "image": "registry.example.com/wait@sha256:" + "0" * 64, "imagePullPolicy": "Always",
+            "securityContext": {
+                "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
+            },
+            "resources": {key: {"cpu": "50m", "memory": "32Mi"} for key in ("requests", "limits")},
+        }
+    ],
+}  # fmt: skip
+ASSIGNED: Values = {"podSecurity": {"runAsUser": None, "runAsGroup": None, "fsGroup": None}}
 ROLE: Values = {"serviceAccount": {"annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/similarity"}}}
 EVERYTHING: Values = {
     "fullnameOverride": "similarity",
@@ -57,12 +79,13 @@ EVERYTHING: Values = {
         "antiAffinity": "hard", "runtimeClassName": "nvidia", "priorityClassName": "high",
         "podAnnotations": {"a": "b"}, "podLabels": {"team": "search"}, "tolerations": [{"operator": "Exists"}],
         "nodeSelector": {"pool": "scoring"}, "extraEnv": [{"name": "OTEL_SERVICE_NAME", "value": "similarity"}],
-        "providers": ["CPUExecutionProvider"],
+        "providers": ["CPUExecutionProvider"], "affinity": NODES, "topologySpreadConstraints": SPREAD, **EXTRAS,
     },
     "worker": {
         "priorityClassName": "low", "podAnnotations": {"a": "b"}, "podLabels": {"team": "search"},
         "tolerations": [{"operator": "Exists"}], "nodeSelector": {"pool": "batch"},
-        "extraEnv": [{"name": "TZ", "value": "UTC"}],
+        "extraEnv": [{"name": "TZ", "value": "UTC"}], "affinity": NODES, "topologySpreadConstraints": SPREAD, **EXTRAS,
+        "autoscaling": {"enabled": True},
     },
     "redis": {
         "own": {"priorityClassName": "high", "nodeSelector": {"pool": "cache"}, "tolerations": [{"operator": "Exists"}]}
@@ -103,6 +126,8 @@ COMBINATIONS: dict[str, Values] = {
     "bucket": merged(IMAGE, KEYS, OWN_REDIS, BUCKET, ITS_ENDPOINT),
     "bucket-role": merged(IMAGE, KEYS, OWN_REDIS, BUCKET, ROLE),
     "bucket-alone": merged(IMAGE, KEYS, ALONE, BUCKET, {"modelStore": {"ephemeral": False}}),
+    "assigned": merged(IMAGE, KEYS, OWN_REDIS, BUCKET, ASSIGNED),
+    "remote-extras": merged(IMAGE, KEYS, OWN_REDIS, REMOTE, {"api": EXTRAS, "worker": EXTRAS}),
     "bucket-remote": merged(IMAGE, KEYS, OWN_REDIS, BUCKET, ITS_ENDPOINT, REMOTE),
     "bare": merged(
         IMAGE, ANYBODY, ALONE,

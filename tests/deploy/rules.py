@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from tests.deploy.chart import CHART, IMAGE, KEYS, OWN_REDIS, ROOT, named, render
+from tests.deploy.chart import CHART, IMAGE, KEYS, OWN_REDIS, ROOT, render
 
 RUNBOOKS = ROOT / "docs" / "runbooks"
 
@@ -67,9 +67,10 @@ def of_the_adapter() -> Iterator[tuple[str, str]]:
 
 
 def of_keda() -> Iterator[tuple[str, str]]:
-    found = named(render(IMAGE, KEYS, OWN_REDIS, {"autoscaling": {"kind": "keda"}}), "ScaledObject")
-    for trigger in found["spec"]["triggers"]:
-        yield "KEDA's query", trigger["metadata"]["query"]
+    scaled = {"autoscaling": {"kind": "keda"}, "worker": {"autoscaling": {"enabled": True}}}
+    for found in render(IMAGE, KEYS, OWN_REDIS, scaled):
+        for trigger in found["spec"]["triggers"] if found["kind"] == "ScaledObject" else ():
+            yield "KEDA's query", trigger["metadata"]["query"]
 
 
 def of_the_runbooks() -> Iterator[tuple[str, str]]:

@@ -21,6 +21,16 @@ ENTRYPOINT ["/bin/prometheus"]
 """
 
 
+ALERTMANAGER = """
+FROM debian:bookworm-slim
+COPY prometheus-alertmanager amtool /bin/
+RUN mv /bin/prometheus-alertmanager /bin/alertmanager \
+    && install --directory --owner 65534 --group 65534 /alertmanager
+USER 65534
+ENTRYPOINT ["/bin/alertmanager"]
+"""
+
+
 def image(engine: Engine, wanted: str, folder: Path, dockerfile: str, *commands: str) -> str:
     """The wanted image, or one of our own that has the same command in it."""
     if engine.has(wanted):
@@ -49,3 +59,8 @@ def redis(engine: Engine, folder: Path) -> str:
 def prometheus(engine: Engine, folder: Path) -> str:
     wanted = default("PROMETHEUS_IMAGE")
     return image(engine, wanted, folder / "prometheus", PROMETHEUS, "prometheus", "promtool")
+
+
+def alertmanager(engine: Engine, folder: Path) -> str:
+    wanted = default("ALERTMANAGER_IMAGE")
+    return image(engine, wanted, folder / "alertmanager", ALERTMANAGER, "prometheus-alertmanager", "amtool")

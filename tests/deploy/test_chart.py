@@ -104,6 +104,8 @@ ARGUED = {  # checkov's check: the pods it may find something about, and why it 
         "restart; tags are versions, and digests can be given"),
     "CKV_K8S_35": ({"api", "worker", "redis"}, "secrets as files: the service takes the address of Redis from its "
         "environment, redis-server its password from its arguments; keys are a file"),
+    "CKV_K8S_40": ({"api", "worker", "test", "redis"}, "user above 10000: of `assigned` alone, where the cluster gives "
+        "one; test_who_a_pod_runs_as_is_the_charts_or_the_clusters_choice has the others"),
     "CKV_K8S_43": ({"api", "worker", "test", "redis"}, "digests: of images that the operator builds; image.digests"),
 }  # fmt: skip
 
@@ -122,6 +124,7 @@ def test_checkov_finds_nothing_that_is_not_argued(rendered: dict[str, list[Manif
     assert failed == argued  # an exception that is no longer needed goes
 
 
+ZONES = {"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "ScheduleAnyway"}
 REFUSALS: dict[str, tuple[Values, str]] = {
     "no image": (merged(KEYS, OWN_REDIS), "image.repository is required"),
     "nobody chosen": (merged(IMAGE, OWN_REDIS), "choose who may call"),
@@ -170,6 +173,32 @@ REFUSALS: dict[str, tuple[Values, str]] = {
     "several on a bucket without Redis": (
         merged(IMAGE, KEYS, ALONE, BUCKET, {"modelStore": {"ephemeral": False}, "api": {"replicas": 2}}),
         "several API pods need Redis",
+    ),
+    "scaled workers that are off": (
+        merged(IMAGE, KEYS, OWN_REDIS, {"worker": {"enabled": False, "autoscaling": {"enabled": True}}}),
+        "worker.enabled=true",
+    ),
+    "fewest workers above most": (
+        merged(IMAGE, KEYS, OWN_REDIS, {"worker": {"autoscaling": {"enabled": True, "minReplicas": 9}}}),
+        "worker.autoscaling.minReplicas is larger",
+    ),
+    "no worker at times": (
+        merged(IMAGE, KEYS, OWN_REDIS, {"worker": {"autoscaling": {"enabled": True, "minReplicas": 0}}}), "minReplicas",
+    ),
+    "two ways to keep pods apart": (
+        merged(IMAGE, KEYS, OWN_REDIS, {"api": {"affinity": {"podAntiAffinity": {}}}}), "set api.antiAffinity=off",
+    ),
+    "two ways to spread over zones": (
+        merged(IMAGE, KEYS, OWN_REDIS, {"api": {"topologySpreadConstraints": [ZONES]}}), "set api.zoneSpread=false",
+    ),
+    "an affinity that is none": (merged(IMAGE, KEYS, OWN_REDIS, {"api": {"affinity": {"node": {}}}}), "nodeAffinity"),
+    "a volume's name twice": (
+        merged(IMAGE, KEYS, OWN_REDIS, {"worker": {"extraVolumes": [{"name": "tmp", "emptyDir": {}}]}}),
+        "worker.extraVolumes: tmp is the name",
+    ),
+    "a mount of no volume": (
+        merged(IMAGE, KEYS, OWN_REDIS, {"api": {"extraVolumeMounts": [{"name": "data", "mountPath": "/data"}]}}),
+        "api.extraVolumeMounts: there is no volume data",
     ),
     "least above most": (
         merged(IMAGE, KEYS, OWN_REDIS, {"autoscaling": {"kind": "hpa", "minReplicas": 9}}), "minReplicas is larger",

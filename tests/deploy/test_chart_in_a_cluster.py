@@ -9,7 +9,7 @@ import pytest
 
 from service.settings import Settings, unread
 from tests.deploy.chart import CHART, IMAGE, KEYS, OWN_REDIS, ROOT, Manifest, Values, merged, named, render, values_file
-from tests.deploy.combinations import environment, pods, render_all
+from tests.deploy.combinations import EXTRAS, NODES, SPREAD, environment, pods, render_all
 from tests.deploy.rules import alerts as alerts_of_the_files
 from tests.deploy.rules import recordings
 
@@ -80,6 +80,47 @@ def test_no_pod_has_more_rights_than_it_needs(rendered: dict[str, list[Manifest]
                 assert "memory" in container["resources"]["limits"]
 
 
+def test_who_a_pod_runs_as_is_the_charts_or_the_clusters_choice(rendered: dict[str, list[Manifest]]) -> None:
+    for name, found in rendered.items():
+        for component, spec in pods(found).items():
+            context = spec["securityContext"]
+            if name == "assigned":
+                assert not context.keys() & {"runAsUser", "runAsGroup", "fsGroup"}, component
+            else:
+                assert min(context["runAsUser"], context["runAsGroup"]) > 10000, (name, component)
+                assert component == "redis" or context["fsGroup"] == 10001
+
+
+def test_what_an_operator_adds_stands_beside_the_charts_own(rendered: dict[str, list[Manifest]]) -> None:
+    for component in ("api", "worker"):
+        spec = pods(rendered["hpa"])[component]
+        assert EXTRAS["extraVolumes"][0] in spec["volumes"]
+        assert spec["initContainers"] == EXTRAS["extraInitContainers"]
+        assert spec["affinity"]["nodeAffinity"] == NODES["nodeAffinity"]
+        assert SPREAD[0] in spec["topologySpreadConstraints"]
+        assert EXTRAS["extraVolumeMounts"][0] in spec["containers"][0]["volumeMounts"]
+        names = [volume["name"] for volume in spec["volumes"]]
+        assert {mount["name"] for mount in spec["containers"][0]["volumeMounts"]} == set(names)
+        remote = pods(rendered["remote-extras"])[component]["initContainers"]
+        assert [one["name"] for one in remote] == [
+            "wait",
+            "await-encoder" if component == "api" else "register-encoder",
+        ]
+    api = pods(rendered["hpa"])["api"]
+    assert "requiredDuringSchedulingIgnoredDuringExecution" in api["affinity"]["podAntiAffinity"]  # antiAffinity: hard
+    assert [one["topologyKey"] for one in api["topologySpreadConstraints"]] == ["rack", "topology.kubernetes.io/zone"]
+
+
+def test_workers_follow_the_jobs_that_wait_and_run(rendered: dict[str, list[Manifest]]) -> None:
+    scaler, worker = named(rendered["hpa"], "ScaledObject", "-worker"), named(rendered["hpa"], "Deployment", "-worker")
+    assert "replicas" not in worker["spec"]
+    assert scaler["spec"]["scaleTargetRef"]["name"] == worker["metadata"]["name"]
+    assert scaler["spec"]["minReplicaCount"] == 1  # POST /calibrate answers 503 without a worker
+    (trigger,) = scaler["spec"]["triggers"]
+    assert 'status=~"queued|running"' in trigger["metadata"]["query"]
+    assert named(rendered["keys"], "Deployment", "-worker")["spec"]["replicas"] == 1
+
+
 def test_secrets_are_named_and_never_written(rendered: dict[str, list[Manifest]]) -> None:
     assert not [m for found in rendered.values() for m in found if m["kind"] == "Secret"]
     api = pods(rendered["keys"])["api"]
@@ -107,7 +148,7 @@ def test_one_process_is_replaced_and_several_overlap(rendered: dict[str, list[Ma
 
 def test_an_autoscaler_and_the_deployment_do_not_fight(rendered: dict[str, list[Manifest]]) -> None:
     for name, kind in (("hpa", "HorizontalPodAutoscaler"), ("keda", "ScaledObject")):
-        deployment, scaler = named(rendered[name], "Deployment", "-api"), named(rendered[name], kind)
+        deployment, scaler = named(rendered[name], "Deployment", "-api"), named(rendered[name], kind, "-api")
         assert "replicas" not in deployment["spec"]
         assert scaler["spec"]["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
     assert named(rendered["keys"], "Deployment", "-api")["spec"]["replicas"] == 2

@@ -1,4 +1,4 @@
-"""docker-compose.yml on a real engine: all parts up, a calibration through the worker, Redis killed under requests."""
+"""docker-compose.yml on a real engine, but for Grafana: a calibration by the worker, Redis killed under requests."""
 
 import re
 from collections.abc import Iterator
@@ -16,6 +16,7 @@ from tests.processes import Server, free_port, wait_until
 from tests.text import sentences
 
 PAGE = "docs/how-to/docker.md"
+PROFILE = ("--profile", "monitoring")
 ASKED = {"domain": "again", "texts": sentences(300)}
 
 
@@ -29,8 +30,10 @@ def project(engine: Engine, tree: Path, cpu: str, worker: str, tmp_path_factory:
         "WORKER_IMAGE": worker,
         "REDIS_IMAGE": stand_ins.redis(engine, folder),
         "PROMETHEUS_IMAGE": stand_ins.prometheus(engine, folder),
+        "ALERTMANAGER_IMAGE": stand_ins.alertmanager(engine, folder),
         "API_PORT": str(free_port()),
         "PROMETHEUS_PORT": str(free_port()),
+        "ALERTMANAGER_PORT": str(free_port()),
     }
     return Engine(engine.name, engine.environment | chosen, engine.compose)
 
@@ -39,15 +42,16 @@ def project(engine: Engine, tree: Path, cpu: str, worker: str, tmp_path_factory:
 def stack(project: Engine, tree: Path) -> Iterator[dict[str, Container]]:
     """Its containers by service, once all that have a health check are healthy."""
     try:
-        project.run(*project.compose, "up", "--detach", cwd=tree)
+        services = ("api", "worker", "redis", "prometheus", "alertmanager")  # Grafana's image is not to be had
+        project.run(*project.compose, *PROFILE, "up", "--detach", *services, cwd=tree)
         found = {}
-        for service in ("api", "worker", "redis", "prometheus"):
+        for service in services:
             found[service] = Container(project, project.run(*project.compose, "ps", "-q", service, cwd=tree).strip())
             if "Health" in found[service].state:
                 found[service].healthy()
         yield found
     finally:
-        project.run(*project.compose, "down", "--volumes", "--timeout", "5", cwd=tree)
+        project.run(*project.compose, *PROFILE, "down", "--volumes", "--timeout", "5", cwd=tree)
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +130,14 @@ def test_prometheus_scrapes_the_api(project: Engine, api: Server) -> None:
     wait_until(seen, seconds=60)
     found = httpx.get(f"{url}/query", params={"query": "isosim_ready"}).json()["data"]["result"]
     assert [sample["value"][1] for sample in found] == ["1"]
+    # It has rules, and Alertmanager is there to be told: both are of the files that are mounted.
+    assert httpx.get(f"{url}/rules").json()["data"]["groups"]
+    wait_until(lambda: httpx.get(f"{url}/alertmanagers").json()["data"]["activeAlertmanagers"], seconds=60)
+    alerts = f"http://127.0.0.1:{project.environment['ALERTMANAGER_PORT']}/api/v2"
+    sent = [{"labels": {"alertname": "IsosimSlow", "severity": "warning"}}]
+    httpx.post(f"{alerts}/alerts", json=sent).raise_for_status()
+    (told,) = wait_until(lambda: httpx.get(f"{alerts}/alerts", params={"filter": 'alertname="IsosimSlow"'}).json())
+    assert [receiver["name"] for receiver in told["receivers"]] == ["operators"]
 
 
 def test_every_command_of_the_page_runs(project: Engine, stack: dict[str, Container], api: Server, tree: Path) -> None:

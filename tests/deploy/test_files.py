@@ -1,5 +1,6 @@
 """Dockerfile, compose files and what lies beside them, without an engine."""
 
+import json
 import os
 import re
 import shutil
@@ -9,6 +10,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 from service.modelling.encoder.packaged import KNOWN
 from service.settings import unread
@@ -37,6 +39,45 @@ def test_yamllint_finds_nothing() -> None:
 def test_prometheus_takes_its_configuration() -> None:
     assert shutil.which("promtool"), "promtool is missing; make test-all installs it"
     succeeds("promtool", "check", "config", "docker/prometheus.yml")
+
+
+def test_alertmanager_takes_its_configuration() -> None:
+    assert shutil.which("amtool"), "amtool is missing; make test-all installs it"
+    succeeds("amtool", "check-config", "docker/alertmanager.yml")
+
+
+def test_grafana_finds_what_it_is_provisioned_with() -> None:
+    """Grafana itself cannot be had here: its files name each other, Prometheus' container and what is mounted."""
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    grafana, prometheus = services["grafana"], services["prometheus"]
+    mounts = dict(volume.split(":")[:2] for volume in grafana["volumes"])
+    provisioned = {
+        Path(place).parent.name: ROOT / source for source, place in mounts.items() if "provisioning" in place
+    }
+    (source,) = yaml.safe_load(provisioned["datasources"].read_text())["datasources"]
+    assert set(grafana["networks"]) & set(prometheus["networks"])
+    port = prometheus["ports"][0].rpartition(":")[2]
+    assert (source["type"], source["url"], source["isDefault"]) == ("prometheus", f"http://prometheus:{port}", True)
+    scraped = yaml.safe_load((ROOT / "docker" / "prometheus.yml").read_text())["global"]["scrape_interval"]
+    assert source["jsonData"] == {"timeInterval": scraped}
+    (provider,) = yaml.safe_load(provisioned["dashboards"].read_text())["providers"]
+    (folder,) = [name for name, place in mounts.items() if place == provider["options"]["path"]]
+    boards = {path.name: json.loads(path.read_text()) for path in (ROOT / folder).glob("*.json")}
+    home = Path(grafana["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"])
+    assert str(home.parent) == provider["options"]["path"]
+    for board in boards.values():
+        assert board["uid"]
+        kinds = {one["query"] for one in board["templating"]["list"] if one["type"] == "datasource"}
+        assert kinds == {source["type"]}
+    assert home.name in boards
+
+
+def test_what_watches_starts_on_request_alone() -> None:
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    on_request = {name for name, service in services.items() if service.get("profiles") == ["monitoring"]}
+    assert on_request == {"prometheus", "alertmanager", "grafana"}
+    for name in on_request:
+        assert all(port.startswith("127.0.0.1:") for port in services[name]["ports"]), name
 
 
 @pytest.mark.parametrize("file", DEPLOYED)

@@ -2,9 +2,15 @@
 
 {{- define "isosim.podSecurityContext" -}}
 runAsNonRoot: true
-runAsUser: {{ .Values.podSecurity.runAsUser }}
-runAsGroup: {{ .Values.podSecurity.runAsGroup }}
-fsGroup: {{ .Values.podSecurity.fsGroup }}
+{{- with .Values.podSecurity.runAsUser }}
+runAsUser: {{ int64 . }}
+{{- end }}
+{{- with .Values.podSecurity.runAsGroup }}
+runAsGroup: {{ int64 . }}
+{{- end }}
+{{- with .Values.podSecurity.fsGroup }}
+fsGroup: {{ int64 . }}
+{{- end }}
 # Walking over a large store at every start would take minutes.
 fsGroupChangePolicy: OnRootMismatch
 seccompProfile: {type: RuntimeDefault}

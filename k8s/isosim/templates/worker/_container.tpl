@@ -14,5 +14,9 @@ env:
   {{- toYaml . | nindent 2 }}
   {{- end }}
 resources: {{- toYaml .Values.worker.resources | nindent 2 }}
-volumeMounts: {{- include "isosim.volumeMounts" . | nindent 2 }}
+volumeMounts:
+  {{- include "isosim.volumeMounts" . | nindent 2 }}
+  {{- with .Values.worker.extraVolumeMounts }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
 {{- end }}
