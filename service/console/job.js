@@ -159,9 +159,9 @@ function ended(job, state, context) {
     const { there, answers, words } = standing(job, state);
     const look = action("Open the report", `#/report/${encodeURIComponent(domain)}/${version}`, { class: "button primary" });
     return [
-      h("p", { class: "outcome" }, badge(job.promoted ? "promoted" : "not promoted", job.promoted ? "good" : "warn"), " ",
+      h("p", { class: "outcome" }, badge(there ? answers ? "promoted" : "not promoted" : "deleted", answers ? "good" : "warn"), " ",
         h("strong", {}, `Version ${version} of ${domain}`), words),
-      h("p", {}, h("strong", {}, "Why: "), promotionReason(job.report?.promotion ?? "no reason is on record")),
+      h("p", {}, h("strong", {}, answers === job.promoted ? "Why: " : "When it was made: "), promotionReason(job.report?.promotion ?? "no reason is on record")),
       ...job.notices.map((notice) => h("p", { class: "verdict warn" }, sentence(plainly(notice)))),
       job.report?.reason && h("details", {}, h("summary", {}, "Details"),
         h("p", { class: "muted" }, ...withTerms(`${sentence(methodName(job.report.method))} ${sentence(job.report.reason)}`))),

@@ -29,8 +29,8 @@ const NUMBERS = 12; // rows below the curve
 export async function openLabel([domain = ""], context) {
   const listed = await page(context, { limit: SOME });
   const domains = await withNamed(listed, [domain], context);
-  const calibrated = domains.filter(({ champion }) => champion !== null);
-  const offered = (some) => [["", "Choose a domain"], ...some.filter(({ champion }) => champion !== null).map(({ domain: name }) => name)];
+  const calibrated = domains.filter(hasVersion);
+  const offered = (some) => [["", "Choose a domain"], ...some.filter(hasVersion).map(({ domain: name }) => name)];
   const choice = select(offered(domains), domain, {
     onchange: () => { location.hash = choice.value ? `#/label/${encodeURIComponent(choice.value)}` : "#/label"; },
   });
@@ -53,6 +53,8 @@ export async function openLabel([domain = ""], context) {
     domain && !known && h("p", { class: "verdict warn" }, `${domain} has no version that answers, and labels belong to one. `, h("a", { href: `#/calibrate/${encodeURIComponent(domain)}` }, "Calibrate it first"), "."));
   return [h("h1", {}, known ? `Label pairs for ${domain}` : "Label pairs"), head, ...(known ? work(known, context) : [])];
 }
+
+const hasVersion = ({ champion }) => champion > 0; // 0 is the built-in scale, which takes no labels
 
 /** Judged pairs of a domain, kept in this tab: a reload does not lose them. */
 class Labels {
