@@ -96,7 +96,7 @@ function domainRows(state, context) {
     h("td", {}, driftWord(state.drift)),
     h("td", {}, h("div", { class: "buttons tight" },
       version && action("Report", `#/report/${encodeURIComponent(domain)}/${champion}`, about("Report of the champion of")),
-      action("Try it", `#/compare/${encodeURIComponent(domain)}`, about("Try")),
+      !damaged && action("Try it", `#/compare/${encodeURIComponent(domain)}`, about("Try")),
       toggle)));
   if (damaged || opened.has(domain)) open(true);
   return [line, fold];
@@ -105,7 +105,7 @@ function domainRows(state, context) {
 function folded(state, context) {
   const { domain, champion, previous, versions, unreadable } = state;
   const newest = [...versions].sort((a, b) => b.version - a.version);
-  const back = previous !== null && button(backTo(state), async () => {
+  const back = versions.some(({ version }) => version === previous) && button(backTo(state), async () => {
     if (await rollBack(context, state)) context.reload();
   });
   const gone = domain !== "default" && button("Delete domain", async () => {

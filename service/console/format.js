@@ -116,6 +116,7 @@ const PLAINER = [
   [/; give it some: POST \/domains\/\S+\/labels/, "; label pairs for it"],
   [/; to promote this one: PUT \/domains\/\S+\/champion/, "; promote this one if it is better"],
   [/; GET \/domains\/\S+ lists those that are saved/, ""],
+  [/no precision of 0\.5;/, "no precision of 50 %;"],
   [/^texts: (?=[\d,]+ distinct)/, "the text has "],
 ];
 

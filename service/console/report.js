@@ -34,7 +34,10 @@ export async function openReport([domain, number], context) {
     h("p", {}, role ? badge(role, role === "champion" ? "good" : "") : "", version.servable ? null : badge("another encoder", "warn")),
     decision(version, role, advised, state.champion),
     h("div", { class: "figures" },
-      advisor(version, context, { champion: state.champion, saved: saved.refresh }),
+      advisor(version, context, { champion: state.champion, saved: async () => {
+        await saved.refresh();
+        saved.element.scrollIntoView({ block: "nearest" });
+      } }),
       h("section", { class: "card whole", "aria-label": "Saved thresholds" }, saved.element),
       report.labels?.table && isReliable(report) && operatingPoints(report)),
     details(version, signal),
@@ -162,7 +165,8 @@ function provenance(version, report) {
     ["Texts the encoder knows no word of", report.unreadable ? `${count(report.unreadable)}, left out` : null],
     ["Texts read alike", report.repeated ? repetition(report.repeated) : null],
     ["Smallest rate that a threshold reaches", report.reference?.smallest_rate ? percent(report.reference.smallest_rate) : null],
-    ["Labelled pairs", labels ? `${count(labels.pairs)}, mean label ${score(labels.mean_label, 2)}` : "none"],
+    ["Labelled pairs", !labels ? "none" : labels.graded ? `${count(labels.pairs)}, mean label ${score(labels.mean_label, 2)}`
+      : `${count(labels.pairs)}; by their weights ${percent(labels.mean_label)} of the pairs that they stand for are matches`],
     ["Method asked for", report.asked],
     ["Seed", report.seed === undefined ? null : String(report.seed)],
     ["Took", spent ? seconds(spent) : null],

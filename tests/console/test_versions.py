@@ -301,9 +301,7 @@ def test_labels_that_reach_no_precision_say_so_where_the_table_would_stand(visit
     changing.calibrate("scarce", sentences(300), method="identity", labels=labels, promote="always")
     assert changing.client.get("/domains/scarce/versions/1").json()["report"]["labels"]["table"] == []
     analyst = visit(changing, "#/report/scarce/1")
-    analyst.sees(
-        "30 labels are too few for this table: they reach no precision of 50 %. Label more pairs, above all such as score high."
-    )
+    analyst.sees(re.compile("^30 labels are too few for this table: they reach no precision of 50 %."))
     assert not re.search(r"^0$", analyst.page.locator("main").inner_text(), re.MULTILINE)
     analyst.go("#/domains")
     analyst.presses("Versions of scarce")
