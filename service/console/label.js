@@ -9,7 +9,6 @@ import {
 } from "./drawing.js";
 import { axis, figure } from "./figure.js";
 import { count, counted, percent, score, sentence } from "./format.js";
-import { term } from "./glossary.js";
 import { fileIntake, parseLines, rowsOf } from "./intake.js";
 import { firstFault, parsePairs, tableOf } from "./labels.js";
 import { page, typed, withNamed } from "./listing.js";
@@ -363,7 +362,7 @@ function expected({ strata, near }, judged) {
   });
   return [
     h("p", {}, `What so many labels tell of the precision among the ${percent(strata[edge].above)} of pairs that score highest:`),
-    table("Expected width of the interval", ["Labels", h("th", { scope: "col" }, term("effective labels", "Effective labels")), h("th", { scope: "col" }, term("95 % interval"))], rows, { class: "widths" }),
+    table("Expected width of the interval", ["Labels", "Effective labels", "95 % interval"], rows, { class: "widths" }),
     h("p", { class: "muted small" }, "A simple binomial width, at its widest: where half of these pairs match. Effective labels: only labels of these pairs tell of them, and those with a small weight tell less. The version's report has the exact intervals."),
   ];
 }
@@ -398,10 +397,9 @@ function tooFew({ drawing, drawn, others }) {
   const { reached, more } = untilPrecision(drawing.strata, drawn, LEAST_PRECISION);
   if (more === 0) return "";
   const wanted = more === null
-    ? "So far none of the pairs that score highest is a match; label more, and if it stays so, no similarity of this domain tells matches."
+    ? "So far none of the pairs that score highest is a match."
     : `Label about ${count(Math.ceil(more / 10) * 10)} more.`;
-  const so = drawn.length < LEAST_WORTH ? "" : ` (at best ${percent(Math.round(reached * 100) / 100)} of ten or more high-scoring labels are matches, each counted with its weight)`;
-  return `No threshold by precision can be expected of these labels yet: it takes ${percent(LEAST_PRECISION)} or more${so}. ${wanted} Probabilities come without that.`;
+  return `No threshold by precision can be expected of these labels yet: of ten or more labels at or above it ${percent(LEAST_PRECISION)} have to be matches, each counted with its weight, and here are at most ${percent(Math.round(reached * 100) / 100)}. ${wanted} Probabilities come without that.`;
 }
 
 /** Files of labels in and out, and the labels to the server. */
