@@ -392,8 +392,8 @@ function pictureOf(curve) {
 }
 
 /** Says that no threshold by precision is in sight, and how many more labels one takes; "" where one is, or it cannot be told. */
-function tooFew({ drawing, drawn, others }) {
-  if (others.length || drawn.length < FEWEST_DRAWN) return ""; // of pairs out of files no similarity is known here
+function tooFew({ drawing, drawn, others }, fewest) {
+  if (others.length || drawn.length < fewest) return ""; // of pairs out of files no similarity is known here
   const { reached, more } = untilPrecision(drawing.strata, drawn, LEAST_PRECISION);
   if (more === 0) return "";
   const wanted = more === null
@@ -496,7 +496,7 @@ function sendPart(labels, { domain, champion }, changed, context) {
     send.classList.toggle("primary", !again);
     sent.hidden = !again;
     sent.replaceChildren("All of these labels were sent: ", h("a", { href: `#/job/${encodeURIComponent(labels.sent ?? "")}` }, "see what came of them"), ". Sending them again makes one more version.");
-    short.textContent = tooFew(labels);
+    short.textContent = tooFew(labels, server.fewest_labels);
     short.hidden = !short.textContent;
     unkept.hidden = kept;
     missing.textContent = "";
