@@ -1,11 +1,11 @@
 /** False-match rate against threshold, with the advisor's line: which similarity to ask for, for pairs and for searches. */
 
-import { alertBox } from "./alerts.js";
-import { call, path } from "./api.js";
+import { alertBox, explain } from "./alerts.js";
+import { call, path, Refused } from "./api.js";
 import { rateAt, same, similarityAt } from "./distribution.js";
 import { button, fault, field, h, select, table } from "./dom.js";
 import { axis, figure } from "./figure.js";
-import { count, percent, range, score } from "./format.js";
+import { count, nameLike, percent, range, score, sentence } from "./format.js";
 import { term } from "./glossary.js";
 import { missing } from "./pictures.js";
 import { asked, ENTRIES, kindOf, KINDS, saveThreshold } from "./thresholds.js";
@@ -15,27 +15,46 @@ const SAVE_FORM = "save-threshold";
 const FLOOR = 1e-6; // the curve's last rate
 const WAIT = 350; // ms after the last key stroke
 const PRESETS = [0.1, 0.01, 0.001, 0.0001];
-/** The picture for a version; asks GET /domains/{d}/threshold. `saved` is called after a threshold was saved. */
-export function advisor(version, context, saved) {
+
+/** Whether the labels of a version tell of precisions. */
+export const isReliable = (report) => Boolean(report.labels) && !report.labels.graded && (report.normalization ?? "none") === "none";
+
+/** The row of the highest precision up to 90 % that the labels reach, else of the lowest; null for none. */
+export function bestRow({ table: rows }) {
+  const rising = [...(rows ?? [])].sort((a, b) => a.precision - b.precision);
+  return rising.filter(({ precision }) => precision <= 0.9).at(-1) ?? rising[0] ?? null;
+}
+
+/** How many pairs a rate lets through where all sentences of the domain are compared with each other. */
+export function amongSentences(sentences, rate) {
+  const passing = (sentences * (sentences - 1) / 2) * rate;
+  const many = passing < 1 ? "less than 1 pair passes" : Math.round(passing) === 1 ? "about 1 pair passes" : `about ${count(Number(passing.toPrecision(2)))} pairs pass`;
+  return `Among the domain's ${count(sentences)} sentences, each compared with each, ${many}.`;
+}
+
+/**
+ * The picture for a version; asks GET /domains/{d}/threshold. `champion`: of its domain, null for none, and then nothing can
+ * be saved; `saved` is called after a threshold was saved.
+ */
+export function advisor(version, context, { champion, saved }) {
   const { signal } = context;
   const { domain, report } = version;
   const reference = `${domain}@${version.version}`;
   const [before, after] = [report.raw_reference?.curve, report.reference?.curve];
   if (!after) return missing(TITLE, "This version has no distribution of random pairs, so no threshold can be advised.", "whole");
-  const reliable = report.labels && !report.labels.graded && report.normalization === "none";
-  const kinds = Object.keys(KINDS).filter((name) => name !== "precision" || reliable);
-  const kind = select(kinds.map((name) => [name, KINDS[name].label]), "fmr", { onchange: reset });
-  const input = h("input", { type: "number", step: "any", inputmode: "decimal", value: "1", oninput: () => later() });
+  const kinds = Object.keys(KINDS).filter((name) => name !== "precision" || isReliable(report));
+  const begin = isReliable(report) && bestRow(report.labels) ? "precision" : "fmr"; // what the report advises
+  const kind = select(kinds.map((name) => [name, KINDS[name].label]), begin, { onchange: reset });
+  const input = h("input", { type: "number", step: "any", inputmode: "decimal", oninput: () => later() });
   const entries = h("input", { type: "number", step: "1", min: "1", inputmode: "numeric", value: String(ENTRIES), oninput: () => later() });
-  const wanted = field(labelOf("fmr"), input, KINDS.fmr.hint);
+  const wanted = field(labelOf(begin), input, KINDS[begin].hint);
   const gallery = field("Entries searched", entries, "How many texts each search looks through.");
-  gallery.hidden = true;
   const answer = h("div", { class: "answer", role: "status" });
   const presets = h("div", { class: "buttons tight" }, PRESETS.map((rate) => button(percent(rate), () => {
     input.value = String(Number((rate * 100).toPrecision(3)));
     advise();
   }, { "aria-label": `Ask for a rate of ${percent(rate)}` })));
-  const saving = saveForm(domain, context, saved);
+  const saving = saveForm(domain, context, champion, saved);
   const controls = h("div", { class: "stack" },
     h("div", { class: "row" }, field("Ask for", kind, ""), wanted, gallery, presets),
     answer,
@@ -60,10 +79,11 @@ export function advisor(version, context, saved) {
   }
   function reset() {
     input.value = kind.value === "precision" ? reachable(report.labels) : KINDS[kind.value].first;
+    fault(input, "");
     presets.hidden = kind.value === "precision";
     gallery.hidden = kind.value !== "false_hit_rate";
     wanted.querySelector("label").textContent = labelOf(kind.value);
-    document.getElementById(`${input.id}-hint`).textContent = KINDS[kind.value].hint;
+    wanted.querySelector(".hint").textContent = KINDS[kind.value].hint;
     advise();
   }
 
@@ -88,22 +108,27 @@ export function advisor(version, context, saved) {
       const found = await call("GET", `${path("domains", reference, "threshold")}?${asked(target)}`, { signal });
       if (mine !== latest) return;
       saving.offer(target);
-      answer.replaceChildren(...sentences(found));
+      answer.replaceChildren(...sentences(found, report.sentences));
       picture.redraw({ draw: drawWith(before, after, found), summary: spoken(found, before) });
     } catch (error) {
       if (error.name === "AbortError" || mine !== latest) return;
-      answer.replaceChildren(alertBox("No threshold", error, advise));
+      picture.redraw({ draw: drawWith(before, after, null), summary: "" });
+      const own = error instanceof Refused && [409, 422].includes(error.status); // says itself what can be asked for
+      answer.replaceChildren(own ? h("p", { class: "verdict warn" }, h("strong", {}, "No threshold: "), inPercent(explain(error).text)) : alertBox("No threshold", error, advise));
     }
   }
-  advise();
+  reset();
   return picture.element;
 }
 
 /** The highest precision up to 90 % that the labels reach, in per cent. */
-function reachable({ table: rows }) {
-  const reached = (rows ?? []).map(({ precision }) => precision).filter((precision) => precision <= 0.9);
-  return reached.length ? String(Number((100 * Math.max(...reached)).toPrecision(3))) : KINDS.precision.first;
+function reachable(labels) {
+  const row = bestRow(labels);
+  return row ? String(Number((100 * row.precision).toPrecision(3))) : KINDS.precision.first;
 }
+
+/** The server's words about a rate, with shares as the reader has typed them. */
+const inPercent = (text) => sentence(text.replaceAll(/(?<![\d.]|similarity, )0\.\d+(?![\d.%])|\b\d+e-\d+/g, (share) => percent(Number(share))));
 
 const labelOf = (kind) => `Wanted ${KINDS[kind].label} in per cent`;
 
@@ -111,31 +136,39 @@ const labelOf = (kind) => `Wanted ${KINDS[kind].label} in per cent`;
 const proposed = (target) => Object.entries(target).map(([name, value]) => `${name.replaceAll("_", "-")}-${value}`).join("-");
 
 /** A name for the target that is shown, and the button that saves it; `offer(null)` where there is nothing to save. */
-function saveForm(domain, context, saved) {
+function saveForm(domain, context, champion, saved) {
   let target = null;
   let own = false; // a name that was typed outlives another rate
   const name = h("input", { type: "text", maxlength: "64", autocomplete: "off", autocapitalize: "none", spellcheck: "false", oninput: () => { own = name.value !== ""; } });
   const save = h("button", { type: "submit" }, "Save this threshold");
   async function submit(event) {
     event.preventDefault();
-    if (!target) return;
+    if (!target || champion === null) return;
     const valid = new RegExp(`^${context.server.domain_pattern}$`).test(name.value.trim());
     fault(name, valid ? "" : `A name is 1 to 64 of a–z, 0–9, dot, dash and underscore, beginning with a letter or digit; for example ${proposed(target)}.`);
+    const near = valid ? "" : nameLike(name.value);
+    proposal.replaceChildren(...(near ? [button(`Use “${near}”`, () => {
+      name.value = near;
+      fault(name, "");
+      proposal.replaceChildren();
+      name.focus();
+    })] : []));
     if (!valid) name.focus();
     else if (await saveThreshold(context, domain, name.value.trim(), target)) saved();
   }
+  const proposal = h("p", {});
   const element = h("form", { class: "row", novalidate: true, onsubmit: submit, id: SAVE_FORM },
-    field("Name of the threshold", name, `Requests for ${domain} can then ask for a match by this name.`),
+    h("div", {}, field("Name of the threshold", name, champion === null ? "Promote a version first; then thresholds can be saved." : `Requests for ${domain} can then ask for a match by this name.`), proposal),
     h("div", { class: "buttons" }, save));
   const offer = (found) => {
     target = found;
-    save.disabled = found === null;
-    if (found && !own) name.value = proposed(found);
+    save.disabled = found === null || champion === null;
+    if (!own) name.value = found ? proposed(found) : "";
   };
   return { element, offer };
 }
 
-function sentences(found) {
+function sentences(found, among) {
   const [low, high] = found.interval;
   const kind = kindOf(found.target);
   const rate = percent(found.target[kind]);
@@ -151,6 +184,7 @@ function sentences(found) {
       found.precision_interval === undefined ? "" : ` The precision itself has a 95 % interval of ${range(found.precision_interval)}.`,
       found.recall === undefined ? "" : ` It finds ${percent(found.recall)} of the true matches (95 % interval ${range(found.recall_interval)}).`,
       kind === "fmr" || found.false_match_rate === undefined ? "" : ` ${percent(found.false_match_rate)} of random pairs pass.`,
+      among > 1 && (found.target.fmr ?? found.false_match_rate) !== undefined ? ` ${amongSentences(among, found.target.fmr ?? found.false_match_rate)}` : "",
       found.query_spread > 2 ? ` Searches differ: one with a wrong match is ${score(found.query_spread, 1)} times as likely as the average one to have another.` : ""),
   ];
 }

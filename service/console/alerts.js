@@ -2,7 +2,7 @@
 
 import { Refused, Unreachable } from "./api.js";
 import { button, h } from "./dom.js";
-import { counted, sentence } from "./format.js";
+import { counted, plainly, sentence } from "./format.js";
 
 const NEXT = {
   Unauthorized: "Enter a key the server knows.",
@@ -29,7 +29,7 @@ export function explain(error) {
   const wait = error.retryAfter;
   const next = NEXT[error.type] ?? "";
   return {
-    text: error.message,
+    text: plainly(error.message),
     next: wait ? `${next} It asks to wait ${counted(wait, "second")}.` : next,
     wait,
     repeatable: REPEATABLE.has(error.type),

@@ -1,21 +1,16 @@
 /** A new calibration: text, what the server understood of it, options, start; below it the earlier ones. */
 
-import { explain, report } from "./alerts.js";
+import { clearAlerts, explain, report } from "./alerts.js";
 import { call, idempotencyKey } from "./api.js";
 import { button, fault, field, h, select, unique } from "./dom.js";
-import { count, counted, METHOD_NAMES, sentence } from "./format.js";
-import { fileIntake, rowsOf } from "./intake.js";
+import { count, counted, METHOD_NAMES, nameLike, PROMOTIONS, sentence } from "./format.js";
+import { fileIntake, LANGUAGES, rowsOf } from "./intake.js";
 import { jobList } from "./jobs.js";
 import { firstFault, parsePairs, pastedRows } from "./labels.js";
 import { page, typed, withNamed } from "./listing.js";
 
 const SOME = 200; // domains suggested
 const STEADY = 2000; // distinct sentences that give a steady threshold (docs/quality.md)
-const PROMOTIONS = {
-  if_better: "if surely better than the champion",
-  always: "always",
-  never: "never, I look at the report first",
-};
 const NORMALIZATIONS = { none: "none", "as-norm": "AS-norm", csls: "CSLS" };
 const LABELS_HINT = "Labels are 0 and 1, or grades within 0–1 or 0–5.";
 
@@ -27,9 +22,12 @@ export async function openCalibrate([wanted = ""], context) {
 
   const intake = fileIntake(context, {
     legend: "1. Text of the domain",
-    lead: `Sentences without labels: a random sample of what will be compared. ${count(STEADY)} distinct sentences give a steady threshold, ${count(server.fewest.auto)} are the least. The text is deleted from the server when the job ends.`,
+    lead: `Sentences without labels: a random sample of what will be compared. ${count(STEADY)} distinct sentences give a steady threshold, ${count(server.fewest.auto)} are the least. The text is deleted from the server when the job ends.${LANGUAGES[server.encoder.id] === "English" ? ` This server's encoder, ${server.encoder.id}, reads English; of other languages its scores mean little, and the page cannot tell German or French from English.` : ""}`,
     verdicts: (found) => verdicts(found, method.value, server),
-    changed: () => { state.posting = null; },
+    changed: () => {
+      state.posting = null;
+      clearAlerts(); // what was wrong with the text before
+    },
   });
 
   const suggestions = () => domains.map(({ domain }) => h("option", { value: domain }));
@@ -182,12 +180,6 @@ export async function openCalibrate([wanted = ""], context) {
 
   requestAnimationFrame(describeDomain); // once the hint stands in the page
   return [h("h1", {}, "New calibration"), form, jobList(context)];
-}
-
-/** A domain's name made of what was written; "" where nothing of it can be used. */
-function nameLike(text) {
-  const plain = text.normalize("NFKD").replace(/\p{M}/gu, "").replaceAll("ß", "ss").toLowerCase();
-  return plain.replace(/[^a-z0-9._-]+/g, "-").replace(/^[^a-z0-9]+/, "").slice(0, 64).replace(/-+$/, "");
 }
 
 /** Is this enough text for the method? As [kind, words]. */

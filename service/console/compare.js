@@ -3,7 +3,7 @@
 import { report } from "./alerts.js";
 import { call, path, Refused } from "./api.js";
 import { badge, fault, field, h, table } from "./dom.js";
-import { count, oneIn, percentile, roughly, score, sentence } from "./format.js";
+import { count, oneIn, percentile, plainly, roughly, score, sentence } from "./format.js";
 import { term } from "./glossary.js";
 import { page, typed, withNamed } from "./listing.js";
 import { isDamaged } from "./versions.js";
@@ -17,7 +17,7 @@ const EXAMPLE = {
 const FLAGS = {
   truncated: "cut off: longer than the encoder reads",
   unreadable: "the encoder knows no word of it, so that its scores mean nothing",
-  out_of_domain: "does not look like the domain's text",
+  out_of_domain: "does not look like the domain's text, so that its scores and its verdict are less certain",
 };
 
 export async function openCompare([left = "default", right = ""], context) {
@@ -52,9 +52,9 @@ export async function openCompare([left = "default", right = ""], context) {
     h("fieldset", { class: "choices" }, h("legend", {}, "Compare"), one, many),
     h("div", { class: "row even" }, field("Sentence", a, ""), field("With", b, "")),
     find && field("Find a domain", find, "There are more domains than the lists below show; they show those with this in their name."),
-    h("div", { class: "row" }, field("Scored by", first, ""), field("Beside it", second, "Another domain or version, to see the difference.")),
+    h("div", { class: "row even" }, field("Scored by", first, ""), field("Beside it", second, "Another domain or version, to see the difference.")),
     target.element,
-    h("div", { class: "buttons" }, score_, h("button", { type: "button", onclick: fill }, "Fill in an example"), h("span", { class: "muted small" }, "Ctrl + Enter scores")));
+    h("div", { class: "buttons" }, score_, h("button", { type: "button", onclick: fill }, "Fill in an example"), h("span", { class: "muted small keys" }, "Ctrl + Enter scores")));
 
   const several = () => many.querySelector("input").checked;
 
@@ -96,7 +96,10 @@ export async function openCompare([left = "default", right = ""], context) {
   }
 
   target.offer(first.value, domains);
-  return [h("h1", {}, "Try it"), form, results];
+  const unknown = [[left, first], [right, second]].filter(([reference, list]) => reference && list.value !== reference);
+  return [h("h1", {}, "Try it"),
+    ...unknown.map(([reference, list]) => h("p", { class: "verdict warn" }, `There is no ${reference} here that can answer; ${list.value || "nothing"} is chosen instead.`)),
+    form, results];
 }
 
 /** All versions that can answer, by domain, aliases first. */
@@ -117,7 +120,7 @@ function offer(element, domains, chosen, none) {
 
 function choiceOf(state) {
   if (isDamaged(state)) return `${state.domain}: damaged`;
-  return state.champion ? `${state.domain}: champion, version ${state.champion}` : `${state.domain}: raw cosine`;
+  return state.champion ? `${state.domain}: version ${state.champion}, champion` : `${state.domain}: raw cosine`;
 }
 
 /** What a verdict rests on: a saved threshold of the domain, or a rate. `read()` gives { name, target }, { target } or null. */
@@ -205,6 +208,7 @@ function targetFields(context) {
   return { element, offer, read, controls: [rate, entries] };
 }
 
+const LIKELY = 0.5; // probability from which on a match is more likely than not
 const UNREACHABLE = "threshold_unreachable";
 const domainOf = (reference) => reference.split("@")[0];
 
@@ -250,7 +254,7 @@ function verdictOf({ match }, row) {
 
 function verdictLine({ domain, version, verdict }) {
   const what = `${verdict.name ? `${verdict.name}, ` : ""}${describeTarget(verdict.target)}`;
-  if (!verdict.match) return h("p", { class: "verdict warn" }, `${domain}@${version}: no verdict for ${what}. ${verdict.why ? sentence(verdict.why) : ""}`);
+  if (!verdict.match) return h("p", { class: "verdict warn" }, `${domain}@${version}: no verdict for ${what}. ${verdict.why ? sentence(plainly(verdict.why)) : ""}`);
   const from = verdict.similarity === null || verdict.similarity === undefined ? `a percentile of at least ${100 * (1 - verdict.target.fmr)} %` : `a similarity of at least ${score(verdict.similarity, 4)}`;
   return h("p", { class: "verdict" }, `${domain}@${version}: a match has ${from} (${what}).`);
 }
@@ -261,15 +265,16 @@ function scores(pairs, asked, answers, sorted) {
   if (sorted) order.sort((i, j) => isUnreadable(answers[0], i) - isUnreadable(answers[0], j) || answers[0].similarity[j] - answers[0].similarity[i]);
   const any = (of) => answers.some(of);
   const graded = any(({ notices }) => notices.some((notice) => notice.startsWith("probability_is_mean_grade")));
+  const doubtful = !graded && any(({ verdict, probability }) => verdict?.match && probability?.some((share, row) => verdict.match[row] && share < LIKELY));
   const both = any((answer) => answer.percentile && answer.probability);
   const columns = [
-    any(({ verdict }) => verdict?.match) && ["Verdict", ({ verdict }, row) => (verdict ? verdictOf(verdict, row) : "–")],
     [term("calibrated similarity", "Similarity"), (answer, row) => score(answer.similarity[row], 4)],
     any((answer) => answer.percentile) && [term("percentile", "Percentile"), (answer, row) => (answer.percentile ? rarity(answer, row) : "–")],
     any((answer) => answer.probability) && [graded ? "Mean grade (0–1)" : term("probability", "Probability"), (answer, row) => {
       if (!answer.probability) return "–";
       return graded ? score(answer.probability[row], 2) : roughly(answer.probability[row]);
     }],
+    any(({ verdict }) => verdict?.match) && ["Verdict", ({ verdict }, row) => (verdict ? verdictOf(verdict, row) : "–")],
     any(({ flags: all }) => all.some(({ a, b }) => a.length || b.length)) && ["Flags", (answer, row) => flags(answer.flags[row])],
   ].filter(Boolean);
   const two = answers.length > 1;
@@ -285,6 +290,7 @@ function scores(pairs, asked, answers, sorted) {
     h("p", {}, "“", h("bdi", { class: "sample" }, pairs[0][0]), "”", two ? "" : h("span", { class: "muted" }, ` scored by ${answers[0].domain}@${answers[0].version}`)),
     ...answers.filter(({ verdict }) => verdict).map(verdictLine),
     table("Scores", heads.map((head) => h("th", { scope: "col" }, head)), rows, { class: "scores stacked" }),
+    doubtful && h("p", { class: "verdict warn" }, "Some pairs are called a match though their probability is below 50 %: this threshold lets through more false pairs like them than true ones. Ask for a precision to be stricter."),
     both && h("p", {}, "Percentile and probability answer different questions: the percentile compares a pair with random pairs, nearly all of them unrelated; the probability says how often a pair with this similarity is a match among pairs like the labelled ones."),
     ...met.map((flag) => h("p", { class: "muted" }, `${flag.replaceAll("_", " ")}: ${FLAGS[flag]}.`)),
     ...answers.flatMap((answer, index) => answer.notices.map((notice) => h("p", { class: "muted" }, explainNotice(notice, asked[index])))),
@@ -312,5 +318,5 @@ function explainNotice(notice, reference) {
   if (kind === "no_reference") return `${reference} has no scale yet, so there is no percentile: calibrate it with its own text.`;
   if (kind === "percentile_normalized") return `Percentiles of ${reference} compare scores less their texts' usual scores (${detail}).`;
   if (kind === "probability_is_mean_grade") return `${reference} was given grades of ${detail}; the mean grade stands on a scale of 0–1.`;
-  return `${reference}: ${notice}`;
+  return `${reference}: ${plainly(notice)}`;
 }

@@ -9,8 +9,11 @@ import { sentence } from "./format.js";
 function ask(title, content, attributes = {}) {
   const id = unique("dialog");
   const dialog = h("dialog", { "aria-labelledby": id, ...attributes }, h("h2", { id }, title), content);
+  const leave = () => dialog.close("");
   return new Promise((resolve) => {
+    window.addEventListener("hashchange", leave); // a question belongs to the page that asked it
     dialog.addEventListener("close", () => {
+      window.removeEventListener("hashchange", leave);
       dialog.remove();
       resolve(dialog.returnValue);
     });
@@ -20,15 +23,16 @@ function ask(title, content, attributes = {}) {
 }
 
 /** Whether the reader means it. A dangerous action has to be chosen, the focus is on leaving it; `typed` is a name that
- * the reader must type first. */
-export async function confirm({ title, text, label, danger = false, typed = null }) {
+ * the reader must type first, `keep` the label of the button that changes nothing. */
+export async function confirm({ title, text, label, danger = false, typed = null, keep = "Cancel" }) {
   const close = (answer) => (event) => event.target.closest("dialog").close(answer);
   const yes = button(label, close("yes"), { class: danger ? "danger" : "primary", autofocus: !danger, disabled: typed !== null });
-  const no = button("Cancel", close(""), { autofocus: danger && typed === null });
+  const no = button(keep, close(""), { autofocus: danger && typed === null });
   const paragraphs = [text].flat().map((line) => h("p", {}, line));
   const name = typed !== null && field(`Type ${typed} to confirm`, h("input", {
     type: "text", autocomplete: "off", spellcheck: "false", autofocus: true,
     oninput: (event) => { yes.disabled = event.target.value.trim() !== typed; },
+    onkeydown: (event) => { if (event.key === "Enter" && !yes.disabled) close("yes")(event); },
   }));
   return (await ask(title, [...paragraphs, name, h("div", { class: "buttons" }, yes, no)].filter(Boolean))) === "yes";
 }

@@ -1,13 +1,15 @@
 /** All domains with their versions, who answers, and how far what is asked has drifted. */
 
 import { report } from "./alerts.js";
+import { call, path } from "./api.js";
 import { action, badge, button, facts, h, label, table, unique } from "./dom.js";
 import { ago, count, counted, methodName, percent, score, sentence } from "./format.js";
 import { term, withTerms } from "./glossary.js";
 import { page, typed } from "./listing.js";
 import { thresholdList } from "./thresholds.js";
-import { isDamaged, promote, remove, removeDomain, rollBack } from "./versions.js";
+import { backTo, isDamaged, promote, remove, removeDomain, rollBack } from "./versions.js";
 
+const COUNTED = 10; // newest versions of a domain whose labels are counted: each is a request
 const MANY = 8; // domains from which on a filter is offered
 
 const opened = new Set(); // domains whose versions are shown, also after a change has loaded the page again
@@ -18,7 +20,9 @@ export async function openDomains(_, context) {
   const lead = h("p", { class: "lead" }, ...withTerms("A domain is a kind of text with a scale of its own. Its champion answers requests that name the domain; its other versions wait."));
   const list = h("section", { class: "card" });
   show(list, first, "", context);
-  return [heading, lead, (first.next !== null || first.domains.length >= MANY) && filter(list, context), list].filter(Boolean);
+  const fresh = first.next === null && first.domains.every(({ domain, versions, unreadable }) => domain === "default" && !versions.length && !unreadable.length);
+  return [heading, lead,
+    fresh && h("p", { class: "verdict" }, "There is no domain of your own yet. Begin with a ", h("a", { href: "#/calibrate" }, "new calibration"), " from a file of your sentences."), (first.next !== null || first.domains.length >= MANY) && filter(list, context), list].filter(Boolean);
 }
 
 /** Adds a page of domains, one line each, and a button for the next. */
@@ -33,7 +37,7 @@ function show(list, { domains, next }, contains, context) {
     body.append(...rows);
     label(body.closest("table"));
   } else {
-    const made = table("Domains", ["Domain", "Champion", "Method", "Made", "Drift", "Actions"], rows, { class: "stacked" });
+    const made = table("Domains", ["Domain", h("th", { scope: "col" }, term("champion", "Champion")), "Method", "Made", h("th", { scope: "col" }, term("drift", "Drift")), "Actions"], rows, { class: "stacked" });
     made.querySelector("tbody").classList.add("domains");
     list.append(made);
   }
@@ -92,7 +96,7 @@ function domainRows(state, context) {
     h("td", {}, driftWord(state.drift)),
     h("td", {}, h("div", { class: "buttons tight" },
       version && action("Report", `#/report/${encodeURIComponent(domain)}/${champion}`, about("Report of the champion of")),
-      action("Try it", `#/compare/${encodeURIComponent(domain)}`, about("Try")),
+      !damaged && action("Try it", `#/compare/${encodeURIComponent(domain)}`, about("Try")),
       toggle)));
   if (damaged || opened.has(domain)) open(true);
   return [line, fold];
@@ -101,7 +105,7 @@ function domainRows(state, context) {
 function folded(state, context) {
   const { domain, champion, previous, versions, unreadable } = state;
   const newest = [...versions].sort((a, b) => b.version - a.version);
-  const back = previous !== null && button(`Roll back to version ${previous}`, async () => {
+  const back = versions.some(({ version }) => version === previous) && button(backTo(state), async () => {
     if (await rollBack(context, state)) context.reload();
   });
   const gone = domain !== "default" && button("Delete domain", async () => {
@@ -109,11 +113,11 @@ function folded(state, context) {
   }, { class: "danger quiet", "aria-label": `Delete domain ${domain}` });
   return [
     ...(isDamaged(state) ? damage(state) : [h("p", {}, ...championLine(state)), unreadable.length > 0 && h("p", { class: "verdict warn" }, `Cannot be read: ${unreadable.join("; ")}`)]),
-    newest.length > 0 && table(`Versions of ${domain}`, ["Version", "Role", "Method", "Made", "Sentences", "Actions"],
-      newest.map((version) => versionRow(version, state, context)), { class: "stacked" }),
-    versions.length > 0 && !isDamaged(state) && thresholdList(domain, null, context).element,
+    newest.length > 0 && table(`Versions of ${domain}`, ["Version", "Role", "Method", "Made", "Sentences", "Labels", "Actions"],
+      newest.map((version, place) => versionRow(version, state, context, place < COUNTED)), { class: "stacked" }),
+    versions.length > 0 && !isDamaged(state) && thresholdList(domain, null, context, { champion }).element,
     driftDetails(state.drift),
-    h("div", { class: "buttons" }, champion !== null && !isDamaged(state) && action("Add labels", `#/label/${encodeURIComponent(domain)}`, { "aria-label": `Add labels to ${domain}` }), back || null, gone || null),
+    h("div", { class: "buttons" }, champion === 0 && !isDamaged(state) && action("Calibrate", `#/calibrate/${encodeURIComponent(domain)}`, { "aria-label": `Calibrate ${domain}` }), champion > 0 && !isDamaged(state) && action("Add labels", `#/label/${encodeURIComponent(domain)}`, { "aria-label": `Add labels to ${domain}` }), back || null, gone || null),
   ].filter(Boolean);
 }
 
@@ -135,7 +139,16 @@ function championLine({ champion, versions }) {
   ];
 }
 
-function versionRow(version, state, context) {
+/** How many labels a version has; its report knows. */
+function labelCount({ domain, number }, { signal }) {
+  const cell = h("td", { class: "number" }, "–");
+  call("GET", path("domains", domain, "versions", number), { signal })
+    .then(({ report: { labels } }) => { if (labels) cell.textContent = count(labels.pairs); })
+    .catch(() => {}); // what cannot be read is said where it is opened
+  return cell;
+}
+
+function versionRow(version, state, context, counting) {
   const { domain, champion, previous } = state;
   const number = version.version;
   const role = number === champion ? badge("champion", "good") : number === previous ? badge("previous") : "";
@@ -155,6 +168,7 @@ function versionRow(version, state, context) {
     h("td", {}, methodName(version.method)),
     h("td", {}, ago(version.created)),
     h("td", { class: "number" }, version.sentences ? count(version.sentences) : "–"),
+    counting ? labelCount({ domain, number }, context) : h("td", { class: "number" }, "–"),
     h("td", {}, buttons),
   );
 }
@@ -164,7 +178,7 @@ const SHIFTED = 0.25;
 
 /** Drift in a word or two, for a line. */
 function driftWord(drift) {
-  if (!drift) return h("span", { class: "muted" }, "not asked yet");
+  if (!drift) return h("span", { class: "muted" }, "no requests yet");
   const psi = drift.stability_index;
   const foreign = drift.out_of_domain;
   if (psi === null && foreign === null) return h("span", { class: "muted" }, "too little asked");

@@ -191,6 +191,29 @@ export function halfWidth(effective) {
   return Math.min(0.5, NORMAL * Math.sqrt(0.25 / effective));
 }
 
+/**
+ * About how many more labels it takes until some threshold can have this precision: { reached: the highest that ten labels
+ * or more have so far, more }. The server asks for ten labels at or above a threshold (modelling/calibration/probability.py)
+ * and smooths what this only counts. more: 0 where one is reached, null where no label so far promises it.
+ */
+export function untilPrecision(strata, judged, precision, fewest = 10) {
+  const curve = precisionCurve(judged);
+  const reached = Math.max(0, ...curve.slice(fewest - 1).map((one) => one.precision));
+  if (reached >= precision) return { reached, more: 0 };
+  const count = curve.findLastIndex((one) => one.precision >= precision) + 1;
+  if (!count) return { reached, more: null };
+  const lowest = curve[count - 1].similarity;
+  const inside = (pairs, stratum) => pairs.filter((pair) => pair.stratum === stratum).length;
+  const above = judged.filter(({ similarity }) => similarity >= lowest);
+  let [each, gain] = [0, 0]; // labels of a round, and those of them at or above `lowest`
+  strata.forEach(({ share }, stratum) => {
+    each += share;
+    const all = inside(judged, stratum);
+    if (all) gain += (share * inside(above, stratum)) / all;
+  });
+  return { reached, more: Math.ceil(((fewest - count) * each) / gain) };
+}
+
 /** [{ similarity, precision }] from the highest down: the weighted share of matches among judged pairs as high. */
 export function precisionCurve(judged) {
   let [matches, all] = [0, 0];

@@ -87,12 +87,41 @@ export function methodName(method) {
   return argument ? `${known} (${Number(argument)})` : known;
 }
 
+/** What a calibration may be asked to do with its version. */
+export const PROMOTIONS = {
+  if_better: "if it is surely better",
+  always: "always",
+  never: "never, I look at the report first",
+};
+
 /** Why a version was promoted or not, where the record only says what was asked for. */
 export function promotionReason(reason) {
   if (reason === "promote: always") return "It was to be promoted in any case.";
   if (reason === "promote: never") return "It was not to be promoted; that is left to you.";
-  return sentence(reason);
+  return sentence(plainly(reason));
 }
+
+/** A name for a domain or a threshold, made of what was written; "" where nothing of it can be used. */
+export function nameLike(text) {
+  const plain = text.normalize("NFKD").replace(/\p{M}/gu, "").replaceAll("ß", "ss").toLowerCase();
+  return plain.replace(/[^a-z0-9._-]+/g, "-").replace(/^[^a-z0-9]+/, "").slice(0, 64).replace(/-+$/, "");
+}
+
+const PLAINER = [
+  [/^encoder_mismatch: /, ""],
+  [/; promote one, or name one in the request \(\S+\)/, "; promote one"],
+  [/; charset=NAME names another encoding/, "; another encoding can be chosen where the file is chosen"],
+  [/; others \(sheet=NAME\) are /, "; the others are "],
+  [/; give it text: POST \/calibrate/, "; calibrate it with its own text"],
+  [/; give it some: POST \/domains\/\S+\/labels/, "; label pairs for it"],
+  [/; to promote this one: PUT \/domains\/\S+\/champion/, "; promote this one if it is better"],
+  [/; GET \/domains\/\S+ lists those that are saved/, ""],
+  [/no precision of 0\.5;/, "no precision of 50 %;"],
+  [/^texts: (?=[\d,]+ distinct)/, "the text has "],
+];
+
+/** The service's words without its parameters and addresses: what a reader of this page can do instead. */
+export const plainly = (text) => PLAINER.reduce((words, [part, plain]) => words.replace(part, plain), text);
 
 /** With a capital and a full stop, which the service's reasons may lack. */
 export function sentence(text) {

@@ -20,6 +20,7 @@ const WORDS = {
   "labelled pair": "Two sentences for which a person has said whether they match, or how well.",
   drift: "How far the text that is asked about now differs from the text that the domain was calibrated with.",
   identity: "The method that changes nothing: the encoder's own cosine is the similarity.",
+  "effective labels": "How many labels of equal weight would tell as much: labels that stand for many pairs count for less than their number.",
   "95 % interval": "A range that contains the true value in 95 of 100 repetitions of the measurement.",
 };
 

@@ -11,6 +11,13 @@ const LOOKED_AT = 20; // lines of a paste that tell whether it was copied from a
 const SHOWN = 200; // characters of a cell
 const ROWS_NAMED = 5; // rows that are too long
 
+const SEEMING = 0.8; // share of the rows shown that have to look alike (core/jobs/tables.py)
+const CODE = /^(?=.*\d)[!-~]{1,40}$/; // a number, a date, an identifier: no space, a digit
+const OTHER_LETTERS = 0.2; // share outside the Latin script: of ten lines of English Wikipedia at most 0.03, of Korean at least 0.76 (1,000 draws)
+
+/** What the packaged encoders were trained on (isosim export); others do not say. */
+export const LANGUAGES = { minilm: "English", mpnet: "English", me5: "many languages" };
+
 const ANY = "application/octet-stream"; // to be recognized by its content
 const TYPES = {
   csv: "text/csv", tsv: "text/tab-separated-values", txt: "text/plain", text: "text/plain",
@@ -181,6 +188,8 @@ export function fileIntake(context, given) {
     const focus = document.activeElement?.closest(".understood") ? document.activeElement : null;
     const kept = focus && [focus.id || null, focus.name || null, focus.value];
     seen.replaceChildren(...(state.found ? understood(state.found) : []));
+    const [box, head] = [seen.querySelector(".scroll"), seen.querySelector("th.chosen")];
+    if (box && head) box.scrollLeft = Math.max(0, head.offsetLeft + head.offsetWidth - box.clientWidth); // in a narrow window it lies outside
     if (!kept) return;
     const [id, name, value] = kept;
     const again = [...seen.querySelectorAll("input, select")].find((one) => (name ? one.name === name && one.value === value : one.id === id));
@@ -188,12 +197,14 @@ export function fileIntake(context, given) {
   }
 
   function understood(found) {
+    const doubts = seeming(found);
+    const verdicts = given.verdicts(found).filter(([kind]) => kind !== "good" || !doubts.length);
     return [
       h("p", {}, h("strong", {}, state.name), ": ", describeFile(found), "."),
       corrections(found),
       preview(found),
       counts(found),
-      ...tooLong(found), ...given.verdicts(found).map(([kind, words]) => h("p", { class: `verdict ${kind}` }, words)),
+      ...tooLong(found), ...doubts.map((words) => h("p", { class: "verdict warn" }, words)), ...verdicts.map(([kind, words]) => h("p", { class: `verdict ${kind}` }, words)),
     ].filter(Boolean);
   }
 
@@ -235,7 +246,8 @@ export function fileIntake(context, given) {
     const rows = found.rows.map((cells) => h("tr", {}, found.columns.map((_, index) =>
       h("td", { class: index === at ? "chosen sample" : "sample", dir: "auto" }, shortened(cells[index] ?? "")))));
     return h("div", {},
-      choice && h("p", { class: "muted" }, "Which column holds the sentences?"),
+      choice && h("p", {}, h("span", { class: "muted" }, "Which column holds the sentences? Chosen: "), h("strong", {}, found.column),
+        h("span", { class: "muted" }, ` (${at + 1} of ${found.columns.length}).`)),
       table(choice ? "First rows; the columns' heads choose the column with the sentences" : "First rows", heads, rows, { class: "preview" }));
   }
 
@@ -258,7 +270,32 @@ export function fileIntake(context, given) {
     return [h("p", { class: "verdict warn" }, `${counted(found.too_long, kind)} longer than ${count(server.limits.characters)} characters will be left out (${kind} ${rows.map(count).join(", ")}${more}).`)];
   }
 
-  const known = (found) => ({ format: found.format, ...state.chosen, ...(found.columns.length > 1 ? { column: found.column } : {}) });
+  /** What makes the rows shown look like something else than sentences that the encoder can read. */
+  function seeming(found) {
+    const place = found.columns.indexOf(found.column);
+    const cells = found.rows.map((row) => (row[place] ?? "").trim()).filter(Boolean);
+    const alike = (test) => cells.length > 0 && cells.filter(test).length >= SEEMING * cells.length;
+    const said = [];
+    const text = cells.join("");
+    const letters = text.match(/\p{L}/gu)?.length ?? 0;
+    const latin = text.match(/\p{Script=Latin}/gu)?.length ?? 0;
+    if (alike((cell) => CODE.test(cell))) said.push("These look like numbers or codes, not sentences: most of the rows shown are one word with digits. Choose another column.");
+    else if (latin === letters && alike((cell) => cell.split(/\s+/).length <= 2)) said.push("These look like names or categories, not sentences: most of the rows shown have at most two words.");
+    const { id } = server.encoder;
+    if (LANGUAGES[id] === "English" && letters - latin > OTHER_LETTERS * letters) {
+      said.push(`Most of this is not English, and this server's encoder, ${id}, was trained on English: its scores would mean little. A server with a multilingual encoder can read it.`);
+    }
+    return said;
+  }
+
+  // What the page has shown counts as confirmed: the reader could have corrected it.
+  const known = (found) => ({
+    format: found.format,
+    ...(found.sheets.length > 1 ? { sheet: found.sheet } : {}),
+    ...(found.encoding && !found.encoding_certain ? { charset: found.encoding } : {}),
+    ...state.chosen,
+    ...(found.columns.length > 1 ? { column: found.column } : {}),
+  });
 
   return {
     element,

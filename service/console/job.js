@@ -4,12 +4,12 @@ import { alertBox, explain, report, say } from "./alerts.js";
 import { call, events, path, Refused } from "./api.js";
 import { confirm } from "./dialogs.js";
 import { action, badge, button, facts, h } from "./dom.js";
-import { ago, count, counted, methodName, promotionReason, seconds, sentence } from "./format.js";
+import { ago, count, counted, methodName, plainly, promotionReason, PROMOTIONS, seconds, sentence } from "./format.js";
 import { withTerms } from "./glossary.js";
 import { promote } from "./versions.js";
 
 const ACTIVE = new Set(["queued", "running"]);
-const STAGES = {
+export const STAGES = {
   queued: "Waiting for a worker",
   starting: "Starting",
   embedding: "Reading the sentences with the encoder",
@@ -22,7 +22,7 @@ const FIRST_WAIT = 1000; // ms before a broken stream is taken up again, doubled
 const LONGEST_WAIT = 15000;
 
 export async function cancel(context, job) {
-  const meant = await confirm({ title: `Cancel the calibration of ${job.domain}?`, text: "Its text is deleted and no version appears.", label: "Cancel the calibration", danger: true });
+  const meant = await confirm({ title: `Cancel the calibration of ${job.domain}?`, text: "Its text is deleted and no version appears.", label: "Cancel the calibration", keep: "Keep it running", danger: true });
   return meant && act(context, "DELETE", path("calibrate", job.job), "The calibration was not cancelled", "The calibration is cancelled.");
 }
 
@@ -47,19 +47,21 @@ export async function openJob([id], context) {
   const lost = h("div", { class: "stack" });
   const live = { element: null };
 
-  function show(job) {
+  async function show(job) {
     lost.replaceChildren();
     if (ACTIVE.has(job.status)) {
       live.element ??= progress(job, context);
       live.element.update(job);
       if (!live.element.isConnected) place.replaceChildren(live.element);
     } else {
-      place.replaceChildren(...ended(job, context));
+      const state = job.status === "succeeded" ? await stateOf(job.domain, context) : null;
+      if (context.signal.aborted) return;
+      place.replaceChildren(...ended(job, state, context));
       if (live.element) say(spokenEnd(job), job.promoted ? "good" : "");
     }
   }
 
-  show(first);
+  await show(first);
   if (ACTIVE.has(first.status)) {
     follow(id, show, (error, wait) => lost.replaceChildren(h("div", { class: "alert" },
       h("p", {}, `${sentence(explain(error).text)} The calibration goes on where it runs; asking again in ${seconds(wait / 1000)}.`))), context)
@@ -73,7 +75,7 @@ export async function openJob([id], context) {
       ["Sentences posted", first.base ? null : count(first.sentences)],
       ["Labelled pairs", first.labels ? count(first.labels) : null],
       ["Method", methodName(first.method)],
-      ["Let it answer", first.promote.replaceAll("_", " ")],
+      ["Let it answer", PROMOTIONS[first.promote] ?? first.promote],
       ["Seed", String(first.seed)],
       ["Item normalization", first.normalization === "none" ? null : first.normalization],
       ["Posted", ago(first.created)],
@@ -88,7 +90,7 @@ async function follow(id, show, lost, { signal }) {
     try {
       for await (const job of events(`${path("calibrate", id)}/events`, signal)) {
         if (signal.aborted) return;
-        show(job);
+        await show(job);
         wait = FIRST_WAIT;
         if (!ACTIVE.has(job.status)) return;
       }
@@ -131,21 +133,42 @@ function spokenEnd(job) {
   return `The calibration ${job.status === "failed" ? "has failed" : `is ${job.status}`}.`;
 }
 
-function ended(job, context) {
+/** The domain as it is now; null where it is gone, undefined where it cannot be told. */
+async function stateOf(domain, { signal }) {
+  try {
+    return await call("GET", path("domains", domain), { signal });
+  } catch (error) {
+    return error instanceof Refused && error.status === 404 ? null : undefined;
+  }
+}
+
+/** What has become of a job's version since, and whether it is still there and answers. */
+function standing({ domain, version, promoted }, state) {
+  const there = state === undefined || Boolean(state?.versions.some((one) => one.version === version));
+  const answers = state === undefined ? promoted : there && state.champion === version;
+  if (!there) return { there, answers, words: " was made; it has been deleted since." };
+  if (answers) return { there, answers, words: " answers now." };
+  if (promoted) return { there, answers, words: state.champion ? ` answered at first; version ${state.champion} answers now.` : " answered at first." };
+  return { there, answers, words: state?.champion ? ` is made, and does not answer; version ${state.champion} does.` : " is made, and does not answer." };
+}
+
+function ended(job, state, context) {
   const { domain, version } = job;
   const again = action("New calibration", `#/calibrate/${encodeURIComponent(domain)}`);
   if (job.status === "succeeded") {
+    const { there, answers, words } = standing(job, state);
     const look = action("Open the report", `#/report/${encodeURIComponent(domain)}/${version}`, { class: "button primary" });
     return [
-      h("p", { class: "outcome" }, badge(job.promoted ? "promoted" : "not promoted", job.promoted ? "good" : "warn"), " ",
-        h("strong", {}, `Version ${version} of ${domain}`), job.promoted ? " answers now." : " is made, and does not answer."),
-      h("p", {}, h("strong", {}, "Why: "), promotionReason(job.report?.promotion ?? "no reason is on record")),
-      ...job.notices.map((notice) => h("p", { class: "verdict warn" }, notice)),
+      h("p", { class: "outcome" }, badge(there ? answers ? "promoted" : "not promoted" : "deleted", answers ? "good" : "warn"), " ",
+        h("strong", {}, `Version ${version} of ${domain}`), words),
+      h("p", {}, h("strong", {}, answers === job.promoted ? "Why: " : "When it was made: "), promotionReason(job.report?.promotion ?? "no reason is on record")),
+      ...job.notices.map((notice) => h("p", { class: "verdict warn" }, sentence(plainly(notice)))),
       job.report?.reason && h("details", {}, h("summary", {}, "Details"),
         h("p", { class: "muted" }, ...withTerms(`${sentence(methodName(job.report.method))} ${sentence(job.report.reason)}`))),
-      h("div", { class: "buttons" }, look, action("Try it", `#/compare/${encodeURIComponent(`${domain}@${version}`)}`),
-        !job.promoted && button("Promote all the same", async () => {
-          if (await promote(context, { domain, champion: null }, version)) location.hash = `#/report/${encodeURIComponent(domain)}/${version}`;
+      h("div", { class: "buttons" }, !there && again, there && look, there && action("Try it", `#/compare/${encodeURIComponent(`${domain}@${version}`)}`),
+        there && !job.promoted && /calibrate again with/.test(job.report?.promotion ?? "") && again,
+        there && !answers && !job.promoted && button("Promote all the same", async () => {
+          if (await promote(context, { domain, champion: state?.champion ?? null }, version)) location.hash = `#/report/${encodeURIComponent(domain)}/${version}`;
         })),
     ].filter(Boolean);
   }

@@ -4,7 +4,7 @@ import { alertBox } from "./alerts.js";
 import { call } from "./api.js";
 import { action, badge, button, h, table } from "./dom.js";
 import { ago, count, percent } from "./format.js";
-import { cancel, retry } from "./job.js";
+import { cancel, retry, STAGES } from "./job.js";
 
 const SHOWN = 15;
 const EVERY = 3000; // ms
@@ -53,13 +53,15 @@ export function jobList(context) {
   }
 
   refresh();
-  return h("section", { class: "card" }, h("h2", {}, "Earlier calibrations"), place);
+  return h("section", { class: "card" }, h("h2", {}, "Earlier calibrations"),
+    h("p", { class: "muted small" }, "The outcome is that of its time: which version answers now stands under ", h("a", { href: "#/domains" }, "Domains"), "."),
+    place);
 }
 
 function outcome(job) {
   switch (job.status) {
     case "succeeded": return [badge(job.promoted ? "promoted" : "not promoted", job.promoted ? "good" : ""), ` version ${job.version}`];
-    case "running": return [badge("running"), ` ${job.stage}, ${percent(Math.round(job.progress * 100) / 100)}`];
+    case "running": return [badge("running"), ` ${STAGES[job.stage] ?? job.stage}, ${percent(Math.round(job.progress * 100) / 100)}`];
     case "failed": return [badge("failed", "bad"), h("span", { class: "under small" }, job.error)];
     default: return badge(job.status, job.status === "interrupted" ? "warn" : "");
   }

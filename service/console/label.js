@@ -5,13 +5,13 @@ import { call, idempotencyKey, path } from "./api.js";
 import { confirm } from "./dialogs.js";
 import { button, fault, field, h, select, table } from "./dom.js";
 import {
-  cosines, draw, effective, effectiveLabels, halfWidth, MOST_SENTENCES, precisionCurve, sampleOf, scaled, weightsOf,
+  cosines, draw, effective, effectiveLabels, halfWidth, MOST_SENTENCES, precisionCurve, sampleOf, scaled, untilPrecision, weightsOf,
 } from "./drawing.js";
 import { axis, figure } from "./figure.js";
 import { count, counted, percent, score, sentence } from "./format.js";
 import { fileIntake, parseLines, rowsOf } from "./intake.js";
 import { firstFault, parsePairs, tableOf } from "./labels.js";
-import { page, withNamed } from "./listing.js";
+import { page, typed, withNamed } from "./listing.js";
 
 const SOME = 200; // domains offered
 const FEWEST_SENTENCES = 20; // distinct ones: 190 pairs
@@ -22,25 +22,39 @@ const NEAR = [["", "the whole scale"], ["0.01", "1 in 100 random pairs"], ["0.00
 const USUAL = 0.01; // share of pairs whose precision is foretold where no rate is named
 const KEYS = { 1: 1, 0: 0, s: null, S: null, " ": null };
 const LEAST_WORTH = 10; // effective labels that the server wants (modelling/calibration/probability.py)
+const LEAST_PRECISION = 0.5; // the lowest that a threshold can be asked for by
 const FEWEST_DRAWN = 5; // labels from which a curve is shown
 const NUMBERS = 12; // rows below the curve
 
 export async function openLabel([domain = ""], context) {
   const listed = await page(context, { limit: SOME });
   const domains = await withNamed(listed, [domain], context);
-  const calibrated = domains.filter(({ champion }) => champion !== null);
-  const choice = select([["", "Choose a domain"], ...calibrated.map(({ domain: name }) => name)], domain, {
+  const calibrated = domains.filter(hasVersion);
+  const offered = (some) => [["", "Choose a domain"], ...some.filter(hasVersion).map(({ domain: name }) => name)];
+  const choice = select(offered(domains), domain, {
     onchange: () => { location.hash = choice.value ? `#/label/${encodeURIComponent(choice.value)}` : "#/label"; },
+  });
+  const find = listed.next !== null && typed(h("input", { type: "search", autocomplete: "off", maxlength: "64" }), async (contains) => {
+    try {
+      const some = await withNamed(await page(context, { contains, limit: SOME }), [domain], context);
+      choice.replaceChildren(...select(offered(some), domain).children);
+      choice.value = known ? domain : "";
+    } catch (error) {
+      if (!context.signal.aborted && !context.refused(error)) report("The domains could not be listed", error);
+    }
   });
   const known = calibrated.find(({ domain: name }) => name === domain);
   if (!known) choice.value = "";
   const head = h("section", { class: "card" },
     h("p", {}, "Say of pairs of your own text whether they mean the same. From the labels the domain learns which similarity is a match, ",
       "and thresholds can be asked for by precision."),
-    field("Domain", choice, listed.next === null ? "" : "There are more domains than this list shows; their pages under Domains lead here, too."),
+    find && field("Find a domain", find, "There are more domains than the list below shows; it shows those with this in their name."),
+    field("Domain", choice, ""),
     domain && !known && h("p", { class: "verdict warn" }, `${domain} has no version that answers, and labels belong to one. `, h("a", { href: `#/calibrate/${encodeURIComponent(domain)}` }, "Calibrate it first"), "."));
   return [h("h1", {}, known ? `Label pairs for ${domain}` : "Label pairs"), head, ...(known ? work(known, context) : [])];
 }
+
+const hasVersion = ({ champion }) => champion > 0; // 0 is the built-in scale, which takes no labels
 
 /** Judged pairs of a domain, kept in this tab: a reload does not lose them. */
 class Labels {
@@ -48,7 +62,8 @@ class Labels {
     this.keys = { drawing: `isosim.labels.${domain}.drawing`, judged: `isosim.labels.${domain}.judged` };
     const stored = (key) => JSON.parse(sessionStorage.getItem(key) ?? "null");
     this.drawing = stored(this.keys.drawing); // { name, strata, queue: [[a, b, stratum, similarity]] }
-    const { judged = [], others = [] } = stored(this.keys.judged) ?? {};
+    const { judged = [], others = [], sent = null } = stored(this.keys.judged) ?? {};
+    this.sent = sent; // the job that got all of these, until one changes
     this.judged = judged; // [place in the queue, 0, 1 or null for a skipped one], as they were judged
     this.others = others; // pairs of files, and of drawings before this one
     this.kept = true; // whether the browser has room for them
@@ -65,7 +80,7 @@ class Labels {
     const judged = this.judged.filter(([, label]) => label !== null);
     const pairs = judged.map(([place]) => this.drawing.queue[place]);
     const weights = judged.length ? weightsOf(this.drawing.strata, pairs.map(([, , stratum]) => stratum)) : [];
-    return pairs.map(([a, b, , similarity], index) => ({ a, b, label: judged[index][1], weight: weights[index], similarity }));
+    return pairs.map(([a, b, stratum, similarity], index) => ({ a, b, label: judged[index][1], weight: weights[index], similarity, stratum }));
   }
 
   /** All; each source is scaled to a mean weight of 1, so that it counts by its number of pairs. */
@@ -110,16 +125,22 @@ class Labels {
   }
 
   forget() {
-    Object.assign(this, { drawing: null, judged: [], others: [] });
+    Object.assign(this, { drawing: null, judged: [], others: [], sent: null });
     Object.values(this.keys).forEach((key) => sessionStorage.removeItem(key));
     this.posting = null;
   }
 
-  save() {
+  /** Notes the job; another one for the same labels is another posting. */
+  sentAs(job) {
+    this.save(job);
+  }
+
+  save(sent = null) {
     this.posting = null;
+    this.sent = sent;
     try {
       if (this.drawing) sessionStorage.setItem(this.keys.drawing, JSON.stringify(this.drawing));
-      sessionStorage.setItem(this.keys.judged, JSON.stringify({ judged: this.judged, others: this.others }));
+      sessionStorage.setItem(this.keys.judged, JSON.stringify({ judged: this.judged, others: this.others, sent }));
       this.kept = true;
     } catch {
       this.kept = false; // more than the browser keeps
@@ -246,16 +267,15 @@ function judgePart(labels, changed, context) {
   const skip = button("Skip", choose(null), { class: "quiet", "aria-keyshortcuts": "S" });
   const back = button("Undo", undo, { class: "quiet", "aria-keyshortcuts": "U" });
   const content = h("div", { class: "stack" }, pair, h("div", { class: "buttons" }, same, different, skip, back),
-    h("p", { class: "muted small" }, "Keys: 1 same, 0 different, S or space skip, U or Backspace undo."));
+    h("p", { class: "muted small keys" }, "Keys: 1 same, 0 different, S or space skip, U or Backspace undo."));
   const done = h("p", {}, "All drawn pairs are judged. Send the labels, or draw more with another seed.");
   const heading = h("h2", { id: "judge" }, "2. Do these two mean the same?");
   const element = h("section", { class: "card judging", tabindex: "-1", "aria-labelledby": "judge" }, heading, content, done, last);
 
   function judge(label) {
     if (labels.place < 0) return;
-    const [, , , similarity] = labels.drawing.queue[labels.place];
     labels.judge(label);
-    last.textContent = `The pair before: ${label === null ? "skipped" : label ? "same" : "different"}; its similarity is ${score(similarity)}.`;
+    last.textContent = `The pair before: ${label === null ? "skipped" : label ? "same" : "different"}.`;
     changed();
     element.focus({ preventScroll: true });
   }
@@ -350,8 +370,7 @@ function expected({ strata, near }, judged) {
 function pictureOf(curve) {
   const step = Math.max(1, Math.ceil(curve.length / NUMBERS));
   const shown = curve.filter((_, index) => index % step === 0 || index === curve.length - 1);
-  const highest = curve[0];
-  const lowest = curve.at(-1);
+  const from = [0.9, 0.5].map((level) => [level, curve.findLast(({ precision }) => precision >= level)]).filter(([, found]) => found);
   return {
     draw: (palette) => ({
       type: "line",
@@ -367,9 +386,20 @@ function pictureOf(curve) {
         },
       },
     }),
-    summary: `From a similarity of ${score(highest.similarity)} on, ${percent(Math.round(highest.precision * 1000) / 1000)} of the pairs match; from ${score(lowest.similarity)} on, ${percent(Math.round(lowest.precision * 1000) / 1000)}.`,
+    summary: from.length ? `From a similarity of ${from.map(([level, { similarity }]) => `${score(similarity)} on, ${percent(level)} or more of the judged pairs match`).join("; from ")}.` : "At no similarity do half of the judged pairs match so far.",
     numbers: table("Precision among the labels so far", ["Similarity at least", "Precision"], shown.map(({ similarity, precision }) => [score(similarity), percent(Math.round(precision * 1000) / 1000)])),
   };
+}
+
+/** Says that no threshold by precision is in sight, and how many more labels one takes; "" where one is, or it cannot be told. */
+function tooFew({ drawing, drawn, others }, fewest) {
+  if (others.length || drawn.length < fewest) return ""; // of pairs out of files no similarity is known here
+  const { reached, more } = untilPrecision(drawing.strata, drawn, LEAST_PRECISION);
+  if (more === 0) return "";
+  const wanted = more === null
+    ? "So far none of the pairs that score highest is a match."
+    : `Label about ${count(Math.ceil(more / 10) * 10)} more.`;
+  return `No threshold by precision can be expected of these labels yet: of ten or more labels at or above it ${percent(LEAST_PRECISION)} have to be matches, each counted with its weight, and here are at most ${percent(Math.round(reached * 100) / 100)}. ${wanted} Probabilities come without that.`;
 }
 
 /** Files of labels in and out, and the labels to the server. */
@@ -382,7 +412,9 @@ function sendPart(labels, { domain, champion }, changed, context) {
   const forget = button("Forget them", drop, { class: "danger quiet" });
   const unkept = h("p", { class: "verdict warn", hidden: true }, "They take more room than this browser keeps: download them before you leave this page.");
   const missing = h("p", { class: "verdict warn", role: "alert" });
-  const element = h("section", { class: "card" }, h("h2", {}, "Labels"), counts, unkept, missing,
+  const sent = h("p", { class: "verdict good", hidden: true });
+  const short = h("p", { class: "verdict warn", hidden: true });
+  const element = h("section", { class: "card" }, h("h2", {}, "Labels"), counts, sent, short, unkept, missing,
     h("div", { class: "buttons" }, send, save, forget),
     h("p", { class: "muted" }, "The labels stay in this tab, also when the page is loaded again, until the tab is closed or you forget them. ",
       "Sending makes a new version of the domain with all of these labels; they replace those that were sent before. The new version answers at once, with the same similarities; you can roll back to the one before."),
@@ -426,12 +458,13 @@ function sendPart(labels, { domain, champion }, changed, context) {
         json: { labels: all.map(({ a, b, label, weight }) => [a, b, label, weight]), from: champion },
         headers: { "idempotency-key": labels.posting }, signal,
       });
+      labels.sentAs(job);
       location.hash = `#/job/${job}`;
     } catch (error) {
       if (signal.aborted || context.refused(error)) return;
       report("The labels were not sent", error, submit);
     } finally {
-      send.disabled = false;
+      update();
     }
   }
 
@@ -457,9 +490,17 @@ function sendPart(labels, { domain, champion }, changed, context) {
   function update() {
     const { all, kept, drawing } = labels;
     counts.textContent = all.length ? `${counted(all.length, "label")}, ${count(all.filter(({ label }) => label > 0).length)} of them matches.` : "No labels yet.";
-    send.textContent = `Send ${counted(all.length, "label")}`;
+    const again = labels.sent !== null && all.length > 0;
+    send.textContent = !all.length ? "Send the labels" : `Send ${counted(all.length, "label")}${again ? " again" : ""}`;
+    send.disabled = !all.length;
+    send.classList.toggle("primary", !again);
+    sent.hidden = !again;
+    sent.replaceChildren("All of these labels were sent: ", h("a", { href: `#/job/${encodeURIComponent(labels.sent ?? "")}` }, "see what came of them"), ". Sending them again makes one more version.");
+    short.textContent = tooFew(labels, server.fewest_labels);
+    short.hidden = !short.textContent;
     unkept.hidden = kept;
     missing.textContent = "";
+    forget.textContent = all.length ? "Forget them" : "Forget the drawn pairs";
     save.disabled = !all.length;
     forget.disabled = !all.length && !drawing;
   }

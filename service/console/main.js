@@ -5,22 +5,26 @@ import { call, key, Refused } from "./api.js";
 import { openCalibrate } from "./calibrate.js";
 import { openCompare } from "./compare.js";
 import { askKey } from "./dialogs.js";
-import { button, h } from "./dom.js";
+import { action, button, h } from "./dom.js";
 import { openDomains } from "./domains.js";
 import { openGlossary } from "./glossary.js";
 import { openJob } from "./job.js";
+import { LANGUAGES } from "./intake.js";
 import { openLabel } from "./label.js";
 import { openReport } from "./report.js";
 
 // A view gets the address's parts and { server, signal, reload, refused }, and returns its content, a heading first.
 const VIEWS = { domains: openDomains, report: openReport, calibrate: openCalibrate, job: openJob, compare: openCompare, label: openLabel, glossary: openGlossary };
 const KEPT = new Set(["calibrate", "compare", "label"]); // what was entered there outlives a change of key
+const OF_DOMAIN = new Set(["report", "calibrate", "compare", "label"]); // whose address begins with a domain
+const CARRIED = new Set(["compare", "label"]); // links that lead to the same domain
 const TABS = { report: "domains", job: "calibrate" };
 
 const main = document.getElementById("main");
 const keyButton = document.getElementById("key");
 let leaving = new AbortController();
 let server = null;
+let domain = ""; // the last one that was looked at
 
 function address() {
   if (!location.hash.startsWith("#/")) return ["domains"];
@@ -31,9 +35,13 @@ function address() {
   }
 }
 
-function markTab(name) {
+/** Marks the view in the navigation, whose links keep to the domain that was looked at last. */
+function markTab(name, [first = ""]) {
+  if (OF_DOMAIN.has(name) && first) domain = first.split("@")[0];
   for (const link of document.querySelectorAll("nav a")) {
-    if (link.getAttribute("href") === `#/${TABS[name] ?? name}`) link.setAttribute("aria-current", "page");
+    const [, view] = link.getAttribute("href").split("/");
+    if (CARRIED.has(view)) link.setAttribute("href", domain ? `#/${view}/${encodeURIComponent(domain)}` : `#/${view}`);
+    if (view === (TABS[name] ?? name)) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
 }
@@ -72,7 +80,7 @@ async function show({ focus = false, ask = true } = {}) {
   clearAlerts();
   const [asked, ...parts] = address();
   const name = asked in VIEWS ? asked : "domains";
-  markTab(name);
+  markTab(name, parts);
   const place = h("div", { class: "view", "aria-busy": "true" }, h("p", { class: "muted loading" }, "Loading…"));
   main.replaceChildren(place);
   let content;
@@ -85,7 +93,7 @@ async function show({ focus = false, ask = true } = {}) {
     unauthorized = error instanceof Refused && error.status === 401 ? error : null;
     content = unauthorized
       ? keyMissing(error)
-      : [h("h1", {}, "This could not be shown"), alertBox("", error, () => show({ focus: true }))];
+      : [h("h1", {}, "This could not be shown"), alertBox("", error, () => show({ focus: true })), h("p", {}, action("To the domains", "#/domains"))];
   }
   if (leave.signal.aborted) return;
   place.replaceChildren(...[content].flat());
@@ -102,7 +110,8 @@ async function describeServer() {
   const found = await call("GET", "console/server.json");
   keyButton.hidden = !found.keys;
   const label = document.getElementById("encoder");
-  label.textContent = found.encoder.id;
+  const language = LANGUAGES[found.encoder.id];
+  label.textContent = language ? `${found.encoder.id}: ${language}` : found.encoder.id;
   label.title = `encoder ${found.encoder.id}, digest ${found.encoder.digest}, ${found.encoder.dim} dimensions; isosim ${found.version}`;
   return found;
 }

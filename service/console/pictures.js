@@ -3,7 +3,7 @@
 import { histogram, same, sharedEdges, similarityAt } from "./distribution.js";
 import { field, h, select, table } from "./dom.js";
 import { axis, faint, figure } from "./figure.js";
-import { count, percent, range, score } from "./format.js";
+import { count, counted, percent, range, score } from "./format.js";
 import { term, withTerms } from "./glossary.js";
 
 const BINS = 60;
@@ -18,6 +18,7 @@ export function missing(title, why, width = "") {
 /** What thresholds bring and cost, by the precisions that a version's labels reach. */
 export function operatingPoints({ labels: { table: rows, pairs }, reference }) {
   const title = "What a threshold brings, and costs";
+  if (!rows.length) return missing(title, `${counted(pairs, "label")} are too few for this table: they reach no precision of 50 %. Label more pairs, above all such as score high.`, "whole");
   return h("section", { class: "card whole" },
     h("h3", {}, title),
     h("p", { class: "muted" }, `Learned from ${count(pairs)} labelled pairs, each counted by its weight: a label from the lower scale can stand for thousands of pairs. Where the interval of recall is wide, label more. Wrong matches: how many a search among 10,000 random entries meets on average.`),

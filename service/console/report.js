@@ -1,6 +1,6 @@
 /** A version's report: the threshold to use and the next step first; what was made, why, and its statistics under Details. */
 
-import { advisor } from "./advisor.js";
+import { advisor, amongSentences, bestRow, isReliable } from "./advisor.js";
 import { call, path, Refused } from "./api.js";
 import { action, badge, button, facts, h } from "./dom.js";
 import { ago, count, counted, methodName, percent, promotionReason, range, score, seconds, sentence } from "./format.js";
@@ -25,7 +25,7 @@ export async function openReport([domain, number], context) {
   ]);
   const { report } = version;
   const role = version.version === state.champion ? "champion" : version.version === state.previous ? "previous" : "";
-  const saved = thresholdList(domain, version.version, context, { normalized: isNormalized(report) });
+  const saved = thresholdList(domain, version.version, context, { champion: state.champion, normalized: isNormalized(report) });
   return [
     h("p", { class: "trail" }, h("a", { href: "#/domains" }, "Domains"), " / ", domain),
     h("div", { class: "heading" },
@@ -34,9 +34,12 @@ export async function openReport([domain, number], context) {
     h("p", {}, role ? badge(role, role === "champion" ? "good" : "") : "", version.servable ? null : badge("another encoder", "warn")),
     decision(version, role, advised, state.champion),
     h("div", { class: "figures" },
-      advisor(version, context, saved.refresh),
+      advisor(version, context, { champion: state.champion, saved: async () => {
+        await saved.refresh();
+        saved.element.scrollIntoView({ block: "nearest" });
+      } }),
       h("section", { class: "card whole", "aria-label": "Saved thresholds" }, saved.element),
-      report.labels?.table?.length && operatingPoints(report)),
+      report.labels?.table && isReliable(report) && operatingPoints(report)),
     details(version, signal),
   ];
 }
@@ -47,23 +50,28 @@ const WIDE = 2; // an interval whose upper end is so many times its lower end sa
 function decision(version, role, advised, champion) {
   const { domain, report } = version;
   const named = `${domain}@${version.version}`;
-  const best = report.labels?.graded ? null : bestRow(report.labels?.table);
+  const best = isReliable(report) ? bestRow(report.labels) : null;
+  const first = champion === null;
   const who = {
     champion: `This version answers requests for ${domain}.`,
     previous: `Version ${champion} answers requests for ${domain}; this one answered before it, and rolling back returns to it.`,
   }[role] ?? (champion === null ? `No version answers requests for ${domain} yet; promote one.` : `Version ${champion} answers requests for ${domain}; promote this version to let it answer instead.`);
   return h("section", { class: "card", "aria-labelledby": "decision" },
     h("h2", { id: "decision" }, "What to use"),
-    h("p", { class: "decision" }, ...advice(advised, report)),
-    best && h("p", {}, ...withTerms(`Among pairs like your labelled ones, ${score(best.similarity)} is right for ${percent(best.precision)} of the pairs that pass (precision${best.precision_interval ? `; 95 % interval ${range(best.precision_interval)}` : ""}) and finds ${percent(best.recall)} of the true matches (recall; 95 % interval ${range(best.recall_interval)}, from ${count(report.labels.pairs)} labels).${best.recall_interval[1] > WIDE * best.recall_interval[0] ? " That is too uncertain to rely on: label more pairs." : ""}`)),
+    best && h("p", { class: "decision" }, "Use ", h("strong", { class: "big" }, score(best.similarity)), ...withTerms(`: ${percent(best.precision)} of the pairs that pass are matches, as far as your labels tell.`)),
+    best && h("p", {}, ...withTerms(`Among pairs like your labelled ones it has this precision${best.precision_interval ? ` (95 % interval ${range(best.precision_interval)})` : ""} and finds ${percent(best.recall)} of the true matches (recall; 95 % interval ${range(best.recall_interval)}, from ${count(report.labels.pairs)} labels).${best.recall_interval[1] > WIDE * best.recall_interval[0] ? " That is too uncertain to rely on: label more pairs." : ""}`)),
+    h("p", { class: best ? "" : "decision" }, ...advice(advised, report, best)),
+    !(advised instanceof Refused) && report.sentences > 1 && h("p", { class: "verdict warn" },
+      amongSentences(report.sentences, USUAL), " Nearly all of them are false: to find duplicates in a list, ",
+      best ? "use the precision above." : "ask below for a smaller rate, or label pairs and ask for a precision."),
     report.sentences < STEADY && h("p", { class: "verdict warn" }, `The text had ${counted(report.sentences, "distinct sentence")}; ${count(STEADY)} give a steadier threshold.`),
     h("p", {}, version.servable ? who : "It was made for another encoder than this server's, and cannot answer here."),
     h("p", {}, h("strong", {}, "Next step: "), version.servable
-      ? `see what it does to sentences of yours, and save the threshold under a name that requests can use.${report.labels ? "" : " Labelled pairs would show how many of the true matches it finds."}`
+      ? `${first ? "promote this version, so that it answers and thresholds can be saved; then see" : "see"} what it does to sentences of yours${first ? "" : ", and save the threshold under a name that requests can use"}.${report.labels ? "" : " Labelled pairs would show how many of the true matches it finds."}`
       : "calibrate the domain anew with this server's encoder."),
     h("div", { class: "buttons" }, version.servable
       ? [action("Try it on sentences", `#/compare/${encodeURIComponent(named)}`, { class: "button primary" }),
-        !(advised instanceof Refused) && button("Save it under a name", () => {
+        !first && !(advised instanceof Refused) && button("Save it under a name", () => {
           const name = document.querySelector("#save-threshold input");
           name.scrollIntoView({ block: "center" });
           name.focus();
@@ -74,19 +82,13 @@ function decision(version, role, advised, champion) {
 
 const isNormalized = ({ normalization }) => Boolean(normalization) && normalization !== "none";
 
-function advice(advised, report) {
+function advice(advised, report, best) {
   if (advised instanceof Refused) return [report.reference ? `No threshold lets 1 in 100 unrelated pairs pass. ${sentence(advised.message)}` : "No threshold can be advised: this version has no distribution of random pairs. Calibrate the domain anew with its text."];
   if (isNormalized(report)) { // the threshold is one of normalized scores, which no answer has
     return ["Use a ", term("percentile"), " of ", h("strong", { class: "big" }, percent(1 - USUAL)), ": 1 in 100 unrelated pairs passes. Take two sentences as a match from this percentile on."];
   }
+  if (best) return [`From ${score(advised.similarity)} on, 1 in 100 unrelated pairs passes; that suits the comparison of two single sentences.`];
   return ["Use ", h("strong", { class: "big" }, score(advised.similarity)), ": 1 in 100 unrelated pairs passes. Take two sentences as a match from this similarity on."];
-}
-
-/** The row of the highest precision up to 90 %, else the lowest there is. */
-function bestRow(rows) {
-  if (!rows?.length) return null;
-  const rising = [...rows].sort((a, b) => a.precision - b.precision);
-  return rising.filter(({ precision }) => precision <= 0.9).at(-1) ?? rising[0];
 }
 
 /** Why the method was chosen, before the gate's own words. */
@@ -163,7 +165,8 @@ function provenance(version, report) {
     ["Texts the encoder knows no word of", report.unreadable ? `${count(report.unreadable)}, left out` : null],
     ["Texts read alike", report.repeated ? repetition(report.repeated) : null],
     ["Smallest rate that a threshold reaches", report.reference?.smallest_rate ? percent(report.reference.smallest_rate) : null],
-    ["Labelled pairs", labels ? `${count(labels.pairs)}, mean label ${score(labels.mean_label, 2)}` : "none"],
+    ["Labelled pairs", !labels ? "none" : labels.graded ? `${count(labels.pairs)}, mean label ${score(labels.mean_label, 2)}`
+      : `${count(labels.pairs)}; by their weights ${percent(labels.mean_label)} of the pairs that they stand for are matches`],
     ["Method asked for", report.asked],
     ["Seed", report.seed === undefined ? null : String(report.seed)],
     ["Took", spent ? seconds(spent) : null],

@@ -4,7 +4,7 @@ import { alertBox, report, say } from "./alerts.js";
 import { call, path, Refused } from "./api.js";
 import { confirm } from "./dialogs.js";
 import { button, h, table } from "./dom.js";
-import { count, percent, score, sentence } from "./format.js";
+import { count, percent, plainly, score, sentence } from "./format.js";
 import { term } from "./glossary.js";
 
 /** What can be asked for. `from`: what the answer rests on. */
@@ -33,7 +33,7 @@ export function savedThresholds(domain, { signal }) {
 }
 
 /** The saved ones with the similarity of a version, which need not be the champion. `normalized`: it has item normalization. */
-async function resolvedFor(domain, version, normalized, context) {
+export async function resolvedFor(domain, version, normalized, context) {
   const saved = await savedThresholds(domain, context);
   if (version === null || version === saved.version) return saved;
   const resolved = await Promise.all(saved.thresholds.map(async ({ name, target }) => {
@@ -88,11 +88,15 @@ async function forget(context, domain, { name, target }, revision) {
   return true;
 }
 
-/** The list for a version of a domain; null: its champion. Returns { element, refresh }. */
-export function thresholdList(domain, version, context, { normalized = false } = {}) {
+/** The list for a version of a domain; null: its champion, which may be null for none. Returns { element, refresh }. */
+export function thresholdList(domain, version, context, { champion, normalized = false }) {
   const place = h("div", { class: "stack" }, h("p", { class: "muted" }, "Loading…"));
 
   async function refresh() {
+    if (champion === null) {
+      place.replaceChildren(h("p", {}, "Promote a version first; then thresholds can be saved."));
+      return;
+    }
     try {
       show(await resolvedFor(domain, version, normalized, context));
     } catch (error) {
@@ -100,7 +104,7 @@ export function thresholdList(domain, version, context, { normalized = false } =
     }
   }
 
-  function show({ thresholds, revision, version: champion }) {
+  function show({ thresholds, revision, version: answering }) {
     if (!thresholds.length) {
       place.replaceChildren(h("p", { class: "muted" }, "No threshold of this domain is saved."));
       return;
@@ -108,16 +112,16 @@ export function thresholdList(domain, version, context, { normalized = false } =
     const rows = thresholds.map((one) => [
       one.name,
       describeTarget(one.target),
-      one.similarity === null ? (one.notice ? sentence(one.notice) : "–") : score(one.similarity, 4),
+      one.similarity === null ? (one.notice ? h("span", { class: "verdict warn under" }, sentence(plainly(one.notice))) : "–") : score(one.similarity, 4),
       button("Delete", async () => { if (await forget(context, domain, one, revision)) refresh(); }, { class: "danger quiet small", "aria-label": `Delete the threshold ${one.name} of ${domain}` }),
     ]);
-    place.replaceChildren(table(`Saved thresholds of ${domain}`, ["Name", "Stands for", `Similarity in version ${version ?? champion}`, "Actions"], rows, { class: "stacked" }));
+    place.replaceChildren(table(`Saved thresholds of ${domain}`, ["Name", "Stands for", `Similarity in version ${version ?? answering}`, "Actions"], rows, { class: "stacked" }));
   }
 
   refresh();
   const element = h("div", { class: "stack" },
     h("h3", {}, "Saved thresholds"),
-    h("p", { class: "muted small" }, "A name stands for a target, such as a ", term("false-match rate"), " of 1 %. Each version has its own similarity for it, so that the name stays valid after a promotion."),
+    h("p", { class: "muted small" }, "A name stands for a target, such as a ", term("false-match rate"), " of 1 %. Each version has its own similarity for it, so that the name stays valid after a promotion, where the new version reaches the target."),
     place);
   return { element, refresh };
 }

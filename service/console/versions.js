@@ -3,6 +3,8 @@
 import { report, say } from "./alerts.js";
 import { call, path } from "./api.js";
 import { confirm } from "./dialogs.js";
+import { counted, plainly, sentence } from "./format.js";
+import { resolvedFor } from "./thresholds.js";
 
 /** Whether requests for the domain fail because of what cannot be read. */
 export function isDamaged({ champion, versions, unreadable }) {
@@ -44,13 +46,20 @@ export function promote(context, state, version) {
   });
 }
 
-export function rollBack(context, state) {
+/** The label of the button: the version before may be a newer one. */
+export const backTo = ({ champion, previous }) => `${previous > champion ? "Return" : "Roll back"} to version ${previous}`;
+
+export async function rollBack(context, state) {
   const { domain, champion, previous } = state;
+  const lost = await unreached(domain, previous, context);
   return change(context, {
     question: {
       title: `Roll ${domain} back?`,
-      text: `Version ${previous} answers again, and version ${champion} becomes the previous one.`,
-      label: `Roll back to version ${previous}`,
+      text: [
+        `Version ${previous} answers again, and version ${champion} becomes the previous one.`,
+        ...lost.map(({ name, notice }) => `The saved threshold ${name} gives no verdict then: ${notice}`),
+      ],
+      label: backTo(state),
     },
     failed: `${domain} was not rolled back`,
     done: `${domain} is again answered by version ${previous}.`,
@@ -58,12 +67,18 @@ export function rollBack(context, state) {
   });
 }
 
+/** The saved thresholds that a version has no similarity for; none where that cannot be found out. */
+async function unreached(domain, version, context) {
+  const { thresholds } = await resolvedFor(domain, version, false, context).catch(() => ({ thresholds: [] }));
+  return thresholds.filter(({ similarity, target }) => similarity === null && target.fmr === undefined).map(({ name, notice }) => ({ name, notice: sentence(plainly(notice)) }));
+}
+
 export function removeDomain(context, domain, versions) {
   return change(context, {
     question: {
       title: `Delete ${domain}?`,
       text: [
-        `All ${versions} of its versions go for good, and its calibrations are cancelled.`,
+        `Its ${counted(versions, "version")} and its saved thresholds go for good, and its calibrations are cancelled.`,
         "Requests that name it will fail. A domain that is calibrated anew under the name goes on counting its versions.",
       ],
       label: "Delete the domain",

@@ -142,6 +142,7 @@ def test_a_running_calibration_can_be_cancelled(visit: Visit, server: Server) ->
     analyst.presses("Start the calibration")
     analyst.sees(re.compile("Starting|Reading the sentences"), 30)
     analyst.presses("Cancel")
+    assert analyst.focused() == "Keep it running"
     analyst.answers("Cancel the calibration")
     analyst.sees("The calibration is cancelled.")
     analyst.sees(re.compile("the text is deleted and nothing has changed"))

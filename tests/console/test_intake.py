@@ -243,3 +243,55 @@ def test_a_name_that_cannot_be_used_comes_with_one_that_can(
     assert field.input_value() == offered
     assert field.get_attribute("aria-invalid") is None
     assert analyst.page.get_by_role("button", name=re.compile("^Use")).count() == 0
+
+
+COLUMNS = [
+    ["id", "street", "question"],
+    *([f"T-{n:05}", "Hauptstr. 12", text] for n, text in enumerate(sentences(300))),
+]
+
+
+def test_a_column_of_codes_or_names_is_remarked_and_sentences_are_not(visit: Visit, tiny_server: Server) -> None:
+    analyst = visit(tiny_server, "#/calibrate")
+    choose(analyst, "tickets.csv", csv_of(COLUMNS, ";", "utf-8"))
+    analyst.understood()
+    remark = analyst.page.locator(".verdict", has_text="not sentences")
+    assert remark.count() == 0
+    analyst.page.get_by_label("id", exact=True).check()
+    analyst.sees(re.compile("^These look like numbers or codes, not sentences"))
+    analyst.page.get_by_label("street", exact=True).check()
+    analyst.sees(re.compile("^These look like names or categories, not sentences"))
+    analyst.page.get_by_label("question", exact=True).check()
+    remark.wait_for(state="detached")
+
+
+@pytest.mark.parametrize(("name", "warned"), [("wikipedia-ko", True), ("wikipedia-en", False)])
+def test_text_that_an_english_encoder_cannot_read_is_remarked(
+    visit: Visit, tiny_server: Server, data: Path, name: str, warned: bool
+) -> None:
+    texts = (data / "text" / f"{name}.txt").read_text().split("\n")[:300]
+    analyst = visit(tiny_server)
+
+    def as_minilm(route: Any) -> None:
+        facts = route.fetch().json()
+        facts["encoder"]["id"] = "minilm"
+        route.fulfill(json=facts)
+
+    analyst.page.route("**/console/server.json", as_minilm)
+    analyst.go("#/calibrate")
+    analyst.sees("minilm: English")
+    analyst.fills("Or paste", "\n".join(texts))
+    analyst.understood()
+    assert analyst.page.get_by_text(re.compile("^Most of this is not English")).count() == warned
+
+
+def test_on_a_phone_the_chosen_column_is_in_sight_and_named(visit: Visit, tiny_server: Server) -> None:
+    analyst = visit(tiny_server, "#/calibrate")
+    analyst.page.set_viewport_size({"width": 390, "height": 844})
+    wide = [[*row[:2], *([f"note {n}"] * 4), row[2]] for n, row in enumerate(COLUMNS)]
+    wide[0] = ["id", "street", "date", "owner", "state", "place", "question"]
+    choose(analyst, "tickets.csv", csv_of(wide, ";", "utf-8"))
+    analyst.understood()
+    analyst.sees(re.compile(r"Chosen: question \(7 of 7\)"))
+    head = analyst.page.locator("th.chosen").bounding_box()
+    assert 0 <= head["x"] < head["x"] + head["width"] <= 390

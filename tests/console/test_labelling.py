@@ -83,7 +83,7 @@ def test_pairs_are_judged_and_sent_by_keyboard_alone(visit: Visit, letters: Serv
     first = pair(analyst)
     assert "similarity is" not in analyst.page.locator(".judging").inner_text()  # it would sway the judgement
     keyboard.press("1")
-    analyst.sees(re.compile(r"The pair before: same; its similarity is"))
+    analyst.sees("The pair before: same.")
     assert pair(analyst) != first
     keyboard.press("Backspace")
     assert pair(analyst) == first
@@ -105,6 +105,15 @@ def test_pairs_are_judged_and_sent_by_keyboard_alone(visit: Visit, letters: Serv
     analyst.sees(OUTCOME, 120)
     report = letters.client.get("/domains/letters/versions/2").json()["report"]
     assert report["labels"]["pairs"] == 30
+    analyst.page.go_back()
+    analyst.sees("All of these labels were sent: ")
+    analyst.presses("see what came of them", "link")
+    analyst.sees(OUTCOME)
+    analyst.page.go_back()
+    assert analyst.page.get_by_role("button", name="Send 30 labels again").is_enabled()
+    analyst.page.keyboard.press("0")
+    analyst.sees("Send 31 labels")
+    assert not analyst.page.get_by_text("All of these labels were sent: ").is_visible()
 
 
 def test_a_reload_and_another_page_lose_no_label(visit: Visit, letters: Server) -> None:
@@ -243,3 +252,22 @@ def test_the_page_is_reached_from_the_navigation_from_a_domain_and_from_its_repo
     analyst.go("#/report/letters/1")
     analyst.presses(re.compile("Add labels"), "link")
     analyst.sees("Label pairs for letters")
+
+
+def test_labels_that_promise_no_threshold_by_precision_say_so_before_they_are_sent(
+    visit: Visit, letters: Server
+) -> None:
+    analyst = visit(letters, "#/label/letters")
+    assert analyst.page.get_by_role("button", name="Send the labels").is_disabled()  # there are none
+    draw(analyst, sentences(120))
+    for _ in range(24):
+        analyst.page.keyboard.press("0")
+    warning = analyst.page.locator(".verdict", has_text="No threshold by precision can be expected of these labels yet")
+    warning.wait_for()
+    assert "none of the pairs that score highest is a match" in warning.inner_text()
+    for _ in range(24):
+        analyst.page.keyboard.press("Backspace")
+    for _ in range(24):
+        analyst.page.keyboard.press("1")
+    analyst.sees("24 labels, 24 of them matches.")
+    assert not warning.is_visible()

@@ -190,3 +190,39 @@ def test_a_threshold_is_saved_by_keyboard_alone(visit: Visit, named: Server) -> 
     analyst.page.keyboard.type("same")
     analyst.page.keyboard.press("Enter")
     analyst.sees("The threshold same of letters is saved: false-match rate 1 %.")
+
+
+def test_a_name_that_cannot_be_used_comes_with_one_that_can(visit: Visit, named: Server) -> None:
+    analyst = visit(named, "#/report/letters/2")
+    analyst.sees(re.compile("For a false-match rate of 1 %"))
+    analyst.fills("Name of the threshold", "Good Duplicates!")
+    analyst.presses("Save this threshold")
+    analyst.presses("Use “good-duplicates”")
+    analyst.presses("Save this threshold")
+    analyst.sees("The threshold good-duplicates of letters is saved: false-match rate 1 %.")
+
+
+def test_rolling_back_names_the_saved_thresholds_that_give_no_verdict_then(visit: Visit, named: Server) -> None:
+    save(named, "letters", "precise", precision=0.9)
+    save(named, "letters", "duplicates", fmr=0.01)
+    analyst = visit(named, "#/domains")
+    analyst.presses("Versions of letters")
+    analyst.presses("Roll back to version 1")
+    dialog = analyst.page.get_by_role("dialog")
+    dialog.wait_for()
+    assert "The saved threshold precise gives no verdict then: Domain 'letters" in dialog.inner_text()
+    assert "POST /domains" not in dialog.inner_text()
+    assert "duplicates" not in dialog.inner_text()
+
+
+def test_a_match_that_is_improbable_is_remarked_and_the_verdict_stands_last(visit: Visit, shown: Server) -> None:
+    analyst = visit(shown, "#/compare/tickets")
+    compare_many(analyst)
+    analyst.fills("Wanted false-match rate in per cent", "99")
+    analyst.presses("Score")
+    analyst.sees(re.compile("Some pairs are called a match though their probability is below 50 %"))
+    heads = analyst.page.get_by_role("table", name="Scores").get_by_role("columnheader").all_inner_texts()
+    assert heads.index("Verdict") > heads.index("Probability")
+    analyst.chooses("A pair is a match at", "")
+    analyst.presses("Score")
+    analyst.page.get_by_text(re.compile("Some pairs are called a match")).wait_for(state="detached")

@@ -50,8 +50,8 @@ def test_promotion_rollback_and_deletion_happen_after_a_confirmation_and_not_bef
     analyst.answers("Promote")
     analyst.sees("letters is now answered by version 1.")
     assert champion(changing) == 1
-    analyst.presses("Roll back to version 3")
-    analyst.answers("Roll back to version 3")
+    analyst.presses("Return to version 3")  # the one before is the newer one
+    analyst.answers("Return to version 3")
     analyst.sees("letters is again answered by version 3.")
     assert champion(changing) == 3
     assert analyst.page.get_by_role("button", name="Delete letters, version 3").count() == 0
@@ -78,8 +78,11 @@ def test_a_domain_is_deleted_after_its_name_was_typed(visit: Visit, changing: Se
     assert delete.is_disabled()
     name.fill("fleetin")
     assert delete.is_disabled()
+    name.press("Enter")
+    assert dialog.is_visible()
+    assert "Its 1 version and its saved thresholds go for good" in dialog.inner_text()
     name.fill("fleeting")
-    analyst.answers("Delete the domain")
+    name.press("Enter")
     analyst.sees("fleeting is deleted.")
     assert changing.client.get("/domains/fleeting").status_code == 404
 
@@ -118,6 +121,7 @@ def test_a_report_shows_why_and_its_pictures_tell_their_numbers_in_words(visit: 
 
 def test_the_advisors_line_moves_with_the_wanted_rate(visit: Visit, shown: Server) -> None:
     analyst = visit(shown, "#/report/tickets/1")
+    analyst.chooses("Ask for", "fmr")
     image = "e => e.toDataURL()"
     canvas = analyst.page.locator("figure", has_text="Which threshold?").locator("canvas")
     at_1 = shown.client.get("/domains/tickets@1/threshold?fmr=0.01").json()["similarity"]
@@ -132,7 +136,10 @@ def test_the_advisors_line_moves_with_the_wanted_rate(visit: Visit, shown: Serve
     analyst.fills("Wanted false-match rate in per cent", "0")
     analyst.sees("Give a number above 0 and below 100.")
     analyst.fills("Wanted false-match rate in per cent", "0.000001")
-    analyst.sees(re.compile("fmr is 1e-0?8; it must be 1e-07 or more"))
+    analyst.sees(re.compile("No threshold: Fmr is 0.000001 %; it must be 0.00001 % or more"))
+    assert analyst.page.get_by_text(re.compile("^request ")).count() == 0  # the reader is only typing
+    assert analyst.page.get_by_label("Name of the threshold").input_value() == ""
+    assert analyst.page.get_by_text(re.compile("^The line stands at")).count() == 0
     analyst.chooses("Ask for", "precision")
     rows = shown.client.get("/domains/tickets/versions/1").json()["report"]["labels"]["table"]
     reached = max((row["precision"] for row in rows if row["precision"] <= 0.9), default=0.9)
@@ -220,7 +227,7 @@ def test_a_damaged_domain_says_that_requests_get_503_and_what_to_do(
 def test_a_report_that_is_not_there_leads_back(visit: Visit, shown: Server) -> None:
     analyst = visit(shown, "#/report/letters/99")
     analyst.sees(re.compile("It may have been deleted meanwhile"))
-    analyst.presses("Domains", "link")
+    analyst.presses("To the domains", "link")
     analyst.sees("version 2")
     assert analyst.heading() == "Domains"
 
@@ -281,3 +288,88 @@ def test_of_many_domains_some_are_shown_and_the_others_found(visit: Visit, serve
     wait_until(lambda: analyst.page.locator("option[value=d98]").count() == 2)
     analyst.go("#/calibrate/d99")
     analyst.sees("This domain exists")
+    analyst.go("#/label")
+    analyst.page.get_by_label("Find a domain").fill("d98")
+    analyst.page.locator("option[value=d98]").wait_for(state="attached")
+    analyst.chooses("Domain", "d98")
+    analyst.sees("Label pairs for d98")
+
+
+def test_labels_that_reach_no_precision_say_so_where_the_table_would_stand(visit: Visit, changing: Server) -> None:
+    some = sentences(60)
+    labels = [(a, b, int(n == 7)) for n, (a, b) in enumerate(zip(some[:30], some[30:], strict=True))]
+    changing.calibrate("scarce", sentences(300), method="identity", labels=labels, promote="always")
+    assert changing.client.get("/domains/scarce/versions/1").json()["report"]["labels"]["table"] == []
+    analyst = visit(changing, "#/report/scarce/1")
+    analyst.sees(re.compile("^30 labels are too few for this table: they reach no precision of 50 %."))
+    assert not re.search(r"^0$", analyst.page.locator("main").inner_text(), re.MULTILINE)
+    analyst.go("#/domains")
+    analyst.presses("Versions of scarce")
+    labelled = analyst.page.get_by_role("table", name="Versions of scarce").locator("td[data-label=Labels]")
+    wait_until(lambda: labelled.inner_text() == "30")
+
+
+def test_a_domain_without_a_champion_is_told_to_promote_before_thresholds_are_saved(
+    visit: Visit, changing: Server
+) -> None:
+    changing.calibrate("waiting", sentences(300), method="sn", promote="never")
+    analyst = visit(changing, "#/report/waiting/1")
+    analyst.sees("Promote a version first; then thresholds can be saved.")
+    analyst.sees(re.compile("For a false-match rate of 1 %"))
+    assert analyst.page.locator(".alert").count() == 0
+    assert "Next step: promote this version" in analyst.page.locator(".view section.card").first.inner_text()
+    save = analyst.page.get_by_role("button", name="Save this threshold")
+    assert save.is_disabled()
+    analyst.presses("Promote")
+    analyst.answers("Promote")
+    analyst.sees("No threshold of this domain is saved.")
+    analyst.sees(re.compile("For a false-match rate of 1 %"))
+    assert save.is_enabled()
+
+
+def test_a_question_goes_away_with_the_page_that_asked_it(visit: Visit, changing: Server) -> None:
+    analyst = visit(changing, "#/calibrate")
+    analyst.presses("Domains", "link")
+    analyst.presses("Versions of letters")
+    analyst.presses("Delete domain letters")
+    analyst.page.get_by_role("dialog").wait_for()
+    analyst.page.go_back()
+    analyst.sees("1. Text of the domain")
+    assert analyst.page.get_by_role("dialog").count() == 0
+    assert changing.client.get("/domains/letters").status_code == 200
+
+
+def test_an_old_calibration_says_what_is_true_now(visit: Visit, changing: Server) -> None:
+    changing.calibrate("past", sentences(300), method="sn")
+    changing.calibrate("past", sentences(300), method="identity", promote="never")
+    jobs = changing.client.get("/calibrate").json()["jobs"]
+    first, second = (next(j["job"] for j in jobs if (j["domain"], j["version"]) == ("past", n)) for n in (1, 2))
+    analyst = visit(changing, f"#/job/{second}")
+    outcome = analyst.page.locator(".outcome")
+    assert outcome.inner_text() == "not promoted Version 2 of past is made, and does not answer; version 1 does."
+    assert changing.client.put("/domains/past/champion", json={"version": 2}).status_code == 200
+    analyst.go(f"#/job/{second}")
+    assert outcome.inner_text() == "promoted Version 2 of past answers now."
+    analyst.go(f"#/job/{first}")
+    assert outcome.inner_text() == "not promoted Version 1 of past answered at first; version 2 answers now."
+    changing.client.delete("/domains/past")
+    analyst.go(f"#/job/{first}")
+    assert outcome.inner_text() == "deleted Version 1 of past was made; it has been deleted since."
+    assert analyst.page.get_by_role("link", name="Open the report").count() == 0
+
+
+def test_the_navigation_keeps_to_the_domain_that_was_looked_at(visit: Visit, changing: Server) -> None:
+    analyst = visit(changing, "#/report/letters/3")
+    analyst.presses("Try it", "link")
+    analyst.sees("Scored by")
+    assert analyst.page.get_by_label("Scored by").input_value() == "letters"
+    analyst.presses("Label", "link")
+    analyst.sees("Label pairs for letters")
+
+
+def test_an_unknown_domain_is_not_exchanged_in_silence(visit: Visit, changing: Server) -> None:
+    analyst = visit(changing, "#/compare/nothere")
+    analyst.sees(re.compile("There is no nothere here that can answer; .* is chosen instead."))
+    analyst.go("#/compare/letters")
+    analyst.sees("Scored by")
+    assert analyst.page.get_by_text(re.compile("There is no")).count() == 0

@@ -16,10 +16,23 @@ JARGON = re.compile(r"rawness|nulling|hubness|AUROC|PSI|expected calibration err
 def test_a_report_begins_with_the_threshold_to_use_and_the_next_step(visit: Visit, shown: Server, place: str) -> None:
     domain, version = place.split("/")
     advised = shown.client.get(f"/domains/{domain}@{version}/threshold?fmr=0.01").json()["similarity"]
+    report = shown.client.get(f"/domains/{domain}/versions/{version}").json()["report"]
     analyst = visit(shown, f"#/report/{place}")
     analyst.sees(re.compile("The line stands at"))
     first = analyst.page.locator(".view section.card").first.inner_text()
-    assert f"Use {advised:.3f}: 1 in 100 unrelated pairs passes." in first
+    if report["labels"]:  # what they tell comes first
+        rows = report["labels"]["table"]
+        best = max((row for row in rows if row["precision"] <= 0.9), key=lambda row: row["precision"])
+        assert (
+            f"Use {best['similarity']:.3f}: {100 * best['precision']:.0f} % of the pairs that pass are matches" in first
+        )
+        assert f"From {advised:.3f} on, 1 in 100 unrelated pairs passes" in first
+        assert first.index("are matches") < first.index("1 in 100")
+        assert float(analyst.page.get_by_label("Wanted precision in per cent").input_value()) == 100 * best["precision"]
+    else:
+        assert f"Use {advised:.3f}: 1 in 100 unrelated pairs passes." in first
+    passing = float(f"{report['sentences'] * (report['sentences'] - 1) / 200:.2g}")
+    assert f"each compared with each, about {passing:,.0f} pairs pass. Nearly all of them are false" in first
     assert "Next step: " in first
     assert not JARGON.search(analyst.page.locator("main").inner_text())
     analyst.opens_details()

@@ -193,8 +193,8 @@ class Registry:
                 return self.builtin
             if await self._call(self.source.exists, domain):
                 raise EncoderMismatch(
-                    f"encoder_mismatch: domain {domain!r} has no champion for this server's encoder; "
-                    f"name a version ({domain}@1) or promote one"
+                    f"encoder_mismatch: no version of domain {domain!r} is promoted for this server's encoder; promote "
+                    f"one, or name one in the request ({domain}@1)"
                 )
             raise UnknownDomain(domain)
         calibration = self._resident.get((domain, named.champion))  # somebody has pinned it

@@ -21,6 +21,10 @@ FEWEST_COMPARED = 20  # held-out sentences
 HALVES = 40
 MOST_PAIRS = 100_000
 SURE = 1.64  # standard errors: one-sided, 5 %
+LOST = {  # what a challenger may lack, and what to calibrate it with
+    "probability": ("a probability learnt from labels", "labelled pairs"),
+    "normalization": ("an item normalization", "the same item normalization"),
+}
 
 
 @dataclass(frozen=True)
@@ -124,9 +128,12 @@ class Result:
             stored = domains.load(self.request.domain, champion)
         except IsosimError as error:
             return True, f"the champion, version {champion}, cannot be read: {error}"
-        lost = [part for part in ("probability", "normalization") if loses(part, stored.model, self.model)]
+        lost = [part for part in LOST if loses(part, stored.model, self.model)]
         if lost:
-            return False, f"version {champion} has a {' and a '.join(lost)} that callers would lose; post it again too"
+            return False, (
+                f"version {champion} has {' and '.join(LOST[part][0] for part in lost)} that callers would lose; to "
+                f"replace it, calibrate again with {' and '.join(LOST[part][1] for part in lost)}"
+            )
         ours, scale = self.model.reference, stored.model.reference
         if scale is None:
             return True, f"version {champion} has no reference that a score's meaning could rest on"
