@@ -171,6 +171,6 @@ def test_a_bucket_that_hangs_and_comes_back_loses_nothing_and_scoring_goes_on(
         retry(second, running)
     assert becomes(second, running, "succeeded", 600)["version"] == 1
     wait_until(lambda: accepts_jobs(first))
-    job = second.calibrate("tickets", SHORT, method="whitening", promote="always")
+    job = second.calibrate("tickets", SHORT, method="sn", promote="always")
     assert (job["status"], job["version"]) == ("succeeded", before + 1), job
     wait_until(lambda: serves(first, "tickets") == before + 1, seconds=2)
