@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from service.adapters.text_lines import STDIN, TextLines, opened
+from service.commands.files import form_of
 from service.commands.in_process import CHUNK, InProcess
 from service.commands.pairs import (
     ColumnWriter,
@@ -30,7 +31,7 @@ from service.commands.pairs import (
 )
 from service.commands.shared import AsJson, EncoderId, Store, stored, versions
 from service.commands.terminal import bar, remark
-from service.core.errors import Conflict, EmptyInput
+from service.core.errors import Conflict, EmptyInput, InvalidInput
 from service.core.scoring.advice import NO_REFERENCE, SMALLEST_FMR, check_reachable
 from service.core.scoring.calibration import Calibration
 
@@ -79,6 +80,8 @@ def similarity(
     if every and not limited:
         raise typer.BadParameter("it marks what --threshold or --fmr let through", param_hint="--all")
     settings = stored(model_store=model_store, encoder=encoder)
+    for path in chosen(files, one):
+        check_lines(path, pairs=one is None and len(files or ()) < 2)
     with ExitStack() as stack:
         texts = [stack.enter_context(opened(path, settings.max_characters)) for path in chosen(files, one)]
         parts = stack.enter_context(InProcess(settings))
@@ -131,6 +134,18 @@ def chosen(files: list[Path] | None, one: str | None) -> list[Path]:
         what = "sentences, one a line" if one is not None or len(paths) == 2 else "sentence, tab, sentence in each line"
         remark(f"isosim: reading {what}; Ctrl-D ends")
     return paths
+
+
+def check_lines(path: Path, *, pairs: bool) -> None:
+    """Raises InvalidInput, with the remedy, for a table: its rows and its header would be scored as sentences."""
+    form = form_of(path)
+    if form in (None, "text") or (form == "tsv" and pairs):
+        return
+    wanted = "sentence, tab, sentence in each line" if pairs else "text, one sentence a line"
+    raise InvalidInput(
+        f"{path} is a table ({form}); this command reads {wanted}. Write that from its columns, or score the pairs of a "
+        f"table: isosim bulk score {path} OUTPUT --columns A B (of a workbook first: isosim inspect FILE --csv FILE.csv)"
+    )
 
 
 def pairs_of(texts: list[TextLines], one: str | None) -> Iterator[list[Pair]]:

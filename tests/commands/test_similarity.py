@@ -278,3 +278,13 @@ def test_a_rate_that_no_threshold_reaches_is_refused_in_one_line(run: Run, own_s
         assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
         assert "the smallest rate that a threshold reaches is 0.0399" in done.stderr
     assert run("threshold", "mails", "--fmr", "0.0399", model_store=own_store).returncode == 0
+
+
+def test_a_table_is_refused_in_place_of_scoring_its_rows_as_sentences(run: Run, tmp_path: Path) -> None:
+    table = tmp_path / "tickets.csv"
+    table.write_text("id,question\n" + "".join(f'{n},"Where is number {n}, please?"\n' for n in range(30)))
+    for words in (["--against", "hello"], []):
+        done = run("similarity", str(table), *words)
+        assert done.returncode == 1
+        assert "is a table (csv); this command reads" in done.stderr, done.stderr
+        assert not done.stdout
