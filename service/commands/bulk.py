@@ -257,9 +257,9 @@ def pairs(
         result = find(place, between, plan, calibration, search, usable_cores(), report)
     say_failed(summary.failed)
     facts = {**vars(result), "output": place.address, "domain": plan.domain, "version": plan.version, "fmr": fmr}
-    facts |= {
-        f"duplicates_{name}": advice.facts[name] for name in ("recall", "recall_interval") if name in advice.facts
-    }
+    share = advice.facts.get("recall")  # of the duplicates that are like labelled ones; the index has a recall, too
+    if share is not None:
+        facts["share_of_duplicates"] = {"recall": share, "interval": advice.facts["recall_interval"]}
     if as_json:
         print_json(facts)
         return
@@ -275,7 +275,7 @@ def pairs(
             f"  {result.expected_false:,.0f} of them{expected} are expected to be false, if they are like the "
             "labelled pairs"
         )
-        if (share := advice.facts.get("recall")) is not None:
+        if share is not None:
             print(
                 "  they are {:.0%} of all duplicates (95 % interval {:.0%} to {:.0%}), if these are like the labelled "
                 "ones".format(share, *advice.facts["recall_interval"])

@@ -143,8 +143,8 @@ def check_lines(path: Path, *, pairs: bool) -> None:
         return
     wanted = "sentence, tab, sentence in each line" if pairs else "text, one sentence a line"
     raise InvalidInput(
-        f"{path} is a table ({form}); this command reads {wanted}. Write that from its columns, or score the pairs of a "
-        f"table: isosim bulk score {path} OUTPUT --columns A B (of a workbook first: isosim inspect FILE --csv FILE.csv)"
+        f"{path} is a table ({form}); this command reads {wanted}. Write that from its columns, or score pairs of a "
+        f"table: isosim bulk score {path} OUTPUT --columns A B (a workbook first: isosim inspect FILE --csv FILE.csv)"
     )
 
 
