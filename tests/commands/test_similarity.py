@@ -1,5 +1,6 @@
 """`isosim similarity` through the real entry point."""
 
+import itertools
 import json
 import os
 import pty
@@ -288,3 +289,16 @@ def test_a_table_is_refused_in_place_of_scoring_its_rows_as_sentences(run: Run, 
         assert done.returncode == 1
         assert "is a table (csv); this command reads" in done.stderr, done.stderr
         assert not done.stdout
+
+
+def test_a_saved_threshold_is_named_as_over_http(run: Run, own_store: Path) -> None:
+    saved = run("threshold", "tickets", "--fmr", "0.1", "--save", "likely")
+    assert saved.returncode == 0, saved.stderr
+    pairs = "".join(f"{a}\t{b}\n" for a, b in itertools.pairwise(sentences(60)))
+    named = run("similarity", "--domain", "tickets", "--threshold", "likely", stdin=pairs)
+    at = json.loads(run("threshold", "tickets", "--fmr", "0.1", "--json").stdout)["similarity"]
+    assert named.stdout == run("similarity", "--domain", "tickets", "--threshold", str(at), stdin=pairs).stdout
+    assert 0 < len(named.stdout.splitlines()) < 59
+    unknown = run("similarity", "--domain", "tickets", "--threshold", "likly", stdin=pairs)
+    assert (unknown.returncode, "did you mean 'likely'" in unknown.stderr) == (1, True), unknown.stderr
+    assert run("similarity", "--threshold", "45", stdin=pairs).returncode == 2

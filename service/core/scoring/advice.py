@@ -55,7 +55,7 @@ class Target:
 
     def __post_init__(self) -> None:
         if sum(one is not None for one in (self.fmr, self.precision, self.false_hit_rate)) != 1:
-            raise InvalidInput("fmr, precision or false_hit_rate: give one of them")
+            raise InvalidInput("fmr, precision or false_hit_rate: give one of them, for example fmr=0.01")
         if (self.false_hit_rate is None) != (self.gallery is None):
             raise InvalidInput("false_hit_rate and gallery (the number of entries searched): give both")
         if self.fmr is not None and not SMALLEST_FMR <= self.fmr < 1:
@@ -198,7 +198,10 @@ def rounded(rate: float) -> float:
 def for_precision(model: DomainModel, domain: str, precision: float, *, raw: bool) -> Advice:
     labelled = model.probability
     if labelled is None:
-        raise Conflict(f"domain {domain!r} was given no labels; give it some: POST /domains/{domain}/labels")
+        raise Conflict(
+            f"domain {domain!r} was given no labels; give it some: POST /domains/{domain}/labels "
+            f"(isosim label FILE --domain {domain}), and wait for that job"
+        )
     if raw or model.normalization is not None:
         raise Conflict("a precision rests on calibrated similarities without item normalization; ask for fmr")
     try:
