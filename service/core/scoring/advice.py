@@ -99,7 +99,7 @@ def advise(model: DomainModel, domain: str, target: Target, *, raw: bool = False
     advice = advise_exactly(model, domain, target, raw=raw)
     similarity = in_single_precision(advice.similarity)
     low, high = advice.interval
-    return replace(advice, similarity=similarity, interval=(low, max(high, similarity)))
+    return replace(advice, similarity=similarity, interval=(min(low, similarity), max(high, similarity)))
 
 
 def advise_exactly(model: DomainModel, domain: str, target: Target, *, raw: bool) -> Advice:
