@@ -19,7 +19,11 @@ from service.api.bodies import Compatible, Own
 from service.core.errors import InvalidInput, IsosimError
 from service.core.wording import SHOWN, nearest, place
 
-OURS = ("domain", "space")  # the fields that we added to bodies of other services
+OURS = ("domain", "space", "gallery", "threshold")  # fields that we added to bodies of other services, or might have
+ELSEWHERE = {  # of these, by the route that takes it
+    "gallery": "POST /rerank takes one",
+    "threshold": "POST /similarity takes the name of a saved one and answers which pairs match",
+}
 CLOSE = 0.8  # difflib's ratio: `domian` 0.83, `spcae` 0.8; no field of TEI, OpenAI, Cohere, Jina or vLLM reaches 0.75
 MOST_PARAMETERS = 64
 MOST_BYTES = 8192  # of a query: one of 60 kB took 5.7 ms to parse, before any key is looked at
@@ -170,10 +174,12 @@ def check_ignored(names: Iterable[str], body: type[BaseModel]) -> None:
 
 def misplaced(name: str, what: str, body: type[BaseModel] | None) -> IsosimError:
     """The refusal of a name close to one of ours on a compatible route; the message says where its value belongs."""
-    intended = nearest(name.rpartition(".")[2], OURS, CLOSE)
-    place = None if body is None else place_of(str(intended), body)
+    intended = str(nearest(name.rpartition(".")[2], OURS, CLOSE))
+    place = None if body is None else place_of(intended, body)
     if place is not None:
         remedy = f"did you mean the field {place} of the body?"
+    elif intended in ELSEWHERE:
+        remedy = f"this route takes no {intended}; {ELSEWHERE[intended]}"
     elif body is not None and "model" in body.model_fields:
         remedy = "name the domain in the field model: isosim/<domain>, or isosim/<domain>:raw for raw vectors"
     else:

@@ -108,7 +108,10 @@ def form_of(sources: Sequence[Source], asked: str | None) -> str:
         raise InvalidInput(f"the input mixes forms: {', '.join(sorted(str(form) for form in forms))}; name one pattern")
     form = forms.pop()
     if form is None:
-        raise InvalidInput(f"{sources[0].path}: the name does not say its form; give --format parquet, csv or jsonl")
+        raise InvalidInput(
+            f"{sources[0].path}: the name does not say its form; give --format parquet, csv or jsonl. An Excel "
+            "workbook is written as CSV first: isosim inspect FILE.xlsx --csv FILE.csv"
+        )
     return form
 
 

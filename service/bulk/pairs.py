@@ -176,7 +176,7 @@ def find(
     clusters = None
     if search.clusters:
         report("clustering", None)
-        clusters, name, digest = write_clusters(output, sorted(files), plan, search)
+        clusters, name, digest = write_clusters(output, sorted(files), rows, kept, plan, search)
         files[name] = digest
     expected, interval = expected_false(search, advice, len(rows), count)
     result = PairSearchResult(
@@ -201,8 +201,11 @@ def expected_false(
     return (1 - search.precision) * found, interval
 
 
-def write_clusters(output: Place, names: Sequence[str], plan: Plan, search: PairSearch) -> tuple[int, str, str]:
-    """`clusters`: each row that is in a pair, its cluster (the lowest row connected with it) and the cluster's size.
+def write_clusters(
+    output: Place, names: Sequence[str], every: Any, kept: pa.Table, plan: Plan, search: PairSearch
+) -> tuple[int, str, str]:
+    """`clusters`: each row that is in a pair, its cluster (the lowest row connected with it), the cluster's size and
+    the row's kept columns, which are those of the rows `every`, rising.
 
     How many there are, the file's name and its SHA-256.
     """
@@ -216,7 +219,10 @@ def write_clusters(output: Place, names: Sequence[str], plan: Plan, search: Pair
     np.minimum.at(lowest, group, rows)
     columns = {"row": rows, "cluster": lowest[group], "size": np.bincount(group, minlength=count)[group]}
     facts = plan.provenance() | {"isosim.task": "clusters", "isosim.space": "", "isosim.fmr": f"{search.fmr:g}"}
-    table = pa.table({name: pa.array(values, pa.int64()) for name, values in columns.items()})
+    table = pa.table(
+        {name: pa.array(values, pa.int64()) for name, values in columns.items()}
+        | {name: kept[name].take(np.searchsorted(every, rows)) for name in kept.column_names if name not in columns}
+    )
     name, content = f"clusters.{search.write}", to_bytes(table, search.write, facts)
     output.write(name, content)
     return int(count), name, hashlib.sha256(content).hexdigest()

@@ -257,6 +257,9 @@ def pairs(
         result = find(place, between, plan, calibration, search, usable_cores(), report)
     say_failed(summary.failed)
     facts = {**vars(result), "output": place.address, "domain": plan.domain, "version": plan.version, "fmr": fmr}
+    share = advice.facts.get("recall")  # of the duplicates that are like labelled ones; the index has a recall, too
+    if share is not None:
+        facts["share_of_duplicates"] = {"recall": share, "interval": advice.facts["recall_interval"]}
     if as_json:
         print_json(facts)
         return
@@ -272,6 +275,11 @@ def pairs(
             f"  {result.expected_false:,.0f} of them{expected} are expected to be false, if they are like the "
             "labelled pairs"
         )
+        if share is not None:
+            print(
+                "  they are {:.0%} of all duplicates (95 % interval {:.0%} to {:.0%}), if these are like the labelled "
+                "ones".format(share, *advice.facts["recall_interval"])
+            )
     else:
         print(f"  {result.expected_false:,.0f} of them are expected between unrelated rows, were all rows unrelated")
     if result.clusters is not None:

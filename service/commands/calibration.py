@@ -315,7 +315,7 @@ def print_advice(version: str, target: Target, advice: Advice) -> None:
             f"  {target.false_hit_rate:.3g} of searches among {target.gallery:,} entries end with a wrong match, "
             f"{rate:.2g} of pairs"
         )
-        if spread is not None:
+        if spread:  # 0: too few queries had two to tell
             print(f"  a query with one wrong match has another {spread:.1f} times as often as the average one")
 
 

@@ -1,7 +1,8 @@
 """`isosim embed`: vectors of sentences in files and pipes."""
 
+import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, BinaryIO, Literal, Protocol
@@ -9,7 +10,9 @@ from typing import Annotated, BinaryIO, Literal, Protocol
 import numpy as np
 import typer
 
-from service.adapters.text_lines import STDIN, opened
+from service.adapters.tables.isolation import Reading, read_path
+from service.adapters.text_lines import STDIN, TextLines, opened
+from service.commands.files import Column, form_of, limits, notices
 from service.commands.in_process import CHUNK, InProcess
 from service.commands.shared import AsJson, EncoderId, Store, stored, versions
 from service.commands.terminal import bar, dumped, print_json, remark
@@ -22,7 +25,8 @@ SUFFIXES = (".npy", ".jsonl")
 
 
 def embed(
-    file: Annotated[Path, typer.Argument(help="text, one sentence a line; - reads standard input")] = STDIN,
+    file: Annotated[Path, typer.Argument(help="text, one sentence a line, or a table; - reads standard input")] = STDIN,
+    column: Column = None,
     domain: Annotated[str, typer.Option(help="name, name@3 or name@previous", autocompletion=versions)] = "default",
     space: Annotated[
         Literal["calibrated", "raw"], typer.Option(help="raw: the frozen encoder's vectors")
@@ -38,12 +42,13 @@ def embed(
 ) -> None:
     """Turn sentences into vectors, here and now, without a server.
 
-    A row, or a JSON list, for each line, in order; input of any length. With --json and --output, what was written.
+    A row, or a JSON list, for each line (of a table: each row below the header), in order; text of any
+    length. With --json and --output, what was written.
     """
     if output is not None and output.suffix not in SUFFIXES:
         raise typer.BadParameter(f"{output}: a name ends in {' or '.join(SUFFIXES)}", param_hint="--output")
     settings = stored(model_store=model_store, encoder=encoder)
-    with opened(file, settings.max_characters) as text, InProcess(settings) as parts:
+    with text_of(file, column, settings.max_characters) as text, InProcess(settings) as parts:
         calibration = parts.calibration(domain)
         dim = parts.artifact.spec.dim
         with vector_file(output, dim) as rows, bar("embedding") as progress:
@@ -64,6 +69,41 @@ def embed(
         print_json({"output": str(output), "rows": text.number, "dim": dim, "space": space, **source})
     else:
         remark(f"{output}: {text.number:,} × {dim}, {space}, {calibration.domain}@{calibration.version}")
+
+
+class Cells:
+    """Sentences of a table's column, read as `TextLines` are."""
+
+    share = None
+
+    def __init__(self, name: str, sentences: Iterable[str]) -> None:
+        self.name, self.number, self.sentences = name, 0, iter(sentences)
+
+    def blocks(self) -> Iterator[list[str]]:
+        while block := list(itertools.islice(self.sentences, CHUNK)):
+            self.number += len(block)
+            yield block
+
+
+@contextmanager
+def text_of(path: Path, column: str | None, longest: int) -> Iterator[TextLines | Cells]:
+    """A text, or the sentences of a table.
+
+    Raises:
+        EmptyInput: a row of a table has no sentence that can be read; each row gets a vector.
+    """
+    if column is None and form_of(path) in (None, "text"):
+        with opened(path, longest) as text:
+            yield text
+        return
+    with read_path(path, Reading("sentences", column), limits()) as (facts, sentences):
+        notices(path, facts, None)
+        if facts["empty"] or facts["too_long"]:
+            raise EmptyInput(
+                f"{path}: the column {facts['column']!r} is empty in {facts['empty']:,} rows and too long in "
+                f"{facts['too_long']:,} (more than {longest:,} characters); take these rows out, as each gets a vector"
+            )
+        yield Cells(str(path), sentences)
 
 
 def check(chunk: list[str], name: str, before: int) -> None:

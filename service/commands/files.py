@@ -7,11 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from service.adapters.tables.detection import FORMATS, Hints
+from service.adapters.tables.detection import FORMATS, Format, Hints, detect, format_of_name
 from service.adapters.tables.isolation import Limits, Reading, as_options, read_path, what_was_read
 from service.adapters.text_lines import STDIN
 from service.commands.shared import AsJson
 from service.commands.terminal import print_json, remark
+from service.core.errors import EmptyInput, InvalidInput, UnsupportedMedia
 from service.settings import Settings
 
 Column = Annotated[
@@ -26,6 +27,23 @@ MOST = 10_000_000  # rows; the machine is the user's own
 
 def limits() -> Limits:
     return Limits(Settings().max_characters, MOST, MOST * 1000)
+
+
+def form_of(path: Path) -> Format | None:
+    """What a file is by its content; None for a pipe, and where reading it as text says more.
+
+    Raises:
+        UnsupportedMedia: it can be read in no form; the message says what it is.
+    """
+    if not path.is_file():
+        return None
+    try:
+        with path.open("rb") as file:
+            return detect(file, Hints(declared=format_of_name(path.name))).format
+    except UnsupportedMedia as error:
+        raise UnsupportedMedia(f"{path}: {error}") from None
+    except (InvalidInput, EmptyInput):
+        return None
 
 
 def notices(file: Path, facts: dict[str, Any], sheet: str | None) -> None:

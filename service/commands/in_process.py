@@ -10,6 +10,7 @@ from service.adapters.domains.store import DomainStore
 from service.commands.shared import known
 from service.core.encoding.embedding import Embeddings, MemoryCache
 from service.core.encoding.texts import Text, VectorCodec
+from service.core.scoring.advice import DecisionThreshold, decision_threshold
 from service.core.scoring.calibration import Calibration
 from service.core.scoring.registry import Registry
 from service.migration.encoders import LoadedEncoder
@@ -60,6 +61,11 @@ class InProcess:
     def calibration(self, domain: str) -> Calibration:
         """Raises NotFound, EncoderMismatch or CorruptArtifact."""
         return self._runner.run(self.loaded.registry.resolve(known(self.settings, domain)))
+
+    def decision(self, calibration: Calibration, name: str) -> DecisionThreshold:
+        """The threshold that a domain has saved under a name. Raises NotFound."""
+        target = self._runner.run(self.loaded.registry.target(calibration.domain, name))
+        return decision_threshold(calibration, target)
 
     def embed(self, contents: Sequence[str]) -> Embeddings:
         """Vectors of up to 2 × CHUNK texts."""

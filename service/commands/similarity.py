@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from service.adapters.text_lines import STDIN, TextLines, opened
+from service.commands.files import form_of
 from service.commands.in_process import CHUNK, InProcess
 from service.commands.pairs import (
     ColumnWriter,
@@ -30,7 +31,7 @@ from service.commands.pairs import (
 )
 from service.commands.shared import AsJson, EncoderId, Store, stored, versions
 from service.commands.terminal import bar, remark
-from service.core.errors import Conflict, EmptyInput
+from service.core.errors import Conflict, EmptyInput, InvalidInput
 from service.core.scoring.advice import NO_REFERENCE, SMALLEST_FMR, check_reachable
 from service.core.scoring.calibration import Calibration
 
@@ -52,7 +53,10 @@ def similarity(
     sort: Annotated[bool, typer.Option("--sort", help="the most similar first; holds all rows in memory")] = False,
     top: Annotated[int | None, typer.Option(min=1, help="only the most similar, sorted")] = None,
     threshold: Annotated[
-        float | None, typer.Option(min=-1, max=1, help="only pairs with at least this similarity")
+        str | None,
+        typer.Option(
+            help="only pairs with at least this similarity, or that match by the threshold saved under this name"
+        ),
     ] = None,
     fmr: Annotated[
         float | None,
@@ -75,10 +79,13 @@ def similarity(
     """
     if threshold is not None and fmr is not None:
         raise typer.BadParameter("give one of them", param_hint="--threshold or --fmr")
+    least, name = number_or_name(threshold)
     limited = threshold is not None or fmr is not None
     if every and not limited:
         raise typer.BadParameter("it marks what --threshold or --fmr let through", param_hint="--all")
     settings = stored(model_store=model_store, encoder=encoder)
+    for path in chosen(files, one):
+        check_lines(path, pairs=one is None and len(files or ()) < 2)
     with ExitStack() as stack:
         texts = [stack.enter_context(opened(path, settings.max_characters)) for path in chosen(files, one)]
         parts = stack.enter_context(InProcess(settings))
@@ -88,6 +95,11 @@ def similarity(
             if scale is None:
                 raise Conflict(NO_REFERENCE.format(calibration.domain))
             check_reachable(scale, calibration.domain, fmr)
+        if name is not None:
+            decision = parts.decision(calibration, name)
+            if not decision.reached:
+                raise Conflict(f"threshold {name!r}: {decision.notice}")
+            least, fmr = decision.similarity, decision.rate
         for notice in calibration.notices:
             remark(f"isosim: {calibration.domain}@{calibration.version}: {notice}")
         pairs = None if scale is None else scale.pairs
@@ -104,7 +116,7 @@ def similarity(
                     unreadable += sum(map(is_unreadable, batch))
                     progress(f"{texts[0].number:,} lines", texts[0].share)
                     if limited:
-                        batch = [row | {"match": matches(row, threshold, fmr)} for row in batch]
+                        batch = [row | {"match": matches(row, least, fmr)} for row in batch]
                     yield [row for row in batch if every or row.get("match", True)]
             if unreadable:
                 remark(
@@ -133,10 +145,33 @@ def chosen(files: list[Path] | None, one: str | None) -> list[Path]:
     return paths
 
 
+def check_lines(path: Path, *, pairs: bool) -> None:
+    """Raises InvalidInput, with the remedy, for a table: its rows and its header would be scored as sentences."""
+    form = form_of(path)
+    if form in (None, "text") or (form == "tsv" and pairs):
+        return
+    wanted = "sentence, tab, sentence in each line" if pairs else "text, one sentence a line"
+    raise InvalidInput(
+        f"{path} is a table ({form}); this command reads {wanted}. Write that from its columns, or score pairs of a "
+        f"table: isosim bulk score {path} OUTPUT --columns A B (a workbook first: isosim inspect FILE --csv FILE.csv)"
+    )
+
+
 def pairs_of(texts: list[TextLines], one: str | None) -> Iterator[list[Pair]]:
     if one is not None:
         return against(texts[0], one)
     return aligned(*texts) if len(texts) == 2 else tab_separated(texts[0])
+
+
+def number_or_name(threshold: str | None) -> tuple[float | None, str | None]:
+    """A similarity, or the name of a saved threshold."""
+    try:
+        least = None if threshold is None else float(threshold)
+    except ValueError:
+        return None, threshold
+    if least is not None and not -1 <= least <= 1:
+        raise typer.BadParameter(f"{threshold}; a similarity lies in -1 to 1", param_hint="--threshold")
+    return least, None
 
 
 def matches(row: Row, threshold: float | None, fmr: float | None) -> bool:

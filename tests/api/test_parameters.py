@@ -143,6 +143,9 @@ def test_a_misspelt_calibration_is_refused_and_not_promoted(tiny_server: Server)
         ("/embed", {"inputs": "a", "domian": "x"}, "did you mean the field domain of the body?"),
         ("/embed", {"inputs": "a", "spaces": "raw"}, "did you mean the field space of the body?"),
         ("/rerank", {"query": "a", "texts": ["a"], "domian": "x"}, "did you mean the field domain of the body?"),
+        ("/rerank", {"query": "a", "texts": ["a"], "galery": 9}, "did you mean the field gallery of the body?"),
+        ("/rerank", {"query": "a", "texts": ["a"], "treshold": "x"}, "no threshold; POST /similarity takes the name"),
+        ("/embed", {"inputs": "a", "gallery": 9}, "this route takes no gallery; POST /rerank takes one"),
         (
             "/similarity",
             {"inputs": {"source_sentence": "a", "sentences": ["b"]}, "domain": "x"},

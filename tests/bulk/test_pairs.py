@@ -106,12 +106,16 @@ def test_clusters_are_the_connected_rows_and_pairs_by_chance_are_expected(
     if write == "parquet":
         rows = pq.read_table(pa.BufferReader(content)).to_pylist()
     elif write == "csv":
-        rows = [{k: int(v) for k, v in row.items()} for row in csv.DictReader(content.decode().splitlines())]
+        rows = [
+            {k: v if k == "id" else int(v) for k, v in row.items()}
+            for row in csv.DictReader(content.decode().splitlines())
+        ]
     else:
         rows = [json.loads(line) for line in content.splitlines()]
     cluster = {row["row"]: row["cluster"] for row in rows}
     assert cluster.keys() == {row for pair in truth for row in pair} or len(cluster) > 100
     assert all(cluster[i] == cluster[j] for i, j in truth if i in cluster and j in cluster)
+    assert all(row["id"] == f"t{row['row']}" for row in rows)  # the kept column
     sizes = Counter(cluster.values())
     assert all(row["size"] == sizes[row["cluster"]] and cluster[row["cluster"]] == row["cluster"] for row in rows)
     assert all(row["cluster"] <= row["row"] for row in rows)

@@ -55,3 +55,17 @@ def test_an_unknown_suffix_is_a_wrong_command_line(run: Run, tmp_path: Path) -> 
     done = run("embed", "-o", str(tmp_path / "x.csv"), stdin=STDIN)
     assert done.returncode == 2
     assert ".npy or .jsonl" in done.stderr
+
+
+def test_a_table_is_read_by_its_column_and_never_by_its_lines(run: Run, tmp_path: Path) -> None:
+    table = tmp_path / "tickets.csv"
+    table.write_text("id,question\n" + "".join(f'{n},"{text}, it says"\n' for n, text in enumerate(TEXTS)))
+    refused = run("embed", str(table), "-o", str(tmp_path / "x.npy"))
+    assert (refused.returncode, "for example --column question" in refused.stderr) == (1, True), refused.stderr
+    run("embed", str(table), "--column", "question", "-o", str(tmp_path / "x.npy"))
+    (tmp_path / "plain.txt").write_text("\n".join(f"{text}, it says" for text in TEXTS))
+    run("embed", str(tmp_path / "plain.txt"), "-o", str(tmp_path / "y.npy"))
+    np.testing.assert_allclose(np.load(tmp_path / "x.npy"), np.load(tmp_path / "y.npy"), atol=1e-6)
+    table.write_text(table.read_text() + "99,\n")
+    refused = run("embed", str(table), "--column", "question", "-o", str(tmp_path / "x.npy"))
+    assert (refused.returncode, "is empty in 1 rows" in refused.stderr) == (1, True), refused.stderr

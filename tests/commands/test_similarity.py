@@ -1,5 +1,6 @@
 """`isosim similarity` through the real entry point."""
 
+import itertools
 import json
 import os
 import pty
@@ -278,3 +279,26 @@ def test_a_rate_that_no_threshold_reaches_is_refused_in_one_line(run: Run, own_s
         assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
         assert "the smallest rate that a threshold reaches is 0.0399" in done.stderr
     assert run("threshold", "mails", "--fmr", "0.0399", model_store=own_store).returncode == 0
+
+
+def test_a_table_is_refused_in_place_of_scoring_its_rows_as_sentences(run: Run, tmp_path: Path) -> None:
+    table = tmp_path / "tickets.csv"
+    table.write_text("id,question\n" + "".join(f'{n},"Where is number {n}, please?"\n' for n in range(30)))
+    for words in (["--against", "hello"], []):
+        done = run("similarity", str(table), *words)
+        assert done.returncode == 1
+        assert "is a table (csv); this command reads" in done.stderr, done.stderr
+        assert not done.stdout
+
+
+def test_a_saved_threshold_is_named_as_over_http(run: Run, own_store: Path) -> None:
+    saved = run("threshold", "tickets", "--fmr", "0.1", "--save", "likely")
+    assert saved.returncode == 0, saved.stderr
+    pairs = "".join(f"{a}\t{b}\n" for a, b in itertools.pairwise(sentences(60)))
+    named = run("similarity", "--domain", "tickets", "--threshold", "likely", stdin=pairs)
+    at = json.loads(run("threshold", "tickets", "--fmr", "0.1", "--json").stdout)["similarity"]
+    assert named.stdout == run("similarity", "--domain", "tickets", "--threshold", str(at), stdin=pairs).stdout
+    assert 0 < len(named.stdout.splitlines()) < 59
+    unknown = run("similarity", "--domain", "tickets", "--threshold", "likly", stdin=pairs)
+    assert (unknown.returncode, "did you mean 'likely'" in unknown.stderr) == (1, True), unknown.stderr
+    assert run("similarity", "--threshold", "45", stdin=pairs).returncode == 2

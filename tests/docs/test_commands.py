@@ -36,6 +36,7 @@ def what_a_reader_has(folder: Path) -> None:
     (folder / "tickets.txt").write_text("\n".join(texts) + "\n")
     rows = [[f"T-{number}", text, "open"] for number, text in enumerate(texts)]
     (folder / "tickets.xlsx").write_bytes(workbook([["id", "question", "state"], *rows], names=["Tickets"]))
+    (folder / "new.txt").write_text("\n".join(texts[:300]) + "\n")
     pairs = [(a, b) for a in texts[:200] for b in texts[1000:1200]]
     matches = [f"1\t{a}\t{b}" for a, b in pairs if a[:20] == b[:20]]
     others = [f"0\t{a}\t{b}" for a, b in pairs if a[:20] != b[:20]]

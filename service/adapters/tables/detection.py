@@ -18,7 +18,7 @@ from itertools import zip_longest
 from typing import BinaryIO, Literal, get_args
 
 from service.core.errors import EmptyInput, InvalidInput, UnsupportedMedia
-from service.core.jobs.tables import is_code, table_of
+from service.core.jobs.tables import MARKUP, ONE_A_LINE, is_code, is_markup, quoted_cells, some, table_of
 from service.core.wording import nearest
 
 Format = Literal["text", "csv", "tsv", "ndjson", "parquet", "xlsx"]
@@ -272,9 +272,7 @@ def text_form(text: str, declared: Format | None, *, asked: bool) -> FileForm:
         if asked or is_ndjson(text):
             return FileForm("ndjson")
         if first == "[" and text.rstrip()[-1:] in ("]", ",", "}"):
-            raise InvalidInput(
-                "the file is one JSON list; send one JSON object a line (NDJSON): jq -c '.[]' FILE > FILE.ndjson"
-            )
+            raise InvalidInput(f"the file is one JSON list; {ONE_A_LINE}")
     if declared == "text":
         return FileForm("text")
     if stated := SEPARATOR_LINE.match(text):
@@ -282,7 +280,12 @@ def text_form(text: str, declared: Format | None, *, asked: bool) -> FileForm:
     if declared in ("csv", "tsv"):
         return declared_table(text, declared)
     separator = separator_of(text)
-    return FileForm("text") if separator is None else table_form(text, separator)
+    if separator is not None:
+        return table_form(text, separator)
+    lines = [line for line in text.splitlines()[: 2 * LOOKED_AT] if line.strip()]
+    if is_markup(some(lines)):
+        raise InvalidInput(f"the file is no plain text: {MARKUP}, format=text")
+    return table_form(text, ",") if quoted_cells(some(lines)) else FileForm("text")
 
 
 def is_ndjson(text: str) -> bool:

@@ -30,7 +30,7 @@ Give = Literal["facts", "sentences", "rows", "numbered_rows"]  # the last: [numb
 
 MEMORY = 3 << 29  # bytes; 1,000,000 rows of five columns in a workbook of 22 MB took 990 MB
 SECONDS = 60  # of processor time; that workbook took 9
-PATIENCE = 180  # s until a child that only waits, for a disk or for the processor, is ended
+PATIENCE = 100  # s until a child that waits for a disk or a busy processor is ended; a request has 120
 SHOWN_ROWS, SHOWN_COLUMNS, SHOWN_CHARACTERS = 10, 100, 200  # of a preview
 PLACES = 5  # rows that are named, of those that are left out
 
@@ -212,7 +212,7 @@ def facts_of(table: Table, give: Give, column: str | None, limits: Limits, out: 
     ):
         raise errors.InvalidInput(
             f"column: {facts['column']!r} holds numbers or identifiers, no sentences; the likeliest is "
-            f"column={table.columns[table.suggested]}"
+            f"column={table.hint}"
         )
     return facts | counts.facts(table)
 

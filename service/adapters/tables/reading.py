@@ -14,7 +14,7 @@ import io
 import itertools
 import json
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, BinaryIO, Literal
@@ -26,7 +26,7 @@ from service.core.wording import nearest
 
 Row = tuple[int, list[str]]  # its number as a person counts: the line it begins in, or the row of a sheet; its cells
 MOST_COLUMNS = 1000
-SHOWN = 10  # columns named in a message
+SHOWN = 1000  # characters of the names of columns in a message
 FEW_ROWS = 20  # a sheet with fewer is a cover, where another sheet has more
 OPEN = "unexpected end of data"  # what the csv module says of a cell that is open at the end of the file
 EXPANDED = 2 << 30  # bytes that a workbook may unpack to
@@ -48,6 +48,7 @@ class Table:
     sheets: list[str] = field(default_factory=list)
     sheet: str | None = None
     blank: int = 0  # rows without any cell, among those read so far
+    no_text: dict[int, str] = field(default_factory=dict)  # columns that hold something else, and what
     _rows: Iterator[Row] = field(default_factory=lambda: iter(()))
     _first: Row | None = None  # the header
 
@@ -88,14 +89,30 @@ class Table:
         """Of a column by its name, or by its number from 1; None: the only one.
 
         Raises:
-            InvalidInput: there is no such column, or several and none was named; the message lists them.
+            InvalidInput: there is no such column, or it holds no text, or there are several and none was named; the
+                message lists them.
         """
+        place = self._index(column)
+        if place in self.no_text:
+            better = (
+                f"the likeliest is column={self.hint}" if self.suggested not in self.no_text else "write it as text"
+            )
+            raise InvalidInput(f"column: {self.columns[place][:80]!r} holds {self.no_text[place]}, no text; {better}")
+        return place
+
+    @property
+    def hint(self) -> str:
+        """What to say for the column that seems to hold the sentences: its name; its number where it has no name."""
+        named = self.header or self.form.format in ("ndjson", "parquet")
+        return self.columns[self.suggested] if named else str(self.suggested + 1)
+
+    def _index(self, column: str | None) -> int:
         if column is None:
             if len(self.columns) == 1:
                 return 0
             raise InvalidInput(
                 f"the file is a table with the columns {named(self.columns)}; say which one holds the sentences, for "
-                f"example column={self.columns[self.suggested]}"
+                f"example column={self.hint}"
             )
         same = [place for place, name in enumerate(self.columns) if name == column]
         if len(same) == 1:
@@ -107,9 +124,10 @@ class Table:
         others = [name for name in self.sheets if name != self.sheet]
         elsewhere = f" of the sheet {self.sheet!r}; other sheets (sheet=NAME) are {named(others)}" if others else ""
         near = nearest(column, self.columns)
-        meant = f"; did you mean {near}?" if near is not None else ""
+        meant = f" Did you mean {near}?" if near is not None else ""
+        numbers = f", or their numbers, 1 to {len(self.columns)}"
         raise InvalidInput(
-            f"column: there is no {column[:80]!r}{meant}; the columns are {named(self.columns)}{elsewhere}"
+            f"column: there is no {column[:80]!r}; the columns are {named(self.columns)}{numbers}{elsewhere}.{meant}"
         )
 
     def sentences(self, place: int) -> Iterator[tuple[int, str]]:
@@ -120,8 +138,11 @@ class Table:
 
 
 def named(columns: Iterable[str]) -> str:
-    shown = list(columns)
-    return ", ".join(name[:80] for name in shown[:SHOWN]) + (f" and {len(shown) - SHOWN} more" * (len(shown) > SHOWN))
+    """The names as a list, as many as a message has room for."""
+    every = [name[:80] for name in columns]
+    ends = itertools.accumulate(len(name) + 2 for name in every)
+    shown = [name for name, end in zip(every, ends, strict=True) if end <= SHOWN]
+    return ", ".join(shown) + (f" and {len(every) - len(shown)} more" * (len(every) > len(shown)))
 
 
 def open_table(file: BinaryIO, hints: Hints | None = None) -> Table:
@@ -134,7 +155,8 @@ def open_table(file: BinaryIO, hints: Hints | None = None) -> Table:
     form = detect(file, hints)
     if hints.sheet is not None and form.format != "xlsx":
         raise InvalidInput(f"sheet: belongs to Excel workbooks; this file is {form.format}")
-    names, rows, sheets, sheet = rows_of(file, form, hints.sheet)
+    no_text: dict[int, str] = {}
+    names, rows, sheets, sheet = rows_of(file, form, hints.sheet, no_text)
     looked_at, blank = filled(rows)
     if not looked_at:
         raise EmptyInput("the file holds no text" if sheet is None else f"the sheet {sheet!r} is empty")
@@ -144,25 +166,37 @@ def open_table(file: BinaryIO, hints: Hints | None = None) -> Table:
         first = looked_at.pop(0) if header else None
         names = column_names(first, looked_at)
     elif hints.header is not None:
-        raise InvalidInput(f"header: belongs to CSV, TSV and Excel workbooks; this file is {form.format}")
-    if len(names) > MOST_COLUMNS:
-        raise InvalidInput(f"the table has {len(names):,} columns, at most {MOST_COLUMNS:,} are read")
-    suggested = likeliest(names, looked_at)
+        csv_all_the_same = "; where it is a CSV with one column, add format=csv" * (form.format == "text")
+        raise InvalidInput(
+            f"header: belongs to CSV, TSV and Excel workbooks; this file is {form.format}{csv_all_the_same}"
+        )
+    check_columns(len(names))
+    suggested = likeliest(names, looked_at, no_text)
     every = itertools.chain(looked_at, rows)
-    return Table(form, names, first is not None, suggested, sheets, sheet, blank, every, first)
+    return Table(form, names, first is not None, suggested, sheets, sheet, blank, no_text, every, first)
+
+
+def check_columns(count: int) -> None:
+    if count > MOST_COLUMNS:
+        raise InvalidInput(
+            f"the table has {count:,} columns, at most {MOST_COLUMNS:,} are read; send only the one with the sentences"
+        )
 
 
 def rows_of(
-    file: BinaryIO, form: FileForm, sheet: str | None
+    file: BinaryIO, form: FileForm, sheet: str | None, no_text: dict[int, str]
 ) -> tuple[list[str] | None, Iterator[Row], list[str], str | None]:
-    """Names of the columns, where the format has them; the rows; and of a workbook its sheets and the one read."""
+    """Names of the columns, where the format has them; the rows; and of a workbook its sheets and the one read.
+
+    Columns that by their type hold something else than text are noted in `no_text`.
+    """
     match form.format:
         case "text":
             return ["text"], text_rows(file, form), [], None
         case "ndjson":
             return *json_rows(file, form), [], None
         case "parquet":
-            return *parquet_rows(file), [], None
+            return *parquet_rows(file, no_text), [], None
         case "xlsx":
             sheets, chosen, rows = sheet_rows(file, sheet)
             return None, rows, sheets, chosen
@@ -193,14 +227,14 @@ def column_names(header: Row | None, rows: list[Row]) -> list[str]:
     return [name or f"column {place + 1}" for place, name in enumerate(names)]
 
 
-def likeliest(names: list[str], rows: list[Row]) -> int:
+def likeliest(names: list[str], rows: list[Row], no_text: Container[int] = ()) -> int:
     """The column that seems to hold the sentences: the one with the most characters, identifiers aside."""
 
     def length(place: int) -> int:
         cells = [cells[place].strip() for _, cells in rows if len(cells) > place]
         return sum(len(cell) for cell in cells if not is_code(cell))
 
-    return max(range(len(names)), key=length)
+    return max(range(len(names)), key=lambda place: -1 if place in no_text else length(place))
 
 
 def lines_of(file: BinaryIO, form: FileForm, newline: str) -> Iterator[tuple[int, str]]:
@@ -251,7 +285,8 @@ def csv_rows(file: BinaryIO, form: FileForm) -> Iterator[Row]:
         except csv.Error as error:
             if reader.line_num > begun or OPEN in str(error):
                 raise InvalidInput(
-                    f"line {begun}: a cell cannot be read ({error}); is a quotation mark opened there and never closed?"
+                    f"line {begun}: a cell cannot be read ({error}); is a quotation mark opened there and never "
+                    'closed? Double it (""), or write the file with a CSV writer'
                 ) from None
             cells = next(parser([line]))
         if cells is None:
@@ -265,6 +300,7 @@ def json_rows(file: BinaryIO, form: FileForm) -> tuple[list[str], Iterator[Row]]
     entries = json_entries(file, form)
     first = list(itertools.islice(entries, LOOKED_AT))
     names = list(dict.fromkeys(name for _, entry in first if isinstance(entry, dict) for name in entry))
+    check_columns(len(names))  # each row has a cell for each name
     plain = any(isinstance(entry, str) for _, entry in first)
     pairs = bool(first) and is_labelled_pair(first[0][1])
     if plain and names:
@@ -327,7 +363,7 @@ def cell_text(value: Any) -> str:
     return str(value)
 
 
-def parquet_rows(file: BinaryIO) -> tuple[list[str], Iterator[Row]]:
+def parquet_rows(file: BinaryIO, no_text: dict[int, str]) -> tuple[list[str], Iterator[Row]]:
     try:
         import pyarrow.parquet  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
@@ -335,6 +371,9 @@ def parquet_rows(file: BinaryIO) -> tuple[list[str], Iterator[Row]]:
     try:
         parquet = pyarrow.parquet.ParquetFile(file, memory_map=False, pre_buffer=False)
         names = list(parquet.schema_arrow.names)
+        for place, kind in enumerate(parquet.schema_arrow.types):
+            if pyarrow.types.is_nested(kind) or "binary" in str(kind):
+                no_text[place] = f"values of the type {str(kind)[:80]}"
     except (pyarrow.ArrowException, OSError) as error:
         raise InvalidInput(f"the Parquet file cannot be read: {str(error)[:200]}") from None
 

@@ -8,6 +8,7 @@ from service.core.jobs.job import LabelledPair
 
 COLUMNS = 3
 HIGHEST_GRADE = 5.0
+WANTED = "write 1 for a match and 0 for none, or a grade from 0 to 5"
 LABEL, WEIGHT = "label", "weight"  # names of columns
 
 
@@ -44,15 +45,24 @@ def parse_pairs(rows: Iterable[tuple[int, Sequence[str]]], name: str) -> list[La
                 f"found {len(cells)} columns"
             )
     header: list[str] = []
+    every = [*table]
     if table and label_of(table[0][1][0]) is None and label_of(table[0][1][-1]) is None:
         header = [one for one in names if one != WEIGHT]
         del table[0], weights[0]
     firsts, lasts = ([label_of(cells[column]) for _, cells in table] for column in (0, -1))
+    if table and not any(label is not None for label in firsts + lasts):
+        line, cells = every[0]
+        raise InvalidInput(
+            f"{name}: no row has a number in its first or its last column (line {line} has {cells[0][:20]!r} and "
+            f"{cells[-1][:20]!r}); one of the two has to hold the labels: {WANTED}"
+        )
     first = is_first(table, header, worse(firsts), worse(lasts), name)
     pairs: list[LabelledPair] = []
     for (line, cells), label, weight in zip(table, firsts if first else lasts, weights, strict=True):
         if label is None:
-            raise InvalidInput(f"{name}, line {line}: the label {cells[0 if first else -1][:20]!r} is no number")
+            raise InvalidInput(
+                f"{name}, line {line}: the label {cells[0 if first else -1][:20]!r} is no number; {WANTED}"
+            )
         a, b = (cells[1], cells[2]) if first else (cells[0], cells[1])
         if not a.strip() or not b.strip():
             raise InvalidInput(f"{name}, line {line}: a sentence is empty")

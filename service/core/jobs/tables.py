@@ -1,4 +1,4 @@
-"""Rows of a table that were sent as sentences: `0,2026-01-01,How do I log in?,open`.
+"""Lines of tables, JSON or markup that were sent as sentences: `0,2026-01-01,How do I log in?,open`.
 
 Identifiers, dates and states make all rows alike: such text gave a threshold of 0.517 where its sentences alone give
 0.309. A separator has to stand on most lines, and the fields have to be those of a table. Prose has commas followed by
@@ -7,6 +7,7 @@ parts of 200 to 2,000 lines; tests/core/jobs/test_tables.py).
 """
 
 import csv
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,6 +26,8 @@ LONGEST_NAME = 24  # of a state, a language, a category
 REPEATED = 0.1  # distinct values over lines, at most, of a column that repeats itself
 SEPARATORS = {"\t": "tabs", "|": "pipes", ";": "semicolons", ",": "commas"}
 CERTAIN = ("\t", "|")  # prose has none of these
+FEWEST_QUOTED = 5  # lines in quotation marks for a reason, from which on they are the cells of a CSV
+TAG = re.compile(r"\s*<[!/?]?[A-Za-z][^<>]*>")  # of HTML or XML, at the begin of a line
 JSON = re.compile(r'\s*(?:[\[{}\]],?|"[^"]*"\s*:.*)\s*')  # a line of indented JSON
 CODE = re.compile(r"[!-~]*[0-9][!-~]*")  # an identifier, a number, a date: no space, a digit
 IDEOGRAPHS = "\u2e80"  # the first of East Asian characters
@@ -51,16 +54,77 @@ def check_sentences_only(lines: Iterable[str]) -> None:
             f"{table.column}, and send the file as it is, with the content-type application/octet-stream; where each "
             "line is one sentence all the same, force=true"
         )
-    if len(first) >= FEWEST and sum(JSON.fullmatch(line) is not None for line in first) > len(first) / 2:
+    first = some(first)
+    if len(first) < FEWEST:
+        return
+    if quoted_cells(first):
         raise InvalidInput(
-            "texts: these lines look like indented JSON; send one JSON value a line: jq -c '.[]' FILE > FILE.ndjson"
+            "texts: these lines look like a CSV with one column, whose cells stand in quotation marks; send it with "
+            "the content-type text/csv; where each line is one sentence all the same, force=true"
         )
+    if is_markup(first):
+        raise InvalidInput(f"texts: {MARKUP}, force=true")
+    values = [value for line in first if isinstance(value := json_value(line), str | dict)]
+    if len(values) == len(first) or sum(isinstance(value, dict) for value in values) >= MOST * len(first):
+        names = list(next((value for value in values if isinstance(value, dict)), {}))
+        which = f", and name the field with the sentences: column=NAME (there are {', '.join(names)[:200]})"
+        raise InvalidInput(
+            "texts: these lines are JSON, one value a line; send them with the content-type application/octet-stream"
+            f"{which if names else ''}; where each line is one sentence all the same, force=true"
+        )
+    if sum(JSON.fullmatch(line) is not None for line in first) > len(first) / 2:
+        raise InvalidInput(f"texts: these lines look like indented JSON; {ONE_A_LINE}")
+
+
+MARKUP = (
+    "most lines begin with a tag, as in HTML or XML; send the text without its tags, one sentence a line; where the "
+    "tags belong to the sentences"
+)
+ONE_A_LINE = (
+    "send one JSON value a line, with the content-type application/octet-stream: jq -c '.[]' FILE > FILE.ndjson"
+)
+
+
+def is_markup(lines: Sequence[str]) -> bool:
+    return len(lines) >= FEWEST and sum(TAG.match(line) is not None for line in lines) > len(lines) / 2
+
+
+def quoted_cells(lines: Sequence[str]) -> bool:
+    """Whether the lines are what a writer of CSV makes of a single column: those that hold a comma or a quotation mark
+    stand in quotation marks, with theirs doubled, and no other line holds one. Dialogue in quotation marks has none
+    inside, or none doubled."""
+    reasons = 0
+    for line in lines:
+        cell = line.strip()
+        if cell[:1] != '"':
+            if '"' in cell or "," in cell:
+                return False
+        elif len(cell) < 2 or cell[-1] != '"' or '"' in cell[1:-1].replace('""', ""):
+            return False
+        else:
+            reasons += '""' in cell[1:-1]
+    return len(lines) >= FEWEST and reasons >= FEWEST_QUOTED
+
+
+def json_value(line: str) -> object:
+    """The value of a line of JSON; None where it is none."""
+    if line.lstrip()[:1] not in ("{", '"'):
+        return None
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+def some(lines: Sequence[str]) -> list[str]:
+    """As many of the lines as are looked at."""
+    size = accumulate(map(len, lines))
+    return [line for line, end in zip(lines, size, strict=True) if end <= MOST_CHARACTERS]
 
 
 def table_of(lines: Sequence[str]) -> Table | None:
     """The table that the lines look like."""
-    size = accumulate(map(len, lines))
-    lines = [line for line, end in zip(lines, size, strict=True) if end <= MOST_CHARACTERS]
+    lines = some(lines)
     if len(lines) < FEWEST:
         return None
     return next((table for separator in SEPARATORS if (table := read(lines, separator)) is not None), None)

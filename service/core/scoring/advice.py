@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from typing import Any, Self
 
@@ -28,7 +28,7 @@ class Advice:
     """A similarity, the 95 % interval of it, and what it rests on."""
 
     target: dict[str, float]
-    similarity: float
+    similarity: float  # as `in_single_precision` gives it
     interval: tuple[float, float]
     pairs: int  # random pairs, or labelled ones
     extrapolated: bool  # the sample cannot count it: below 10 / pairs, or as near to 1
@@ -55,7 +55,7 @@ class Target:
 
     def __post_init__(self) -> None:
         if sum(one is not None for one in (self.fmr, self.precision, self.false_hit_rate)) != 1:
-            raise InvalidInput("fmr, precision or false_hit_rate: give one of them")
+            raise InvalidInput("fmr, precision or false_hit_rate: give one of them, for example fmr=0.01")
         if (self.false_hit_rate is None) != (self.gallery is None):
             raise InvalidInput("false_hit_rate and gallery (the number of entries searched): give both")
         if self.fmr is not None and not SMALLEST_FMR <= self.fmr < 1:
@@ -89,10 +89,20 @@ class Target:
 def advise(model: DomainModel, domain: str, target: Target, *, raw: bool = False) -> Advice:
     """For a false-match rate, for a precision among pairs like the labelled ones, or for a rate of false hits.
 
+    The similarity is one that an answer can hold: callers who compare similarities with it themselves (>=) get what
+    `match` of a saved threshold says.
+
     Raises:
         Conflict: the domain has no reference, no labels that a precision could come from, or no counts of false hits.
         InvalidInput: a rate or precision that no threshold of the version reaches.
     """
+    advice = advise_exactly(model, domain, target, raw=raw)
+    similarity = in_single_precision(advice.similarity)
+    low, high = advice.interval
+    return replace(advice, similarity=similarity, interval=(min(low, similarity), max(high, similarity)))
+
+
+def advise_exactly(model: DomainModel, domain: str, target: Target, *, raw: bool) -> Advice:
     if target.precision is not None:
         return for_precision(model, domain, target.precision, raw=raw)
     if target.false_hit_rate is not None and target.gallery is not None:
@@ -188,7 +198,10 @@ def rounded(rate: float) -> float:
 def for_precision(model: DomainModel, domain: str, precision: float, *, raw: bool) -> Advice:
     labelled = model.probability
     if labelled is None:
-        raise Conflict(f"domain {domain!r} was given no labels; give it some: POST /domains/{domain}/labels")
+        raise Conflict(
+            f"domain {domain!r} was given no labels; give it some: POST /domains/{domain}/labels "
+            f"(isosim label FILE --domain {domain}), and wait for that job"
+        )
     if raw or model.normalization is not None:
         raise Conflict("a precision rests on calibrated similarities without item normalization; ask for fmr")
     try:
@@ -220,7 +233,7 @@ def operating_points(model: DomainModel, gallery: int = GALLERY) -> list[dict[st
     rows = []
     for precision in TABLE:
         if labelled.precisions[0] <= precision <= labelled.precisions[-1]:
-            advice = for_precision(model, "", precision, raw=False)
+            advice = advise(model, "", Target(precision=precision))
             rows.append(
                 {
                     "precision": precision,
@@ -279,8 +292,9 @@ def decide(model: DomainModel, domain: str, target: Target) -> DecisionThreshold
     try:
         if normalization is None:
             advice = advise(model, domain, target)
-            similarity = in_single_precision(advice.similarity)
-            return DecisionThreshold(target, similarity, interval=advice.interval, extrapolated=advice.extrapolated)
+            return DecisionThreshold(
+                target, advice.similarity, interval=advice.interval, extrapolated=advice.extrapolated
+            )
         if target.fmr is None:
             raise Conflict(
                 f"{domain!r} normalizes scores by item ({normalization.kind}), and no precision or rate of false hits "

@@ -151,7 +151,9 @@ def test_quotation_marks_in_a_tsv_belong_to_the_text_where_no_spreadsheet_wrote_
 def test_a_column_is_named_by_name_or_number_and_has_to_be_there() -> None:
     table = read(table_text(ROWS, ",").encode())
     assert table.index("question") == table.index("2") == 1
-    with pytest.raises(InvalidInput, match=r"did you mean question.; the columns are id, question, state"):
+    with pytest.raises(
+        InvalidInput, match=r"columns are id, question, state, or their numbers, 1 to 3\. Did you mean question"
+    ):
         table.index("questions")
     with pytest.raises(InvalidInput, match=r"columns id, question, state; say which .* column=question"):
         table.index(None)
@@ -318,3 +320,59 @@ def test_a_first_line_that_names_the_separator_for_excel_is_obeyed_and_no_row(se
     assert (table.columns, table.form.separator) == (ROWS[0], separator)
     assert column(content, "question", hints) == QUESTIONS
     assert next(table.every_row())[0] == 2
+
+
+def one_column(texts: Sequence[str]) -> bytes:
+    return table_text([["headline"], *([text] for text in texts)], ",").encode()
+
+
+def test_a_csv_with_one_column_is_no_text_whatever_it_is_called() -> None:
+    texts = [f'She said "no {n}", and left.' if n % 3 else f"Plain sentence {n}." for n in range(60)]
+    for declared in (None, "text", "csv"):
+        hints = Hints(declared=declared)  # type: ignore[arg-type]
+        table = read(one_column(texts), hints)
+        assert (table.form.format, table.columns, table.header) == ("csv", ["headline"], True)
+        assert column(one_column(texts), None, hints) == texts
+    dialogue = [f'"I left {n} times," she said.' if n % 2 else f'"Well, no {n}."' for n in range(60)]
+    assert column("\n".join(dialogue).encode()) == dialogue
+    with pytest.raises(InvalidInput, match="this file is text; where it is a CSV with one column, add format=csv"):
+        read("\n".join(GERMAN).encode(), Hints(header=True))
+
+
+def test_markup_is_refused_and_read_where_it_is_meant() -> None:
+    content = "\n".join(f"<p>{text}</p>" for text in QUESTIONS).encode()
+    with pytest.raises(InvalidInput, match=r"most lines begin with a tag, as in HTML or XML; .* format=text"):
+        read(content)
+    assert column(content, None, Hints(format="text")) == content.decode().splitlines()
+    assert len(column("\n".join(f"{text} a < b > c" for text in QUESTIONS).encode())) == len(QUESTIONS)
+
+
+def test_columns_of_bytes_and_lists_are_neither_suggested_nor_taken_for_text() -> None:
+    names = [f"n{n}" for n in range(12)]
+    written = io.BytesIO()
+    columns = {name: list(range(40)) for name in names} | {
+        "bin": [text.encode("utf-16") * 9 for text in QUESTIONS], "lst": [[text] * 9 for text in QUESTIONS],
+        "obj": [{"a": text * 9} for text in QUESTIONS], "sv": QUESTIONS,
+    }  # fmt: skip
+    pq.write_table(pa.table(columns), written)
+    table = read(written.getvalue())
+    with pytest.raises(InvalidInput, match=f"{', '.join([*names, 'bin', 'lst', 'obj', 'sv'])}; .* example column=sv"):
+        table.index(None)
+    for name in ("bin", "lst", "obj"):
+        with pytest.raises(InvalidInput, match=f"'{name}' holds values of the type .*, no text; .* column=sv"):
+            table.index(name)
+    assert column(written.getvalue(), "sv") == QUESTIONS
+
+
+def test_a_column_without_a_name_is_suggested_by_its_number() -> None:
+    table = read(table_text(ROWS[1:], ",").encode())
+    with pytest.raises(InvalidInput, match=r"for example column=2$"):
+        table.index(None)
+    with pytest.raises(InvalidInput, match=r"there is no '0'; the columns are .*, or their numbers, 1 to 3\."):
+        table.index("0")
+
+
+def test_objects_with_too_many_keys_are_refused_before_they_are_read() -> None:
+    lines = [json.dumps({f"k{n}-{m}": "a" for m in range(3)}) for n in range(500)]
+    with pytest.raises(InvalidInput, match="1,500 columns, at most 1,000 are read; send only the one"):
+        read("\n".join(lines).encode())

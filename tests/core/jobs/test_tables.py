@@ -135,7 +135,22 @@ def test_no_text_of_the_measuring_data_is_refused_and_its_tables_are(data: Path)
         starts = [(rng.randrange(max(1, len(texts) - size)), size) for size in (200, 500, 1000, 2000) for _ in range(5)]
         for start, size in [(0, len(texts)), *starts]:
             assert table_of(texts[start : start + size][:LOOKED_AT]) is None, (name, start, size)
+            check_sentences_only(texts[start : start + size])
             looked_at += 1
     assert looked_at > 500
     for file in [*data.glob("sts/*/*.tsv"), data / "pairs" / "quora.tsv"]:
         assert table_of(file.read_text().splitlines()[:LOOKED_AT]) is not None, file
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([json.dumps({"id": n, "headline": text}) for n, text in enumerate(QUESTIONS)], "column=NAME .*id, headline"),
+        ([json.dumps(text) for text in QUESTIONS], "are JSON, one value a line; .* application/octet-stream; where"),
+        ([f"<p>{text}</p>" for text in QUESTIONS], "begin with a tag, as in HTML or XML; .* force=true"),
+        (["headline", *(f'"{text[:-1]}, ""why""?"' for text in sentences(600))], "a CSV with one column"),
+    ],
+)
+def test_other_forms_than_text_are_refused_with_the_way_to_send_them(lines: list[str], said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        check_sentences_only(lines)

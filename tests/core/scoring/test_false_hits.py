@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from service.core.errors import Conflict, InvalidInput
-from service.core.scoring.advice import Target, advise
+from service.core.scoring.advice import Target, advise, in_single_precision
 from service.core.scoring.calibration import DomainModel
 from service.core.scoring.false_hits import FalseHitTable
 from tests.core.scoring.test_reference import REFERENCE
@@ -132,5 +132,5 @@ def test_a_version_without_counts_says_what_to_do() -> None:
     with pytest.raises(Conflict, match="calibrate it again"):
         advise(DomainModel(REFERENCE), "news", Target(false_hit_rate=0.01, gallery=100))
     advice = advise(DomainModel(REFERENCE, false_hits=table(1.0)), "news", Target(false_hit_rate=0.01, gallery=100))
-    assert advice.similarity == REFERENCE.threshold(advice.facts["false_match_rate"])
+    assert advice.similarity == in_single_precision(REFERENCE.threshold(advice.facts["false_match_rate"]))
     assert advice.interval[0] < advice.similarity < advice.interval[1]

@@ -183,3 +183,21 @@ def test_a_normalized_pair_at_the_percentile_that_is_stated_matches(rate: float)
     decision = decide(NORMALIZED, "news", Target(fmr=rate))
     percentiles = np.array([1.0 - rate, np.nextafter(1.0 - rate, 0.0)])
     assert matched(decision, scores([0.5, 0.5])._replace(percentile=percentiles)) == [True, False]
+
+
+@given(st.floats(1e-7, 0.99))
+def test_the_threshold_that_is_advised_is_the_one_that_pairs_match_from(rate: float) -> None:
+    model = DomainModel(REFERENCE)
+    advice = advise(model, "news", Target(fmr=rate))
+    assert advice.similarity == decide(model, "news", Target(fmr=rate)).similarity
+    assert advice.similarity == float(str(np.float32(advice.similarity)))  # as similarities are written
+
+
+@given(st.floats(-1, 1, width=32))
+def test_a_labelled_pair_that_a_precisions_threshold_lies_on_passes_by_the_digits_it_is_written_with(at: float) -> None:
+    table = np.full(len(MAP.precisions), at)  # as float64 it was above these digits
+    labelled = replace(MAP, similarities=table, interval_low=table, interval_high=table)
+    advice = advise(DomainModel(REFERENCE, probability=labelled), "news", Target(precision=float(MAP.precisions[0])))
+    written = json.loads(orjson.dumps(np.array([at], np.float32), option=orjson.OPT_SERIALIZE_NUMPY))[0]
+    assert written >= advice.similarity
+    assert advice.interval[0] <= advice.similarity <= advice.interval[1]
