@@ -24,6 +24,7 @@ from service.bulk.run import run
 from service.bulk.search import CellIndex, ExactIndex
 from service.commands.in_process import InProcess
 from service.core.errors import Conflict, InvalidInput
+from service.core.scoring.advice import in_single_precision
 from service.core.scoring.calibration import Calibration, DomainRef
 from service.core.scoring.similarity import score
 from service.settings import Settings
@@ -138,7 +139,7 @@ def test_a_precision_is_searched_by_its_own_threshold_however_rare_that_is(vecto
     assert rate < 1e-7
     wanted = PairSearch(rate, "parquet", precision=0.9)
     result = find(Place(str(tmp_path / "out")), place, plan, labelled, wanted, 1, lambda *_: None)
-    assert result.threshold == rare
+    assert result.threshold == in_single_precision(rare)
     assert result.expected_false == pytest.approx(0.1 * result.pairs)
     assert result.expected_false_interval == pytest.approx((0.05 * result.pairs, 0.3 * result.pairs))
     rows = pq.read_table(tmp_path / "out" / "part-000000.parquet").to_pylist()
