@@ -396,8 +396,9 @@ def test_a_threshold_is_carried_over_by_its_false_match_rate(site: Site) -> None
     asked = {"similarity": client.get("/domains/tickets@1/threshold?fmr=0.01").json()["similarity"]}
     found = client.get(MOVE + "/threshold", params=asked).json()  # no migration is needed to plan one
     advised = client.get("/domains/tickets@2/threshold?fmr=0.01").json()
-    assert found["fmr"] == pytest.approx(0.01, rel=1e-6)
-    assert found["equivalent"] == pytest.approx(advised["similarity"], abs=1e-9)
+    assert found["fmr"] <= 0.01  # a threshold is rounded up to what answers can hold: single precision
+    assert found["fmr"] == pytest.approx(0.01, rel=1e-4)
+    assert found["equivalent"] == pytest.approx(advised["similarity"], abs=1e-7)
     low, high = found["interval"]
     assert low <= advised["interval"][0] <= found["equivalent"] <= advised["interval"][1] <= high
     assert (found["old"]["version"], found["new"]["version"], found["space"]) == (1, 2, "calibrated")
