@@ -7,12 +7,14 @@ from fastapi import Body, FastAPI
 from fastapi.responses import Response
 from pydantic import ConfigDict
 
+from service import CONTRACT
 from service.api.middleware import GUARD
 from service.api.scoring.schemas import PairsRequest
 
 DIGEST = "0" * 64
 HEADERS = {
     "x-request-id": "0" * 32,
+    "x-isosim-contract": CONTRACT,
     "x-isosim-domain": "default",
     "x-isosim-version": "1",
     "x-isosim-encoder": DIGEST,
