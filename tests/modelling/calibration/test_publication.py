@@ -181,7 +181,7 @@ def test_a_version_of_a_domain_whose_deletion_has_begun_is_not_promoted(
     made = result(tiny, law(500, 0.0, 1), law(100, 0.0, 2), "always")
     turns = iter(["publish", "promote"])
 
-    def deleted_meanwhile() -> None:
+    def deleted_meanwhile(_: int) -> None:
         if next(turns) == "promote":
             (domains.root / "news" / "aliases.json").write_text('{"revision": 1, "generation": 1, "encoders": {}}')
 
