@@ -24,6 +24,7 @@ ENTRYPOINT ["/bin/prometheus"]
 ALERTMANAGER = """
 FROM debian:bookworm-slim
 COPY prometheus-alertmanager amtool /bin/
+COPY default.tmpl email.tmpl /usr/share/prometheus/alertmanager/
 RUN mv /bin/prometheus-alertmanager /bin/alertmanager \
     && install --directory --owner 65534 --group 65534 /alertmanager
 USER 65534
@@ -31,15 +32,15 @@ ENTRYPOINT ["/bin/alertmanager"]
 """
 
 
-def image(engine: Engine, wanted: str, folder: Path, dockerfile: str, *commands: str) -> str:
-    """The wanted image, or one of our own that has the same command in it."""
+def image(engine: Engine, wanted: str, folder: Path, dockerfile: str, *needed: str) -> str:
+    """The wanted image, or one of our own that has the same commands in it, and the files that they need."""
     if engine.has(wanted):
         return wanted
     folder.mkdir()
-    for command in commands:
-        found = shutil.which(command)
-        assert found, f"{command} is missing; make test-all installs it"
-        shutil.copy(found, folder / command)
+    for name in needed:
+        found = shutil.which(name) or name
+        assert Path(found).is_file(), f"{name} is missing; make test-all installs it"
+        shutil.copy(found, folder)
     (folder / "Dockerfile").write_text(dockerfile)
     tag = f"{engine.name}-{folder.name}:stand-in"
     engine.docker("build", "--quiet", "--tag", tag, str(folder))
@@ -63,4 +64,6 @@ def prometheus(engine: Engine, folder: Path) -> str:
 
 def alertmanager(engine: Engine, folder: Path) -> str:
     wanted = default("ALERTMANAGER_IMAGE")
-    return image(engine, wanted, folder / "alertmanager", ALERTMANAGER, "prometheus-alertmanager", "amtool")
+    templates = [f"/usr/share/prometheus/alertmanager/{name}.tmpl" for name in ("default", "email")]  # Debian's place
+    needed = ("prometheus-alertmanager", "amtool", *templates)
+    return image(engine, wanted, folder / "alertmanager", ALERTMANAGER, *needed)
