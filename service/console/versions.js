@@ -49,9 +49,13 @@ export function promote(context, state, version) {
 /** The label of the button: the version before may be a newer one. */
 export const backTo = ({ champion, previous }) => `${previous > champion ? "Return" : "Roll back"} to version ${previous}`;
 
+let looking = false; // a second press while the question is on its way asks nothing twice
+
 export async function rollBack(context, state) {
   const { domain, champion, previous } = state;
-  const lost = await unreached(domain, previous, context);
+  if (looking) return undefined;
+  looking = true;
+  const lost = await unreached(domain, previous, context).finally(() => (looking = false));
   return change(context, {
     question: {
       title: `Roll ${domain} back?`,

@@ -208,6 +208,7 @@ def test_the_whole_way_goes_by_keyboard_alone(visit: Visit, serve: Serve, store:
     assert analyst.focused() == "Roll back to version 1"  # back where it was
     assert server.client.get("/domains/letters").json()["champion"] == 2
     keyboard.press("Enter")
+    analyst.sees("Roll letters back?")
     keyboard.press("Enter")
     analyst.sees("letters is again answered by version 1.")
     assert server.client.get("/domains/letters").json()["champion"] == 1
