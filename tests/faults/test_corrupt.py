@@ -170,8 +170,7 @@ def test_a_corrupt_version_is_refused_by_name_and_the_old_one_serves_on(serve: S
     domains = DomainStore(news)
     digest = domains.manifest("news", 2)["encoder"]["digest"]
     domains.promote("news", digest, 2, expected=domains.aliases("news", digest))
-    wait_until(lambda: "weights.safetensors" in server.log.read_text())  # counted first, then logged
-    assert metric(server, "isosim_calibration_load_failures_total") >= 1  # it is tried again, and counted each time
+    wait_until(lambda: metric(server, "isosim_calibration_load_failures_total") >= 1)  # tried again, each time counted
     assert score(server, "news").content == before
 
 
