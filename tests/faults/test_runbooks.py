@@ -36,6 +36,7 @@ KEY = "the-operators-key"
 OF_A_CLUSTER = {
     "champions-differ", "down", "encoders-differ", "log-lines-dropped", "not-ready", "queueing", "readiness-flapping",
     "refusing", "restarting", "scores-shifted", "slow", "target-down",
+    *(f"{slo}-{pace}-burn" for slo in ("availability", "latency", "freshness") for pace in ("fast", "slow")),
 }  # fmt: skip
 
 
