@@ -16,7 +16,7 @@ METRICS = {
     "isosim_api_keys", "isosim_api_keys_file_valid", "isosim_connections", "isosim_connections_closed_total",
     "isosim_key_limit_fallbacks_total", "isosim_key_limit_refusals_total",
     "isosim_batch_texts", "isosim_batch_tokens", "isosim_build_info", "isosim_cache_dropped_total",
-    "isosim_cache_lookups_total",
+    "isosim_cache_lookups_total", "isosim_champions_age_seconds",
     "isosim_calibration_load_failures_total", "isosim_domain_champion_info", "isosim_domain_distance_mean",
     "isosim_domain_distance_spread", "isosim_domain_out_of_domain_ratio", "isosim_domain_score_stability_index",
     "isosim_encoder_info",
