@@ -149,7 +149,7 @@ def test_a_second_process_on_one_store_needs_redis(serve: Serve, store: Path) ->
 
 
 def test_a_missing_encoder_says_how_to_make_it(tmp_path: Path) -> None:
-    refused = run("serve", model_store=tmp_path)
+    refused = run("serve", model_store=tmp_path, encoder="mine")
     assert refused.returncode != 0
     assert "isosim export" in refused.stderr
 
