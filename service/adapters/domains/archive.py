@@ -479,7 +479,7 @@ def members(file: BinaryIO) -> Iterator[tuple[str, int]]:
     `tarfile` would follow extended headers of any length, and sparse files; an archive of ours has neither.
 
     Raises:
-        InvalidInput: this is no tar, or it holds something else than plain files.
+        InvalidInput: the file is not a tar, or a member is not a plain file.
     """
     while True:
         block = file.read(tarfile.BLOCKSIZE)

@@ -39,7 +39,7 @@ class Record:
     """What is stored of a job."""
 
     job: Job
-    decided: bool = False  # how it ends is decided; whoever decided it is about to write it down
+    decided: bool = False  # one process has decided how the job ends and is about to record the end
     # In a bucket alone:
     publishing: int | None = None  # number of the version that the latest attempt may be writing
     key: str | None = None  # name of its idempotency key
