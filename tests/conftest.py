@@ -1,6 +1,7 @@
 """Real parts for the tests: a small BERT of our own, the default encoder, servers in their own processes, a Redis."""
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -102,9 +103,13 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tokenizers import BertWordPieceTokenizer
 
     folder = tmp_path_factory.mktemp("tiny")
-    tokenizer = BertWordPieceTokenizer(lowercase=True)
-    tokenizer.train_from_iterator(sentences(1000), vocab_size=400, show_progress=False)
-    tokenizer.save(str(folder / "tokenizer.json"))
+    words = {word for text in sentences(1000) for word in re.findall(r"\w+|[^\w\s]", text.lower())}
+    letters = sorted({letter for word in words for letter in word})
+    pieces = [*letters, *(f"##{letter}" for letter in letters), *sorted(words - set(letters))]
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    # Not trained: training breaks ties by chance, and each run of the tests would have another encoder.
+    vocabulary = {piece: number for number, piece in enumerate([*special, *pieces])}
+    BertWordPieceTokenizer(vocab=vocabulary, lowercase=True).save(str(folder / "tokenizer.json"))
     save_bert(folder, seed=0, dim=32, layers=4)
     return folder
 

@@ -37,7 +37,7 @@ def held_job(
     server: Server, process: Process, store: Path, domain: str, stage: str = "embedding", **options: Any
 ) -> Held:
     """`process` runs the job in a child of its own: the server, or an RQ worker."""
-    job = post(server, domain, TEXTS, **options)
+    job = post(server, domain, LONG[:3000], **options)  # long enough to be met in each of its stages
     wait_until(lambda: record(store, job)["stage"] == stage, 60, every=0.0005)
     child = at_work(process, job)
     os.kill(child, signal.SIGSTOP)
