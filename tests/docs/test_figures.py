@@ -1,7 +1,7 @@
 """A figure that stands on several pages is the same on each, and what `make bench` measured is what its page says.
 
-A figure has a home; other pages may repeat it in fewer digits. `elsewhere` is the sentence or the row that repeats it. Every
-page is searched, so that a page written later is compared as well.
+A figure has a home; other pages may repeat it in fewer digits. `elsewhere` is the sentence or the row that repeats it.
+Every page is searched, so that a page written later is compared as well.
 """
 
 import re
