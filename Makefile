@@ -9,7 +9,7 @@ export ISOSIM_PORT ?= $(PORT)
 .DEFAULT_GOAL := help
 DATA ?= ../shared/data
 
-.PHONY: help run test test-all check reference format redis browser balancer monitoring pods faults images sbom wheels dist chart version shipped bench bench-peers soak clean
+.PHONY: help run test test-all check docs-check reference format redis browser balancer monitoring pods faults images sbom wheels dist chart version shipped bench bench-peers soak clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -26,14 +26,19 @@ test: check redis  ## checks and the quick tests: units, HTTP, modelling on smal
 test-all: check redis browser balancer monitoring pods faults .venv-clients/ready .venv-deploy/ready  ## checks and all tests: with images, chart, browser, other clients, faults, fuzzing, Ray, training (75 minutes)
 	$(PYTEST)
 
-check: .venv/dev  ## ruff (with its security rules), mypy (strict), import-linter, pins and licences
+check: .venv/dev  ## ruff (with its security rules), mypy (strict), import-linter, spelling, pins and licences
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy --config-file clients/python/pyproject.toml
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/codespell
 	$(BIN)/python -m pytest tests/security/test_dependencies.py
 	$(BIN)/python -m pytest --collect-only -qq  # a test file that cannot be imported is found now and not after an hour
+
+docs-check: .venv/dev redis  ## spelling, links, figures and commands of the documentation, and that reference pages are current (10 minutes)
+	$(BIN)/codespell
+	$(PYTEST) tests/docs tests/api/test_documentation.py
 
 reference: .venv/run  ## write docs/openapi.json and docs/reference anew, after a change of the contract
 	@$(BIN)/python docs/reference/generate.py

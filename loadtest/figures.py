@@ -1,4 +1,4 @@
-"""Pictures of what was measured, from the JSON files: `python -m loadtest.figures`."""
+"""Pictures of what was measured, and the table of README.md, from the JSON files: `python -m loadtest.figures`."""
 
 import json
 import sys
@@ -110,6 +110,34 @@ def soak(result: dict[str, Any], target: Path) -> None:
     plt.close(figure)
 
 
+BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+
+
+def figure_text(value: float, unit: str, digits: int = 3) -> str:
+    return (f"{value:,.0f}" if value >= 1000 else f"{value:.{digits}g}") + unit
+
+
+def table(folder: Path) -> str:
+    """Every line of every part with its bar and its machine, in Markdown."""
+    rows = ["| | measured | bar | | 2 cores |", "|---|---|---|---|---|"]
+    for file in sorted(folder.glob("*.json")):
+        part = json.loads(file.read_text(encoding="utf-8"))
+        machine = part["hardware"]["processor"].removesuffix(" Processor").replace("(R)", "")
+        for line in part["lines"]:
+            bar = f"{'≤' if line['at_most'] else '≥'} {figure_text(line['bar'], line['unit'], 6)}"
+            cells = [line["name"], figure_text(line["value"], line["unit"])]
+            cells += ["", line["note"]] if line["note"] == "no bar" else [bar, "" if line["holds"] else "**short**"]
+            rows.append("| " + " | ".join([*cells, machine]) + " |")
+    return "\n".join(rows)
+
+
+def write_table(folder: Path, page: Path) -> None:
+    """Replaces what stands between the page's two marks."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    after = rest.partition(END)[2]
+    page.write_text(f"{before}{BEGIN}\n{table(folder)}\n{END}{after}", encoding="utf-8")
+
+
 def draw(folder: Path) -> None:
     """Every picture whose figures are there."""
     for name, make in (("throughput", throughput), ("growth", growth), ("memory", memory), ("soak", soak)):
@@ -119,4 +147,6 @@ def draw(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    draw(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent / "results")
+    results = Path(__file__).parent / "results"
+    draw(Path(sys.argv[1]) if len(sys.argv) > 1 else results)
+    write_table(results, Path(__file__).parent / "README.md")

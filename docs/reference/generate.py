@@ -23,7 +23,7 @@ NOT_OURS = ("process_", "python_")
 
 def settings() -> Iterator[str]:
     """The class's own source: fields in order, under its headings, each with its comment on how to choose it."""
-    yield "# Settings\n\nRead once at the start, from the environment. `isosim doctor` names variables that are none.\n"
+    yield "# Settings\n\nRead once at the start, from the environment. `isosim doctor` lists unknown `ISOSIM_*` variables.\n"
     source = inspect.getsource(Settings)
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     comments = {token.start[0]: token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT}
@@ -66,7 +66,7 @@ def errors_page() -> Iterator[str]:
     yield "and of a route under `/v1` OpenAI's, where 422 becomes 400:\n\n"
     yield '```json\n{"error": {"message": "…", "type": "invalid_request_error", "param": "input.1", '
     yield '"code": "validation"}}\n```\n\n'
-    yield "`x-should-retry: false` stands on what will not heal by itself; 429 and 503 carry `Retry-After` (s).\n"
+    yield "`x-should-retry: false` marks errors that a retry cannot fix; 429 and 503 carry `Retry-After` in seconds.\n"
     yield "A request that fails changes nothing.\n\n"
     yield "| status | `error_type` | `type` under `/v1` | when |\n|---|---|---|---|\n"
     meaning = dict(re.findall(r"([A-Z]\w+) {2,}(.+)", errors.__doc__ or ""))
