@@ -1,7 +1,7 @@
 #!/usr/local/bin/python3
-"""`isosim` in a container: what the image carries goes into the mounted model store, then the command itself runs.
+"""`isosim` in a container: copies the image's encoder into the mounted model store, then runs the command.
 
-It stands before the installed `isosim` on the path, so that `docker exec` and a pod's `command` find it as well.
+It comes before the installed `isosim` on PATH, so that `docker exec` and a pod's `command` use it too.
 """
 
 import json
@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 CARRIED = Path("/opt/isosim/model_store")  # a store that `isosim export` filled when the image was built
-EXPORTED = CARRIED / "exported.json"  # what it said of it
+EXPORTED = CARRIED / "exported.json"  # the output of that export: the encoder's id and digest
 STOPPED = 128 + signal.SIGTERM
 
 
@@ -22,10 +22,12 @@ def stop(_: int, __: FrameType | None) -> None:
 
 
 def carried_into(environment: MutableMapping[str, str]) -> None:
-    """Seeds the store, and names what the image carries as the encoder where none is set: by its digest, so that an
-    image serves what it was built with whatever else the store holds. What cannot be seeded is said and stops no
-    command: a server whose encoder the store lacks says so itself, and any other serves what is there."""
-    from service.adapters.seeding import seed  # noqa: PLC0415 - help needs none of it
+    """Seeds the model store and, if ISOSIM_ENCODER is not set, sets it to the image's encoder.
+
+    The encoder is named with its digest, so that an image serves the encoder it was built with, whatever else the
+    store holds. A failure to seed is reported but does not stop the command: a server reports a missing encoder itself.
+    """
+    from service.adapters.seeding import seed  # noqa: PLC0415 - `--help` does not need it
     from service.commands.terminal import complain  # noqa: PLC0415
     from service.settings import Settings  # noqa: PLC0415
 
@@ -39,8 +41,8 @@ def carried_into(environment: MutableMapping[str, str]) -> None:
 
 
 def main() -> None:
-    # The first process of a container has no default action for a signal: until the command listens for it, a stop
-    # would have to wait for SIGKILL.
+    # The kernel ignores SIGTERM for a container's first process unless it has a handler. Without this one, a stop
+    # during start-up would wait for SIGKILL.
     signal.signal(signal.SIGTERM, stop)
     from service.cli import main as isosim  # noqa: PLC0415 - after the signal
     from service.commands.terminal import ended  # noqa: PLC0415
@@ -49,9 +51,9 @@ def main() -> None:
     if EXPORTED.is_file() and not command.startswith("-") and (code := ended(lambda: carried_into(os.environ))):
         sys.exit(code)
     if command == "serve":
-        import service.server.app  # noqa: F401, PLC0415 - the seconds before it listens
+        import service.server.app  # noqa: F401, PLC0415 - takes seconds: import it while `stop` handles SIGTERM
 
-        # uvicorn raises the signal again once it has drained, and has to find what it found.
+        # After draining, uvicorn restores the handler it found and raises the signal again: it needs the default.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     isosim()
 

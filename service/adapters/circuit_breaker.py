@@ -1,4 +1,4 @@
-"""What is not asked for a while after it has failed several times: Redis, and encoders that run elsewhere."""
+"""Circuit breaker: stops calling Redis or a remote encoder for a while after several failures."""
 
 import time
 from collections.abc import Callable
@@ -8,13 +8,13 @@ PAUSE = 2.0  # s of an open circuit before one request tries again
 
 
 class CircuitBreaker:
-    """After some failures in a row nothing is tried for a pause; then one attempt decides."""
+    """Opens after `failures` failures in a row. After `pause` seconds it allows one attempt, which decides."""
 
     def __init__(self, failures: int = FAILURES, pause: float = PAUSE, clock: Callable[[], float] = time.monotonic):
         self.limit, self.pause, self.clock = failures, pause, clock
         self.failures = 0
         self.closed_at = 0.0
-        self.met = False  # it has answered once
+        self.met = False  # one call has succeeded
 
     @property
     def closed(self) -> bool:
@@ -42,6 +42,6 @@ class CircuitBreaker:
             self.closed_at = self.clock() + self.pause
 
     def open(self) -> None:
-        """At once, whatever was before."""
+        """Opens the circuit at once, without counting failures."""
         self.failures = max(self.failures, self.limit)
         self.closed_at = self.clock() + self.pause

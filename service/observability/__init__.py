@@ -1,1 +1,1 @@
-"""A process's reports on itself: log lines, metrics, traces. They contain no text and no key."""
+"""Log lines, metrics and traces of a process. They never contain a caller's text or key."""

@@ -1,4 +1,4 @@
-"""One event, one line: JSON for machines, words for a terminal."""
+"""Formats each log event as one line: JSON for machines, plain text for a terminal."""
 
 import logging
 import re
@@ -15,15 +15,15 @@ from service.core.errors import Conflict, IsosimError, NotReady, Unavailable
 Facts = Mapping[str, object]
 Render = Callable[[float, str, str, str, Facts], bytes]
 
-MESSAGE = 2000  # characters of a message; a line stays within what a pipe takes in one piece
+MESSAGE = 2000  # characters of a message, so that a line fits into one atomic write to a pipe
 CONTROL = re.compile(r"(\x1b\[[0-9;]*m)|[\x00-\x1f\x7f\x85\u2028\u2029]")
 
-# Facts that every line written meanwhile has beside its own: the ids of the request, the job and the trace.
+# Facts added to every line logged in this context: the ids of the request, the job and the trace.
 about: ContextVar[Facts] = ContextVar("about", default=MappingProxyType({}))
 
 
 def as_json(at: float, level: str, logger: str, message: str, facts: Facts) -> bytes:
-    """`at`: s since the epoch. Times are RFC 3339 in UTC; what JSON does not know becomes a string."""
+    """`at`: s since the epoch. Times are RFC 3339 in UTC; values that JSON cannot represent become strings."""
     when = datetime.fromtimestamp(at, UTC)
     line = {"time": when, "level": level, "logger": logger, "message": message, **facts}
     options = orjson.OPT_UTC_Z | orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS
@@ -35,7 +35,7 @@ def as_json(at: float, level: str, logger: str, message: str, facts: Facts) -> b
 
 
 def as_text(at: float, level: str, logger: str, message: str, facts: Facts) -> bytes:
-    """`12:00:00 INFO    isosim: ready  seconds=1.7`; a stack below it, a frame a line."""
+    """`12:00:00 INFO    isosim: ready  seconds=1.7`; a stack follows, one frame per line."""
     when = datetime.fromtimestamp(at).astimezone().strftime("%H:%M:%S")
     stack = facts.get("stack")
     rest = "".join(f"  {key}={one_line(str(value))}" for key, value in facts.items() if key != "stack")
@@ -44,12 +44,12 @@ def as_text(at: float, level: str, logger: str, message: str, facts: Facts) -> b
 
 
 def one_line(text: str) -> str:
-    """Colours go, and what would begin another line or move the cursor is a space."""
+    """Removes colour codes and replaces characters that break the line or move the cursor by spaces."""
     return CONTROL.sub(lambda match: "" if match[1] else " ", text).strip()
 
 
 class LineHandler(logging.Handler):
-    """Logging's records as lines. Rendered in the thread that logs, so that a line knows its request."""
+    """Writes log records as lines. Renders in the logging thread, where `about` holds the request's ids."""
 
     def __init__(self, render: Render, write: Callable[[bytes], None]) -> None:
         super().__init__()
@@ -59,20 +59,20 @@ class LineHandler(logging.Handler):
         try:
             logger = LOGGERS.get(record.name, record.name)
             line = self.render(record.created, record.levelname.lower(), logger, *said(record))
-        except Exception as error:  # noqa: BLE001 - logging's own answer prints the arguments
+        except Exception as error:  # noqa: BLE001 - logging's own error handler would print the arguments
             facts = {"error": type(error).__name__, "from": f"{record.pathname}:{record.lineno}"}
             line = self.render(record.created, "error", "isosim", "a line could not be made", facts)
         self.write(line)
 
 
-LOGGERS = {"uvicorn.error": "uvicorn"}  # where uvicorn says everything, errors or not
+LOGGERS = {"uvicorn.error": "uvicorn"}  # uvicorn logs everything under this name, not only errors
 
 
 def said(record: logging.LogRecord) -> tuple[str, Facts]:
-    """A record's message and facts; `extra={"facts": {…}}` gives facts of its own."""
+    """A record's message and facts; `extra={"facts": {…}}` adds facts to one record."""
     facts: dict[str, object] = {**about.get(), **getattr(record, "facts", {})}
     message, exception_facts = without_words(record.getMessage())
-    if record.name == "asyncio":  # the lines below the first are the repr of a task, with its exception's words
+    if record.name == "asyncio":  # later lines are a task's repr, which quotes its exception's message
         message = message.partition("\n")[0]
     facts |= exception_facts
     if record.exc_info and record.exc_info[1] is not None:
@@ -80,8 +80,8 @@ def said(record: logging.LogRecord) -> tuple[str, Facts]:
     return one_line(message)[:MESSAGE], facts
 
 
-FRAMES = 40  # the innermost are told; a recursion has a thousand
-# Ours whose words speak of the store, of jobs and of parts that are away; others quote what a caller sent.
+FRAMES = 40  # logged per stack, the innermost ones; a runaway recursion has a thousand
+# Errors whose messages may be logged: they describe the store, jobs or missing parts. Others may quote a caller.
 OURS: tuple[type[IsosimError], ...] = (Unavailable, NotReady, Conflict)
 FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>[\w.<>]+)')
 RAISED = re.compile(r"[A-Za-z_][\w.]*")
@@ -93,7 +93,7 @@ def name(kind: type[BaseException]) -> str:
 
 
 def summary(error: BaseException) -> str:
-    """The type, and the words only where they are the operating system's or ours and quote no caller."""
+    """The type of an error; its message only if it cannot quote a caller: from the operating system, or one of OURS."""
     words = ""
     if isinstance(error, OSError) and isinstance(error.strerror, str) and isinstance(error.errno, int):
         words = error.strerror
@@ -109,7 +109,7 @@ def frames(trace: TracebackType | None) -> list[str]:
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """The exceptions it was raised from, or while handling, or groups; each once."""
+    """Yields each cause, context and grouped exception of `error` once."""
     seen = {id(error)}
     waiting = [error]
     while waiting:
@@ -133,7 +133,7 @@ def told(error: BaseException) -> dict[str, object]:
 
 
 def without_words(message: str) -> tuple[str, dict[str, object]]:
-    """Takes tracebacks out of a library's message. -> the text before them; the last one's facts, without its words"""
+    """Removes tracebacks from a library's message. Returns the text before them, and the last one's type and stack."""
     before, marker, _ = message.partition(TRACEBACK)
     if not marker:
         return message, {}

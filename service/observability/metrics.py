@@ -1,4 +1,4 @@
-"""Every Prometheus series of the service, in base units, with bounded labels, there from the start."""
+"""Every Prometheus series of the service, in base units and with bounded labels. Each exists before its first event."""
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
@@ -28,21 +28,21 @@ JOB_SECONDS = (1, 5, 15, 60, 300, 900, 3600, 14400)  # the last is the default j
 STAGES = ("cache", "tokenization", "queue", "inference", "calibration")
 ENDS = (Status.SUCCEEDED, Status.FAILED, Status.CANCELLED, Status.INTERRUPTED)
 DRIFT = {
-    "out_of_domain_ratio": "Share of the texts last asked about that are flagged; 0.01 is what the domain's own gives",
-    "distance_mean": "Mean of log ||z||^2 over them, in standard deviations of the domain's own text",
-    "distance_spread": "Standard deviation of log ||z||^2 over them; 1 for the domain's own text",
-    "score_stability_index": "PSI of the similarities last served against the first of the version; 0.25 is a shift",
+    "out_of_domain_ratio": "Share of recent texts flagged as out of domain; 0.01 is normal for the domain's own text",
+    "distance_mean": "Mean of log ||z||^2 over recent texts, in standard deviations of the domain's own text",
+    "distance_spread": "Standard deviation of log ||z||^2 over recent texts; 1 for the domain's own",
+    "score_stability_index": "PSI of recent similarities against the version's first ones; 0.25 means a shift",
 }
 LIMITS = ("rate", "concurrent")
 REMOTE_RESULTS = ("ok", "unreachable", "refused", "changed")
-CLOSED = ("headers", "body", "reading", "room", "full")  # too slow or too large; too slow; too slow; see http_protocol
+CLOSED = ("headers", "body", "reading", "room", "full")  # why http_protocol closed a connection
 DIFFERENCES = (1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3)  # of percentiles, which lie in 0–1
-DROPPED = ("full", "busy", "failed")  # too many wait; requests left no moment; an error
-MAX_DOMAINS = 500  # champion series; domains beyond it are served all the same, but have none
+DROPPED = ("full", "busy", "failed")  # the queue is full; requests kept the encoder busy; scoring failed
+MAX_DOMAINS = 500  # domains with champion series; further domains are served but have no series
 
 
 class GaugeReading(Collector):
-    """A number that another part keeps, read at each scrape; no series where there is nothing to read."""
+    """A number that another part of the service keeps, read at each scrape. No series while `read` returns None."""
 
     def __init__(self, family: Callable[..., Metric], name: str, text: str, registry: CollectorRegistry) -> None:
         self.family, self.name, self.text = family, name, text
@@ -55,7 +55,7 @@ class GaugeReading(Collector):
 
 
 class RemoteSeries:
-    """Of encoders that run elsewhere: requests to their servers, and how each of them stands."""
+    """Series of remote encoders: requests to their servers, and the state of each encoder."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.requests = Counter(
@@ -63,21 +63,24 @@ class RemoteSeries:
             registry=registry,
         )  # fmt: skip
         self.seconds = Histogram(
-            "isosim_remote_request_duration_seconds", "One such request, answered or not", buckets=SECONDS,
-            registry=registry,
+            "isosim_remote_request_duration_seconds", "Seconds per request to a remote encoder, answered or not",
+            buckets=SECONDS, registry=registry,
         )  # fmt: skip
         self.up = Gauge(
-            "isosim_remote_up", "1 while a remote encoder answers as it was registered", ["encoder"], registry=registry
+            "isosim_remote_up",
+            "1 while a remote encoder answers with its registered model",
+            ["encoder"],
+            registry=registry,
         )
         self.changed = Gauge(
-            "isosim_remote_changed", "1 while another model answers to a remote encoder's name", ["encoder"],
+            "isosim_remote_changed", "1 while a remote encoder answers with another model", ["encoder"],
             registry=registry,
         )  # fmt: skip
         for result in REMOTE_RESULTS:
             self.requests.labels(result)
 
     def observe(self, result: str, seconds: float) -> None:
-        """What came of a request; `changed` is said beside the answer that it discards."""
+        """Counts a request by result. `changed` comes without a duration."""
         self.requests.labels(result).inc()
         if result != "changed":
             self.seconds.observe(seconds)
@@ -88,7 +91,7 @@ class RemoteSeries:
 
 
 class Metrics:
-    """One registry an app, so that two apps in a process do not meet."""
+    """All series of one app. Each app has its own registry, so that two apps in a process do not collide."""
 
     def __init__(self) -> None:
         r = self.registry = CollectorRegistry()
@@ -96,29 +99,31 @@ class Metrics:
         PlatformCollector(registry=r)
         GCCollector(registry=r)
         self.requests = Histogram(
-            "isosim_request_duration_seconds", "Requests by route and status", ["route", "status"],
+            "isosim_request_duration_seconds", "Seconds per request, by route and status", ["route", "status"],
             buckets=SECONDS, registry=r,
         )  # fmt: skip
-        self.in_flight = Gauge("isosim_requests_in_flight", "Requests being answered", registry=r)
+        self.in_flight = Gauge("isosim_requests_in_flight", "Requests in progress", registry=r)
         self.stages = Histogram(
-            "isosim_stage_duration_seconds", "Where a scoring request's time goes", ["stage"],
+            "isosim_stage_duration_seconds", "Seconds that a scoring request spends in each stage", ["stage"],
             buckets=SECONDS, registry=r,
         )  # fmt: skip
         self.queued = Gauge("isosim_queued_texts", "Texts admitted and not yet answered", registry=r)
-        self.batch_texts = Histogram("isosim_batch_texts", "Texts a batch", buckets=TEXTS, registry=r)
-        self.batch_tokens = Histogram("isosim_batch_tokens", "Real tokens a batch", buckets=TOKENS, registry=r)
-        self.padding_tokens = Counter("isosim_padding_tokens_total", "Tokens computed for nothing", registry=r)
+        self.batch_texts = Histogram("isosim_batch_texts", "Texts per batch", buckets=TEXTS, registry=r)
+        self.batch_tokens = Histogram(
+            "isosim_batch_tokens", "Tokens per batch, without padding", buckets=TOKENS, registry=r
+        )
+        self.padding_tokens = Counter("isosim_padding_tokens_total", "Padding tokens computed", registry=r)
         self.cache = Counter(
             "isosim_cache_lookups_total", "Texts looked up, by cache and result", ["cache", "result"], registry=r
         )
         self.cache_dropped = Counter(
-            "isosim_cache_dropped_total", "Vectors not stored in Redis: failure or backlog", registry=r
+            "isosim_cache_dropped_total", "Vectors not stored in Redis because of a failure or a backlog", registry=r
         )
         self.cache_bytes = Gauge("isosim_memory_cache_bytes", "Bytes held by the in-memory cache", registry=r)
         self.shared_work = Counter(
             "isosim_shared_computations_total", "Texts that joined a computation already under way", registry=r
         )
-        self.truncated = Counter("isosim_truncated_texts_total", "Texts cut at the maximal length", registry=r)
+        self.truncated = Counter("isosim_truncated_texts_total", "Texts cut at the maximum length", registry=r)
         self.errors = Counter("isosim_errors_total", "Error answers by type", ["error_type"], registry=r)
         self.jobs = Gauge("isosim_jobs", "Calibration jobs on record, by status", ["status"], registry=r)
         self.job_ends = Counter(
@@ -127,11 +132,11 @@ class Metrics:
             ["status"], registry=r,
         )  # fmt: skip
         self.job_seconds = Histogram(
-            "isosim_job_duration_seconds", "From start to end of the jobs that succeeded, counted in the same way",
+            "isosim_job_duration_seconds", "Seconds that successful jobs took; every replica counts each: max, not sum",
             buckets=JOB_SECONDS, registry=r,
         )  # fmt: skip
         self.champion = Gauge(
-            "isosim_domain_champion_info", "1 for the version that answers for a domain, while it is resident",
+            "isosim_domain_champion_info", "1 for the version that serves a domain, while it is in memory",
             ["domain", "version", "method"], registry=r,
         )  # fmt: skip
         self.drift = {
@@ -143,7 +148,7 @@ class Metrics:
         self.resident_limit = GaugeReading(
             GaugeMetricFamily,
             "isosim_resident_calibration_limit_bytes",
-            "Bytes of calibrations that may stay in memory: what is set, or what the container's limit leaves",
+            "Most bytes of calibrations kept in memory: as configured, or derived from the container's limit",
             r,
         )
         self.load_failures = Counter(
@@ -152,20 +157,20 @@ class Metrics:
         self.champions_age = GaugeReading(
             GaugeMetricFamily,
             "isosim_champions_age_seconds",
-            "Since the last look at the model store after which every champion in memory was the one that it names",
+            "Seconds since the champions in memory were last known to match the model store",
             r,
         )
         self.split = Counter(
-            "isosim_split_requests_total", "Requests for scores of a domain that moves to another encoder, by side",
+            "isosim_split_requests_total", "Scoring requests to a migrating domain, by the side that answered",
             ["domain", "side"], registry=r,
         )  # fmt: skip
         self.shadow_difference = Histogram(
             "isosim_shadow_percentile_difference",
-            "Between the percentiles that the old and the new encoder give a pair, for the pairs both have scored",
+            "Difference between the percentiles of the old and the new encoder, for pairs that both scored",
             ["domain"], buckets=DIFFERENCES, registry=r,
         )  # fmt: skip
         self.shadow_changed = Counter(
-            "isosim_shadow_changed_sides_total", "Pairs on another side of the threshold with this false-match rate",
+            "isosim_shadow_changed_sides_total", "Pairs that the new encoder moves across the threshold of this rate",
             ["domain", "rate"], registry=r,
         )  # fmt: skip
         self.shadow_dropped = Counter(
@@ -174,45 +179,50 @@ class Metrics:
         self.keys = Gauge("isosim_api_keys", "API keys in force", registry=r)
         self.keys_valid = Gauge(
             "isosim_api_keys_file_valid",
-            "0 while the keys' file is broken and the keys before stay in force",
+            "0 while the key file is invalid; the last valid keys stay in force",
             registry=r,
         )
         self.limited = Counter(
-            "isosim_key_limit_refusals_total", "Requests refused with 429 for their key's limits", ["limit"], registry=r
+            "isosim_key_limit_refusals_total",
+            "Requests refused with 429 because their key reached a limit",
+            ["limit"],
+            registry=r,
         )
         self.limits_fallback = Counter(
-            "isosim_key_limit_fallbacks_total", "Limits counted by this process alone: Redis did not answer", registry=r
+            "isosim_key_limit_fallbacks_total",
+            "Limits that this process counted alone because Redis did not answer",
+            registry=r,
         )
         self.connections = Gauge("isosim_connections", "Open connections", registry=r)
         self.connections_closed = Counter(
             "isosim_connections_closed_total", "Connections closed to protect the server", ["reason"], registry=r
         )
         self.remote = RemoteSeries(r)
-        self.ready = Gauge("isosim_ready", "1 while the server takes requests", registry=r)
-        self.tasks = Gauge("isosim_event_loop_tasks", "Tasks on the event loop, waiting ones included", registry=r)
+        self.ready = Gauge("isosim_ready", "1 while the server accepts requests", registry=r)
+        self.tasks = Gauge("isosim_event_loop_tasks", "Tasks on the event loop, including waiting ones", registry=r)
         self.encoder = Info("isosim_encoder", "The encoder this process runs", registry=r)
-        self.build = Info("isosim_build", "The release this process is of", registry=r)
+        self.build = Info("isosim_build", "The release this process runs", registry=r)
         self.redis_up = GaugeReading(
             GaugeMetricFamily,
             "isosim_redis_up",
-            "1 while Redis answers lookups, 0 while it is done without; absent without",
+            "1 while Redis answers lookups, 0 while the service works without it; absent if Redis is not configured",
             r,
         )
         self.log_dropped = GaugeReading(
             CounterMetricFamily, "isosim_log_lines_dropped_total",
-            "Lines of the log that nobody read in time: stderr's reader is slow or has stopped", r,
+            "Log lines dropped because the reader of stderr is slow or has stopped", r,
         )  # fmt: skip
-        # A labelled series is looked up under a lock; those of every request are kept.
+        # `labels()` takes a lock, so the series that every request updates are looked up once.
         self._stages = {stage: self.stages.labels(stage) for stage in STAGES}
         self._memory_hits, self._memory_misses = (self.cache.labels("memory", result) for result in ("hit", "miss"))
         self._redis_hits, self._redis_misses = (self.cache.labels("redis", result) for result in ("hit", "miss"))
         self._answers: dict[tuple[str, int], Any] = {}
         self._champions: dict[str, tuple[str, str, str]] = {}
-        self._moving: set[str] = set()  # domains with series of their migration
+        self._moving: set[str] = set()  # migrating domains that have series
         self._touch()
 
     def _touch(self) -> None:
-        """Labelled series exist before their first event, so that rates and alerts have a zero to start from."""
+        """Creates labelled series before their first event, so that rates and alerts start from zero."""
         self.build.info({"version": __version__})
         self.log_dropped.read = lambda: 0
         for cache in ("memory", "redis"):
@@ -292,7 +302,7 @@ class Metrics:
             self.champion.labels(*labels).set(1)
 
     def forget_champion(self, domain: str) -> None:
-        """A champion that is resident no more has no series: the number of them is the number of residents."""
+        """Removes the series of a champion that left memory: each champion in memory has one series."""
         before = self._champions.pop(domain, None)
         if before is not None:
             self.champion.remove(*before)
@@ -314,13 +324,13 @@ class Metrics:
         self.shadow_dropped.labels(reason).inc()
 
     def _is_shown(self, domain: str) -> bool:
-        """Whether a domain that moves has series; the first ones do."""
+        """Whether a migrating domain has series: the first MAX_DOMAINS do."""
         if len(self._moving) < MAX_DOMAINS:
             self._moving.add(domain)
         return domain in self._moving
 
     def observe_drift(self, domains: Mapping[str, Drift]) -> None:
-        """A series for each domain whose window holds enough; the windows are bounded in number."""
+        """Sets a series for each domain whose window holds enough texts. The number of windows is bounded."""
         for gauge in self.drift.values():
             gauge.clear()
         for domain, drift in domains.items():

@@ -1,6 +1,6 @@
-"""Traces by OpenTelemetry, sent over OTLP/HTTP by a thread of the SDK's. Imported only where tracing is on.
+"""OpenTelemetry traces, sent over OTLP/HTTP by a thread of the SDK. Imported only if tracing is on.
 
-The standard OTEL_* variables hold: sampler, resource attributes, headers, certificates, batching.
+The standard OTEL_* variables apply: sampler, resource attributes, headers, certificates, batching.
 """
 
 import threading
@@ -25,7 +25,7 @@ CARRIED = (b"traceparent", b"tracestate")
 
 
 class RequestSpan:
-    """A request's span, and those of its stages, which were timed without it."""
+    """The span of a request, and its stages' spans, which are created at the end from recorded times."""
 
     def __init__(
         self, tracer: trace.Tracer, parent: Context, started: float, attributes: dict[str, AttributeValue]
@@ -42,7 +42,7 @@ class RequestSpan:
 
     @property
     def ids(self) -> dict[str, str]:
-        """For the lines logged meanwhile."""
+        """Trace and span id for the log lines of this request."""
         return {"trace_id": f"{self.context.trace_id:032x}", "span_id": f"{self.context.span_id:016x}"}
 
     def end(self, name: str, attributes: Attributes, stages: Sequence[Stage], failure: str | None) -> None:
@@ -66,7 +66,7 @@ class RequestSpan:
 
 
 class JobSpan:
-    """A calibration's trace, linked to the request that posted it: it outlives that by far."""
+    """The trace of a calibration job. It links to the request that posted the job instead of being its child."""
 
     def __init__(self, tracer: trace.Tracer, span: Span) -> None:
         self.tracer, self.span = tracer, span
@@ -79,7 +79,7 @@ class JobSpan:
         return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
 
     def stage(self, name: str) -> None:
-        """The stage before ends where this one begins."""
+        """Begins a stage and ends the previous one."""
         self.end_stage()
         self._stage = self.tracer.start_span(name, self.context)
 
@@ -98,7 +98,7 @@ class JobSpan:
 
 
 class Tracing:
-    """A provider of our own, set nowhere else: what libraries would trace by themselves may quote callers."""
+    """A private tracer provider. It is not set globally, because spans made by libraries may quote callers."""
 
     def __init__(self, endpoint: str | None, name: str) -> None:
         ours = Resource.create({"service.name": name, "service.version": __version__})

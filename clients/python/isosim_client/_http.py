@@ -100,5 +100,5 @@ def request(
 
 
 def json_bytes(value: Any) -> bytes:
-    """Raises ValueError for half of a surrogate pair and for numbers that are none."""
+    """Raises ValueError for an unpaired surrogate, NaN and infinity."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()

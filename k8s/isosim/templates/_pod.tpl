@@ -139,7 +139,7 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
-{{/* Where the remote encoder's key is mounted; empty: its server asks for none. */}}
+{{/* Where the remote encoder's key is mounted; empty if its server needs no key. */}}
 {{- define "isosim.encoderKeyFile" -}}
 {{- with .Values.remoteEncoder.keySecret -}}
 {{- if .name -}}/etc/isosim/encoder/{{ .key }}{{- end -}}

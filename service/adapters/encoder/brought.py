@@ -73,7 +73,7 @@ def encoded(vector: Vectors) -> str:
 
 
 def decoded(text: str) -> Vectors:
-    """The vector (D,) of such a text. Raises InvalidInput where it is none."""
+    """The vector (D,) of such a text. Raises InvalidInput if the text holds no vector."""
     try:
         content = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -85,7 +85,7 @@ def decoded(text: str) -> Vectors:
 
 
 def vector_of(value: object) -> Vectors:
-    """A vector (D,) out of JSON: numbers, or base64. Raises InvalidInput where it is none."""
+    """A vector (D,) from JSON: a list of numbers or base64. Raises InvalidInput for anything else."""
     if isinstance(value, str):
         return decoded(value)
     if not isinstance(value, list) or not value:
