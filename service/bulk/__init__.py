@@ -1,1 +1,1 @@
-"""Bulk work: files of any size in, files out, on Ray Data; every part of the input gives exactly one file."""
+"""Bulk commands: files of any size, processed with Ray Data; each part of the input gives exactly one output file."""

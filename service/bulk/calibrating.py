@@ -1,4 +1,4 @@
-"""A calibration of a corpus: a seeded sample of its texts, their vectors by many engines, then the usual fit."""
+"""Calibrates from a corpus: draws a seeded sample of its texts, embeds them with many engines, and fits as usual."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -28,7 +28,7 @@ from service.modelling.calibration.job import CalibrationInput, calibrate_job
 
 @dataclass(frozen=True)
 class Corpus:
-    """Where the texts are."""
+    """Location of the texts."""
 
     input: str
     column: str
@@ -49,7 +49,7 @@ def fit_sample(
     report: Report,
     sending: Sending,
 ) -> dict[str, Any]:
-    """Samples, embeds, fits and publishes; the version, whether it was promoted and why, and its report.
+    """Samples, embeds, fits and publishes. Returns the version, whether it was promoted, why, and the report.
 
     Raises:
         EmptyInput, InvalidInput: the corpus has too few distinct texts for the method.
@@ -113,7 +113,7 @@ class EncodeWorker:
 
 
 class SpreadEncoder:
-    """A TextEncoder of many engines. Texts go out in the windows that one process would sort by length."""
+    """A TextEncoder that uses many engines. Texts are sent in the windows that one process would sort by length."""
 
     def __init__(
         self, ray: Any, artifact: EncoderArtifact, options: RunOptions, shipped: Any, sending: Sending, *, gpu: bool
@@ -153,7 +153,7 @@ SPACE = 2**64
 
 
 class SampleWorker:
-    """Numbers of parts in; of each its texts below a limit, by rank, and how many rows had none."""
+    """Maps part numbers to the part's texts with a rank below a limit, and the number of rows without text."""
 
     def __init__(
         self, sources: Sequence[Source], parts: Sequence[Part], form: str, delimiter: str, column: str,
@@ -194,7 +194,7 @@ def sample(
     options: RunOptions,
     report: Callable[[str, float | None], None],
 ) -> tuple[list[str], int]:
-    """At most `count` distinct texts in the order of their ranks, and how many rows had no usable text."""
+    """At most `count` distinct texts in order of rank, and the number of rows without usable text."""
     rows = sum(part.rows for part in parts)
     limit = min(SPACE, SPARE * count * SPACE // rows)
     while True:

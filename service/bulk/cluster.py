@@ -25,7 +25,7 @@ QUIET = {
 
 @dataclass(frozen=True)
 class Engines:
-    """How many engines run at a time, and what each takes."""
+    """Number of engines that run at a time, and the resources of each."""
 
     count: int
     cores: int
@@ -35,7 +35,7 @@ class Engines:
 
 @contextmanager
 def cluster(address: str | None, cores: int) -> Iterator[Any]:
-    """Yields Ray, connected; a local one ends with the block, and its folder goes.
+    """Yields a connected Ray; a local one is stopped and its folder deleted when the block ends.
 
     Raises:
         Unavailable: Ray is not installed, or nothing answers at the address.
@@ -70,10 +70,10 @@ def cluster(address: str | None, cores: int) -> Iterator[Any]:
 
 
 def engines(ray: Any, *, gpu: bool, cores: int, most: int, local: bool) -> Engines:
-    """One a GPU, or one for every so many cores of the cluster; at most `most` where it is not 0.
+    """One engine per GPU, or per group of cores; at most `most` unless it is 0.
 
     Raises:
-        Unavailable: the cluster has none of what an engine needs.
+        Unavailable: the cluster lacks the resources of one engine.
     """
     resources: Mapping[str, float] = ray.cluster_resources()
     there = int(resources.get("GPU", 0)) if gpu else int(resources.get("CPU", 0)) // cores
@@ -86,7 +86,7 @@ def engines(ray: Any, *, gpu: bool, cores: int, most: int, local: bool) -> Engin
 def map_items(
     ray: Any, items: Sequence[str], worker: type, arguments: Mapping[str, Any], wanted: Engines
 ) -> Generator[dict[str, Any]]:
-    """Yields the workers' results as they come, in no order; Ray Data streams.
+    """Yields the workers' results as they complete, in any order; Ray Data streams.
 
     A worker is called with {"item": [one]} and returns columns of one row. So few items are on their way that none is
     made before there is room for its result. To be closed before Ray is left.

@@ -1,4 +1,4 @@
-"""One engine: a part of the input in, the bytes of its output file out. Knows nothing of Ray."""
+"""An engine turns a part of the input into the bytes of its output file. Independent of Ray."""
 
 import hashlib
 import time
@@ -53,7 +53,7 @@ class Engine:
     """Encoder, calibration and readers, opened once."""
 
     def __init__(self, plan: Plan, store: Path, threads: int) -> None:
-        """Raises Unavailable, CorruptArtifact or NotFound where the store has not what the plan names."""
+        """Raises Unavailable, CorruptArtifact or NotFound if the store lacks what the plan names."""
         self.plan = plan
         artifact = EncoderStore(store).find(f"{plan.encoder}@{plan.digest}")
         self.fault: Callable[[Any], str | None] = partial(fault, longest=plan.options.max_characters)
@@ -76,7 +76,7 @@ class Engine:
         self.reader = reader_of(plan.options.form, plan.options.delimiter)
 
     def __call__(self, part: Part, *, lenient: bool) -> tuple[bytes, Outcome]:
-        """Raises InvalidInput where a row has no result and `lenient` is false; Conflict where the input changed."""
+        """Raises InvalidInput if a row has no result and `lenient` is false, Conflict if the input changed."""
         began = time.perf_counter()
         plan, options = self.plan, self.plan.options
         path = plan.input[part.source].path

@@ -1,4 +1,4 @@
-"""The input of a bulk command: its files, their form, and the parts they are cut into."""
+"""The input of a bulk command: its files, their format, and the parts they are split into."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ MAGIC = "*?["  # of a pattern
 
 @dataclass(frozen=True)
 class Source:
-    """A file of the input, and what changes when its content does: modification time, or the store's ETag."""
+    """A file of the input, with a mark that changes with its content: modification time, or the store's ETag."""
 
     path: str
     size: int  # bytes
@@ -41,7 +41,7 @@ class Part:
 
 @dataclass
 class Records:
-    """The rows of a part: cells of the columns asked for as they are, and the columns that are carried over."""
+    """The rows of a part: unchanged cells of the requested columns, and the columns to copy to the output."""
 
     cells: dict[str, Sequence[Any]]
     kept: pa.Table
@@ -66,7 +66,7 @@ class Reader(Protocol):
 def sources_of(address: str) -> tuple[Place, list[Source]]:
     """The files of an input in the order of their names: one file, those of a folder, or of a pattern.
 
-    Names that begin with `.` or `_` are passed over, as other readers of data folders do.
+    Names that begin with `.` or `_` are skipped, as by other readers of data folders.
 
     Raises:
         EmptyInput: there is none. InvalidInput: a file is packed.
@@ -173,7 +173,7 @@ BAD_VECTORS = ("malformed", "null", "not_a_vector", "other_dimension", "unusable
 
 
 def fault(cell: Any, longest: int) -> str | None:
-    """Why a cell cannot be embedded; None where it can. The API's own rules (422 and 400 there)."""
+    """Why a cell cannot be embedded, or None; the same rules as the API's (422 and 400 there)."""
     if cell is None:
         return "null"
     if not isinstance(cell, str):
@@ -190,7 +190,7 @@ def fault(cell: Any, longest: int) -> str | None:
 
 
 def vector_fault(cell: Any, dim: int, *, unit: bool) -> str | None:
-    """Why a cell is no vector of an encoder's; None where it is one."""
+    """Why a cell is not a vector of the encoder, or None."""
     if cell is None:
         return "null"
     try:
@@ -203,7 +203,7 @@ def vector_fault(cell: Any, dim: int, *, unit: bool) -> str | None:
 
 
 def faults(records: Records, rows: int, fault: Callable[[Any], str | None]) -> list[str | None]:
-    """For each row the reason why it has no result; with several columns the first fault counts."""
+    """For each row the reason why it has no result, taken from the first faulty column."""
     columns: Mapping[str, Any] = records.cells
     reasons: list[str | None] = [None] * rows
     for row in range(rows):

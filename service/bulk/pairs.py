@@ -1,4 +1,4 @@
-"""Near-duplicates: every pair of rows that so few random pairs of the domain reach."""
+"""Near-duplicates: all pairs of rows above the threshold of a false-match rate or a precision."""
 
 import hashlib
 import io
@@ -37,7 +37,7 @@ Report = Callable[[str, float | None], None]
 
 @dataclass(frozen=True)
 class PairSearch:
-    """The wanted false-match rate, or the precision whose threshold has it, and the limits of the search."""
+    """The requested false-match rate, or the precision whose threshold gives it, and the limits of the search."""
 
     fmr: float
     write: str
@@ -74,7 +74,7 @@ class PairSearchResult:
 
 
 def threshold_of(calibration: Calibration, fmr: float, precision: float | None = None) -> Advice:
-    """The similarity to ask for, by `precision` where it is given.
+    """The similarity threshold, from `precision` if given, else from the false-match rate.
 
     Raises:
         Conflict: the domain has no reference or no labels, or its percentiles are not those of the similarity.
@@ -256,7 +256,7 @@ def in_blocks(calibration: Calibration, pooled: Vectors) -> Vectors:
 def score_pairs(
     calibration: Calibration, pooled: Vectors, left: Any, right: Any, search: PairSearch, threshold: float
 ) -> dict[str, Any]:
-    """The pairs that stay once they are scored as /similarity scores them."""
+    """The pairs that still pass the threshold when scored as by /similarity."""
     needed, places = np.unique(np.concatenate([left, right]), return_inverse=True)
     a, b = np.split(places.astype(np.intp), 2)
     if not len(needed):
@@ -277,7 +277,7 @@ def write(
     output: Place, name: str, mark: str, block: list[dict[str, Any]], rows: Any, kept: pa.Table, plan: Plan,
     search: PairSearch,
 ) -> dict[str, Any]:  # fmt: skip
-    """One file, in the order of i and j, and the mark that it is done."""
+    """Writes one file, ordered by i and j, and marks it as done."""
     filled = [one for one in block if len(one["i"])] or block[:1]
     columns = {key: np.concatenate([one[key] for one in filled]) for key in filled[0]}
     order = np.lexsort((columns["j"], columns["i"]))

@@ -15,7 +15,7 @@ from service.core.errors import Conflict, Unavailable
 
 @contextmanager
 def reaching(where: str) -> Iterator[None]:
-    """Turns what a storage client raises into one line: botocore's errors are no OSErrors.
+    """Turns errors of a storage client into one-line messages: botocore's errors are not OSErrors.
 
     Raises:
         Unavailable: the client is not installed, or cannot get there.
@@ -31,7 +31,7 @@ def reaching(where: str) -> Iterator[None]:
 
 
 class Place:
-    """A folder by its address: a path, or a URL that fsspec knows. Files in it appear whole or not at all."""
+    """A folder, given by a path or a URL that fsspec supports. Files in it are written atomically."""
 
     def __init__(self, address: str) -> None:
         with reaching(address):

@@ -47,7 +47,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that decides the output; `parts` follow from the rest."""
+    """All inputs that determine the output; `parts` follow from the others."""
 
     task: Task
     input: tuple[Source, ...]
@@ -92,7 +92,7 @@ class Plan:
             raise CorruptArtifact(f"{PLAN} is not readable: {error}") from error
 
     def provenance(self) -> dict[str, str]:
-        """Facts that stand in every Parquet file."""
+        """Facts written into every Parquet file."""
         return {
             "isosim.task": self.task,
             "isosim.domain": self.domain,
@@ -122,10 +122,10 @@ def software() -> dict[str, str]:
 
 
 def stored_plan(output: Place) -> Plan | None:
-    """The plan that OUTPUT was begun with.
+    """The plan with which OUTPUT was started.
 
     Raises:
-        Conflict: there is none, but other files are. CorruptArtifact.
+        Conflict: OUTPUT holds files but no plan. CorruptArtifact: the plan cannot be read.
     """
     names = output.names()
     if PLAN in names:
@@ -187,13 +187,13 @@ def device_of(asked: str) -> Literal["cpu", "gpu"]:
 
 
 def plan_for(request: BulkRequest, store: Path, encoder: str, output: Place) -> tuple[Plan, Calibration]:
-    """The plan in OUTPUT, where it is the same; else a new one, written there.
+    """The plan in OUTPUT if it is the same; else a new one, written there.
 
-    A job that was begun with a domain's champion goes on with the version that was champion then.
+    A job that started with a domain's champion continues with that version, even after a promotion.
 
     Raises:
         Conflict: OUTPUT belongs to another plan, or holds other files.
-        EmptyInput, InvalidInput: the input has no rows, or not the columns.
+        EmptyInput, InvalidInput: the input has no rows, or lacks the columns.
     """
     place, sources = sources_of(request.input)
     form = form_of(sources, request.form)

@@ -1,4 +1,4 @@
-"""A bulk job from its plan to `_SUCCESS`: what is done is kept, the rest is computed."""
+"""Runs a bulk job from its plan to `_SUCCESS`: keeps finished parts and computes the others."""
 
 import hashlib
 import os
@@ -28,7 +28,7 @@ Report = Callable[[str, float | None], None]
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Where and how a job runs; nothing of it changes a byte of the output."""
+    """Where and how a job runs; no option changes the output."""
 
     store: Path
     address: str | None  # of a Ray cluster; None: a local one
@@ -44,7 +44,7 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class Summary:
-    """Counts of a finished job; `computed` rows were made now, the rest before."""
+    """Counts of a finished job; `computed` rows come from this run, the others from earlier ones."""
 
     rows: int
     parts: int
@@ -64,7 +64,7 @@ class Summary:
 
 
 def read_outcomes(output: Place, plan: Plan) -> dict[int, Outcome]:
-    """Outcomes of the parts whose files are there with the size they were written with."""
+    """Outcomes of the parts whose files exist with their original size."""
     files = output.names()
     outcomes_by_part = {}
     for name in output.names(DONE):
@@ -78,7 +78,7 @@ def read_outcomes(output: Place, plan: Plan) -> dict[int, Outcome]:
 
 
 def run(plan: Plan, output: Place, options: RunOptions, report: Report) -> Summary:
-    """Computes the parts that are missing and marks the whole as done.
+    """Computes the missing parts and marks the job as done.
 
     Raises:
         InvalidInput, Conflict, BackendFailure, Unavailable: what made a part impossible, in one line.
@@ -126,7 +126,7 @@ def run(plan: Plan, output: Place, options: RunOptions, report: Report) -> Summa
 
 
 def outcomes(results: Iterable[dict[str, Any]]) -> Iterable[Outcome]:
-    """Raises BackendFailure with the words of the first part that failed."""
+    """Raises BackendFailure with the message of the first part that failed."""
     for result in results:
         facts = orjson.loads(result["outcome"])
         if "failure" in facts:
@@ -153,16 +153,16 @@ def summarize(plan: Plan, every: list[Outcome], made: list[Outcome], seconds: fl
 
 
 def from_success(facts: dict[str, Any]) -> Summary:
-    """A job that had ended before."""
+    """The summary of a job that was already finished."""
     kept = {name: facts[name] for name in ("rows", "parts", "failed", "bytes")}
     return Summary(**kept, computed=0, sentences=0, tokens=0, seconds=0.0, engines=0, nodes=0)
 
 
 class PartWorker:
-    """Numbers of parts in, outcomes out. A failure is an outcome too: Ray would try a part again that fails each time.
+    """Maps part numbers to outcomes. A failure is returned as an outcome, since Ray would retry an exception in vain.
 
-    The part's file comes first and the mark in `_done` after it: a worker killed between the two leaves a part that
-    is made again, with the same bytes.
+    The part's file is written first, then its mark in `_done`: if a worker dies between the two, the part is made
+    again with the same bytes.
     """
 
     def __init__(self, output: str, store: str, threads: int, shipped: Any, *, lenient: bool, plan: str) -> None:
@@ -179,7 +179,7 @@ class PartWorker:
             self.failure = str(error)
 
     def _plan(self, expected: str) -> bytes:
-        """Raises Conflict where this node's OUTPUT is not the one the job was begun in."""
+        """Raises Conflict if OUTPUT on this node is not the folder in which the job started."""
         try:
             content = self.output.read(PLAN)
         except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""Which rows of a matrix are near each other: FAISS, exactly where that is quick, else through cells (IVF).
+"""Finds nearby rows of a matrix with FAISS: exactly for few rows, else with an inverted file of cells (IVF).
 
-Cells and not a graph (HNSW): a search by radius sees every member of a cell, while a graph's search ends with its beam,
-so that of a crowd of copies only some pairs would be found.
+A graph index (HNSW) is not used: its search ends with its beam and finds only some pairs among many copies, whereas a
+radius search examines every member of a cell.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ class Recall:
 
 
 class ExactIndex:
-    """Every pair; the index grows block by block, so that each pair is looked at once."""
+    """Finds all pairs; the index grows block by block, so that each pair is examined once."""
 
     def __init__(self, unit: Vectors) -> None:
         self.unit = unit
@@ -49,7 +49,7 @@ class ExactIndex:
 
 
 class CellIndex:
-    """An inverted file: a query looks into the nearest cells alone, as many as the wanted recall takes."""
+    """An inverted file: a query examines only the nearest cells, as many as the requested recall needs."""
 
     def __init__(self, unit: Vectors, radius: float, wanted: float, seed: int) -> None:
         self.unit = unit

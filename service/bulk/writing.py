@@ -1,4 +1,4 @@
-"""A part's table as the bytes of one file: the same table gives the same bytes."""
+"""Serializes a part's table as one file; the same table always gives the same bytes."""
 
 import csv
 import io

@@ -12,7 +12,5 @@ Floats = npt.NDArray[np.floating]
 Rows = npt.NDArray[np.intp]  # indices into another array
 Integers = npt.NDArray[np.integer]
 Mask = npt.NDArray[np.bool_]
-Arrays = Mapping[str, npt.NDArray[Any]]  # by name, as they are stored
-
-
+Arrays = Mapping[str, npt.NDArray[Any]]  # by name, as stored
 Weights = dict[str, npt.NDArray[Any]]

@@ -1,33 +1,33 @@
-"""Everything that can go wrong, by what it means to the caller. The API's table gives each its status.
+"""Domain errors, by their meaning for the caller. A table in the API maps each to an HTTP status.
 
 IsosimError
-├── EmptyInput               nothing to work on
+├── EmptyInput               the request contains no input
 ├── InvalidInput             a field breaks its rule; the message names field and limit
 │   └── TokenizerFailure     a text cannot be turned into tokens
 ├── TooLarge                 the body exceeds its limit
-├── UnsupportedMedia         a content type this route does not read
+├── UnsupportedMedia         the route does not read this content type
 ├── Unauthorized · Forbidden no key or a wrong one · a key without the needed scope, or not for this domain
 ├── NotFound                 no such domain, version, job or route
 │   ├── UnknownDomain        no such domain; the message offers the nearest name that the caller may use
-│   ├── UnknownModel         the name of a model in a compatible body; the message lists what there is
+│   ├── UnknownModel         no such model on a compatible route; the message lists the available ones
 │   └── MethodNotAllowed
-├── Conflict                 the state has changed, or does not allow this
+├── Conflict                 the current state does not allow this
 │   └── EncoderMismatch      the version belongs to another encoder
 ├── Overloaded               full; try again after `retry_after` seconds
 ├── BackendFailure           the encoder failed on this input
 │   └── EncoderUnreachable   the server that runs the encoder does not answer, whatever the input
 ├── NotReady                 starting, draining or broken
-│   └── EncoderChanged       that server gives other vectors than when the encoder was registered
-├── Unavailable              a part this request needs is not there; the message says how to get it
+│   └── EncoderChanged       that server returns different vectors than when the encoder was registered
+├── Unavailable              a part that this request needs is missing; the message says how to get it
 │   └── CorruptArtifact      a stored file does not match its manifest
-└── JobCancelled             not an answer: stops a worker in its tracks
+└── JobCancelled             never sent to a caller: stops the worker that runs the job
 """
 
 
 class IsosimError(Exception):
-    """Base of all domain errors; `str(error)` is fit for the caller's eyes."""
+    """Base of all domain errors; `str(error)` may be shown to the caller."""
 
-    field: str | None = None  # of the body that is at fault, where one is
+    field: str | None = None  # the field of the body that caused the error, if known
 
 
 class EmptyInput(IsosimError):
@@ -63,7 +63,7 @@ class NotFound(IsosimError):
 
 
 class UnknownDomain(NotFound):
-    """`near`: a domain whose name is nearly the same, and that the caller may use."""
+    """`near`: a domain with a similar name that the caller may use."""
 
     def __init__(self, domain: str, near: str | None = None) -> None:
         remedy = (
@@ -124,4 +124,4 @@ class JobCancelled(IsosimError):
 
 
 class CallerLeft(Exception):
-    """The connection of whoever asked is closed. No IsosimError: there is nobody to answer."""
+    """The caller closed the connection. Not an IsosimError, since no answer can be sent."""

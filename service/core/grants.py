@@ -1,4 +1,9 @@
-"""What an API key lets its holder do: scopes, domains, texts a minute, requests at once; and the counting of both."""
+"""Rights of an API key (scopes, domains, rate of texts, concurrent requests), and the counters of the two limits.
+
+>>> grant = parse_grant("a1", ["read", "domains=reuters,sts-*", "rate=100/s", "search", "team"])
+>>> grant.name, grant.may_use("sts-b"), grant.may_use("tickets")
+('search team', True, False)
+"""
 
 import asyncio
 import math
@@ -15,7 +20,7 @@ from service.core.errors import Forbidden, Overloaded, Unauthorized
 Scope = Literal["read", "calibrate", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 
-PATTERNS = re.compile(r"[a-z0-9._*?-]+(,[a-z0-9._*?-]+)*")  # globs over the characters a domain's name may have
+PATTERNS = re.compile(r"[a-z0-9._*?-]+(,[a-z0-9._*?-]+)*")  # globs, with the characters of a domain's name
 RATE = re.compile(r"(?P<texts>[1-9][0-9]{0,8})/(?P<period>[smh])")
 COUNT = re.compile(r"[1-9][0-9]{0,5}")
 SECONDS = {"s": 1, "m": 60, "h": 3600}
@@ -24,7 +29,7 @@ PERIODS = {1: "a second", 60: "a minute", 3600: "an hour"}
 
 @dataclass(frozen=True)
 class Rate:
-    """Texts in a period of seconds; a whole period's texts may come at once."""
+    """Texts per period of `seconds`; all texts of a period may come at once."""
 
     texts: int
     seconds: int
@@ -39,7 +44,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class Grant:
-    """One key's rights. `id` tells keys apart where they are counted; it is no part of the key itself."""
+    """One key's rights. `id` distinguishes keys in the counters; it contains no part of the key."""
 
     id: str
     scopes: frozenset[str]
@@ -65,9 +70,9 @@ class Grant:
             raise Forbidden(f"the API key lacks the scope {scope!r}")
 
     def check_domain(self, domain: str) -> None:
-        """Raises Forbidden, in the same words whether the domain exists or not."""
+        """Raises Forbidden, with the same message whether the domain exists or not."""
         if not self.scopes:
-            raise Unauthorized("an API key is needed")  # a route asks before it has checked the key: nobody gets in
+            raise Unauthorized("an API key is needed")  # called before the key was checked: refuse
         if not self.may_use(domain):
             raise Forbidden(f"the API key may not use the domain {domain!r}")
 
@@ -77,10 +82,10 @@ ANYBODY = Grant("anybody", frozenset(SCOPES))  # of a server without keys
 
 
 def parse_grant(key_id: str, words: Sequence[str]) -> Grant:
-    """What stands after the hash in a line of the keys file: `<scope,scope> [option=value …] [name]`.
+    """Parses the words after the hash in a line of the keys file: `<scope,scope> [option=value …] [name]`.
 
     Raises:
-        ValueError: saying what is wrong; nothing of the line that could be a key is repeated.
+        ValueError: a word is wrong; the message repeats no part of the line that could be a key.
     """
     scopes = frozenset(words[0].split(",")) if words else frozenset()
     if not scopes or not scopes <= set(SCOPES):
@@ -118,30 +123,30 @@ EXAMPLES = {
 }
 
 
-# Ends the count of a request. The future, where there is one, is done once every process knows of it: an answer waits
-# for it, so that a caller who asks again at once finds his place free.
+# Ends the count of a request. The future, if any, is done once all processes see the end; the answer waits for it, so
+# that the caller's next request is not refused.
 Release = Callable[[], asyncio.Future[None] | None]
 Limit = Literal["rate", "concurrent"]
 
 
 def nothing() -> None:
-    """The release of a request that holds nothing."""
+    """The release of a request that is not counted."""
 
 
 class Limits(Protocol):
-    """Counts what a key uses: in this process, or in Redis for all of them."""
+    """Counts what a key uses: in this process, or in Redis for all processes."""
 
     async def admit(self, grant: Grant, texts: int) -> Release:
-        """Takes the texts out of the key's rate and counts the request; the release ends its count.
+        """Takes the texts from the key's rate and counts the request until the release is called.
 
         Raises:
             Overloaded: the key has used up its rate, or has too many requests under way; nothing was taken.
         """
 
     async def owe(self, grant: Grant, texts: int) -> None:
-        """Takes texts whatever the key has left; they are paid off before its next request. Negative: gives back.
+        """Takes texts even if the key has none left; its next requests are refused until they are paid off.
 
-        For what a request turns out to cost once it has been admitted.
+        For costs known only after admission. A negative number gives texts back.
         """
 
 
@@ -156,39 +161,39 @@ def too_many(concurrent: int) -> Overloaded:
 
 
 class TokenBucket:
-    """Holds one period's texts and fills again at the key's rate.
+    """Holds one period's texts and refills at the key's rate.
 
-    A request of more texts than it ever holds passes when it is full, and is paid off afterwards: every request of
-    a permitted size can be answered, and the mean rate still holds.
+    A request larger than the bucket passes when the bucket is full, and is paid off afterwards: every request of a
+    permitted size can pass, and the mean rate still holds.
     """
 
     def __init__(self, rate: Rate, now: float) -> None:
         self.rate, self.tokens, self.at = rate, float(rate.texts), now
 
     def take(self, texts: int, now: float) -> float:
-        """0 where the texts were taken, else the seconds until they could be."""
+        """Returns 0 if it took the texts, else the seconds until it can."""
         capacity, per_second = self.rate.texts, self.rate.per_second
         self.fill(now)
         missing = min(texts, capacity) - self.tokens
-        if missing > 1e-9:  # what rounding leaves of a bucket that is full again
+        if missing > 1e-9:  # a full bucket may be short by a rounding error
             return missing / per_second
         self.tokens -= texts
         return 0.0
 
     def owe(self, texts: int, now: float) -> None:
-        """Takes the texts whether or not they are there."""
+        """Takes the texts even if the bucket goes below zero."""
         self.fill(now)
         self.tokens = min(self.rate.texts, self.tokens - texts)
 
     def fill(self, now: float) -> None:
-        """With what the time since the last look has earned."""
+        """Adds the texts earned since the last call."""
         self.tokens = min(self.rate.texts, self.tokens + max(0.0, now - self.at) * self.rate.per_second)
         self.at = now
 
 
 @dataclass
 class Usage:
-    """What one key uses now."""
+    """Current usage of one key."""
 
     bucket: TokenBucket | None = None
     under_way: set[object] = field(default_factory=set)
@@ -201,7 +206,7 @@ class LocalLimits:
         self, clock: Callable[[], float] = time.monotonic, on_refused: Callable[[Limit], None] = lambda _: None
     ) -> None:
         self.clock, self.on_refused = clock, on_refused
-        self._usage: dict[str, Usage] = {}  # by the keys' ids: as many as the file has held
+        self._usage: dict[str, Usage] = {}  # by key id; at most as many as the keys file has held
 
     async def admit(self, grant: Grant, texts: int) -> Release:
         return self.take(grant, texts) if grant.limited else nothing
@@ -211,7 +216,7 @@ class LocalLimits:
             self._bucket(self._usage.setdefault(grant.id, Usage()), grant.rate).owe(texts, self.clock())
 
     def _bucket(self, usage: Usage, rate: Rate) -> TokenBucket:
-        if usage.bucket is None or usage.bucket.rate != rate:  # the file gives the key another rate now
+        if usage.bucket is None or usage.bucket.rate != rate:  # the keys file has a new rate
             usage.bucket = TokenBucket(rate, self.clock())
         return usage.bucket
 

@@ -1,12 +1,12 @@
-"""How messages name things: the place of an entry in a list, and the known name that a caller most likely meant."""
+"""Wording of messages: the place of an entry in a list, and the known name that a caller most likely meant."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 SHOWN = 80  # characters of a caller's name, in a message
-LIKELY = 0.6  # difflib's ratio, for a suggestion: `metod`, `promot`; `sentences` and `encoder` have 0.5
+LIKELY = 0.6  # smallest difflib ratio of a suggestion: `metod`, `promot` pass; `sentences` and `encoder` have 0.5
 
-ENTRIES = {  # of a list: the entry, and its own parts
+ENTRIES = {  # name of a list: its entry, and the entry's parts
     "pairs": ("pair", ("1st text", "2nd text")),
     "vectors": ("pair", ("1st vector", "2nd vector")),
     "labels": ("labelled pair", ("1st text", "2nd text", "label", "weight")),

@@ -1,1 +1,1 @@
-"""A domain on its way to another encoder: which one answers, shadow scoring, thresholds carried over."""
+"""Migration of a domain to another encoder: routing of requests, shadow scoring, equivalent thresholds."""

@@ -1,4 +1,4 @@
-"""How far the new version's scores lie from the old one's, on the pairs that were last asked about."""
+"""Compares the scores of the old and the new version on the most recent pairs of a domain."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,20 +8,20 @@ import numpy as np
 from service.core.arrays import Doubles
 from service.core.scoring.drift import Ring
 
-WINDOW = 10_000  # pairs; four arrays of 80 kB a domain
-RATES = (0.01, 0.001)  # false-match rates at which pairs may change sides
-FEWEST = 20  # pairs below which a rank correlation says nothing
+WINDOW = 10_000  # pairs; four arrays of 80 kB per domain
+RATES = (0.01, 0.001)  # false-match rates whose thresholds are compared
+FEWEST = 20  # pairs needed for a rank correlation
 
 
 @dataclass(frozen=True)
 class ComparisonResult:
-    """What a window shows; a percentile is 1 − the false-match rate."""
+    """Figures of a window of pairs; a percentile is 1 − the false-match rate."""
 
-    pairs: int  # all there were
-    window: int  # the last of them, which the numbers are about
+    pairs: int  # all pairs compared
+    window: int  # the most recent of them, used for the figures
     mean_difference: float | None  # of |Δ percentile|
     difference_95: float | None  # its 95th percentile
-    changed_sides: Mapping[float, float] | None  # false-match rate: share of pairs on another side of its threshold
+    changed_sides: Mapping[float, float] | None  # false-match rate: share of pairs that only one version matches
     spearman: float | None  # of similarities
 
 
@@ -41,15 +41,15 @@ class Batch:
         return differences
 
     def changed(self, rate: float) -> int:
-        """Pairs that match by one version's threshold at this rate and not by the other's."""
+        """Number of pairs that match at this rate in one version only."""
         return int(((self.old_rates <= rate) != (self.new_rates <= rate)).sum())
 
 
 class Comparison:
-    """The last pairs that two versions have both scored. One thread writes."""
+    """The most recent pairs that both versions have scored. Only one thread writes."""
 
     def __init__(self, versions: tuple[int, int]) -> None:
-        self.versions = versions  # old, new: of others nothing is comparable
+        self.versions = versions  # old, new
         self.pairs = 0
         self._rings = tuple(Ring(WINDOW) for _ in range(4))
 
@@ -76,7 +76,7 @@ class Comparison:
 
 
 def spearman(a: Doubles, b: Doubles) -> float | None:
-    """Rank correlation, ties at their mean rank (Spearman, 1904); None where one of them is constant. (N,)² -> float"""
+    """Rank correlation, ties at their mean rank (Spearman, 1904); None if either is constant. (N,)² -> float"""
     x, y = ranks(a), ranks(b)
     x, y = x - x.mean(), y - y.mean()
     scale = float(np.sqrt((x @ x) * (y @ y)))

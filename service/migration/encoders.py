@@ -1,4 +1,4 @@
-"""The encoders of a server, one or two, and which of them answers a request."""
+"""The one or two encoders of a server, and which of them answers a request."""
 
 import asyncio
 import logging
@@ -23,12 +23,12 @@ from service.core.scoring.registry import Registry
 
 log = logging.getLogger("isosim")
 
-MOST_KNOWN = 4096  # versions whose encoder is remembered
+MOST_KNOWN = 4096  # versions whose encoder is cached
 
 
 @dataclass(frozen=True)
 class LoadedEncoder:
-    """An encoder in memory, with its tokenizer, batches and calibrations."""
+    """An encoder in memory, with its tokenizer, embedder and calibrations."""
 
     artifact: EncoderArtifact
     tokenizer: FastTokenizer | RemoteTokenizer | NoEncoder
@@ -53,8 +53,8 @@ class LoadedEncoder:
 
         Args:
             registry: makes the registry of the encoder's calibrations.
-            gpu_memory: bytes that ONNX Runtime may take on a GPU; 0: no bound.
-            remote: arguments of `RemoteEncoder`, where the encoder is one.
+            gpu_memory: bytes that ONNX Runtime may take on a GPU; 0: no limit.
+            remote: arguments of `RemoteEncoder`, used if the encoder is remote.
             embedding: arguments of `Embedder` beside the tokenizer, the graph and the plan.
 
         Raises:
@@ -62,7 +62,7 @@ class LoadedEncoder:
         """
         spec = artifact.spec
         tokenizer = tokenizer_of(artifact)
-        # One after the other: loaded side by side the peaks of memory add up.
+        # Loaded one after the other, because the memory peaks of parallel loads add up.
         graph: OnnxEncoder | RemoteEncoder | NoEncoder
         if artifact.kind == "vectors":
             graph = NoEncoder(artifact.id, spec.dim)
@@ -93,7 +93,7 @@ class LoadedEncoder:
 
 
 def tokenizer_of(artifact: EncoderArtifact) -> FastTokenizer | RemoteTokenizer | NoEncoder:
-    """The encoder's tokenizer, or what stands for it where the encoder runs elsewhere, or nowhere."""
+    """The encoder's tokenizer, or its substitute for a remote encoder and for vectors that callers bring."""
     if artifact.kind == "vectors":
         return NoEncoder(artifact.id, artifact.spec.dim)
     if artifact.remote is not None:
@@ -102,7 +102,7 @@ def tokenizer_of(artifact: EncoderArtifact) -> FastTokenizer | RemoteTokenizer |
 
 
 class Resolution(NamedTuple):
-    """What answers for a reference to a domain: a version, the encoder it was made for, and its side of a migration."""
+    """The version that answers for a reference, its encoder, and the encoder's side of a migration."""
 
     calibration: Calibration
     encoder: LoadedEncoder
@@ -110,7 +110,7 @@ class Resolution(NamedTuple):
 
 
 class Encoders:
-    """The server's encoder, the next one where there is one, and the domains on their way between them."""
+    """The server's encoder, its next encoder if any, and the migrations of domains between them."""
 
     def __init__(
         self,
@@ -120,17 +120,17 @@ class Encoders:
         on_no_champion: Callable[[str], None] = lambda _: None,
         on_gone: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`on_champion`: a version answers for its domain now; `on_no_champion`: none in memory does any more;
-        `on_gone`: the domain was deleted."""
+        """`on_champion` is called when a version starts to answer for its domain, `on_no_champion` when no version in
+        memory does any longer, and `on_gone` when the domain was deleted."""
         self.store = store
         self.on_champion, self.on_no_champion, self.on_gone = on_champion, on_no_champion, on_gone
         self.all: list[LoadedEncoder] = []
         self.migrations: Mapping[str, Migration] = {}
         self._refreshing = asyncio.Lock()
-        self._digest_of: dict[tuple[str, int], str] = {}  # versions never change, and no number is given twice
+        self._digest_of: dict[tuple[str, int], str] = {}  # never stale: version numbers are not reused
 
     def add(self, loaded_encoder: LoadedEncoder) -> None:
-        """The server's own encoder first, then the next."""
+        """Call with the server's own encoder first, then with the next one."""
         self.all.append(loaded_encoder)
 
     @property
@@ -143,14 +143,15 @@ class Encoders:
 
     @property
     def alive(self) -> bool:
-        """False where only a restart helps."""
+        """False if only a restart helps."""
         return all(loaded_encoder.embedder.batcher.alive for loaded_encoder in self.all)
 
     @property
     def fault(self) -> str | None:
-        """Why callers should go elsewhere: a remote encoder has not been seen yet, or another model answers for it.
+        """Why this server is not ready: a remote encoder has not answered yet, or its server runs another model.
 
-        One that is away is no reason: what is cached is answered, and every other server meets the same.
+        A remote encoder that is only unreachable is no fault: cached texts are still answered, and other servers
+        cannot reach it either.
         """
         for one in self.all:
             if one.remote is not None and self._answers(one) and (one.remote.state == "changed" or not one.remote.met):
@@ -158,7 +159,7 @@ class Encoders:
         return None
 
     def _answers(self, encoder: LoadedEncoder) -> bool:
-        """Whether it is more than tried: the server's own, or one that a domain has moved to."""
+        """Whether an encoder serves requests: the server's own, or one that a domain has moved to."""
         moved = {migration.new for migration in self.migrations.values() if migration.finished}
         return encoder is self.first or encoder.digest in moved
 
@@ -174,11 +175,11 @@ class Encoders:
 
     @property
     def behind(self) -> bool:
-        """Whether a change in the store was seen and could not be taken over."""
+        """Whether a changed champion could not be loaded."""
         return any(loaded_encoder.registry.behind for loaded_encoder in self.all)
 
     def set_cpu_contended(self, cpu_contended: bool) -> None:
-        """Somebody else uses the processor, too."""
+        """Tells all batchers whether other work, such as a calibration job, uses the processor."""
         for loaded_encoder in self.all:
             loaded_encoder.embedder.batcher.set_cpu_contended(cpu_contended)
 
@@ -186,24 +187,24 @@ class Encoders:
         return next((loaded_encoder for loaded_encoder in self.all if loaded_encoder.digest == digest), None)
 
     def require_next(self) -> LoadedEncoder:
-        """Raises Conflict where the server has no next encoder."""
+        """The next encoder. Raises Conflict if the server has none."""
         if self.next is None:
             raise Conflict("this server has no next encoder; name one of the store (ISOSIM_NEXT_ENCODER) and restart")
         return self.next
 
     def home_encoder(self, domain: str) -> LoadedEncoder:
-        """The encoder that a domain belongs to on this server, whether or not it may answer with it."""
+        """The encoder that a domain belongs to on this server, even if it must not answer (`active_encoder`)."""
         migration = self.migrations.get(domain)
         if migration is None:
             return self.first
         return self.find(migration.new if migration.finished else migration.old) or self.first
 
     def active_encoder(self, domain: str) -> LoadedEncoder:
-        """The encoder that answers for a domain, but for the requests a split takes out.
+        """The encoder that answers for a domain, except requests that a split sends to the new one.
 
         Raises:
-            EncoderMismatch: the domain has moved from this server's encoder to one that it does not run. The old one
-                would give other scores than the domain's other servers, and nobody would be told.
+            EncoderMismatch: the domain has moved to an encoder that this server does not run. The old one would
+                silently give other scores than the domain's other servers.
         """
         home = self.home_encoder(domain)
         migration = self.migrations.get(domain)
@@ -216,7 +217,7 @@ class Encoders:
         return home
 
     def pair(self, domain: str) -> tuple[LoadedEncoder, LoadedEncoder]:
-        """The old and the new encoder of a domain's migration, or of one that could begin.
+        """The old and the new encoder of a domain's migration, or of one that could start.
 
         Raises:
             Conflict: this server does not run both.
@@ -231,9 +232,9 @@ class Encoders:
         return old, new
 
     async def resolve(self, ref: DomainRef, key: str | None = None) -> Resolution:
-        """The calibration that answers. `key` of a request that takes part in a split.
+        """The calibration that answers. `key`: identifies a request that takes part in a split.
 
-        A version that is named by its number is answered by the encoder it was made for.
+        A numbered version is answered by the encoder it was made for.
 
         Raises:
             NotFound, EncoderMismatch, CorruptArtifact: as the registry says, and as `active_encoder`.
@@ -248,16 +249,16 @@ class Encoders:
         if key is not None and new is not None and new is not active and is_chosen(ref.name, key, migration.share):
             try:
                 return Resolution(await new.registry.resolve(ref), new, "new")
-            except IsosimError as error:  # it is being tried: what it cannot answer is answered as before
+            except IsosimError as error:  # the old encoder answers instead
                 log.debug("the new champion of %s did not answer: %s", ref.name, error)
         return Resolution(await active.registry.resolve(ref), active, "new" if active is new else "old")
 
     def holds(self, ref: DomainRef) -> bool:
-        """Whether a reference is answered from memory, without a look into the store."""
+        """Whether a reference resolves without reading the store."""
         return any(loaded_encoder.registry.holds(ref) for loaded_encoder in self.all)
 
     async def _numbered(self, ref: DomainRef) -> Resolution:
-        """Each registry refuses versions of other encoders, after a look into the store."""
+        """Resolves a numbered version by trying each registry, which refuses versions of other encoders."""
         place = (ref.name, int(ref.version))
         known = self.find(self._digest_of.get(place, ""))
         if self.next is None or known is not None:
@@ -276,11 +277,11 @@ class Encoders:
         return resolution
 
     def is_champion(self, calibration: Calibration) -> bool:
-        """Whether it answers for its domain: neither a pinned version, nor one that is being tried."""
+        """Whether a calibration is its domain's champion: neither a pinned version nor one on trial in a split."""
         return self.home_encoder(calibration.domain).registry.champions.get(calibration.domain) is calibration
 
     async def refresh(self, domain: str | None = None) -> None:
-        """Takes over what changed in the store: champions, then migrations. `domain` has certainly changed.
+        """Applies changes in the store: champions, then migrations. `domain` is known to have changed.
 
         Raises:
             CorruptArtifact, Unavailable: the migrations cannot be read; those known stay in force.
@@ -290,15 +291,15 @@ class Encoders:
         await self.refresh_migrations()
 
     async def follow(self, domain: str) -> None:
-        """Takes over a change of a domain that was just made. Where that fails, the change is made all the same: the
-        failure is logged, and the next look at the store (`store_watch.py`) takes the change over."""
+        """Applies a change that was just stored. A failure is logged only, because the change is already stored; the
+        next check of the store (`store_watch.py`) applies it."""
         try:
             await self.refresh(domain)
-        except Exception:  # whatever it is, the caller must not be told that nothing was changed
+        except Exception:  # an error answer would suggest that nothing was changed
             log.exception("a change was made, but the model store could not be read after it")
 
     async def refresh_migrations(self) -> None:
-        async with self._refreshing:  # an older look must not be taken over after a newer one
+        async with self._refreshing:  # an older reading must not replace a newer one
             migrations = await asyncio.to_thread(self.store.all)
             before, self.migrations = self.migrations, migrations
         for domain in before.keys() | migrations.keys():
@@ -306,7 +307,7 @@ class Encoders:
                 self._tell(domain)
 
     def _tell(self, domain: str) -> None:
-        """Another encoder may answer now."""
+        """Reports the champion of a domain whose migration changed."""
         champion = self.home_encoder(domain).registry.champions.get(domain) if self.all else None
         if champion is not None:
             self.on_champion(champion)
@@ -314,21 +315,21 @@ class Encoders:
             self.on_no_champion(domain)
 
     def loaded(self, calibration: Calibration) -> None:
-        """A registry has a champion."""
+        """Callback of a registry that has loaded a champion."""
         if self.home_encoder(calibration.domain).digest == calibration.encoder:
             self.on_champion(calibration)
 
     def gone(self, domain: str, encoder: str) -> None:
-        """A registry finds that a domain has no champion any more."""
+        """Callback of a registry: the domain no longer has a champion."""
         if self.home_encoder(domain).digest == encoder:
             self.on_gone(domain)
 
     def remove(self, domain: str) -> None:
-        """Forgets a domain that was deleted."""
+        """Forgets a deleted domain."""
         for loaded_encoder in self.all:
             loaded_encoder.registry.remove(domain)
 
     def dropped(self, domain: str, encoder: str) -> None:
-        """A registry has let a champion go."""
+        """Callback of a registry that has evicted a champion."""
         if self.home_encoder(domain).digest == encoder:
             self.on_no_champion(domain)

@@ -1,4 +1,4 @@
-"""A threshold of one scale as the threshold of another that means the same: equipercentile equating."""
+"""Converts a threshold of one scale to the equivalent threshold of another: equipercentile equating."""
 
 from dataclasses import dataclass
 
@@ -7,30 +7,29 @@ import numpy as np
 from service.core.errors import InvalidInput
 from service.core.scoring.reference import COUNTED, TOLERANCE, ReferenceDistribution, clipped
 
-USUAL_RATES = (0.1, 0.05, 0.01, 0.001, 0.0001)  # false-match rates people set thresholds for
-SUREST = 1 - 1e-12  # rates are held below it: at 1 there is no quantile
+USUAL_RATES = (0.1, 0.05, 0.01, 0.001, 0.0001)  # common false-match rates of thresholds
+SUREST = 1 - 1e-12  # largest rate: at 1 there is no quantile
 
 
 @dataclass(frozen=True)
 class EquatingResult:
-    """A similarity of the old scale, and the one of the new scale with the same false-match rate."""
+    """A similarity of the old scale, and that of the new scale with the same false-match rate."""
 
     similarity: float  # of the old
     fmr: float  # of both
     equivalent: float  # of the new
     interval: tuple[float, float]  # 95 %, of the new
-    extrapolated: bool  # beyond what the pairs of the old or the new can count
+    extrapolated: bool  # the rate is too extreme to count in the old or the new scale's pairs
 
 
 def equate(old: ReferenceDistribution, new: ReferenceDistribution, similarity: float) -> EquatingResult:
     """F_new⁻¹(F_old(t)): equipercentile equating (Braun and Holland, 1982; Kolen and Brennan, 2014, section 2.5).
 
-    The interval adds both scales' errors as if they were independent: that of the new threshold at the rate, and that
-    of the rate, carried over. Two scales made from the same sentences err in the same direction, and then it is wider
-    than it need be.
+    The interval combines the error of the new threshold with that of the old rate, assuming independence. For scales
+    made from the same sentences, whose errors are correlated, it is wider than necessary.
 
     Raises:
-        InvalidInput: scores of the new scale tie, so that none of its thresholds comes near the old one's rate.
+        InvalidInput: because of tied scores, no threshold of the new scale comes near the old one's rate.
     """
     rate = min(rate_of(old, similarity), SUREST)
     lower, upper = new.reachable(rate)
@@ -43,7 +42,7 @@ def equate(old: ReferenceDistribution, new: ReferenceDistribution, similarity: f
     new_low, new_high = new.interval(rate)
     old_low, old_high = old.interval(rate)
     threshold = old.threshold(rate)
-    # Were the old threshold truly higher, pairs at `similarity` would be more frequent, and the new one lower.
+    # If the true old threshold is higher, the true rate at `similarity` is higher, and the new threshold lower.
     lowest = new.threshold(min(rate_of(old, similarity - (old_high - threshold)), SUREST))
     highest = new.threshold(min(rate_of(old, similarity + (threshold - old_low)), SUREST))
     below = float(np.hypot(equivalent - new_low, equivalent - lowest))
@@ -58,7 +57,7 @@ def equate(old: ReferenceDistribution, new: ReferenceDistribution, similarity: f
 
 
 def table(old: ReferenceDistribution, new: ReferenceDistribution) -> list[EquatingResult]:
-    """At the rates that are asked for most, but for those that thresholds of one of the scales do not reach."""
+    """Equivalent thresholds at USUAL_RATES, without rates that either scale cannot reach."""
     reached = [rate for rate in USUAL_RATES if min(old.reachable(rate)[0], new.reachable(rate)[0]) >= rate / TOLERANCE]
     return [equate(old, new, old.threshold(rate)) for rate in reached]
 

@@ -1,4 +1,4 @@
-"""Shadow scoring: what the old encoder has answered is scored by the new one as well, for the comparison alone."""
+"""Shadow scoring: the new encoder also scores pairs that the old one has answered, only to compare the two."""
 
 import asyncio
 import logging
@@ -24,15 +24,15 @@ from service.migration.encoders import Encoders, LoadedEncoder, Resolution
 
 log = logging.getLogger("isosim")
 
-WAITING = 32  # requests whose pairs wait; of each at most MOST_PAIRS
-MOST_PAIRS = 32  # of one request, spread over it: a request of 512 would hold the next one up for seconds
-PATIENCE = 1.0  # s that pairs wait for a moment without requests
-LOOK = 0.01  # s between two looks for one
+WAITING = 32  # requests in the queue, each with at most MOST_PAIRS
+MOST_PAIRS = 32  # sampled evenly from a request: scoring 512 would delay the next request by seconds
+PATIENCE = 1.0  # s that pairs wait for an idle server before they are dropped
+LOOK = 0.01  # s between two checks for an idle server
 Dropped = Literal["full", "busy", "failed"]
 
 
 class ShadowRequest(NamedTuple):
-    """Pairs that were answered: their texts without the old encoder's prompt, and what the old version said."""
+    """Answered pairs: their texts with the new encoder's prompt, and the old version's scores."""
 
     calibration: Calibration
     new: LoadedEncoder
@@ -45,9 +45,9 @@ class ShadowRequest(NamedTuple):
 
 @dataclass
 class Shadow:
-    """One task that scores what is handed to it while nobody waits for an answer. Lives on one event loop.
+    """A task that scores offered pairs while no request is queued. Lives on one event loop.
 
-    `background` is an embedder on the next encoder's own session, with threads of the least priority.
+    `background` is an embedder on the next encoder's own session, with threads of the lowest priority.
     """
 
     encoders: Encoders
@@ -61,7 +61,7 @@ class Shadow:
         self._windows: dict[str, Comparison] = {}
 
     def offer(self, resolution: Resolution, embeddings: Embeddings, left: Rows, right: Rows, scores: Scores) -> None:
-        """Takes a sample of what a domain's old champion has answered; returns at once."""
+        """Queues a sample of the pairs that a domain's old champion has answered; returns at once."""
         domain = resolution.calibration.domain
         new = self._compared(domain)
         if new is None or scores.percentile is None or embeddings.brought:
@@ -75,12 +75,13 @@ class Shadow:
             self.on_dropped("full")
 
     def _compared(self, domain: str) -> LoadedEncoder | None:
-        """The encoder that a domain's scores are compared with, while they are."""
+        """The encoder that a domain's scores are compared with; None if shadow scoring is off for it."""
         migration = self.encoders.migrations.get(domain)
         if self.background is None or migration is None or migration.finished or not migration.shadow:
             return None
         new = self.encoders.find(migration.new)
-        # The background embedder is the next encoder's; a server that is on the new one already compares nothing.
+        # The background embedder belongs to the next encoder; a server that already runs the new one as its own does
+        # not compare.
         return new if new is self.encoders.next else None
 
     def _sample(
@@ -92,7 +93,7 @@ class Shadow:
         right: Rows,
         scores: Scores,
     ) -> ShadowRequest:
-        assert scores.percentile is not None  # noqa: S101 - asked by `offer`
+        assert scores.percentile is not None  # noqa: S101 - checked by `offer`
         readable = scores.readable
         some = readable[np.unique(np.linspace(0, len(readable) - 1, min(len(readable), MOST_PAIRS)).astype(np.intp))]
         rows, places = np.unique(np.concatenate([left[some], right[some]]), return_inverse=True)
@@ -109,7 +110,7 @@ class Shadow:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """The task, until the block ends; there is none without a next encoder."""
+        """Runs the task until the block ends; does nothing without a next encoder."""
         if self.background is None:
             yield
             return
@@ -121,7 +122,7 @@ class Shadow:
 
     async def _work(self, background: Embedder) -> None:
         while True:
-            # No name for it here: its texts are freed while the next one is awaited.
+            # Not bound to a name, so that its texts are freed while the next request is awaited.
             await self._attend(await self._waiting.get(), background)
 
     async def _attend(self, request: ShadowRequest, background: Embedder) -> None:
@@ -133,12 +134,12 @@ class Shadow:
         except IsosimError as error:
             self.on_dropped("failed")
             log.debug("a shadow score of %s failed: %s", request.calibration.domain, error)
-        except Exception:  # the loop's boundary: nobody waits for the answer, and the next one may be well
+        except Exception:  # the loop's boundary: one failed comparison must not end the task
             self.on_dropped("failed")
             log.exception("shadow scoring failed")
 
     async def _idle(self) -> bool:
-        """Waits for a moment in which no text of a request is queued; False where none came in time."""
+        """Waits until no text of a request is queued; False if that takes longer than PATIENCE."""
         deadline = time.monotonic() + PATIENCE
         while self.encoders.queued:
             if time.monotonic() > deadline:
@@ -170,7 +171,7 @@ class Shadow:
         self.on_compared(old.domain, batch)
 
     def _window(self, domain: str, versions: tuple[int, int]) -> Comparison:
-        """Other champions begin anew; windows of domains that migrate no longer go."""
+        """The window of a domain, new after a change of champions; drops windows of domains without a migration."""
         for gone in self._windows.keys() - self.encoders.migrations.keys():
             del self._windows[gone]
         window = self._windows.get(domain)
@@ -179,12 +180,12 @@ class Shadow:
         return window
 
     def measure(self, domain: str, versions: tuple[int, int]) -> ComparisonResult | None:
-        """What this process has compared of these versions; may be called from another thread."""
+        """This process's comparison of the two versions; may be called from another thread."""
         window = self._windows.get(domain)
         return None if window is None or window.versions != versions else window.measure()
 
 
 def with_prompt(text: Text, prompt: str, prefix: str) -> Text:
-    """The text with another encoder's prompt in place of its own."""
+    """The text with its prompt replaced by another encoder's `prefix`."""
     assert isinstance(text.content, str)  # noqa: S101 - token ids are for vectors, not for scores
     return Text(prefix + text.content.removeprefix(prompt), text.side)

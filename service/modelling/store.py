@@ -1,4 +1,4 @@
-"""Putting exported encoders and shipped default calibrations into a model store."""
+"""Adds exported encoders and the shipped default calibrations to a model store."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +26,7 @@ Say = Callable[[str], None]
 
 
 def export(store: Path, artifact_id: str, checkpoint: Checkpoint, spec: EncoderSpec, say: Say) -> EncoderArtifact:
-    """Exports an encoder unless it is there, checks it against torch, and gives it its default calibration.
+    """Exports an encoder unless the store has it, checks it against torch, and adds its default calibration.
 
     Raises:
         InvalidInput: this checkpoint cannot be exported. ArithmeticError: torch and ONNX disagree.

@@ -1,11 +1,14 @@
-"""From single texts to batches the device likes: tokenize, wait while it is busy, pack, run, deliver.
+"""Groups texts from concurrent requests into batches: tokenize, queue, pack, run, deliver.
 
-No timer. The tokenizing thread takes all texts that have arrived, but for a few short ones that find nothing before
-them: those are tokenized where they are submitted, sooner than a thread wakes. A running thread, whenever it is free,
-takes the oldest waiting text and fills a batch with those nearest to it in length. So an idle device starts at once, a
-busy one meets fuller batches, no text can starve, and little is spent on padding. A processor that has little to do
-runs one batch on all its cores, which answers soonest; one that has much to do runs a batch a core, which answers most
-(measured: loadtest/README.md). A GPU runs one while the next is prepared.
+    with MicroBatcher(tokenize, encoder, codec, BatchingPlan(runs=2), on_done=deliver) as batcher:
+        batcher.submit([PendingText(key, Text("How do I log in?"))])
+
+There is no timer. The tokenizing thread takes all texts that have arrived. A few short texts that find an empty queue
+are tokenized on the event loop instead, which is faster than waking a thread. A free running thread takes the oldest
+waiting text and fills a batch with the texts nearest to it in length. An idle device therefore starts at once, a busy
+one gets fuller batches, no text starves, and padding stays small. Under light load a processor runs one batch on all
+cores (lowest latency); under heavy load it runs one batch per core (highest throughput; measured: loadtest/README.md).
+A GPU runs one batch while the next is prepared.
 """
 
 import asyncio
@@ -37,28 +40,22 @@ from service.core.errors import (
 
 log = logging.getLogger(__name__)
 
-NICENESS = 5  # of the running threads: the event loop, which has little to do, need not wait for them
-LEAST_URGENT = 19  # of all threads of a batcher in the background
+NICENESS = 5  # of the running threads, so that the event loop, which needs little time, runs before them
+LEAST_URGENT = 19  # niceness of all threads of a background batcher
 JOIN_SECONDS = 5.0
-HANDLING = 16  # characters' worth of encoding that any text costs beside its own
-FREE_SIZE = 12_000  # characters' worth of queue that is never too long: about 64 pairs of sentences
-FREE_REQUESTS = 16  # nor is a queue of so many requests as large as the newcomer: large ones take long by themselves
+HANDLING = 16  # fixed cost of encoding any text, in characters; added to its length
+FREE_SIZE = 12_000  # characters (with HANDLING) that may always be queued: about 64 pairs of sentences
+FREE_REQUESTS = 16  # a queue up to this many times the new request's size is always allowed
 INLINE_SIZE = 400  # characters that an idle batcher tokenizes on the event loop: 0.05 ms, Chinese 0.5 ms
-
-
-MIN_FILL = 0.7  # share of a batch that must be real tokens before padding makes a second batch cheaper (unmeasured)
-
-
-WINDOW = 1024  # texts looked at for a batch, oldest first
-
-
-NO_TEXTS_FAULT = (EncoderUnreachable, NotReady, Overloaded)  # any other text would have met the same
+MIN_FILL = 0.7  # share of real tokens in a batch; below it, padding costs more than a second batch (unmeasured)
+WINDOW = 1024  # oldest waiting texts considered for a batch
+NO_TEXTS_FAULT = (EncoderUnreachable, NotReady, Overloaded)  # errors that any text would have met
 LEAD = 0.25  # s: only texts that arrived within this time of the oldest may join its batch
 
 
 @dataclass(eq=False, slots=True)
 class PendingText:
-    """One text being encoded, and everyone waiting for it. Touched by the event loop, except where marked."""
+    """One text being encoded, with the callers waiting for it. Written by the event loop, except where marked."""
 
     key: bytes
     text: Text
@@ -67,7 +64,7 @@ class PendingText:
     result: PooledVector | None = None
     error: IsosimError | None = None
     arrived: float = 0.0  # s, perf_counter
-    size: int = 0  # characters, and HANDLING: what encoding it costs, before its tokens are known
+    size: int = 0  # characters + HANDLING: estimated cost of encoding, before the tokens are known
     tokens: Tokens | None = None  # written by the tokenizing thread
     length: int = 0  # tokens, likewise
     tokenization: float = 0.0  # s, likewise
@@ -77,20 +74,20 @@ class PendingText:
 
 @dataclass(eq=False, slots=True)
 class Waiter:
-    """One caller's wait for some works."""
+    """One caller's wait for some texts."""
 
     future: "asyncio.Future[None]"
     pending_texts: set[PendingText]
 
     def leave(self) -> None:
-        """Ends the wait: the caller is gone."""
+        """Ends the wait with CallerLeft."""
         if not self.future.done():
             self.future.set_exception(CallerLeft())
 
 
 @dataclass(frozen=True, slots=True)
 class BatchStats:
-    """What a batch looked like. Durations in seconds."""
+    """Size and duration (seconds) of a batch."""
 
     texts: int
     tokens: int  # real
@@ -99,36 +96,36 @@ class BatchStats:
 
 
 class BatchEncoder(Protocol):
-    """Token ids to vectors in two steps, so that one batch can be prepared while another runs."""
+    """Computes vectors from token ids in two steps, so that one batch can be prepared while another runs."""
 
     def prepare(self, ids: Sequence[Sequence[int]]) -> Any: ...
 
     def run(self, prepared: Any, *, exclusive: bool) -> Vectors:  # (N, D)
-        """Called from as many threads at once as the plan has runs; `alone`: no other run is going on."""
+        """Called from up to `BatchingPlan.runs` threads at once; `exclusive`: no other run is in progress."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class BatchingPlan:
-    """How the device is fed."""
+    """How texts are queued and batched for the device."""
 
     runs: int = 1  # batches the device computes at the same time
-    ahead: int = 0  # batches prepared meanwhile; worth it where preparing takes long beside running
-    exclusive: bool = False  # where no more texts wait than there are runs, they run together on the whole device
-    remote: bool = False  # runs are requests to another server, which pads by itself: as few of them as possible
+    ahead: int = 0  # batches prepared meanwhile; useful where preparation is slow compared with a run
+    exclusive: bool = False  # when at most `runs` texts wait, one batch of them gets the whole device
+    remote: bool = False  # runs are requests to another server, which pads by itself: send as few as possible
     max_batch_tokens: int = 2048  # padded
     max_batch_texts: int = 64
     max_queued_texts: int = 4096  # admitted and unfinished
-    max_wait: float = 0.3  # s that a newcomer may be expected to wait before its own batch runs
-    # What may be queued whatever the wait, so that a slow processor does not refuse a few callers:
+    max_wait: float = 0.3  # s; requests are refused when the expected wait before their batch is longer
+    # Always admitted, whatever the expected wait, so that a slow processor does not refuse a few callers:
     free_size: int = FREE_SIZE
     free_requests: int = FREE_REQUESTS
-    hung_after: float = 300.0  # s of one run after which the device is taken for dead
-    background: bool = False  # nobody waits for the answers: its threads have what all others leave
+    hung_after: float = 300.0  # s of one run after which the device counts as hung
+    background: bool = False  # no caller waits: the threads run only when the processor is otherwise idle
 
 
 class MicroBatcher:
-    """Owns its threads; a context manager. `submit` is for the event loop that opened it."""
+    """Owns its threads; a context manager. Call `submit` on the event loop that entered it."""
 
     def __init__(
         self,
@@ -145,15 +142,13 @@ class MicroBatcher:
         self.plan = plan
         self.on_done, self.on_death, self.on_batch = on_done, on_death, on_batch
         self.queued = 0  # texts admitted and unfinished
-        self.queued_size = 0  # their sizes' sum
-        self.rate = 0.0  # size a second that the device works off, smoothed
+        self.queued_size = 0  # sum of their sizes
+        self.rate = 0.0  # size that the device encodes per second, smoothed
         self._arriving: deque[PendingText] = deque()
         self.waiting: deque[PendingText] = deque()  # tokenized, in order of arrival
         self._arrived = threading.Condition()
         self._ready = threading.Condition()
-        self.cpu_contended = (
-            False  # somebody else uses the processor too: a run on all cores would wait for the slowest
-        )
+        self.cpu_contended = False  # other work uses the processor: a run on all cores would wait for the slowest
         self._device = threading.Semaphore(plan.runs)
         self.idle_threads = 0  # running threads that wait for texts
         self._exclusive = False  # a batch has the device to itself
@@ -182,11 +177,11 @@ class MicroBatcher:
                 condition.notify_all()
         end = time.monotonic() + JOIN_SECONDS
         for thread in self._threads:
-            thread.join(max(0.0, end - time.monotonic()))  # a device that hangs must not keep the process from ending
+            thread.join(max(0.0, end - time.monotonic()))  # a hung device must not keep the process alive
 
     @property
     def alive(self) -> bool:
-        """False once a thread has died or a run hangs: nothing will be computed any more."""
+        """False once a thread has died or a run hangs: no more texts are computed."""
         return not self._dead and not self._hangs and all(thread.is_alive() for thread in self._threads)
 
     @property
@@ -196,18 +191,18 @@ class MicroBatcher:
 
     @property
     def expected_wait(self) -> float:
-        """Seconds until what is queued now will have been worked off."""
+        """Seconds until all texts queued now are encoded."""
         return self.queued_size / self.rate if self.rate else 0.0
 
     def set_cpu_contended(self, cpu_contended: bool) -> None:
         self.cpu_contended = cpu_contended
 
     def submit(self, pending_texts: Sequence[PendingText]) -> None:
-        """Admits all works or none.
+        """Admits all texts or none.
 
         Raises:
-            Overloaded: there is no room for all of them, or they would wait too long; `retry_after` says how long
-                the queue will take.
+            Overloaded: the queue has no room for all of them, or they would wait too long; `retry_after` is the time
+                that the queue takes.
             NotReady: a thread of the batcher has died.
         """
         if self._dead or self._stopping or self._hangs:
@@ -241,10 +236,10 @@ class MicroBatcher:
             self._arrived.notify()
 
     def _living(self, main: Callable[[], None]) -> None:
-        """A thread's outermost frame: if it dies of anything, everybody who waits is told."""
+        """Outermost frame of a thread: any failure is logged and reported to all waiting callers."""
         try:
             main()
-        except BaseException:  # the boundary; a tokenizer's panic is no Exception
+        except BaseException:  # the loop's boundary; a Rust panic in the tokenizer is not an Exception
             log.exception("the batcher failed in the thread %s", threading.current_thread().name)
             self._dead = True
             if self._loop is not None and not self._loop.is_closed():
@@ -261,11 +256,12 @@ class MicroBatcher:
                 pending_texts = list(self._arriving)
                 self._arriving.clear()
             self._tokenize_all(pending_texts)
-            del pending_texts  # texts are not kept until the next ones arrive
+            del pending_texts  # else these texts stay in memory until the next ones arrive
 
     def _tokenize_all(self, pending_texts: list[PendingText]) -> None:
         start = time.perf_counter()
-        wanted = self._drop_abandoned(pending_texts)
+        wanted, gone = self._divide(pending_texts)
+        self._deliver(gone)
         failed: list[PendingText] = []
         for side in ("right", "left"):
             group = [pending for pending in wanted if pending.text.side == side]
@@ -283,7 +279,7 @@ class MicroBatcher:
         try:
             results = self.tokenize([pending.text.content for pending in pending_texts], pending_texts[0].text.side)
         except Exception as error:  # noqa: BLE001 - the loop's boundary: a thread must outlive a bad text
-            if len(pending_texts) > 1:  # find the one to blame, spare the others
+            if len(pending_texts) > 1:  # tokenize one by one, so that only the bad text fails
                 return [failed for pending in pending_texts for failed in self._tokenize_group([pending])]
             known = error if isinstance(error, IsosimError) else None
             pending_texts[0].error = known or TokenizerFailure(f"a text cannot be tokenized: {error}")
@@ -301,7 +297,7 @@ class MicroBatcher:
             pass
 
     def _run_next(self) -> bool:
-        """False at the end."""
+        """Runs the next batch; False once the batcher stops."""
         taken = self._take()
         if taken is None:
             return False
@@ -315,9 +311,9 @@ class MicroBatcher:
         return True
 
     def _take(self) -> tuple[list[PendingText], bool] | None:
-        """The next batch, once there is one, and whether it runs alone; None at the end.
+        """Waits for the next batch; returns it and whether it runs alone, or None once the batcher stops.
 
-        The batch is empty where nobody waits for it any more.
+        The batch is empty if the callers of all waiting texts have left.
         """
         with self._ready:
             self.idle_threads += 1
@@ -335,12 +331,12 @@ class MicroBatcher:
             chosen = set(batch)
             self.waiting = deque(pending for pending in waiting if pending not in chosen)
             if self.waiting and not exclusive:
-                self._ready.notify()  # one wakes the next: a lone batch wakes no thread in vain
+                self._ready.notify()  # each thread wakes the next only while texts are left
         self._deliver(gone)
         return batch, exclusive
 
     def _budget(self, waiting: Sequence[PendingText]) -> int:
-        """Padded tokens of the next batch. What waits is shared among idle threads: a pair's texts run side by side."""
+        """Padded tokens of the next batch. Idle threads share the waiting texts, so that both of a pair run at once."""
         idle = min(self.idle_threads, self.plan.runs)
         if idle < 2 or self.plan.remote:
             return self.plan.max_batch_tokens
@@ -348,13 +344,13 @@ class MicroBatcher:
 
     def _run(self, batch: list[PendingText], exclusive: bool) -> None:
         if not self._encode(batch, exclusive) and len(batch) > 1:
-            for pending in batch:  # find the one to blame, spare the others
+            for pending in batch:  # run them one by one, so that only the bad text fails
                 pending.error = None
                 self._encode([pending], exclusive)
         self._deliver(batch)
 
     def _encode(self, batch: list[PendingText], exclusive: bool) -> bool:
-        """False where the encoder failed on this batch, and one of its texts may be to blame; they carry the error."""
+        """False if the encoder failed and one text of the batch may be the cause; all texts then carry the error."""
         ids = [pending.tokens.ids for pending in batch if pending.tokens is not None]
         error: IsosimError | None = None
         start = time.perf_counter()
@@ -365,7 +361,7 @@ class MicroBatcher:
                 self._runs_since[threading.get_ident()] = time.monotonic()
                 vectors = self.codec.round(self.encoder.run(prepared, exclusive=exclusive))
             for pending, vector in zip(batch, vectors, strict=True):
-                # A copy of its own: a row would keep the whole batch alive in the cache.
+                # Copied, because a view of one row would keep the whole batch alive in the cache.
                 tokens = pending.tokens
                 truncated, unreadable = (False, False) if tokens is None else (tokens.truncated, tokens.unreadable)
                 pending.result = PooledVector(vector.copy(), pending.length, truncated, unreadable)
@@ -392,14 +388,9 @@ class MicroBatcher:
             self.rate = rate if not self.rate else 0.9 * self.rate + 0.1 * rate
         return error is None or isinstance(error, NO_TEXTS_FAULT)
 
-    def _drop_abandoned(self, pending_texts: list[PendingText]) -> list[PendingText]:
-        wanted, gone = self._divide(pending_texts)
-        self._deliver(gone)
-        return wanted
-
     @staticmethod
     def _divide(pending_texts: Iterable[PendingText]) -> tuple[list[PendingText], list[PendingText]]:
-        """Those somebody waits for, and the others. One look at each: waiters change on the event loop meanwhile."""
+        """Texts with waiting callers, and abandoned ones. Each is read once: the event loop may change `waiters`."""
         wanted: list[PendingText] = []
         gone: list[PendingText] = []
         for pending in pending_texts:
@@ -418,24 +409,24 @@ class MicroBatcher:
 
 
 def give_way(niceness: int) -> None:
-    """Lowers the priority of the calling thread; the least urgent ones run where a core would stand still."""
-    with contextlib.suppress(OSError, AttributeError):  # on Linux a thread has a priority of its own
+    """Lowers the priority of the calling thread; at LEAST_URGENT it runs only on otherwise idle cores."""
+    with contextlib.suppress(OSError, AttributeError):  # Linux only: priorities are per thread
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
         if niceness == LEAST_URGENT:  # at niceness 19 alone they still get 4 % of a core, in slices of milliseconds
             os.sched_setscheduler(threading.get_native_id(), os.SCHED_IDLE, os.sched_param(0))
 
 
 def retry_after(wait: float) -> int:
-    """Whole seconds, as the header has them."""
+    """Value of the Retry-After header: whole seconds, 1 to 60."""
     return max(1, min(60, round(wait)))
 
 
 def pack(
     waiting: Sequence[PendingText], max_tokens: int, max_texts: int, min_fill: float = MIN_FILL
 ) -> list[PendingText]:
-    """The oldest work and those nearest to it in length, within the budget of padded tokens.
+    """The oldest text and the texts nearest to it in length, within the budget of padded tokens.
 
-    `waiting` is in order of arrival. A single text longer than the budget makes a batch of its own.
+    `waiting` is in order of arrival. A text longer than the budget makes a batch of its own.
     """
     oldest = waiting[0]
     window = [pending for pending in waiting[:WINDOW] if pending.arrived <= oldest.arrived + LEAD]

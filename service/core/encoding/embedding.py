@@ -1,4 +1,7 @@
-"""Texts to pooled vectors: what is cached is taken, what is under way is shared, the rest is computed once."""
+"""Vectors of texts, from the caches where possible; a text that several requests need at once is computed once.
+
+Usage: `with Embedder(...) as embedder: embeddings = await embedder.embed([Text("red car"), Text("crimson car")])`.
+"""
 
 import asyncio
 import copy
@@ -16,48 +19,48 @@ from service.core.encoding.lookups import SharedLookups
 from service.core.encoding.texts import Judge, KeyMaker, PooledVector, SharedCache, Text, Tokenize, VectorCodec
 from service.core.errors import IsosimError, NotReady
 
-# Calls its argument once the caller has left, until what it returns is called.
+# Registers a callback for when the caller leaves; returns a function that unregisters it.
 Watch = Callable[[Callable[[], None]], Callable[[], None]]
 
 
 def nothing() -> None:
-    """Does nothing: no connection is watched."""
+    """Unregisters nothing: no connection is watched."""
 
 
 class Timings(NamedTuple):
-    """Where a request's time went, in seconds, and the tokens it made the device compute."""
+    """Time a request spent in each step, in seconds, and the tokens it made the device compute."""
 
     tokenization: float = 0.0
     queue: float = 0.0
     inference: float = 0.0
     tokens: int = 0
-    cache: float = 0.0  # in the caches, mostly Redis
+    cache: float = 0.0  # mostly Redis
 
 
 class CacheLookup(NamedTuple):
-    """What one request's look into the caches found: texts by where they came from."""
+    """Number of one request's distinct texts by where their vectors came from."""
 
     memory_hits: int = 0
     shared_hits: int = 0
     shared_misses: int = 0
-    joined: int = 0  # being computed for somebody else
+    joined: int = 0  # already being computed for another request
     computed: int = 0
 
 
 class Embeddings(NamedTuple):
-    """Distinct texts and their vectors (N, D), and for each text asked for its row."""
+    """Distinct texts, their vectors (N, D), and the row of each requested text."""
 
     texts: list[PooledVector]
     vectors: Vectors
     rows: "np.ndarray[tuple[int], np.dtype[np.intp]]"
     timings: Timings
     lookup: CacheLookup = CacheLookup()
-    asked: Sequence[Text] = ()  # the distinct texts themselves, row by row; none where the vectors were brought
-    brought: bool = False  # the caller sent the vectors: nothing is known of the texts
+    asked: Sequence[Text] = ()  # the distinct texts, row by row; empty if the caller sent vectors
+    brought: bool = False  # the caller sent vectors instead of texts
 
 
 class MemoryCache:
-    """One event loop's cache; not for use from several threads."""
+    """Least-recently-used cache of vectors in this process; not thread-safe."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity  # bytes
@@ -85,7 +88,7 @@ class MemoryCache:
 
 
 class Embedder:
-    """The one way from text to vector. A context manager; lives on one event loop."""
+    """Computes vectors of texts through caches and a batcher. A context manager; lives on one event loop."""
 
     def __init__(
         self,
@@ -126,7 +129,7 @@ class Embedder:
         self._fail_all()
 
     def _fail_all(self) -> None:
-        """Nothing will be computed any more: whoever waits is told."""
+        """Fails all texts under way with NotReady."""
         for pending in list(self._under_way.values()):
             pending.error = NotReady("the encoder has stopped")
             self._done(pending)
@@ -134,12 +137,12 @@ class Embedder:
     async def embed(self, texts: Sequence[Text], watch: Watch | None = None, judge: Judge | None = None) -> Embeddings:
         """Vectors of the texts, rounded as the cache rounds them.
 
-        `watch` tells when the caller has left; texts that no other caller asked for are then dropped. `judge` is called
-        with the texts that had to be computed or read from the shared cache, together with those of other requests.
+        `watch` reports when the caller has left; texts that no other caller needs are then dropped. `judge` is called
+        with the texts that were computed or read from the shared cache, together with those of other requests.
 
         Raises:
-            CallerLeft: the caller left before the vectors were there.
-            Overloaded: the queue has no room for all texts that need computing; none is computed.
+            CallerLeft: the caller left before the vectors were computed.
+            Overloaded: the queue has no room for all texts that must be computed; none is computed.
             TokenizerFailure, BackendFailure: a text or the encoder failed.
         """
         row_of: dict[bytes, int] = {}
@@ -172,13 +175,13 @@ class Embedder:
     async def _look_further(
         self, shared: SharedLookups, keys: list[bytes], known: dict[bytes, PooledVector], judge: Judge | None
     ) -> CacheLookup:
-        """Adds what the shared cache knows of these keys."""
+        """Adds the shared cache's entries of these keys to `known`."""
         memory_hits, shared_hits = len(known), 0
         for key, found in zip(keys, await shared.find(keys, judge), strict=True):
             if found is not None:
                 shared_hits += 1
                 self.memory.put(key, found)
-            # Somebody may have finished the text while we were asking; the bits in use here win.
+            # Another request may have finished the text during the lookup; its vector, already in use here, wins.
             pooled = self.memory.get(key) or found
             if pooled is not None:
                 known[key] = pooled
@@ -187,7 +190,7 @@ class Embedder:
     def _join(
         self, keys: Sequence[bytes], wanted: Mapping[bytes, Text], judge: Judge | None
     ) -> tuple[list[PendingText], list[PendingText]]:
-        """The works of these texts, and those of them that are new."""
+        """The pending texts of these keys, and those among them that are new."""
         pending_texts, new = [], []
         for key in keys:
             pending = self._under_way.get(key)
@@ -200,7 +203,7 @@ class Embedder:
     async def _compute(
         self, pending_texts: list[PendingText], new: list[PendingText], watch: Watch | None, cache: float
     ) -> Timings:
-        """Waits for all works after admitting the new ones; `cache` seconds were spent in the caches."""
+        """Submits the new texts and waits for all of them; `cache`: seconds already spent in the caches."""
         waiter = Waiter(asyncio.get_running_loop().create_future(), set(pending_texts))
         for pending in pending_texts:
             pending.waiters.add(waiter)
@@ -223,7 +226,7 @@ class Embedder:
         return Timings(tokenization, queue, inference, sum([pending.length for pending in new]), cache)
 
     def _leave(self, waiter: Waiter) -> None:
-        """A caller waits no longer; a work that nobody waits for is dropped before it is tokenized or run."""
+        """Removes a waiter; texts without a waiter are dropped before they are tokenized or run."""
         for pending in waiter.pending_texts:
             pending.waiters.discard(waiter)
             if not pending.waiters and self._under_way.get(pending.key) is pending:
@@ -247,8 +250,8 @@ class Embedder:
 
 
 def as_new(error: IsosimError) -> IsosimError:
-    """The same error for another waiter: one exception object must not collect the tracebacks of many tasks."""
+    """A copy of the error for each waiter: one exception object would collect the tracebacks of many tasks."""
     return copy.copy(error)
 
 
-ENTRY_OVERHEAD = 400  # bytes of Python objects an entry: key, tuple, array header, dictionary slot (sys.getsizeof)
+ENTRY_OVERHEAD = 400  # bytes of Python objects per entry: key, tuple, array header, dictionary slot (sys.getsizeof)

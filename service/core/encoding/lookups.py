@@ -1,4 +1,4 @@
-"""Lookups in the shared cache: one for all requests that come together."""
+"""Lookups in the shared cache, combined across requests that arrive together."""
 
 import asyncio
 from collections import deque
@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 from service.core.encoding.texts import Judge, PooledVector, SharedCache, VectorCodec, judge_together
 
-LOOKUPS = 3  # at the same time, each for several requests: three that fail open the circuit (adapters/redis)
-MOST_KEYS = 256  # of a lookup for several requests; one alone may ask for more, and its texts are judged when scored
+LOOKUPS = 3  # at the same time, each for several requests; three failures open the circuit (adapters/redis)
+MOST_KEYS = 256  # of a combined lookup; one request may exceed it alone, and its texts are then judged when scored
 
 Found = list[PooledVector | None]
 
 
 class Question(NamedTuple):
-    """Keys that one request looks up, and the future that receives what is found."""
+    """Keys that one request looks up, and the future that receives the result."""
 
     keys: Sequence[bytes]
     judge: Judge | None
@@ -22,10 +22,10 @@ class Question(NamedTuple):
 
 
 class SharedLookups:
-    """Gathers the questions of one turn of the event loop, and those that come while `LOOKUPS` are under way.
+    """Combines lookups of one turn of the event loop, and those that arrive while `LOOKUPS` are running.
 
-    The cost of a command is paid once for all of them, and each domain's test looks at all of its texts together.
-    Lives on one event loop.
+    One Redis command serves them all, and each domain's test judges all of its texts in one call. Lives on one event
+    loop.
     """
 
     def __init__(self, shared: SharedCache, codec: VectorCodec) -> None:
@@ -43,7 +43,7 @@ class SharedLookups:
         return await question.answer
 
     def close(self) -> None:
-        """Ends lookups; whatever was asked for is not there."""
+        """Ends lookups; all open ones are answered as misses."""
         while self._asked:
             question = self._asked.popleft()
             if not question.answer.done():
@@ -57,7 +57,7 @@ class SharedLookups:
             count = 0
             while self._asked and (not questions or count + len(self._asked[0].keys) <= MOST_KEYS):
                 question = self._asked.popleft()
-                if not question.answer.done():  # else its caller has gone
+                if not question.answer.done():  # else its caller has left
                     questions.append(question)
                     count += len(question.keys)
             if questions:
@@ -75,7 +75,7 @@ class SharedLookups:
         try:
             entries = await self.shared.get(keys)
             found = [None if e is None else self.codec.decode(key, e) for key, e in zip(keys, entries, strict=True)]
-            if len(keys) <= MOST_KEYS:  # more would hold the event loop up
+            if len(keys) <= MOST_KEYS:  # more would block the event loop
                 judges = [question.judge for question in questions for _ in question.keys]
                 judge_together(zip(judges, found, strict=True))
         finally:

@@ -1,4 +1,4 @@
-"""What identifies an encoder: everything that decides which vector a text gets."""
+"""Identity of an encoder: all properties that decide which vector a text gets."""
 
 import dataclasses
 import hashlib
@@ -11,7 +11,7 @@ GRAPH_FORMAT = 1  # raise when the exported graph's numbers change for the same 
 
 @dataclass(frozen=True)
 class EncoderSpec:
-    """The recipe of an encoder's vectors. `digest` is its identity in caches, manifests and headers."""
+    """Properties of an encoder that decide its vectors. `digest` identifies it in caches, manifests and headers."""
 
     source: str
     weights: str  # SHA-256
@@ -26,6 +26,6 @@ class EncoderSpec:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 (hex) of all fields but the source: where weights came from does not change a vector."""
+        """SHA-256 (hex) of all fields except `source`, which does not change a vector."""
         fields = {k: v for k, v in dataclasses.asdict(self).items() if k != "source"} | {"format": GRAPH_FORMAT}
         return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""A text on its way through the encoder, and the vector that comes out."""
+"""A text, its vector, and the cache key and cache entry of both."""
 
 import hashlib
 import logging
@@ -15,33 +15,33 @@ from service.core.errors import TokenizerFailure
 
 log = logging.getLogger(__name__)
 
-Side = Literal["right", "left"]  # the end of the text that truncation takes away
+Side = Literal["right", "left"]  # the end of the text that truncation removes
 
 
 class Tokens(NamedTuple):
     ids: Sequence[int]
     truncated: bool
-    unreadable: bool = False  # none of them is a known one: only special and unknown tokens
+    unreadable: bool = False  # the text has only special and unknown tokens
 
 
-Content = str | tuple[int, ...]  # a text, or the tokens that a caller has made of it, special ones included
+Content = str | tuple[int, ...]  # a text, or its token ids as sent by the caller, special ones included
 Tokenize = Callable[[Sequence[Content], Side], list[Tokens]]
 
 
 class Verdict(NamedTuple):
-    """What a domain's test has said of a text."""
+    """Result of a domain's out-of-domain test for a text."""
 
-    test: object  # its identity: the test itself would stay in memory with the text
-    p_value: float  # share of the domain's own sentences that are at least as odd
+    test: object  # identifies the test; a reference to the test itself would keep it in memory
+    p_value: float  # share of the domain's own sentences that are at least as unusual
     distance: float  # log ‖z‖² for its length, in the domain's standard deviations from its mean
 
 
 @dataclass(eq=False, slots=True)
 class PooledVector:
-    """A text's frozen-encoder vector (D,), its tokens (special ones included), and whether it was cut.
+    """A text's vector (D,), its number of tokens (special ones included), and whether it was truncated.
 
-    `unreadable`: no token of it is known, so that other texts have the same vector. `verdict` is of the domain test
-    that looked last.
+    `unreadable`: the encoder knows no token of it, so other such texts have the same vector. `verdict` is from the
+    domain test that judged the text last.
     """
 
     vector: npt.NDArray[np.float32]
@@ -51,14 +51,14 @@ class PooledVector:
     verdict: Verdict | None = None
 
 
-# Leaves verdicts on texts, whose vectors (N, D) are given.
+# Writes verdicts into texts, given their vectors (N, D).
 Judge = Callable[[Sequence[PooledVector], Vectors], object]
 
 
 def judge_together(texts: Iterable[tuple[Judge | None, PooledVector | None]]) -> None:
-    """One look of each domain's test at all of its texts: one by one they cost it four times as much.
+    """Calls each domain's test once for all of its texts; one by one would take four times as long.
 
-    A test that fails is asked again where the request is scored, which then fails.
+    If a test fails here, it runs again when the request is scored, and that request fails.
     """
     texts_of: dict[int, tuple[Judge, list[PooledVector]]] = {}
     for judge, text in texts:
@@ -67,19 +67,19 @@ def judge_together(texts: Iterable[tuple[Judge | None, PooledVector | None]]) ->
     for judge, own in texts_of.values():
         try:
             judge(own, np.array([text.vector for text in own]))
-        except Exception:  # of no text's making, and other domains' texts are among them
+        except Exception:  # one domain's test must not fail the texts of other domains
             log.exception("texts could not be judged together")
 
 
 class Text(NamedTuple):
-    """A text and what a request may change about its encoding. It is its own identity."""
+    """A text, and the side from which the request truncates it."""
 
     content: Content
     side: Side = "right"
 
 
 class KeyMaker:
-    """Cache keys: encoder digest, truncation side and the text, hashed; the text itself never leaves."""
+    """Makes cache keys: hashes of encoder digest, truncation side and text, so that no cache holds a text."""
 
     def __init__(self, encoder_digest: str) -> None:
         self.prefix = {
@@ -87,7 +87,7 @@ class KeyMaker:
         }
 
     def __call__(self, text: Text) -> bytes:  # 20 bytes
-        """Raises TokenizerFailure where the text is no Unicode: JSON can spell half of a surrogate pair."""
+        """Raises TokenizerFailure for text that is not valid Unicode: JSON can contain half of a surrogate pair."""
         key = self.prefix[text.side].copy()
         if isinstance(text.content, tuple):
             key.update(b"\xff" + np.array(text.content, "<i8").tobytes())  # no text begins with 0xff in UTF-8
@@ -105,15 +105,15 @@ CHECK = 8  # bytes
 
 
 class VectorCodec:
-    """Cache entries: a version byte that names the precision, a flag byte, the token count, the vector, a checksum.
+    """Encodes cache entries: version byte (which implies the precision), flag byte, token count, vector, checksum.
 
-    The checksum is of the entry and of its key: what was changed on its way, or belongs to another text, is no entry.
-    Every vector passes through `round` before it is used, so that a hit and a miss give the same bits.
+    The checksum covers entry and key, so a changed entry, or one stored under another text's key, counts as a miss.
+    Every vector passes through `round` before use, so that a cache hit and a miss give the same bits.
     """
 
     def __init__(self, precision: Literal["float32", "float16"], dim: int) -> None:
         self.exact = precision == "float32"
-        self.version = {"float32": 5, "float16": 6}[precision]  # 3 and 4 did not say `unreadable`; 1, 2: no checksum
+        self.version = {"float32": 5, "float16": 6}[precision]  # 3, 4: no `unreadable`; 1, 2: no checksum
         self.dtype: np.dtype[np.floating] = np.dtype({"float32": "<f4", "float16": "<f2"}[precision])
         self.dim = dim
 
@@ -127,7 +127,7 @@ class VectorCodec:
         return entry + checksum(key, entry)
 
     def decode(self, key: bytes, entry: bytes) -> PooledVector | None:
-        """None where the entry is not what was stored under the key by one of us: another version, size or content."""
+        """The stored text, or None if version, size or checksum do not match."""
         if len(entry) != HEADER.size + self.dim * self.dtype.itemsize + CHECK:
             return None
         version, flags, tokens = HEADER.unpack_from(entry)
@@ -142,9 +142,9 @@ def checksum(key: bytes, entry: bytes) -> bytes:  # CHECK bytes
 
 
 class SharedCache(Protocol):
-    """A vector cache beyond this process. It never fails: an error is a miss."""
+    """A vector cache shared between processes. It never raises: an error is a miss."""
 
     async def get(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
 
     def put(self, entries: Sequence[tuple[bytes, bytes]]) -> None:
-        """Returns at once; storing happens behind."""
+        """Returns at once; entries are stored in the background."""

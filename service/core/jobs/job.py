@@ -1,15 +1,15 @@
-"""Calibration jobs: what is asked, how far it is, and the states it passes through.
+"""Calibration jobs: request, progress, and the states a job passes through.
 
                  begin                 end
     QUEUED ----------------> RUNNING ---------> SUCCEEDED, FAILED
      |  ^                     |    ^
-     |  | requeue   interrupt |    | begin: the queue hands a dead attempt over again
+     |  | requeue   interrupt |    | begin: the queue delivers an attempt again after its worker died
      |  |                     v    |
      |  +---------------- INTERRUPTED ---------> FAILED: it was not retried in time
      +----------------------> (its process died before it could begin)
 
-QUEUED, RUNNING and INTERRUPTED become CANCELLED when a caller cancels, and FAILED when their time is over. A state that
-has ended never changes. `Job.become` refuses every other change; `adapters/jobs/store.py` writes them.
+QUEUED, RUNNING and INTERRUPTED become CANCELLED when a caller cancels, and FAILED when their time limit passes. Final
+states never change. `Job.become` refuses every other change; `adapters/jobs/store.py` writes them.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ class Status(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Nothing more will happen, and the posted text is gone."""
+        """True for a final state; the posted text is then deleted."""
         return not NEXT[self]
 
 
@@ -47,14 +47,14 @@ METHODS = (
     "partial", "soft", "flow", "flow-paper", "soft-flow",
 )  # fmt: skip
 PROMOTIONS = ("if_better", "always", "never")
-# Of a stored field that releases up to 0.1.0 do not know: it is written only where it differs from its default.
+# Marks stored fields that releases up to 0.1.0 do not know: written only if they differ from the default.
 LATER = {"later": True}
 
 
 class LabelledPair(NamedTuple):
-    """Two sentences, 0 or 1 or a grade, and how many pairs of the population the pair stands for.
+    """Two sentences, their label (0 or 1, or a grade), and how many pairs of the population the pair stands for.
 
-    Where pairs were not drawn with equal probability, the weight is the inverse of a pair's.
+    If pairs were drawn with unequal probabilities, a pair's weight is the inverse of its probability.
     """
 
     a: str
@@ -68,7 +68,7 @@ NORMALIZATIONS = ("none", "as-norm", "csls")
 
 @dataclass(frozen=True)
 class JobRequest:
-    """What a calibration was asked to do. `encoder` is the digest it is for, `encoder_id` where to find it."""
+    """Parameters of a calibration. `encoder` is the encoder's digest, `encoder_id` its name in the store."""
 
     domain: str
     encoder: str
@@ -79,14 +79,14 @@ class JobRequest:
     normalization: str = "none"
     sentences: int = 0  # as posted, duplicates included
     labels: int = 0  # labelled pairs, as posted
-    base: int | None = None  # a version that gets labels; then there is no text, and method and scale stay its own
-    champion: int | None = None  # with a base: when the labels were posted; else when the first attempt began
-    generation: int = field(default=0, metadata=LATER)  # how often the domain had been deleted at the posting
+    base: int | None = None  # the version that labels are added to; there is no text, and its method and scale are kept
+    champion: int | None = None  # when the labels were posted (with a base), else when the first attempt began
+    generation: int = field(default=0, metadata=LATER)  # deletions of the domain before the job was posted
 
 
 @dataclass(frozen=True)
 class Job:
-    """A job's record. Times are ISO 8601, UTC; progress 0–1."""
+    """A job's record. Times are ISO 8601 in UTC; progress is 0 to 1."""
 
     id: str
     request: JobRequest
@@ -103,14 +103,14 @@ class Job:
     report: dict[str, Any] | None = None
     error: str | None = None
     notices: list[str] = field(default_factory=list)
-    traceparent: str | None = None  # of the request that posted it (W3C), where that was traced
-    waited: float = field(default=0.0, metadata=LATER)  # s, interrupted, as those who looked after it have counted
+    traceparent: str | None = None  # of the request that posted it (W3C), if traced
+    waited: float = field(default=0.0, metadata=LATER)  # s spent interrupted, as counted by those that monitor jobs
 
     def become(self, status: Status, **changes: Any) -> Self:
         """The job in its next state.
 
         Raises:
-            Conflict: no job in this state can become that.
+            Conflict: the current state does not allow this change.
         """
         if status not in NEXT[self.status]:
             raise Conflict(f"job {self.id} is {self.status}; it cannot become {status}")
@@ -118,20 +118,20 @@ class Job:
 
 
 class JobRunner(Protocol):
-    """Gets a stored job run: by a child process here, or by a worker behind Redis."""
+    """Runs stored jobs: in a child process here, or in a worker through Redis."""
 
     async def available(self) -> None:
-        """Raises Unavailable, with the remedy, where nothing could run a job."""
+        """Raises Unavailable, with the remedy, if no process can run a job."""
 
     async def submit(self, job_id: str, attempt: int) -> None:
-        """Hands an attempt over; handing the same one over twice runs it once.
+        """Submits an attempt; submitting the same attempt twice runs it once.
 
         Raises:
-            Unavailable: it could not be handed over.
+            Unavailable: the attempt could not be submitted.
         """
 
     async def recover(self, waiting: Sequence[Job]) -> None:
-        """Hands queued jobs over that got lost on their way; those that did not are left alone."""
+        """Submits again those queued jobs that the queue has lost."""
 
     async def stop(self, job_id: str) -> None:
-        """Ends the job's process if it runs; after a return, none is running or about to."""
+        """Ends the job's process; when this returns, none is running and none will start."""

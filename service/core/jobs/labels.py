@@ -1,4 +1,4 @@
-"""Labelled pairs out of the rows of a table, whatever file or form they come in."""
+"""Reads labelled pairs from the rows of a table, whatever its file format."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -9,17 +9,16 @@ from service.core.jobs.job import LabelledPair
 COLUMNS = 3
 HIGHEST_GRADE = 5.0
 WANTED = "write 1 for a match and 0 for none, or a grade from 0 to 5"
-LABEL, WEIGHT = "label", "weight"  # names of columns
+LABEL, WEIGHT = "label", "weight"  # column names
 
 
 def parse_pairs(rows: Iterable[tuple[int, Sequence[str]]], name: str) -> list[LabelledPair]:
     """Pairs of a table whose rows are `label, sentence, sentence` or `sentence, sentence, label`.
 
-    Of the first and the last column the one with more numbers holds the labels, of two with as many the one whose
-    numbers are all labels, 0 to 5, and then the one whose name is `label`. A first row with a number in neither holds
-    the names of the columns, and is passed over; one that names a fourth column `weight` says where the weights are
-    (`LabelledPair.weight`). The console reads files by the same rules (`console/labels.js`), but for tables of numbers
-    alone.
+    The labels are in the first or the last column: in the one with more numbers; if equal, in the one with fewer
+    numbers outside 0 to 5; if equal again, in the one named `label`. A first row without a number in either column is
+    a header and is skipped. With four columns, a header must name one of them `weight` (`LabelledPair.weight`). The
+    console applies the same rules (`console/labels.js`), except to tables that contain only numbers.
 
     Args:
         rows: line numbers and cells, without blank lines.
@@ -77,10 +76,10 @@ def is_first(
     last: tuple[int, int],
     name: str,
 ) -> bool:
-    """Whether the labels stand in the first column, else in the last.
+    """True if the first column holds the labels, False if the last one does.
 
     Raises:
-        InvalidInput: numbers stand in all columns, as with labelled rows, and both ends could be labels.
+        InvalidInput: all columns hold numbers that could be labels.
     """
     if first != last:
         return first < last
@@ -95,14 +94,14 @@ def is_first(
 
 
 def worse(labels: Sequence[float | None]) -> tuple[int, int]:
-    """Smaller for a column that looks more like labels: cells that are no number, and numbers that are no label."""
+    """Sort key of a column, smallest for the most label-like: cells without a number, numbers outside 0 to 5."""
     return labels.count(None), sum(label is not None and not 0 <= label <= HIGHEST_GRADE for label in labels)
 
 
 def without_weights(
     table: list[tuple[int, Sequence[str]]], column: int, name: str
 ) -> tuple[list[tuple[int, Sequence[str]]], list[float]]:
-    """The table without the column of weights, and the weights; the first row, of names, has the weight 1."""
+    """The table without its weight column, and the weights; the header row gets the weight 1."""
     rest: list[tuple[int, Sequence[str]]] = [(table[0][0], drop(table[0][1], column))]
     weights = [1.0]
     for line, cells in table[1:]:
@@ -119,7 +118,7 @@ def drop(cells: Sequence[str], column: int) -> list[str]:
 
 
 def label_of(cell: str) -> float | None:
-    """A label, or None where the cell holds none."""
+    """The cell as a finite number, or None."""
     try:
         label = float(cell)
     except ValueError:

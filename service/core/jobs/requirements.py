@@ -1,4 +1,4 @@
-"""What a calibration has to be given; asked where text comes in, and again where it is fitted."""
+"""Requirements on the text and labels of a calibration; checked when they are posted and again before the fit."""
 
 import hashlib
 import math
@@ -9,17 +9,17 @@ from service.core.errors import InvalidInput
 from service.core.jobs.job import LabelledPair
 from service.core.jobs.labels import HIGHEST_GRADE
 
-FEWEST_SENTENCES = 200  # distinct ones; from fewer a threshold for 1 % is off by up to a factor 2 (docs/quality.md)
+FEWEST_SENTENCES = 200  # distinct; with fewer, a threshold for 1 % is wrong by up to a factor of 2 (docs/quality.md)
 FEWEST_FOR_A_FLOW = 500
-STEADY_FLOW = 3000  # below, a flow's fit is unsteady (QUALITY section 4)
+STEADY_FLOW = 3000  # with fewer sentences, a flow's fit is unstable (QUALITY section 4)
 FEWEST_LABELS = 20  # distinct pairs
-MOST_UNEVEN = 1e6  # a labelled pair's weight over another's
+MOST_UNEVEN = 1e6  # largest ratio between the weights of two labelled pairs
 
 
 def fewest_sentences(method: str, dim: int) -> int:
-    """Distinct sentences that a method needs for vectors of this width.
+    """Smallest number of distinct sentences that a method accepts for vectors of this width.
 
-    Full whitening is at its worst where sentences are about as many as dimensions (QUALITY section 4).
+    Full whitening is worst when there are about as many sentences as dimensions (QUALITY section 4).
     """
     name = method.partition(":")[0]
     if name in {"whitening", "whitening-k"}:
@@ -28,10 +28,10 @@ def fewest_sentences(method: str, dim: int) -> int:
 
 
 def check_sentences(method: str, dim: int, distinct: int, *, unreadable: int = 0, brought: bool = False) -> None:
-    """`unreadable`: sentences that were left out; `brought`: vectors are what is counted.
+    """Checks the number of distinct sentences, or of vectors if `brought`; `unreadable` ones were left out.
 
     Raises:
-        InvalidInput: too few; the message says how many are needed.
+        InvalidInput: there are too few; the message says how many are needed.
     """
     needed = fewest_sentences(method, dim)
     if distinct < needed:
@@ -40,17 +40,17 @@ def check_sentences(method: str, dim: int, distinct: int, *, unreadable: int = 0
 
 
 def besides(unreadable: int) -> str:
-    """The end of a message that counts what was given."""
+    """End of an error message: the number of unreadable texts."""
     return f" ({unreadable} more hold no token that the encoder knows)" if unreadable else ""
 
 
 class LabelSummary:
-    """Labelled pairs as they come in: can anything be learnt from them?"""
+    """Checks labelled pairs, one by one as they arrive, for whether a probability can be fitted to them."""
 
     def __init__(self) -> None:
         self.lowest, self.highest = float("inf"), float("-inf")
         self.lightest, self.heaviest = float("inf"), 0.0
-        self._pairs: set[tuple[str, str]] = set()  # until there are enough to know that there are enough
+        self._pairs: set[tuple[str, str]] = set()  # distinct pairs, at most FEWEST_LABELS
 
     def add(self, a: str, b: str, label: float, weight: float = 1.0) -> None:
         """Raises InvalidInput for a label outside 0–5, or a weight that is not above 0."""
@@ -64,10 +64,10 @@ class LabelSummary:
             self._pairs.add((min(a, b), max(a, b)))
 
     def check(self, *, unreadable: int = 0) -> None:
-        """`unreadable`: pairs that were left out.
+        """Checks all pairs added; `unreadable`: number of pairs that were left out.
 
         Raises:
-            InvalidInput: too few distinct pairs, all labels alike, or weights too unlike.
+            InvalidInput: too few distinct pairs, only one label, or weights that differ too much.
         """
         if len(self._pairs) < FEWEST_LABELS:
             raise InvalidInput(
@@ -81,7 +81,7 @@ class LabelSummary:
 
 
 def check_spread(lightest: float, heaviest: float) -> None:
-    """Raises InvalidInput for weights of which the light ones say nothing beside the heavy ones."""
+    """Raises InvalidInput if the largest weight makes the smallest one negligible."""
     if lightest * MOST_UNEVEN < heaviest:
         raise InvalidInput(
             f"labels: weights from {lightest:g} to {heaviest:g}; the largest is at most {MOST_UNEVEN:,.0f} times the "
@@ -90,7 +90,7 @@ def check_spread(lightest: float, heaviest: float) -> None:
 
 
 def check_labels(labels: Iterable[LabelledPair], *, unreadable: int = 0) -> None:
-    """Raises InvalidInput where nothing can be learnt."""
+    """Raises InvalidInput if no probability can be fitted to the labels."""
     summary = LabelSummary()
     for pair in labels:
         summary.add(*pair)
@@ -98,10 +98,10 @@ def check_labels(labels: Iterable[LabelledPair], *, unreadable: int = 0) -> None
 
 
 def distinct_labels(labels: Sequence[LabelledPair]) -> list[LabelledPair]:
-    """Each pair once, whichever side comes first; a pair with two labels keeps both.
+    """Removes copies of a pair, also with its sentences swapped; a pair with two labels is kept once per label.
 
-    A copy held out from a fit that saw its twin would make every held-out figure too good. Where pairs have weights,
-    those of copies are added up.
+    A held-out copy of a pair in the fit would make held-out figures too good. The weights of copies are added up, if
+    any pair has one.
     """
     distinct: dict[tuple[str, str, float], LabelledPair] = {}
     weighted = any(pair.weight != 1 for pair in labels)
@@ -115,29 +115,29 @@ def distinct_labels(labels: Sequence[LabelledPair]) -> list[LabelledPair]:
     return list(distinct.values())
 
 
-# Memory decides: a vector of 768 numbers takes 3 kB, and a fit holds several copies of all of them (loadtest/peak.py).
+# Limited by memory: a vector of 768 numbers takes 3 kB, and a fit holds several copies of all (loadtest/peak.py).
 MOST_SENTENCES = 100_000
-SPARE = 2  # times the sample is held before the largest hashes are dropped
+SPARE = 2  # texts are dropped once this many times the sample is held
 
 
 def rank(text: str, seed: int) -> int:
-    """A text's place, uniform in [0, 2⁶⁴)."""
+    """A pseudorandom sort key of a text, uniform in [0, 2⁶⁴)."""
     digest = hashlib.blake2b(text.encode(), digest_size=8, key=seed.to_bytes(8, "little", signed=True)).digest()
     return int.from_bytes(digest, "big")
 
 
 class Allowance:
-    """How many texts one calibration may send to the server of a remote encoder, which may charge for each."""
+    """Limits the texts that one calibration sends to the server of a remote encoder, which may charge for each."""
 
     def __init__(
         self, encoder: str, most: int | None, remedy: str, say: Callable[[str], None] = lambda _: None
     ) -> None:
-        """`most` None: as many as it takes."""
+        """`most`: None for no limit."""
         self.encoder, self.most, self.remedy, self.say = encoder, most, remedy, say
         self.sent = 0
 
     def __call__(self, texts: int) -> None:
-        """Before so many more are sent. Raises InvalidInput where they are too many."""
+        """Call before sending texts. Raises InvalidInput if the total exceeds the limit."""
         self.sent += texts
         if self.most is not None and self.sent > self.most:
             raise InvalidInput(
@@ -149,7 +149,7 @@ class Allowance:
 
 @dataclass(frozen=True)
 class Draw:
-    """Sentences to use, and how many there were: lines, and distinct ones (by 64-bit hashes where not all are used)."""
+    """Sentences to use, and how many were posted and distinct (counted by 64-bit hash if not all are used)."""
 
     texts: list[str]
     posted: int
@@ -158,12 +158,12 @@ class Draw:
 
 
 def draw(posted: Iterable[str], seed: int, most: int = MOST_SENTENCES) -> Draw:
-    """All distinct texts in the order of their first line; beyond `most` that many, in the order of their hashes.
+    """All distinct texts in order of first appearance; if more than `most`, a random sample of `most`.
 
-    Of more texts than can be used only hashes are kept: 1,000,000 distinct sentences take 0.1 GB and not their text.
+    Only hashes are kept of texts outside the sample: 1,000,000 distinct sentences take 0.1 GB.
     """
     lines, count = iter(posted), 0
-    lines_of: dict[str, int] = {}  # lines
+    lines_of: dict[str, int] = {}  # first line of each text
     for text in lines:
         count += 1
         lines_of.setdefault(text, count)

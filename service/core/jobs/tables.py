@@ -1,9 +1,9 @@
-"""Lines of tables, JSON or markup that were sent as sentences: `0,2026-01-01,How do I log in?,open`.
+"""Detects tables, JSON or markup that were sent as sentences: `0,2026-01-01,How do I log in?,open`.
 
-Identifiers, dates and states make all rows alike: such text gave a threshold of 0.517 where its sentences alone give
-0.309. A separator has to stand on most lines, and the fields have to be those of a table. Prose has commas followed by
-a space, in numbers that differ from line to line; no text of the measuring data is taken for a table (whole or in
-parts of 200 to 2,000 lines; tests/core/jobs/test_tables.py).
+Identifiers, dates and states make all rows similar: such text gave a threshold of 0.517, its sentences alone 0.309.
+A table has the same separator on most lines and fields typical of tables. In prose a space follows a comma, and the
+number of commas differs from line to line. No text of the measuring data is mistaken for a table (whole or in parts of
+200 to 2,000 lines; tests/core/jobs/test_tables.py).
 """
 
 import csv
@@ -16,18 +16,18 @@ from itertools import accumulate, islice
 
 from service.core.errors import InvalidInput
 
-LOOKED_AT = 2000  # the first lines of a text
-MOST_CHARACTERS = 400_000  # of these lines: 20,000,000 of short cells took 500 MB, and the interpreter for a minute
-FEWEST = 20  # lines; fewer are judged by what else they lack
-MOST = 0.8  # share of the lines that have to look alike: cells may hold line breaks, and a header may stand above
-EDGE = 3  # columns looked at from either end; between them an unquoted text may have separators of its own
+LOOKED_AT = 2000  # first lines of a text that are examined
+MOST_CHARACTERS = 400_000  # of these lines: 20,000,000 in short cells took 500 MB and blocked Python for a minute
+FEWEST = 20  # lines; shorter texts are not examined
+MOST = 0.8  # share of lines that must look alike; not all, since cells may hold line breaks and a header may come first
+EDGE = 3  # columns examined at either end; an unquoted text between them may itself contain separators
 LONGEST_FIELD = 40  # characters of an identifier, a date or a number
-LONGEST_NAME = 24  # of a state, a language, a category
-REPEATED = 0.1  # distinct values over lines, at most, of a column that repeats itself
+LONGEST_NAME = 24  # characters of a state, a language, a category
+REPEATED = 0.1  # at most this many distinct values per line in a column of repeated values
 SEPARATORS = {"\t": "tabs", "|": "pipes", ";": "semicolons", ",": "commas"}
-CERTAIN = ("\t", "|")  # prose has none of these
-FEWEST_QUOTED = 5  # lines in quotation marks for a reason, from which on they are the cells of a CSV
-TAG = re.compile(r"\s*<[!/?]?[A-Za-z][^<>]*>")  # of HTML or XML, at the begin of a line
+CERTAIN = ("\t", "|")  # do not occur in prose
+FEWEST_QUOTED = 5  # quoted lines with doubled quotation marks inside that identify a CSV
+TAG = re.compile(r"\s*<[!/?]?[A-Za-z][^<>]*>")  # of HTML or XML, at the start of a line
 JSON = re.compile(r'\s*(?:[\[{}\]],?|"[^"]*"\s*:.*)\s*')  # a line of indented JSON
 CODE = re.compile(r"[!-~]*[0-9][!-~]*")  # an identifier, a number, a date: no space, a digit
 IDEOGRAPHS = "\u2e80"  # the first of East Asian characters
@@ -37,7 +37,7 @@ NUMBER = re.compile(r"(?<!\S)[0-9]+(?:,[0-9]+)+(?=[\s.!?)]|$)")  # 1,250 and 3,5
 
 @dataclass(frozen=True)
 class Table:
-    """What a text looks like: its separator, why, and the column (from 1) that seems to hold the sentences."""
+    """A detected table: its separator, the reason, and the column (from 1) that seems to hold the sentences."""
 
     separator: str
     why: str
@@ -45,7 +45,7 @@ class Table:
 
 
 def check_sentences_only(lines: Iterable[str]) -> None:
-    """Raises InvalidInput, with the remedy, where the first lines of a text look like the rows of a table."""
+    """Raises InvalidInput, with the remedy, if the first lines look like a table, JSON or markup."""
     first = list(islice(lines, LOOKED_AT))
     table = table_of(first)
     if table is not None:
@@ -90,9 +90,11 @@ def is_markup(lines: Sequence[str]) -> bool:
 
 
 def quoted_cells(lines: Sequence[str]) -> bool:
-    """Whether the lines are what a writer of CSV makes of a single column: those that hold a comma or a quotation mark
-    stand in quotation marks, with theirs doubled, and no other line holds one. Dialogue in quotation marks has none
-    inside, or none doubled."""
+    """Whether the lines are a CSV of one column.
+
+    There, a cell with a comma or a quotation mark is quoted, with quotation marks inside doubled, and no other line
+    contains either. Quoted dialogue has no doubled quotation marks.
+    """
     reasons = 0
     for line in lines:
         cell = line.strip()
@@ -107,7 +109,7 @@ def quoted_cells(lines: Sequence[str]) -> bool:
 
 
 def json_value(line: str) -> object:
-    """The value of a line of JSON; None where it is none."""
+    """The JSON value of a line; None if the line is not a JSON object or string."""
     if line.lstrip()[:1] not in ("{", '"'):
         return None
     try:
@@ -117,13 +119,13 @@ def json_value(line: str) -> object:
 
 
 def some(lines: Sequence[str]) -> list[str]:
-    """As many of the lines as are looked at."""
+    """The lines within the first MOST_CHARACTERS."""
     size = accumulate(map(len, lines))
     return [line for line, end in zip(lines, size, strict=True) if end <= MOST_CHARACTERS]
 
 
 def table_of(lines: Sequence[str]) -> Table | None:
-    """The table that the lines look like."""
+    """The table that the lines look like, or None."""
     lines = some(lines)
     if len(lines) < FEWEST:
         return None
@@ -131,7 +133,7 @@ def table_of(lines: Sequence[str]) -> Table | None:
 
 
 def read(lines: Sequence[str], separator: str) -> Table | None:
-    """The table that the lines are with this separator."""
+    """The table that the lines form with this separator, or None."""
     needed = MOST * len(lines)
     if sum(separator in line for line in lines) < needed:
         return None
@@ -153,7 +155,7 @@ def read(lines: Sequence[str], separator: str) -> Table | None:
 
 
 def cells(line: str, separator: str) -> list[str]:
-    """A row's cells as they stand; quoted ones may hold the separator. A comma inside a number separates nothing."""
+    """A row's cells; quoted ones may contain the separator. A comma inside a number does not separate."""
     if separator == ",":
         line = NUMBER.sub(lambda number: number[0].replace(",", "."), line)
     if '"' not in line or separator in CERTAIN:
@@ -165,9 +167,9 @@ def cells(line: str, separator: str) -> list[str]:
 
 
 def edges(rows: Sequence[Sequence[str]]) -> Iterator[tuple[str, list[tuple[str, bool]]]]:
-    """The first and the last columns, with whether no space follows the separator beside each cell.
+    """The first and last EDGE columns: name, and per cell its text and whether no space follows its separator.
 
-    Inner columns are at no fixed place where a text has separators of its own.
+    Inner columns are left out, because separators inside a text shift them.
     """
     for place in range(EDGE):
         long = [row for row in rows if len(row) > place + 1]
@@ -181,12 +183,12 @@ def is_code(cell: str) -> bool:
 
 
 def is_name(cell: str, separator: str, *, tight: bool) -> bool:
-    """A state or a category. `Hello, …` and `您好,…` are none: a greeting may begin most lines of a text."""
+    """Whether the cell may be a state or category. `Hello, …` and `您好,…` are not: prose may start with greetings."""
     return 0 < len(cell) <= LONGEST_NAME and (separator in CERTAIN or (tight and cell.isascii()))
 
 
 def is_tight(row: Sequence[str]) -> bool:
-    """No separator is a comma of prose: with a space behind it, or between ideographs, which need none."""
+    """Whether no separator looks like a comma of prose: followed by a space or by an ideograph."""
     return not any(cell[:1].isspace() or cell[:1] >= IDEOGRAPHS for cell in row[1:])
 
 

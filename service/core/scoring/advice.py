@@ -1,4 +1,7 @@
-"""The threshold advisor: which similarity to ask for."""
+"""The threshold advisor: the similarity that reaches a false-match rate, a precision or a false-hit rate.
+
+Usage: `advise(model, "tickets", Target(fmr=0.01)).similarity` lets 1 in 100 random pairs through.
+"""
 
 import math
 from collections.abc import Iterable
@@ -16,7 +19,7 @@ from service.core.scoring.false_hits import SMALLEST_RATE as SMALLEST_FALSE_HIT_
 from service.core.scoring.reference import COUNTED, TOLERANCE, ReferenceDistribution
 from service.core.scoring.similarity import Scores
 
-SMALLEST_FMR = 1e-7  # nothing that text could teach
+SMALLEST_FMR = 1e-7  # no amount of text supports a smaller one
 MOST_GALLERY = 10**9  # entries
 MOST_DECISIONS = 100  # thresholds remembered for a version; a domain has at most 50 saved targets
 NO_REFERENCE = "domain {!r} has no reference; give it text: POST /calibrate"
@@ -25,27 +28,27 @@ NO_FALSE_HITS = "domain {!r} was calibrated before false hits of searches were c
 
 @dataclass(frozen=True)
 class Advice:
-    """A similarity, the 95 % interval of it, and what it rests on."""
+    """A recommended similarity, its 95 % interval, and the data behind it."""
 
     target: dict[str, float]
-    similarity: float  # as `in_single_precision` gives it
+    similarity: float  # rounded by `in_single_precision`
     interval: tuple[float, float]
     pairs: int  # random pairs, or labelled ones
-    extrapolated: bool  # the sample cannot count it: below 10 / pairs, or as near to 1
-    facts: dict[str, Any] = field(default_factory=dict)  # what else is known at this similarity
+    extrapolated: bool  # the rate is below 10 / pairs, or that near to 1: too rare to count in the sample
+    facts: dict[str, Any] = field(default_factory=dict)  # other figures at this similarity
 
     def as_facts(self) -> dict[str, Any]:
-        """For an answer in JSON."""
+        """All figures as one dictionary, for JSON."""
         own = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "facts"}
         return own | self.facts
 
 
 @dataclass(frozen=True)
 class Target:
-    """What a threshold is asked for: one of the three, and for false hits the number of entries.
+    """The goal of a threshold: exactly one of the three rates; a false-hit rate needs `gallery`, the entries searched.
 
     Raises:
-        InvalidInput: none is given, or several, or a gallery without a rate of false hits; or one is out of its range.
+        InvalidInput: no rate or several, `gallery` and `false_hit_rate` not together, or a value out of range.
     """
 
     fmr: float | None = None
@@ -72,12 +75,12 @@ class Target:
 
     @property
     def facts(self) -> dict[str, float | int]:
-        """The numbers that are given, by name; `from_facts` is the inverse."""
+        """The fields that are set, by name; `from_facts` is the inverse."""
         return {one.name: value for one in fields(self) if (value := getattr(self, one.name)) is not None}
 
     @classmethod
     def from_facts(cls, facts: object) -> Self:
-        """Raises InvalidInput where stored facts are no target."""
+        """The target of stored facts. Raises InvalidInput if they are malformed."""
         if not isinstance(facts, dict) or not facts.keys() <= {one.name for one in fields(cls)}:
             raise InvalidInput(f"a target has the fields fmr, precision, false_hit_rate and gallery, not {facts!r:.80}")
         for name, value in facts.items():
@@ -87,14 +90,14 @@ class Target:
 
 
 def advise(model: DomainModel, domain: str, target: Target, *, raw: bool = False) -> Advice:
-    """For a false-match rate, for a precision among pairs like the labelled ones, or for a rate of false hits.
+    """The similarity that reaches a target.
 
-    The similarity is one that an answer can hold: callers who compare similarities with it themselves (>=) get what
-    `match` of a saved threshold says.
+    It is rounded to float32, as answers are: a caller that compares similarities with it (>=) decides as `match` of a
+    saved threshold does.
 
     Raises:
-        Conflict: the domain has no reference, no labels that a precision could come from, or no counts of false hits.
-        InvalidInput: a rate or precision that no threshold of the version reaches.
+        Conflict: the domain lacks what the target needs: a reference, labels, or counts of false hits.
+        InvalidInput: no threshold of the version reaches the target.
     """
     advice = advise_exactly(model, domain, target, raw=raw)
     similarity = in_single_precision(advice.similarity)
@@ -119,7 +122,7 @@ def advise_exactly(model: DomainModel, domain: str, target: Target, *, raw: bool
 
 
 def check_reachable(reference: ReferenceDistribution, domain: str, fmr: float) -> None:
-    """Raises InvalidInput, naming the rates to ask for, where pairs tie so that no threshold comes near this one."""
+    """Raises InvalidInput, naming reachable rates, if tied pairs leave no threshold near this rate."""
     lower, upper = reference.reachable(fmr)
     if lower >= fmr / TOLERANCE:
         return
@@ -135,7 +138,7 @@ def check_reachable(reference: ReferenceDistribution, domain: str, fmr: float) -
 
 
 def false_hits_of(model: DomainModel, domain: str, *, raw: bool) -> tuple[ReferenceDistribution, FalseHitTable]:
-    """Raises Conflict where the version has no counts of false hits."""
+    """The reference and the counts of false hits. Raises Conflict if the version lacks them."""
     reference = model.raw_reference if raw else model.reference
     table = model.raw_false_hits if raw else model.false_hits
     if reference is None:
@@ -146,7 +149,7 @@ def false_hits_of(model: DomainModel, domain: str, *, raw: bool) -> tuple[Refere
 
 
 def check_gallery(table: FalseHitTable, domain: str, gallery: int) -> None:
-    """Raises InvalidInput for more entries than the version's own sentences can tell of."""
+    """Raises InvalidInput for more entries than the version's counts can be extrapolated to."""
     most = MOST_BEYOND * table.entries
     if gallery > most:
         raise InvalidInput(
@@ -156,7 +159,7 @@ def check_gallery(table: FalseHitTable, domain: str, gallery: int) -> None:
 
 
 def for_false_hits(model: DomainModel, domain: str, share: float, gallery: int, *, raw: bool) -> Advice:
-    """The similarity that the best wrong match of this share of queries reaches, among so many entries."""
+    """The similarity that the best wrong match reaches for this share of queries, in a search of `gallery` entries."""
     reference, table = false_hits_of(model, domain, raw=raw)
     check_gallery(table, domain, gallery)
     level = table.level(share, gallery)
@@ -180,7 +183,7 @@ def for_false_hits(model: DomainModel, domain: str, share: float, gallery: int, 
 
 
 def rarity(percentile: float, pairs: int) -> str:
-    """How rarely one of the domain's random pairs scores as high, as far as so many pairs can tell."""
+    """How rarely a random pair of the domain scores as high, within the resolution of a sample of `pairs`."""
     rate = 1 - percentile
     if rate < COUNTED / pairs:
         most = pairs if rate < 1 / pairs else pairs // COUNTED
@@ -190,7 +193,7 @@ def rarity(percentile: float, pairs: int) -> str:
 
 
 def rounded(rate: float) -> float:
-    """To three digits, upwards: a rate that is asked for has to be at least the one that is reached."""
+    """Rounds up to three digits, so that the rate shown to the caller can be reached."""
     unit = 10.0 ** (math.floor(math.log10(rate)) - 2)
     return float(f"{math.ceil(rate / unit) * unit:.3g}")
 
@@ -219,13 +222,13 @@ def for_precision(model: DomainModel, domain: str, precision: float, *, raw: boo
 
 
 TABLE = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)  # precisions
-GALLERY = 10_000  # entries that a query is compared with, where no other number is named
+GALLERY = 10_000  # default number of entries that a query is compared with
 
 
 def operating_points(model: DomainModel, gallery: int = GALLERY) -> list[dict[str, Any]]:
-    """What thresholds cost and bring, by the precisions that the labels reach: the table of a labelled version.
+    """A row per precision that the labels reach: its threshold and rates. Empty for a version without labels.
 
-    `alarms`: wrong matches that a query meets on average among so many entries.
+    `alarms`: mean number of wrong matches of a query that is compared with `gallery` entries.
     """
     labelled = model.probability
     if labelled is None or model.reference is None or model.normalization is not None or not len(labelled.recalls):
@@ -248,10 +251,10 @@ def operating_points(model: DomainModel, gallery: int = GALLERY) -> list[dict[st
 
 @dataclass(frozen=True)
 class DecisionThreshold:
-    """Which pairs of a version match, for a target.
+    """Decides which pairs of a version match, for a target.
 
-    Pairs match from `similarity` on. With item normalization each pair has another such similarity, and those match
-    whose false-match rate is at most `rate`. Where the version cannot reach the target both are None.
+    Pairs match at `similarity` or above. With item normalization that limit differs from pair to pair; then pairs
+    match with a false-match rate of at most `rate`. Both are None if the version cannot reach the target.
     """
 
     target: Target
@@ -266,18 +269,18 @@ class DecisionThreshold:
         return self.similarity is not None or self.rate is not None
 
     def matches(self, scores: Scores) -> npt.NDArray[np.bool_] | None:
-        """Whether each pair matches, never one with an unreadable text. (P,); None: the target is not reached."""
+        """Whether each pair matches (P,); None if the target is not reached. Unreadable texts never match."""
         if self.similarity is not None:
             passing: npt.NDArray[np.bool_] = scores.similarity >= np.float32(self.similarity)
         elif self.rate is not None and scores.percentile is not None:
-            passing = scores.percentile >= 1.0 - self.rate  # as `notice` says it: 1 − 0.99 is more than 0.01
+            passing = scores.percentile >= 1.0 - self.rate  # not 1 - percentile <= rate: 1 - 0.99 exceeds 0.01
         else:
             return None
         return passing if scores.unreadable is None else passing & ~scores.unreadable
 
 
 def decision_threshold(calibration: Calibration, target: Target) -> DecisionThreshold:
-    """The threshold of a version for a target. It is computed once: neither of the two ever changes."""
+    """The threshold of a version for a target, remembered because neither ever changes."""
     known: DecisionThreshold | None = calibration.decisions.get(target)
     if known is None:
         if len(calibration.decisions) >= MOST_DECISIONS:
@@ -287,7 +290,7 @@ def decision_threshold(calibration: Calibration, target: Target) -> DecisionThre
 
 
 def decide(model: DomainModel, domain: str, target: Target) -> DecisionThreshold:
-    """As `decision_threshold`, without remembering it."""
+    """Like `decision_threshold`, but always computed."""
     normalization = model.normalization
     try:
         if normalization is None:
@@ -313,7 +316,7 @@ def decide(model: DomainModel, domain: str, target: Target) -> DecisionThreshold
 
 
 def in_single_precision(similarity: float) -> float:
-    """The next float32 at or above, by its shortest digits, so that callers who compare what answers say agree.
+    """The smallest float32 at or above, in its shortest decimal form, so that callers' own comparisons agree.
 
     >>> in_single_precision(0.41), in_single_precision(0.4100000001)
     (0.41000003, 0.41000003)
@@ -327,20 +330,20 @@ def in_single_precision(similarity: float) -> float:
 
 
 def targets_in(saved: object) -> dict[str, Target]:
-    """Saved targets by name, sorted. What is no target is left out: a damaged entry, or one of a newer release."""
+    """Saved targets by name, sorted; damaged entries, and those of newer releases, are left out."""
     targets: dict[str, Target] = {}
     if not isinstance(saved, dict):
         return targets
     for name in sorted(saved):
         try:
             targets[name] = Target.from_facts(saved[name])
-        except (InvalidInput, OverflowError):  # of an integer that no float holds
+        except (InvalidInput, OverflowError):  # an integer too large for a float
             continue
     return targets
 
 
 def unknown_threshold(domain: str, name: str, saved: Iterable[str]) -> NotFound:
-    """The error for a name under which no target is saved; it offers the nearest one."""
+    """The error for an unknown threshold name; it suggests the nearest saved one."""
     near = get_close_matches(name[:80], list(saved), 1, 0.5)
     remedy = f"did you mean {near[0]!r}?" if near else f"GET /domains/{domain}/thresholds lists those that are saved"
     return NotFound(f"threshold: domain {domain!r} has no saved threshold {name[:80]!r}; {remedy}")

@@ -1,4 +1,8 @@
-"""A calibration as serving sees it: an immutable version of a domain."""
+"""A calibration: an immutable version of a domain, with all that scoring needs.
+
+>>> DomainRef.parse("tickets@3")
+DomainRef(name='tickets', version=3)
+"""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +28,7 @@ DOMAIN_REF = re.compile(rf"(?P<name>{DOMAIN_NAME})(?:@(?P<version>[1-9][0-9]{{0,
 
 
 def name_fault(text: str, wanted: str = "the name of a domain") -> str:
-    """Why a text names no domain, with a name that is made of it and would do.
+    """Error message for an invalid domain name; it suggests a valid one made from the text.
 
     >>> name_fault("Support Tickets").rpartition("; ")[2]
     "for example 'support-tickets'"
@@ -36,7 +40,7 @@ def name_fault(text: str, wanted: str = "the name of a domain") -> str:
 
 @dataclass(frozen=True)
 class DomainRef:
-    """A domain and which of its versions: `name`, `name@3`, `name@previous`."""
+    """A domain and one of its versions: `name` (the champion), `name@3`, `name@previous`."""
 
     name: str
     version: int | str = "champion"
@@ -44,7 +48,7 @@ class DomainRef:
     @classmethod
     @lru_cache(maxsize=4096)
     def parse(cls, text: str) -> "DomainRef":
-        """Raises InvalidInput where the text is no reference; what is refused is not remembered."""
+        """Raises InvalidInput if the text is not a reference."""
         match = DOMAIN_REF.fullmatch(text)
         if not match:
             raise InvalidInput(name_fault(text, "name, name@version or name@previous"))
@@ -54,7 +58,7 @@ class DomainRef:
 
 @dataclass(frozen=True)
 class DomainModel:
-    """The parts of a version that turn a similarity into something with a meaning. Any of them may be missing."""
+    """The parts of a version that give similarities a meaning. Each may be missing."""
 
     reference: ReferenceDistribution | None = None  # of the calibrated similarity
     raw_reference: ReferenceDistribution | None = None  # of the frozen encoder's cosine
@@ -76,17 +80,17 @@ class DomainModel:
 
     @property
     def scale(self) -> ReferenceDistribution | None:
-        """The reference that percentiles are read from: that of normalized scores where there are some."""
+        """The reference of percentiles: that of normalized scores if the version normalizes them."""
         return self.reference if self.normalization is None else self.normalization.reference
 
     def arrays(self) -> dict[str, dict[str, npt.NDArray[Any]]]:
-        """The parts there are, each as named arrays; `from_arrays` is the inverse."""
+        """The existing parts, each as named arrays; `from_arrays` is the inverse."""
         parts = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: part.arrays() for name, part in parts.items() if part is not None}
 
     @classmethod
     def from_arrays(cls, parts: Mapping[str, Arrays]) -> Self:
-        """Raises KeyError where an array is missing, ValueError where one makes no sense."""
+        """Raises KeyError if an array is missing, ValueError if one is invalid."""
         return cls(**{name: cls.KINDS[name].from_arrays(arrays) for name, arrays in parts.items()})
 
     def false_match_rates(
@@ -98,8 +102,8 @@ class DomainModel:
     ) -> Doubles | None:
         """Share of the domain's random pairs that score at least as high as the pairs (left[i], right[i]) of latents.
 
-        latents: (N, D). left, right, similarities: (P,) -> (P,). With item normalization it is the normalized score
-        that is compared. None without a reference.
+        latents: (N, D). left, right, similarities: (P,) -> (P,). With item normalization, normalized scores are
+        compared. None without a reference.
         """
         if self.normalization is not None:
             scores = self.normalization.score(latents, left, right, similarities)
@@ -117,12 +121,12 @@ class Calibration:
     encoder: str  # digest
     transform: Callable[[Vectors], Vectors] | None = None
     model: DomainModel = field(default_factory=DomainModel)
-    levels: tuple[int, ...] = ()  # channels of each level of a flow's latents; none for the other methods
-    size: int = 0  # bytes it holds in memory, as far as whoever loaded it knows
+    levels: tuple[int, ...] = ()  # channels of each level of a flow's latents; empty for other methods
+    size: int = 0  # bytes in memory, estimated by the loader
 
     @cached_property
     def origin(self) -> list[tuple[bytes, bytes]]:
-        """The headers of an answer that say where its scores came from."""
+        """Response headers that name the domain, version and encoder of the scores."""
         return [
             (b"x-isosim-domain", self.domain.encode()),
             (b"x-isosim-version", b"%d" % self.version),
@@ -131,7 +135,7 @@ class Calibration:
 
     @cached_property
     def notices(self) -> list[str]:
-        """Peculiarities of all its scores, for the caller."""
+        """Notices for callers that apply to all scores of this version."""
         model = self.model
         notices = [] if model.reference is not None else ["no_reference"]
         if model.normalization is not None:
@@ -142,23 +146,25 @@ class Calibration:
 
     @cached_property
     def decisions(self) -> dict[Any, Any]:
-        """The thresholds that `advice.decision_threshold` has computed for this version, by target."""
+        """Cache of `advice.decision_threshold`, by target."""
         return {}
 
     @cached_property
     def raw_notices(self) -> list[str]:
-        """Peculiarities of what `place` gives: the raw scale is not that of this version's similarities."""
+        """Notices for callers that apply to the results of `place`."""
         graded = [notice for notice in self.notices if notice.startswith("probability")]
         return graded if self._is_raw else ["raw_scale"]
 
     @property
     def _is_raw(self) -> bool:
-        """Whether percentiles are of the frozen encoder's cosine itself."""
+        """Whether percentiles refer to the encoder's cosine itself."""
         return self.transform is None and self.model.normalization is None
 
     def place(self, cosines: Doubles) -> tuple[Doubles, npt.NDArray[np.bool_], Doubles | None] | None:
-        """False-match rates of the frozen encoder's cosines (N,), whether each is extrapolated, and the probability of
-        a match where a cosine is the similarity itself; None: the version has no such scale."""
+        """Scores cosines (N,) of the frozen encoder: false-match rates, whether each is extrapolated, probabilities.
+
+        Probabilities are None unless the version's similarity is the cosine itself. None without a scale for cosines.
+        """
         model = self.model
         scale = model.raw_reference or (model.reference if self.transform is None else None)
         if scale is None:
@@ -168,11 +174,11 @@ class Calibration:
         return rates, scale.extrapolated(rates), None if learnt is None else learnt.probability(rates)
 
     def judge(self, texts: Sequence[PooledVector], pooled: Vectors, latents: Vectors) -> list[Verdict] | None:
-        """The domain test's verdict on each text, remembered with it; None: the domain has no such test."""
+        """The out-of-domain test's verdict on each text, stored in the text; None if the domain has no test."""
         test = self.model.domain_test
         if test is None:
             return None
-        # Another domain's may take its place at any moment: it is looked at once.
+        # Each verdict is read once, because another domain's test may replace it at any time.
         known = [v for text in texts if (v := text.verdict) is not None and v.test is test.identity]
         if len(known) == len(texts):
             return known
@@ -180,8 +186,7 @@ class Calibration:
 
     @cached_property
     def early_judge(self) -> Judge | None:
-        """The domain test, for texts whose scores are not computed yet. None: the domain has no test, or a test that
-        needs latents, which are computed with the scores."""
+        """The out-of-domain test, for use before scoring. None without a test, or if it needs latents."""
         return None if self.model.domain_test is None or self.levels else self.model.domain_test.judge_texts
 
     def latents(self, pooled: Vectors) -> Vectors:

@@ -1,4 +1,4 @@
-"""Distances of vector databases, and the cosines they stand for."""
+"""Converts the distances that vector databases return to cosines, and back."""
 
 from typing import Literal
 
@@ -14,17 +14,17 @@ METRICS = (
     "cosine_distance = 1 - cosine; and of vectors of length 1 l2 = sqrt(2 - 2 * cosine), l2_squared = 2 - 2 * cosine, "
     "inner_product = cosine"
 )
-SLACK = 2e-3  # by which a cosine may lie beyond -1 and 1: databases hold float32, float16 and less
+SLACK = 2e-3  # allowed excess of a cosine beyond -1 and 1: databases store float32, float16 or less
 
 
 def cosines_of(values: Doubles, metric: Metric | None, name: str) -> Doubles:
-    """Cosines (N,) that a database's values stand for; None: they are cosines.
+    """Cosines (N,) of a database's values; metric None: the values are cosines.
 
     Args:
         name: of the field, for messages.
 
     Raises:
-        InvalidInput: a value is no number, or outside what the metric can have; the message names its place.
+        InvalidInput: a value is NaN or outside the metric's range; the message names its place.
 
     >>> cosines_of(np.array([0.0, 1.0, 2.0]), "l2", "distances")
     array([ 1. ,  0.5, -1. ])
@@ -48,7 +48,7 @@ def cosines_of(values: Doubles, metric: Metric | None, name: str) -> Doubles:
 
 
 def distance_of(cosine: float, metric: Metric) -> float:
-    """The database's value for a cosine; `cosines_of` is the inverse.
+    """The database's value of a cosine; `cosines_of` is the inverse.
 
     >>> [distance_of(0.5, metric) for metric in get_args(Metric)]
     [0.5, 1.0, 1.0, 0.5]
@@ -60,7 +60,7 @@ def distance_of(cosine: float, metric: Metric) -> float:
 
 
 def check_metric(metric: Metric, encoder: str, *, unit: bool) -> None:
-    """Raises InvalidInput where a distance says nothing of the cosine: only vectors of one length make it do so."""
+    """Raises InvalidInput if the metric gives a cosine only for vectors of length 1, and the encoder's are not."""
     if metric != "cosine_distance" and not unit:
         raise InvalidInput(
             f"{metric} stands for a cosine only where all vectors have length 1, which is not known of encoder "

@@ -1,4 +1,4 @@
-"""Is what a domain is asked about still like the text its version was made from? A sliding window, per domain."""
+"""Drift: a sliding window per domain shows whether requests still resemble the text that calibrated its version."""
 
 from array import array
 from collections import OrderedDict
@@ -12,29 +12,29 @@ from service.core.scoring.calibration import Calibration
 from service.core.scoring.out_of_domain import FALSE_ALARMS
 from service.core.scoring.similarity import Scores
 
-WINDOW = 2000  # texts, and as many pairs
-BASELINE = 1000  # pairs: the first ones a version served are what later ones are compared with
-FEWEST = 100  # texts or pairs below which nothing is said
+WINDOW = 2000  # texts, and pairs
+BASELINE = 1000  # first pairs that a version scored; later ones are compared with them
+FEWEST = 100  # texts or pairs; with fewer, no figure is given
 BINS = 10
 
 
 @dataclass(frozen=True)
 class Drift:
-    """What a domain's window shows; None where it holds too little."""
+    """Figures of a domain's window; None if it holds too few texts or pairs."""
 
     texts: int
     pairs: int
-    out_of_domain: float | None  # share of texts flagged; FALSE_ALARMS is what the domain's own text gives
-    distance_mean: float | None  # of log ‖z‖², in the reference text's standard deviations from its mean
+    out_of_domain: float | None  # share of texts flagged; the domain's own text gives FALSE_ALARMS
+    distance_mean: float | None  # mean of log ‖z‖², standardized by the reference text
     distance_spread: float | None  # standard deviation, 1 for the reference text
-    stability_index: float | None  # PSI of the similarities against the first the version served
+    stability_index: float | None  # PSI of the similarities against the version's first ones
 
 
 class Ring:
     """The last numbers of a stream, in a fixed array."""
 
     def __init__(self, size: int) -> None:
-        self._values = array("d", [0.0]) * size  # taking a few numbers costs it a fifth of what numpy's takes
+        self._values = array("d", [0.0]) * size  # five times faster than numpy for a few numbers
         self._seen = 0
 
     def extend(self, values: Sequence[float]) -> None:
@@ -52,7 +52,7 @@ class Ring:
 def stability_index(baseline: Doubles, recent: Doubles) -> float:
     """Population stability index over the baseline's deciles: Σ (r − b) ln(r / b) (Siddiqi, 2006, chapter 8).
 
-    Below 0.1 is taken as stable, above 0.25 as shifted. Two samples of one law of n and m give about 9/n + 9/m.
+    Common reading: below 0.1 stable, above 0.25 shifted. Samples of n and m from one distribution give about 9/n + 9/m.
     """
     edges: Doubles = np.unique(np.quantile(baseline, np.linspace(0, 1, BINS + 1)[1:-1]))
 
@@ -66,7 +66,7 @@ def stability_index(baseline: Doubles, recent: Doubles) -> float:
 
 
 class DriftWindow:
-    """The last texts and pairs one version was asked about."""
+    """The last texts and pairs that one version scored."""
 
     def __init__(self, version: int) -> None:
         self.version = version
@@ -99,9 +99,9 @@ class DriftWindow:
 
 
 class DriftMonitor:
-    """Windows of the domains that are asked about, those asked last; a new champion starts a new one.
+    """Windows of the most recently used domains; a new champion starts a new window.
 
-    The event loop alone writes; other threads may read, and see a window in the middle of an update.
+    Only the event loop writes. Other threads may read, and may see a window during an update.
     """
 
     def __init__(self, domains: int = 500) -> None:
@@ -109,7 +109,7 @@ class DriftMonitor:
         self._windows: OrderedDict[str, DriftWindow] = OrderedDict()
 
     def observe(self, calibration: Calibration, scores: Scores) -> None:
-        """Of the domain's champion: requests that pin another version say nothing about the domain."""
+        """Call for the champion's scores only: requests that pin another version do not describe the domain."""
         window = self._windows.get(calibration.domain)
         if window is None or window.version != calibration.version:
             window = self._windows[calibration.domain] = DriftWindow(calibration.version)
@@ -119,7 +119,7 @@ class DriftMonitor:
         window.observe(scores)
 
     def forget(self, domain: str) -> None:
-        """The domain was deleted."""
+        """Drops the window of a deleted domain."""
         self._windows.pop(domain, None)
 
     def measure(self, domain: str) -> Drift | None:

@@ -1,4 +1,4 @@
-"""How often a search among so many entries finds a wrong match: what a pair's false-match rate means for lookups."""
+"""False hits: how often a search of many entries returns a wrong match, given a pair's false-match rate."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -9,14 +9,14 @@ import numpy.typing as npt
 
 from service.core.arrays import Doubles
 
-MOST_BEYOND = 1000  # times the entries counted: of more, nothing can be said
-COUNTED = 10  # queries with a false hit that make their share countable
+MOST_BEYOND = 1000  # times the counted entries: the limit of extrapolation
+COUNTED = 10  # fewest queries with a false hit from which their share is estimated
 SMALLEST_RATE = 1e-6
 CONFIDENCE_Z = 1.96  # of a 95 % interval
 
 
 class Level(NamedTuple):
-    """The false-match rate that a threshold has to have, its 95 % interval, and what is known about it."""
+    """The false-match rate that a threshold needs, with its 95 % interval."""
 
     rate: float
     low: float  # the stricter end
@@ -29,25 +29,25 @@ class Level(NamedTuple):
 class FalseHitTable:
     """Share of queries whose best wrong match among G entries passes a threshold (FPIR; ISO/IEC 19795-1, 3.5).
 
-    Counted over subsamples of the domain's own sentences, at thresholds that are named by the pair's false-match rate.
-    Queries are not alike: where a few cause most false hits, their share grows more slowly than entries do.
+    Counted over subsamples of the domain's own sentences. Thresholds are identified by their false-match rate. Where a
+    few queries cause most false hits, the share grows more slowly than the number of entries.
     """
 
     rates: Doubles  # (L,) false-match rates, falling
     galleries: Doubles  # (G,) numbers of entries, rising; the last two stand in a ratio of about 2
     hits: Doubles  # (G, L) share of queries with a false hit
     errors: Doubles  # (G, L) its relative standard error; NaN where too few queries have a hit
-    repeats: Doubles  # (L,) how many times likelier than others a query with a false hit has another one; NaN likewise
+    repeats: Doubles  # (L,) how many times likelier than others a query with a false hit has another; NaN as above
     queries: int
     entries: int
 
     def law(self, gallery: float) -> "Law":
-        """How the share of queries with a false hit follows the false-match rate, among so many entries.
+        """Share of queries with a false hit as a function of the false-match rate, among `gallery` entries.
 
-        Between counted numbers of entries −ln(1 − share) follows a power of them; beyond the last one a negative
-        binomial law does, with the spread between queries that the last two show.
+        Within the counted numbers of entries, −ln(1 − share) is interpolated as a power law. Beyond the last, it
+        follows a negative binomial law whose spread between queries comes from the last two.
         """
-        exponents = -np.log1p(-np.minimum(self.hits, 1 - 1e-12))  # (G, L): expected hits, were all queries alike
+        exponents = -np.log1p(-np.minimum(self.hits, 1 - 1e-12))  # (G, L): expected hits if all queries were alike
         known, logs = np.log(self.galleries), np.log(np.maximum(exponents, 1e-300))
         at = np.log(min(gallery, self.galleries[-1]))
         inside = np.exp([np.interp(at, known, logs[:, level]) for level in range(len(self.rates))])
@@ -58,21 +58,21 @@ class FalseHitTable:
             shapes, means = spread_between(exponents[-2, : last + 1], exponents[-1, : last + 1])
             expected = shapes * np.log1p(means * gallery / self.galleries[-2])
             shape = float(shapes[last])
-        if not expected[0] > 1e-12:  # nothing was found at all
+        if not expected[0] > 1e-12:  # no false hit was counted
             expected, shape = alike(rates, gallery), np.inf
         return Law(rates, np.maximum.accumulate(expected[::-1])[::-1], shape, gallery)
 
     def level(self, share: float, gallery: float) -> Level:
-        """The false-match rate at which this share of queries has a false hit among so many entries."""
+        """The false-match rate at which this share of queries has a false hit among `gallery` entries."""
         law = self.law(gallery)
         nearest = max(int(np.searchsorted(self.galleries, gallery, side="right")) - 1, 0)
         rate = law.rate(share)
         place = int(np.clip(np.searchsorted(-self.rates, -rate), 0, len(self.rates) - 1))
         error = nearest_known(self.errors[nearest], place, 1.0)
-        beyond = max(np.log(gallery / self.galleries[-1]), 0.0) / 2  # a law that no count has tested
+        beyond = max(np.log(gallery / self.galleries[-1]), 0.0) / 2  # widens the interval where the law is extrapolated
         width = float(np.exp(np.hypot(CONFIDENCE_Z * error, beyond)))
         repeat = nearest_known(self.repeats, min(place, len(law.rates) - 1), np.nan)
-        above = rate > law.rates[0] and gallery > 1  # of a single entry both rates are the same
+        above = rate > law.rates[0] and gallery > 1  # for a single entry both rates are equal
         return Level(
             rate,
             law.rate(share / width),
@@ -91,7 +91,7 @@ class FalseHitTable:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> "FalseHitTable":
-        """Raises KeyError where an array is missing, ValueError where shapes or orders are wrong."""
+        """Raises KeyError if an array is missing, ValueError if shapes or orders are wrong."""
         values: dict[str, Any] = {f.name: np.asarray(arrays[f.name], np.float64) for f in fields(cls)}
         values |= {name: int(values[name]) for name in ("queries", "entries")}
         table = cls(**values)
@@ -112,17 +112,18 @@ class FalseHitTable:
 
 
 def nearest_known(column: Doubles, place: int, otherwise: float) -> float:
-    """The value at a place, or at the nearest one that is known."""
+    """The finite value nearest to a place in the column, or `otherwise` if there is none."""
     known = np.flatnonzero(np.isfinite(column))
     return float(column[known[np.argmin(np.abs(known - place))]]) if len(known) else otherwise
 
 
 @dataclass(frozen=True)
 class Law:
-    """Expected hits of a query, were all queries alike, by the false-match rate; for one number of entries.
+    """Expected hits of a query by false-match rate, for one number of entries.
 
-    Between counted rates a power law; above them as if queries were alike, joined to the highest; below them expected
-    hits fall with the rate, as a Gamma distribution of this shape between queries has it (infinite: in proportion).
+    Between counted rates it is a power law. Above them it assumes that all queries are alike, scaled to meet the
+    highest counted rate. Below them it assumes a Gamma distribution of this shape between queries (infinite shape:
+    hits are proportional to the rate).
     """
 
     rates: Doubles  # (L,) falling
@@ -146,7 +147,7 @@ class Law:
         return np.asarray(self.shape * np.log1p(np.expm1(self.expected[-1] / self.shape) * part), np.float64)
 
     def rate(self, share: float) -> float:
-        """The false-match rate whose share this is: the inverse of `share`, 0 and 1 excluded."""
+        """The false-match rate that gives this share, strictly between 0 and 1; the inverse of `share`."""
         wanted = -np.log1p(-share)
         if wanted > self.expected[0]:
             hits = wanted * alike(self.rates[0], self.gallery) / self.expected[0]
@@ -161,16 +162,16 @@ class Law:
 
 
 def alike(rates: npt.ArrayLike, gallery: float) -> Doubles:
-    """Expected hits among so many entries where every query has them at this rate."""
+    """Expected hits among `gallery` entries if all queries have the same false-match rate."""
     hits: Doubles = -gallery * np.log1p(-np.minimum(rates, 1 - 1e-12))
     return hits
 
 
 def spread_between(half: Doubles, whole: Doubles) -> tuple[Doubles, Doubles]:
-    """Shape r and mean over shape x of the queries' rates, where r·ln(1 + x) and r·ln(1 + 2x) hits are expected.
+    """Fits a negative binomial law: a query's rate has a Gamma distribution (Greenwood & Yule, 1920).
 
-    A negative binomial law: a query's rate is drawn from a Gamma distribution (Greenwood & Yule, 1920). `half` and
-    `whole` (L,) are −ln(1 − share) at the last two numbers of entries, of which the second is twice the first.
+    `half` and `whole` (L,) are −ln(1 − share) at the last two numbers of entries, of which the second is twice the
+    first. Returns shape r and x = mean / r, (L,) each, with half = r·ln(1 + x) and whole = r·ln(1 + 2x).
     """
     growth = np.clip(whole / np.maximum(half, 1e-300), 1.0001, 1.9999)
     low, high = np.full(len(half), -15.0), np.full(len(half), 15.0)

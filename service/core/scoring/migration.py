@@ -1,4 +1,8 @@
-"""A domain's way from one encoder to another: who answers meanwhile, and which requests try the new one."""
+"""Migration of a domain to another encoder: which encoder answers a request, and which requests are shadowed.
+
+>>> is_chosen("tickets", "user-1", share=1.0), is_chosen("tickets", "user-1", share=0.0)
+(True, False)
+"""
 
 import hashlib
 from dataclasses import dataclass
@@ -9,15 +13,15 @@ State = Literal["shadow", "split", "finished"]
 
 @dataclass(frozen=True)
 class Migration:
-    """What an operator has decided for a domain. Encoders are digests; their ids are for people."""
+    """An operator's settings for a domain. `old` and `new` are encoder digests; their ids are for display."""
 
     old: str
     old_id: str
     new: str
     new_id: str
-    share: float = 0.0  # 0–1: of the requests for scores that the new encoder answers
-    shadow: float = 0.0  # 0–1: of those the old one answers, that the new one scores as well
-    finished: bool = False  # the new one answers all
+    share: float = 0.0  # 0–1: share of scoring requests that the new encoder answers
+    shadow: float = 0.0  # 0–1: share of the old encoder's requests that the new one also scores, for comparison
+    finished: bool = False  # the new encoder answers all requests
     started: str = ""  # ISO 8601, UTC
     changed: str = ""
     revision: int = 1  # counts the changes of this record
@@ -30,9 +34,9 @@ class Migration:
 
 
 def is_chosen(domain: str, key: str, share: float) -> bool:
-    """Whether the new encoder answers requests of this key: the same on every replica and after every restart.
+    """Whether the new encoder answers requests with this key; the same on all replicas and after restarts.
 
-    A key stays chosen when the share rises, and in another domain the chosen are others.
+    A chosen key stays chosen when the share rises. Each domain chooses different keys.
     """
     digest = hashlib.blake2b(f"{domain}\0{key}".encode(errors="surrogateescape"), digest_size=8).digest()
     return int.from_bytes(digest) < share * 2**64

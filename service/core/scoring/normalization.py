@@ -1,7 +1,7 @@
-"""Item normalization: a pair's cosine against what its two sentences score with the rest of the domain.
+"""Item normalization: compares a pair's cosine with the usual cosines of its two sentences in the domain.
 
-A hub is a sentence that is similar to everything (Radovanović et al., JMLR 2010), so its scores pass any threshold
-too often. AS-norm and CSLS take each side's usual score off again.
+A hub is a sentence that is similar to all others (Radovanović et al., JMLR 2010), so its scores pass any threshold too
+often. AS-norm and CSLS subtract the usual score of each sentence.
 """
 
 from collections.abc import Mapping
@@ -15,15 +15,15 @@ from service.core.arrays import Doubles, Vectors
 from service.core.scoring.reference import ReferenceDistribution
 
 KINDS = ("as-norm", "csls")
-SMALLEST_SPREAD = 0.01  # in units of the cosine; holds a score finite where a side is as near to all of its cohort
-STEEPNESS = {"as-norm": 0.25, "csls": 1.0}  # keeps what pairs of text score where tanh is far from 1
+SMALLEST_SPREAD = 0.01  # of cosines; keeps a score finite if a sentence is equally near to all of its cohort
+STEEPNESS = {"as-norm": 0.25, "csls": 1.0}  # keeps the scores of typical pairs where tanh is far from 1
 UNIT_ERROR = 1e-3  # largest difference of a stored cohort vector's length from 1
 REFERENCE = "reference."  # prefix of the reference's arrays
 
 
 @dataclass(frozen=True)
 class CohortStatistics:
-    """A sentence's usual score: mean (N,) and spread (N,) of its cosine to its nearest cohort vectors."""
+    """Usual score of each sentence: mean (N,) and spread (N,) of its cosines to its nearest cohort vectors."""
 
     mean: Doubles
     spread: Doubles
@@ -35,7 +35,7 @@ class CohortStatistics:
 def normalize(
     kind: str, similarities: npt.NDArray[np.floating], left: CohortStatistics, right: CohortStatistics
 ) -> Doubles:
-    """Normalized scores (N,) in (−1, 1), rising in the cosine (N,) and symmetric in the two sides.
+    """Normalized scores (N,) in (−1, 1): they rise with the cosine (N,) and are symmetric in the two sides.
 
     as-norm: tanh(z/4), z = ((s − μ_l)/σ_l + (s − μ_r)/σ_r)/2 (Cumani et al., 2011, section 2.3; Matejka et al.,
     2017, eq. 6). csls: tanh(2s − μ_l − μ_r) (Conneau et al., 2018, eq. 4).
@@ -59,7 +59,7 @@ def normalize(
 class ItemNormalization:
     """A domain's item normalization and the false-match rates of normalized scores.
 
-    The cohort holds centroids of many sentences: a single sentence's vector can be inverted to its text
+    The cohort holds centroids of many sentences, because the vector of a single sentence can be inverted to its text
     (Morris et al., EMNLP 2023).
 
     Raises:
@@ -68,7 +68,7 @@ class ItemNormalization:
 
     kind: str  # one of KINDS
     cohort: Vectors  # (C, D) unit vectors
-    nearest: int  # how many cohort vectors are a sentence's cohort, 1 … C
+    nearest: int  # number of nearest cohort vectors used for a sentence, 1 … C
     reference: ReferenceDistribution  # of the normalized scores of random pairs
 
     def __post_init__(self) -> None:
@@ -83,7 +83,7 @@ class ItemNormalization:
             raise ValueError(f"nearest is 1 to {len(self.cohort)}, here it is {self.nearest}")
 
     def cohort_statistics(self, latents: Vectors) -> CohortStatistics:
-        """Each sentence's usual score; the same bits whatever the rows beside it. (N, D)"""
+        """Usual score of each sentence of latents (N, D), independent of the other rows bit for bit."""
         return cohort_statistics(cohort_cosines(latents, self.cohort), self.nearest)
 
     def score(
@@ -107,7 +107,7 @@ class ItemNormalization:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Self:
-        """Raises KeyError where an array is missing, ValueError where one makes no sense."""
+        """Raises KeyError if an array is missing, ValueError if one is invalid."""
         kind, nearest = int(arrays["kind"]), int(arrays["nearest"])
         if not 0 <= kind < len(KINDS):
             raise ValueError(f"a stored kind is 0 to {len(KINDS) - 1}, here it is {kind}")
@@ -116,9 +116,9 @@ class ItemNormalization:
 
 
 def cohort_cosines(latents: Vectors, cohort: Vectors) -> npt.NDArray[np.float32]:
-    """Cosines of latents (N, D) to a cohort (C, D) -> (N, C), the same bits whatever the rows beside.
+    """Cosines of latents (N, D) to a cohort (C, D) -> (N, C), independent of the other rows bit for bit.
 
-    One product a row, of the same shape each time: BLAS sums a product of several rows in an order of its own.
+    Each row is multiplied separately, because BLAS sums in another order when rows are multiplied together.
     """
     dots: npt.NDArray[np.float32] = np.matmul(latents[:, None, :], np.ascontiguousarray(cohort.T))[:, 0]
     norms = np.sqrt(np.einsum("nd,nd->n", latents, latents, dtype=np.float64))[:, None]
@@ -129,7 +129,7 @@ def cohort_cosines(latents: Vectors, cohort: Vectors) -> npt.NDArray[np.float32]
 
 
 def cohort_statistics(cosines: npt.NDArray[np.float32], nearest: int) -> CohortStatistics:
-    """Mean and spread of the highest `nearest` of each row (N, C).
+    """Mean and spread of the `nearest` highest cosines in each row (N, C).
 
     >>> nearby = cohort_statistics(np.array([[0.1, 0.5, 0.7]], np.float32), nearest=2)
     >>> nearby.mean.round(4), nearby.spread.round(4)

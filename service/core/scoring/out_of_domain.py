@@ -1,4 +1,4 @@
-"""Is a sentence like the text a domain was calibrated on? One vector, one p-value."""
+"""Out-of-domain test: a p-value for whether a sentence's vector resembles the text that calibrated the domain."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -13,25 +13,25 @@ import numpy.typing as npt
 from service.core.arrays import Doubles, Floats, Integers, Vectors
 from service.core.encoding.texts import PooledVector, Verdict
 
-FALSE_ALARMS = 0.01  # a text whose p-value is lower is called out of domain
+FALSE_ALARMS = 0.01  # texts with a lower p-value are flagged as out of domain
 BANDS = np.array([0, 8, 16, 32, 64, 128, 192, 256, 320, 384]) / 384  # of the spectrum, by falling eigenvalue
 NORMS = 2  # statistics beside the bands: log ‖x‖² and log ‖x − μ‖²
-CLIP = 6.0  # whitened coordinates beyond it tell the probe nothing more
-FLOOR = 1e-6  # of an energy, in units of the domain's variance: below is rounding error
-DOUBLED_BYTES = 40_000_000  # of whitenings kept in double precision too: 33 domains of 384 dimensions, 8 of 768
-LONGEST = 1_000_000  # tokens: no table is made for more
+CLIP = 6.0  # the probe clips whitened coordinates here
+FLOOR = 1e-6  # smallest energy, in units of the domain's variance; lower values are rounding error
+DOUBLED_BYTES = 40_000_000  # of whitenings also kept in float64: 33 domains of 384 dimensions, 8 of 768
+LONGEST = 1_000_000  # tokens: limit of the tables by length
 
 
 class Judgement(NamedTuple):
-    """Columns, one entry a vector."""
+    """Columns with one entry per vector."""
 
-    p_values: Doubles  # share of the domain's own sentences at least as odd, above 0 and at most 1
-    distances: Doubles  # log ‖z‖² for its length, in the domain's standard deviations from its mean
+    p_values: Doubles  # share of the domain's own sentences that are at least as unusual, above 0 and at most 1
+    distances: Doubles  # log ‖z‖², standardized by the domain's texts of the same length
 
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """What is looked at in a vector x, before its length is taken into account. z = (x − μ) · whitening."""
+    """Statistics of a vector x, before they are standardized by text length. z = (x − μ) · whitening."""
 
     mean: Doubles  # (D,) μ
     whitening: Vectors  # (D, D) eigenvectors / √eigenvalue in columns, by falling eigenvalue
@@ -46,18 +46,18 @@ class Statistics:
 
     @cached_property
     def _groups(self) -> Doubles:
-        """(D, 1 + B + 1): what sums of z² are the energies ‖z‖², of the bands, and ‖x − μ‖²."""
+        """(D, 1 + B + 1): weights of z² whose sums are the energies ‖z‖², of each band, and ‖x − μ‖²."""
         numbers = np.arange(len(self.mean))[:, None]
         inside = (self.edges[:-1] <= numbers) & (numbers < self.edges[1:])
         return np.column_stack([np.ones(len(self.mean)), inside, self._variances])
 
     @cached_property
     def _floors(self) -> Doubles:
-        """(1 + B + 2,): for each energy the least that is no rounding error."""
+        """(1 + B + 2,): smallest value of each energy; lower ones are rounding error."""
         return FLOOR * np.array([1.0] * len(self.edges) + [self._variances.sum()] * NORMS)
 
     def check(self) -> None:
-        """Raises ValueError where shapes disagree or the bands do not divide the spectrum."""
+        """Raises ValueError if shapes disagree or the bands do not cover the spectrum."""
         if self.mean.ndim != 1 or self.whitening.shape != 2 * self.mean.shape:
             raise ValueError(f"a mean {self.mean.shape} and a whitening {self.whitening.shape} do not fit each other")
         dim, edges = len(self.mean), self.edges
@@ -88,16 +88,15 @@ class Statistics:
         return out
 
 
-_doubled: "WeakKeyDictionary[Statistics, Doubles]" = (
-    WeakKeyDictionary()
-)  # oldest first; a dropped domain's goes with it
+# Oldest first; an entry is dropped together with its domain.
+_doubled: "WeakKeyDictionary[Statistics, Doubles]" = WeakKeyDictionary()
 _adding = Lock()
 
 
 def in_double(statistics: Statistics) -> Doubles:
-    """The whitening for products: in float32 those of a matrix and of a single vector differ by 1e-6, here by 1e-15.
+    """The whitening in float64, so that a text alone and in a batch differ by 1e-15 (float32: 1e-6).
 
-    Kept for a few domains: with it each would hold three times the memory.
+    Kept for a few domains only, because it triples a domain's memory.
     """
     whitening = _doubled.get(statistics)
     if whitening is None:
@@ -111,7 +110,7 @@ def in_double(statistics: Statistics) -> Doubles:
 
 @dataclass(frozen=True)
 class Standardization:
-    """Statistics relative to the domain's texts of the same length; between centres linear in log tokens."""
+    """Standardizes statistics by the domain's texts of the same length; linear in log tokens between centres."""
 
     centres: Doubles  # (C,) log tokens, rising
     location: Doubles  # (C, S) mean of each statistic
@@ -124,7 +123,7 @@ class Standardization:
         return by_tokens(self.centres, self.location), 1 / by_tokens(self.centres, self.scale)
 
     def check(self, fewest: int, *, probed: bool) -> None:
-        """Raises ValueError where shapes disagree, or there are fewer band statistics than bands and norms."""
+        """Raises ValueError if shapes disagree or there are fewer band statistics than bands and norms."""
         check_lengths(self.centres)
         count = self.bands_root.shape[0] if self.bands_root.ndim else 0
         shape = (len(self.centres), 1 + count + probed)
@@ -134,10 +133,10 @@ class Standardization:
             raise ValueError(f"locations {self.location.shape} and positive scales {self.scale.shape} must be {shape}")
 
     def __call__(self, statistics: Doubles, tokens: Integers) -> Doubles:
-        """(N, S), (N,) -> (N, T): distance, log band distance, and, where there is one, the probe's score.
+        """(N, S), (N,) -> (N, T): distance, log band distance, and the probe's score if there is a probe.
 
         Raises:
-            ValueError: not the statistics this was made of: levels are missing, or there should be none.
+            ValueError: the statistics lack levels, or have levels that the test was fitted without.
         """
         if statistics.shape[1] != self.location.shape[1]:
             raise ValueError(f"{statistics.shape[1]} statistics, {self.location.shape[1]} expected: levels or none?")
@@ -146,7 +145,7 @@ class Standardization:
         standard = (statistics - location.take(row, 0)) * inverse.take(row, 0)
         end = len(self.bands_root)
         rotated = standard[:, 1 : end + 1] @ self.bands_root
-        out = standard[:, end - 1 :]  # what it takes the place of is not read again
+        out = standard[:, end - 1 :]  # overwrites columns that are not read again
         out[:, 0] = standard[:, 0]
         np.log(np.vecdot(rotated, rotated) + FLOOR, out=out[:, 1])
         return out
@@ -154,15 +153,16 @@ class Standardization:
 
 @dataclass(frozen=True)
 class Combination:
-    """The smallest of the statistics' p-values, each over its share of the alarms, calibrated once more.
+    """Combines the statistics' p-values: the smallest of p / share of the alarms, calibrated to a p-value again.
 
-    A curve (2, K) holds rising points and −ln p there; linear between, p exponential beyond the sample's reach.
+    A curve (2, K) holds rising points and −ln p at each, interpolated linearly; p falls exponentially beyond the
+    sample.
     """
 
-    distance_curve: Doubles  # two-sided; −ln(p / share), as in the next two
+    distance_curve: Doubles  # two-sided; −ln(p / share), as the next two
     bands_curve: Doubles
     probe_curve: Doubles  # (2, 0) without a probe
-    length_shift: Doubles  # (2, C): log tokens, and the score that is as odd for this length as another is for another
+    length_shift: Doubles  # (2, C): log tokens, and the correction that makes p-values comparable across lengths
     final_curve: Doubles
 
     @cached_property
@@ -170,7 +170,7 @@ class Combination:
         return by_tokens(self.length_shift[0], self.length_shift[1][:, None])[:, 0]
 
     def check(self, *, probed: bool) -> None:
-        """Raises ValueError where a curve does not rise, or there is one for a probe that is not there."""
+        """Raises ValueError if a curve does not rise, or if there is a probe curve without a probe."""
         curves = [self.distance_curve, self.bands_curve, self.final_curve, *([self.probe_curve] if probed else [])]
         if not all(curve.ndim == 2 and len(curve) == 2 and curve.shape[1] for curve in curves):
             raise ValueError("a curve is points and values")
@@ -204,29 +204,29 @@ class Combination:
 class DomainTest:
     """Calibrated p-value of a sentence's vector under the text of a domain.
 
-    Three things are looked at: log ‖z‖² of the whitened vector, on both sides (a Gaussian's likelihood; salad of rare
-    words lies nearer the mean than sentences do); the energies in bands of the spectrum; and, where the fit was given
-    shuffled sentences, a probe that tells sentences from their own words shuffled (negatives made from the text
-    itself: Gutmann & Hyvärinen, 2010; Hendrycks et al., 2019). All are relative to texts of the same length.
+    It combines three statistics, each relative to texts of the same length: log ‖z‖² of the whitened vector (a
+    Gaussian's likelihood; two-sided, because random rare words lie nearer the mean than sentences do); the energies in
+    bands of the spectrum; and, if the fit had shuffled sentences, a probe that separates sentences from their own
+    shuffled words (negatives made from the text itself: Gutmann & Hyvärinen, 2010; Hendrycks et al., 2019).
     """
 
     statistics: Statistics
     standardization: Standardization
     combination: Combination
-    identity: object = field(default_factory=object, compare=False, repr=False)  # kept by texts it has judged
+    identity: object = field(default_factory=object, compare=False, repr=False)  # stored in each Verdict
 
     def judge(self, pooled: Floats, tokens: Integers, levels: Floats | None = None) -> Judgement:
-        """pooled (N, D), tokens (N,), levels (N, L) of a flow's latents -> (N,) each, whatever else is in the batch.
+        """pooled (N, D), tokens (N,), levels (N, L) of a flow's latents -> (N,) each.
 
         Raises:
-            ValueError: levels are missing, or the test knows of none.
+            ValueError: levels are missing, or the test was fitted without them.
         """
         tokens = np.asarray(tokens)
         standard = self.standardization(self.statistics(pooled, levels), tokens)
         return Judgement(self.combination(standard, tokens), standard[:, 0])
 
     def judge_texts(self, texts: Sequence[PooledVector], pooled: Floats, levels: Floats | None = None) -> list[Verdict]:
-        """The verdict on each text, left with the text: nothing but its vector enters it."""
+        """The verdict on each text, which is also stored in the text."""
         judgement = self.judge(pooled, np.array([text.tokens for text in texts]), levels)
         columns = (judgement.p_values.tolist(), judgement.distances.tolist())
         verdicts = [Verdict(self.identity, p_value, distance) for p_value, distance in zip(*columns, strict=True)]
@@ -241,7 +241,7 @@ class DomainTest:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> "DomainTest":
-        """Raises KeyError where an array is missing, ValueError where one makes no sense."""
+        """Raises KeyError if an array is missing, ValueError if one is invalid."""
 
         def values(part: type[Any]) -> dict[str, npt.NDArray[Any]]:
             return {field.name: arrays[field.name] for field in fields(part)}
@@ -260,13 +260,13 @@ class DomainTest:
 
 
 def check_lengths(lengths: Doubles) -> None:
-    """Raises ValueError where log tokens do not rise, or are no text's."""
+    """Raises ValueError if log tokens do not rise or exceed LONGEST."""
     if lengths.ndim != 1 or not len(lengths) or (np.diff(lengths) <= 0).any() or lengths[-1] > np.log(LONGEST):
         raise ValueError("lengths must rise and be those of texts")
 
 
 def row_of(tokens: Integers, count: int) -> Integers:
-    """Where a table of `count` rows has texts of so many tokens; the last row has all that are longer."""
+    """Row of each number of tokens in a table of `count` rows; the last row serves all longer texts."""
     return np.minimum(np.maximum(tokens, 1), count - 1)
 
 
@@ -278,7 +278,7 @@ def by_tokens(centres: Doubles, values: Doubles) -> Doubles:
 
 
 def level_energies(latents: Floats, sizes: Sequence[int]) -> Doubles:
-    """Log of the mean square of each consecutive group of channels, one group a level of a flow. (N, D) -> (N, L)"""
+    """Log mean square of the channels of each level of a flow. (N, D) -> (N, L)"""
     if sum(sizes) != latents.shape[1]:
         raise ValueError(f"levels of {list(sizes)} channels do not fit {latents.shape[1]}")
     starts = np.cumsum([0, *sizes[:-1]])

@@ -1,4 +1,4 @@
-"""What share of pairs that score like this one are matches, as a domain's labelled pairs showed."""
+"""Probability that a pair is a match, given its score, estimated from a domain's labelled pairs."""
 
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
@@ -9,11 +9,11 @@ import numpy.typing as npt
 
 from service.core.arrays import Doubles
 
-NEAREST = 1e-12  # false-match rates are held this far from 0 and 1 before the logit
+NEAREST = 1e-12  # false-match rates are clipped to this distance from 0 and 1 before the logit
 
 
 def evidence(false_match_rates: npt.ArrayLike) -> Doubles:
-    """−logit of the false-match rate: how much rarer than chance a score is, on an unbounded scale. (N,) -> (N,)
+    """−logit of the false-match rate: an unbounded scale for how rare a score is. (N,) -> (N,)
 
     >>> evidence([0.5, 0.1, 0.01]).round(3)
     array([0.   , 2.197, 4.595])
@@ -23,28 +23,28 @@ def evidence(false_match_rates: npt.ArrayLike) -> Doubles:
 
 
 def absent() -> Doubles:
-    """A column that versions of earlier releases lack. (0,)"""
+    """Default of a column that versions of earlier releases lack. (0,)"""
     return np.empty(0)
 
 
 @dataclass(frozen=True)
 class ProbabilityMap:
-    """Monotone map from the false-match rate to a probability, or to a mean grade; and what similarity to ask for.
+    """Monotone map from the false-match rate to a probability or mean grade, and a table of thresholds by precision.
 
-    The logit of the probability is piecewise linear in the evidence, −logit of the false-match rate, and constant
-    beyond the knots. The table holds for pairs that are mixed as the labelled ones were: their share of matches
-    enters every precision.
+    The logit of the probability is piecewise linear in the evidence (−logit of the false-match rate) and constant
+    beyond the knots. The table holds for pairs with the same share of matches as the labelled ones, because every
+    precision depends on that share.
     """
 
     knots: Doubles  # (K,) evidence, rising
     logits: Doubles  # (K,) logit of the probability at the knots, never falling
-    clip: float  # probabilities are held to clip … 1 − clip
+    clip: float  # probabilities are clipped to clip … 1 − clip
     low: float  # range of the labels: 0 and 1, or the lowest and the highest grade
     high: float
     graded: bool
     pairs: int  # labelled ones
-    precisions: Doubles  # (P,) rising, only as far as the labels reach; empty for grades
-    similarities: Doubles  # (P,) at or above which pairs are matches in this share, never falling
+    precisions: Doubles  # (P,) rising, up to the highest that the labels reach; empty for grades
+    similarities: Doubles  # (P,) threshold of each precision, never falling
     interval_low: Doubles  # (P,) 95 % interval of the similarity, by bootstrap over the labelled pairs
     interval_high: Doubles  # (P,)
     recalls: Doubles = field(default_factory=absent)  # (P,) share of matches at or above the similarity
@@ -54,7 +54,7 @@ class ProbabilityMap:
     precision_high: Doubles = field(default_factory=absent)  # (P,)
 
     def probability(self, false_match_rates: Doubles) -> Doubles:
-        """Of a match, 0–1, never falling as the rate falls; for grades (mean − low) / (high − low). (N,) -> (N,)
+        """Probability of a match, monotone in the rate; for grades (mean − low) / (high − low). (N,) -> (N,)
 
         >>> table, knots = np.empty(0), np.array([0.0, 5.0])
         >>> learnt = ProbabilityMap(knots, knots - 2, 0.01, 0, 1, False, 100, table, table, table, table)
@@ -68,7 +68,7 @@ class ProbabilityMap:
         """The similarity at or above which this share of pairs are matches, and its 95 % interval.
 
         Raises:
-            ValueError: the labels are grades, or the precision lies outside what the labelled pairs reach.
+            ValueError: the labels are grades, or the labelled pairs do not reach the precision.
         """
         if self.graded:
             raise ValueError("a precision needs labels of matches, 0 and 1; this domain was given grades")
@@ -85,7 +85,7 @@ class ProbabilityMap:
     def recall(self, precision: float) -> tuple[float, float, float] | None:
         """Share of the matches that the threshold for a precision lets through, and its 95 % interval.
 
-        None where earlier releases made the version.
+        None for versions of earlier releases.
         """
         if not len(self.recalls):
             return None
@@ -111,7 +111,7 @@ class ProbabilityMap:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> "ProbabilityMap":
-        """Raises KeyError where an array is missing, ValueError where map or table is not monotone or incomplete."""
+        """Raises KeyError if an array is missing, ValueError if map or table is incomplete or not monotone."""
         needed = [f.name for f in fields(cls) if f.default_factory is MISSING or f.name in arrays]
         values: dict[str, Any] = {name: np.asarray(arrays[name], np.float64) for name in needed}
         for name, kind in (("clip", float), ("low", float), ("high", float), ("graded", bool), ("pairs", int)):
@@ -133,7 +133,7 @@ class ProbabilityMap:
         return probability_map
 
     def check_table(self) -> None:
-        """Raises ValueError unless precisions rise, similarities do not fall and lie inside their intervals."""
+        """Raises ValueError unless precisions rise, similarities never fall, and each lies inside its interval."""
         table = (self.precisions, self.similarities, self.interval_low, self.interval_high)
         if self.precisions.ndim != 1 or any(column.shape != self.precisions.shape for column in table):
             raise ValueError("every precision needs a similarity and its interval")

@@ -1,4 +1,4 @@
-"""What similarities unrelated sentences of a domain have: the scale that gives a score its meaning."""
+"""Distribution of the similarities of random pairs in a domain: the scale that gives a score its meaning."""
 
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
@@ -9,11 +9,11 @@ import numpy.typing as npt
 
 from service.core.arrays import Doubles, Floats
 
-Z_MAX = 1 - 1e-7  # similarities are held below it before Fisher's z
+Z_MAX = 1 - 1e-7  # similarities are clipped to ± this before Fisher's z
 SMALLEST_RATE = 1e-12
-ROUNDING = 1e-6  # cosines of identical texts differ by some 1e-7: within this distance scores are equal
-COUNTED = 10  # pairs at or above a score that make its rate countable; with fewer it is extrapolated
-TOLERANCE = 1.25  # factor by which a threshold's rate may miss the wanted one, where scores tie
+ROUNDING = 1e-6  # scores this close count as equal: cosines of identical texts differ by about 1e-7
+COUNTED = 10  # fewest pairs at or above a score to count its rate; with fewer it is extrapolated
+TOLERANCE = 1.25  # factor by which a threshold's rate may differ from the requested one, where scores tie
 
 
 def fisher_z(similarity: Floats | float) -> Doubles:
@@ -27,7 +27,7 @@ def fisher_z(similarity: Floats | float) -> Doubles:
 
 
 def clipped(similarity: float) -> float:
-    """Within the range of a cosine."""
+    """Clips to the range of a cosine."""
     return min(max(similarity, -1.0), 1.0)
 
 
@@ -35,19 +35,19 @@ def clipped(similarity: float) -> float:
 class ReferenceDistribution:
     """False-match rate of random sentence pairs: quantile knots, and a generalized Pareto tail above the last.
 
-    Where many pairs have one score, as texts with one vector have, the rate falls at once: two knots stand below the
-    tie and above it, at a distance of rounding errors. A tie at similarity 1 ends the scale, and no tail is used.
+    Where many pairs tie (their texts have the same vector), the rate drops by a step, stored as two knots just below
+    and above the tie. A tie at similarity 1 ends the scale, and no tail is used.
 
-    The tail is one of exceedances of Fisher's z (Coles, 2001, section 4.2): on the cosine itself its end point
-    fell below 1 on domains whose top pairs are near-duplicates, and the false-match rate there became zero.
+    The tail is fitted to exceedances of Fisher's z (Coles, 2001, section 4.2). Fitted to the cosine itself, it ended
+    below 1 on domains whose top pairs are near-duplicates, and gave them a false-match rate of zero.
     """
 
     similarities: Doubles  # (K,) knots, rising
     logits: Doubles  # (K,) logit of the false-match rate at the knots, falling
     shape: float  # ξ of the tail
     scale: float  # σ of the tail, in units of z
-    tail_error: float  # largest |ln(fitted / counted)| inside the sample's reach
-    levels: Doubles  # (L,) false-match rates at which the bootstrap looked, falling
+    tail_error: float  # largest |ln(fitted / counted)| of rates that the sample can count
+    levels: Doubles  # (L,) false-match rates of the bootstrap, falling
     low: Doubles  # (L,) 95 % interval of the threshold at each level
     high: Doubles  # (L,)
     relative_error: Doubles  # (L,) relative standard error of the rate; NaN where fewer than 10 pairs lie above
@@ -58,7 +58,7 @@ class ReferenceDistribution:
 
     @cached_property
     def join(self) -> float:
-        """The similarity at which the tail takes over."""
+        """The similarity at which the tail begins."""
         return float(self.similarities[-1])
 
     @cached_property
@@ -92,7 +92,7 @@ class ReferenceDistribution:
         return 1.0 - self.false_match_rate(similarities)
 
     def threshold(self, rate: float) -> float:
-        """The similarity whose false-match rate this is, for a rate in (0, 1)."""
+        """The similarity with this false-match rate, for a rate in (0, 1)."""
         if rate >= self.join_rate:
             return clipped(float(np.interp(-np.log(rate / (1 - rate)), -self.logits, self.similarities)))
         share = rate / self.join_rate
@@ -107,25 +107,25 @@ class ReferenceDistribution:
 
     @property
     def smallest_rate(self) -> float:
-        """The smallest rate that a threshold can have, where the highest scores tie; else 0."""
+        """The smallest rate that a threshold can have if the highest scores tie; else 0."""
         return float(self.gaps[-1, 1]) if len(self.tied) and self.gaps[-1, 0] < COUNTED / self.pairs else 0.0
 
     def reachable(self, rate: float) -> tuple[float, float]:
-        """The nearest rates at or below this one, and at or above it, that thresholds have; 0 below the smallest."""
+        """The nearest rates at or below, and at or above, that a threshold can have; 0 below the smallest."""
         if rate < self.smallest_rate:
             return 0.0, self.smallest_rate
         inside = [(float(low), float(high)) for low, high in self.gaps if low < rate < high]
         return inside[0] if inside else (rate, rate)
 
     def extrapolated(self, rates: Doubles) -> npt.NDArray[np.bool_]:
-        """Whether too few of the sample's pairs lie beyond a rate, towards 0 or 1, to count it. (N,) -> (N,)"""
+        """Whether each rate is too near to 0 or 1 to be counted in the sample. (N,) -> (N,)"""
         beyond: npt.NDArray[np.bool_] = np.minimum(rates, 1.0 - rates) < COUNTED / self.pairs
         return beyond
 
     def interval(self, rate: float) -> tuple[float, float]:
         """95 % interval of the threshold: the bootstrap's offsets, interpolated in log rate.
 
-        Beyond the rates it looked at, the nearest one's: it looks at the upper tail, where thresholds are set.
+        The bootstrap covers the upper tail, where thresholds are set; beyond it the nearest level's offsets apply.
         """
         centres = np.array([self.threshold(float(level)) for level in self.levels])
         at, x = np.log(rate), np.log(self.levels[::-1])
@@ -135,36 +135,36 @@ class ReferenceDistribution:
         return clipped(threshold - below), clipped(threshold + above)
 
     def curve(self) -> dict[str, list[float]]:
-        """False-match rate against similarity, for a plot: the knots, then the tail down to the resolution's decade."""
+        """False-match rate by similarity, for a plot: the knots, then two decades of the tail."""
         tail = np.empty(0) if self.join >= 1 else self.join_rate * np.logspace(-0.25, -2, 8)
         rates = [*(1 / (1 + np.exp(-self.logits[1:]))), *tail]
         return {"similarity": [round(self.threshold(float(r)), 5) for r in rates], "rate": [float(r) for r in rates]}
 
     @property
     def resolution(self) -> float:
-        """The smallest false-match rate that data back: 10 / pairs, or where the relative error passes one half."""
+        """The smallest false-match rate that the data support: 10 / pairs, or where the relative error exceeds 0.5."""
         unsure = self.levels[~(self.relative_error < 0.5)]
         return max(COUNTED / self.pairs, float(unsure.max()) if len(unsure) else 0.0, self.smallest_rate)
 
     @property
     def ties_lost(self) -> bool:
-        """Whether pairs tied in the sample that earlier releases made this of, so that its rates are too small there.
+        """Whether an earlier release made this from a sample with ties, so that its rates there are too small.
 
-        Those releases kept one of several equal knots. What is left are knots that are further apart in rate than
-        all the others, or a last one at similarity 1.
+        Those releases kept one of several equal knots. This leaves knots unusually far apart in rate, or a last knot
+        at similarity 1.
         """
         steps = -np.diff(self.logits[2:])
         uneven = len(steps) > 0 and bool((steps > 1.5 * np.median(steps)).any())
         return not len(self.tied) and (uneven or (1 - ROUNDING <= self.join <= 1))
 
     def arrays(self) -> dict[str, Doubles]:
-        """For storage; `from_arrays` is the inverse. Ties are stored where there are some."""
+        """For storage; `from_arrays` is the inverse. Ties are stored only if there are any."""
         arrays = {f.name: np.asarray(getattr(self, f.name), np.float64) for f in fields(self)}
         return {name: array for name, array in arrays.items() if len(self.tied) or not name.startswith("tied")}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Doubles]) -> "ReferenceDistribution":
-        """Raises KeyError where an array is missing, ValueError where the knots are not monotone."""
+        """Raises KeyError if an array is missing, ValueError if the knots are not monotone."""
         needed = [f.name for f in fields(cls) if f.default_factory is MISSING or "tied" in arrays]
         values = {name: arrays[name] for name in needed}
         if not (np.diff(values["similarities"]) > 0).all() or not (np.diff(values["logits"]) < 0).all():
@@ -175,7 +175,7 @@ class ReferenceDistribution:
 
 
 def exceedance(excess: Doubles, shape: float, scale: float) -> Doubles:
-    """P(Y > excess) of a generalized Pareto law (Pickands, 1975).
+    """P(Y > excess) of a generalized Pareto distribution (Pickands, 1975).
 
     >>> exceedance(np.array([0.0, 1.0, 2.0]), shape=0.0, scale=1.0).round(3)
     array([1.   , 0.368, 0.135])

@@ -1,4 +1,7 @@
-"""Which calibration answers for a domain: loaded versions, champions, and their replacement while serving."""
+"""Loaded calibrations: which version answers for a domain, and how champions are replaced while serving.
+
+Usage: `calibration = await registry.resolve(DomainRef("tickets", "champion"))`, once per request.
+"""
 
 import asyncio
 import logging
@@ -19,27 +22,27 @@ T = TypeVar("T")
 Key = tuple[str, int]  # domain, version
 
 DEFAULT = "default"
-MOST_REPORTED = 1000  # domains whose failure is remembered as logged
-LOADERS = 4  # calibrations read at a time; each takes some 10 ms of a core from a disk
+MOST_REPORTED = 1000  # domains whose last logged failure is remembered
+LOADERS = 4  # calibrations loaded at a time; each takes about 10 ms of a core from a disk
 MOST_PAUSE = 64  # refreshes between two attempts
-MOST_EVICTED = 4096  # domains whose deletion is still told of after they went for want of room
+MOST_EVICTED = 4096  # evicted domains whose deletion is still reported to `on_gone`
 NO_VERSIONS: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
 class DomainAliases:
-    """What a domain's aliases stand for, for this process's encoder."""
+    """Versions that a domain's aliases name, for this process's encoder."""
 
     champion: int | None
     previous: int | None
-    targets: Mapping[str, Target] = field(default_factory=dict)  # the domain's saved ones, whatever the encoder
+    targets: Mapping[str, Target] = field(default_factory=dict)  # saved for the domain, whatever the encoder
 
 
 class CalibrationSource(Protocol):
-    """Where calibrations come from. The calls may block; they run in threads."""
+    """A store of calibrations. Its methods may block; the registry calls them in threads."""
 
     def changes(self, resident: Mapping[str, frozenset[int]]) -> Iterable[str]:
-        """Domains that may have changed since the last call; others than the resident may be among them."""
+        """Domains that may have changed since the last call; may include domains that are not resident."""
         ...
 
     def named(self, domain: str) -> DomainAliases: ...
@@ -47,7 +50,7 @@ class CalibrationSource(Protocol):
     def exists(self, domain: str) -> bool: ...
 
     def missing(self, domain: str, versions: Iterable[int]) -> set[int]:
-        """Those of the versions that were deleted."""
+        """The given versions that no longer exist."""
         ...
 
     def load(self, domain: str, version: int) -> Calibration: ...
@@ -55,22 +58,22 @@ class CalibrationSource(Protocol):
 
 @dataclass
 class Miss:
-    """A domain whose change could not be taken over."""
+    """Retry state of a domain whose changed champion could not be loaded."""
 
-    pause: int = 1  # refreshes until it is tried again
-    left: int = 1
+    pause: int = 1  # refreshes between attempts
+    left: int = 1  # refreshes until the next attempt
 
 
 class Registry:
-    """Resident calibrations. A champion is replaced in one assignment, after its successor has loaded whole.
+    """Resident calibrations. A champion is replaced in one assignment, after its successor has loaded completely.
 
-    A calibration is loaded when it is first asked for, champions and pinned versions alike; those not asked for
-    longest go when all together take more than `resident_bytes`. The champion of `default` stays. Whoever holds one
-    that goes may use it to the end. A refresh reads again what changed and is resident, pinned versions too: its cost
-    depends neither on the number of domains in the store nor on the number of those that are resident.
+    Champions and pinned versions are loaded at their first request. When they take more than `resident_bytes`, the
+    least recently used ones are evicted, except the champion of `default`; requests that hold an evicted one finish
+    with it. A refresh reads only what changed and is resident: its cost does not depend on the number of domains.
 
-    on_champion: told of each new champion. on_dropped: of each domain whose champion is resident no more.
-    on_gone: of each domain that was served and has no champion any more, because it was deleted.
+    on_champion: called with each new champion. on_dropped: with each domain whose champion is no longer resident.
+    on_gone: with each served domain that no longer has a champion or was deleted. on_failure: with each domain whose
+    champion could not be loaded.
     """
 
     def __init__(
@@ -89,41 +92,43 @@ class Registry:
         self.on_gone, self.on_failure = on_gone, on_failure
         self.builtin = Calibration(DEFAULT, 0, "identity", encoder_digest)
         self.champions: dict[str, Calibration] = {}
-        self.size = 0  # bytes of what is resident
-        self._resident: OrderedDict[Key, Calibration] = OrderedDict()  # champions too; asked for last at the end
+        self.size = 0  # bytes of all resident calibrations
+        self._resident: OrderedDict[Key, Calibration] = OrderedDict()  # champions too; most recently used last
         self._loading: dict[tuple[str, int | str], asyncio.Task[Calibration]] = {}
-        self._versions: dict[str, frozenset[int]] = {DEFAULT: NO_VERSIONS}  # resident, of each domain; replaced whole
-        self._targets: dict[str, Mapping[str, Target]] = {}  # of resident domains, as far as aliases were read
-        self._evicted: OrderedDict[str, None] = OrderedDict()  # domains that went for want of room, the last at the end
-        self._news: deque[Iterable[str]] = deque()  # what threads have found changed
+        self._versions: dict[str, frozenset[int]] = {
+            DEFAULT: NO_VERSIONS
+        }  # resident versions of each domain; sets are never edited
+        self._targets: dict[str, Mapping[str, Target]] = {}  # of resident domains whose aliases were read
+        self._evicted: OrderedDict[str, None] = OrderedDict()  # domains evicted to save memory, the latest last
+        self._news: deque[Iterable[str]] = deque()  # changed domains, found by threads
         self._due = {DEFAULT}  # domains to be compared with the store at the next refresh
-        self._identity = False  # `default` had no champion when it was compared last: the identity answers
+        self._identity = False  # `default` had no champion at its last comparison: the identity answers
         self._misses: dict[str, Miss] = {}
-        self._reported: dict[str, str] = {}  # by domain the reason that was logged last for a failing request
+        self._reported: dict[str, str] = {}  # domain: the reason logged last for a failing request
         self._refreshing = asyncio.Lock()
         self._threads = ThreadPoolExecutor(LOADERS, "calibrations")
 
     def close(self) -> None:
-        """Whoever waits for a load is told that it was cancelled."""
+        """Stops the loading threads; callers that wait for a load get a cancellation."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _call(self, function: Callable[..., T], *arguments: Any) -> T:
-        """In threads of their own: a store that hangs must not take those that scoring, and `refresh`, need."""
+        """Runs in the registry's own threads, so that a hung store does not block those of scoring and `refresh`."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
 
     def holds(self, ref: DomainRef) -> bool:
-        """Whether a reference is resolved without the source."""
+        """Whether a reference resolves without reading the store."""
         if ref.version == "champion":
             return ref.name in self.champions or ref.name == DEFAULT
         return (ref.name, ref.version) in self._resident or (ref.name, ref.version) == (DEFAULT, 0)
 
     @property
     def behind(self) -> bool:
-        """Whether a change in the store was seen and could not be taken over; the version before keeps serving."""
+        """Whether a changed champion could not be loaded; the previous version keeps serving."""
         return bool(self._misses)
 
     async def resolve(self, ref: DomainRef) -> Calibration:
-        """The calibration a reference means now. A request resolves once and keeps the object.
+        """The calibration that a reference names now. A request resolves once and keeps the object.
 
         Raises:
             NotFound: no such domain, version or alias.
@@ -150,11 +155,11 @@ class Registry:
     async def target(self, domain: str, name: str) -> Target:
         """The target that a domain has saved under this name.
 
-        A refresh keeps those of resident domains. A name that is not among them may be one that another replica has
-        just saved, so that the store is asked before it is refused.
+        Targets of resident domains are in memory. An unknown name is looked up in the store before it is refused,
+        because another replica may just have saved it.
 
         Raises:
-            NotFound: none is saved under it.
+            NotFound: no target has this name.
             CorruptArtifact: the domain's aliases cannot be read.
         """
         known = self._targets.get(domain)
@@ -170,7 +175,7 @@ class Registry:
     async def _once(
         self, key: tuple[str, int | str], load: Callable[[], Coroutine[Any, Any, Calibration]]
     ) -> Calibration:
-        """Callers who ask for the same at the same time wait for one load; one that leaves does not end it."""
+        """Concurrent callers for the same calibration share one load; a caller that leaves does not cancel it."""
         task = self._loading.get(key)
         if task is None:
             task = self._loading[key] = asyncio.create_task(load(), name=f"load-{key[0]}@{key[1]}")
@@ -180,7 +185,7 @@ class Registry:
     def _loaded(self, key: tuple[str, int | str], task: asyncio.Task[Calibration]) -> None:
         del self._loading[key]
         if not task.cancelled():
-            task.exception()  # where all callers have left, nobody else asks for it
+            task.exception()  # marks it as retrieved: all callers may have left
 
     async def _load_champion(self, domain: str) -> Calibration:
         try:
@@ -197,17 +202,17 @@ class Registry:
                     f"one, or name one in the request ({domain}@1)"
                 )
             raise UnknownDomain(domain)
-        calibration = self._resident.get((domain, named.champion))  # somebody has pinned it
+        calibration = self._resident.get((domain, named.champion))  # may be resident as a pinned version
         if calibration is None:
             try:
                 calibration = await self._call(self.source.load, domain, named.champion)
-            except NotFound as error:  # nobody asked for that version: the domain is broken, not the request
+            except NotFound as error:  # the domain is broken, not the request, which did not name this version
                 self._report(domain, error)
                 raise CorruptArtifact(f"the champion of {domain!r} is missing, promote another: {error}") from error
             except (IsosimError, OSError) as error:
                 self._report(domain, error)
                 raise
-        self._due.add(domain)  # it may have changed while it was read, before it was resident
+        self._due.add(domain)  # the store may have changed before this version became resident
         current = self.champions.get(domain)  # a refresh may have been faster
         if current is None:
             self._set(calibration)
@@ -216,7 +221,7 @@ class Registry:
         return current
 
     def _report(self, domain: str, error: Exception) -> None:
-        """Counts a champion that a request asked for in vain, and logs the reason once."""
+        """Counts a champion that could not be loaded for a request, and logs each new reason once."""
         self.on_failure(domain)
         if self._reported.get(domain) != str(error):
             if len(self._reported) >= MOST_REPORTED:
@@ -235,7 +240,7 @@ class Registry:
 
     async def _load_pinned(self, domain: str, version: int) -> Calibration:
         calibration = await self._call(self.source.load, domain, version)
-        self._due.add(domain)  # it may have been deleted while it was read
+        self._due.add(domain)  # it may have been deleted while it was loaded
         self._keep(calibration)
         return calibration
 
@@ -249,7 +254,7 @@ class Registry:
         self._keep(calibration)
 
     def _keep(self, calibration: Calibration) -> None:
-        """Makes it resident, and lets go of what was not asked for longest."""
+        """Makes a calibration resident, and evicts the least recently used ones."""
         key = (calibration.domain, calibration.version)
         self._release(key)
         self._resident[key] = calibration
@@ -282,24 +287,24 @@ class Registry:
             self._targets.pop(domain, None)
 
     def _keep_targets(self, domain: str, targets: Mapping[str, Target]) -> None:
-        """Only of a resident domain: nothing would tell of changes to another's."""
+        """Stores the targets of a resident domain; changes of other domains would go unnoticed."""
         if domain in self._versions:
             self._targets[domain] = targets
 
     def _forget(self, domain: str) -> None:
-        """A champion is resident no more; the next request for it looks at the store anew."""
+        """Drops a domain's champion; the next request for it reads the store."""
         champion = self.champions.pop(domain)
         self._release((domain, champion.version))
         self._misses.pop(domain, None)
         self.on_dropped(domain)
 
     async def refresh(self, changed: str | None = None) -> None:
-        """Takes over what changed in the store, of `default` and of what is resident.
+        """Applies changes in the store to `default` and to resident domains.
 
-        A champion that cannot be loaded is logged, and the one before keeps serving.
+        A champion that cannot be loaded is logged, and the previous one keeps serving.
 
         Args:
-            changed: a domain that has certainly changed, whether or not that could be announced.
+            changed: a domain that the caller knows to have changed; compared even if the store does not report it.
         """
         async with self._refreshing:
             if changed is not None:
@@ -309,21 +314,21 @@ class Registry:
                 self._due.update(self._news.popleft())
             self._due = {domain for domain in self._due if domain in self._versions or domain in self._evicted}
             for domain in self._due:
-                self._misses.pop(domain, None)  # it changed again: it is tried at once
+                self._misses.pop(domain, None)  # it changed again: retry at once
             for domain, miss in self._misses.items():
                 miss.left -= 1
                 if miss.left <= 0:
                     self._due.add(domain)
-            for domain in list(self._due):  # each is done once it is compared: whoever refreshes may be cancelled
+            for domain in list(self._due):  # removed one by one, since the refresh may be cancelled
                 self._due.discard(domain)
                 await self._compare(domain)
 
     def _look(self, resident: Mapping[str, frozenset[int]]) -> None:
-        """In a thread, which goes on where its caller has gone: what it has found is kept for the next refresh."""
+        """Runs in a thread that outlives a cancelled refresh; the next refresh then uses its result."""
         self._news.append(self.source.changes(resident))
 
     async def _compare(self, domain: str) -> None:
-        """Takes over what the store has of a domain: another champion, or fewer versions."""
+        """Applies a domain's changes, and schedules a retry if its champion cannot be loaded."""
         try:
             await self._take_over(domain)
         except asyncio.CancelledError:
@@ -331,11 +336,11 @@ class Registry:
             raise
         except (IsosimError, OSError) as error:
             self.on_failure(domain)
-            if domain not in self._versions:  # it went meanwhile; whoever asks for it next loads it anew
+            if domain not in self._versions:  # evicted meanwhile; the next request loads it
                 self._misses.pop(domain, None)
                 return
             miss = self._misses.get(domain)
-            if miss is None:  # said once, counted every time
+            if miss is None:  # logged once, counted every time
                 self._misses[domain] = Miss()
                 log.error("champion of %s not loaded, the version before keeps serving: %s", domain, error)
             else:
@@ -346,7 +351,7 @@ class Registry:
     async def _take_over(self, domain: str) -> None:
         named = await asyncio.to_thread(self.source.named, domain)
         champion = named.champion
-        self._keep_targets(domain, named.targets)  # also where the champion cannot be loaded
+        self._keep_targets(domain, named.targets)  # even if the champion cannot be loaded
         current = self.champions.get(domain)
         if domain == DEFAULT:
             self._identity = champion is None
@@ -358,7 +363,7 @@ class Registry:
                 self.on_gone(domain)
         elif (current is None and domain == DEFAULT) or (current is not None and current.version != champion):
             loaded = await asyncio.to_thread(self.source.load, domain, champion)
-            if current is None or domain in self.champions:  # else it went meanwhile, and nobody asks for it
+            if current is None or domain in self.champions:  # else it was evicted meanwhile
                 self._set(loaded)
                 self._keep_targets(domain, named.targets)
         pinned = self._versions.get(domain, NO_VERSIONS) - {champion}
@@ -368,7 +373,7 @@ class Registry:
     def drop(self, domain: str, version: int) -> None:
         """Forgets a deleted version."""
         champion = self.champions.get(domain)
-        if champion is None or champion.version != version:  # a champion that changed meanwhile goes by a refresh
+        if champion is None or champion.version != version:  # a refresh removes a champion
             self._release((domain, version))
 
     def remove(self, domain: str) -> None:

@@ -16,24 +16,24 @@ TINY = float(np.finfo(np.float64).tiny)
 
 
 class Scores(NamedTuple):
-    """Columns, one entry a pair; verdicts have one a text."""
+    """Columns with one entry per pair; `verdicts` has one per text."""
 
     cosine: npt.NDArray[np.float32]  # of the frozen encoder's vectors
     similarity: npt.NDArray[np.float32]  # of the calibrated latents
     percentile: Doubles | None  # None: the domain has no reference
-    extrapolated: npt.NDArray[np.bool_] | None  # percentiles beyond what the reference counts; None as above
-    probability: Doubles | None  # None: the domain was given no labels
-    verdicts: list[Verdict] | None  # None: the domain has no test of what belongs to it
-    unreadable: npt.NDArray[np.bool_] | None = None  # pairs with a text without a known token; None: there are none
+    extrapolated: npt.NDArray[np.bool_] | None  # percentiles too extreme to count in the reference; None as above
+    probability: Doubles | None  # None: the domain has no labels
+    verdicts: list[Verdict] | None  # None: the domain has no out-of-domain test, or the caller sent vectors
+    unreadable: npt.NDArray[np.bool_] | None = None  # pairs with a text without known tokens; None: there are none
 
     @property
     def readable(self) -> Rows:
-        """Indices of the pairs whose two texts both have known tokens; drift and shadow scoring count these alone."""
+        """Indices of pairs whose texts both have known tokens; drift and shadow scoring count only these."""
         return np.arange(len(self.similarity)) if self.unreadable is None else np.flatnonzero(~self.unreadable)
 
 
 def cosine(a: Vectors, b: Vectors) -> npt.NDArray[np.float32]:
-    """Row by row, in float64, so that a pair's score does not depend on the pairs beside it. (N, D)² -> (N,)
+    """Cosine of each row pair, in float64 so that it does not depend on the other rows. (N, D)² -> (N,)
 
     >>> left, right = np.array([[3, 4], [1, 0]], np.float32), np.array([[4, 3], [-2, 0]], np.float32)
     >>> cosine(left, right)
@@ -42,7 +42,7 @@ def cosine(a: Vectors, b: Vectors) -> npt.NDArray[np.float32]:
     a64, b64 = a.astype(np.float64), b.astype(np.float64)
     norms = np.sqrt(np.vecdot(a64, a64) * np.vecdot(b64, b64))
     scores = np.vecdot(a64, b64) / np.maximum(norms, TINY)  # 0 for a vector of zeros
-    rounded: npt.NDArray[np.float32] = scores.astype(np.float32)  # what float64 leaves beyond ±1 is rounded away
+    rounded: npt.NDArray[np.float32] = scores.astype(np.float32)  # rounds away excess beyond ±1
     return rounded
 
 
@@ -57,9 +57,8 @@ def score(
 ) -> Scores:
     """Scores the pairs (left[i], right[i]) of N texts, whose vectors are the rows of `pooled` (N, D).
 
-    All texts without a known token have nearly the same vector, which says nothing of how alike they are: the
-    percentile and the probability of their pairs are 0. Where the vectors were `brought`, nothing is known of the texts
-    and the domain test has no verdict.
+    All texts without a known token have nearly the same vector, so their cosine is meaningless: percentile and
+    probability of their pairs are 0. `brought`: the caller sent vectors instead of texts, so there are no verdicts.
     """
     model = calibration.model
     latents = calibration.latents(pooled)
@@ -80,7 +79,7 @@ def score(
 
 
 def flags_of(embeddings: Embeddings, scores: Scores) -> list[list[str]]:
-    """What a caller should know of each text asked for: `truncated`, `unreadable`, `out_of_domain`."""
+    """Flags of each requested text: `truncated`, `unreadable`, `out_of_domain`."""
     flags: list[list[str]] = []
     for row, text in enumerate(embeddings.texts):
         own = ["truncated"] if text.truncated else []
@@ -93,7 +92,7 @@ def flags_of(embeddings: Embeddings, scores: Scores) -> list[list[str]]:
 
 
 def normalized(vectors: Vectors) -> Vectors:
-    """Rows at unit length; a zero row stays zero.
+    """Scales rows to unit length; a zero row stays zero.
 
     >>> normalized(np.array([[3, 4], [0, 0]], np.float32))
     array([[0.6, 0.8],

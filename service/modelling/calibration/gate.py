@@ -1,4 +1,4 @@
-"""Which post-processing map a domain gets when it asks for `auto`.
+"""The gate: chooses the post-processing map of a domain for the method `auto`.
 
 Without labels one measured rule decides. A space that shows the surface of sentences (length, marks, digits,
 capitals) more than a bag of words does, and in which sentences are not found again once they look different, is raw
@@ -133,7 +133,7 @@ def decide(texts: Sequence[str], vectors: Vectors, embed: Embed | None, *, seed:
 
 
 def by_copies(ruled: str, z: float | None, count: int) -> tuple[str, list[str]]:
-    """The noised copies' veto: a method, and what happened."""
+    """Applies the veto of noised copies: the method, and the reason."""
     if z is None:
         return ruled, []
     if z >= VETO_Z:

@@ -103,7 +103,7 @@ class TextVectors:
 
 @dataclass(frozen=True)
 class Sample:
-    """What a calibration is fitted to, and what its report says of where that came from."""
+    """The data of a calibration's fit, and the facts about its origin for the report."""
 
     text_vectors: TextVectors
     lines: list[int]  # of each text's first appearance, or of each vector, from 1
@@ -215,7 +215,7 @@ def sample_texts(
     encode: TextEncoder,
     report: Report,
 ) -> Sample:
-    """The distinct texts, or as many as are used, and everything that is needed of the encoder for them.
+    """Draws the distinct texts to use, and embeds them.
 
     Raises:
         InvalidInput: too few distinct sentences for the method, or labels that nothing can be learnt from.
@@ -287,7 +287,7 @@ WITHOUT_TEXT = "The vectors came without text, and nothing shows how raw their s
 
 
 def chosen(text_vectors: TextVectors, embed_some: Embed | None, seed: int) -> gate.Choice:
-    """The gate's choice; identity where there are no texts to judge by."""
+    """The gate's choice; identity if there are no texts to judge by."""
     if text_vectors.texts is None:
         return gate.Choice("identity", WITHOUT_TEXT, {}, [])
     return gate.choose(
@@ -334,7 +334,7 @@ def readable_labels(
 ) -> tuple[list[LabelledPair], dict[str, int]]:
     """The distinct pairs of texts that the encoder can read, and how many it cannot, for the report.
 
-    A pair with an unreadable text is served the probability 0, whatever its similarity: it teaches nothing.
+    Pairs with an unreadable text are left out: they always get the probability 0 when served.
 
     Raises:
         InvalidInput: labels were given and nothing can be learnt from what is left.
@@ -451,7 +451,7 @@ def label_job(
 
 
 def with_labels(model: DomainModel, fitted: FittedMap, labels: Labels, seed: int) -> tuple[DomainModel, dict[str, Any]]:
-    """The model with probabilities learnt from labelled pairs, and what the report says of them.
+    """The model with probabilities fitted to labelled pairs, and their part of the report.
 
     Raises:
         InvalidInput: too few pairs, or all alike.
@@ -487,7 +487,7 @@ def reference_facts(made: ReferenceDistribution | None, folds: int) -> dict[str,
 
 
 def ties_of(made: ReferenceDistribution) -> list[dict[str, float]]:
-    """Similarities that many random pairs have, and the share of pairs that have each."""
+    """Similarities shared by many random pairs, and the share of pairs at each."""
     both = zip(made.tied.tolist(), made.tied_rates.tolist(), strict=True)
     return [{"similarity": similarity, "rate": rate} for similarity, rate in both]
 
@@ -528,7 +528,7 @@ def cross_fitted(
 
 
 def check_graph(fitted: FittedMap, encoder: EncoderArtifact, sample: Vectors) -> None:
-    """Raises ArithmeticError where the exported calibrator differs from torch."""
+    """Raises ArithmeticError if the exported calibrator differs from torch."""
     if fitted.weights is None:
         return
     graph = OnnxCalibrator(encoder.calibrator, ["CPUExecutionProvider"]).bind(fitted.weights)

@@ -29,7 +29,7 @@ LOST = {  # what a challenger may lack, and what to calibrate it with
 
 @dataclass(frozen=True)
 class Result:
-    """Everything a version consists of, not yet published."""
+    """All parts of a version that is not yet published."""
 
     request: JobRequest
     encoder: EncoderArtifact
@@ -118,7 +118,7 @@ class Result:
         return None
 
     def _compare(self, domains: DomainStore, champion: int) -> tuple[bool, str]:
-        """Does the champion's scale still hold on the new text, and does the challenger's hold surely better?
+        """Compares how well the champion's and the challenger's scales hold on the new text.
 
         Both are measured on the same held-out sentences, which neither map was fitted on. Of the challenger's
         reference they are a tenth, scored by maps that had not seen them. Halves of the sentences tell how sure the
