@@ -169,7 +169,6 @@ def cut(reader: Reader, place: Place, sources: Sequence[Source], rows: int) -> l
 
 
 BAD = ("malformed", "null", "not_text", "empty", "too_long", "not_unicode")
-BAD_VECTORS = ("malformed", "null", "not_a_vector", "other_dimension", "unusable_vector")
 
 
 def fault(cell: Any, longest: int) -> str | None:
