@@ -23,7 +23,10 @@ NOT_OURS = ("process_", "python_")
 
 def settings() -> Iterator[str]:
     """The class's own source: fields in order, under its headings, each with its comment on how to choose it."""
-    yield "# Settings\n\nRead once at the start, from the environment. `isosim doctor` lists unknown `ISOSIM_*` variables.\n"
+    yield (
+        "# Settings\n\n"
+        "Read once at the start, from the environment. `isosim doctor` lists unknown `ISOSIM_*` variables.\n"
+    )
     source = inspect.getsource(Settings)
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     comments = {token.start[0]: token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT}
