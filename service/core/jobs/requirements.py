@@ -27,8 +27,10 @@ def fewest_sentences(method: str, dim: int) -> int:
     return FEWEST_FOR_A_FLOW if "flow" in name else FEWEST_SENTENCES
 
 
-def check_sentences(method: str, dim: int, distinct: int, *, unreadable: int = 0, brought: bool = False) -> None:
-    """`unreadable`: sentences that were left out; `brought`: vectors are what is counted.
+def check_sentences(
+    method: str, dim: int, distinct: int, *, sent: int | None = None, unreadable: int = 0, brought: bool = False
+) -> None:
+    """`sent`: sentences with their repetitions; `unreadable`: those left out; `brought`: vectors are what is counted.
 
     Raises:
         InvalidInput: too few; the message says how many are needed.
@@ -36,7 +38,11 @@ def check_sentences(method: str, dim: int, distinct: int, *, unreadable: int = 0
     needed = fewest_sentences(method, dim)
     if distinct < needed:
         counted = f"{distinct} distinct vectors" if brought else f"texts: {distinct} distinct sentences"
-        raise InvalidInput(f"{counted}; method {method!r} needs at least {needed}{besides(unreadable)}")
+        repeated = f" among {sent:,}" if sent is not None and sent > distinct else ""
+        every = ", as every method does" if needed == FEWEST_SENTENCES else f" (method 'auto': {FEWEST_SENTENCES})"
+        raise InvalidInput(
+            f"{counted}{repeated}; method {method!r} needs at least {needed}{every}{besides(unreadable)}"
+        )
 
 
 def besides(unreadable: int) -> str:

@@ -47,7 +47,7 @@ class DomainRef:
         """Raises InvalidInput where the text is no reference; what is refused is not remembered."""
         match = DOMAIN_REF.fullmatch(text)
         if not match:
-            raise InvalidInput(name_fault(text, "name, name@version or name@previous"))
+            raise InvalidInput(name_fault(text, "name (its champion), name@version or name@previous"))
         version = match["version"] or "champion"
         return cls(match["name"], int(version) if version.isdigit() else version)
 
