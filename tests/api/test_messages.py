@@ -300,7 +300,7 @@ def test_a_path_that_no_route_has_is_told_the_nearest(tiny_server: Server, path:
     [
         ("1%", 'fmr is "1%"; it must be a number; 1 % is 0.01'),
         ("0,01", 'fmr is "0,01"; it must be a number; 1 % is 0.01'),
-        ("nan", "fmr is nan; it must be a number"),
+        ("nan", "fmr is nan; it must be a number; it is a share: 1 % is 0.01"),
     ],
 )
 def test_a_share_that_is_no_number_is_told_how_to_write_it(stocked: Server, share: str, why: str) -> None:

@@ -198,8 +198,8 @@ class Intake:
         only = next(iter(self._seen)) if self.distinct == 1 else ""
         if FILE_NAME.fullmatch(only):
             raise InvalidInput(
-                "texts: the only sentence looks like the name of a file; curl posts the file itself with an @ before the "
-                "name: --data-binary @FILE"
+                "texts: the only sentence looks like the name of a file; curl posts the file itself with an @ before "
+                "the name: --data-binary @FILE"
             )
         try:
             check_sentences(method, dim, self.distinct, sent=self.sentences)
@@ -245,6 +245,13 @@ def parse_ndjson(line: bytes, number: int) -> str | LabelledPair:
     if isinstance(value, list):
         raise InvalidInput(f"line {number} is a JSON list; send one JSON value a line: jq -c '.[]' FILE > FILE.ndjson")
     text = value.get("text") if isinstance(value, dict) else value
+    texts = [name for name, cell in value.items() if isinstance(cell, str)] if isinstance(value, dict) else []
+    if text is None and texts:
+        longest = max(texts, key=lambda name: len(value[name]))
+        raise InvalidInput(
+            f"line {number} is an object with {', '.join(value)[:200]}; say which field holds the sentence, perhaps "
+            f"column={longest[:80]}"
+        )
     if not isinstance(text, str):
         raise InvalidInput(
             f'line {number}: expected "a sentence", {{"text": "a sentence"}} or {{"a": "…", "b": "…", "label": 1}}'
