@@ -210,8 +210,9 @@ def say_misuse(error: typer.TyperException) -> int:
         print(error.format_message(), file=sys.stderr)
     else:
         path = context.command_path if context is not None else "isosim"
-        cause, option = error.__cause__, getattr(getattr(error, "param", None), "name", None)
-        if isinstance(error, typer.BadParameter) and hasattr(cause, "errors"):
-            error.message = in_words(cause.errors()[0]) + ("; 1 % is 0.01" if option in SHARES else "")
+        problems = getattr(error.__cause__, "errors", None)
+        option = getattr(getattr(error, "param", None), "name", None)
+        if isinstance(error, typer.BadParameter) and problems is not None:
+            error.message = in_words(problems()[0]) + ("; 1 % is 0.01" if option in SHARES else "")
         complain(f"{error.format_message().rstrip('.')} (see {path} --help)")
     return error.exit_code

@@ -228,8 +228,8 @@ def test_a_text_that_is_not_utf_8_is_sent_as_a_file_whose_encoding_the_server_fi
 
 def test_bytes_and_one_string_for_labels_are_told_what_to_give(tmp_path: Path) -> None:
     (tmp_path / "lines.txt").write_bytes(b"one\ntwo\n")
-    with Client(transport=Stub(says(202, job("queued")))) as client:
-        with pytest.raises(TypeError, match="the sentences are bytes; give pathlib.Path"):
+    with Stub(says(202, job("queued"))).client() as client:
+        with pytest.raises(TypeError, match=r"the sentences are bytes; give pathlib.Path"):
             client.calibrate((tmp_path / "lines.txt").open("rb"), domain="d")  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match="give a list of labelled pairs, .* not one string; .*isosim label FILE"):
+        with pytest.raises(TypeError, match=r"give a list of labelled pairs, .* not one string; .*isosim label FILE"):
             client.add_labels("d", "good.tsv")  # type: ignore[arg-type]
