@@ -10,10 +10,11 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Match, Route
 
-from service.api.parameters import flat
+from service.api.parameters import CLOSE, flat
 from service.api.state import service_of
 from service.api.validation import describe
 from service.core import errors as e
+from service.core.wording import nearest
 
 # Most specific first is not needed: the lookup walks the class's own bases in order.
 TABLE: dict[type[e.IsosimError], tuple[int, str]] = {
@@ -34,6 +35,7 @@ TABLE: dict[type[e.IsosimError], tuple[int, str]] = {
 }
 ERROR_TYPES = sorted({name for _, name in TABLE.values()} | {"Internal"})
 HTTP: dict[int, type[e.IsosimError]] = {404: e.NotFound, 405: e.MethodNotAllowed}
+MOST_PARTS = 8  # of an unknown path, that are looked at for the route that was meant
 HEALS = {429, 503}  # a client may try these again
 
 # OpenAI's words for a status under /v1, where 422 becomes its 400.
@@ -128,6 +130,17 @@ def methods_of(request: Request) -> set[str]:
     return {method for route in fitting if route.path == meant for method in route.methods or ()}
 
 
+def nearest_route(request: Request) -> str:
+    """What a path that no route has was likely to mean: the nearest one, also below a prefix that is not ours."""
+    known = [route.path for route in flat(request.app.routes) if isinstance(route, Route) and "{" not in route.path]
+    parts = request.url.path.strip("/").split("/")[:MOST_PARTS]
+    for start in range(len(parts)):
+        near = nearest("/" + "/".join(parts[start:]), known, CLOSE)
+        if near is not None:
+            return f"did you mean {near}? /docs lists the routes"
+    return "/docs lists the routes"
+
+
 def install(app: FastAPI) -> None:
     """Turns every failure of a route into the one error body."""
 
@@ -150,7 +163,10 @@ def install(app: FastAPI) -> None:
             return domain_error(request, e.InvalidInput(str(error.detail)))
         what = f"{request.method} {request.url.path}"
         allowed = ", ".join(sorted(methods_of(request))) if kind is e.MethodNotAllowed else ""
-        message = f"no route {what}" if kind is e.NotFound else f"{what} is not allowed; this path takes {allowed}"
+        if kind is e.NotFound:
+            message = f"no route {what}; {nearest_route(request)}"
+        else:
+            message = f"{what} is not allowed; this path takes {allowed}"
         response = domain_error(request, kind(message))
         if kind is e.MethodNotAllowed:
             response.headers["Allow"] = allowed

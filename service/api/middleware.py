@@ -148,6 +148,10 @@ class Envelope:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        if scope["method"] not in ("GET", "HEAD") and scope["path"] != "/":
+            scope["path"] = scope["path"].removesuffix(
+                "/"
+            )  # Starlette's redirect has no body: curl would print nothing
         service: Service = scope["state"]["service"]
         head = head_of(scope["headers"])
         given = text_of(head, b"x-request-id")

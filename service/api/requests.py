@@ -12,12 +12,14 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter, ValidationError
+from starlette.routing import BaseRoute
 
 from service.api.bodies import Compatible, ErrorBody, OpenAIErrorBody
 from service.api.errors import TABLE
 from service.api.parameters import check_ignored
 from service.api.state import Service, ServiceDep, service_of
 from service.api.trace import Trace
+from service.api.validation import json_example
 from service.core.errors import NotFound, UnsupportedMedia
 from service.core.grants import Scope
 from service.core.jobs.job import Job
@@ -58,7 +60,6 @@ def check_encoding(head: Head) -> None:
         raise UnsupportedMedia(f"content-encoding {encoding[:80]!r}: bodies are read as they are")
 
 
-AS_JSON = "-H 'content-type: application/json' -d '{…}'"
 SLIPS = {  # by content type: how a request comes to have it
     "": "the request has no content-type",
     "multipart/form-data": "content-type 'multipart/form-data' (curl -F sends it) is a form",
@@ -77,17 +78,22 @@ def sent_as(kind: str) -> str:
     return SLIPS.get(kind, f"content-type {kind[:80]!r} is not read here")
 
 
-def check_json(head: Head) -> None:
-    """Raises UnsupportedMedia where the body is declared as something else than JSON."""
+def check_json(head: Head, route: BaseRoute | None) -> None:
+    """Raises UnsupportedMedia, with the route's example, where the body is declared as something else than JSON."""
     if b"content-encoding" in head:
         check_encoding(head)
     kind = media_type(text_of(head, b"content-type"))
     if kind != "application/json" and not kind.endswith("+json"):
-        raise UnsupportedMedia(f"{sent_as(kind)}; this route reads JSON: curl {AS_JSON}")
+        path = getattr(route, "path", "")
+        table = "; a table of labels goes through isosim label FILE --domain NAME" * path.endswith("/labels")
+        raise UnsupportedMedia(
+            f"{sent_as(kind)}; this route reads JSON: curl -H 'content-type: application/json' -d '"
+            f"{json_example(route) or '{…}'}'{table}"
+        )
 
 
 async def json_body(request: Request) -> None:  # async: a plain function costs a thread
-    check_json(head_of(request.headers.raw))
+    check_json(head_of(request.headers.raw), request.scope.get("route"))
 
 
 JsonBody = Depends(json_body)
@@ -168,11 +174,10 @@ class ScoringRoute(APIRoute):
         self.respond = respond
         return handle
 
-    @staticmethod
-    def check(head: Head, trace: Trace) -> None:
+    def check(self, head: Head, trace: Trace) -> None:
         """Raises Forbidden or UnsupportedMedia, before the body is read."""
         trace.grant.check_scope("read")
-        check_json(head)
+        check_json(head, self)
 
 
 async def resolve(service: Service, trace: Trace, ref: DomainRef | str, *, splits: bool = False) -> Resolution:

@@ -167,8 +167,9 @@ def rule(same: Sequence[Detail], named: str, entry: str) -> str:
     if kind in BOUNDS:
         bound, words = BOUNDS[kind]
         shown = value[:SHOWN] if isinstance(value, str) else sent(kind, value)  # a query's numbers are text
+        wanted = "a number" if shown.strip().lower() == "nan" else words.format(number(context[bound]))
         share = "; it is a share: 1 % is 0.01" if entry in SHARES and kind.startswith("less") else ""
-        return f"{named} is {shown}; it must be {words.format(number(context[bound]))}{share}"
+        return f"{named} is {shown}; it must be {wanted}{share}"
     if kind == "literal_error":
         options = re.findall(r"'([^']*)'", context["expected"])
         near = nearest(str(value), options)
@@ -189,7 +190,8 @@ def rule(same: Sequence[Detail], named: str, entry: str) -> str:
         wanted += f" such as {OBJECTS[entry]}" if entry in OBJECTS else ""
     elif (kinds[0] in TEXTS or len(kinds) > 1) and not named.endswith(")"):
         wanted = WANTED.get(entry, wanted)
-    return f"{named} is {sent(kind, value)}; it must be {wanted}"
+    share = "; 1 % is 0.01" if entry in SHARES and kind == "float_parsing" else ""
+    return f"{named} is {sent(kind, value)}; it must be {wanted}{share}"
 
 
 def missing(named: str, entry: str, where: str, *, whole: bool) -> str:
@@ -207,6 +209,8 @@ def no_json(why: str, route: BaseRoute | None) -> IsosimError:
         return TokenizerFailure(f"a text holds half of a surrogate pair, which is no Unicode: {why}")
     if re.match(r"EOF while parsing a value at line 1 column 0|Expecting value", why):
         return InvalidInput(f"the body is empty or no JSON; send {example_of(route)}")
+    if where := re.match(r"invalid unicode code point( at line \d+ column \d+)", why):
+        return InvalidInput(f"the body is not UTF-8{where[1]}; JSON is sent in UTF-8")
     return InvalidInput(f"the body is not valid JSON: {why}; this route wants {example_of(route)}")
 
 
@@ -217,12 +221,18 @@ def whole_body(kind: str, value: object, route: BaseRoute | None) -> str:
 
 
 def example_of(route: BaseRoute | None) -> str:
-    """The first example of the route's body, for a message."""
+    """A route's body, for a message."""
+    example = json_example(route)
+    return "a JSON object" if example is None else f"a JSON object such as {example}"
+
+
+def json_example(route: BaseRoute | None) -> str | None:
+    """The first example of the route's body; None where it has none."""
     for model in bodies(route):
         extra = model.model_config.get("json_schema_extra")
         if isinstance(extra, dict) and isinstance(examples := extra.get("examples"), list):
-            return f"a JSON object such as {orjson.dumps(examples[0]).decode()}"
-    return "a JSON object"
+            return orjson.dumps(examples[0]).decode()
+    return None
 
 
 def sent(kind: str, value: object) -> str:

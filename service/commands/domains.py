@@ -184,10 +184,11 @@ def repetition(report: dict[str, Any]) -> str | None:
     if not repeated:
         return None
     largest = repeated["groups"][0]
+    vectors = "one vector" if repeated["vectors"] == 1 else f"{repeated['vectors']:,} vectors"
     listed = ", ".join(map(str, largest["lines"])) + (", …" if largest["texts"] > len(largest["lines"]) else "")
     return (
-        f"{repeated['texts']:,} texts have {repeated['vectors']:,} vectors, as the encoder reads the same of them; the "
-        f"largest group has {largest['texts']:,}: lines {listed} (blank lines not counted)"
+        f"the encoder cannot tell {repeated['texts']:,} different texts apart, and gives them {vectors}; the largest "
+        f"group has {largest['texts']:,}: sentences {listed} (counted from 1, without header and blank rows)"
     )
 
 

@@ -164,7 +164,8 @@ def stored_version(settings: Settings, domain: str) -> tuple[DomainRef, int, dic
     aliases = domains.aliases(ref.name, artifact.digest)
     version = {"champion": aliases.champion, "previous": aliases.previous}.get(str(ref.version), ref.version)
     if version is None:
-        raise NotFound(f"domain {ref.name!r} has no {ref.version} for encoder {artifact.id}")
+        made = f"it was never calibrated for encoder {artifact.id}: isosim calibrate FILE --domain {ref.name}"
+        raise NotFound(f"domain {ref.name!r} has no {ref.version}; {made if not aliases.champion else 'name another'}")
     manifest = domains.manifest(ref.name, int(version))
     if manifest["encoder"]["digest"] != artifact.digest:
         raise InvalidInput(f"{ref.name}@{version} was made for encoder {manifest['encoder']['id']}")

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -65,6 +65,16 @@ def print_table(table: "Table") -> None:
 
 
 PATIENCE = 1.0  # s
+SHOWN = 80  # characters of a setting in a message
+NUMBERS = {  # by pydantic's type of an error
+    "float_parsing": "a number",
+    "int_parsing": "a whole number",
+    "less_than_equal": "{le:g} or less",
+    "less_than": "less than {lt:g}",
+    "greater_than_equal": "{ge:g} or more",
+    "greater_than": "more than {gt:g}",
+}
+SHARES = {"fmr", "precision", "false_hit_rate"}  # options that people give in per cent
 MOST_FILES = 1000  # of a folder that are looked through for one with a similar name
 
 
@@ -160,11 +170,20 @@ def ended(command: Callable[[], Any]) -> int:
         if not hasattr(error, "errors"):  # pydantic's ValidationError; its import costs what other commands do not need
             raise
         for problem in error.errors():
-            complain(f"ISOSIM_{'_'.join(str(part) for part in problem['loc']).upper()}: {problem['msg']}")
+            name = f"ISOSIM_{'_'.join(str(part) for part in problem['loc']).upper()}"
+            complain(f"{name}: {in_words(problem)}")
         code = MISUSED
     if code == INTERRUPTED:
         complain("interrupted")
     return code if isinstance(code, int) else DONE
+
+
+def in_words(problem: Mapping[str, Any]) -> str:
+    """One of pydantic's errors. The value is repeated of numbers alone: a refused address may hold a password."""
+    wanted = NUMBERS.get(problem["type"])
+    if wanted is None:
+        return str(problem["msg"])
+    return f"{str(problem['input'])[:SHOWN]!r} is given; it must be {wanted.format_map(problem.get('ctx', {}))}"
 
 
 def near_file(error: OSError) -> str:
@@ -191,5 +210,9 @@ def say_misuse(error: typer.TyperException) -> int:
         print(error.format_message(), file=sys.stderr)
     else:
         path = context.command_path if context is not None else "isosim"
+        problems = getattr(error.__cause__, "errors", None)
+        option = getattr(getattr(error, "param", None), "name", None)
+        if isinstance(error, typer.BadParameter) and problems is not None:
+            error.message = in_words(problems()[0]) + ("; 1 % is 0.01" if option in SHARES else "")
         complain(f"{error.format_message().rstrip('.')} (see {path} --help)")
     return error.exit_code

@@ -67,7 +67,9 @@ class Grant:
     def check_scope(self, scope: Scope) -> None:
         """Raises Forbidden."""
         if scope not in self.scopes:
-            raise Forbidden(f"the API key lacks the scope {scope!r}")
+            raise Forbidden(
+                f"the API key lacks the scope {scope!r}; ask for a key with it: isosim keys new --scopes {scope}"
+            )
 
     def check_domain(self, domain: str) -> None:
         """Raises Forbidden, with the same message whether the domain exists or not."""

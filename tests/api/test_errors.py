@@ -95,7 +95,7 @@ def test_what_is_no_json_object_is_422(post: Post, raw: bytes) -> None:
         ("text/plain", b"ok\n\xff\xfe\n", "line 2 is not UTF-8"),
         ("application/x-ndjson", b'"ok"\n{"txt": 1}\n', "line 2: expected"),
         ("application/x-ndjson", b'"ok"\n"\n', "line 2 is not JSON"),
-        ("text/plain", b"ok\n" + b"x" * 10_001, "line 2 has 10001 characters"),
+        ("text/plain", b"ok\n" + b"x" * 10_001, "longer than 10,000 characters: 1 (line 2)"),
         ("text/plain", b"ok\n" + b"x" * 300_000, "line 2 is longer"),
     ],
 )

@@ -217,11 +217,20 @@ FORM, URLENCODED = "multipart/form-data", "application/x-www-form-urlencoded"
 )
 def test_a_body_of_another_type_is_told_the_option_of_curl(tiny_server: Server, kind: str | None, begins: str) -> None:
     headers = {} if kind is None else {"content-type": kind}
-    for path in ("/similarity", "/percentile", "/domains/default/champion"):
+    examples = {
+        "/percentile": '{"cosines":[0.31,0.87],"domain":"default"}',
+        "/domains/default/champion": '{"version":2,"from":1}',
+        "/domains/default/labels": '{"labels":[["Printer is jammed.","Paper stuck in the printer.",1]]}',
+    }
+    for path, example in examples.items():
         method = "PUT" if path.endswith("champion") else "POST"
         status, text = refused_with(tiny_server.client.request(method, path, content=b"pairs=a", headers=headers))
         assert status == 415
-        assert text == f"{begins}; this route reads JSON: curl -H 'content-type: application/json' -d '{{…}}'"
+        table = "; a table of labels goes through isosim label FILE --domain NAME" * path.endswith("labels")
+        assert text == (
+            f"{begins}; this route reads JSON: curl -H 'content-type: application/json' -d '{example}'{table}"
+        )
+    assert "isosim label FILE" in text
 
 
 @pytest.mark.parametrize("path", ["/calibrate?domain=d", "/inspect"])
@@ -272,3 +281,49 @@ def test_a_precision_beyond_the_labels_names_the_field_once(stocked: Server) -> 
     answer = stocked.client.get("/domains/tickets/threshold?precision=0.99", headers=bearer(OPEN))
     assert answer.status_code == 422
     assert said(answer).startswith("precision is 0.99; it must be between 0.50 and 0.90, the highest that the ")
+
+
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [("/similarities", "/similarity"), ("/api/v1/similarity", "/similarity")],
+)
+def test_a_path_that_no_route_has_is_told_the_nearest(tiny_server: Server, path: str, meant: str) -> None:
+    status, text = refused_with(tiny_server.client.post(path, json={"pairs": PAIR}))
+    assert (status, text) == (404, f"no route POST {path}; did you mean {meant}? /docs lists the routes")
+    slashed = tiny_server.client.post(f"{meant}/", json={"pairs": PAIR})
+    assert slashed.json() == tiny_server.client.post(meant, json={"pairs": PAIR}).json()
+    assert said(tiny_server.client.get("/qwxz")) == "no route GET /qwxz; /docs lists the routes"
+
+
+@pytest.mark.parametrize(
+    ("share", "why"),
+    [
+        ("1%", 'fmr is "1%"; it must be a number; 1 % is 0.01'),
+        ("0,01", 'fmr is "0,01"; it must be a number; 1 % is 0.01'),
+        ("nan", "fmr is nan; it must be a number; it is a share: 1 % is 0.01"),
+    ],
+)
+def test_a_share_that_is_no_number_is_told_how_to_write_it(stocked: Server, share: str, why: str) -> None:
+    answer = stocked.client.get("/domains/tickets/threshold", params={"fmr": share}, headers=bearer(OPEN))
+    assert refused_with(answer) == (422, why)
+
+
+def test_json_that_is_not_utf_8_is_told_so(tiny_server: Server) -> None:
+    content = '{"pairs": [["café", "b"]]}'.encode("latin-1")
+    status, text = refused_with(
+        tiny_server.client.post("/similarity", content=content, headers={"content-type": "application/json"})
+    )
+    assert status == 422
+    assert re.fullmatch(r"the body is not UTF-8 at line 1 column \d+; JSON is sent in UTF-8", text)
+
+
+def test_a_version_that_has_no_such_name_is_told_what_the_name_alone_is(stocked: Server) -> None:
+    answer = stocked.client.post("/similarity", json={"pairs": PAIR, "domain": "tickets@latest"}, headers=bearer(OPEN))
+    assert "name (its champion), name@version or name@previous" in refused_with(answer)[1]
+
+
+def test_a_missing_scope_is_told_how_a_key_comes_to_have_it(stocked: Server) -> None:
+    body = {"labels": [["a", "b", 1]]}
+    status, text = refused_with(stocked.client.post("/domains/invoices/labels", json=body, headers=bearer(NARROW)))
+    assert status == 403
+    assert "isosim keys new --scopes calibrate" in text

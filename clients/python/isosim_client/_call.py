@@ -24,7 +24,8 @@ UNKNOWN = {404, 405, 415, 422}  # what a server answers to a route, a body or a 
 IdempotencyKey = str | bool
 FROM_FILE = {  # how what is wanted comes out of a file
     "labels": "for rows of text,text,label read it first: [(a, b, float(label)) for a, b, label in "
-    'csv.reader(open(path, newline=""))]; or give the file to the command line: isosim label FILE --domain NAME',
+    'csv.reader(open(path, newline=""))], with delimiter="\\t" for tabs, and label, a, b where '
+    "the label comes first; or give the file to the command line: isosim label FILE --domain NAME",
 }
 
 
@@ -108,7 +109,9 @@ def many(texts: Any, name: str) -> list[Any]:
     if isinstance(texts, os.PathLike):
         raise TypeError(f"{name}: give a list, not a path; {FROM_FILE.get(name, 'read the file first')}")
     if isinstance(texts, str):
-        raise TypeError(f"{name}: give a list of strings, not one string")
+        wanted = "labelled pairs, [(text, text, label), …]" if name == "labels" else "strings"
+        hint = f"; {FROM_FILE[name]}" if name in FROM_FILE else ""
+        raise TypeError(f"{name}: give a list of {wanted}, not one string{hint}")
     return list(texts)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -43,6 +44,8 @@ class Upload:
         self.content_type = "text/plain" if lines and not self._labels else "application/x-ndjson"
         # Of `corpus.de` alone the server finds out what it is; beside labels its lines are sentences, read here.
         table = suffix in TABLE_SUFFIXES or (not self._labels and suffix not in NDJSON_SUFFIXES | TEXT_SUFFIXES)
+        if not table and not self._labels and lines and self._path is not None:
+            table = not is_utf8(self._path)  # the server finds out the encoding
         if read or table:
             if self._labels or self._path is None:
                 raise TypeError("a table is a file and is posted alone; add its labels afterwards: add_labels")
@@ -70,7 +73,22 @@ class Upload:
         yield from gathered(entry(dict(zip(FIELDS, pair, strict=False))) for pair in self._labels)
 
 
-def entry(value: str | dict[str, str | float]) -> bytes:
+def is_utf8(path: Path) -> bool:
+    """Whether a file begins as UTF-8; also where it cannot be opened, which sending it will say."""
+    try:
+        with path.open("rb") as file:
+            codecs.getincrementaldecoder("utf-8")().decode(file.read(CHUNK))
+    except UnicodeDecodeError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def entry(value: str | bytes | dict[str, str | float]) -> bytes:
+    """Raises TypeError for lines of bytes, which a file that was opened with "rb" gives."""
+    if isinstance(value, bytes):
+        raise TypeError("the sentences are bytes; give pathlib.Path(…) for a file, or strings")
     return json.dumps(value, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
 

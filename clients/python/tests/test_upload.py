@@ -217,3 +217,19 @@ def test_lines_under_any_other_name_may_have_labels_beside_them(tmp_path: Path) 
 def test_the_case_of_a_suffix_makes_no_difference(tmp_path: Path) -> None:
     assert Upload(tmp_path / "TICKETS.JSONL").content_type == "application/x-ndjson"
     assert Upload(tmp_path / "TICKETS.CSV").content_type == "application/octet-stream"
+
+
+def test_a_text_that_is_not_utf_8_is_sent_as_a_file_whose_encoding_the_server_finds_out(tmp_path: Path) -> None:
+    (tmp_path / "utf16.txt").write_text("café\n", encoding="utf-16")
+    (tmp_path / "utf8.txt").write_text("café\n", encoding="utf-8")
+    assert Upload(tmp_path / "utf16.txt").content_type == "application/octet-stream"
+    assert Upload(tmp_path / "utf8.txt").content_type == "text/plain"
+
+
+def test_bytes_and_one_string_for_labels_are_told_what_to_give(tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_bytes(b"one\ntwo\n")
+    with Stub(says(202, job("queued"))).client() as client:
+        with pytest.raises(TypeError, match=r"the sentences are bytes; give pathlib.Path"):
+            client.calibrate((tmp_path / "lines.txt").open("rb"), domain="d")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"give a list of labelled pairs, .* not one string; .*isosim label FILE"):
+            client.add_labels("d", "good.tsv")  # type: ignore[arg-type]

@@ -491,7 +491,10 @@ class DomainStore:
             self._check_there(domain, version)
             stored = self._aliases(domain, before)
             if version in named_in(stored):
-                raise Conflict(f"version {version} of {domain!r} is champion or previous and cannot be deleted")
+                raise Conflict(
+                    f"version {version} of {domain!r} is champion or previous and cannot be deleted; "
+                    "promote others first, or delete the whole domain"
+                )
             self._bury(domain, [version], before, stored)
 
     def _check_there(self, domain: str, version: int) -> None:

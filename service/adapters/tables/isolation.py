@@ -136,7 +136,8 @@ def as_options(message: str) -> str:
 
 TOO_MUCH = (
     f"the file cannot be read within {MEMORY >> 20:,} MB of memory and {SECONDS} seconds; send only the column with "
-    "the sentences, as plain text or CSV. In a workbook, a cell far outside the table has the same effect: delete it"
+    "the sentences, as plain text or CSV. Such a file may have very many columns or one huge cell, or, as a workbook, "
+    "a cell far outside the table: delete it"
 )
 
 
@@ -213,6 +214,12 @@ def facts_of(table: Table, give: Give, column: str | None, limits: Limits, out: 
         raise errors.InvalidInput(
             f"column: {facts['column']!r} holds numbers or identifiers, no sentences; the likeliest is "
             f"column={table.hint}"
+        )
+    if give == "sentences" and counts.too_long and not counts.sentences:
+        rows = ", ".join(map(str, counts.places)) + ", …" * (counts.too_long > len(counts.places))
+        raise errors.InvalidInput(
+            f"all sentences of the file are longer than {limits.characters:,} characters: {counts.too_long:,} "
+            f"(rows {rows})"
         )
     return facts | counts.facts(table)
 

@@ -188,7 +188,7 @@ def check_no_query(request: Request) -> None:
     for name in request.query_params:
         raise InvalidInput(
             f"{name}: belongs into the JSON body; the query is for other bodies, which say so in their content-type: "
-            f"{', '.join(FORMATS)}"
+            f"{', '.join(FORMATS)}, application/octet-stream"
         )
 
 

@@ -24,6 +24,7 @@ MOST_READERS = 4  # files read at a time by a process; each may take a processor
 JSON_GROWTH = 2  # bytes of JSON a byte of the file may become; Asian text in UTF-16 becomes 1.5
 
 FORMS = ("multipart/form-data", "application/x-www-form-urlencoded")  # the file would lie inside of another format
+PAGES = ("text/html", "application/xhtml+xml")
 UTF8 = ("utf-8", "utf8", "us-ascii", "ascii")  # as content types name what needs no decision
 AS_IT_IS = "send the file itself: curl --data-binary @FILE -H 'content-type: application/octet-stream' '…/{}'"
 
@@ -52,7 +53,12 @@ def content_type(request: Request) -> tuple[str, str | None]:
 
 
 def check_no_form(kind: str, route: str) -> None:
-    """Raises UnsupportedMedia for a web form, which curl's -F and -d send."""
+    """Raises UnsupportedMedia for a web form, which curl's -F and -d send, and for a page."""
+    if kind in PAGES:
+        raise UnsupportedMedia(
+            f"content-type {kind!r} is a page with tags; send its text, one sentence a line, with the content-type "
+            "text/plain"
+        )
     if kind in FORMS:
         raise UnsupportedMedia(f"{sent_as(kind)}; {AS_IT_IS.format(route)}, with the options in the query")
 

@@ -1,5 +1,6 @@
 """Posted text on its way to disk: decoded, checked and counted as it streams in."""
 
+import re
 from codecs import BOM_UTF8
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,12 +12,13 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from service.adapters.jobs.spool import Spool
 from service.adapters.tables.detection import binary
+from service.adapters.tables.isolation import PLACES
 from service.api.calibration.schemas import NO_VECTORS, Label
 from service.api.validation import labelled_pair_fault
 from service.core.errors import EmptyInput, InvalidInput, TooLarge
 from service.core.jobs.job import LabelledPair
 from service.core.jobs.requirements import STEADY_FLOW, LabelSummary, check_sentences, fewest_sentences
-from service.core.jobs.tables import LOOKED_AT, check_sentences_only
+from service.core.jobs.tables import LOOKED_AT, ONE_A_LINE, check_sentences_only
 
 Format = Literal["text", "ndjson", "npy"]
 Body = TypeVar("Body", bound=BaseModel)
@@ -24,6 +26,8 @@ Body = TypeVar("Body", bound=BaseModel)
 MAX_LABELS = 100_000
 LONGEST_CHARACTER = 24  # bytes of a line: two texts of a labelled pair, spelt out as surrogate pairs
 LABELLED = TypeAdapter(Label)
+JSON_LIST = re.compile(rb'\s*\[\s*"(?:[^"\\]|\\.)*"\s*,\s*"')
+FILE_NAME = re.compile(r"\S*[\w-]\.[A-Za-z][A-Za-z0-9]{1,6}")
 
 
 POST = (
@@ -59,6 +63,8 @@ class Intake:
         self.labels = 0
         self._summary = LabelSummary()
         self._rest, self._received = b"", 0
+        self._given, self._too_long = False, 0
+        self._places: list[str] = []  # of the first texts that are too long
         self._first: list[str] | None = None if force else []  # texts, until there are enough to tell a table
         self._seen: set[str] = set()  # until there are enough to know that there are enough
 
@@ -66,6 +72,20 @@ class Intake:
     def distinct(self) -> int:
         """Distinct sentences, counted up to the number from which on it no longer matters."""
         return len(self._seen)
+
+    @property
+    def _left_out(self) -> str:
+        """How many texts are too long, and the places of the first."""
+        more = ", …" * (self._too_long > len(self._places))
+        # curl -d makes one line of a file
+        hint = "; each sentence has a line of its own (curl -d removes line ends, --data-binary keeps them)"
+        return f"{self._too_long:,} ({', '.join(self._places)}{more}){hint if self.lines == 1 else ''}"
+
+    @property
+    def _notice(self) -> str:
+        return (
+            f"sentences left out because they are longer than {self.limits.characters:,} characters: {self._left_out}"
+        )
 
     def feed(self, chunk: bytes) -> None:
         """Raises InvalidInput, naming the line."""
@@ -75,6 +95,9 @@ class Intake:
         if self._received > self.limits.size:  # a server of brought vectors lets larger bodies begin
             raise TooLarge(f"the body is larger than {self.limits.size} bytes")
         *lines, self._rest = (self._rest + chunk).split(b"\n")
+        begins = self._received == len(chunk) and self._first is not None
+        if begins and self.parse is parse_text and JSON_LIST.match(chunk):
+            raise InvalidInput(f"texts: the body begins like a JSON list; {ONE_A_LINE}")
         if len(self._rest) > LONGEST_CHARACTER * self.limits.characters + 1024:
             raise InvalidInput(f"line {self.lines + len(lines) + 1} is longer than {self.limits.characters} characters")
         self._take(lines)
@@ -84,7 +107,12 @@ class Intake:
             self._take([self._rest])
             self._rest = b""
         if not self.sentences:
-            raise EmptyInput("texts: no sentence was posted")
+            if self._too_long:
+                raise InvalidInput(
+                    f"all sentences are longer than {self.limits.characters:,} characters: {self._left_out}"
+                )
+            hint = "" if self._given else "; the body is empty (curl -s hides that its @FILE is missing)"
+            raise EmptyInput(f"texts: no sentence was posted{hint}")
         self._check_table()
 
     def _check_table(self) -> None:
@@ -110,10 +138,13 @@ class Intake:
         self.add_labels(labels, lambda index: f"line {places[False][index]}")
 
     def add(self, texts: Sequence[str], where: Callable[[int], str]) -> None:
+        self._given = True
         kept = []
         for index, text in enumerate(texts):
-            self._check_length(text, where(index))
-            if text.strip():
+            if len(text) > self.limits.characters:
+                self._too_long += 1
+                self._places += [where(index)] if len(self._places) < PLACES else []
+            elif text.strip():
                 kept.append(text.strip())
         self.sentences += len(kept)
         if self.sentences > self.limits.sentences:
@@ -143,11 +174,7 @@ class Intake:
 
     def _check_length(self, text: str, where: str) -> None:
         if len(text) > self.limits.characters:
-            hint = "; each sentence has a line of its own (curl -d removes line ends, --data-binary keeps them)"
-            raise InvalidInput(
-                f"{where} has {len(text)} characters, at most {self.limits.characters} are taken"
-                f"{hint if self.lines == 1 else ''}"
-            )
+            raise InvalidInput(f"{where} has {len(text)} characters, at most {self.limits.characters} are taken")
 
     @staticmethod
     def _spool(extend: Callable[[Any], None], entries: Sequence[Any]) -> None:
@@ -168,8 +195,20 @@ class Intake:
         """
         if self.labels:
             self.check_labels()
-        check_sentences(method, dim, self.distinct)
-        return flow_notices(method, self.distinct, "sentences")
+        only = next(iter(self._seen)) if self.distinct == 1 else ""
+        if FILE_NAME.fullmatch(only):
+            raise InvalidInput(
+                "texts: the only sentence looks like the name of a file; curl posts the file itself with an @ before "
+                "the name: --data-binary @FILE"
+            )
+        try:
+            check_sentences(method, dim, self.distinct, sent=self.sentences)
+        except InvalidInput as error:
+            if not self._too_long:
+                raise
+            raise InvalidInput(f"{error}; {self._notice}") from None
+        notices = [self._notice] if self._too_long else []
+        return notices + flow_notices(method, self.distinct, "sentences")
 
 
 def flow_notices(method: str, distinct: int, what: str) -> list[str]:
@@ -206,6 +245,13 @@ def parse_ndjson(line: bytes, number: int) -> str | LabelledPair:
     if isinstance(value, list):
         raise InvalidInput(f"line {number} is a JSON list; send one JSON value a line: jq -c '.[]' FILE > FILE.ndjson")
     text = value.get("text") if isinstance(value, dict) else value
+    texts = [name for name, cell in value.items() if isinstance(cell, str)] if isinstance(value, dict) else []
+    if text is None and texts:
+        longest = max(texts, key=lambda name: len(value[name]))
+        raise InvalidInput(
+            f"line {number} is an object with {', '.join(value)[:200]}; say which field holds the sentence, perhaps "
+            f"column={longest[:80]}"
+        )
     if not isinstance(text, str):
         raise InvalidInput(
             f'line {number}: expected "a sentence", {{"text": "a sentence"}} or {{"a": "…", "b": "…", "label": 1}}'

@@ -53,7 +53,7 @@ def parse_pairs(rows: Iterable[tuple[int, Sequence[str]]], name: str) -> list[La
         line, cells = every[0]
         raise InvalidInput(
             f"{name}: no row has a number in its first or its last column (line {line} has {cells[0][:20]!r} and "
-            f"{cells[-1][:20]!r}); one of the two has to hold the labels: {WANTED}"
+            f"{cells[-1][:20]!r}); one of the two has to hold the labels: {WANTED}{in_the_middle(table)}"
         )
     first = is_first(table, header, worse(firsts), worse(lasts), name)
     pairs: list[LabelledPair] = []
@@ -67,6 +67,12 @@ def parse_pairs(rows: Iterable[tuple[int, Sequence[str]]], name: str) -> list[La
             raise InvalidInput(f"{name}, line {line}: a sentence is empty")
         pairs.append(LabelledPair(a, b, label, weight))
     return pairs
+
+
+def in_the_middle(table: Sequence[tuple[int, Sequence[str]]]) -> str:
+    """The end of a message where the middle column holds the labels."""
+    labels = [label_of(cells[1]) for _, cells in table]
+    return ". Column 2 seems to hold them: move it to the front" if labels and None not in labels else ""
 
 
 def is_first(

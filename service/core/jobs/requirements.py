@@ -27,8 +27,12 @@ def fewest_sentences(method: str, dim: int) -> int:
     return FEWEST_FOR_A_FLOW if "flow" in name else FEWEST_SENTENCES
 
 
-def check_sentences(method: str, dim: int, distinct: int, *, unreadable: int = 0, brought: bool = False) -> None:
-    """Checks the number of distinct sentences, or of vectors if `brought`; `unreadable` ones were left out.
+def check_sentences(
+    method: str, dim: int, distinct: int, *, sent: int | None = None, unreadable: int = 0, brought: bool = False
+) -> None:
+    """Checks the number of distinct sentences, or of vectors if `brought`.
+
+    Of the `sent` sentences, repetitions included, `unreadable` were left out.
 
     Raises:
         InvalidInput: there are too few; the message says how many are needed.
@@ -36,7 +40,11 @@ def check_sentences(method: str, dim: int, distinct: int, *, unreadable: int = 0
     needed = fewest_sentences(method, dim)
     if distinct < needed:
         counted = f"{distinct} distinct vectors" if brought else f"texts: {distinct} distinct sentences"
-        raise InvalidInput(f"{counted}; method {method!r} needs at least {needed}{besides(unreadable)}")
+        repeated = f" among {sent:,}" if sent is not None and sent > distinct else ""
+        every = ", as every method does" if needed == FEWEST_SENTENCES else f" (method 'auto': {FEWEST_SENTENCES})"
+        raise InvalidInput(
+            f"{counted}{repeated}; method {method!r} needs at least {needed}{every}{besides(unreadable)}"
+        )
 
 
 def besides(unreadable: int) -> str:

@@ -22,7 +22,9 @@ from service.core.scoring.similarity import Scores
 SMALLEST_FMR = 1e-7  # no amount of text supports a smaller one
 MOST_GALLERY = 10**9  # entries
 MOST_DECISIONS = 100  # thresholds remembered for a version; a domain has at most 50 saved targets
-NO_REFERENCE = "domain {!r} has no reference; give it text: POST /calibrate"
+NO_REFERENCE = (
+    "domain {0!r} has no reference; give it text: POST /calibrate?domain={0} (isosim calibrate FILE --domain {0})"
+)
 NO_FALSE_HITS = "domain {!r} was calibrated before false hits of searches were counted; calibrate it again"
 
 
@@ -57,8 +59,10 @@ class Target:
     gallery: int | None = None
 
     def __post_init__(self) -> None:
-        if sum(one is not None for one in (self.fmr, self.precision, self.false_hit_rate)) != 1:
-            raise InvalidInput("fmr, precision or false_hit_rate: give one of them, for example fmr=0.01")
+        given = sum(one is not None for one in (self.fmr, self.precision, self.false_hit_rate))
+        if given != 1:
+            count = "several are given" if given else "none is given"
+            raise InvalidInput(f"fmr, precision or false_hit_rate: give one of them, for example fmr=0.01; {count}")
         if (self.false_hit_rate is None) != (self.gallery is None):
             raise InvalidInput("false_hit_rate and gallery (the number of entries searched): give both")
         if self.fmr is not None and not SMALLEST_FMR <= self.fmr < 1:
@@ -203,7 +207,7 @@ def for_precision(model: DomainModel, domain: str, precision: float, *, raw: boo
     if labelled is None:
         raise Conflict(
             f"domain {domain!r} was given no labels; give it some: POST /domains/{domain}/labels "
-            f"(isosim label FILE --domain {domain}), and wait for that job"
+            f'with {{"labels": [["a", "b", 1], …]}} (isosim label FILE --domain {domain}), and wait for that job'
         )
     if raw or model.normalization is not None:
         raise Conflict("a precision rests on calibrated similarities without item normalization; ask for fmr")

@@ -51,7 +51,7 @@ class DomainRef:
         """Raises InvalidInput if the text is not a reference."""
         match = DOMAIN_REF.fullmatch(text)
         if not match:
-            raise InvalidInput(name_fault(text, "name, name@version or name@previous"))
+            raise InvalidInput(name_fault(text, "name (its champion), name@version or name@previous"))
         version = match["version"] or "champion"
         return cls(match["name"], int(version) if version.isdigit() else version)
 

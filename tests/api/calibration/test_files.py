@@ -199,3 +199,46 @@ def test_a_file_of_the_size_that_is_taken_may_grow_in_utf_8(reading_server: Serv
         "/calibrate", params={"domain": "d"}, content=content, headers={"content-type": OCTETS}
     )
     assert (answer.status_code, "1 distinct sentences" in answer.json()["error"]) == (422, True), answer.text
+
+
+LONG = "x" * 10_001
+
+
+def post_text(server: Server, content: str, kind: str = "text/plain") -> Any:
+    return server.client.post(
+        "/calibrate", params={"domain": "said"}, content=content.encode(), headers={"content-type": kind}
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "status", "why"),
+    [
+        ("", "text/plain", 400, "the body is empty (curl -s hides that its @FILE is missing)"),
+        ("texts/plain.txt", "text/plain", 422, "the only sentence looks like the name of a file"),
+        ("\n".join(TEXTS[:50] * 3), "text/plain", 422, "50 distinct sentences among 150; method"),
+        (json.dumps(TEXTS), "text/plain", 422, "the body begins like a JSON list; send one JSON value a line"),
+        (f"{LONG}\n{LONG}\n", "text/plain", 422, "all sentences are longer than 10,000 characters: 2 (line 1, line 2)"),
+        (f"{LONG}\n{LONG}\n", OCTETS, 422, "all sentences of the file are longer than 10,000 characters: 2 (rows 1"),
+        ("<p>One sentence.</p>\n" * 300, "text/html", 415, "is a page with tags; send its text, one sentence a line"),
+    ],
+)  # fmt: skip
+def test_a_body_that_cannot_be_used_is_told_why(
+    reading_server: Server, content: str, kind: str, status: int, why: str
+) -> None:
+    answer = post_text(reading_server, content, kind)
+    assert answer.status_code == status
+    assert why in answer.json()["error"]
+
+
+@pytest.mark.parametrize("kind", ["text/plain", OCTETS, "application/x-ndjson", "application/json"])
+def test_a_sentence_that_is_too_long_is_left_out_whatever_the_body(reading_server: Server, kind: str) -> None:
+    texts = [*TEXTS[:300], LONG]
+    if kind == "application/json":
+        answer = reading_server.client.post("/calibrate", json={"domain": "said", "texts": texts})
+    else:
+        lines = map(json.dumps, texts) if kind.endswith("ndjson") else texts
+        answer = post_text(reading_server, "\n".join(lines), kind)
+    assert answer.status_code == 202, answer.text
+    job = reading_server.wait_for(answer.json()["job"])
+    assert job["sentences"] == 300
+    assert any("left out" in notice and ("301" in notice or "texts[300]" in notice) for notice in job["notices"])

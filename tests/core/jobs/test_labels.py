@@ -94,3 +94,9 @@ def test_labels_in_words_are_refused_with_the_numbers_to_write() -> None:
     rows = [(1, ["yes", "red car", "crimson car"]), (2, ["no", "red car", "slow boat"])]
     with pytest.raises(InvalidInput, match=r"line 1 has 'yes' and 'crimson car'.* write 1 for a match and 0 for none"):
         parse_pairs(rows, "pairs.tsv")
+
+
+def test_labels_in_the_middle_are_named() -> None:
+    rows = [["red car", "1", "crimson car"], ["red car", "0", "slow boat"]]
+    with pytest.raises(InvalidInput, match="Column 2 seems to hold them: move it to the front"):
+        parse(rows)
