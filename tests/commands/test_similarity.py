@@ -310,7 +310,6 @@ def test_a_saved_threshold_is_named_as_over_http(run: Run, own_store: Path) -> N
         (("similarity", "--fmr", "5"), "'5' is given; it must be 1 or less; 1 % is 0.01"),
         (("similarity", "--fmr", "1%"), "'1%' is given; it must be a number; 1 % is 0.01"),
         (("serve", "--port", "abc"), "'abc' is given; it must be a whole number"),
-        (("threshold", "default", "--fmr", "0.01"), "it was never calibrated for encoder tiny: isosim calibrate FILE"),
     ],
 )
 def test_a_wrong_option_is_quoted_with_what_is_wanted(run: Run, arguments: tuple[str, ...], said: str) -> None:
