@@ -55,7 +55,7 @@ MOST_HELD_OUT = 2000
 COPIES = 100  # noised copies that may veto the gate's rule
 FOLDS = 10  # fits of the reference; 5 are 1.5 % too careful, 20 are noisier at 0.1 %
 SURE = 0.01  # one-sided p: labels that agree or disagree with the encoder's own order by chance
-SAME_VECTORS = "the encoder gives most of the sentences one and the same vector, which no fit can take apart"
+SAME_VECTORS = "the encoder gives most sentences the same vector, so no other method can be fitted"
 FLOW_FOLDS = 4  # a flow's fit costs a hundred times a linear one
 MOST_GROUPS = 20  # groups of repeated texts that a report lists, and lines of each
 
