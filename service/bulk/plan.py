@@ -77,7 +77,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, content: bytes) -> Self:
-        """Raises CorruptArtifact."""
+        """Reads a stored plan. Raises CorruptArtifact if it is not readable or from a different release."""
         try:
             facts = orjson.loads(content)
             if facts.pop("format") != FORMAT:

@@ -100,7 +100,7 @@ class Encoder:
     def __call__(
         self, texts: Sequence[str], progress: Callable[[float], None] = lambda _: None
     ) -> tuple[Vectors, Rows]:
-        """Vectors (N, D) and tokens (N,)."""
+        """Vectors (N, D) and numbers of tokens (N,) of texts, from the cache if possible."""
         if self._folder is None:
             encodings = self._encode(texts, progress)
             return encodings.vectors, encodings.tokens

@@ -284,7 +284,7 @@ def bootstrapped(
 ) -> Doubles:
     """Score (B,) of each of B bootstrap samples; `weights` (B, L) say how often each of L pairs is in a sample.
 
-    Ranks are computed within each sample, with midranks for ties, so a score equals that of the pairs written out.
+    Ranks are computed within each sample, with midranks for ties, so repeating the pairs would give the same score.
     NaN for a sample whose similarities or values are constant.
     """
     ranks = midranks(similarities, weights)

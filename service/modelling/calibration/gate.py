@@ -143,7 +143,7 @@ def by_copies(ruled: str, z: float | None, count: int) -> tuple[str, list[str]]:
 
 def check(texts: Sequence[str], vectors: Vectors, copies: tuple[Rows, Vectors] | None, labels: Labels | None) -> None:
     if len(texts) != len(vectors):
-        raise ValueError(f"{len(texts)} texts and {len(vectors)} vectors; one vector a text is needed")
+        raise ValueError(f"{len(texts)} texts and {len(vectors)} vectors; one vector per text is needed")
     if copies is not None and len(copies[0]) != len(copies[1]):
         raise ValueError(f"{len(copies[0])} rows and {len(copies[1])} vectors of noised copies")
     if labels is not None and not len(labels.left) == len(labels.right) == len(labels.values):
@@ -169,7 +169,7 @@ def because(surface: Surface, wanted: float, found_again: float | None, sentence
     """The rule's measurements and conclusion in words, for a report."""
     if sentences <= FEWEST_SENTENCES:
         return (
-            f"{sentences} distinct sentences are too few to judge the space, more than {FEWEST_SENTENCES} are needed; "
+            f"{sentences} distinct sentences are too few to judge the vectors: over {FEWEST_SENTENCES} are needed; "
             "scores keep their raw cosine."
         )
     seen = (
@@ -181,8 +181,8 @@ def because(surface: Surface, wanted: float, found_again: float | None, sentence
     above = f"It is above {RAW_OFF:g}" if surface.rawness > RAW_OFF else "The space has collapsed onto few directions"
     if found_again is None and wanted >= STRENGTH_FLOOR:
         return (
-            f"{seen}. {above}: the space is raw, and is whitened softly, strength {wanted:.2f}. Whether sentences that "
-            "look different are found again could not be asked: the vectors were brought."
+            f"{seen}. {above}: the space is raw, and is whitened softly, strength {wanted:.2f}. The encoder is not "
+            "available to test whether it recognizes sentences after a change of appearance."
         )
     if found_again is None:
         compared = "no more than" if surface.rawness <= RAW_OFF else "hardly above"
@@ -201,14 +201,14 @@ def usable_labels(labels: Labels | None, rng: np.random.Generator) -> tuple[Labe
         return None, []
     count, values = len(labels.values), labels.values
     if count < FEWEST_LABELS:
-        return None, [f"{count} labelled pairs were not heard; {FEWEST_LABELS} are needed."]
+        return None, [f"{count} labelled pairs are too few to check this choice; at least {FEWEST_LABELS} are needed."]
     if score_of(values) == "auroc":
         ones = int((values == 1).sum())
         if min(ones, count - ones) < FEWEST_OF_A_CLASS:
-            remark = f"The labels were not heard: {ones} ones and {count - ones} zeros, of each {FEWEST_OF_A_CLASS}"
-            return None, [f"{remark} are needed."]
+            remark = f"The labels cannot check this choice: there are {ones} ones and {count - ones} zeros"
+            return None, [f"{remark}, but at least {FEWEST_OF_A_CLASS} of each are needed."]
     elif np.ptp(values) == 0:
-        return None, ["The labels were not heard: all are the same."]
+        return None, ["The labels cannot check this choice, because all are equal."]
     rows = np.sort(rng.permutation(count)[:MOST_LABELS])
     return Labels(labels.left[rows], labels.right[rows], values[rows].astype(np.float64)), []
 
@@ -230,5 +230,5 @@ def by_labels(test: LabelTest, ruled: str) -> tuple[str, str]:
             "candidates."
         )
     if ruled != "identity" and test.p_not_better("identity", ruled) <= SIGNIFICANCE:
-        return "identity", f"{by} overrule this: {figures}; {ruled} is significantly worse, raw cosines are kept."
-    return ruled, f"{by} do not overrule this: {figures}; none of {len(others)} other candidates is surely better."
+        return "identity", f"{by} overrule this: {figures}; {ruled} is significantly worse, so scores stay raw cosines."
+    return ruled, f"{by} do not overrule this: {figures}; none of {len(others)} other candidates is clearly better."

@@ -283,7 +283,7 @@ def sample_vectors(
     return Sample(text_vectors, (drawn.rows + 1).tolist(), facts, {})
 
 
-WITHOUT_TEXT = "The vectors came without text, and nothing shows how raw their space is: scores keep their raw cosine."
+WITHOUT_TEXT = "Without texts there is no test of how raw the vectors are: scores keep their raw cosine."
 
 
 def chosen(text_vectors: TextVectors, embed_some: Embed | None, seed: int) -> gate.Choice:

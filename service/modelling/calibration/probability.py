@@ -283,7 +283,8 @@ def out_of_fold(x: Doubles, targets: Doubles, weights: Doubles, graded: bool, rn
 def knots_of(mixture: Mixture, x: Doubles) -> tuple[Doubles, Doubles]:
     """Evidence and logits, both (K,), that store a mixture.
 
-    The knots are evenly spaced over the middle 99 % of x (N,), with one more on each side at the same distance.
+    The knots are evenly spaced over the middle 99 % of x (N,), with one more on each side, as far away as that range is
+    wide.
     """
     low, high = np.quantile(x, [0.005, 0.995])
     if high - low < 1e-6:

@@ -30,7 +30,7 @@ def register(
         InvalidInput: the number of dimensions is not supported, or the name belongs to another encoder.
     """
     if not LEAST_DIM <= dim <= MOST_DIM:
-        raise InvalidInput(f"dimensions: {dim}; {LEAST_DIM} to {MOST_DIM:,} are taken")
+        raise InvalidInput(f"dimensions: {dim}; expected {LEAST_DIM} to {MOST_DIM:,}")
     encoders = EncoderStore(store)
     encoders.root.mkdir(parents=True, exist_ok=True)
     with locked(encoders.root / ".registering"):

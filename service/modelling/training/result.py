@@ -25,7 +25,7 @@ LICENCE = re.compile(r"^license:\s*(\S.*)$", re.M)
 class Outcome:
     """Steps, scores and data of a finished training."""
 
-    steps: int  # planned
+    steps: int  # planned number
     start_score: float | None  # Spearman correlation on the development pairs before the training
     scores: Scores
     grades: tuple[float, float] | None
