@@ -1,1 +1,1 @@
-"""Measures the service, its limits and its peers side by side. `python -m loadtest.bench --help`."""
+"""Measures the service, its upper limits and its peers: `python -m loadtest.bench --help`."""

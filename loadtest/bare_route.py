@@ -1,4 +1,4 @@
-"""The limit line of the HTTP side: the service's schema and headers on a plain FastAPI route that computes nothing."""
+"""Upper limit for HTTP: a plain FastAPI route with the service's schema and headers that computes nothing."""
 
 from typing import Annotated, Any
 
@@ -28,7 +28,7 @@ HEADERS = {
 
 
 class Pairs(PairsRequest):
-    """Not strictly: FastAPI has parsed the JSON before, and a list is then no tuple."""
+    """Validates without strict mode, because FastAPI has already parsed the JSON into lists instead of tuples."""
 
     model_config = ConfigDict(strict=False)
 

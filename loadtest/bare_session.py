@@ -1,8 +1,8 @@
-"""The limit line of the encoder: nothing but ONNX Runtime on a stream of token lists, at its best batch.
+"""Upper limit for the encoder: ONNX Runtime alone on a stream of token lists, at its best batch size.
 
-`python -m loadtest.bare_session ENCODER.onnx STREAM.json SECONDS` prints JSON: sentences/s by batch size in the
-stream's own order, with the threads of one run as ONNX Runtime sets them, and with as many runs of one thread each; and
-the median time (ms) of one pair of the stream after the other, each in a run on all cores.
+`python -m loadtest.bare_session ENCODER.onnx STREAM.json SECONDS` prints JSON: sentences/s by batch size, in the
+stream's order, for one run on all cores and for one single-threaded run per core; and the median time (ms) of single
+pairs, each in a run on all cores.
 """
 
 import itertools
@@ -18,7 +18,7 @@ import onnxruntime as ort
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 PAIR = "a pair at a time"
-PART = 2  # each batch size's share of the time is 1 / (PART · sizes)
+PART = 2  # each batch size gets 1 / (PART · sizes) of the time
 
 
 def session(path: str, threads: int) -> ort.InferenceSession:
@@ -29,7 +29,7 @@ def session(path: str, threads: int) -> ort.InferenceSession:
 
 
 def feeds_of(stream: list[list[int]], batch: int, names: set[str]) -> list[dict[str, np.ndarray]]:
-    """Padded batches of the stream, made beforehand: only `run` is timed."""
+    """Padded batches of the stream, prepared in advance because only `run` is timed."""
     feeds = []
     for start in range(0, len(stream) - batch + 1, batch):
         rows = stream[start : start + batch]
@@ -44,7 +44,7 @@ def feeds_of(stream: list[list[int]], batch: int, names: set[str]) -> list[dict[
 
 
 def rate(encoder: ort.InferenceSession, feeds: list[dict[str, np.ndarray]], seconds: float, start: int = 0) -> float:
-    """Sentences a second."""
+    """Sentences per second."""
     done = 0
     began = time.perf_counter()
     for feed in itertools.islice(itertools.cycle(feeds), start, None):
@@ -71,7 +71,7 @@ def side_by_side(encoder: ort.InferenceSession, feeds: list[dict[str, np.ndarray
 
 
 def median_ms(encoder: ort.InferenceSession, feeds: list[dict[str, np.ndarray]], seconds: float) -> float:
-    """Of runs one after the other."""
+    """Median time (ms) of consecutive runs."""
     times = []
     until = time.perf_counter() + seconds
     for feed in itertools.cycle(feeds):

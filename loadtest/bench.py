@@ -1,4 +1,4 @@
-"""`python -m loadtest.bench`: starts servers, drives them, prints one table, keeps figures as JSON and PNG."""
+"""`python -m loadtest.bench`: starts servers, sends load, prints tables, and writes results as JSON and PNG."""
 
 import argparse
 import dataclasses
@@ -59,7 +59,7 @@ def hardware() -> dict[str, str | int]:
 
 
 def reduced_of(store: Path, fp32: str) -> str | None:
-    """The encoder that `isosim export --precision auto` has put beside the fp32 one, if any precision passed."""
+    """The encoder that `isosim export --precision auto` added to the store, or None."""
     found = sorted(
         folder.name for folder in (store / "encoders").glob(f"{fp32}-*") if folder.name[len(fp32) + 1 :] in REDUCED
     )
@@ -71,22 +71,22 @@ REDUCED = ("int8", "bf16", "fp16")
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="what to measure; everything if none is named")
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="parts to measure; default: all")
     parser.add_argument("--data", type=Path, default=HERE.parents[1] / "shared" / "data")
     parser.add_argument("--store", type=Path, default=HERE.parent / "model_store")
     parser.add_argument("--encoder", default="minilm")
-    parser.add_argument("--reduced", help="id of the same encoder at a lower precision; found by itself")
+    parser.add_argument("--reduced", help="id of the same encoder at a lower precision; default: found by name")
     parser.add_argument("--peers", type=Path, default=HERE / "peers" / "environments")
-    parser.add_argument("--seconds", type=float, default=6.0, help="of one measurement")
+    parser.add_argument("--seconds", type=float, default=6.0, help="duration of one measurement")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--soak", type=float, default=600.0, help="seconds of mixed load while memory is watched")
-    parser.add_argument("--sentences", type=int, default=1_000_000, help="through `isosim bulk embed`")
+    parser.add_argument("--soak", type=float, default=600.0, help="seconds of mixed load for the measurement of memory")
+    parser.add_argument("--sentences", type=int, default=1_000_000, help="number of sentences for `isosim bulk embed`")
     parser.add_argument("--results", type=Path, default=HERE / "results")
     return parser.parse_args()
 
 
 def main() -> int:
-    """The exit code is 0 when every bar that was measured holds."""
+    """Runs the parts; the exit code is 0 if all measured values meet their limits."""
     given = arguments()
     reduced = given.reduced or reduced_of(given.store, given.encoder)
     setup = Setup(

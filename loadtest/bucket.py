@@ -1,10 +1,9 @@
-"""What a cluster asks of a bucket: 50 API processes look for changes in 10,000 domains, 100 workers say that they live.
+"""Requests of a cluster to its bucket: 50 API processes poll 10,000 domains, and 100 workers send heartbeats.
 
-The bucket is moto's, in a process that counts requests by their kind; 10,000 domains are put into it as the adapter
-lays them out, after one was published by it. What an API process asks of the store is its registry and its migrations,
-on the real adapters, once in `ISOSIM_POLL_SECONDS`. Fifty of them are threads of one process here, since the machine
-has two cores: requests are counted for each look, and their rate and cost are worked out for the pace of the setting.
-A worker with a job is one PUT each two seconds.
+The bucket is moto's, in a process that counts requests by kind. One domain is published through the adapter, and copied
+to 10,000 directly. An API process polls its registry and its migrations once per `ISOSIM_POLL_SECONDS`, here with the
+real adapters in one process for all 50, because the machine has two cores. The requests per poll are counted, and rate
+and cost are computed for that interval. A worker with a job sends one PUT every two seconds.
 """
 
 import asyncio
@@ -34,14 +33,14 @@ from service.core.scoring.registry import Registry
 from service.settings import Settings
 
 DOMAINS, WATCHERS, WORKERS = 10_000, 50, 100
-RESIDENT = 10  # domains that each API process has in memory, besides `default`
-LOOKS = 1000  # of one watcher, for its memory
-HEARTBEAT = 2.0  # s between those of a job
+RESIDENT = 10  # domains that each API process has loaded
+LOOKS = 1000  # polls of one watcher, to measure its memory
+HEARTBEAT = 2.0  # s between a job's heartbeats
 BUCKET, ENCODER = "store", "a" * 64
 MONTH = 30.4 * 86_400  # s
 PRICES = {"LIST": 0.005, "PUT": 0.005, "GET": 0.0004, "HEAD": 0.0004, "DELETE": 0.0}  # $ for 1,000; S3 in us-east-1
-FORMER = {"LIST": 1, "GET": 1}  # requests of a look before the bell: measured by this program at the commit before it
-FORMER_FULL = {"LIST": DOMAINS // 1000}  # the same of a full look: pages of all aliases
+FORMER = {"LIST": 1, "GET": 1}  # requests per poll before the store had a change counter ("bell"), measured then
+FORMER_FULL = {"LIST": DOMAINS // 1000}  # requests per full comparison then: pages of all aliases
 
 MOTO = """
 import collections, json, sys
@@ -79,7 +78,7 @@ run_simple("127.0.0.1", int(sys.argv[1]), app, threaded=len(sys.argv) > 2)
 
 
 class Bucket:
-    """A store's root in an empty bucket, and what was asked of it."""
+    """A store's root in an empty bucket, with request counts."""
 
     def __init__(self, url: str) -> None:
         self.url, self.root = url, Path(f"s3://{BUCKET}/team")
@@ -94,7 +93,7 @@ class Bucket:
 
 @contextmanager
 def bucket() -> Iterator[Bucket]:
-    """In a process that ends with the block; AWS's variables name it meanwhile."""
+    """Runs a bucket in a process until the block ends, with AWS's environment variables pointing to it."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     given = {"AWS_ENDPOINT_URL": url, "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
@@ -125,7 +124,7 @@ def bucket() -> Iterator[Bucket]:
 
 
 def filled(place: Bucket, count: int) -> DomainStore:
-    """A store of domains d0 …, each with a champion; those that are loaded share the files' bytes."""
+    """A store of domains d0, d1, …, each with a champion and the same files."""
     store = DomainStore(place.root)
     facts = {"method": "identity", "encoder": {"id": "tiny", "digest": ENCODER}}
     store.publish("d0", facts, {}, None, DomainModel())
@@ -143,7 +142,7 @@ def filled(place: Bucket, count: int) -> DomainStore:
 
 
 class Watcher:
-    """What an API process asks of a store."""
+    """Polls a store as an API process does."""
 
     def __init__(self, root: Path) -> None:
         self.seen: dict[tuple[str, int], float] = {}  # s, monotonic, by domain and version
@@ -161,7 +160,7 @@ class Watcher:
             await self.registry.resolve(DomainRef(f"d{number}"))
 
     async def look(self) -> None:
-        """As `Encoders.refresh` does."""
+        """Polls once, as `Encoders.refresh` does."""
         await self.registry.refresh()
         await asyncio.to_thread(self.migrations.all)
 
@@ -172,7 +171,7 @@ class Watcher:
 
 
 async def watched(place: Bucket, watchers: list[Watcher], looks: int) -> Counter[str]:
-    """Requests of that many looks of each watcher, one after the other."""
+    """Requests of the given number of polls of each watcher."""
     before = place.counts()
     for _ in range(looks):
         await asyncio.gather(*(watcher.look() for watcher in watchers))
@@ -180,14 +179,14 @@ async def watched(place: Bucket, watchers: list[Watcher], looks: int) -> Counter
 
 
 async def full_look(place: Bucket, store: DomainStore) -> Counter[str]:
-    """Requests beyond those of a look, once in FULL_LOOK: all that is resident is compared with the store."""
+    """Additional requests every FULL_LOOK seconds, when all loaded domains are compared with the store."""
     before = place.counts()
     await asyncio.to_thread(store.stamps, {f"d{number}": frozenset({1}) for number in range(RESIDENT)})
     return place.counts() - before
 
 
 async def heartbeats(store: DomainStore, workers: int) -> None:
-    """Records of running jobs, replaced each two seconds; spread over that time."""
+    """Replaces the record of each running job every two seconds, spread evenly over that time."""
     storage: Any = store.storage
     number = 0
     while True:
@@ -200,7 +199,7 @@ async def heartbeats(store: DomainStore, workers: int) -> None:
 async def seen_after(
     place: Bucket, store: DomainStore, watchers: list[Watcher], pause: float, times: int
 ) -> list[float]:
-    """s from the moment a promotion is answered until each watcher serves the version."""
+    """Sorted seconds from a promotion until each watcher serves the new version."""
     tasks = [asyncio.create_task(watcher.run(pause)) for watcher in watchers]
     tasks.append(asyncio.create_task(heartbeats(store, WORKERS)))
     taken: list[float] = []
@@ -223,13 +222,13 @@ async def seen_after(
 
 
 def resident() -> int:
-    """Bytes of this process."""
+    """Resident bytes of this process."""
     status = Path("/proc/self/status").read_text()
     return 1024 * int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS")))
 
 
 def a_month(rates: dict[str, float]) -> float:
-    """$ for requests a second, by kind."""
+    """Cost per month in $ of requests per second, by kind."""
     return sum(PRICES[kind] / 1000 * rate * MONTH for kind, rate in rates.items())
 
 
@@ -237,7 +236,7 @@ async def measured(place: Bucket) -> Result:
     store = filled(place, DOMAINS)
     pause: float = Settings.model_fields["poll_seconds"].default
     watchers = [Watcher(place.root) for _ in range(WATCHERS)]
-    for watcher in watchers:  # one by one: moto answers a listing in seconds where S3 takes some 0.1 s
+    for watcher in watchers:  # one by one, because a listing takes moto seconds
         await watcher.look()
         await watcher.load(RESIDENT)
     full = await full_look(place, store)

@@ -1,4 +1,4 @@
-"""Short sentences through `isosim bulk embed` beside the bare session; killed and resumed; on two nodes."""
+"""Compares `isosim bulk embed` with a bare ONNX Runtime session; also a killed and resumed run, and two nodes."""
 
 import hashlib
 import json
@@ -27,13 +27,13 @@ TEXTS = ("wikipedia-en.txt", "reuters-news.txt", "imdb-reviews.txt")
 SHORTEST, LONGEST = 6, 9  # words
 ON_TWO_NODES = 20_000  # sentences
 BAR = 0.85
-FEWEST_PARTS = 20  # of a short run: it is to be killed between two
+FEWEST_PARTS = 20  # even of a short run, which is killed between two parts
 
 
 def short_sentences(data: Path, count: int) -> list[str]:
-    """Distinct runs of 6 to 9 words: first the beginnings of all sentences, then what comes later in them."""
+    """Distinct runs of 6 to 9 words: first the beginnings of all sentences, then later parts."""
     sentences = [line.split() for name in TEXTS for line in (data / "text" / name).read_text().splitlines()]
-    rng = random.Random(0)  # noqa: S311 - an order
+    rng = random.Random(0)  # noqa: S311 - not for security
     found: dict[str, None] = {}
     shift = 0
     while len(found) < count:
@@ -43,7 +43,7 @@ def short_sentences(data: Path, count: int) -> list[str]:
             if len(words) >= shift + SHORTEST:
                 found[" ".join(words[shift : shift + length])] = None
         if len(found) == before:
-            raise ValueError(f"the text has {before} distinct runs of words, {count} were asked for")
+            raise ValueError(f"the text has only {before} distinct runs of words, but {count} are needed")
         shift += 1
     chosen = list(found)[:count]
     rng.shuffle(chosen)
@@ -51,7 +51,7 @@ def short_sentences(data: Path, count: int) -> list[str]:
 
 
 def bare(artifact: EncoderArtifact, texts: list[str], seconds: float, folder: Path) -> dict[str, dict[str, float]]:
-    """Sentences/s of nothing but ONNX Runtime on a sample of the same tokens, in the stream's own order."""
+    """Sentences/s of ONNX Runtime alone on a sample of the same tokens, in the same order."""
     tokenize = FastTokenizer(artifact.tokenizer, artifact.spec.max_length)
     stream = folder / "stream.json"
     stream.write_text(json.dumps([tokens.ids for tokens in tokenize(texts[:STREAM], "right")]))
@@ -69,7 +69,7 @@ def command(setup: Setup, source: Path, output: Path, *more: str) -> list[str]:
 
 
 def embedded(setup: Setup, source: Path, output: Path, *more: str) -> dict[str, Any]:
-    """Runs the command; what it says, with its wall time."""
+    """Runs the command; returns its output and its wall time."""
     began = time.perf_counter()
     done = subprocess.run(  # noqa: S603 - ours
         command(setup, source, output, *more), cwd=servers.ROOT, stdout=subprocess.PIPE, check=True
@@ -79,7 +79,7 @@ def embedded(setup: Setup, source: Path, output: Path, *more: str) -> dict[str, 
 
 
 def killed(setup: Setup, source: Path, output: Path, parts: int) -> int:
-    """Starts the command and kills it and all of its Ray once half of the parts are done; how many were."""
+    """Kills the command and its Ray processes once half of the parts are done; returns the number of done parts."""
     popen = subprocess.Popen(command(setup, source, output), cwd=servers.ROOT, stdout=subprocess.DEVNULL)  # noqa: S603
     done = output / "_done"
     while not done.is_dir() or len(list(done.iterdir())) < parts / 2:
@@ -92,10 +92,10 @@ def killed(setup: Setup, source: Path, output: Path, parts: int) -> int:
 
 
 def kill_tree(pid: int) -> int:
-    """SIGKILL to a process and all it has started, each by its number; how many they were."""
+    """Sends SIGKILL to a process and its descendants; returns their number."""
     parents = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has ended meanwhile
+        with suppress(OSError):  # the process has ended
             parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
     family, new = {pid}, {pid}
     while new:
@@ -108,7 +108,7 @@ def kill_tree(pid: int) -> int:
 
 
 def hashes(output: Path) -> dict[str, str]:
-    """SHA-256 of every part, read from the files."""
+    """SHA-256 of every part's file."""
     found = {}
     for file in sorted(output.glob("part-*")):
         with file.open("rb") as content:
@@ -117,14 +117,14 @@ def hashes(output: Path) -> dict[str, str]:
 
 
 def same(ours: dict[str, str], theirs: dict[str, str]) -> float:
-    """Share of the files that are in both with the same bytes."""
+    """Share of all files that both runs have with the same bytes."""
     both = ours.keys() | theirs.keys()
     return sum(ours.get(name) == theirs.get(name) for name in both) / len(both)
 
 
 def two_nodes(setup: Setup, source: Path, folder: Path) -> dict[str, Any]:
-    """The same command on a Ray of two nodes, and on its own."""
-    from ray.cluster_utils import Cluster  # noqa: PLC0415 - a second
+    """Runs the same command on a Ray cluster of two nodes and on a local Ray, and compares the files."""
+    from ray.cluster_utils import Cluster  # noqa: PLC0415 - takes a second to import
 
     alone = embedded(setup, source, folder / "alone")
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})

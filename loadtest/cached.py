@@ -1,4 +1,4 @@
-"""Requests whose vectors are all known: in this process, in Redis alone; and a route that computes nothing."""
+"""Compares cached requests, with vectors in memory or in Redis only, with a route that computes nothing."""
 
 import itertools
 from contextlib import ExitStack
@@ -8,7 +8,7 @@ from loadtest import servers, texts
 from loadtest.setup import Line, Result, Setup, drive
 
 CONNECTIONS = 16
-PAIRS = 1000  # of STS-B, asked for again and again
+PAIRS = 1000  # pairs that are sent repeatedly
 
 
 def measure(setup: Setup) -> Result:
@@ -24,7 +24,7 @@ def measure(setup: Setup) -> Result:
             "memory": stack.enter_context(servers.isosim(store, setup.fp32)),
             "redis": stack.enter_context(servers.isosim(other, setup.fp32, memory_cache_bytes=0, redis_url=url)),
         }
-        for name in ("memory", "redis"):  # every text once
+        for name in ("memory", "redis"):  # fills the caches
             drive(everyone[name].port, iter(requests), 4, 60.0, warm=0.0)
         for _ in range(setup.rounds):
             for name, server in everyone.items():

@@ -1,6 +1,6 @@
-"""An HTTP/1.1 client that costs so little that the server gets the machine: one protocol object a connection.
+"""An HTTP/1.1 client that uses little processor time, so that nearly all is left for the server under test.
 
-A request is a finished string of bytes. Latencies are taken with `time.perf_counter`, in seconds.
+Requests are prepared bytes. Latencies are measured with `time.perf_counter`, in seconds.
 """
 
 import asyncio
@@ -18,25 +18,25 @@ import numpy.typing as npt
 
 from service.core.arrays import Doubles
 
-TIMEOUT = 60.0  # s without an answer after which a run is given up
+TIMEOUT = 60.0  # s that a run waits for missing answers
 
 
 def request(path: str, body: bytes, method: str = "POST") -> bytes:
-    """A keep-alive request with a JSON body, ready to be sent."""
+    """Bytes of a keep-alive request with a JSON body."""
     head = f"{method} {path} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
     return head.encode() + b"\r\n\r\n" + body
 
 
 @dataclass
 class Load:
-    """What a load saw. Times are seconds since its start; one entry an answered request, in order of the answers."""
+    """Results of a load. Times are seconds since its start, with one entry per answer, in the order of the answers."""
 
     started: list[float] = field(default_factory=list)
     ended: list[float] = field(default_factory=list)
     statuses: list[int] = field(default_factory=list)
     seconds: float = 0.0
-    failures: int = 0  # connections lost with a request on the way
-    client_cpu: float = 0.0  # s of processor time this process spent
+    failures: int = 0  # connections lost while waiting for an answer
+    client_cpu: float = 0.0  # processor seconds of this process
     without_retry_after: int = 0  # 429 answers that lack the header
 
     def where(self, wanted: Callable[[int], bool] = lambda status: status == 200) -> npt.NDArray[np.bool_]:
@@ -48,7 +48,7 @@ class Load:
 
     @property
     def rate(self) -> float:
-        """Answers of status 200 a second."""
+        """Answers with status 200 per second."""
         return float(self.where().sum()) / self.seconds
 
     def summary(self) -> dict[str, float | dict[str, int]]:
@@ -70,19 +70,19 @@ class Load:
 
 
 class Connection(asyncio.Protocol):
-    """One request at a time; `on_answer(connection, status, body)` after each, with None where the server hung up."""
+    """Sends one request at a time and calls `on_answer(connection, status, body)`; status None: connection lost."""
 
     def __init__(self, on_answer: Callable[["Connection", int | None, bytes], None]) -> None:
         self.on_answer = on_answer
         self.sent_at = 0.0
         self.busy = False
-        self.keep = False  # whether bodies and headers are wanted
+        self.keep = False  # whether to store bodies and headers
         self.headers: dict[str, str] = {}
         self.body = b""
         self.lost = False
         self.parser = httptools.HttpResponseParser(self)
 
-    def connection_made(self, transport: Any) -> None:  # uvloop's transports are of no class of asyncio's
+    def connection_made(self, transport: Any) -> None:  # uvloop's transports do not inherit from asyncio's
         self.transport = transport
 
     def send(self, data: bytes, at: float) -> None:
@@ -121,7 +121,7 @@ async def connect(port: int, on_answer: Callable[[Connection, int | None, bytes]
 
 
 class Recorder:
-    """Collects one load."""
+    """Records the answers of a load."""
 
     def __init__(self) -> None:
         self.load = Load()
@@ -145,7 +145,7 @@ class Recorder:
 
 
 async def closed_loop(port: int, requests: Iterator[bytes], connections: int, seconds: float) -> Load:
-    """Each connection sends its next request when it has its answer, until the time is over or requests run out."""
+    """Each connection sends its next request after an answer, until the time is over or the requests end."""
     recorder = Recorder()
     deadline = recorder.zero + seconds
     open_connections = 0
@@ -178,9 +178,9 @@ async def closed_loop(port: int, requests: Iterator[bytes], connections: int, se
 
 
 async def open_loop(port: int, requests: Iterator[bytes], per_second: float, seconds: float, seed: int = 0) -> Load:
-    """Requests leave at random (Poisson) times whatever the server does; latency counts from the planned time.
+    """Sends requests at random (Poisson) times, independent of the answers; latency counts from the planned time.
 
-    A connection is opened whenever none is free, up to 2,000.
+    Opens a connection whenever none is free, up to 2,000.
     """
     recorder = Recorder()
     free: deque[Connection] = deque()
@@ -204,7 +204,7 @@ async def open_loop(port: int, requests: Iterator[bytes], per_second: float, sec
         if wait > 0:
             await asyncio.sleep(wait)
         elif out % 16 == 0:
-            await asyncio.sleep(0)  # late: let answers in
+            await asyncio.sleep(0)  # behind schedule: process answers first
         while free and free[0].lost:
             free.popleft()
         if not free:
@@ -228,7 +228,7 @@ async def open_loop(port: int, requests: Iterator[bytes], per_second: float, sec
 
 
 async def ask(port: int, *requests: bytes) -> list[tuple[int, dict[str, str], bytes]]:
-    """Sends requests one after the other and returns status, headers and body of each answer."""
+    """Sends requests one by one and returns status, headers and body of each answer."""
     answers: list[tuple[int, dict[str, str], bytes]] = []
     got = asyncio.Event()
 

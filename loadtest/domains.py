@@ -1,4 +1,4 @@
-"""Many calibrations in one process: memory a domain, and throughput when requests are spread over all of them."""
+"""Many domains in one process: memory per domain, and throughput when requests are spread over all of them."""
 
 import itertools
 import os
@@ -21,7 +21,7 @@ SENTENCES = 3000
 
 
 def fitted(setup: Setup, store: Path, domain: str = "d0", encoder: str | None = None, count: int = SENTENCES) -> Path:
-    """A version with everything a domain can hold: weights, references, a domain test."""
+    """Publishes a version with weights, reference and out-of-domain test; returns its folder."""
     artifact = EncoderStore(store).find(encoder or setup.fp32)
     sentences = (setup.data / "text" / "imdb-reviews.txt").read_text().splitlines()[:count]
     wanted = JobRequest(
@@ -34,7 +34,7 @@ def fitted(setup: Setup, store: Path, domain: str = "d0", encoder: str | None = 
 
 
 def stream(setup: Setup, count: int) -> list[bytes]:
-    """STS-B's pairs, each for another domain."""
+    """Requests with STS-B's pairs, spread over the domains."""
     pairs = setup.pairs[:4000]
     return [texts.single_pairs([pair], f"d{number % count}")[0] for number, pair in enumerate(pairs)]
 
@@ -53,7 +53,7 @@ def measure(setup: Setup) -> Result:
             shutil.rmtree(own / "domains", ignore_errors=True)
             shutil.copytree(store / "domains", own / "domains", copy_function=os.link)
             server = outer.enter_context(servers.isosim(own, setup.fp32, **UNCACHED))
-            drive(server.port, iter(stream(setup, count)[: 2 * count]), 4, 120.0, warm=0.0)  # every domain once
+            drive(server.port, iter(stream(setup, count)[: 2 * count]), 4, 120.0, warm=0.0)  # loads every domain
             resident[count], ready[count] = server.resident(), round(server.ready, 2)
             running[count] = server
         for _ in range(setup.rounds):

@@ -1,4 +1,4 @@
-"""Pictures of what was measured, and the table of README.md, from the JSON files: `python -m loadtest.figures`."""
+"""`python -m loadtest.figures`: draws figures and writes the table of README.md from the JSON results."""
 
 import json
 import sys
@@ -25,7 +25,7 @@ def plain(axes: Axes, title: str) -> None:
 
 
 def throughput(result: dict[str, Any], target: Path) -> None:
-    """Uncached pairs/s by connections, with the bare sessions as lines."""
+    """Plots uncached pairs/s by connections, with the bare sessions as lines."""
     figure, axes = plt.subplots(figsize=(7, 3.4))
     names = sorted(result["loads"], key=list(COLOURS).index)
     for row, name in enumerate(names):
@@ -47,7 +47,7 @@ def throughput(result: dict[str, Any], target: Path) -> None:
 
 
 def growth(result: dict[str, Any], target: Path) -> None:
-    """Sentences/s against length and against the pairs of a request; requests/s against vectors in the cache."""
+    """Plots throughput by length of texts, by pairs per request, and by texts in the cache."""
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(10, 3))
     for name, by in result["tokens"].items():
         left.plot([int(n) for n in by], list(by.values()), marker="o", color=COLOURS[name], label=name)
@@ -83,7 +83,7 @@ def memory(result: dict[str, Any], target: Path) -> None:
 
 
 def soak(result: dict[str, Any], target: Path) -> None:
-    """Latency, memory, and whatever could leak, over the minutes of a soak."""
+    """Plots latency, memory, and numbers of held resources over time."""
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(10, 3))
     looks = result["looks"]
     minutes = [one["at"] / 60 for one in looks]
@@ -118,7 +118,7 @@ def figure_text(value: float, unit: str, digits: int = 3) -> str:
 
 
 def table(folder: Path) -> str:
-    """Every line of every part with its bar and its machine, in Markdown."""
+    """Markdown table of all lines with limit and machine."""
     rows = ["| | measured | bar | | 2 cores |", "|---|---|---|---|---|"]
     for file in sorted(folder.glob("*.json")):
         part = json.loads(file.read_text(encoding="utf-8"))
@@ -132,14 +132,14 @@ def table(folder: Path) -> str:
 
 
 def write_table(folder: Path, page: Path) -> None:
-    """Replaces what stands between the page's two marks."""
+    """Replaces the table between the page's two marks."""
     before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     after = rest.partition(END)[2]
     page.write_text(f"{before}{BEGIN}\n{table(folder)}\n{END}{after}", encoding="utf-8")
 
 
 def draw(folder: Path) -> None:
-    """Every picture whose figures are there."""
+    """Draws the figures for which there are results."""
     for name, make in (("throughput", throughput), ("growth", growth), ("memory", memory), ("soak", soak)):
         file = folder / f"{name}.json"
         if file.is_file():

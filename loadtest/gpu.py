@@ -1,8 +1,8 @@
-"""What a GPU machine does with the service's graphs, in one command: `python -m loadtest.gpu --store model_store`.
+"""Measures the service's graphs on a GPU machine: `python -m loadtest.gpu --store model_store`.
 
-Tokens/s of the exported encoder at fp32 and fp16 beside torch at fp16 with fused attention, plain and compiled, on the
-same weights; latency at batch 1; the calibrator's share; requests over HTTP. Needs onnxruntime-gpu, and torch with CUDA
-for the comparison; without torch the comparison is left out. `--providers CPUExecutionProvider` tries it without a GPU.
+Measures tokens/s of the exported encoder at fp32 and fp16, and of torch at fp16 with fused attention, plain and
+compiled, on the same weights; latency at batch 1; the calibrator's share; requests over HTTP. Needs onnxruntime-gpu,
+and torch with CUDA for the comparison (`--checkpoint`). `--providers CPUExecutionProvider` runs it without a GPU.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from service.modelling.calibration.linear import identity
 from service.modelling.calibration.methods import weights_of
 
 LENGTHS = (16, 64, 128, 512)
-TOKENS = 16384  # a batch
+TOKENS = 16384  # per batch
 
 
 def gpu_name() -> str:
@@ -37,7 +37,7 @@ def gpu_name() -> str:
 
 
 def per_second(run: Callable[[], object], seconds: float) -> float:
-    """Runs a second, after three unmeasured ones."""
+    """Runs per second, after three unmeasured runs."""
     for _ in range(3):
         run()
     done, began = 0, time.perf_counter()
@@ -65,7 +65,7 @@ def ids_of(count: int, length: int) -> list[list[int]]:
 
 
 def onnx_figures(artifact: EncoderArtifact, providers: list[str], tokens: int, seconds: float) -> dict[str, Any]:
-    """Tokens/s by length, latency of one text of 16 tokens, and the calibrator's time beside the encoder's."""
+    """Tokens/s by length, latency of one text of 16 tokens, and the calibrator's share of the time."""
     encoder = OnnxEncoder(artifact.encoder, providers, 0, artifact.spec.pad_token_id)
     calibrator = OnnxCalibrator(artifact.calibrator, providers).bind(weights_of(identity(artifact.spec.dim)))
     found: dict[str, Any] = {"tokens_per_second": {}, "calibrator_share": {}}
@@ -83,7 +83,7 @@ def onnx_figures(artifact: EncoderArtifact, providers: list[str], tokens: int, s
 
 
 def torch_figures(checkpoint: Path, longest: int, tokens: int, seconds: float) -> dict[str, Any]:
-    """The same checkpoint in torch at fp16 with fused attention, plain and compiled."""
+    """Tokens/s of the same checkpoint in torch at fp16 with fused attention, plain and compiled."""
     import torch  # noqa: PLC0415 - only for the comparison
     from transformers import AutoModel  # noqa: PLC0415
 
@@ -119,16 +119,16 @@ def http_figures(store: Path, encoder: str, providers: list[str], data: Path, se
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--store", type=Path, default=servers.ROOT / "model_store")
-    parser.add_argument("--encoders", default="minilm,minilm-fp16", help="ids in the store; absent ones are left out")
-    parser.add_argument("--checkpoint", type=Path, help="folder with the same weights, for the comparison with torch")
-    parser.add_argument("--data", type=Path, help="measuring data, for requests over HTTP")
+    parser.add_argument("--encoders", default="minilm,minilm-fp16", help="ids in the store; missing ones are skipped")
+    parser.add_argument("--checkpoint", type=Path, help="folder with the same weights, to compare with torch")
+    parser.add_argument("--data", type=Path, help="folder with the test data, for requests over HTTP")
     parser.add_argument("--providers", default="CUDAExecutionProvider,CPUExecutionProvider")
-    parser.add_argument("--tokens", type=int, default=TOKENS, help="of a batch")
+    parser.add_argument("--tokens", type=int, default=TOKENS, help="per batch")
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "gpu.json")
     given = parser.parse_args()
     with suppress(AttributeError):
-        ort.preload_dlls()  # CUDA's libraries out of torch's wheels
+        ort.preload_dlls()  # loads CUDA's libraries from torch's wheels
     providers = given.providers.split(",")
     found: dict[str, Any] = {"hardware": hardware() | {"gpu": gpu_name()}, "providers": providers, "encoders": {}}
     for name in given.encoders.split(","):

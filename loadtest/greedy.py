@@ -1,4 +1,4 @@
-"""18 clients of one key that list 10,000 domains again and again: what the requests of others wait for."""
+"""Latency of other requests while 18 clients list 10,000 domains all the time."""
 
 import contextlib
 import itertools
@@ -16,12 +16,12 @@ from loadtest.setup import Line, Result, Setup, run
 
 CLIENTS = 18
 PAIRS = 60
-CONNECTIONS = 4  # of the others
+CONNECTIONS = 4  # of the measured client
 
 
 @contextlib.contextmanager
 def listing(port: int, taken: list[float]) -> Iterator[None]:
-    """Clients that ask for all models until the block ends; seconds of each answer."""
+    """Runs clients that list all models until the block ends; appends the seconds of each answer to `taken`."""
     stop = threading.Event()
 
     def ask() -> None:
@@ -47,7 +47,7 @@ def measure(setup: Setup) -> Result:
     with servers.own_store(setup.store, setup.fp32) as store:
         multiply(store / "domains" / "default" / "1", COUNT)
         with servers.isosim(store, setup.fp32) as server:
-            run(closed_loop(server.port, stream, CONNECTIONS, 1.0))  # cached from here on
+            run(closed_loop(server.port, stream, CONNECTIONS, 1.0))  # fills the cache
             alone, beside, listed = [], [], list[float]()
             for _ in range(setup.rounds):
                 alone.append(run(closed_loop(server.port, stream, CONNECTIONS, setup.seconds)))

@@ -1,4 +1,4 @@
-"""How cost grows: with the length of texts, with the pairs of a request, with the vectors in the cache."""
+"""Throughput by length of texts, by pairs per request, and by vectors in the cache."""
 
 import itertools
 from contextlib import ExitStack
@@ -9,8 +9,8 @@ from loadtest.setup import UNCACHED, Line, Result, Setup, drive
 
 TOKENS = (8, 16, 32, 64, 128, 256)
 PAIRS = (1, 4, 16, 64, 256, 512)
-WORK = 40_000  # tokens for one point of a curve: a fixed amount, as the largest requests take seconds each
-LONGEST = 300.0  # s for it
+WORK = 40_000  # tokens per point of a curve; not a fixed time, because the largest requests take seconds
+LONGEST = 300.0  # s, limit of one point
 CACHED = (100, 1_000, 10_000, 30_000)  # texts
 
 
@@ -23,7 +23,7 @@ def measure(setup: Setup) -> Result:
     for name, encoder in setup.encoders.items():
         with ExitStack() as stack:
             store = stack.enter_context(servers.own_store(setup.store, encoder))
-            # Nobody is refused: a refused request would come again at once, and cost what is measured.
+            # No request is refused, because the client would repeat it at once and distort the measurement.
             server = stack.enter_context(servers.isosim(store, encoder, **UNCACHED, max_wait=600))
             for tokens in TOKENS:
                 count = max(128, min(2048, WORK // tokens // 16 * 16))
@@ -32,8 +32,8 @@ def measure(setup: Setup) -> Result:
                 load = drive(server.port, iter(batches(pairs, 8)), 4, LONGEST, warm=0.0)
                 found["tokens"].setdefault(name, {})[tokens] = 16 * load.rate
             for number, size in enumerate(PAIRS):
-                some = setup.pairs[number * 1024 : (number + 1) * 1024]  # of its own: nothing is in a cache
-                connections = max(1, 64 // size)  # as many texts on the way as keep both cores busy, no more
+                some = setup.pairs[number * 1024 : (number + 1) * 1024]  # new pairs for each size
+                connections = max(1, 64 // size)  # just enough texts to keep both cores busy
                 load = drive(server.port, iter(batches(some, size)), min(connections, 16), LONGEST, warm=0.0)
                 found["pairs"].setdefault(name, {})[size] = size * load.rate
     with ExitStack() as stack:
@@ -52,4 +52,4 @@ def measure(setup: Setup) -> Result:
 
 
 def lines(_: Result) -> list[Line]:
-    return []  # no bar; the figures stand in the report
+    return []  # no limits; results are in the report

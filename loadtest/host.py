@@ -1,7 +1,7 @@
-"""Host cost: processor time of the API process for a pair, outside of the encoder's runs.
+"""Host cost: processor time of the API process per pair, without the encoder's computation.
 
-It decides how many cores a GPU needs in front of it. The encoder waits instead of computing (waiting_encoder.py), so
-that nothing else is in the process's time; a bare FastAPI route is measured in turn.
+It determines how many cores a GPU needs. The encoder waits instead of computing (waiting_encoder.py); a bare FastAPI
+route is measured in turn for comparison.
 """
 
 import itertools
@@ -16,18 +16,18 @@ from loadtest.servers import Server
 from loadtest.setup import Line, Result, Setup, drive
 
 CONNECTIONS = 64
-CACHED = 1000  # pairs that are asked for again and again
+CACHED = 1000  # pairs that are sent repeatedly
 GPU_BATCHES: dict[str, Any] = {"runs": 1, "alone": False, "max_batch_tokens": 16384, "max_batch_texts": 256}
 
 
 def new_pairs(pairs: list[texts.Pair]) -> Iterator[bytes]:
-    """Pairs that no cache has seen: each text ends with a number of its own."""
+    """Uncached pairs: each text ends with a new number."""
     for number, (a, b) in enumerate(itertools.cycle(pairs)):
         yield request("/similarity", texts.body_of([(f"{a} {number}", f"{b} {number}")]))
 
 
 def cost(server: Server, requests: Iterator[bytes], seconds: float) -> tuple[float, float]:
-    """Processor time (s) for a request, and requests/s."""
+    """Processor seconds per request, and requests/s."""
     drive(server.port, requests, CONNECTIONS, 1.0, warm=0.0)
     before = server.processor_seconds()
     load = drive(server.port, requests, CONNECTIONS, seconds, warm=0.0)

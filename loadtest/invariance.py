@@ -1,4 +1,4 @@
-"""A pair's score alone, in any batch, with any padding: over HTTP, nothing cached, in every precision."""
+"""Largest change of a pair's score with its batch and padding, over HTTP, without a cache, at every precision."""
 
 import random
 
@@ -10,7 +10,7 @@ from loadtest.client import ask, request
 from loadtest.setup import UNCACHED, Line, Result, Setup, run
 
 PAIRS = 200
-BATCHES = ((2, 0), (16, 0), (16, 1), (64, 1), (512, 1))  # pairs a request, and whether long strangers are mixed in
+BATCHES = ((2, 0), (16, 0), (16, 1), (64, 1), (512, 1))  # pairs per request, and whether long other texts are added
 BARS = {"fp32": 1e-5, "reduced": 1e-3}
 
 

@@ -1,6 +1,6 @@
-"""Sentences in nine languages for `isosim measure languages`: messages and help pages of free desktops.
+"""Fetches sentences in nine languages for `isosim measure languages`: messages and help pages of free desktops.
 
-They are those of the gettext catalogues of six repositories, at pinned commits, written out a file a language:
+Reads the gettext catalogues of six repositories at pinned commits, and writes a file per language:
 
     python -m loadtest.languages OUT
     isosim measure languages --text OUT/text --encoder me5
@@ -18,7 +18,7 @@ from pathlib import Path
 
 LANGUAGES = ("ar", "de", "hi", "ja", "ko", "ru", "th", "zh_CN")
 HOST = "https://github.com"
-CATALOGUES = {  # repository -> commit; each under its own free licence, fetched and not passed on
+CATALOGUES = {  # repository -> commit; each has its own free licence, and nothing is redistributed
     "GNOME/epiphany": "0781e9471a683629baf0d6424a6e368f7c0931c2",
     "GNOME/gnome-control-center": "6dfc9f2fe27499890df831e13d7bcc5ee6da5bec",
     "GNOME/gnome-user-docs": "46747c67c12109de9234644bcbcb89d1ff5e7d37",
@@ -26,7 +26,7 @@ CATALOGUES = {  # repository -> commit; each under its own free licence, fetched
     "linuxmint/cinnamon-translations": "8a8faebc0b080082a39cb59ec57cba477b389d02",
     "mate-desktop/mate-user-guide": "79ed32e16f54ba973d2b4f0f275f53a22b472644",
 }
-FEWEST_WORDS = 4  # of an English sentence: shorter ones are labels of buttons
+FEWEST_WORDS = 4  # of an English sentence; shorter texts are labels of buttons
 Translations = dict[str, dict[str, str]]  # language -> English -> translation
 KEYWORD = re.compile(r'(msgid_plural|msgid|msgctxt|msgstr(?:\[\d+\])?) (".*")')
 
@@ -37,10 +37,10 @@ def language_of(path: str | Path) -> str | None:
 
 
 def fetch(repository: str, commit: str, folder: Path) -> None:
-    """A repository's catalogues in these languages at a commit, whose hash vouches for their content.
+    """Fetches a repository's catalogues in these languages at a commit, whose hash verifies their content.
 
     Raises:
-        subprocess.CalledProcessError: git, or the network, failed; the folder is not there then.
+        subprocess.CalledProcessError: git or the network failed; the folder is then not created.
     """
     part = folder.with_suffix(".part")
     shutil.rmtree(part, ignore_errors=True)
@@ -52,7 +52,7 @@ def fetch(repository: str, commit: str, folder: Path) -> None:
 
     git("init", "--quiet")
     git("remote", "add", "origin", f"{HOST}/{repository}")
-    git("fetch", "--quiet", "--depth", "1", "--filter", "blob:none", "origin", commit)  # what is wanted comes below
+    git("fetch", "--quiet", "--depth", "1", "--filter", "blob:none", "origin", commit)  # checkout fetches the files
     listed = git("ls-tree", "-r", "-z", "--name-only", commit).decode().split("\0")
     wanted = [path for path in listed if path.endswith(".po") and language_of(path)]
     git("checkout", "--quiet", commit, "--", *wanted)
@@ -61,7 +61,7 @@ def fetch(repository: str, commit: str, folder: Path) -> None:
 
 
 def entries(path: Path) -> Iterator[tuple[str, str]]:
-    """Message and translation of each entry of a gettext catalogue; those marked fuzzy are left out."""
+    """Yields message and translation of each entry of a gettext catalogue, except fuzzy ones."""
     for block in path.read_text("utf-8").split("\n\n"):
         lines = block.splitlines()
         if any(line.startswith("#,") and "fuzzy" in line for line in lines):
@@ -79,7 +79,7 @@ def entries(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def plain(text: str) -> str:
-    """Without markup and without the marks of keyboard shortcuts."""
+    """Text without markup and without the marks of keyboard shortcuts."""
     text = re.sub(r"<[^<>]*>", " ", text).replace("_", "")
     for entity, character in (("&lt;", "<"), ("&gt;", ">"), ("&amp;", "&")):
         text = text.replace(entity, character)

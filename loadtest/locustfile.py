@@ -1,8 +1,8 @@
-"""Users of the service, for locust: who asks what and how often, where the time went, and when a run has failed.
+"""Users of the service for locust, with a table of the time in each stage and limits that fail a run.
 
     locust -f loadtest/locustfile.py --headless --host http://127.0.0.1:8000 --users 16 --run-time 2m SimilarityUser
 
-Names of classes choose users, all four where none is named; loadtest/README.md has the rest.
+Class names choose the users; without any, all four run. See loadtest/README.md.
 """
 
 import itertools
@@ -33,22 +33,22 @@ def options(parser: LocustArgumentParser) -> None:
     parser.add_argument(
         "--api-key", env_var="ISOSIM_API_KEY", default="", is_secret=True, help="sent as a bearer token"
     )
-    group.add_argument("--domain", default="default", help="domain that is asked")
-    group.add_argument("--sentences", default="", help="file with a sentence a line; made up where there is none")
-    group.add_argument("--fresh", type=float, default=0.3, help="share of texts that no cache has seen")
-    group.add_argument("--calibrate-every", type=float, default=120.0, help="s between an analyst's calibrations")
-    group.add_argument("--most-p99", type=float, default=0.0, help="ms; the run fails above it in any scoring route")
+    group.add_argument("--domain", default="default", help="domain to send requests to")
+    group.add_argument("--sentences", default="", help="file with one sentence per line; default: generated sentences")
+    group.add_argument("--fresh", type=float, default=0.3, help="share of texts that are new, so not cached")
+    group.add_argument("--calibrate-every", type=float, default=120.0, help="seconds between calibrations")
+    group.add_argument("--most-p99", type=float, default=0.0, help="ms; the run fails if a route's p99 is higher")
     group.add_argument("--most-failures", type=float, default=0.0, help="share of requests that may fail")
 
 
 class Texts:
-    """Sentences, some of them asked for again and again, some never seen before."""
+    """Sentences, some repeated and some new."""
 
     def __init__(self, file: str, fresh: float) -> None:
         made = (f"{a} {b} {c} {d}." for a, b, c, d in itertools.product(WHO, DOES, WHAT, ENDS))
         self.known = Path(file).read_text().splitlines() if file else list(made)
         self.fresh = fresh
-        self.random = random.Random()  # noqa: S311 - a load; two users with one seed would ask for each other's texts
+        self.random = random.Random()  # noqa: S311 - unseeded, so that users send different texts
 
     def one(self) -> str:
         text = self.random.choice(self.known)
@@ -61,7 +61,7 @@ class Texts:
 
 
 class Caller(FastHttpUser):
-    """What all users share: a key, texts, and a look at the timing headers."""
+    """Base class of all users: key, texts, and evaluation of the timing headers."""
 
     abstract = True
     network_timeout = 30.0
@@ -73,7 +73,7 @@ class Caller(FastHttpUser):
         self.key = {"authorization": f"Bearer {given.api_key}"} if given.api_key else {}
 
     def ask(self, path: str, body: dict[str, Any]) -> Any:
-        """A scoring request; its stages go into their own table."""
+        """Sends a scoring request and records the times of its stages."""
         with self.client.post(path, json=body, headers=self.key, catch_response=True) as response:
             if response.status_code != 200:
                 response.failure(f"status {response.status_code}")
@@ -88,7 +88,7 @@ class Caller(FastHttpUser):
 
 
 class Scoring(Caller):
-    """The requests that services send."""
+    """Scoring requests as other services send them."""
 
     abstract = True
 
@@ -107,7 +107,7 @@ class Scoring(Caller):
 
 
 class SimilarityUser(Scoring):
-    """Pairs, one request after the other."""
+    """Scores pairs without pauses."""
 
     wait_time = constant(0)
 
@@ -117,7 +117,7 @@ class SimilarityUser(Scoring):
 
 
 class EmbedUser(Scoring):
-    """Vectors, one request after the other."""
+    """Requests vectors without pauses."""
 
     wait_time = constant(0)
 
@@ -127,7 +127,7 @@ class EmbedUser(Scoring):
 
 
 class MixedUser(Scoring):
-    """A backend with some of everything, and pauses."""
+    """Sends all kinds of requests, with pauses."""
 
     wait_time = between(0.05, 0.5)
 
@@ -154,7 +154,7 @@ class MixedUser(Scoring):
 
 
 class AnalystUser(Caller):
-    """One person: calibrates domains, waits for each, tries it; the next one after `--calibrate-every`."""
+    """A single user that calibrates a domain, waits for the job, scores a pair, and pauses for `--calibrate-every`."""
 
     fixed_count = 1
     wait_time = constant(1)
@@ -189,22 +189,22 @@ class AnalystUser(Caller):
 
 @events.quitting.add_listener
 def judge(environment: Environment, **_: Any) -> None:
-    """Prints the stages; the exit code is 1 where the run missed what it was asked to keep."""
+    """Prints the stages, and sets exit code 1 if the run exceeded a limit."""
     given = environment.parsed_options
     if given is None or environment.process_exit_code:
         return
     if stages.entries:
-        print("\nWhere the time went, by the headers of the answers (ms)")
+        print("\nTime by stage, from the answers' headers (ms)")
         print_stats(stages, current=False)
     total = environment.stats.total
     faults = []
     if not total.num_requests:
         faults.append("no request was answered")
     if total.fail_ratio > given.most_failures:
-        faults.append(f"{total.fail_ratio:.4%} of the requests failed, {given.most_failures:.4%} may")
+        faults.append(f"{total.fail_ratio:.4%} of the requests failed (limit {given.most_failures:.4%})")
     for (name, method), entry in environment.stats.entries.items():
         p99 = entry.get_response_time_percentile(0.99)
         if given.most_p99 and method == "POST" and name != "/calibrate" and p99 > given.most_p99:
-            faults.append(f"p99 of {name} is {p99:.0f} ms, {given.most_p99:.0f} are taken")
+            faults.append(f"p99 of {name} is {p99:.0f} ms (limit {given.most_p99:.0f})")
     print(json.dumps({"requests": total.num_requests, "failures": total.num_failures, "faults": faults}))
     environment.process_exit_code = 1 if faults else 0

@@ -1,7 +1,7 @@
-"""What telling costs: the same cached requests with and without access lines, and with traces.
+"""Cost of access logs and traces, on cached requests.
 
-Answers a second, and the server's processor time an answer: the event loop is one thread, so that at its limit one is
-the other's inverse, and the second is steady where the machine is shared.
+Measures answers per second, and the server's processor time per answer. At the limit of the single-threaded event loop
+one is the inverse of the other, but the second is more stable on a shared machine.
 """
 
 import itertools
@@ -16,7 +16,7 @@ from loadtest import servers, texts
 from loadtest.setup import Line, Result, Setup, drive
 
 CONNECTIONS = 16
-PAIRS = 1000  # of STS-B, asked for again and again
+PAIRS = 1000  # pairs that are sent repeatedly
 BASE = "no access lines"
 SOME = {"OTEL_TRACES_SAMPLER": "parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.01"}
 
@@ -24,7 +24,7 @@ SOME = {"OTEL_TRACES_SAMPLER": "parentbased_traceidratio", "OTEL_TRACES_SAMPLER_
 def measure(setup: Setup) -> Result:
     requests = texts.single_pairs(setup.pairs[:PAIRS])
     rates: dict[str, list[float]] = {}
-    costs: dict[str, list[float]] = {}  # s of processor time an answer
+    costs: dict[str, list[float]] = {}  # processor seconds per answer
     summaries: dict[str, object] = {}
     with ExitStack() as stack:
         collector = stack.enter_context(receiving())
@@ -42,7 +42,7 @@ def measure(setup: Setup) -> Result:
             )
             for name, given in settings.items()
         }
-        for server in everyone.values():  # every text once
+        for server in everyone.values():  # fills the cache
             drive(server.port, iter(requests), 4, 60.0, warm=0.0)
         for _ in range(setup.rounds):
             for name, server in everyone.items():
@@ -63,13 +63,13 @@ def measure(setup: Setup) -> Result:
 
 
 def against(base: str, found: dict[str, list[float]]) -> dict[str, list[float]]:
-    """Each round's ratio to the base of the same round."""
+    """Ratio of each round to the base in the same round."""
     return {name: [round(a / b, 3) for a, b in zip(values, found[base], strict=True)] for name, values in found.items()}
 
 
 @contextmanager
 def receiving() -> Iterator[str]:
-    """A collector that takes everything and keeps nothing."""
+    """Runs a collector that discards all traces; yields its URL."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

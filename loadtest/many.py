@@ -16,16 +16,16 @@ from loadtest.setup import UNCACHED, Line, Result, Setup
 from service.adapters.storage.artifacts import MANIFEST, SEAL, read_manifest, sealed_by
 
 COUNT = 10_000
-TOUCHED = 3000  # domains asked for, one after the other
+TOUCHED = 3000  # domains that are requested, one after the other
 RESIDENT = 200_000_000  # bytes; about 125 of the domains
-SETTLED = 500  # domains after which all room is taken
+SETTLED = 500  # requested domains after which the limit is reached
 IDLE = 10.0  # s
-ROOM = 150e6  # bytes beyond the setting: drift windows (28 MB), metrics, and what the allocator does not give back
+ROOM = 150e6  # bytes allowed beyond the setting: drift windows (28 MB), metrics, unreturned memory of the allocator
 PAIR = {"pairs": [["A man is playing a guitar.", "Someone plays an instrument."]]}
 
 
 def multiply(first: Path, count: int) -> None:
-    """The same version under the names d1 … as links; only the manifest differs."""
+    """Links the files of a version into domains d1, d2, …; only the manifest differs."""
     manifest = read_manifest(first)
     aliases = first.parent / "aliases.json"
     for number in range(1, count):
@@ -42,7 +42,7 @@ def multiply(first: Path, count: int) -> None:
 
 
 def timed(client: httpx.Client, domains: Iterable[str]) -> list[float]:
-    """ms of a request to each."""
+    """Sorted times (ms) of one request to each domain."""
     taken = []
     for domain in domains:
         began = time.perf_counter()
@@ -52,7 +52,7 @@ def timed(client: httpx.Client, domains: Iterable[str]) -> list[float]:
 
 
 def listing(client: httpx.Client) -> dict[str, float]:
-    """ms of each, the best of three."""
+    """Best time (ms) of three for each listing."""
     found = {}
     for path in ("/domains", "/domains?limit=50", "/domains?contains=999", "/v1/models"):
         times = []
@@ -65,14 +65,14 @@ def listing(client: httpx.Client) -> dict[str, float]:
 
 
 def idle(server: Server) -> float:
-    """Share of a core that polling takes."""
+    """Share of a core that the idle server uses for polling."""
     before = server.processor_seconds()
     time.sleep(IDLE)
     return (server.processor_seconds() - before) / IDLE
 
 
 def measure(setup: Setup) -> Result:
-    from loadtest.domains import fitted  # noqa: PLC0415 - which takes multiply from here
+    from loadtest.domains import fitted  # noqa: PLC0415 - a circular import
 
     with servers.own_store(setup.store, setup.fp32) as store:
         multiply(fitted(setup, store), COUNT)

@@ -1,4 +1,4 @@
-"""How soon the service is ready, what it holds after mixed load, and whether that grows."""
+"""Start time of the service, its memory after mixed load, and the growth of that memory."""
 
 import itertools
 import random
@@ -11,11 +11,11 @@ from loadtest.client import request
 from loadtest.setup import Line, Result, Setup, drive
 
 STARTS = 5
-CHUNK = 15.0  # s between looks
+CHUNK = 15.0  # s between measurements
 
 
 def mixed(setup: Setup) -> list[bytes]:
-    """Short pairs, long pairs and batches of 32, in turn."""
+    """Requests with short pairs, long pairs and 32 pairs, in turn."""
     rng = random.Random(0)  # noqa: S311 - a sample
     long = texts.mixed_lengths(setup.data, (rng.choice((16, 64, 256)) for _ in iter(int, 1)), 600)
     pairs = list(zip(long[::2], long[1::2], strict=True))

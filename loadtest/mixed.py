@@ -1,4 +1,4 @@
-"""Texts of 8 to 256 tokens, one pair and 32 pairs a request; a stream that the cache knows in part."""
+"""Throughput for texts of 8 to 256 tokens, for one and 32 pairs per request, and with half of the texts cached."""
 
 import itertools
 import random
@@ -33,18 +33,16 @@ def measure(setup: Setup) -> Result:
             for stream, (requests, connections) in streams.items():
                 load = drive(server.port, itertools.cycle(requests), connections, setup.seconds)
                 found[f"{name}, {stream}"] = load.summary()
-    with ExitStack() as stack:  # half of the stream's texts are among 500 pairs that come again and again
+    with ExitStack() as stack:  # half of the requests repeat 500 cached pairs
         store = stack.enter_context(servers.own_store(setup.store, setup.fp32))
         server = stack.enter_context(servers.isosim(store, setup.fp32))
         known, fresh = texts.single_pairs(setup.pairs[:500]), iter(texts.single_pairs(setup.pairs[500:]))
         drive(server.port, iter(known), 8, 30.0, warm=0.0)
-        half = (
-            one for both in zip(itertools.cycle(known), fresh, strict=False) for one in both
-        )  # until the new ones end
+        half = (one for both in zip(itertools.cycle(known), fresh, strict=False) for one in both)
         load = drive(server.port, half, 16, setup.seconds)
         found["fp32, STS-B, half of the requests cached, 16 connections"] = load.summary()
     return found
 
 
 def lines(_: Result) -> list[Line]:
-    return []  # no bar; the figures stand in the report
+    return []  # no limits; results are in the report

@@ -1,4 +1,4 @@
-"""Four times the capacity from a client that does not wait: who is answered, how soon, and who is refused."""
+"""Latency of accepted and refused requests at four times the capacity, from a client that does not wait."""
 
 import itertools
 from statistics import median

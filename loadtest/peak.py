@@ -1,4 +1,4 @@
-"""Peak memory of a calibration by the number of sentences, at 768 dimensions, posted to a server and from a file."""
+"""Peak memory of a calibration by number of sentences, at 768 dimensions, sent to a server and read from a file."""
 
 import contextlib
 import itertools
@@ -19,9 +19,9 @@ from loadtest.setup import Line, Result, Setup
 SIZES = (10_000, 100_000, 1_000_000)  # lines
 METHODS = {10_000: ("soft",), 100_000: ("identity", "soft", "whitening", "auto"), 1_000_000: ("soft", "auto")}
 BAR = 3.0  # GB
-LONGEST = 96  # characters of a line: a million of them stay below the 100 MB that a calibration may have
+LONGEST = 96  # characters per line, so that a million lines stay below the limit of 100 MB
 GB = 1e9
-LOOK = 0.1  # s between two looks at the processes
+LOOK = 0.1  # s between measurements of the processes' memory
 
 
 def text(data: Path, count: int) -> Iterator[str]:
@@ -39,8 +39,8 @@ def text(data: Path, count: int) -> Iterator[str]:
 
 
 def export(store: Path, data: Path) -> None:
-    """A BERT of one narrow layer and 768 dimensions with random weights: memory does not depend on what it learnt."""
-    import torch  # noqa: PLC0415 - only this part of the bench needs it
+    """Exports a BERT with one narrow layer, 768 dimensions and random weights, which do not affect memory."""
+    import torch  # noqa: PLC0415 - only this part needs it
     from tokenizers import BertWordPieceTokenizer  # noqa: PLC0415
     from transformers import BertConfig, BertModel  # noqa: PLC0415
 
@@ -63,7 +63,7 @@ def export(store: Path, data: Path) -> None:
 
 
 def high_water(pid: int) -> int:
-    """Peak resident bytes of a process; 0 once it has ended: a zombie's status has no VmHWM."""
+    """Peak resident bytes of a process; 0 if it has ended."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         status = Path(f"/proc/{pid}/status").read_text()
         return 1024 * int(status.partition("VmHWM:")[2].split()[0])
@@ -77,7 +77,7 @@ def children(pid: int) -> list[int]:
 
 
 def posted(store: Path, file: Path, domain: str, method: str) -> dict[str, float]:
-    """Peaks of a server and of the child that calibrates, and the time, where the text is posted."""
+    """Peak memory of a server and of its calibrating child for text sent in a request, and the duration."""
     with servers.isosim(store, "wide") as server, httpx.Client(base_url=f"http://127.0.0.1:{server.port}") as client:
         began, worker = time.monotonic(), 0
         answer = client.post(
@@ -108,7 +108,7 @@ def iter_file(file: Path) -> Iterator[bytes]:
 
 
 def from_file(store: Path, file: Path, domain: str, method: str) -> dict[str, float]:
-    """Peak of `isosim calibrate FILE`, and the time."""
+    """Peak memory and duration of `isosim calibrate FILE`."""
     began = time.monotonic()
     command = [
         sys.executable, "-m", "service.cli", "calibrate", str(file), "--domain", domain, "--method", method,

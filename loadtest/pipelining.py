@@ -1,4 +1,4 @@
-"""Clients without a key that send thousands of requests ahead and read no answer: their memory, a probe's wait."""
+"""Memory and probe latency while clients without a key pipeline thousands of requests and read no answers."""
 
 import contextlib
 import socket
@@ -9,12 +9,12 @@ from loadtest.servers import Server
 from loadtest.setup import Line, Result, Setup
 
 CONNECTIONS = 100
-AHEAD = b"GET /x HTTP/1.1\r\nhost:x\r\n\r\n" * 10_000  # 270 kB; a read of the server takes 256 kB
+AHEAD = b"GET /x HTTP/1.1\r\nhost:x\r\n\r\n" * 10_000  # 270 kB; the server reads at most 256 kB at once
 SECONDS = 10.0
 
 
 def probe(server: Server) -> float:
-    """Seconds of `GET /livez` on a connection of its own."""
+    """Seconds of `GET /livez` on a new connection."""
     began = time.perf_counter()
     with socket.create_connection(("127.0.0.1", server.port), 60) as connection:
         connection.sendall(b"GET /livez HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
@@ -43,7 +43,7 @@ def measure(setup: Setup) -> Result:
         "connections": CONNECTIONS,
         "bytes_a_connection": (most - before) // CONNECTIONS,
         "livez_quiet_ms": {"p50": 1e3 * quiet[len(quiet) // 2], "max": 1e3 * quiet[-1]},
-        "livez_first_ms": 1e3 * waits[0],  # it waits for all the connections before it to be accepted
+        "livez_first_ms": 1e3 * waits[0],  # includes accepting all the connections before it
         "livez_ms": {"p50": 1e3 * sorted(waits)[len(waits) // 2], "max": 1e3 * max(waits)},
         "probes": len(waits),
     }

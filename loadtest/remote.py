@@ -1,6 +1,6 @@
-"""An encoder that runs elsewhere: what a pair costs the API process beside a local one, and whether scores agree.
+"""Compares a remote encoder with a local one: processor time of the API process per pair, and scores.
 
-Both encoders wait instead of computing, the remote one behind HTTP in a process of its own, whose time is not counted.
+For the time, both encoders wait instead of computing; the remote one runs in a process whose time is not counted.
 """
 
 import shutil
@@ -37,13 +37,13 @@ def scores(server: Server, pairs: list[texts.Pair]) -> list[float]:
 
 
 def exported(setup: Setup, stack: ExitStack) -> Server:
-    """The encoder in isosim itself."""
+    """Starts isosim with the exported encoder."""
     store = stack.enter_context(servers.own_store(setup.store, setup.fp32))
     return stack.enter_context(servers.isosim(store, setup.fp32))
 
 
 def difference(setup: Setup, open_server: Callable[[ExitStack], tuple[str, str]]) -> float:
-    """Largest difference between scores of the exported encoder and of the same one behind another server."""
+    """Largest difference between scores of the exported encoder and of the same encoder on another server."""
     pairs = setup.pairs[:SAME]
     with ExitStack() as stack:
         here = exported(setup, stack)
@@ -58,7 +58,7 @@ def measure(setup: Setup) -> Result:
     rates: dict[str, list[float]] = {name: [] for name in costs}
     with ExitStack() as stack:
         store = stack.enter_context(servers.own_store(setup.store, setup.fp32))
-        shutil.rmtree(store / "domains", ignore_errors=True)  # neither has a calibration
+        shutil.rmtree(store / "domains", ignore_errors=True)  # compares both without a calibration
         local = stack.enter_context(servers.isosim(store, setup.fp32, "loadtest.waiting_encoder", **GPU_BATCHES))
         other = stack.enter_context(servers.waiting_embeddings())
         far_store = stack.enter_context(registered(f"http://127.0.0.1:{other.port}/v1", "waiting"))

@@ -1,7 +1,7 @@
-"""Does `resident_bytes` bound the memory of many domains? Texts of their own for each, and the cache that keeps them.
+"""Measures whether `resident_bytes` limits the memory of many domains, with a cache and different texts per domain.
 
-loadtest/many.py asks every domain about the same two texts, without a cache. So it saw nothing of texts that kept the
-domain test that had judged them in memory: 600 domains of two texts each held 600 tests at any setting.
+loadtest/many.py sends the same two texts to every domain, without a cache. So it could not detect a former leak, in
+which cached texts kept their domain's out-of-domain test in memory.
 """
 
 from typing import Any
@@ -15,12 +15,11 @@ from loadtest.setup import Line, Result, Setup
 from service.adapters.encoder.device import GROWTH
 
 COUNT = 600  # domains; 1.7 MB each
-WARM = 20  # requests to `default` before the first look
+WARM = 20  # requests to `default` before the first measurement
 RESIDENT = 50_000_000  # bytes; about 30 of the domains
 SENTENCES = 1200  # enough for a domain test
-OTHERS = (
-    110e6  # bytes that grow besides: drift windows (28 MB), whitenings in double precision (40 MB), texts, fragments
-)
+# Bytes of other growth: drift windows (28 MB), whitenings in double precision (40 MB), texts, fragmentation.
+OTHERS = 110e6
 
 
 def metric(client: httpx.Client, name: str) -> float:
@@ -38,11 +37,11 @@ def ask(client: httpx.Client, domain: str, number: int) -> None:
 
 
 def measure(setup: Setup) -> Result:
-    from loadtest.domains import fitted  # noqa: PLC0415 - which takes multiply from loadtest.many
+    from loadtest.domains import fitted  # noqa: PLC0415 - loaded after loadtest.many, which it imports
 
     with servers.own_store(setup.store, setup.fp32) as store:
         multiply(fitted(setup, store, count=SENTENCES), COUNT)
-        # The images set MALLOC_ARENA_MAX.
+        # As in the container images.
         options: dict[str, Any] = {"environment": {"MALLOC_ARENA_MAX": "2"}, "resident_bytes": RESIDENT}
         with servers.isosim(store, setup.fp32, **options) as server, connected(server) as client:
             for number in range(WARM):

@@ -1,4 +1,4 @@
-"""Servers under test, each a process of its own: the service, a bare FastAPI route, infinity, a Redis."""
+"""Starts servers under test as separate processes: the service, a bare FastAPI route, infinity, Redis."""
 
 import contextlib
 import os
@@ -15,24 +15,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-READY = 180.0  # s a server may take to start
+READY = 180.0  # s, limit of a server's start
 
 
 @dataclass
 class Server:
-    """A running server: where it listens, which processes it is made of, and how long it took to answer."""
+    """A running server: its port, its process, and how long it took to start."""
 
     port: int
     pid: int
     ready: float = 0.0  # s from start to the first good answer
 
     def processor_seconds(self) -> float:
-        """Of the process and its threads since it began."""
+        """Processor seconds of the process since its start."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def resident(self) -> int:
-        """Resident bytes of the process itself."""
+        """Resident bytes of the process."""
         status = Path(f"/proc/{self.pid}/status").read_text()
         return 1024 * int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS")))
 
@@ -46,7 +46,7 @@ def free_port() -> int:
 
 @contextmanager
 def process(command: list[str], environment: dict[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process group that ends with the block."""
+    """Runs a process group until the block ends."""
     with log.open("wb") as out:
         child = subprocess.Popen(  # noqa: S603 - commands of this file
             command, cwd=ROOT, env=environment, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
@@ -64,10 +64,10 @@ def process(command: list[str], environment: dict[str, str], log: Path) -> Itera
 
 
 def wait_for(port: int, request: bytes, answer: bytes, child: subprocess.Popen[bytes], log: Path) -> None:
-    """Until what `port` says to the request begins with the answer.
+    """Waits until the response to the request begins with `answer`.
 
     Raises:
-        RuntimeError: the process ended, or took too long; with the end of its log.
+        RuntimeError: the process ended or took too long; the message contains the end of its log.
     """
     deadline = time.monotonic() + READY
     while time.monotonic() < deadline and child.poll() is None:
@@ -100,7 +100,12 @@ def isosim(
     environment: Mapping[str, str] | None = None,
     **settings: object,
 ) -> Iterator[Server]:
-    """The service as `isosim serve` runs it, at its default settings but those given, and other variables."""
+    """Runs the service as `isosim serve` does, with default settings except the given ones.
+
+    Args:
+        module: module to run instead of `service.cli`.
+        environment: more environment variables.
+    """
     port = free_port()
     given = {"model_store": store, "encoder": encoder, "port": port, "log_level": "warning"} | settings
     clean = {name: value for name, value in os.environ.items() if not name.startswith("ISOSIM_")}
@@ -113,14 +118,14 @@ def isosim(
 
 @contextmanager
 def bare_route() -> Iterator[Server]:
-    """A FastAPI route with the service's schemas and headers that computes nothing."""
+    """Runs `bare_route.py`."""
     with app("loadtest.bare_route:app") as server:
         yield server
 
 
 @contextmanager
 def waiting_embeddings() -> Iterator[Server]:
-    """A server of embeddings that waits instead of computing."""
+    """Runs `waiting_embeddings.py`."""
     with app("loadtest.waiting_embeddings:app") as server:
         yield server
 
@@ -135,7 +140,7 @@ def app(place: str) -> Iterator[Server]:
 
 @contextmanager
 def infinity(binary: Path, model: Path, engine: str) -> Iterator[Server]:
-    """infinity-emb on the same weights; `engine` is `torch` or `optimum` (ONNX Runtime)."""
+    """Runs infinity-emb on the same weights; `engine` is `torch` or `optimum` (ONNX Runtime)."""
     port = free_port()
     options = ["--model-id", str(model), "--engine", engine, "--port", str(port), "--device", "cpu"]
     command = [str(binary), "v2", *options, "--no-bettertransformer", "--log-level", "warning"]
@@ -146,7 +151,7 @@ def infinity(binary: Path, model: Path, engine: str) -> Iterator[Server]:
 
 @contextmanager
 def redis() -> Iterator[str]:
-    """A Redis of our own in memory; its URL."""
+    """Runs a Redis in memory; yields its URL."""
     port = free_port()
     with tempfile.TemporaryDirectory() as folder:
         command = ["redis-server", "--port", str(port), "--save", "", "--dir", folder]
@@ -157,7 +162,7 @@ def redis() -> Iterator[str]:
 
 @contextmanager
 def own_store(store: Path, encoder: str) -> Iterator[Path]:
-    """A model store that may be written to: the encoder by link, its domains copied."""
+    """A temporary model store with a link to the encoder and a copy of the `default` domain."""
     with tempfile.TemporaryDirectory() as folder:
         own = Path(folder)
         (own / "encoders").mkdir()
@@ -169,7 +174,7 @@ def own_store(store: Path, encoder: str) -> Iterator[Path]:
 
 @contextmanager
 def paused(servers: list[Server]) -> Iterator[None]:
-    """Stops servers that are not being measured from taking any processor time."""
+    """Suspends servers that are not measured, so that they use no processor time."""
     for server in servers:
         os.killpg(server.pid, signal.SIGSTOP)
     try:

@@ -1,4 +1,4 @@
-"""What every measurement shares: data, stores, settings of the run, and a line of the verdict."""
+"""Shared by all measurements: settings of a run, a line of the result, and functions that send load."""
 
 from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass, field
@@ -11,33 +11,33 @@ from loadtest import texts
 from loadtest.client import Load, closed_loop
 
 T = TypeVar("T")
-UNCACHED: dict[str, Any] = {"memory_cache_bytes": 0}  # every text is computed
+UNCACHED: dict[str, Any] = {"memory_cache_bytes": 0}  # settings without a cache
 
 
 @dataclass(frozen=True)
 class Setup:
-    """One run of the benchmark."""
+    """Settings of a benchmark run."""
 
-    data: Path  # the measuring data
+    data: Path  # folder with the test data
     store: Path  # a model store with the encoders
     fp32: str  # encoder id
-    reduced: str | None  # the same encoder at a lower precision, where one passed
-    peers: Path  # folder with the peers' environments; those missing are left out
-    seconds: float  # of one measurement
+    reduced: str | None  # id of the same encoder at a lower precision, if there is one
+    peers: Path  # folder with the peers' environments; missing ones are skipped
+    seconds: float  # duration of one measurement
     rounds: int  # of each comparison, interleaved
-    soak: float  # s of mixed load while memory is watched
+    soak: float  # s of mixed load for the measurement of memory
     pairs: list[texts.Pair] = field(default_factory=list)
     sentences: int = 1_000_000  # of the bulk job
 
     @property
     def encoders(self) -> dict[str, str]:
-        """Encoder ids by the name they have in the tables."""
+        """Encoder ids by their names in the tables."""
         return {"fp32": self.fp32} | ({"reduced": self.reduced} if self.reduced else {})
 
 
 @dataclass(frozen=True)
 class Line:
-    """A bar and what was measured against it."""
+    """A measured value and its limit (`bar`)."""
 
     name: str
     value: float
@@ -59,7 +59,7 @@ def run(task: Coroutine[Any, Any, T]) -> T:
 
 
 def drive(port: int, requests: Iterator[bytes], connections: int, seconds: float, warm: float = 1.0) -> Load:
-    """A closed loop, after an unmeasured start."""
+    """Runs a closed loop, after an unmeasured warm-up."""
 
     async def both() -> Load:
         await closed_loop(port, requests, connections, warm)

@@ -1,6 +1,6 @@
-"""What shadow scoring takes from requests: rates and latencies with a tenth and all of them shadowed, and without.
+"""Cost of shadow scoring: rates and latencies with no, 10 % and all requests shadowed, and without a migration.
 
-The first column, a migration that shadows nothing, does nothing more than none: it shows how far two runs alike differ.
+A migration that shadows nothing costs nothing, so its figures show how much equal runs differ.
 """
 
 import itertools
@@ -23,10 +23,10 @@ from loadtest.setup import UNCACHED, Line, Result, Setup, drive, run
 
 DOMAIN, NEXT = "moved", "next"
 PATH = f"/domains/{DOMAIN}/migration"
-SHARES = (0.0, 0.1, 1.0)  # of the requests
+SHARES = (0.0, 0.1, 1.0)  # shares of shadowed requests
 NONE = -1.0  # no migration
 CLOSED = {"one connection": 1, "16 connections": 16}
-OPEN = {"30 % of the capacity": 0.3, "60 % of the capacity": 0.6}  # of the rate at 16 connections, random arrivals
+OPEN = {"30 % of the capacity": 0.3, "60 % of the capacity": 0.6}  # random arrivals, share of the rate at 16
 LOADS = (*CLOSED, *OPEN)
 
 
@@ -39,7 +39,7 @@ class Phase(NamedTuple):
 
 
 def two_encoders(setup: Setup, store: Path) -> None:
-    """A domain calibrated for the encoder, and for one of the same weights and cost with another pooling."""
+    """Calibrates a domain for the encoder, and for an equally fast encoder with the same weights and other pooling."""
     words = ["export", "--encoder", setup.fp32, "--pooling", "cls", "--id", NEXT, "--model-store", str(store)]
     subprocess.run([sys.executable, "-m", "service.cli", *words], check=True, capture_output=True)  # noqa: S603
     for encoder in (setup.fp32, NEXT):
@@ -54,7 +54,7 @@ def told(port: int, method: str, path: str, body: bytes = b"") -> bytes:
 
 
 def counts(port: int) -> tuple[int, int]:
-    """Pairs scored by the new encoder, and requests dropped, since the server began."""
+    """Pairs scored by the new encoder, and dropped requests, since the server's start."""
     said = told(port, "GET", "/metrics").decode()
     scored = re.findall(r"^isosim_shadow_percentile_difference_count\{.*\} (\S+)", said, re.MULTILINE)
     dropped = re.findall(r"^isosim_shadow_dropped_total\{.*\} (\S+)", said, re.MULTILINE)
@@ -76,7 +76,7 @@ def measure(setup: Setup) -> Result:
         capacity = drive(server.port, stream, 16, setup.seconds).rate
         for turn in range(setup.rounds):
             shares = [NONE, *SHARES]
-            shares = shares[turn % 4 :] + shares[: turn % 4]  # each begins in its turn
+            shares = shares[turn % 4 :] + shares[: turn % 4]  # each share is first in turn
             for name, share in itertools.product(LOADS, shares):
                 if share >= 0:
                     told(server.port, "POST", PATH, orjson.dumps({"shadow": share}))
@@ -92,7 +92,7 @@ def measure(setup: Setup) -> Result:
 
 
 def summary(phases: dict[float, list[Phase]]) -> Result:
-    """By share: latencies over all rounds, and against those without shadow."""
+    """Latencies over all rounds by share, and their ratios to those without a migration."""
     latencies = {
         share: np.concatenate([one.load.latencies() for one in every]) * 1e3 for share, every in phases.items()
     }

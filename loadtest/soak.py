@@ -1,7 +1,7 @@
-"""Half an hour of everything: does anything grow, leak or slow down? `make soak`.
+"""`make soak`: half an hour of mixed load, to find whatever grows, leaks or slows down.
 
-API, RQ worker and Redis as in production; locust's mixed users and an analyst on them; every ten seconds a look at
-memory, file descriptors, threads, tasks and Redis connections.
+Runs API, RQ worker and Redis as in production under the load of locust's mixed users and an analyst. Measures memory,
+file descriptors, threads, tasks and Redis connections every ten seconds.
 """
 
 import argparse
@@ -29,9 +29,9 @@ from loadtest import figures, servers
 from loadtest.bench import hardware, table
 from loadtest.setup import Line
 
-LOOK = 10.0  # s
+LOOK = 10.0  # s between measurements
 USERS = 12
-WARM = 0.1  # of the run: caches fill, the first calibrations load their code
+WARM = 0.1  # share of the run that is ignored, while caches fill and calibrations load their code
 SERIES = ("resident", "descriptors", "threads", "tasks", "redis_connections")
 Looks = list[dict[str, float]]
 
@@ -73,7 +73,7 @@ def measure(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
         server = stack.enter_context(servers.isosim(store, given.encoder, redis_url=url, memory_cache_bytes=2**22))
         stack.enter_context(worker(store, url))
         redis = stack.enter_context(Redis.from_url(url))
-        time.sleep(3)  # until the worker has said that it is there
+        time.sleep(3)  # until the worker has registered
         command = [
             str(given.locust), "-f", "loadtest/locustfile.py", "--headless", "--host", f"http://127.0.0.1:{server.port}",
             "--users", str(given.users), "--spawn-rate", "2", "--run-time", f"{seconds:.0f}s", "--stop-timeout", "60",
@@ -91,7 +91,7 @@ def measure(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
                 looks.append(look(server, redis, began))
                 with suppress(subprocess.TimeoutExpired):
                     load.wait(LOOK)
-        time.sleep(5)  # connections of the load are gone
+        time.sleep(5)  # until the load's connections are closed
         rest = look(server, redis, began)
         print((folder / "locust.log").read_text()[-3500:])
         return {"looks": looks, "rest": rest, "latency": latencies(folder / "soak_stats_history.csv"),
@@ -99,9 +99,9 @@ def measure(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def latencies(history: Path) -> list[tuple[float, float, float]]:
-    """Seconds since the start, p50 and p99 (ms) of /similarity in the ten seconds before."""
+    """Seconds since the start, with p50 and p99 (ms) of /similarity over the preceding ten seconds."""
     if not history.is_file():
-        raise SystemExit("locust did not run; what it said stands above")
+        raise SystemExit("locust did not run; see its output above")
     with history.open() as file:
         rows = [row for row in csv.DictReader(file) if row["Name"] == "/similarity" and row["99%"] != "N/A"]
     start = float(rows[0]["Timestamp"])
@@ -122,7 +122,7 @@ def totals(stats: Path) -> dict[str, Any]:
 
 
 def thirds(values: list[tuple[float, float]], seconds: float) -> tuple[list[float], list[float]]:
-    """Values of the first and the last third of the run, its warm-up aside."""
+    """Values of the first and the last third of the run, without the warm-up."""
     first, span = WARM * seconds, (1 - WARM) * seconds / 3
     early = [value for at, value in values if first <= at < first + span]
     late = [value for at, value in values if first + 2 * span <= at < seconds]
@@ -145,14 +145,14 @@ def lines(result: dict[str, Any], seconds: float) -> list[Line]:
         found.append(Line(f"{name.replace('_', ' ')}: most in the last third, over the first", more, 2, at_most=True))
     early, late = series["tasks"]
     found.append(Line("tasks: median of the last third, over the first", median(late) - median(early), 2, at_most=True))
-    first, rest = looks[0], result["rest"]  # Redis's connections are kept in a pool, and counted above
+    first, rest = looks[0], result["rest"]  # without Redis connections, which are checked above
     left = (rest["descriptors"] - rest["redis_connections"]) - (first["descriptors"] - first["redis_connections"])
     found.append(Line("other descriptors once the load is gone, over the start", left, 4, at_most=True))
     return found
 
 
 def main() -> int:
-    """The exit code is 0 when nothing grew, slowed down or failed."""
+    """Runs the soak test; the exit code is 0 if nothing grew, slowed down or failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--users", type=int, default=USERS)

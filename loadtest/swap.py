@@ -1,4 +1,4 @@
-"""Champions replaced under load: what fails, and how long the second of a swap is."""
+"""Failures and latency while champions are replaced under load."""
 
 import asyncio
 import itertools
@@ -14,11 +14,11 @@ from loadtest.setup import UNCACHED, Line, Result, Setup, run
 
 CONNECTIONS = 16
 SWAPS = 6
-EVERY = 3.0  # s
+EVERY = 3.0  # s between swaps
 
 
 def two_versions(port: int, setup: Setup) -> None:
-    """A domain with a whitening and an identity to swap between."""
+    """Creates a domain with two versions, whitening and identity."""
     sentences = (setup.data / "text" / "imdb-reviews.txt").read_text().splitlines()[:1500]
     for method in ("whitening", "identity"):
         body = orjson.dumps({"domain": "swapped", "texts": sentences, "method": method, "promote": "always"})
@@ -34,7 +34,7 @@ def two_versions(port: int, setup: Setup) -> None:
 
 
 async def swapping(port: int) -> list[float]:
-    """When swaps were asked for, perf_counter."""
+    """Swaps the champion repeatedly; returns the times of the requests (`perf_counter`)."""
     times = []
     for number in range(SWAPS):
         await asyncio.sleep(EVERY)
@@ -67,7 +67,7 @@ def measure(setup: Setup) -> Result:
 
             load, times, began = run(both(server.port))
             ended, latencies = np.array(load.ended), load.latencies()
-            # The store is polled: a swap asked for through this process takes effect at once, its second is the next.
+            # A swap takes effect at once in the process that handles the request, so measure the second after it.
             inside = np.zeros(len(ended), bool)
             for at in times:
                 inside |= (ended >= at - began) & (ended < at - began + 1)

@@ -1,4 +1,4 @@
-"""What is sent: STS-B pairs, and Wikipedia cut to given lengths."""
+"""Texts for requests: STS-B pairs, and Wikipedia cut to given lengths."""
 
 import itertools
 import random
@@ -13,21 +13,21 @@ Pair = tuple[str, str]
 
 
 def sts_pairs(data: Path) -> list[Pair]:
-    """The pairs of STS-B, all parts: 8,628 of them, in one random order.
+    """All 8,628 pairs of STS-B, shuffled with a fixed seed.
 
-    The files are ordered by source, captions before news: part of them is no sample of text lengths.
+    The files are ordered by source (captions before news), so their beginning is not representative.
     """
     pairs: list[Pair] = []
     for part in ("train", "dev", "test"):
         for line in (data / "sts" / "stsb" / f"{part}.tsv").read_text().splitlines():
             _, a, b = line.split("\t")[:3]
             pairs.append((a, b))
-    random.Random(0).shuffle(pairs)  # noqa: S311 - an order
+    random.Random(0).shuffle(pairs)  # noqa: S311 - not for security
     return pairs
 
 
 def mixed_lengths(data: Path, tokens: Iterator[int], count: int) -> list[str]:
-    """Runs of Wikipedia's words, about as many tokens as asked for (1.35 tokens a word)."""
+    """Runs of Wikipedia's words with about the given numbers of tokens (1.35 tokens per word)."""
     words = itertools.cycle((data / "text" / "wikipedia-en.txt").read_text().split())
     return [" ".join(itertools.islice(words, max(1, round(next(tokens) / 1.35)))) for _ in range(count)]
 

@@ -1,4 +1,4 @@
-"""Pairs a second and latency without a cache, beside the bare session and the peers on the same stream of pairs."""
+"""Compares pairs/s and latency without a cache with the bare session and the peers, on the same stream of pairs."""
 
 import itertools
 import json
@@ -20,7 +20,7 @@ from service.adapters.encoder.store import EncoderArtifact, EncoderStore
 from service.adapters.encoder.tokenizer import FastTokenizer
 
 CONNECTIONS = (1, 16, 64)
-VNNI = "vnni" in Path("/proc/cpuinfo").read_text()  # int8 products of four terms in one instruction
+VNNI = "vnni" in Path("/proc/cpuinfo").read_text()  # int8 dot products in one instruction
 STREAM = 4096  # texts of the bare session's stream
 
 
@@ -30,7 +30,7 @@ def token_stream(artifact: EncoderArtifact, pairs: list[texts.Pair]) -> list[lis
 
 
 def bare_session(artifact: EncoderArtifact, pairs: list[texts.Pair], seconds: float) -> dict[str, dict[str, float]]:
-    """Sentences/s of the bare session by way of running and batch size; and the milliseconds of a pair."""
+    """Sentences/s of the bare session by mode and batch size, and the milliseconds of a pair."""
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(token_stream(artifact, pairs), file)
         file.flush()
@@ -41,7 +41,7 @@ def bare_session(artifact: EncoderArtifact, pairs: list[texts.Pair], seconds: fl
 
 
 def sentence_transformers(setup: Setup) -> dict[str, float] | None:
-    """sentence-transformers in process on the same texts: sentences/s by batch; None where it is not installed."""
+    """Sentences/s of sentence-transformers on the same texts by batch size; None if it is not installed."""
     python, checkpoint = setup.peers / "sentence-transformers" / "bin" / "python", setup.peers / "checkpoint"
     if not python.is_file() or not checkpoint.is_file():
         return None
@@ -60,7 +60,7 @@ def best(found: dict[str, dict[str, float]]) -> float:
 
 
 def contestants(setup: Setup, stack: ExitStack) -> dict[str, tuple[Server, list[bytes]]]:
-    """Every server that can be had, with the same pairs in its own words."""
+    """Starts every available server; returns each with the same pairs as requests in its own format."""
     own = texts.single_pairs(setup.pairs)
     found: dict[str, tuple[Server, list[bytes]]] = {}
     for name, encoder in setup.encoders.items():
@@ -81,7 +81,7 @@ def measure(setup: Setup) -> Result:
     with ExitStack() as stack:
         everyone = contestants(setup, stack)
         running = [server for server, _ in everyone.values()]
-        # Where the stream starts differs by contestant: identical texts at the same time would share a computation.
+        # A stream continues from one measurement to the next, so that requests are not repeated.
         streams = {name: itertools.cycle(requests) for name, (_, requests) in everyone.items()}
         for _ in range(setup.rounds):
             for connections in CONNECTIONS:
@@ -108,14 +108,14 @@ def measure(setup: Setup) -> Result:
 
 
 def middle(summaries: list[dict[str, Any]]) -> dict[str, Any]:
-    """The round whose rate is the median one."""
+    """The round with the median rate."""
     return sorted(summaries, key=lambda summary: float(summary["per_second"]))[len(summaries) // 2]
 
 
 def ratios(
     loads: dict[str, dict[int, list[Load]]], bare: dict[str, list[dict[str, dict[str, float]]]]
 ) -> dict[str, list[float]]:
-    """Of each round, so that what the machine did meanwhile cancels."""
+    """Ratios within each round, in which changes of the machine's speed cancel."""
 
     def rates(name: str, connections: int) -> list[float]:
         return [load.rate for load in loads[name][connections]]

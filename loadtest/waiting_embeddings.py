@@ -1,6 +1,6 @@
-"""`POST /v1/embeddings` that computes nothing: waits as long as `waiting_encoder.py` does, and answers with base64.
+"""A server of `POST /v1/embeddings` that waits as long as `waiting_encoder.py` instead of computing.
 
-A text has the same vector each time, so that a remote encoder's probes hold.
+The same text always gets the same vector, as the check of a remote encoder requires.
 """
 
 import asyncio

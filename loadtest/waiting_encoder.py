@@ -1,7 +1,7 @@
-"""The service with an encoder that computes nothing: `python -m loadtest.waiting_encoder`, settings as `isosim serve`.
+"""`python -m loadtest.waiting_encoder`: `isosim serve` with an encoder that waits instead of computing.
 
-What is left of a request's processor time is what surrounds the encoder. A run waits outside of the interpreter's lock,
-as a run on a GPU does; its vectors are drawn by chance.
+A request's processor time is then that of everything around the encoder. A run waits without the interpreter's lock,
+like a run on a GPU; its vectors are random.
 """
 
 import time
@@ -15,12 +15,12 @@ from service.cli import main
 from service.core.arrays import Vectors
 from service.migration import encoders
 
-RUN, TOKEN = 1e-3, 1e-6  # s of a run and of each padded token in it: a small encoder on a large GPU, not measured
-VECTORS = 1024  # different ones
+RUN, TOKEN = 1e-3, 1e-6  # s per run and per padded token: estimates for a small encoder on a large GPU
+VECTORS = 1024  # number of distinct vectors
 
 
 class WaitingEncoder(OnnxEncoder):
-    """Prepares batches as the real encoder does, and waits in the place of running them."""
+    """Prepares batches like the real encoder, but waits instead of running them."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -35,7 +35,7 @@ class WaitingEncoder(OnnxEncoder):
 
 
 if __name__ == "__main__":
-    # Put in the place of the real one, since no setting of the service should name an encoder that computes nothing.
+    # Replaces the real class, because the service must not have a setting for an encoder without computation.
     encoders.OnnxEncoder = WaitingEncoder  # type: ignore[attr-defined]
     probe.check = lambda *_: 0.0
     main()

@@ -1,13 +1,17 @@
-"""The examples in the docstrings of the mathematics run, and give what stands beside them."""
+"""Runs the examples in docstrings and compares their output."""
 
 import doctest
 import importlib
 
 import pytest
 
-# Lines that are run, by module: fewer would mean that examples were lost, or that the parser missed them.
+# Smallest number of example lines by module: fewer means that examples were lost, or that the parser missed them.
 EXAMPLES = {
     "service.core.jobs.labels": 2,
+    "service.core.grants": 2,
+    "service.core.scoring.calibration": 2,
+    "service.core.scoring.distances": 4,
+    "service.core.scoring.migration": 1,
     "service.core.scoring.similarity": 3,
     "service.core.scoring.reference": 3,
     "service.core.scoring.normalization": 5,
@@ -19,7 +23,7 @@ EXAMPLES = {
 
 
 @pytest.mark.parametrize(("name", "least"), EXAMPLES.items())
-def test_examples_give_what_stands_beside_them(name: str, least: int) -> None:
+def test_examples_give_the_documented_output(name: str, least: int) -> None:
     outcome = doctest.testmod(importlib.import_module(name))
     assert outcome.failed == 0
     assert outcome.attempted >= least

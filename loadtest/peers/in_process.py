@@ -1,6 +1,7 @@
-"""sentence-transformers in process, in its own environment: `python in_process.py CHECKPOINT STREAM.json SECONDS`.
+"""Measures sentence-transformers without a server: `python in_process.py CHECKPOINT STREAM.json SECONDS`.
 
-Prints sentences/s of `encode` on batches of 2 (a pair) and of 32, in the stream's order, as JSON.
+Runs in an environment with sentence-transformers. Prints sentences/s of `encode` for batches of 2 (a pair) and of 32,
+in the stream's order, as JSON.
 """
 
 import json

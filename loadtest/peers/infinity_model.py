@@ -1,7 +1,7 @@
-"""The model folder infinity serves: the default encoder's checkpoint, and an ONNX graph as on the hub.
+"""Writes the model folder for infinity: the default encoder's checkpoint with an ONNX graph, as on the hub.
 
-Runs in infinity's own environment: `python infinity_model.py CHECKPOINT FOLDER`. The graph is exported the way that
-ONNX Runtime's optimizer can fuse (legacy exporter, eager attention), which is what infinity applies to it.
+Runs in infinity's environment: `python infinity_model.py CHECKPOINT FOLDER`. The legacy exporter and eager attention
+give a graph that ONNX Runtime's optimizer, which infinity uses, can fuse.
 """
 
 import shutil

@@ -1,1 +1,1 @@
-"""Bulk commands: files of any size, processed with Ray Data; each part of the input gives exactly one output file."""
+"""Bulk commands: process files of any size with Ray Data; each part of the input gives one output file."""

@@ -1,4 +1,4 @@
-"""Calibrates from a corpus: draws a seeded sample of its texts, embeds them with many engines, and fits as usual."""
+"""Calibrates from a corpus: draws a seeded sample of its texts, embeds it on many engines, and fits as usual."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -64,7 +64,7 @@ def fit_sample(
     artifact = EncoderStore(options.store).find(encoder)
     if artifact.kind == "vectors":
         raise InvalidInput(
-            f"encoder {artifact.id} has vectors that you bring: isosim calibrate reads files of any size"
+            f"encoder {artifact.id} takes vectors instead of texts: use isosim calibrate, which reads files of any size"
         )
     domains = DomainStore(options.store)
     generation = domains.generation(domain)
@@ -91,7 +91,7 @@ def fit_sample(
 
 
 class EncodeWorker:
-    """[where, texts] in; their encodings out, as bytes."""
+    """Encodes items [start, texts], and returns the encodings as bytes."""
 
     def __init__(self, store: str, encoder: str, digest: str, threads: int, shipped: Any) -> None:
         self.failure: str | None = None
@@ -113,7 +113,7 @@ class EncodeWorker:
 
 
 class SpreadEncoder:
-    """A TextEncoder that uses many engines. Texts are sent in the windows that one process would sort by length."""
+    """A TextEncoder that uses many engines; it sends the same windows of texts as a single process would encode."""
 
     def __init__(
         self, ray: Any, artifact: EncoderArtifact, options: RunOptions, shipped: Any, sending: Sending, *, gpu: bool
@@ -147,8 +147,8 @@ class SpreadEncoder:
         return encodings
 
 
-SCAN_ROWS = 65_536  # of a part: hashing is quick
-SPARE = 4  # times the wanted texts are let through at first; twins leave fewer
+SCAN_ROWS = 65_536  # rows per part
+SPARE = 4  # factor of the first limit: duplicates reduce the number of distinct texts
 SPACE = 2**64
 
 

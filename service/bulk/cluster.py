@@ -1,4 +1,4 @@
-"""Ray: a local one for the length of a command, or a cluster by its address, and one engine a core or GPU on it."""
+"""Connects to a Ray cluster, or starts a local Ray for one command, and distributes work to engines on it."""
 
 import logging
 import os
@@ -12,14 +12,14 @@ from typing import Any
 
 from service.core.errors import BackendFailure, Unavailable
 
-OBJECTS = 128 * 2**20  # bytes of a local Ray's object store: parts do not go through it, their outcomes do
-AHEAD = 2  # parts on their way to an engine, the one it works at included
-MOST_BLOCKS = 10_000  # Ray puts each into its store when the work begins; from there on several parts share one
+OBJECTS = 128 * 2**20  # bytes of a local Ray's object store, which holds outcomes, not parts
+AHEAD = 2  # parts assigned to an engine at a time, including the current one
+MOST_BLOCKS = 10_000  # Ray stores every block at the start; with more parts, several share a block
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
-    "RAY_ENABLE_AUTO_CONNECT": "0",  # what is cleaned up after the end must not begin anew
+    "RAY_ENABLE_AUTO_CONNECT": "0",  # otherwise cleanup after the end would start Ray again
 }
 
 
@@ -28,9 +28,9 @@ class Engines:
     """Number of engines that run at a time, and the resources of each."""
 
     count: int
-    cores: int
+    cores: int  # per engine
     gpu: bool
-    local: bool = True  # a Ray of our own
+    local: bool = True  # on a local Ray
 
 
 @contextmanager
@@ -42,15 +42,15 @@ def cluster(address: str | None, cores: int) -> Iterator[Any]:
     """
     os.environ.update({name: value for name, value in QUIET.items() if name not in os.environ})
     try:
-        import ray  # noqa: PLC0415 - a second, and an extra
+        import ray  # noqa: PLC0415 - an optional package that takes a second to import
         import ray.data  # noqa: PLC0415
     except ImportError as error:
         raise Unavailable("bulk work needs Ray: pip install 'isosim[ray]'") from error
-    logging.getLogger("ray.data").setLevel("CRITICAL")  # what went wrong is said once, by us
+    logging.getLogger("ray.data").setLevel("CRITICAL")  # `map_items` reports errors
     own = None
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "include_dashboard": False}
     if address is None:
-        own = tempfile.mkdtemp(prefix="isosim-ray-")  # short: sockets in it have at most 107 letters
+        own = tempfile.mkdtemp(prefix="isosim-ray-")  # a short path: socket paths are limited to 107 bytes
         options |= {"address": "local", "num_cpus": cores, "object_store_memory": OBJECTS, "_temp_dir": own}
     else:
         options = {"address": address, "log_to_driver": False, "logging_level": "ERROR"}
@@ -88,12 +88,12 @@ def map_items(
 ) -> Generator[dict[str, Any]]:
     """Yields the workers' results as they complete, in any order; Ray Data streams.
 
-    A worker is called with {"item": [one]} and returns columns of one row. So few items are on their way that none is
-    made before there is room for its result. To be closed before Ray is left.
+    A worker is called with {"item": [one]} and returns columns of one row. The number of items in progress is limited,
+    so that results do not pile up. Close the generator before `cluster` ends.
     """
     data = ray.data.from_items(list(items), override_num_blocks=min(len(items), MOST_BLOCKS))
-    # On one machine whatever ended an engine would end the next; on a cluster a node may have gone. Ray warns that
-    # this way of saying so goes with 2.64, and offers no other yet.
+    # A local Ray does not restart engines, because the cause would also end the next one; on a cluster a node may be
+    # lost. Ray 2.64 removes this argument, but offers no replacement yet.
     once = (lambda: {"max_restarts": 0, "max_task_retries": 0}) if wanted.local else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -114,6 +114,8 @@ def map_items(
                 yield {name: column[row] for name, column in batch.items()}
     except ray.exceptions.RayError as error:
         reason = str(error).strip().splitlines()[0]
-        raise BackendFailure(f"Ray ended the work: {reason} What is finished stays: run the command again") from error
+        raise BackendFailure(
+            f"Ray stopped with an error: {reason} Finished parts are kept: run the command again to continue"
+        ) from error
     finally:
         batches.close()  # ends the engines, too

@@ -30,7 +30,7 @@ from service.core.errors import Conflict, InvalidInput, TokenizerFailure
 from service.core.scoring.calibration import DomainRef
 from service.core.scoring.similarity import flags_of, normalized, score
 
-Sides = tuple[Vectors, list[PooledVector], list[Rows]]  # vectors (N, D), of what, and each column's rows of them
+Sides = tuple[Vectors, list[PooledVector], list[Rows]]  # vectors (N, D), facts about each, and each column's rows
 PROVIDERS = {"cpu": ["CPUExecutionProvider"], "gpu": [CUDA, "CPUExecutionProvider"]}
 
 
@@ -41,12 +41,12 @@ class Outcome:
     number: int
     rows: int
     failed: dict[str, int]  # rows without a result, by reason
-    sentences: int  # encoded: distinct texts
+    sentences: int  # distinct texts, which were encoded
     tokens: int
     bytes: int
     sha256: str
     seconds: float
-    node: str = ""  # of the cluster
+    node: str = ""  # id of the cluster's node
 
 
 class Engine:
@@ -66,7 +66,7 @@ class Engine:
                 providers=PROVIDERS[plan.device],
                 batch_tokens=plan.batch_tokens,
                 codec=VectorCodec(plan.options.precision, artifact.spec.dim),
-                window=None,  # a part decides its bytes alone
+                window=None,  # a part's bytes must not depend on other parts
             )
         self.dim = artifact.spec.dim
         self.calibration = load_calibration(
@@ -107,7 +107,7 @@ class Engine:
         )
 
     def _encoded(self, records: Records, good: list[int]) -> Sides:
-        """The vectors of the distinct texts."""
+        """Encodes the distinct texts."""
         columns, distinct = self.plan.options.columns, dict[str, int]()
         for row in good:
             for name in columns:
@@ -120,7 +120,7 @@ class Engine:
         return encodings.vectors, encodings.texts(), sides
 
     def _brought(self, records: Records, good: list[int]) -> Sides:
-        """The vectors that the columns hold."""
+        """Reads vectors from the columns."""
         columns = self.plan.options.columns
         pooled = np.empty((len(columns) * len(good), self.dim), np.float32)
         for number, (name, row) in enumerate(product(columns, good)):
@@ -133,7 +133,8 @@ class Engine:
             if reason is not None:
                 more = f" ({records.broken[row]})" if row in records.broken else ""
                 raise InvalidInput(
-                    f"{path}, row {part.first + row} of the input: {reason}{more}; --on-error null goes on without it"
+                    f"{path}, row {part.first + row} of the input: {reason}{more}; with --on-error null such rows get "
+                    "null results"
                 )
 
     def _embedded(

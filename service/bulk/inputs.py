@@ -15,7 +15,7 @@ ENDINGS = {
     ".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl",
 }  # fmt: skip
 PACKED = (".gz", ".bz2", ".xz", ".zst", ".zip", ".lz4")
-MAGIC = "*?["  # of a pattern
+MAGIC = "*?["  # characters that make a name a pattern
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,11 @@ class Source:
 
 @dataclass(frozen=True)
 class Part:
-    """Rows of one file that give one file of the output. Start and stop are rows for Parquet, else bytes."""
+    """Rows of one input file that give one output file; `start` and `stop` are rows in Parquet, bytes otherwise."""
 
     number: int
-    source: int  # which file
-    first: int  # of its rows, counted over the whole input
+    source: int  # number of the input file
+    first: int  # number of the first row, counted over the whole input
     rows: int
     start: int
     stop: int
@@ -45,20 +45,20 @@ class Records:
 
     cells: dict[str, Sequence[Any]]
     kept: pa.Table
-    broken: dict[int, str] = field(default_factory=dict)  # rows that are no record, and why
+    broken: dict[int, str] = field(default_factory=dict)  # reasons by row for rows that cannot be parsed
 
 
 Open = Callable[[], BinaryIO]
 
 
 class Reader(Protocol):
-    """One form of file."""
+    """Reads one file format."""
 
     def schema(self, open_file: Open) -> dict[str, str | None]:
-        """Columns and their types; a type is None where the form does not say."""
+        """Types of the columns by name, None if unknown; empty if the format has no schema."""
 
     def cut(self, open_file: Open, rows: int) -> Iterator[tuple[int, int, int]]:
-        """Parts of at most so many rows: rows, start, stop."""
+        """Yields the number of rows, start and stop of each part of at most `rows` rows."""
 
     def read(self, place: Place, path: str, part: Part, columns: Sequence[str], keep: Sequence[str]) -> Records: ...
 
@@ -84,7 +84,9 @@ def sources_of(address: str) -> tuple[Place, list[Source]]:
     files = [one for one in entries if one["type"] == "file" and not fnmatch(one["name"].rpartition("/")[2], "[._]*")]
     for one in files:
         if one["name"].endswith(PACKED):
-            raise InvalidInput(f"{one['name']} is packed, and cannot be cut into parts; unpack it or make it Parquet")
+            raise InvalidInput(
+                f"{one['name']} is packed and cannot be split into parts; unpack it or convert it to Parquet"
+            )
     known = [one for one in files if ending(one["name"]) in ENDINGS] if len(files) > 1 else files
     if not known:
         raise EmptyInput(f"{address}: no file whose name ends in {', '.join(ENDINGS)}")
@@ -102,15 +104,17 @@ def stamp(info: dict[str, Any]) -> str:
 
 
 def form_of(sources: Sequence[Source], asked: str | None) -> str:
-    """Raises InvalidInput where the names do not say one form."""
+    """Format of the files: the requested one, else by their names. Raises InvalidInput if it is not unique."""
     forms = {asked} if asked else {ENDINGS.get(ending(source.path)) for source in sources}
     if len(forms) > 1:
-        raise InvalidInput(f"the input mixes forms: {', '.join(sorted(str(form) for form in forms))}; name one pattern")
+        raise InvalidInput(
+            f"the input mixes formats: {', '.join(sorted(str(form) for form in forms))}; give a pattern for one of them"
+        )
     form = forms.pop()
     if form is None:
         raise InvalidInput(
-            f"{sources[0].path}: the name does not say its form; give --format parquet, csv or jsonl. An Excel "
-            "workbook is written as CSV first: isosim inspect FILE.xlsx --csv FILE.csv"
+            f"{sources[0].path}: the name does not tell the format; give --format parquet, csv or jsonl. Convert an "
+            "Excel workbook to CSV first: isosim inspect FILE.xlsx --csv FILE.csv"
         )
     return form
 
@@ -132,12 +136,11 @@ def check_columns(
     keep: Sequence[str],
     wanted: str = "text",
 ) -> None:
-    """Raises InvalidInput where a file lacks a column, holds something else in it than what is `wanted`, or has other
-    types than the first."""
+    """Raises InvalidInput if a file lacks a column, a column's type is not `wanted`, or kept columns differ in type."""
     first: dict[str, str | None] | None = None
     for source in sources:
         schema = reader.schema(opener(place, source.path))
-        if not schema:  # the form does not say
+        if not schema:  # the format has no schema
             return
         for name in (*columns, *keep):
             if name not in schema:
@@ -147,15 +150,15 @@ def check_columns(
                 raise InvalidInput(f"{source.path}: column {name!r} holds {schema[name]}, not {wanted}")
         types = {name: schema[name] for name in keep}
         if first is not None and types != first:
-            raise InvalidInput(f"{source.path}: {types} to be kept, but {sources[0].path} has {first}")
+            raise InvalidInput(f"{source.path}: the kept columns are {types}, but in {sources[0].path} {first}")
         first = types
 
 
 def cut(reader: Reader, place: Place, sources: Sequence[Source], rows: int) -> list[Part]:
-    """The input's parts, in order.
+    """Splits the input into parts, in order.
 
     Raises:
-        EmptyInput: it has no row.
+        EmptyInput: the input has no rows.
     """
     parts: list[Part] = []
     first = 0
@@ -172,7 +175,7 @@ BAD = ("malformed", "null", "not_text", "empty", "too_long", "not_unicode")
 
 
 def fault(cell: Any, longest: int) -> str | None:
-    """Why a cell cannot be embedded, or None; the same rules as the API's (422 and 400 there)."""
+    """Why a text cannot be embedded, or None; the same rules as in the API."""
     if cell is None:
         return "null"
     if not isinstance(cell, str):

@@ -1,4 +1,4 @@
-"""Near-duplicates: all pairs of rows above the threshold of a false-match rate or a precision."""
+"""Finds near-duplicates: all pairs of rows above the threshold of a false-match rate or a precision."""
 
 import hashlib
 import io
@@ -28,8 +28,8 @@ from service.core.scoring.similarity import normalized, score
 
 FORMAT = 1
 VECTORS = "_vectors"
-BLOCK = 4096  # rows whose earlier neighbours make one file
-EXACT_UP_TO = 100_000  # rows: 4 · 10¹² operations, under a minute of two cores
+BLOCK = 4096  # rows per output file; their pairs with earlier rows are in it
+EXACT_UP_TO = 100_000  # rows: 4 · 10¹² operations, less than a minute on two cores
 RECALL = 0.99
 
 Report = Callable[[str, float | None], None]
@@ -44,13 +44,13 @@ class PairSearch:
     exact_up_to: int = EXACT_UP_TO
     recall: float = RECALL
     seed: int = 0
-    most: int = 50_000_000  # pairs: more mean that a crowd of copies was forgotten
+    most: int = 50_000_000  # largest number of pairs; more are usually caused by many exact copies
     block: int = BLOCK
-    clusters: bool = False  # a file of connected rows, too
+    clusters: bool = False  # also write a file of clusters
     precision: float | None = None
 
     def wanted(self) -> dict[str, Any]:
-        """For the plan; what an earlier release did not know is written where it was asked for."""
+        """Fields for the plan; newer ones only if they are set, so that plans of earlier releases stay equal."""
         later = {"clusters": False, "precision": None}
         return {name: value for name, value in asdict(self).items() if name not in later or value != later[name]}
 
@@ -67,9 +67,9 @@ class PairSearchResult:
     extrapolated: bool
     reference_pairs: int
     recall: dict[str, Any] | None
-    # Of the pairs found: with a precision its complement; else the rate times N (N − 1) / 2, were all rows unrelated.
+    # False pairs: from the precision, else the rate times N (N − 1) / 2, as if all rows were unrelated.
     expected_false: float = 0.0
-    clusters: int | None = None  # groups of connected rows, where they were asked for
+    clusters: int | None = None  # number of clusters, if requested
     expected_false_interval: tuple[float, float] | None = None  # 95 %, with a precision
 
 
@@ -77,8 +77,8 @@ def threshold_of(calibration: Calibration, fmr: float, precision: float | None =
     """The similarity threshold, from `precision` if given, else from the false-match rate.
 
     Raises:
-        Conflict: the domain has no reference or no labels, or its percentiles are not those of the similarity.
-        InvalidInput: the rate is out of range, or not even a text and itself reach it; no label reaches the precision.
+        Conflict: the domain lacks a reference or labels, or has item normalization.
+        InvalidInput: the rate is out of range or identical texts do not reach it, or no threshold has the precision.
     """
     model = calibration.model
     if precision is not None:
@@ -86,24 +86,27 @@ def threshold_of(calibration: Calibration, fmr: float, precision: float | None =
     advice = advise(model, calibration.domain, Target(fmr=fmr))
     if model.normalization is not None:
         raise Conflict(
-            f"{calibration.domain}@{calibration.version} has item normalization, whose percentile no threshold of the "
-            "similarity follows; calibrate without it"
+            f"{calibration.domain}@{calibration.version} has item normalization, so no threshold of the similarity "
+            "corresponds to a false-match rate; calibrate without it"
         )
-    assert model.reference is not None  # noqa: S101 - advise has looked
+    assert model.reference is not None  # noqa: S101 - `advise` checks this
     identical = float(model.reference.false_match_rate(np.ones(1))[0])
     if identical > fmr:
-        raise InvalidInput(f"fmr: {fmr:g}, but in {calibration.domain!r} identical texts have {identical:.1e}")
+        raise InvalidInput(
+            f"fmr: {fmr:g} is below {identical:.1e}, the rate of identical texts in {calibration.domain!r}; give a "
+            "larger one"
+        )
     return advice
 
 
 def load(vectors: Place, plan: Plan, keep: Sequence[str]) -> tuple[Any, Vectors, pa.Table]:
-    """Rows with a text that the encoder can read, their vectors (N, D), and their kept columns."""
+    """Numbers (N,) of the rows that have a readable text, their vectors (N, D), and their kept columns."""
     rows, parts, kept = [], [], []
     for part in plan.parts:
         table = pq.read_table(io.BytesIO(vectors.read(plan.name(part))))
         table = table.filter(pc.is_valid(table[VECTOR]))
-        if UNREADABLE in table.column_names:  # not in vectors of earlier releases
-            table = table.filter(pc.invert(table[UNREADABLE]))  # all of them would be each other's copies
+        if UNREADABLE in table.column_names:  # vectors of earlier releases lack the column
+            table = table.filter(pc.invert(table[UNREADABLE]))  # unreadable texts would all count as copies
         array = table[VECTOR].combine_chunks()
         rows.append(table["row"].to_numpy())
         parts.append(np.asarray(array.flatten(), np.float32).reshape(len(table), array.type.list_size))
@@ -120,7 +123,7 @@ def find(
     threads: int,
     report: Report,
 ) -> PairSearchResult:
-    """Searches, scores the pairs as /similarity does, and writes a file for every block of rows.
+    """Searches pairs, scores them as /similarity does, and writes a file for every block of rows.
 
     Raises:
         Conflict: OUTPUT belongs to another plan. InvalidInput: more pairs than `search.most`.
@@ -135,7 +138,7 @@ def find(
     if PLAN in names:
         check_same(orjson.loads(output.read(PLAN)), facts, output.address)
     elif names:
-        raise Conflict(f"{output.address} holds {sorted(names)[0]}, and no {PLAN}; name an empty or a new folder")
+        raise Conflict(f"{output.address} holds {sorted(names)[0]} but no {PLAN}; give an empty or a new folder")
     else:
         output.create(PLAN, orjson.dumps(facts) + b"\n")
     report("reading vectors", None)
@@ -165,8 +168,8 @@ def find(
                 block.append(score_pairs(bare, pooled, left, right, search, advice.similarity))
                 if count + sum(len(one["i"]) for one in block) > search.most:
                     raise InvalidInput(
-                        f"more than {search.most:,} pairs by row {stop:,} of {len(unit):,}; ask for a lower --fmr, or "
-                        "take exact copies out first"
+                        f"more than {search.most:,} pairs by row {stop:,} of {len(unit):,}; give a lower --fmr, or "
+                        "remove exact copies first"
                     )
             told = write(output, name, mark, block, rows, kept, plan, search)
         count += told["pairs"]
@@ -192,10 +195,10 @@ def find(
 def expected_false(
     search: PairSearch, advice: Advice, rows: int, found: int
 ) -> tuple[float, tuple[float, float] | None]:
-    """How many of the pairs found are false, and with a precision the 95 % interval of it."""
+    """Expected number of false pairs among those found; for a precision also its 95 % interval."""
     if search.precision is None:
         return search.fmr * rows * (rows - 1) / 2, None
-    interval = None  # not by the rate: it counts the text's own duplicates as random pairs
+    interval = None
     if (shares := advice.facts.get("precision_interval")) is not None:
         interval = ((1 - shares[1]) * found, (1 - shares[0]) * found)
     return (1 - search.precision) * found, interval
@@ -204,10 +207,13 @@ def expected_false(
 def write_clusters(
     output: Place, names: Sequence[str], every: Any, kept: pa.Table, plan: Plan, search: PairSearch
 ) -> tuple[int, str, str]:
-    """`clusters`: each row that is in a pair, its cluster (the lowest row connected with it), the cluster's size and
-    the row's kept columns, which are those of the rows `every`, rising.
+    """Writes every row that is in a pair with its cluster (the lowest connected row), the cluster's size, kept columns.
 
-    How many there are, the file's name and its SHA-256.
+    Args:
+        every: sorted numbers of the rows that `kept` describes.
+
+    Returns:
+        The number of clusters, the file's name and its SHA-256.
     """
     ends = [read_ends(output.read(name), search.write) for name in names]
     i, j = np.concatenate([np.empty((2, 0), np.int64), *ends], axis=1)
@@ -229,7 +235,7 @@ def write_clusters(
 
 
 def read_ends(content: bytes, form: str) -> "np.ndarray[tuple[int, int], np.dtype[np.int64]]":  # (2, pairs)
-    """The columns i and j of what `to_bytes` has written."""
+    """Reads the columns i and j of a file of pairs."""
     names = ["i", "j"]
     if form == "jsonl":
         lines = [orjson.loads(line) for line in content.splitlines()]
@@ -256,7 +262,7 @@ def in_blocks(calibration: Calibration, pooled: Vectors) -> Vectors:
 def score_pairs(
     calibration: Calibration, pooled: Vectors, left: Any, right: Any, search: PairSearch, threshold: float
 ) -> dict[str, Any]:
-    """The pairs that still pass the threshold when scored as by /similarity."""
+    """Scores pairs as /similarity does, and returns the columns of those that pass the threshold."""
     needed, places = np.unique(np.concatenate([left, right]), return_inverse=True)
     a, b = np.split(places.astype(np.intp), 2)
     if not len(needed):

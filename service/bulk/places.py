@@ -1,4 +1,4 @@
-"""Folders that bulk work reads and writes: local ones, or in object storage through fsspec."""
+"""Folders that bulk jobs read and write, local or in object storage (through fsspec)."""
 
 import os
 import uuid
@@ -15,10 +15,10 @@ from service.core.errors import Conflict, Unavailable
 
 @contextmanager
 def reaching(where: str) -> Iterator[None]:
-    """Turns errors of a storage client into one-line messages: botocore's errors are not OSErrors.
+    """Converts errors of a storage client, such as botocore's, which are not OSErrors.
 
     Raises:
-        Unavailable: the client is not installed, or cannot get there.
+        Unavailable: the client is not installed, or cannot reach the storage.
     """
     try:
         yield
@@ -35,7 +35,7 @@ class Place:
 
     def __init__(self, address: str) -> None:
         with reaching(address):
-            # Listings change while we write: none is remembered.
+            # Listings are not cached, because they change while the job writes.
             self.fs, self.root = fsspec.core.url_to_fs(address, use_listings_cache=False)
         self.local = "file" in self.fs.protocol
         self.address = str(Path(address).resolve()) if self.local and "://" not in address else address.rstrip("/")
@@ -56,7 +56,7 @@ class Place:
             return cast(BinaryIO, self.fs.open(self.path(name), "rb"))
 
     def write(self, name: str, content: bytes) -> None:
-        """Locally under a temporary name that is then changed; in object storage one put."""
+        """Writes a file atomically: locally by a rename, in object storage by a single put."""
         path = self.path(name)
         with reaching(self.address):
             if self.local:
@@ -66,7 +66,7 @@ class Place:
                 self.fs.pipe_file(path, content)
 
     def create(self, name: str, content: bytes) -> None:
-        """The same for a file that must not be there yet. Raises Conflict where it is."""
+        """Writes a new file atomically. Raises Conflict if it exists."""
         path = Path(self.path(name))
         try:
             with reaching(self.address):
@@ -82,14 +82,16 @@ class Place:
                 whole.unlink(missing_ok=True)
             fsync(path.parent)
         except FileExistsError:
-            raise Conflict(f"{self.address}/{name} was made by somebody else just now; run the command again") from None
+            raise Conflict(
+                f"{self.address}/{name} was created by another process in the meantime; run the command again"
+            ) from None
 
     def remove(self, name: str) -> None:
         with reaching(self.address):
             self.fs.rm(self.path(name), recursive=True)
 
     def names(self, folder: str = "") -> dict[str, int]:
-        """Files of a folder with their sizes in bytes; none where it does not exist. No hidden ones."""
+        """Sizes in bytes of a folder's files, without hidden ones; empty if the folder does not exist."""
         with reaching(self.address):
             self.fs.invalidate_cache()
             try:

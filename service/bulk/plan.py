@@ -1,4 +1,4 @@
-"""The plan of a bulk job, down to the bytes it writes: a job that was interrupted goes on only with the same plan."""
+"""The plan of a bulk job: everything that determines its output. An interrupted job resumes only with the same plan."""
 
 import importlib.metadata
 from collections.abc import Mapping, Sequence
@@ -20,11 +20,11 @@ from service.core.errors import Conflict, CorruptArtifact, InvalidInput
 from service.core.scoring.calibration import Calibration, DomainRef
 
 PLAN, DONE, SUCCESS = "_plan.json", "_done", "_SUCCESS"
-FORMAT = 1  # of what is written; raise it when the same plan gives other bytes
-PART_ROWS = 4096  # rows a part: 6 MB of vectors of 384, some seconds of a core
+FORMAT = 1  # version of the output; increase it when the same plan gives different bytes
+PART_ROWS = 4096  # rows per part: 6 MB of vectors of 384 dimensions, some seconds of one core
 DECIDE_BYTES = ("isosim", "onnxruntime", "onnxruntime-gpu", "pyarrow", "tokenizers")
 
-ROW, ERROR = "row", "error"  # columns
+ROW, ERROR = "row", "error"  # columns of the output
 
 Task = Literal["embed", "score"]
 
@@ -33,16 +33,16 @@ Task = Literal["embed", "score"]
 class Options:
     """Options of the command line that shape the result."""
 
-    columns: tuple[str, ...]  # with text or vectors: one to embed, two to score
-    keep: tuple[str, ...]  # carried over
-    form: str  # of the input
+    columns: tuple[str, ...]  # columns with text or vectors: one to embed, two to score
+    keep: tuple[str, ...]  # columns to copy to the output
+    form: str  # format of the input
     delimiter: str  # of CSV
-    write: str  # form of the output
-    space: str  # embed: calibrated or raw
-    normalize: bool  # embed: to unit length
+    write: str  # format of the output
+    space: str  # for embed: calibrated or raw
+    normalize: bool  # for embed: to unit length
     max_characters: int
-    precision: Literal["float32", "float16"]  # what vectors are rounded to, as the server's caches do
-    vectors: bool = False  # the columns hold vectors that the encoder has made elsewhere
+    precision: Literal["float32", "float16"]  # vectors are rounded to it, as in the server's caches
+    vectors: bool = False  # the columns hold vectors
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Plan:
     version: int
     method: str
     device: Literal["cpu", "gpu"]
-    batch_tokens: int  # padded; which texts share a batch moves the last bits
+    batch_tokens: int  # with padding; the batch changes a vector's last bits
     part_rows: int
     software: dict[str, str]
     parts: tuple[Part, ...]
@@ -77,11 +77,11 @@ class Plan:
 
     @classmethod
     def from_json(cls, content: bytes) -> Self:
-        """Raises CorruptArtifact."""
+        """Reads a stored plan. Raises CorruptArtifact if it is not readable or from a different release."""
         try:
             facts = orjson.loads(content)
             if facts.pop("format") != FORMAT:
-                raise ValueError("another release wrote it")
+                raise ValueError("a different release wrote it")
             del facts["rows"]
             facts["input"] = tuple(Source(**one) for one in facts["input"])
             options = facts["options"]
@@ -104,14 +104,14 @@ class Plan:
 
 
 def result_columns(plan: Plan) -> tuple[str, ...]:
-    """The columns a plan adds to those kept."""
+    """Columns of the output, without the kept ones."""
     if plan.task == "embed":
         return (ROW, VECTOR, "truncated", UNREADABLE, ERROR)
     return (ROW, "cosine", "similarity", "percentile", "probability", "extrapolated", "flags_a", "flags_b", ERROR)
 
 
 def software() -> dict[str, str]:
-    """Releases of what computes and writes."""
+    """Versions of the packages that determine the output's bytes."""
     versions = {}
     for name in DECIDE_BYTES:
         try:
@@ -131,12 +131,12 @@ def stored_plan(output: Place) -> Plan | None:
     if PLAN in names:
         return Plan.from_json(output.read(PLAN))
     if names:
-        raise Conflict(f"{output.address} holds {sorted(names)[0]}, and no {PLAN}; name an empty or a new folder")
+        raise Conflict(f"{output.address} holds {sorted(names)[0]} but no {PLAN}; give an empty or a new folder")
     return None
 
 
 def check_same(stored: Mapping[str, Any], wanted: Mapping[str, Any], where: str) -> None:
-    """Raises Conflict, naming what differs: files of two plans in one folder are no result."""
+    """Raises Conflict with the differences if the stored plan is not the wanted one."""
     facts, now = (orjson.loads(orjson.dumps(dict(plan))) for plan in ({n: stored.get(n) for n in wanted}, wanted))
     told = []
     for name in sorted(wanted):
@@ -144,7 +144,7 @@ def check_same(stored: Mapping[str, Any], wanted: Mapping[str, Any], where: str)
         if before == after:
             continue
         if name == "input":
-            told.append("the input has changed, or is another")
+            told.append("the input has changed")
         elif isinstance(before, dict):
             both = sorted(before | after)
             told += [f"{k}: {before.get(k)}, now {after.get(k)}" for k in both if before.get(k) != after.get(k)]
@@ -152,18 +152,20 @@ def check_same(stored: Mapping[str, Any], wanted: Mapping[str, Any], where: str)
             told.append(f"{name}: {before}, now {after}")
     if told:
         differs = "; ".join(told)
-        raise Conflict(f"{where} was begun with another plan ({differs}); go on with that one, or name a new folder")
+        raise Conflict(
+            f"{where} belongs to a job with other settings ({differs}); use those settings, or give a new folder"
+        )
 
 
 @dataclass(frozen=True)
 class BulkRequest:
-    """A bulk command as it was given."""
+    """Arguments of a bulk command."""
 
     task: Task
     input: str
     columns: Sequence[str]
     keep: Sequence[str]
-    form: str | None  # None: as the names say
+    form: str | None  # None: by the files' names
     delimiter: str | None  # None: a tab for .tsv, else a comma
     write: str
     space: str
@@ -171,15 +173,15 @@ class BulkRequest:
     domain: DomainRef
     device: Literal["auto", "cpu", "gpu"]
     part_rows: int = PART_ROWS
-    batch_tokens: int = 0  # 0: as serving does on this device
+    batch_tokens: int = 0  # 0: the server's default for this device
     max_characters: int = 10_000
     precision: Literal["float32", "float16"] = "float32"
-    vectors: bool = False  # the columns hold vectors; always where an encoder's vectors are brought
+    vectors: bool = False  # the columns hold vectors; implied by an encoder of kind "vectors"
 
 
 def device_of(asked: str) -> Literal["cpu", "gpu"]:
-    """`auto` is a GPU where this process has ONNX Runtime's package for it."""
-    import onnxruntime  # noqa: PLC0415 - commands that only look need it not
+    """The device to use; `auto` is the GPU if ONNX Runtime has CUDA support."""
+    import onnxruntime  # noqa: PLC0415 - slow to import, and not needed by every command
 
     if asked == "cpu" or (asked == "auto" and CUDA not in onnxruntime.get_available_providers()):
         return "cpu"
@@ -231,11 +233,11 @@ def plan_for(request: BulkRequest, store: Path, encoder: str, output: Place) -> 
     plan = Plan(**wanted, parts=tuple(cut(reader, place, sources, request.part_rows)))
     taken = [name for name in request.keep if name in result_columns(plan)]
     if taken:
-        raise InvalidInput(f"a kept column cannot be called {taken[0]!r}: the result has one")
+        raise InvalidInput(f"a kept column cannot be called {taken[0]!r}, because the result has such a column")
     output.create(PLAN, plan.to_json())
     return plan, calibration
 
 
 def with_address(place: Place, source: Source) -> Source:
-    """The same file under an address that another process understands."""
+    """The same file with its full URL, for other processes."""
     return Source(str(place.fs.unstrip_protocol(source.path)), source.size, source.stamp)

@@ -1,7 +1,7 @@
-"""Rows of CSV files (RFC 4180, with a head): a part is a range of bytes that begins and ends with a record.
+"""Reads parts of CSV, JSONL and Parquet files.
 
-Where records end is asked of the same parser that reads them, so a quoted cell may hold line ends, delimiters and
-doubled quotes.
+CSV follows RFC 4180 and needs a header line. A part of CSV or JSONL is a range of bytes of whole records. The CSV
+parser itself finds the ends of records, so quoted cells may contain line ends, delimiters and doubled quotes.
 """
 
 import csv
@@ -22,7 +22,7 @@ MARK = b"\xef\xbb\xbf"  # byte order mark
 
 
 class ByteCounter:
-    """Lines of a file for the parser, and how many bytes it has taken. Latin-1 keeps every byte one character."""
+    """Passes lines of a file to the parser and counts their bytes; decodes Latin-1, where each byte is a character."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file = file
@@ -46,14 +46,14 @@ class CsvReader:
     def _head(self, file: BinaryIO) -> list[str]:
         names = next(csv.reader(iter(ByteCounter(file)), delimiter=self.delimiter), None)
         if names is None:
-            raise EmptyInput("a CSV file is empty; its first line has to name the columns")
+            raise EmptyInput("a CSV file is empty; its first line must name the columns")
         try:
             decoded = [name.encode("latin-1").decode() for name in names]
         except UnicodeDecodeError:
-            raise InvalidInput("the head of a CSV file is not UTF-8") from None
+            raise InvalidInput("the header of a CSV file is not UTF-8") from None
         twice = {name for name in decoded if decoded.count(name) > 1}
         if twice:
-            raise InvalidInput(f"the head of a CSV file names {', '.join(sorted(twice))} twice")
+            raise InvalidInput(f"the header of a CSV file names {', '.join(sorted(twice))} twice")
         return decoded
 
     def cut(self, open_file: Open, rows: int) -> Iterator[tuple[int, int, int]]:
@@ -61,10 +61,10 @@ class CsvReader:
             lines = ByteCounter(file)
             records = csv.reader(iter(lines), delimiter=self.delimiter)
             try:
-                next(records, None)  # the head
+                next(records, None)  # skips the header
                 start, count = lines.taken, 0
                 for record in records:
-                    count += bool(record)  # a blank line is none
+                    count += bool(record)  # a blank line gives an empty record
                     if count == rows:
                         yield count, start, lines.taken
                         start, count = lines.taken, 0
@@ -79,7 +79,7 @@ class CsvReader:
         content: bytes = place.fs.cat_file(path, start=part.start, end=part.stop)
         records = [record for record in csv.reader(split(content), delimiter=self.delimiter) if record]
         broken = {
-            row: f"{len(record)} cells, the head has {len(names)}"
+            row: f"{len(record)} cells, but the header has {len(names)}"
             for row, record in enumerate(records)
             if len(record) != len(names)
         }
@@ -95,13 +95,13 @@ class CsvReader:
 
 
 def split(content: bytes) -> Iterator[str]:
-    """Lines as a file would give them. A byte that is no UTF-8 becomes half a surrogate pair, which is no text."""
+    """Lines as a file would give them. Invalid UTF-8 becomes lone surrogates, which `fault` rejects."""
     for line in content.splitlines(keepends=True) if b"\r" not in content else lines_of(content):
         yield line.decode("utf-8", "surrogateescape")
 
 
 def lines_of(content: bytes) -> Iterator[bytes]:
-    """Cut after \\n alone."""
+    """Splits after \\n only."""
     start = 0
     while start < len(content):
         stop = content.find(b"\n", start) + 1 or len(content)
@@ -110,18 +110,18 @@ def lines_of(content: bytes) -> Iterator[bytes]:
 
 
 def readable(cell: str | None) -> str | None:
-    """A cell that can be written again."""
+    """A cell as valid Unicode: invalid bytes become U+FFFD."""
     return None if cell is None else cell.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def no_columns(rows: int) -> pa.Table:
-    """So many rows of nothing."""
+    """A table with this many rows and no columns."""
     return pa.table({"": pa.nulls(rows)}).select([])
 
 
 class JsonReader:
     def schema(self, open_file: Open) -> dict[str, str | None]:
-        """Nothing: each line has what it has."""
+        """Empty, because lines may have different names."""
         return {}
 
     def cut(self, open_file: Open, rows: int) -> Iterator[tuple[int, int, int]]:
@@ -146,10 +146,10 @@ class JsonReader:
             try:
                 record = orjson.loads(line)
             except orjson.JSONDecodeError as error:
-                broken[len(rows)] = f"no JSON: {error}"
+                broken[len(rows)] = f"not valid JSON: {error}"
                 record = {}
             if not isinstance(record, dict):
-                broken[len(rows)] = "no JSON object"
+                broken[len(rows)] = "not a JSON object"
                 record = {}
             rows.append(record)
         kept = {name: pa.array([as_text(row.get(name)) for row in rows], pa.string()) for name in keep}
@@ -158,7 +158,7 @@ class JsonReader:
 
 
 def as_text(value: Any) -> str | None:
-    """A string as it is, anything else as JSON: a kept column has one type, whatever its lines hold."""
+    """A string unchanged, any other value as JSON, so that a kept column has a single type."""
     return value if value is None or isinstance(value, str) else orjson.dumps(value).decode()
 
 
@@ -169,7 +169,7 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def kind_of(kind: pa.DataType) -> str:
-    """`text`, `vectors`, or Arrow's name of the type."""
+    """`text`, `vectors`, or the name of the Arrow type."""
     lists = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     if lists and pa.types.is_floating(kind.value_type):
         return "vectors"
@@ -177,7 +177,7 @@ def kind_of(kind: pa.DataType) -> str:
 
 
 class ParquetReader:
-    """Keeps the row group it read last: parts come in order, and a group may hold many of them."""
+    """Caches the last row group, because consecutive parts often lie in the same group."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

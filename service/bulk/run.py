@@ -31,14 +31,14 @@ class RunOptions:
     """Where and how a job runs; no option changes the output."""
 
     store: Path
-    address: str | None  # of a Ray cluster; None: a local one
+    address: str | None  # of a Ray cluster; None: a local Ray
     local_cores: int
-    cores: int  # of an engine
-    most: int  # engines; 0: as many as there is room for
-    lenient: bool  # rows without a result are null
+    cores: int  # per engine
+    most: int  # largest number of engines; 0: as many as fit
+    lenient: bool  # write null results for unusable rows instead of failing
 
     def engines(self, ray: Any, *, gpu: bool) -> Engines:
-        """Raises Unavailable where none fits."""
+        """Engines that fit on the cluster. Raises Unavailable if none fits."""
         return engines(ray, gpu=gpu, cores=self.cores, most=self.most, local=self.address is None)
 
 
@@ -51,15 +51,15 @@ class Summary:
     failed: dict[str, int]
     bytes: int
     computed: int  # rows
-    sentences: int  # encoded now
-    tokens: int  # of them
-    seconds: float  # from the first engine's first part to the last part
+    sentences: int  # encoded in this run
+    tokens: int  # encoded in this run
+    seconds: float  # from the start of the first part to the end of the last
     engines: int
     nodes: int
 
     @property
     def rate(self) -> float:
-        """Rows a second."""
+        """Rows per second."""
         return self.computed / self.seconds if self.seconds else 0.0
 
 
@@ -81,14 +81,16 @@ def run(plan: Plan, output: Place, options: RunOptions, report: Report) -> Summa
     """Computes the missing parts and marks the job as done.
 
     Raises:
-        InvalidInput, Conflict, BackendFailure, Unavailable: what made a part impossible, in one line.
+        BackendFailure: a part failed.
+        Unavailable: Ray is missing, or no engine fits on the cluster.
+        CorruptArtifact: the job is finished, but one of its files is missing.
     """
     there = output.names()
     if SUCCESS in there:
         facts = orjson.loads(output.read(SUCCESS))
         lost = sorted(facts["files"].keys() - there.keys())
         if lost:
-            raise CorruptArtifact(f"{output.address} has lost {lost[0]}; delete {SUCCESS} to have all parts made again")
+            raise CorruptArtifact(f"{output.address}: {lost[0]} is missing; delete {SUCCESS} and run the command again")
         return from_success(facts)
     done = read_outcomes(output, plan)
     missing = [part.number for part in plan.parts if part.number not in done]
@@ -101,7 +103,7 @@ def run(plan: Plan, output: Place, options: RunOptions, report: Report) -> Summa
             shipped = None
             if options.address is not None and not remote(options.store):
                 files = pack(options.store, plan.encoder, plan.digest, plan.domain, plan.version)
-                shipped = [ray.put(files)]  # in a list: a worker that sees the store need not fetch it
+                shipped = [ray.put(files)]  # in a list, so that only workers without the store fetch it
             arguments = {
                 "output": output.address, "store": str(options.store), "threads": options.cores, "shipped": shipped,
                 "lenient": options.lenient, "plan": hashlib.sha256(output.read(PLAN)).hexdigest(),
@@ -159,14 +161,14 @@ def from_success(facts: dict[str, Any]) -> Summary:
 
 
 class PartWorker:
-    """Maps part numbers to outcomes. A failure is returned as an outcome, since Ray would retry an exception in vain.
+    """Maps part numbers to outcomes. Failures are returned as outcomes, because Ray would retry exceptions.
 
-    The part's file is written first, then its mark in `_done`: if a worker dies between the two, the part is made
-    again with the same bytes.
+    The part's file is written before its mark in `_done`: if a worker dies between the two, the part is computed again
+    with the same bytes.
     """
 
     def __init__(self, output: str, store: str, threads: int, shipped: Any, *, lenient: bool, plan: str) -> None:
-        os.environ["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"  # as many threads as an engine has
+        os.environ["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"  # one thread must not become many
         self.output, self.lenient = Place(output), lenient
         self.failure: str | None = None
         try:
@@ -186,8 +188,8 @@ class PartWorker:
             content = b""
         if hashlib.sha256(content).hexdigest() != expected:
             raise Conflict(
-                f"{self.output.address} is another folder on node {os.uname().nodename}; "
-                "a cluster needs one that all nodes share, or object storage"
+                f"{self.output.address} is a different folder on node {os.uname().nodename}; "
+                "give a folder that all nodes of the cluster share, or object storage"
             )
         return content
 
@@ -210,7 +212,8 @@ def failure_columns(failure: str) -> dict[str, list[bytes]]:
 
 
 def node() -> str:
-    import ray  # noqa: PLC0415 - a worker has it
+    """Id of the Ray node that runs this worker."""
+    import ray  # noqa: PLC0415 - optional; workers have it
 
     return str(ray.get_runtime_context().get_node_id())
 
@@ -228,17 +231,18 @@ def pack(store: Path, encoder: str, digest: str, domain: str, version: int) -> F
 
 
 def store_here(store: Path, encoder: str, digest: str, version: str, shipped: Any) -> Path:
-    """The store's place where this node sees the encoder there, else a copy of its own, made once a node.
+    """The store, if this node can read the encoder in it; otherwise a local copy of the shipped files.
 
-    `version` is the domain's, as domain-number. `shipped` holds a reference to packed files in Ray's object store;
-    None where nothing was shipped.
+    Args:
+        version: domain-number, part of the copy's name.
+        shipped: list with a reference to the packed files in Ray's object store; None if none were shipped.
     """
     if shipped is None or remote(store) or (store / "encoders" / encoder / digest / "manifest.json").is_file():
         return store
-    import ray  # noqa: PLC0415 - a worker has it
+    import ray  # noqa: PLC0415 - optional; workers have it
 
     files: Files = ray.get(shipped[0])
-    # The manifest of a remote encoder says where it runs, and may change.
+    # The manifest of a remote encoder contains its address, which may change.
     mark = hashlib.sha256(files[f"encoders/{encoder}/{digest}/{MANIFEST}"]).hexdigest()[:8]
     place = Path(tempfile.gettempdir()) / f"isosim-{os.getuid()}-{digest[:16]}-{mark}-{version}"
     if place.is_dir() and place.stat().st_uid == os.getuid():
@@ -249,6 +253,6 @@ def store_here(store: Path, encoder: str, digest: str, version: str, shipped: An
         (making / name).write_bytes(content)
     try:
         making.rename(place)
-    except OSError:  # another engine of this node was faster, or another user has the name
+    except OSError:  # another engine made it first, or another user owns the name
         return making
     return place

@@ -1,7 +1,7 @@
-"""Finds nearby rows of a matrix with FAISS: exactly for few rows, else with an inverted file of cells (IVF).
+"""Finds similar rows of a matrix with FAISS: exactly for few rows, otherwise with an inverted file of cells (IVF).
 
-A graph index (HNSW) is not used: its search ends with its beam and finds only some pairs among many copies, whereas a
-radius search examines every member of a cell.
+A graph index (HNSW) would find only some of the pairs among many copies, because its beam limits the hits; a radius
+search examines every member of a cell.
 """
 
 from collections.abc import Iterator
@@ -13,22 +13,22 @@ import numpy as np
 
 from service.core.arrays import Rows, Vectors
 
-MARGIN = 1e-5  # of a similarity: products of unit float32 vectors are off by less; what is found is scored again
-QUERIES = 256  # searched at once: a crowd of copies gives this many rows of hits and no more
-ASKED = 2000  # rows whose pairs are all counted, for the recall
-COLUMNS = 65_536  # of a block of products
-FEWEST_PER_CELL = 39  # training vectors; FAISS warns below
+MARGIN = 1e-5  # search radius below the threshold, above the rounding errors of products; hits are scored again
+QUERIES = 256  # queries searched at once, to limit memory when there are many copies
+ASKED = 2000  # rows whose pairs are counted exactly, to measure the recall
+COLUMNS = 65_536  # rows compared at once in the exact count
+FEWEST_PER_CELL = 39  # training vectors per cell; FAISS warns if there are fewer
 
 
 @dataclass(frozen=True)
 class Recall:
-    """Share of the pairs of some rows that the index finds."""
+    """Recall of the index, measured on a sample of rows."""
 
-    asked: int  # rows
-    pairs: int  # that they are in
-    found: float | None  # 0–1; None: they are in none
+    asked: int  # rows in the sample
+    pairs: int  # pairs that contain them
+    found: float | None  # share of the pairs that the index finds, 0–1; None: there are no pairs
     cells: int
-    looked_at: int  # cells a query
+    looked_at: int  # cells examined per query
 
 
 class ExactIndex:
@@ -39,17 +39,17 @@ class ExactIndex:
         self.index = faiss.IndexFlatIP(unit.shape[1])
 
     def pass_over(self, start: int, stop: int) -> None:
-        """A block whose pairs are known already."""
+        """Adds a block whose pairs are already known."""
         self.index.add(self.unit[start:stop])
 
     def pairs(self, start: int, stop: int, radius: float) -> Iterator[tuple[Rows, Rows]]:
-        """i, j of all pairs i < j whose j is in start … stop and whose product passes the radius."""
+        """Yields i, j of all pairs i < j with j in start … stop and a product above the radius."""
         self.index.add(self.unit[start:stop])
         yield from hits(self.index, self.unit, start, stop, radius)
 
 
 class CellIndex:
-    """An inverted file: a query examines only the nearest cells, as many as the requested recall needs."""
+    """An inverted file: a query examines only its nearest cells, as many as the requested recall needs."""
 
     def __init__(self, unit: Vectors, radius: float, wanted: float, seed: int) -> None:
         self.unit = unit
@@ -79,14 +79,14 @@ class CellIndex:
             looked_at = min(cells, 2 * looked_at)
 
     def pass_over(self, start: int, stop: int) -> None:
-        """Nothing: the index holds every row from the beginning."""
+        """Does nothing, because the index contains all rows from the start."""
 
     def pairs(self, start: int, stop: int, radius: float) -> Iterator[tuple[Rows, Rows]]:
         yield from hits(self.index, self.unit, start, stop, radius)
 
 
 def hits(index: Any, unit: Vectors, start: int, stop: int, radius: float) -> Iterator[tuple[Rows, Rows]]:
-    """Each pair once: with the later row as the query."""
+    """Yields each pair once, with the later row as the query."""
     for at in range(start, stop, QUERIES):
         end = min(at + QUERIES, stop)
         limits, _, near = index.range_search(unit[at:end], radius)
@@ -96,13 +96,13 @@ def hits(index: Any, unit: Vectors, start: int, stop: int, radius: float) -> Ite
 
 
 def counts(limits: Any) -> Rows:
-    """Hits of each query; FAISS says where each one's begin. (Q + 1,) -> (Q,)"""
+    """Number of hits of each query, from the offsets that FAISS returns. (Q + 1,) -> (Q,)"""
     at: Rows = limits.astype(np.intp)
     return at[1:] - at[:-1]
 
 
 def every_hit(unit: Vectors, rows: Rows, radius: float) -> int:
-    """How many pairs the rows are in, counted from their side; themselves not."""
+    """Number of hits of these rows among all rows, without the rows themselves."""
     count = 0
     for start in range(0, len(unit), COLUMNS):
         count += int((unit[rows] @ unit[start : start + COLUMNS].T > radius).sum())
@@ -112,6 +112,6 @@ def every_hit(unit: Vectors, rows: Rows, radius: float) -> int:
 def index_of(
     unit: Vectors, radius: float, *, exact_up_to: int, wanted: float, seed: int, threads: int
 ) -> ExactIndex | CellIndex:
-    """The exact index for at most so many rows."""
+    """The exact index for at most `exact_up_to` rows, else a cell index with recall `wanted`."""
     faiss.omp_set_num_threads(threads)
     return ExactIndex(unit) if len(unit) <= exact_up_to else CellIndex(unit, radius, wanted, seed)

@@ -45,12 +45,12 @@ NUMPY = orjson.OPT_SERIALIZE_NUMPY
 
 
 def cells(column: pa.ChunkedArray) -> list[Any]:
-    """Python's values; of float32 numbers NumPy's, which JSON writes in their shortest form."""
+    """A column as Python values; float32 values stay NumPy's, which JSON writes in their shortest form."""
     array = column.combine_chunks()
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks)
     if pa.types.is_fixed_size_list(array.type) and pa.types.is_float32(array.type.value_type):
-        matrix = np.asarray(array.values).reshape(len(array), array.type.list_size)  # `values` has the nulls' places
+        matrix = np.asarray(array.values).reshape(len(array), array.type.list_size)  # `values` includes null rows
         return [row if there else None for row, there in zip(matrix, array.is_valid().to_pylist(), strict=True)]
     if pa.types.is_float32(array.type):
         values = array.to_numpy(zero_copy_only=False).astype(np.float32)
@@ -60,14 +60,14 @@ def cells(column: pa.ChunkedArray) -> list[Any]:
 
 
 def in_a_cell(value: Any) -> Any:
-    """Lists as JSON; numbers in their shortest form."""
+    """A CSV cell: lists as JSON, numbers in their shortest form."""
     if value is None or isinstance(value, str):
         return value
     return orjson.dumps(value, option=NUMPY, default=str).decode()
 
 
 def as_parquet(table: pa.Table, provenance: dict[str, str]) -> bytes:
-    """No time of writing stands in the file."""
+    """Parquet bytes without a time of writing, so that the same table gives the same bytes."""
     sink = pa.BufferOutputStream()
     pq.write_table(
         table.replace_schema_metadata(provenance),

@@ -1,1 +1,1 @@
-"""Measurements of what the service promises: `isosim evaluate` and `isosim measure`. Nothing imports this package."""
+"""`isosim evaluate` and `isosim measure`: measure what the service promises. Serving does not import this package."""

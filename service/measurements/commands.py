@@ -1,4 +1,4 @@
-"""`isosim evaluate` and `isosim measure …`: promises as numbers. Exit code 1 where one is not kept."""
+"""`isosim evaluate` and `isosim measure …`: measure what the service promises; exit code 1 if a promise is broken."""
 
 import dataclasses
 import json
@@ -27,13 +27,13 @@ measure = typer.Typer(
 )
 
 Data = Annotated[Path, typer.Option(help="folder with text, pairs and sts", exists=True, file_okay=False)]
-Cache = Annotated[Path | None, typer.Option(help="a folder that keeps vectors between commands")]
-Figure = Annotated[Path | None, typer.Option(help="a PNG to write")]
-Sources = Annotated[str | None, typer.Option(help="comma-separated; else all six")]
+Cache = Annotated[Path | None, typer.Option(help="folder to cache vectors in")]
+Figure = Annotated[Path | None, typer.Option(help="PNG file to write")]
+Sources = Annotated[str | None, typer.Option(help="comma-separated; default: all six")]
 
 
 def encoder_of(model_store: Path | None, encoder: str | None, cache: Path | None) -> Any:
-    """A sources.Encoder; imported late, as everything that fits."""
+    """A sources.Encoder, imported late because it loads the packages for training."""
     need_training()
     from service.measurements.sources import Encoder  # noqa: PLC0415
 
@@ -46,12 +46,12 @@ def chosen_sources(named: str | None) -> list[str]:
 
     chosen = [*SOURCES] if named is None else named.split(",")
     if not set(chosen) <= SOURCES.keys():
-        raise typer.BadParameter(f"there are {', '.join(SOURCES)}", param_hint="--sources")
+        raise typer.BadParameter(f"unknown source; choose from {', '.join(SOURCES)}", param_hint="--sources")
     return chosen
 
 
 def show(table: Table, results: Sequence[Any], *, as_json: bool) -> None:
-    """Prints, and ends with exit code 1 where a promise is not kept."""
+    """Prints the results, and exits with code 1 if a promise is not kept."""
     if as_json:
         print(json.dumps([dataclasses.asdict(result) for result in results]))
     else:
@@ -70,7 +70,7 @@ def thresholds(
     data: Data,
     method: Annotated[str, typer.Option(help=", ".join(METHODS))] = "auto",
     rate: Annotated[float, typer.Option(help="nominal false-match rate: 0.01 or 0.001")] = 0.01,
-    sentences: Annotated[int, typer.Option(min=200, help="a domain is made from")] = 2000,
+    sentences: Annotated[int, typer.Option(min=200, help="number that a domain is fitted to")] = 2000,
     splits: Annotated[int, typer.Option(min=1)] = 20,
     figure: Figure = None,
     cache: Cache = None,
@@ -78,7 +78,7 @@ def thresholds(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """One threshold for all domains: false matches among random pairs of sentences that no fit has seen."""
+    """One threshold for all domains: false matches among random pairs of held-out sentences."""
     encode = encoder_of(model_store, encoder, cache)
     from service.measurements import thresholds as quality  # noqa: PLC0415
 
@@ -104,16 +104,16 @@ def thresholds(
 @measure.command()
 def moved_thresholds(
     data: Data,
-    to: Annotated[str, typer.Option(help="the encoder that thresholds are carried over to")],
+    to: Annotated[str, typer.Option(help="encoder to convert thresholds to")],
     sources: Sources = None,
-    sentences: Annotated[int, typer.Option(min=200, help="a domain is made from")] = 2000,
+    sentences: Annotated[int, typer.Option(min=200, help="number that a domain is fitted to")] = 2000,
     splits: Annotated[int, typer.Option(min=1)] = 5,
     cache: Cache = None,
     model_store: Store = None,
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Thresholds carried over to another encoder: false matches before and after, among pairs no fit has seen."""
+    """Thresholds converted to another encoder: false matches before and after, among held-out pairs."""
     both = encoder_of(model_store, encoder, cache), encoder_of(model_store, to, cache)
     from service.measurements import moved_thresholds as quality  # noqa: PLC0415
 
@@ -146,7 +146,7 @@ def searches(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Thresholds for searches: how many end with a wrong match, among entries and queries that no fit has seen."""
+    """Thresholds for searches: share with a wrong match, among held-out entries and queries."""
     encode = encoder_of(model_store, encoder, cache)
     from service.measurements import searches as quality  # noqa: PLC0415
 
@@ -173,13 +173,13 @@ def searches(
 @measure.command()
 def ranking(
     sts: Annotated[Path, typer.Option(help="folder with sts12 … sts16, stsb, sick", exists=True, file_okay=False)],
-    encoders: Annotated[str, typer.Option(help="comma-separated ids of the store: the views of an encoder")],
+    encoders: Annotated[str, typer.Option(help="comma-separated ids of encoders in the store")],
     rivals: Annotated[str, typer.Option(help="methods to compare with, comma-separated")] = "tempered,flow",
     cache: Cache = None,
     model_store: Store = None,
     as_json: AsJson = False,
 ) -> None:
-    """Never worse: what `auto`, without labels, changes of Spearman × 100 against identity on each set."""
+    """Change of Spearman × 100 on each set by `auto` without labels, against identity; it must not get worse."""
     need_training()
     settings = stored(model_store=model_store)
     from service.measurements import sts as quality  # noqa: PLC0415
@@ -212,7 +212,7 @@ def probabilities(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Probabilities from 100 and 1,000 labelled Quora pairs, measured on the others."""
+    """Error of probabilities learnt from 100 and 1,000 labelled Quora pairs, measured on other pairs."""
     encode = encoder_of(model_store, encoder, cache)
     from service.measurements import probabilities as quality  # noqa: PLC0415
 
@@ -236,7 +236,7 @@ def recall(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Intervals of recall and precision at a threshold for a precision: how many cover those of all Quora pairs."""
+    """How many intervals of recall and precision contain the values of all Quora pairs, at a precision's threshold."""
     encode = encoder_of(model_store, encoder, cache)
     from service.measurements import recall as quality  # noqa: PLC0415
 
@@ -252,16 +252,16 @@ def recall(
 
 @measure.command()
 def languages(
-    text: Annotated[Path, typer.Option(help="folder with a text a language, NAME.txt", exists=True, file_okay=False)],
-    names: Annotated[str | None, typer.Option(help="comma-separated; the raw threshold is the first one's")] = None,
-    sentences: Annotated[int, typer.Option(min=800, help="of a language, half of them for its calibration")] = 4000,
+    text: Annotated[Path, typer.Option(help="folder with a file NAME.txt per language", exists=True, file_okay=False)],
+    names: Annotated[str | None, typer.Option(help="comma-separated; the first one sets the raw threshold")] = None,
+    sentences: Annotated[int, typer.Option(min=800, help="per language; half of them calibrate it")] = 4000,
     splits: Annotated[int, typer.Option(min=1)] = 10,
     cache: Cache = None,
     model_store: Store = None,
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """One threshold for all languages: raw, calibrated once for all, and calibrated a language; on unseen sentences."""
+    """One threshold for all languages on held-out sentences: raw, one calibration for all, one per language."""
     encode = encoder_of(model_store, encoder, cache)
     from service.measurements import languages as quality  # noqa: PLC0415
 
@@ -285,7 +285,7 @@ def foreign_text(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """What a Wikipedia domain flags: its own unseen sentences (false alarms), and seven kinds of other text."""
+    """Share of texts that a Wikipedia domain flags: its own held-out sentences, and seven kinds of other text."""
     encode = encoder_of(model_store, encoder, cache)
     from service.measurements import foreign_text as quality  # noqa: PLC0415
 
@@ -308,7 +308,7 @@ def text_size(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Threshold error and ranking against the number of sentences a calibration is made from."""
+    """Threshold error and ranking by the number of sentences that a calibration is fitted to."""
     encode = encoder_of(model_store, encoder, cache)
     from service.measurements import text_size as quality  # noqa: PLC0415
 
@@ -334,7 +334,7 @@ def repeated_texts(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Thresholds where up to a fifth of the texts begin with one notice: the wanted rate, or a refusal."""
+    """Thresholds if up to a fifth of the texts begin with the same notice: false-match rate, or refusal."""
     encode = encoder_of(model_store, encoder, cache)
     from service.measurements import repeated_texts as quality  # noqa: PLC0415
 
@@ -361,7 +361,7 @@ def cost(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """What a calibration takes longer than embedding its sentences alone, in turns; run it on a quiet machine."""
+    """Time of a calibration against embedding its sentences alone, in turn; use an otherwise idle machine."""
     artifact = encoder_of(model_store, encoder, None).artifact
     from service.measurements import fit_cost as quality  # noqa: PLC0415
 
@@ -376,12 +376,12 @@ def cost(
 @measure.command()
 def encoders(
     data: Data,
-    work: Annotated[Path, typer.Option(help="trained encoders and what was measured of them; gone on with")],
-    seeds: Annotated[str, typer.Option(help="of SimCSE, comma-separated; the first is trained on by SBERT")] = "0,1",
-    report: Annotated[Path | None, typer.Option(help="a folder for encoders.md", file_okay=False)] = None,
+    work: Annotated[Path, typer.Option(help="folder for trained encoders and results; existing ones are reused")],
+    seeds: Annotated[str, typer.Option(help="of SimCSE, comma-separated; SBERT starts from the first")] = "0,1",
+    report: Annotated[Path | None, typer.Option(help="folder for encoders.md", file_okay=False)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train a raw encoder (SimCSE, SBERT), and measure each with identity, whitening, a flow and `auto`."""
+    """Train an encoder with SimCSE and SBERT, and measure each with identity, whitening, a flow and `auto`."""
     need_finetuning()
     from service.measurements import trained_encoders as quality  # noqa: PLC0415
 
@@ -400,29 +400,29 @@ def encoders(
     show(table, [*rows, *promises] if as_json else promises, as_json=as_json)
 
 
-KNOWN = (*METHODS, "sn-nulling")  # the last one is of interest for the papers' tables alone
+KNOWN = (*METHODS, "sn-nulling")  # sn-nulling only reproduces the papers' tables
 
 
 def evaluate(
     sts: Annotated[Path, typer.Option(help="folder with sts12 … sts16, stsb, sick", exists=True, file_okay=False)],
     methods: Annotated[
-        str, typer.Option(help="comma-separated; a parameter after a colon: nulling:10")
+        str, typer.Option(help="comma-separated; with an optional parameter, as in nulling:10")
     ] = "identity,auto,flow",
     fit_on: Annotated[
         Path | None,
-        typer.Option(help="sentences, or score-TAB-pairs, to fit on; else each set's own", exists=True, dir_okay=False),
+        typer.Option(help="sentences or score-TAB-pairs to fit to; else each set's own", exists=True, dir_okay=False),
     ] = None,
     questions: Annotated[
-        Path | None, typer.Option(help="label-TAB-pair file for the AUC", exists=True, dir_okay=False)
+        Path | None, typer.Option(help="file with lines of label-TAB-pair, for the AUC", exists=True, dir_okay=False)
     ] = None,
     seeds: Annotated[str, typer.Option(help="comma-separated; only a flow depends on them")] = "0",
-    report: Annotated[Path | None, typer.Option(help="a folder for Markdown and figures", file_okay=False)] = None,
-    cache: Annotated[Path | None, typer.Option(help="a folder that keeps vectors between commands")] = None,
+    report: Annotated[Path | None, typer.Option(help="folder for Markdown and figures", file_okay=False)] = None,
+    cache: Cache = None,
     model_store: Store = None,
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """STS12–16, STS-B, SICK-R, lexical similarity and question pairs, without labels in the fit."""
+    """Evaluate methods without labels on STS12–16, STS-B, SICK-R, lexical similarity and question pairs."""
     need_training()
     settings = stored(model_store=model_store, encoder=encoder)
     from service.measurements import reproduction  # noqa: PLC0415
@@ -462,7 +462,7 @@ def method_names(text: str) -> list[str]:
     unknown = [name for name in names if name.partition(":")[0] not in KNOWN]
     if unknown or not names:
         raise typer.BadParameter(
-            f"no method {', '.join(unknown)!r}; there are {', '.join(KNOWN)}", param_hint="--methods"
+            f"unknown method {', '.join(unknown)!r}; choose from {', '.join(KNOWN)}", param_hint="--methods"
         )
     return names
 
@@ -471,4 +471,4 @@ def seed_numbers(text: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
-        raise typer.BadParameter(f"{text!r}: numbers, comma-separated", param_hint="--seeds") from None
+        raise typer.BadParameter(f"{text!r} is not a list of integers, such as 0,1", param_hint="--seeds") from None

@@ -1,4 +1,4 @@
-"""The time of a calibration beyond embedding its sentences."""
+"""Measures how much longer a calibration takes than embedding its sentences."""
 
 import time
 from dataclasses import dataclass
@@ -14,22 +14,22 @@ from service.core.jobs.job import JobRequest
 from service.measurements.sources import HOME, Progress, sample
 from service.modelling.calibration.job import CalibrationInput, calibrate_job
 
-MOST = 0.25  # of the time that embedding the sentences alone takes
+MOST = 0.25  # largest overhead, as a share of the time to embed the sentences
 
 
 @dataclass(frozen=True)
 class Result:
-    """Seconds of embedding the sentences alone and of the whole job, taken in turns."""
+    """Seconds to embed the sentences alone and for the whole job, measured in turn."""
 
     sentences: int
     method: str
     embedding: list[float]
     job: list[float]
-    stages: dict[str, float]  # of the last job
+    stages: dict[str, float]  # seconds by stage of the last job
 
     @property
     def overhead(self) -> float:
-        """Median over the rounds of what the job takes longer, as a share of embedding the sentences."""
+        """Median over the rounds of the job's extra time, as a share of the time to embed the sentences."""
         return float(np.median([job / alone - 1 for alone, job in zip(self.embedding, self.job, strict=True)]))
 
     @property
@@ -38,10 +38,10 @@ class Result:
 
 
 def measure(data: Path, artifact: EncoderArtifact, sentences: int, rounds: int, progress: Progress) -> Result:
-    """`auto` on Wikipedia sentences, without labels; every round embeds anew."""
+    """Measures `auto` on Wikipedia sentences without labels; every round embeds them again."""
     texts = sample(data, HOME, sentences, least=sentences)
     encode = open_texts(artifact)
-    encode(texts[:256])  # the session's first runs are slower
+    encode(texts[:256])  # warm-up: the first runs are slower
     request = JobRequest(domain="cost", encoder=artifact.digest, encoder_id=artifact.id)
     alone, whole = [], []
     with TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""Is text that does not belong to a domain flagged, and the domain's own left alone? Wikipedia as the domain."""
+"""Measures whether a Wikipedia domain flags text of other domains, and how often it flags its own (false alarms)."""
 
 import sysconfig
 from collections.abc import Callable
@@ -14,21 +14,21 @@ from service.core.scoring.out_of_domain import FALSE_ALARMS, DomainTest
 from service.measurements.sources import HOME, KOREAN, SOURCES, Encoder, Progress, sample
 from service.modelling.calibration import out_of_domain
 
-SENTENCES = 10_000  # the domain is made from
-TESTED = 10_000  # other sentences of it, for the false alarms
-FOREIGN = 2000  # sentences of each other kind
+SENTENCES = 10_000  # sentences that the domain is fitted to
+TESTED = 10_000  # other sentences of the domain, for the false alarms
+FOREIGN = 2000  # sentences of each foreign kind
 FALSE_ALARM_BAR = (0.005, 0.015)
 FIFTHS = 5
 
 
 @dataclass(frozen=True)
 class Result:
-    """False alarms on the domain's unseen sentences, and what of each foreign kind is found."""
+    """Share of flagged texts: of the domain's unseen sentences (false alarms), and of each foreign kind."""
 
     false_alarms: float
-    by_length: list[float]  # from the shortest fifth to the longest
+    by_length: list[float]  # false alarms by fifths of length, the shortest first
     auroc: dict[str, float]
-    detected: dict[str, float]
+    detected: dict[str, float]  # share that is flagged
 
     @property
     def kept(self) -> bool:
@@ -36,14 +36,14 @@ class Result:
 
 
 def source_code() -> list[str]:
-    """Lines of Python's own library, which is wherever this runs."""
+    """Lines of Python's standard library."""
     files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
     lines = [line.strip() for f in files for line in f.read_text(encoding="utf-8", errors="ignore").split("\n")]
     return [line for line in lines if len(line) >= 15 and not line.startswith(("#", '"""'))]
 
 
 def foreign(data: Path, home: list[str], rng: np.random.Generator) -> dict[str, list[str]]:
-    """Kinds of text that do not belong to Wikipedia; the salads are made of its own words."""
+    """Texts that do not belong to Wikipedia, by kind; three kinds are random arrangements of Wikipedia's words."""
     lengths = rng.permutation([len(text.split()) for text in home])[:FOREIGN]
     words = np.array([word for text in home for word in text.split()])
     vocabulary = np.unique(words)
@@ -68,7 +68,7 @@ def pick(texts: list[str], rng: np.random.Generator) -> list[str]:
 
 
 def measure(data: Path, encode: Encoder, progress: Progress, seed: int = 0) -> Result:
-    """Fits the domain test on some sentences; others, and foreign ones, are judged by it."""
+    """Fits the domain test to some sentences, and applies it to other ones and to foreign text."""
     rng = np.random.default_rng(seed)
     everything = sample(data, HOME, SENTENCES + TESTED, least=SENTENCES + TESTED, seed=seed)
     mine, others = everything[:SENTENCES], everything[SENTENCES:]

@@ -1,4 +1,4 @@
-"""Does a threshold mean the same in every language? One raw threshold, one calibration for all, one for each."""
+"""Compares false-match rates by language: one raw threshold, one calibration for all, and one per language."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,24 +17,24 @@ from service.modelling.calibration.methods import FittedMap, fit
 from service.modelling.calibration.recognition import Embed
 
 NOMINAL = 0.01
-FEWEST = 800  # half of them are as few as a reference is steady with (docs/quality.md, "Little text")
+FEWEST = 800  # half of them is the least for a stable reference (docs/quality.md, "Little text")
 ALL = "all, mixed"
 
 
 @dataclass(frozen=True)
 class Result:
-    """A language's false-match rates among its own unseen sentences, a number a split; of the mix for `ALL`."""
+    """False-match rates by split among held-out sentences of a language, or of all languages mixed for `ALL`."""
 
     language: str
-    sentences: int  # that a calibration of its own is made from
-    raw: list[float] = field(default_factory=list)  # one cosine for all, set on the first language
-    mixed: list[float] = field(default_factory=list)  # one calibration from equal parts of every language
-    own: list[float] = field(default_factory=list)  # one a language
-    methods: list[str] = field(default_factory=list)  # of its own calibrations
+    sentences: int  # sentences that the language's own calibration is fitted to
+    raw: list[float] = field(default_factory=list)  # one raw cosine for all, set on the first language
+    mixed: list[float] = field(default_factory=list)  # one calibration from equal parts of all languages
+    own: list[float] = field(default_factory=list)  # one calibration per language
+    methods: list[str] = field(default_factory=list)  # of the language's own calibrations
 
     @property
     def kept(self) -> bool:
-        """The promise of a calibration on a language's own text (none is made for the mix)."""
+        """Whether the language's own calibration keeps the nominal rate; always True for the mix."""
         low, high = BARS[NOMINAL][0]
         return not self.own or low <= float(np.mean(self.own)) / NOMINAL <= high
 
@@ -46,10 +46,10 @@ class Language:
 
 
 def read(folder: Path, names: Sequence[str] | None, most: int) -> dict[str, list[str]]:
-    """At most so many distinct sentences of each `NAME.txt`, in random order; without names of all, `en` first.
+    """At most `most` distinct sentences of each `NAME.txt`, in random order; names None: all files, `en` first.
 
     Raises:
-        InvalidInput: a file is missing, there is only one, or it has too few sentences.
+        InvalidInput: a file is missing or has too few sentences, or there are fewer than two files.
     """
     names = names or sorted((path.stem for path in folder.glob("*.txt")), key=lambda name: (name != "en", name))
     if len(names) < 2:
@@ -68,7 +68,7 @@ def read(folder: Path, names: Sequence[str] | None, most: int) -> dict[str, list
 
 
 def calibration(texts: Sequence[str], x: Vectors, embed: Embed, seed: int) -> tuple[FittedMap, float]:
-    """The map that `auto` gives to sentences and their vectors (N, D), and the threshold of the nominal rate."""
+    """Map that `auto` fits to sentences and their vectors (N, D), and the threshold of the nominal rate."""
     rng = np.random.default_rng(seed)
     fitted = fit(gate.decide(texts, x, embed).method, x, x[:0], seed)
     latents = cross_fitted(fitted, x, rng, lambda _: None)
@@ -77,7 +77,7 @@ def calibration(texts: Sequence[str], x: Vectors, embed: Embed, seed: int) -> tu
 
 
 def measure(languages: dict[str, Language], embed: Embed, splits: int, progress: Progress) -> list[Result]:
-    """Over random halves: what each way makes of the other half of every language, the first one setting `raw`."""
+    """Fits to random halves of the languages and measures the other halves; the first language sets `raw`."""
     results = {name: Result(name, len(language.texts) // 2) for name, language in languages.items()}
     least = min(result.sentences for result in results.values())
     mix = Result(ALL, least * len(languages))
@@ -108,7 +108,7 @@ def measure(languages: dict[str, Language], embed: Embed, splits: int, progress:
 
 
 def raw_threshold(x: Vectors, seed: int) -> float:
-    """The raw cosine that the nominal share of the pairs of x (N, D) reach."""
+    """Raw cosine that the nominal share of the pairs of x (N, D) reaches."""
     pairs = reference.sample_pairs([(x, np.arange(len(x)))], np.random.default_rng(seed))
     return float(np.quantile(pairs.similarities, 1 - NOMINAL))
 

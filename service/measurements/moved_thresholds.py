@@ -1,4 +1,4 @@
-"""Does a threshold that is carried over to another encoder keep its false-match rate on text that no fit has seen?"""
+"""Measures whether a threshold converted to another encoder keeps its false-match rate, on held-out text."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,25 +17,25 @@ from service.modelling.calibration.methods import fit
 from service.modelling.calibration.recognition import Embed
 
 RATES = (0.01, 0.001)
-BOUNDS = {0.01: (0.7, 1.4), 0.001: (0.5, 2.0)}  # multiples of the old rate; those of thresholds.BARS
+BOUNDS = {0.01: (0.7, 1.4), 0.001: (0.5, 2.0)}  # multiples of the old rate, as for a split in thresholds.BARS
 
 
 @dataclass(frozen=True)
 class MovedThreshold:
-    """One source and rate: similarities, and false-match rates on held-out pairs, a number a split."""
+    """Thresholds of one source and rate, and false-match rates on held-out pairs, by split."""
 
     source: str
     nominal: float
     methods: tuple[str, str]  # old, new
-    similarity: list[float]  # of the old version
-    equivalent: list[float]  # of the new
-    before: list[float]  # the old version at its threshold
-    after: list[float]  # the new version at the one carried over
-    reused: list[float]  # the new version at the old number
+    similarity: list[float]  # threshold of the old version
+    equivalent: list[float]  # converted threshold for the new version
+    before: list[float]  # rate of the old version at its threshold
+    after: list[float]  # rate of the new version at the converted threshold
+    reused: list[float]  # rate of the new version at the old threshold
 
     @property
     def kept(self) -> bool:
-        """The promise: the mean of after lies about as near to before as a threshold to its own rate."""
+        """Whether the mean rate after the conversion is within the bounds around the mean rate before."""
         low, high = BOUNDS[self.nominal]
         return low <= float(np.mean(self.after)) / float(np.mean(self.before)) <= high
 
@@ -46,7 +46,7 @@ class Version:
 
     method: str
     scale: ReferenceDistribution
-    others: Vectors  # latents of the sentences no fit has seen
+    others: Vectors  # latents of held-out sentences
 
 
 def measure(
@@ -58,7 +58,7 @@ def measure(
     splits: int,
     progress: Progress,
 ) -> list[MovedThreshold]:
-    """Calibrates both encoders from the same sentences, and counts all pairs of others."""
+    """Calibrates both encoders from the same sentences, and counts false matches among all pairs of the others."""
     thresholds = []
     for source in sources:
         texts = sample(folder, source, sentences + MOST_TESTED, least=2 * TESTED)
@@ -97,5 +97,5 @@ def version(texts: list[str], mine: Vectors, others: Vectors, embed: Embed, seed
     method = gate.decide(texts, mine, embed).method
     fitted = fit(method, mine, mine[:0], seed)
     latents = cross_fitted(fitted, mine, rng, lambda _: None)
-    scale = reference.build(reference.sample_pairs(latents, rng), rng)  # with its bootstrap, as equating reads it
+    scale = reference.build(reference.sample_pairs(latents, rng), rng)  # with intervals, which equating needs
     return Version(method.partition(":")[0], scale, fitted(others))

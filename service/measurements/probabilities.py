@@ -1,4 +1,4 @@
-"""Are probabilities learnt from labelled pairs right on other pairs? Quora's question pairs, over random draws."""
+"""Measures the error of probabilities learnt from labelled pairs, on Quora's question pairs, over random draws."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,14 +20,14 @@ from service.modelling.calibration.methods import fit
 from service.modelling.calibration.probability import calibration_error
 from service.modelling.calibration.recognition import Embed
 
-ECE_BARS = {100: 0.05, 1000: 0.03}  # labelled pairs: the largest mean expected calibration error
-DOMAIN_PAIRS = 2000  # a sentence of each makes the domain
+ECE_BARS = {100: 0.05, 1000: 0.03}  # largest mean expected calibration error, by number of labelled pairs
+DOMAIN_PAIRS = 2000  # pairs that give one sentence each to the domain
 MATCH = 4.0  # grade from which an STS-B pair counts as a match, for the baseline
 
 
 @dataclass(frozen=True)
 class Result:
-    """Held-out errors over draws of `pairs` labelled pairs, and those of a Platt curve taken over from STS-B."""
+    """Held-out errors over draws of `pairs` labelled pairs, and those of a Platt curve fitted on STS-B."""
 
     pairs: int
     ece: list[float]
@@ -46,10 +46,10 @@ def brier(predicted: Doubles, labels: Doubles) -> float:
 
 
 def measure(data: Path, encode: Encoder, draws: int, progress: Progress) -> tuple[str, list[Result]]:
-    """Each draw makes a domain from a sentence each of some pairs, without labels; learns from the labels of a number
-    of these pairs; and is tested on all pairs that share no sentence with them.
+    """Fits a domain to one sentence of each of some pairs, learns from their labels, and tests on other pairs.
 
-    One sentence of a pair, because text that comes in pairs is no random sample of a domain: its mates crowd the tail.
+    The test pairs share no sentence with the others. The domain uses one sentence per pair, because both sentences of
+    similar pairs would distort the tail of the reference.
     """
     quora, stsb = read_pairs(data / "pairs/quora.tsv"), read_pairs(data / "sts/stsb/train.tsv")
     own = PairVectors.from_pairs(quora, lambda texts: encode(texts, lambda done: progress("quora", done)))
@@ -73,7 +73,7 @@ def measure(data: Path, encode: Encoder, draws: int, progress: Progress) -> tupl
 
 
 def groups(pairs: Pairs) -> npt.NDArray[np.intp]:
-    """A number for each pair; pairs that share a sentence, directly or by others, have the same. (P,)"""
+    """Group number of each pair (P,); pairs that share a sentence, directly or through others, are in one group."""
     row: dict[str, int] = {}
     left, right = (np.array([row.setdefault(t, len(row)) for t in side]) for side in (pairs.left, pairs.right))
     edges: Any = csr_matrix((np.ones(len(left)), (left, right)), shape=(len(row), len(row)))
@@ -90,7 +90,7 @@ def one_draw(
     count: int,
     seed: int,
 ) -> tuple[str, float, float, float, float]:
-    """The method chosen; ECE and Brier score on the pairs held out; and those of the curve taken over."""
+    """The chosen method, ECE and Brier score on held-out pairs, and the same two for the curve from STS-B."""
     rng = np.random.default_rng(seed)
     place = np.argsort(rng.permutation(group.max() + 1)[group], kind="stable")  # group by group, in random order
     size = DOMAIN_PAIRS

@@ -1,4 +1,4 @@
-"""Do the intervals of recall and precision cover the truth? Labels of question pairs, drawn evenly and unevenly."""
+"""Measures how often the intervals of recall and precision contain the true value, on labelled question pairs."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,22 +16,19 @@ from service.modelling.calibration.methods import fit
 LABELS = (100, 1000)
 PRECISIONS = (0.6, 0.7, 0.8, 0.9)
 DOMAIN_SENTENCES = 2000
-LEAST_CHANCE = 0.2  # of the likeliest pair's: pairs that score high are drawn more often, as people would look at them
+LEAST_CHANCE = 0.2  # smallest sampling weight, for the lowest score (the highest has 1), as when people label top hits
 COVERAGE_BARS = (0.90, 0.97)
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """Of the draws whose labels reach a precision: how many intervals hold the truth of all pairs, and their width.
+    """How often an interval contains the true value of all pairs, and its mean width."""
 
-    `figure`: the recall at the advised threshold, or the precision there.
-    """
-
-    figure: str
+    figure: str  # "recall" or "precision" at the advised threshold
     labels: int
     weighted: bool
     precision: float
-    draws: int
+    draws: int  # draws whose labels reach the precision
     covered: float
     width: float
 
@@ -41,7 +38,7 @@ class Coverage:
 
 
 def measure(data: Path, encode: Encoder, draws: int, progress: Progress) -> list[Coverage]:
-    """Labels are drawn from all pairs; the truth is that of all pairs at the threshold which the draw advises."""
+    """Draws labels from all pairs, and compares each interval with the value of all pairs at the same threshold."""
     pairs = read_pairs(data / "pairs/quora.tsv")
     quora = PairVectors.from_pairs(pairs, lambda texts: encode(texts, lambda done: progress("quora", done)))
     rng = np.random.default_rng(0)
@@ -82,6 +79,6 @@ def measure(data: Path, encode: Encoder, draws: int, progress: Progress) -> list
 
 
 def true_shares(similarities: Vectors, labels: Doubles, threshold: float) -> dict[str, float]:
-    """Recall and precision of all pairs at a threshold that some of them reach."""
+    """Recall and precision of all pairs at a threshold that at least one of them reaches."""
     above = similarities >= threshold
     return {"recall": float(labels[above].sum() / labels.sum()), "precision": float(labels[above].mean())}

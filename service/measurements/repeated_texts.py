@@ -1,4 +1,4 @@
-"""Do thresholds keep their false-match rate where texts repeat? Mails that begin with one notice have one vector."""
+"""Measures thresholds on texts that repeat: mails that begin with the same long notice have the same vector."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,34 +14,34 @@ from service.measurements.thresholds import false_match_rate
 from service.modelling.calibration import reference
 
 SENTENCES = 744
-OTHERS = 2000  # sentences of the same kind that the reference has not seen
-SHARES = (0.0, 0.05, 0.1, 0.2)  # of the texts that begin with the notice
+OTHERS = 2000  # held-out sentences
+SHARES = (0.0, 0.05, 0.1, 0.2)  # shares of the texts that begin with the notice
 RATES = (0.01, 0.003, 0.001)
-NOTICE = 30  # sentences, more than the 256 tokens that the default encoder reads
-MAILS = 32  # embedded: they have the same tokens, and vectors that differ by rounding
-FACTOR = 1.25  # that a counted rate may be off by
+NOTICE = 30  # sentences, longer than the 256 tokens that the default encoder reads
+MAILS = 32  # mails to embed, repeated as needed: their vectors differ only by rounding
+FACTOR = 1.25  # largest allowed error of a counted rate
 
 
 @dataclass(frozen=True)
 class Result:
-    """One share of repeated texts and one nominal rate, over draws; a draw that is refused has no rates."""
+    """Measurements over draws of one share of repeated texts and one nominal rate; refused draws have no rates."""
 
     share: float
     nominal: float
     refused: int  # draws
-    reachable: list[float]  # smallest rate of each draw that any threshold reaches
-    counted: list[float]  # among all pairs of the reference's texts
-    unseen: list[float]  # among all pairs of other texts with the same share of notices
+    reachable: list[float]  # smallest rate that a threshold of the draw can have
+    counted: list[float]  # rate among all pairs of the reference's texts
+    unseen: list[float]  # rate among all pairs of held-out texts with the same share of notices
 
     @property
     def kept(self) -> bool:
-        """Every threshold that was given keeps its rate, and every refusal was right."""
+        """Whether every threshold has its nominal rate, and refusals happen only for unreachable rates."""
         within = all(1 / FACTOR <= rate / self.nominal <= FACTOR for rate in self.counted)
         return within and (not self.refused or min(self.reachable) > self.nominal / FACTOR)
 
 
 def measure(folder: Path, encode: Encoder, draws: int, progress: Progress) -> list[Result]:
-    """Identity, with the reference that a calibration would make."""
+    """Measures identity with the reference that a calibration would build."""
     size = SENTENCES + OTHERS
     texts = sample(folder, HOME, size + NOTICE, least=size + NOTICE)
     notice, sentences = " ".join(texts[:NOTICE]), texts[NOTICE:]
@@ -54,7 +54,7 @@ def measure(folder: Path, encode: Encoder, draws: int, progress: Progress) -> li
 
 
 def measure_share(share: float, plain: Vectors, mails: Vectors, draws: int) -> list[Result]:
-    """`plain` and `mails` (N, D) are the sentences without and with the notice."""
+    """Measures one share; `plain` and `mails` (N, D) are vectors of the sentences without and with the notice."""
     results = [Result(share, nominal, 0, [], [], []) for nominal in RATES]
     for draw in range(draws):
         rng = np.random.default_rng(draw)
@@ -75,6 +75,6 @@ def measure_share(share: float, plain: Vectors, mails: Vectors, draws: int) -> l
 
 
 def mixed(plain: Vectors, mails: Vectors, share: float) -> Vectors:
-    """The first so many texts with the notice, the others without."""
+    """Vectors in which the first texts, up to this share, begin with the notice."""
     count = round(share * len(plain))
     return np.concatenate([mails[:count], plain[count:]])

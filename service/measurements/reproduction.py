@@ -1,8 +1,8 @@
-"""The papers' measures beside the STS sets: question pairs, lexical similarity, the singular spectrum.
+"""Reproduces the papers' other measures: question pairs, lexical similarity, the singular spectrum.
 
-Li et al., 2020, report the AUC on pairs of questions, and how far scores follow the words: their Spearman correlation
-with the edit distance, against that of the gold. The edit distance counts words, and the set is STS-B's development
-part: there the gold has the paper's -24.6.
+Li et al., 2020, report the AUC on question pairs, and how much scores depend on the words: their Spearman correlation
+with the edit distance, compared with that of the gold scores. The edit distance counts words on STS-B's development
+set, where the gold scores give the paper's -24.6.
 """
 
 from collections.abc import Sequence
@@ -24,18 +24,18 @@ from service.modelling.calibration.methods import FittedMap
 
 @dataclass(frozen=True)
 class MethodDiagnostics:
-    """One method and seed, fitted without labels on the pairs' own sentences, or on a given text."""
+    """Measures of one method and seed, fitted without labels to the pairs' own sentences or to a given text."""
 
     method: str
     seed: int
     edit_distance: float  # Spearman × 100 of the scores with the edit distance
     effective_rank: float
-    spectrum: list[float]  # singular values of the unit vectors, the largest 1
+    spectrum: list[float]  # singular values of the unit vectors, relative to the largest
     auc: float | None  # × 100, on the question pairs
 
 
 class Reproduction:
-    """The vectors of one encoder for these measurements, embedded once for all methods."""
+    """Measures methods for one encoder; texts are embedded once for all methods."""
 
     def __init__(self, evaluation: Evaluation, sts: Path, questions: Path | None) -> None:
         self.evaluation = evaluation
@@ -45,7 +45,7 @@ class Reproduction:
         self.dev = PairVectors.from_pairs(read_pairs(dev), evaluation.encode)
         self.questions = None if questions is None else PairVectors.from_pairs(read_pairs(questions), evaluation.encode)
         if self.questions is not None and set(np.unique(self.questions.pairs.gold)) != {0.0, 1.0}:
-            raise InvalidInput(f"{questions}: the labels must be 0 and 1, both of them")
+            raise InvalidInput(f"{questions}: the labels must be 0 and 1, and both must occur")
         sides = zip(self.dev.pairs.left, self.dev.pairs.right, strict=True)
         self.distances = np.array([edit_distance(a.split(), b.split()) for a, b in sides])
 
@@ -72,7 +72,7 @@ class Reproduction:
 
 
 def edit_distance(a: Sequence[str], b: Sequence[str]) -> int:
-    """Levenshtein, 1966: the least number of insertions, deletions and replacements that turn a into b."""
+    """Smallest number of insertions, deletions and replacements that turn a into b (Levenshtein, 1966)."""
     row = np.arange(len(b) + 1)
     place = np.arange(len(b) + 1)
     other = np.array(b, object)
@@ -83,7 +83,7 @@ def edit_distance(a: Sequence[str], b: Sequence[str]) -> int:
 
 
 def diagnostics_table(diagnostics: Sequence[MethodDiagnostics], gold: float, title: str) -> Grid:
-    """Methods down; the gold's correlation with the edit distance in the last line."""
+    """Table with a row per method, and the gold scores in the last row."""
     questions = any(one.auc is not None for one in diagnostics)
     columns = ("method", "edit distance", "effective rank", *(["AUC"] if questions else []))
     by_method: dict[str, list[MethodDiagnostics]] = {}
@@ -100,7 +100,7 @@ def diagnostics_table(diagnostics: Sequence[MethodDiagnostics], gold: float, tit
 def write_report(
     folder: Path, encoder: str, command: str, grids: Sequence[Grid], diagnostics: Sequence[MethodDiagnostics]
 ) -> Path:
-    """`<encoder>.md` with all tables, and `<encoder>-spectrum.png`; returns the Markdown's path."""
+    """Writes `<encoder>.md` with all tables, and `<encoder>-spectrum.png`; returns the path of the Markdown file."""
     folder.mkdir(parents=True, exist_ok=True)
     picture = f"{encoder}-spectrum.png"
     spectrum_figure(diagnostics, encoder, folder / picture)
@@ -113,7 +113,7 @@ def write_report(
 
 
 def grids(rows: Sequence[Row], diagnostics: Sequence[MethodDiagnostics], gold: float, encoder: str) -> list[Grid]:
-    """All tables of an evaluation, in the order they are read."""
+    """All tables of an evaluation."""
     subsets = {
         "all": "subsets of a year joined, one correlation",
         "wmean": "mean of the subsets, weighted by their size",
@@ -126,8 +126,8 @@ def grids(rows: Sequence[Row], diagnostics: Sequence[MethodDiagnostics], gold: f
 
 
 def spectrum_figure(diagnostics: Sequence[MethodDiagnostics], encoder: str, path: Path) -> None:
-    """The singular spectrum of each method, of its first seed."""
-    import matplotlib as mpl  # noqa: PLC0415 - nothing else here draws
+    """Plots the singular spectrum of each method for its first seed."""
+    import matplotlib as mpl  # noqa: PLC0415 - only for figures
 
     mpl.use("Agg")
     import matplotlib.pyplot as plt  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Do thresholds for searches hold? Wrong matches of searches among text that no fit has seen."""
+"""Measures thresholds for searches: the share of searches in held-out text with a wrong match."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,16 +17,16 @@ from service.modelling.calibration.methods import fit
 NOMINAL = 0.01
 FITTED_ON = {source: 2500 if source == "SICK" else 5000 for source in SOURCES}
 GALLERIES = (100, 1000, 10_000)
-LARGEST_OTHERS = 11_500  # other sentences of a source: the largest gallery, and queries beside it
-QUERIES = 3000  # of a round, at most
-SIMILARITIES = 10_000_000  # that a gallery's rounds compute together
-MEAN_BARS = {True: (0.5, 2.0), False: (0.85, 1.15)}  # extrapolated or counted: bounds of the mean, as multiples
+LARGEST_OTHERS = 11_500  # held-out sentences of a source: the largest gallery and its queries
+QUERIES = 3000  # largest number per round
+SIMILARITIES = 10_000_000  # similarities to compute over all rounds of a gallery
+MEAN_BARS = {True: (0.5, 2.0), False: (0.85, 1.15)}  # bounds of the mean, as multiples; True: extrapolated
 SPLIT_BARS, SPLITS_NEEDED = (0.6, 1.6), 0.85
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """One source and number of entries: the share of searches with a wrong match, a number a split."""
+    """Share of searches with a wrong match by split, for one source and number of entries."""
 
     source: str
     gallery: int
@@ -45,7 +45,7 @@ class SearchResult:
 
     @property
     def kept(self) -> bool:
-        """The promise. Where the share is extrapolated, it is one about the mean alone."""
+        """Whether the mean lies within its bounds, and, unless extrapolated, enough splits do, too."""
         low, high = MEAN_BARS[self.extrapolated]
         return low <= self.mean / NOMINAL <= high and (self.extrapolated or self.share_within >= SPLITS_NEEDED)
 
@@ -53,7 +53,7 @@ class SearchResult:
 def measure(
     folder: Path, encode: Encoder, sources: Sequence[str], splits: int, progress: Progress
 ) -> list[SearchResult]:
-    """Fits each source from some of its sentences, and searches among others for others, over random splits."""
+    """Fits each source to some of its sentences, and runs searches within the others, over random splits."""
     results = []
     for done, source in enumerate(sources):
         fitted_on = FITTED_ON[source]
@@ -84,7 +84,7 @@ def measure(
 
 
 def searched(unit: Vectors, gallery: int, threshold: float, rng: np.random.Generator) -> float:
-    """Share of searches whose best match reaches the threshold: rounds of queries among entries drawn at random."""
+    """Share of searches whose best match reaches the threshold, over rounds of random queries and entries."""
     queries = min(QUERIES, len(unit) - gallery)
     found = []
     for _ in range(max(SIMILARITIES // (queries * gallery), 4)):

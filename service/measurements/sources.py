@@ -1,4 +1,4 @@
-"""The texts that quality is measured on: a folder with `text/`, `pairs/` and `sts/`."""
+"""Reads the texts that quality is measured on, from a folder with `text/`, `pairs/` and `sts/`."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from service.core.arrays import Rows, Vectors
 from service.core.errors import InvalidInput
 
 HOME = "wikipedia-en"
-PART = 4096  # texts of a file of remembered vectors: what a command that is ended has done is not lost
+PART = 4096  # texts per file of cached vectors, written one by one so that an interrupted command loses little
 
 Texts = Callable[[Path], list[str]]
 Progress = Callable[[str, float], None]
@@ -23,7 +23,7 @@ Progress = Callable[[str, float], None]
 
 @dataclass(frozen=True)
 class PairVectors:
-    """Pairs with the vectors of both sides, and their distinct sentences to fit on."""
+    """Pairs with the vectors of both sides, and their distinct sentences to fit to."""
 
     pairs: Pairs
     left: Vectors
@@ -64,9 +64,12 @@ KOREAN = lines("text/wikipedia-ko.txt")
 
 
 def sample(folder: Path, source: str, count: int, least: int, seed: int = 0) -> list[str]:
-    """Up to `count` distinct sentences of a source, drawn at random: neighbours in a file are often related.
+    """Up to `count` distinct sentences of a source, drawn at random because neighbours in a file are often related.
 
-    Exact duplicates count once; near-duplicates stay, they are part of what a domain is.
+    Exact duplicates are removed; near-duplicates stay, since real domains contain them.
+
+    Raises:
+        InvalidInput: the source has fewer than `least` distinct sentences.
     """
     distinct = list(dict.fromkeys(text.strip() for text in SOURCES[source](folder) if text.strip()))
     if len(distinct) < least:
@@ -76,7 +79,7 @@ def sample(folder: Path, source: str, count: int, least: int, seed: int = 0) -> 
 
 
 class Encoder:
-    """An exported encoder that remembers vectors in a folder, by encoder and text, between commands."""
+    """An exported encoder that caches vectors in a folder, by encoder and text."""
 
     def __init__(self, artifact: EncoderArtifact, cache: Path | None = None) -> None:
         self.artifact = artifact
@@ -97,7 +100,7 @@ class Encoder:
     def __call__(
         self, texts: Sequence[str], progress: Callable[[float], None] = lambda _: None
     ) -> tuple[Vectors, Rows]:
-        """Vectors (N, D) and tokens (N,)."""
+        """Vectors (N, D) and numbers of tokens (N,) of texts, from the cache if possible."""
         if self._folder is None:
             encodings = self._encode(texts, progress)
             return encodings.vectors, encodings.tokens
@@ -115,7 +118,7 @@ class Encoder:
         return self._vectors[0][rows], self._tokens[0][rows]
 
     def _remember(self, names: Sequence[str], vectors: Vectors, tokens: Rows) -> None:
-        first = sum(map(len, self._vectors))  # not of the names: commands side by side may have kept a text twice
+        first = sum(map(len, self._vectors))  # counts vectors, because parallel commands may have stored a text twice
         self._rows |= {name: first + row for row, name in enumerate(names)}
         self._vectors.append(vectors)
         self._tokens.append(tokens)

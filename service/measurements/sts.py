@@ -16,7 +16,7 @@ from service.measurements.sources import Encoder
 from service.modelling.calibration import gate
 from service.modelling.calibration.methods import FittedMap, fit
 
-HELD_OUT = 0.1  # of the fitting sentences, for the flow's early stop
+HELD_OUT = 0.1  # share of the sentences held out for a flow's early stop
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,12 @@ class Grid:
 
 @dataclass(frozen=True)
 class Row:
-    """One method on all sets: {set: Spearman × 100}, for each seed and aggregation."""
+    """Spearman × 100 of one method and seed by set, aggregated over the set's subsets in two ways."""
 
     method: str
     seed: int
-    all: dict[str, float]  # subsets concatenated, one Spearman
-    wmean: dict[str, float]  # size-weighted mean over the subsets
+    all: dict[str, float]  # one correlation over the concatenated subsets
+    wmean: dict[str, float]  # mean of the subsets' correlations, weighted by size
 
 
 def spearman(a: npt.NDArray[np.floating], b: npt.NDArray[np.floating]) -> float:
@@ -53,7 +53,7 @@ def spearman(a: npt.NDArray[np.floating], b: npt.NDArray[np.floating]) -> float:
 
 
 class Evaluation:
-    """The sets' vectors of one encoder, embedded once for all methods."""
+    """Evaluates methods on the sets for one encoder; texts are embedded once for all methods."""
 
     def __init__(
         self,
@@ -73,11 +73,11 @@ class Evaluation:
         return self.vectors[[self.row[text] for text in texts]]
 
     def apply(self, fitted: FittedMap, x: Vectors) -> Vectors:
-        """Latents as the service computes them: by the exported calibrator."""
+        """Latents from the exported calibrator, as in the service."""
         return x if fitted.weights is None else self.calibrator.bind(fitted.weights)(x)
 
     def fit(self, method: str, texts: Sequence[str], x: Vectors, seed: int) -> FittedMap:
-        """A method fitted to sentences and their vectors; `auto` is what the gate decides without labels."""
+        """Fits a method to sentences and their vectors; `auto` is the gate's choice without labels."""
         if method == "auto":
             method = gate.decide(texts, x, self.encode.vectors).method
         order = np.random.default_rng(seed).permutation(len(x))
@@ -85,7 +85,7 @@ class Evaluation:
         return fit(method, x[order[held:]], x[order[:held]], seed)
 
     def fit_to(self, method: str, texts: Sequence[str] | None, seed: int) -> FittedMap | None:
-        """A method fitted to a text of its own for all sets; None without one."""
+        """Fits a method to the given texts, for use on all sets; None if there are no texts."""
         if texts is None:
             return None
         distinct = list(dict.fromkeys(texts))
@@ -97,7 +97,7 @@ class Evaluation:
         return texts, self.rows(texts)
 
     def score(self, name: str, fitted: FittedMap) -> tuple[float, float]:
-        """Spearman × 100 of a set: all, wmean."""
+        """Spearman × 100 of a set, aggregated as `all` and as `wmean`."""
         scores, sizes, each = [], [], []
         for pairs in self.sets[name]:
             similarities = cosine(self.apply(fitted, self.rows(pairs.left)), self.apply(fitted, self.rows(pairs.right)))
@@ -108,7 +108,7 @@ class Evaluation:
         return spearman(np.concatenate(scores), gold), float(np.average(each, weights=sizes))
 
     def run(self, method: str, seed: int, fit_text: Sequence[str] | None) -> Row:
-        """A method fitted on each set's own sentences, or on the given ones for all sets."""
+        """Fits a method to each set's own sentences, or to the given texts, and scores all sets."""
         common = self.fit_to(method, fit_text, seed)
         row = Row(method, seed, {}, {})
         for name in self.sets:
@@ -118,7 +118,7 @@ class Evaluation:
 
 
 def table(rows: Sequence[Row], aggregation: str, title: str) -> Grid:
-    """Methods down, sets across; several seeds of a method as one line, the mean, and its spread behind."""
+    """Table with a row per method and a column per set; several seeds are given as mean ± half the range."""
     names = list(rows[0].all)
     by_method: dict[str, list[dict[str, float]]] = {}
     for row in rows:
@@ -132,23 +132,23 @@ def table(rows: Sequence[Row], aggregation: str, title: str) -> Grid:
 
 
 def cell(values: Sequence[float], digits: int = 2) -> str:
-    """The mean over seeds, with half the range behind where there are several."""
+    """The mean over seeds, and ± half the range if there are several."""
     spread = f" ±{(max(values) - min(values)) / 2:.{digits}f}" if len(values) > 1 else ""
     return f"{np.mean(values):.{digits}f}{spread}"
 
 
-WORST_ALLOWED = -1.0  # points of Spearman × 100 that no set may lose
-RAW = 3.0  # points that a rival gains in the mean make a view raw: there `auto` has to gain as much
+WORST_ALLOWED = -1.0  # smallest change of Spearman × 100 allowed on any set
+RAW = 3.0  # if the best rival gains this many points on average, `auto` must gain as much
 
 
 @dataclass(frozen=True)
 class View:
-    """Changes of Spearman × 100 against identity on each set, fitted on the set's own sentences without labels."""
+    """Changes of Spearman × 100 against identity by set, with methods fitted to the set's sentences without labels."""
 
     encoder: str
     identity: dict[str, float]
-    chosen: dict[str, str]
-    changes: dict[str, dict[str, float]]  # {method: {set: change}}, `auto` among them
+    chosen: dict[str, str]  # method that `auto` chose, by set
+    changes: dict[str, dict[str, float]]  # {method: {set: change}}, including `auto`
 
     def mean(self, method: str) -> float:
         return float(np.mean(list(self.changes[method].values())))
@@ -162,7 +162,7 @@ class View:
 
     @property
     def kept(self) -> bool:
-        """No set worse, not worse in the mean, and on a raw view at least the mean of the better rival."""
+        """Whether `auto` loses at most 1 point on any set, and its mean is at least 0 and that of a strong rival."""
         least = self.best_rival if self.best_rival >= RAW else 0.0
         return self.worst("auto") >= WORST_ALLOWED and self.mean("auto") >= least
 
@@ -170,7 +170,7 @@ class View:
 def measure_views(
     evaluation: Evaluation, rivals: Sequence[str], progress: Callable[[str, float], None], seed: int = 0
 ) -> View:
-    """One view: identity, `auto` without labels, and the rivals."""
+    """Measures identity, `auto` without labels, and the rivals for one encoder."""
     identity, chosen = {}, {}
     changes: dict[str, dict[str, float]] = {method: {} for method in ("auto", *rivals)}
     for done, name in enumerate(evaluation.sets):

@@ -1,4 +1,4 @@
-"""How much text does a calibration need? Threshold error and ranking against the number of sentences."""
+"""Measures threshold error and ranking by the number of sentences that a calibration is fitted to."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,13 +24,13 @@ DRAWS = 10
 
 @dataclass(frozen=True)
 class Result:
-    """At one size, over draws: what `auto` chose, measured false-match rates, Spearman × 100 gained on STS-B."""
+    """Measurements over draws of one number of sentences."""
 
     sentences: int
-    methods: list[str]
-    rates: list[float]
+    methods: list[str]  # that `auto` chose
+    rates: list[float]  # false-match rates
     resolution: float
-    gains: list[float]  # of fits on STS-B's training sentences; empty where it has fewer
+    gains: list[float]  # Spearman × 100 gained on STS-B after fits to its training text; empty if it is too short
 
     @property
     def within(self) -> float:
@@ -39,7 +39,7 @@ class Result:
 
 
 def measure(data: Path, encode: Encoder, progress: Progress) -> list[Result]:
-    """Wikipedia for the scale, STS-B's training sentences and test pairs for the ranking."""
+    """Measures the threshold error on Wikipedia, and the ranking on STS-B's training sentences and test pairs."""
     texts = sample(data, HOME, max(SIZES) + TESTED, least=max(SIZES) + TESTED)
     vectors, _ = encode(texts, lambda done: progress(HOME, done))
     test = read_pairs(data / "sts/stsb/test.tsv")
@@ -71,14 +71,14 @@ def measure(data: Path, encode: Encoder, progress: Progress) -> list[Result]:
 
 
 def gain(method: str, vectors: Vectors, left: Vectors, right: Vectors, test: Pairs) -> float:
-    """Points of Spearman that the method, fitted on some training sentences, gains on the test pairs."""
+    """Gain of Spearman × 100 on the test pairs, from the method fitted to these vectors."""
     fitted = fit(method, vectors, vectors[:0], 0)
     return spearman(cosine(fitted(left), fitted(right)), test.gold) - spearman(cosine(left, right), test.gold)
 
 
 def figure(results: Sequence[Result], encoder: str, path: Path) -> None:
-    """Threshold error and gain against the number of sentences."""
-    import matplotlib as mpl  # noqa: PLC0415 - nothing else here draws
+    """Plots threshold error and gain by the number of sentences."""
+    import matplotlib as mpl  # noqa: PLC0415 - only for figures
 
     mpl.use("Agg")
     import matplotlib.pyplot as plt  # noqa: PLC0415

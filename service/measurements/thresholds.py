@@ -1,4 +1,4 @@
-"""Does one threshold mean the same in every domain? False-match rates on text that no fit has seen."""
+"""Measures whether a threshold has the same false-match rate in every domain, on held-out text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,18 +14,18 @@ from service.modelling.calibration.job import cross_fitted
 from service.modelling.calibration.methods import fit
 from service.modelling.calibration.recognition import Embed
 
-TESTED = 2000  # other sentences, at least
+TESTED = 2000  # least number of held-out sentences
 MOST_TESTED = 4000
-BARS = {  # nominal rate: bounds of the mean over the splits, bounds of a split as multiples; the share of splits inside
+BARS = {  # by nominal rate, as multiples of it: bounds of the mean over splits, bounds of one split
     0.01: ((0.9, 1.1), (0.7, 1.4)),
     0.001: ((0.5, 2.0), (0.5, 2.0)),
 }
-SPLITS_NEEDED = 0.9
+SPLITS_NEEDED = 0.9  # share of the splits that must lie within their bounds
 
 
 @dataclass(frozen=True)
 class SourceResult:
-    """One source's measured false-match rates, a number a split, and those of one raw threshold for all sources."""
+    """One source's measured false-match rates by split, calibrated and with one raw threshold for all sources."""
 
     source: str
     method: str
@@ -45,7 +45,7 @@ class SourceResult:
 
     @property
     def kept(self) -> bool:
-        """The promise, for this source."""
+        """Whether the mean and enough splits lie within their bounds."""
         low, high = BARS[self.nominal][0]
         return low <= self.mean / self.nominal <= high and self.share_within >= SPLITS_NEEDED
 
@@ -53,7 +53,7 @@ class SourceResult:
 def embed_sources(
     folder: Path, encode: Encoder, sentences: int, progress: Progress
 ) -> dict[str, tuple[list[str], Vectors]]:
-    """Texts and vectors of each source; one with too few sentences for `sentences` and a test gives what it has."""
+    """Texts and vectors of each source: `sentences` plus up to 4,000 for the test, or all if there are fewer."""
     by_source = {}
     for source in SOURCES:
         texts = sample(folder, source, sentences + MOST_TESTED, least=2 * TESTED)
@@ -65,7 +65,7 @@ def false_match_rate(latents: Vectors, threshold: float) -> float:
     """Share of all pairs of rows whose cosine reaches the threshold."""
     unit, count = normalized(latents), len(latents)
     reaching = sum(int((unit[i : i + 1000] @ unit.T >= threshold).sum()) for i in range(0, count, 1000))
-    return (reaching - count) / (count * (count - 1))  # every row is like itself
+    return (reaching - count) / (count * (count - 1))  # without each row's pair with itself
 
 
 def measure(
@@ -78,7 +78,7 @@ def measure(
     splits: int,
     progress: Progress,
 ) -> list[SourceResult]:
-    """Fits each source from some of its sentences and measures on all pairs of others, over random splits."""
+    """Fits each source to some of its sentences and measures all pairs of the others, over random splits."""
     rng = np.random.default_rng(0)
     home = sources[HOME][1]
     raw = reference.sample_pairs([(home, np.arange(len(home)))], rng)
@@ -104,8 +104,8 @@ def measure(
 
 
 def figure(results: Sequence[SourceResult], encoder: str, path: Path) -> None:
-    """The same threshold across domains, before and after."""
-    import matplotlib as mpl  # noqa: PLC0415 - nothing else here draws
+    """Plots the false-match rate of one threshold by domain, raw and calibrated."""
+    import matplotlib as mpl  # noqa: PLC0415 - only for figures
 
     mpl.use("Agg")
     import matplotlib.pyplot as plt  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Where trained encoders stand on the STS sets, before and after each post-processing; `isosim measure encoders`."""
+"""`isosim measure encoders`: trains encoders and measures them on the STS sets with each post-processing."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -26,13 +26,13 @@ Report = Callable[[str, float | None], None]
 METHODS = ("identity", "whitening", "flow", "auto")
 LAYERS = 3
 RAW, WHOLE, UNSUPERVISED, GRADES, BOTH = "minilm-layers3-mean", "minilm", "simcse", "sbert", "simcse-sbert"
-LIFT = 8.0  # points of mean Spearman that SimCSE has to give the raw encoder
+LIFT = 8.0  # least gain of SimCSE over the raw encoder, in points of mean Spearman
 FLOW_SEED = 0
 TEXT = "text/wikipedia-en.txt"
 GRADED, DEV = "sts/stsb/train.tsv", "sts/stsb/dev.tsv"
 
-LONGEST = 16  # words of a sentence that SimCSE sees: what trains here within minutes
-# Chosen by STS-B dev alone; what was tried stands in docs/encoders.md.
+LONGEST = 16  # most words of a sentence for SimCSE, so that the training takes minutes
+# Chosen on STS-B dev alone; docs/encoders.md lists the settings that were tried.
 SIMCSE = Recipe(
     "simcse",
     layers=LAYERS,
@@ -51,17 +51,17 @@ SBERT = Recipe(
 
 @dataclass(frozen=True)
 class Training:
-    """An encoder that is trained here, from another row's, if it is not there yet."""
+    """An encoder to train."""
 
     name: str
-    start: str  # a row, or a known encoder
+    start: str  # name of another training, or a known encoder
     recipe: Recipe
     data: str
 
 
 @dataclass(frozen=True)
 class Row:
-    """One encoder and method: Spearman × 100 by set, subsets joined (all), and what `auto` chose for each."""
+    """Spearman × 100 of one encoder and method by set (subsets joined), and the methods that `auto` chose."""
 
     encoder: str
     method: str
@@ -75,7 +75,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Promise:
-    """Something the training has to show."""
+    """A result that the training must reach."""
 
     said: str
     value: float
@@ -87,14 +87,14 @@ class Promise:
 
 
 class Bench:
-    """A working folder: trained encoders, their exports, vectors and rows; what is there is not made again."""
+    """A working folder with trained encoders, exports, vectors and results; existing ones are reused."""
 
     def __init__(self, data: Path, work: Path, report: Report, say: Callable[[str], None]) -> None:
         self.data, self.work, self.report, self.say = data, work, report, say
         self.sets = read_sets(data / "sts")
 
     def short_sentences(self) -> Path:
-        """The text's distinct sentences of at most `LONGEST` words, sorted, in a file of their own."""
+        """File with the sorted distinct sentences of at most `LONGEST` words."""
         place = self.work / f"wikipedia-en-{LONGEST}-words.txt"
         if not place.is_file():
             kept = sorted({line for line in read_lines(self.data / TEXT) if 0 < len(line.split()) <= LONGEST})
@@ -102,7 +102,7 @@ class Bench:
         return place
 
     def trained(self, training: Training) -> Path:
-        """The folder of a trained encoder, trained now if it is not there."""
+        """Folder of a trained encoder; trains it if necessary."""
         folder = self.work / "trained" / training.name
         start = self.work / "trained" / training.start
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -126,7 +126,7 @@ class Bench:
         )
 
     def rows(self, artifact: EncoderArtifact) -> list[Row]:
-        """All methods of an encoder; the sets' own sentences are what is fitted on, without labels."""
+        """Results of an encoder with all methods, fitted to each set's own sentences without labels."""
         ready: sts.Evaluation | None = None
         rows = []
         for done, method in enumerate(METHODS):
@@ -149,7 +149,7 @@ def chosen(ready: sts.Evaluation) -> dict[str, str]:
 def measure(
     data: Path, work: Path, seeds: Sequence[int], report: Report, say: Callable[[str], None]
 ) -> tuple[list[Row], Grid]:
-    """Every row of the table (raw, SimCSE, SBERT, both in turn, the whole encoder), and how each was trained."""
+    """Results of all encoders (raw, SimCSE, SBERT, SBERT after SimCSE, the whole encoder), and a table of trainings."""
     bench = Bench(data, work, report, say)
     rows, facts = bench.rows(bench.exported(RAW, "minilm", LAYERS)), []
     for training in trainings(seeds):
@@ -161,7 +161,7 @@ def measure(
 
 
 def summary(trained: Sequence[tuple[Training, dict[str, Any]]]) -> Grid:
-    """How each was trained, and what chose its weights."""
+    """Table of the trainings and their scores on the development pairs."""
     cells: list[tuple[str, ...]] = []
     for training, facts in trained:
         recipe = training.recipe
@@ -187,7 +187,7 @@ def simcse_name(seed: int, seeds: Sequence[int]) -> str:
 
 
 def promises(rows: Sequence[Row]) -> list[Promise]:
-    """The bars that the training has to reach, measured on the sets, which nothing was chosen by."""
+    """Results that the training must reach on the sets, which chose neither settings nor weights."""
     mean = {(row.encoder, row.method): row.mean for row in rows}
     raw, raw_auto = mean[RAW, "identity"], mean[RAW, "auto"]
     lifts = [
@@ -222,7 +222,7 @@ BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
 
 def write_report(folder: Path, command: str, rows: Sequence[Row], facts: Grid) -> Path:
-    """The tables into `encoders.md`, between its two marks; the prose around them is kept."""
+    """Replaces the tables between the two marks in `encoders.md`, and keeps the text around them."""
     kept = "\n".join(
         f"- {one.said}: {one.value:.2f}, bar {one.bar:.2f}: {'kept' if one.kept else 'NOT KEPT'}"
         for one in promises(rows)

@@ -1,1 +1,1 @@
-"""Torch, offline: encoders, the calibrator, calibrations, training."""
+"""Code outside of serving that needs torch: encoders, the calibrator, calibrations, training."""

@@ -1,10 +1,10 @@
-"""The one calibrator shape that holds every post-processing method: an affine map, then a flow.
+"""The calibrator: an affine map followed by a flow, a shape that fits every post-processing method.
 
-The mathematics stands here once, as functions of named tensors. Training parametrizes those tensors
-(`flow.py`), the linear methods set them (`linear.py`), the exporter passes them as graph inputs
-(`export.py`), and serving runs the exported graph.
+This is its only implementation, as functions of named tensors. Training parametrizes the tensors (`flow.py`), linear
+methods set them (`linear.py`), the exporter passes them as graph inputs (`export.py`), and the server runs the exported
+graph.
 
-Dimension letters: B sentences, D vector size, C channels of a level, K kept half, M moved half.
+Shapes: B sentences, D dimensions, C channels of a level, K kept half, M moved half, H hidden width.
 """
 
 import math
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 LEVELS = 3  # multi-scale levels (BERT-flow's code; the paper says 2)
-DEPTH = 3  # steps a level
+DEPTH = 3  # steps per level
 HIDDEN = 32  # width of a coupling network
 
 Tensors = Mapping[str, Tensor]
@@ -22,7 +22,7 @@ Tensors = Mapping[str, Tensor]
 
 
 def level_sizes(dim: int) -> list[int]:
-    """Channels entering each level: half of them leave after every level but the last."""
+    """Channels that enter each level; half of them become final after every level except the last."""
     sizes = [dim]
     for _ in range(LEVELS - 1):
         sizes.append(sizes[-1] - sizes[-1] // 2)
@@ -30,7 +30,7 @@ def level_sizes(dim: int) -> list[int]:
 
 
 def group_sizes(dim: int) -> list[int]:
-    """Channels that become final at each level: the latents' consecutive groups.
+    """Channels that become final at each level; the latents consist of these consecutive groups.
 
     >>> level_sizes(384), group_sizes(384)
     ([384, 192, 96], [192, 96, 96])
@@ -40,12 +40,12 @@ def group_sizes(dim: int) -> list[int]:
 
 
 def steps(dim: int) -> list[tuple[str, int]]:
-    """Name prefix and channels C of every step, in the order they are applied."""
+    """Name prefix and number of channels C of every step, in order."""
     return [(f"flow.{level}.{step}.", c) for level, c in enumerate(level_sizes(dim)) for step in range(DEPTH)]
 
 
 def identity(dim: int, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
-    """The weights that change nothing, and so the list of all names and shapes.
+    """Weights of the identity; they define all names and shapes.
 
     mean (D,), matrix (D, D); for each step scale (C,), shift (C,), permutation (C,) int64 and the
     coupling network w1 (K, H), b1 (H,), w2 (H, H), b2 (H,), w3 (H, M), b3 (M,).
@@ -73,7 +73,7 @@ def identity(dim: int, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
 
 
 def coupling(kept: Tensor, w: Tensors, name: str) -> Tensor:  # (B, K) -> (B, M)
-    """The shift of an additive coupling (NICE, Dinh et al., 2014, section 3.2): two ReLU layers."""
+    """Shift of an additive coupling, from two ReLU layers (NICE, Dinh et al., 2014, section 3.2)."""
     hidden = torch.relu(torch.addmm(w[name + "b1"], kept, w[name + "w1"]))
     hidden = torch.relu(torch.addmm(w[name + "b2"], hidden, w[name + "w2"]))
     return torch.addmm(w[name + "b3"], hidden, w[name + "w3"])
@@ -96,7 +96,7 @@ def step_inverse(y: Tensor, w: Tensors, name: str) -> Tensor:  # (B, C) -> (B, C
 
 
 def flow(x: Tensor, w: Tensors) -> Tensor:  # (B, D) -> (B, D)
-    """Multi-scale flow: after each level but the last, half of the channels are final (RealNVP, section 3.6)."""
+    """Multi-scale flow: after each level except the last, half of the channels are final (RealNVP, section 3.6)."""
     final = []
     for level in range(LEVELS):
         for depth in range(DEPTH):
@@ -120,12 +120,12 @@ def flow_inverse(z: Tensor, w: Tensors) -> Tensor:  # (B, D) -> (B, D)
 
 
 def affine(pooled: Tensor, w: Tensors) -> Tensor:  # (B, D) -> (B, D)
-    """All that a linear method does; the flow of `identity` gives back what it is given, bit for bit."""
+    """The affine map alone, for linear methods: their flow is the identity, bit for bit."""
     return (pooled - w["mean"]) @ w["matrix"]
 
 
 def calibrate(pooled: Tensor, w: Tensors) -> Tensor:  # (B, D) -> (B, D)
-    """Frozen-encoder vectors to calibrated latents: z = flow((x − mean) · matrix).
+    """Maps encoder vectors to latents: z = flow((x − mean) · matrix).
 
     >>> x = torch.arange(16.0).reshape(2, 8)
     >>> torch.equal(calibrate(x, identity(8)), x)
@@ -137,13 +137,13 @@ def calibrate(pooled: Tensor, w: Tensors) -> Tensor:  # (B, D) -> (B, D)
 
 
 def calibrate_inverse(latent: Tensor, w: Tensors) -> Tensor:  # (B, D) -> (B, D)
-    """Latents back to encoder vectors; the matrix must be invertible."""
+    """Maps latents back to encoder vectors; the matrix must be invertible."""
     centred: Tensor = torch.linalg.solve(w["matrix"].T, flow_inverse(latent, w).T).T
     return centred + w["mean"]
 
 
 def log_det(w: Tensors) -> Tensor:  # ()
-    """log|det dz/dx|, the same for every x: couplings and permutations give 0 (BERT-flow, section 3)."""
+    """log|det dz/dx|, the same for every x, since couplings and permutations contribute 0 (BERT-flow, section 3)."""
     scales = [w[name].abs().log().sum() for name in w if name.endswith(".scale")]
     linear: Tensor = torch.linalg.slogdet(w["matrix"]).logabsdet
     return torch.stack(scales).sum() + linear

@@ -29,11 +29,12 @@ def export(store: Path, artifact_id: str, checkpoint: Checkpoint, spec: EncoderS
     """Exports an encoder unless the store has it, checks it against torch, and adds its default calibration.
 
     Raises:
-        InvalidInput: this checkpoint cannot be exported. ArithmeticError: torch and ONNX disagree.
+        InvalidInput: the checkpoint cannot be exported.
+        ArithmeticError: the outputs of torch and ONNX differ.
     """
     encoders = EncoderStore(store)
     if encoders.has(artifact_id, spec.digest):
-        say(f"encoder {artifact_id} ({spec.digest[:12]}) is there already")
+        say(f"the store already has encoder {artifact_id} ({spec.digest[:12]})")
         artifact = encoders.find(f"{artifact_id}@{spec.digest}")
     else:
 
@@ -48,7 +49,7 @@ def export(store: Path, artifact_id: str, checkpoint: Checkpoint, spec: EncoderS
             stated_facts = checkpoint_config.read(checkpoint.folder)
             tokenizer = tokenizer_json(stated_facts)
             if tokenizer != (stated_facts.transformer / "tokenizer.json").read_bytes():
-                say("tokenizer.json alone gives other tokens than the whole checkpoint does; the latter are taken")
+                say("tokenizer.json alone gives different tokens than the whole checkpoint; using the latter")
             (folder / TOKENIZER).write_bytes(tokenizer)
             say("comparing with torch at other shapes")
             worst = check_parity(encoder, folder / JOINED, spec.dim)
@@ -58,20 +59,20 @@ def export(store: Path, artifact_id: str, checkpoint: Checkpoint, spec: EncoderS
             return {**facts, "parity": worst, "opset": OPSET, "probe": probe.take(folder, spec)}
 
         artifact = encoders.add(artifact_id, spec, write)
-        say(f"encoder {artifact_id} is in {artifact.folder}")
+        say(f"encoder {artifact_id} written to {artifact.folder}")
     install_default(store, artifact, say)
     return artifact
 
 
 def install_default(store: Path, artifact: EncoderArtifact, say: Say) -> None:
-    """The shipped `default` calibration of this encoder, if there is one and the domain has none yet."""
+    """Installs the shipped `default` calibration of this encoder, unless the domain has a champion."""
     domains = DomainStore(store)
     folder = SHIPPED / artifact.digest
     if not folder.is_dir():
         if domains.aliases(DEFAULT, artifact.digest).champion is None:
             say(
                 "no default calibration is shipped for this encoder; "
-                "percentiles come after: isosim calibrate FILE --domain default"
+                "to get percentiles, run: isosim calibrate FILE --domain default"
             )
         return
     version = adopt_default(domains, folder, artifact.digest)
@@ -80,7 +81,7 @@ def install_default(store: Path, artifact: EncoderArtifact, say: Say) -> None:
 
 
 def bundle(encoder: EncoderArtifact, version: StoredVersion, output: Path) -> None:
-    """Writes token ids → pooled, latent; where the vectors come from stands in the graph's metadata.
+    """Writes a standalone graph, token ids → pooled, latent, with domain, version and encoder in its metadata.
 
     Raises:
         CorruptArtifact: the joined graph does not match its manifest.

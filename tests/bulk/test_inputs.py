@@ -88,5 +88,5 @@ def test_what_cannot_be_read_is_said_before_any_work(tmp_path: Path) -> None:
         sources_of(str(tmp_path / "absent.csv"))
     (tmp_path / "x.csv.gz").unlink()
     (tmp_path / "y.csv").write_text("text\na\n")
-    with pytest.raises(InvalidInput, match="mixes forms: csv, parquet"):
+    with pytest.raises(InvalidInput, match="mixes formats: csv, parquet"):
         form_of(sources_of(str(tmp_path / "[xy].*"))[1], None)

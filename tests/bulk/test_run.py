@@ -140,7 +140,7 @@ def test_another_plan_is_refused_and_a_new_champion_is_not_taken(
     changed.write_text("text\n" + "\n".join(reversed(TEXTS[:10])) + "\n")
     with pytest.raises(Conflict, match="the input has changed"):
         plan_for(asked(changed), store, "tiny", Place(str(tmp_path / "other")))
-    with pytest.raises(Conflict, match=r"holds texts\.csv, and no _plan\.json"):
+    with pytest.raises(Conflict, match=r"holds texts\.csv but no _plan\.json"):
         plan_for(asked(texts_file), store, "tiny", Place(str(tmp_path)))
 
 
@@ -148,7 +148,7 @@ def test_a_job_that_may_not_pass_over_bad_rows_ends_at_the_first_and_can_be_resu
     tmp_path: Path, bulk_store: Path, two_nodes: str
 ) -> None:
     (tmp_path / "x.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in [*TEXTS[:25], ""]))
-    with pytest.raises(BackendFailure, match=r"row 25 of the input: empty; --on-error null"):
+    with pytest.raises(BackendFailure, match=r"row 25 of the input: empty; with --on-error null"):
         job(tmp_path / "out", bulk_store, tmp_path / "x.jsonl", two_nodes, part_rows=10, lenient=False)
     _, summary = job(tmp_path / "out", bulk_store, tmp_path / "x.jsonl", two_nodes, part_rows=10)
     assert summary.failed == {"empty": 1}
@@ -181,7 +181,7 @@ def test_object_storage_in_and_out(
         assert made == expected(plan, bulk_store)
         assert json.loads(place.read("_SUCCESS"))["files"] == made
         assert not place.names("_done")
-        with pytest.raises(Conflict, match="made by somebody else"):
+        with pytest.raises(Conflict, match="created by another process"):
             place.create("_plan.json", b"{}")
         refused = run_bulk(*words[:-1], "200")
         assert refused.returncode == 1

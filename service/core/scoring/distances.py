@@ -50,6 +50,7 @@ def cosines_of(values: Doubles, metric: Metric | None, name: str) -> Doubles:
 def distance_of(cosine: float, metric: Metric) -> float:
     """The database's value of a cosine; `cosines_of` is the inverse.
 
+    >>> from typing import get_args
     >>> [distance_of(0.5, metric) for metric in get_args(Metric)]
     [0.5, 1.0, 1.0, 0.5]
     """

@@ -1,1 +1,1 @@
-"""A calibration from posted text to a version: choose, fit, judge, publish."""
+"""Calibrations: chooses, fits and measures a method for a domain's text, and publishes a version."""

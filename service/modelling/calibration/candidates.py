@@ -1,4 +1,4 @@
-"""The candidates beside the rule's choice: fitted without the sentences they are measured on, for report and labels."""
+"""Measures alternatives to the automatically chosen method on held-out sentences, for the report and the labels."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from service.modelling.calibration.methods import WHITENING_KEEP, FittedMap, bit
 MEASURED_SHARE = 0.2  # of the sentences, held out from the candidates' fits
 MOST_MEASURED = 1000
 MOST_FITTED = 10_000
-FLOW_SENTENCES = 500  # fewer: no flow is tried
+FLOW_SENTENCES = 500  # least number of sentences to try a flow
 MOST_FLOW_SENTENCES = 5000
 FEWEST_COPIES = 20
 RANDOM_PAIRS = 5000
@@ -27,7 +27,7 @@ Evidence = Mapping[str, float | None]
 
 @dataclass(frozen=True)
 class Labels:
-    """Labelled pairs: vectors (L, D) of both sides, labels 0/1 or grades (L,), and weights (L,) where they differ."""
+    """Labelled pairs: vectors (L, D) of both texts, labels 0/1 or grades (L,), and weights (L,); None: all equal."""
 
     left: Vectors
     right: Vectors
@@ -37,7 +37,7 @@ class Labels:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A method, as `methods.fit` takes it, and what was measured; None where it could not be."""
+    """A method, as named in `methods.fit`, and its measurements; None if one was not possible."""
 
     method: str
     evidence: Evidence
@@ -45,17 +45,17 @@ class Candidate:
 
 @dataclass(frozen=True)
 class HeldOutSplit:
-    """Vectors to fit the candidates on, and others to measure them on."""
+    """Vectors (N, D) to fit the candidates to, and other vectors to measure them on."""
 
     fit: Vectors
-    stop: Vectors  # a flow's early stop
+    stop: Vectors  # first tenth of `fit`, for a flow's early stop
     measured: Vectors
     originals: Vectors  # (M, D), measured sentences that have noised copies
-    copies: Vectors  # (M, D)
+    copies: Vectors  # (M, D), their copies
 
 
 def hold_out(vectors: Vectors, copies: tuple[Rows, Vectors] | None, rng: np.random.Generator) -> HeldOutSplit:
-    """A fifth is measured on, at most 1,000 sentences; those with noised copies come first."""
+    """Holds out a fifth of the sentences, at most 1,000, for measurement; those with noised copies first."""
     order = rng.permutation(len(vectors))
     rows, noisy = copies if copies is not None else (np.empty(0, np.intp), vectors[:0])
     copied = np.isin(order, rows)
@@ -75,7 +75,7 @@ def hold_out(vectors: Vectors, copies: tuple[Rows, Vectors] | None, rng: np.rand
 
 
 def candidates(ruled: str, shape: tuple[int, ...], *, flows: bool) -> list[str]:
-    """The methods that are tried, identity first and simple before complex."""
+    """Names of the methods to try, from simple to complex; `ruled` is the automatically chosen one."""
     count, dim = shape
     methods = [
         "identity",
@@ -99,7 +99,7 @@ def candidates(ruled: str, shape: tuple[int, ...], *, flows: bool) -> list[str]:
 def measure_candidates(
     methods: Sequence[str], split: HeldOutSplit, labels: Labels | None, seed: int
 ) -> tuple[list[Candidate], LabelTest | None]:
-    """Fits each method without the measured sentences and looks at what it makes of them."""
+    """Fits each method without the measured sentences, and measures it on them and on the labelled pairs."""
     spectrum = Spectrum.from_vectors(split.fit)
     pairs = random_pairs(len(split.measured), np.random.default_rng(seed))
     raw_loss = evidence.info_nce(split.copies, split.originals) if len(split.copies) else None
@@ -115,7 +115,7 @@ def measure_candidates(
 
 
 def fit_or_none(method: str, split: HeldOutSplit, spectrum: Spectrum, seed: int) -> FittedMap | None:
-    """None where a flow diverged, or the vectors are all equal."""
+    """Fitted map; None if the flow diverged or all vectors are equal."""
     train = split.fit[len(split.stop) :][:MOST_FLOW_SENTENCES] if is_flow(method) else split.fit
     try:
         return fit(method, train, split.stop, seed, spectrum=spectrum)
@@ -124,7 +124,7 @@ def fit_or_none(method: str, split: HeldOutSplit, spectrum: Spectrum, seed: int)
 
 
 def random_pairs(count: int, rng: np.random.Generator) -> tuple[Rows, Rows]:
-    """Rows of random pairs, none with itself."""
+    """Rows of random pairs of different sentences."""
     left = rng.integers(count, size=RANDOM_PAIRS)
     return left, (left + rng.integers(1, count, size=RANDOM_PAIRS)) % count
 
@@ -132,7 +132,7 @@ def random_pairs(count: int, rng: np.random.Generator) -> tuple[Rows, Rows]:
 def look(
     fitted: FittedMap | None, split: HeldOutSplit, pairs: tuple[Rows, Rows], raw_loss: Doubles | None
 ) -> dict[str, float | None]:
-    """A map's evidence on the measured sentences, without labels."""
+    """Measurements of a map on the held-out sentences, without labels; all None if there is no map."""
     names = (
         "mean_random_cosine", "effective_rank", "hubness", "uniformity", "agreement", "bits_per_dimension",
         "alignment", "info_nce", "copies_z",

@@ -1,6 +1,6 @@
-"""Measures of a domain's sentences and vectors, before and after a map, without labels or with them.
+"""Measures of a domain's texts and vectors, before and after a map, with or without labels.
 
-Each measure is a function of texts or vectors alone; what follows from them is decided in `gate.py`.
+This module only measures; `gate.py` chooses the method.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,28 +20,28 @@ from service.modelling.calibration.scripts import MARK, TOKEN, characters, is_un
 
 Score = Literal["spearman", "auroc"]
 
-TEMPERATURE = 0.05  # of InfoNCE (Gao et al., SimCSE, 2021, section 3.1)
-NEIGHBOURS = 10  # k of the k-occurrence (Radovanović et al., 2010, section 3)
-DROPPED = 0.2  # share of the words a noised copy lacks
+TEMPERATURE = 0.05  # for InfoNCE (Gao et al., SimCSE, 2021, section 3.1)
+NEIGHBOURS = 10  # k for hubness (Radovanović et al., 2010, section 3)
+DROPPED = 0.2  # probability that a noised copy drops a word
 BOOTSTRAPS = 2000  # samples of the labelled pairs
-SWAPPED = 0.3  # share of the noised copies with two words exchanged
-SAME = 1e-4  # distance of unit vectors of the same tokens: rounding errors are 1e-6 in fp32
-WINDOW = 32  # neighbours on a random line among which equal vectors are looked for
+SWAPPED = 0.3  # probability that a noised copy exchanges two words
+SAME = 1e-4  # unit vectors closer than this are equal; rounding errors are about 1e-6 in fp32
+WINDOW = 32  # each vector is compared with this many next vectors on a random line
 BLOCK = 10_000  # vectors compared at once: 30 MB at 768 dimensions
 
 
 @dataclass(frozen=True)
 class Surface:
-    """How much a space shows of what a sentence looks like, beside a bag of words for the same sentences.
+    """How much the vectors depend on surface features such as length, compared with a bag of words.
 
     The bag of words is the mean of random Gaussian word vectors (Wieting & Kiela, 2019, section 3.1), in expectation.
     """
 
     crowding: float  # mean cosine of random pairs
-    share: float  # of the centred variance that the surface explains
-    share_reference: float  # of the bag of words
-    directions: float  # participation ratio: directions in use
-    directions_reference: float
+    share: float  # share of the centred variance that surface features explain
+    share_reference: float  # the same share for the bag of words
+    directions: float  # participation ratio: effective number of directions
+    directions_reference: float  # the same for the bag of words
 
     @property
     def share_ratio(self) -> float:
@@ -53,22 +53,22 @@ class Surface:
 
     @property
     def rawness(self) -> float:
-        """Share · share ratio / √directions ratio; measured for this project, docs/quality.md.
+        """share × share_ratio / √directions_ratio, a measure of this project (docs/quality.md).
 
-        Crowding is no part of it: training at a low temperature crowds a space, too, and such a space is not raw.
+        It excludes crowding, because contrastive training at a low temperature crowds the vectors, too.
         """
         return float(self.share * self.share_ratio / np.sqrt(max(self.directions_ratio, 1e-6)))
 
     @classmethod
     def from_sentences(cls, texts: Sequence[str], x: Doubles) -> "Surface":
-        """Of sentences and their vectors (N, D); a Gram matrix (N, N) is formed."""
+        """Measures N texts and their vectors (N, D); needs memory for an (N, N) matrix."""
         basis = surface_basis(surface_features(texts))
         reference = bag_of_words(texts, basis, x.shape[1])
         return cls(crowding(x), surface_share(x, basis), reference[0], participation_ratio(x), reference[1])
 
 
 def surface_features(texts: Sequence[str]) -> Doubles:
-    """(N, 5): log words, log characters a word, shares of marks, digits and capitals. No language is assumed."""
+    """(N, 5): log word count, log characters per word, shares of marks, digits and capitals; for any language."""
     rows = []
     for text in texts:
         count, length = max(len(words(text)), 1), max(len(text), 1)
@@ -81,7 +81,7 @@ def surface_features(texts: Sequence[str]) -> Doubles:
 
 
 def surface_basis(features: Doubles) -> Doubles:
-    """Orthonormal basis (N, R) of the centred features that vary; R may be 0."""
+    """Orthonormal basis (N, R) of the centred features; constant features are left out, so R may be 0."""
     centred = features - features.mean(0)
     deviation = centred.std(0)
     varying = centred[:, deviation > 1e-9] / deviation[deviation > 1e-9]
@@ -95,14 +95,14 @@ def surface_basis(features: Doubles) -> Doubles:
 def surface_share(x: Doubles, basis: Doubles) -> float:
     """Share of the centred variance of x (N, D) that a linear regression on the basis explains, 0–1.
 
-    The R² of redundancy analysis; that vectors are probed for length goes back to Adi et al., 2017, section 4.1.
+    This is the R² of redundancy analysis. Adi et al., 2017, section 4.1, first probed sentence vectors for length.
     """
     centred = x - x.mean(0)
     return float(np.square(basis.T @ centred).sum() / max(float(np.square(centred).sum()), 1e-30))
 
 
 def participation_ratio(x: Doubles) -> float:
-    """(Σλ)² / Σλ² of the covariance of x (N, D): directions in use (Gao et al., 2017, section 2)."""
+    """Effective number of directions of x (N, D): (Σλ)² / Σλ² of its covariance (Gao et al., 2017, section 2)."""
     centred = x - x.mean(0)
     gram = centred.T @ centred if x.shape[1] <= len(x) else centred @ centred.T
     return float(np.trace(gram) ** 2 / max(float(np.square(gram).sum()), 1e-30))
@@ -111,8 +111,8 @@ def participation_ratio(x: Doubles) -> float:
 def bag_of_words(texts: Sequence[str], basis: Doubles, dim: int) -> tuple[float, float]:
     """Surface share and participation ratio of the mean of random word vectors of width `dim`, in expectation.
 
-    Nothing is drawn: the expected Gram matrix of such an encoder is that of the word frequencies, and a finite width
-    adds 1 / dim to the inverse ratio.
+    No vectors are drawn: the expected Gram matrix is that of the word frequencies, and a finite width adds 1 / dim to
+    the inverse of the participation ratio.
     """
     vocabulary: dict[str, int] = {}
     rows, columns, weights = [], [], []
@@ -133,10 +133,10 @@ def bag_of_words(texts: Sequence[str], basis: Doubles, dim: int) -> tuple[float,
 
 
 def noised(texts: Sequence[str], count: int, rng: np.random.Generator) -> tuple[Rows, list[str]]:
-    """Rows (M,) of up to `count` random sentences, rising, and a noised copy of each.
+    """Sorted rows (M,) of up to `count` random texts, and a noised copy of each.
 
-    A fifth of the words is dropped, and sometimes two are exchanged. In scripts without spaces, and in a text of one
-    word, characters stand for words. Sentences of one character are passed over.
+    Each word is dropped with probability 0.2, and in 3 of 10 copies two words are exchanged. In scripts without spaces
+    and in texts of one word, characters take the place of words. Texts of one character are skipped.
     """
     able = [row for row in rng.permutation(len(texts)).tolist() if len(texts[row].strip()) > 1]
     rows = np.sort(np.asarray(able[:count], np.intp))
@@ -144,7 +144,7 @@ def noised(texts: Sequence[str], count: int, rng: np.random.Generator) -> tuple[
 
 
 def noise(text: str, rng: np.random.Generator) -> str:
-    """A copy that never is empty; see `noised`."""
+    """Noised copy of a text, never empty; see `noised`."""
     apart = is_unspaced(text)
     every = words(text) if apart else text.split()
     one_word = len(every) == 1
@@ -157,7 +157,7 @@ def noise(text: str, rng: np.random.Generator) -> str:
 
 
 def info_nce(copies: Vectors, originals: Vectors) -> Doubles:
-    """InfoNCE of each copy against all originals (M, D), (M,); lower is better (SimCSE, 2021, equation 1)."""
+    """InfoNCE loss (M,) of each copy against all originals, both (M, D) (SimCSE, 2021, equation 1)."""
     logits = (normalized(copies) @ normalized(originals).T).astype(np.float64) / TEMPERATURE
     top = logits.max(1, keepdims=True)
     loss: Doubles = top[:, 0] + np.log(np.exp(logits - top).sum(1)) - np.diag(logits)
@@ -165,21 +165,21 @@ def info_nce(copies: Vectors, originals: Vectors) -> Doubles:
 
 
 def alignment(copies: Vectors, originals: Vectors) -> float:
-    """Mean squared distance of unit vectors that belong together (Wang & Isola, 2020, section 4.1)."""
+    """Mean squared distance between each copy's and its original's unit vector (Wang & Isola, 2020, section 4.1)."""
     return float(np.square(normalized(copies) - normalized(originals)).sum(1, dtype=np.float64).mean())
 
 
 def uniformity(x: Vectors) -> float:
-    """log mean exp(−2 d²) over all pairs of unit vectors, (N, D); lower is more uniform (Wang & Isola, section 4.1)."""
+    """log mean exp(−2 d²) over all pairs of unit vectors of x (N, D); lower is more uniform (Wang & Isola, 4.1)."""
     cosines = pairwise(x)
     above = cosines[np.triu_indices(len(x), 1)]
     return float(np.log(np.exp(4 * (above.astype(np.float64) - 1)).mean()))
 
 
 def hubness(x: Vectors, k: int = NEIGHBOURS) -> float | None:
-    """Skewness of how often a sentence is among another's k nearest (Radovanović et al., 2010, equation 2).
+    """Skewness of how often each vector is among another's k nearest neighbours (Radovanović et al., 2010, equation 2).
 
-    None where there are not more than k + 1 sentences, or all stand equally often.
+    None for k + 1 vectors or fewer, or if all are equally often neighbours.
     """
     if len(x) <= k + 1:
         return None
@@ -191,9 +191,9 @@ def hubness(x: Vectors, k: int = NEIGHBOURS) -> float | None:
 
 
 def repeated(x: Vectors) -> list[Rows]:
-    """Rows, rising, of each group of vectors (N, D) that are the same but for rounding; the largest group first.
+    """Sorted rows of each group of vectors (N, D) that are equal except for rounding; the largest group first.
 
-    Equal vectors are neighbours on a random line, and only neighbours are compared.
+    Projected on a random line, equal vectors become neighbours, so only neighbours are compared.
     """
     unit = normalized(x)
     line = unit.astype(np.float64) @ np.random.default_rng(0).standard_normal(x.shape[1])
@@ -224,36 +224,37 @@ def pairwise(x: Vectors) -> Vectors:  # (N, D) -> (N, N)
 
 
 def agreement(one: Vectors, other: Vectors, left: Rows, right: Rows) -> float | None:
-    """Spearman correlation of two spaces' cosines over the same pairs of rows; None where one space has only one."""
+    """Spearman correlation of two spaces' cosines over the same pairs; None if all cosines of one space are equal."""
     a, b = cosine(one[left], one[right]), cosine(other[left], other[right])
     return float(spearmanr(a, b).statistic) if np.ptp(a) > 0 and np.ptp(b) > 0 else None
 
 
 def paired_z(gain: Doubles) -> float:
-    """Mean over its standard error, of paired differences (N,)."""
+    """Mean of paired differences (N,), divided by its standard error."""
     return float(gain.mean() / max(float(gain.std(ddof=1)) / np.sqrt(len(gain)), 1e-12))
 
 
 def score_of(values: npt.NDArray[np.floating]) -> Score:
-    """AUROC where all labels are 0 or 1, else Spearman."""
+    """AUROC if all labels are 0 or 1, else Spearman correlation."""
     return "auroc" if np.isin(values, (0, 1)).all() else "spearman"
 
 
 @dataclass(frozen=True)
 class RankTest:
-    """Whether pairs with higher labels are the more similar ones: a score, and one-sided p-values against chance.
+    """Tests whether pairs with higher labels have higher similarities.
 
-    Mann and Whitney's test where all labels are 0 or 1, Spearman's for grades. NaN where all similarities are equal.
+    Uses Mann and Whitney's test if all labels are 0 or 1, and Spearman's for grades. The p-values are NaN if all
+    similarities are equal.
     """
 
     kind: Score
     value: float
-    p_agree: float  # that a score as high comes about by chance
-    p_disagree: float  # that one as low does
+    p_agree: float  # probability of a score at least this high by chance
+    p_disagree: float  # probability of a score at least this low by chance
 
     @classmethod
     def from_labels(cls, similarities: npt.NDArray[np.floating], values: npt.NDArray[np.floating]) -> "RankTest":
-        """Of L pairs, (L,) and (L,)."""
+        """Tests L pairs: similarities (L,) against labels (L,)."""
         kind = score_of(values)
         if np.ptp(similarities) == 0:
             return cls(kind, 0.5 if kind == "auroc" else 0.0, np.nan, np.nan)
@@ -273,7 +274,7 @@ class RankTest:
 
 
 def labelled_score(similarities: npt.NDArray[np.floating], values: npt.NDArray[np.floating]) -> float:
-    """Spearman correlation with grades, or AUROC of labels 0/1; (L,), (L,). NaN where one of both is constant."""
+    """Spearman correlation with grades, or AUROC for labels 0 and 1; NaN if either is constant. (L,), (L,)"""
     weights = np.ones((1, len(values)))
     return float(bootstrapped(similarities, values, weights, score_of(values))[0])
 
@@ -281,10 +282,10 @@ def labelled_score(similarities: npt.NDArray[np.floating], values: npt.NDArray[n
 def bootstrapped(
     similarities: npt.NDArray[np.floating], values: npt.NDArray[np.floating], weights: Doubles, score: Score
 ) -> Doubles:
-    """The score of each of B samples of the L pairs, given how often (B, L) a pair stands in it; (B,).
+    """Score (B,) of each of B bootstrap samples; `weights` (B, L) say how often each of L pairs is in a sample.
 
-    Ranks are those of the sample itself, midranks among equals: drawing the pairs out would give the same number.
-    NaN where a sample's similarities or values are constant.
+    Ranks are computed within each sample, with midranks for ties, so repeating the pairs would give the same score.
+    NaN for a sample whose similarities or values are constant.
     """
     ranks = midranks(similarities, weights)
     total = weights.sum(1)
@@ -303,7 +304,7 @@ def bootstrapped(
 
 
 def midranks(values: npt.NDArray[np.floating], weights: Doubles) -> Doubles:
-    """Midranks of L values in each of B samples in which they stand `weights` (B, L) times; (B, L)."""
+    """Midranks (B, L) of L values in each of B samples that contain them `weights` (B, L) times."""
     dense = rankdata(values, method="dense").astype(np.intp) - 1
     order = np.argsort(dense, kind="stable")
     starts = np.flatnonzero(np.diff(dense[order], prepend=-1))
@@ -314,18 +315,22 @@ def midranks(values: npt.NDArray[np.floating], weights: Doubles) -> Doubles:
 
 @dataclass(frozen=True)
 class LabelTest:
-    """How labelled pairs judge several maps: scores, and a paired bootstrap over the pairs."""
+    """Scores of several maps on the same labelled pairs, with a paired bootstrap over the pairs."""
 
     pairs: int
     kind: Score
-    scores: dict[str, float]
-    samples: dict[str, Doubles]  # (B,)
+    scores: dict[str, float]  # by map
+    samples: dict[str, Doubles]  # bootstrapped scores (B,) by map
 
     @classmethod
     def from_labels(
         cls, similarities: Mapping[str, npt.NDArray[np.floating]], values: npt.NDArray[np.floating], seed: int
     ) -> "LabelTest":
-        """Each map's score on the same samples of pairs, drawn with replacement (Efron & Tibshirani, 1993)."""
+        """Scores every map on the same samples, drawn with replacement (Efron & Tibshirani, 1993).
+
+        Args:
+            similarities: (L,) by map; values: labels (L,).
+        """
         count, kind = len(values), score_of(values)
         rng = np.random.default_rng(seed)
         weights = rng.multinomial(count, np.full(count, 1 / count), BOOTSTRAPS).astype(np.float64)
@@ -348,21 +353,22 @@ NOMINAL_RATES = (0.1, 0.05, 0.01)
 
 
 def threshold_error(percentiles: npt.NDArray[np.float64], nominal: Sequence[float] = NOMINAL_RATES) -> float:
-    """Mean |ln(measured / nominal)| of the false-match rate, for percentiles of random pairs."""
+    """Mean |ln(measured / nominal)| over the nominal false-match rates, from percentiles of random pairs."""
     floor = 1 / len(percentiles)
     measured = [max(floor, float((percentiles >= 1 - rate).mean())) for rate in nominal]
     return float(np.mean(np.abs(np.log(np.array(measured) / np.array(nominal)))))
 
 
 def space(latents: Vectors, rng: np.random.Generator) -> dict[str, Any]:
-    """How crowded a space is: mean random cosine, effective rank (Roy & Vetterli, 2007), singular spectrum.
+    """Mean cosine of random pairs, effective rank (Roy & Vetterli, 2007) and singular values, ready for JSON.
 
-    The spectrum is of the unit vectors, not centred, relative to the largest value.
+    The singular values are those of the uncentred unit vectors, relative to the largest.
     """
     sample = latents[rng.permutation(len(latents))[:5000]]
     unit = normalized(sample)
     unit64 = unit.astype(np.float64)
-    gram = unit64.T @ unit64 if len(unit) >= unit.shape[1] else unit64 @ unit64.T  # an SVD takes ten times as long
+    # Eigenvalues of the smaller Gram matrix, because an SVD takes ten times as long.
+    gram = unit64.T @ unit64 if len(unit) >= unit.shape[1] else unit64 @ unit64.T
     singular = np.sqrt(np.maximum(np.linalg.eigvalsh(gram)[::-1], 0.0))
     share = singular / singular.sum()
     share = share[share > 0]

@@ -1,4 +1,4 @@
-"""Counting how often searches among a domain's own sentences find a wrong match."""
+"""Counts how often a search among a domain's own sentences finds a wrong match."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,25 +15,25 @@ from service.core.scoring.similarity import normalized
 MOST_QUERIES, MOST_ENTRIES = 4000, 20_000
 FEWEST_ENTRIES = 4
 RATES = np.logspace(np.log10(0.02), -7, 45)
-MOST_TIED = 0.1  # of the random pairs: more of them would take a gigabyte
+MOST_TIED = 0.1  # largest rate of a tie that gets a level: with more pairs, `Near` would need a gigabyte
 GALLERIES = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000)
 BOOTSTRAPS = 25
-BLOCK = 256  # queries
+BLOCK = 256  # queries compared at once
 
 
 @dataclass(frozen=True)
 class Near:
-    """Pairs (P,) of a query and an entry that reach the lowest threshold, by the strictest level each one reaches."""
+    """Pairs (P,) of query and entry at or above the lowest threshold, with the highest level that each pair reaches."""
 
     query: Rows
     entry: Rows
     level: Rows
     queries: int
-    entries: int  # beside the query itself
+    entries: int  # entries per query, without the query itself
     sentences: npt.NDArray[np.intp]  # (queries,) rows of the queries among the entries
 
     def hits(self, levels: int, weights: Doubles | None = None) -> npt.NDArray[np.float64]:
-        """How many entries reach each level, for each query; entries may weigh more than one. (queries, L)"""
+        """Number of entries that reach each level, for each query (queries, L); `weights`: of the entries."""
         place = self.query * levels + self.level
         weight = None if weights is None else weights[self.entry]
         counts = np.bincount(place, weight, minlength=self.queries * levels).reshape(self.queries, levels)
@@ -43,14 +43,14 @@ class Near:
 def build(
     groups: Sequence[tuple[Vectors, Rows]], reference: ReferenceDistribution, rng: np.random.Generator
 ) -> FalseHitTable | None:
-    """A table from latents of maps that had not seen their sentences; in each group queries look for the others.
+    """Builds the table from cross-fitted latents; the sentences of each group search among each other.
 
-    The share among G entries is the mean over all subsamples of G entries (an exact leave-one-out maximum), so that
-    small numbers of entries are counted on all pairs. None where a group has fewer than 5 sentences.
+    The share of queries with a false hit among G entries is the exact mean over all subsets of G entries, so small G
+    use all pairs, too. None if a group has fewer than 5 sentences.
     """
     ties = [high for high in reference.gaps[:, 1].tolist() if RATES[-1] < high < MOST_TIED]
     rates = np.unique([*RATES, *ties])[::-1]
-    # A threshold within a tie lets the tied pairs through, whatever their last bits are.
+    # Tied pairs count as reaching the tie's threshold in spite of rounding errors.
     thresholds = np.array([reference.threshold(float(rate)) for rate in rates]) - ROUNDING
     found = [near(latents, thresholds, len(groups), rng) for latents, _ in groups]
     least = min(one.entries for one in found)
@@ -75,7 +75,7 @@ def build(
 
 
 def near(latents: Vectors, thresholds: Doubles, groups: int, rng: np.random.Generator) -> Near:
-    """The pairs of one group, of at most so many queries and entries that all groups together stay within the most."""
+    """Pairs of one group at or above the lowest threshold; a group gets 1 / `groups` of all queries and entries."""
     unit = normalized(latents)
     entries = np.sort(rng.permutation(len(unit))[: MOST_ENTRIES // groups])
     unit = unit[entries]
@@ -84,7 +84,7 @@ def near(latents: Vectors, thresholds: Doubles, groups: int, rng: np.random.Gene
     for start in range(0, len(queries), BLOCK):
         rows = queries[start : start + BLOCK]
         similarities = unit[rows] @ unit.T
-        similarities[np.arange(len(rows)), rows] = -2.0  # no query is an entry
+        similarities[np.arange(len(rows)), rows] = -2.0  # a query does not find itself
         query, entry = np.nonzero(similarities >= thresholds[0])
         level = np.searchsorted(thresholds, similarities[query, entry], side="right") - 1
         parts.append((query + start, entry, level))
@@ -93,9 +93,9 @@ def near(latents: Vectors, thresholds: Doubles, groups: int, rng: np.random.Gene
 
 
 def shares(hits: Doubles, entries: int, galleries: Rows, weights: Doubles | None = None) -> Doubles:
-    """Share of queries with a hit among G of the entries, in expectation over subsamples; (Q, L) -> (G, L).
+    """Expected share of queries with a hit among G random entries, for each G in `galleries`. (Q, L) -> (G, L)
 
-    Of n entries of which k hit, none of G random ones does with probability C(n − k, G) / C(n, G).
+    If k of n entries are hits, G random entries contain none with probability C(n − k, G) / C(n, G).
     """
     rounded = np.minimum(np.rint(hits), entries).astype(np.intp)
     most = int(rounded.max(initial=0))
@@ -111,7 +111,7 @@ def shares(hits: Doubles, entries: int, galleries: Rows, weights: Doubles | None
 
 
 def resampled(found: Sequence[Near], galleries: Rows, levels: int, rng: np.random.Generator) -> Iterator[Doubles]:
-    """The shares (G, L) of sentences drawn anew, as queries and as entries: a bootstrap."""
+    """Shares (G, L) of bootstrap samples of the sentences, which count both as queries and as entries."""
     for _ in range(BOOTSTRAPS):
         total = np.zeros((len(galleries), levels))
         weight_of_all = 0.0
@@ -127,9 +127,9 @@ def resampled(found: Sequence[Near], galleries: Rows, levels: int, rng: np.rando
 
 
 def repeats(found: Sequence[Near], levels: int) -> Doubles:
-    """How many times likelier than a query drawn at random one with a false hit has another; 1: all are alike. (L,)
+    """How much likelier another false hit is for a query that already has one, relative to a random query. (L,)
 
-    E[p²] / E[p]² over the queries' own rates p, without bias: pairs of different entries are counted.
+    An unbiased estimate of E[p²] / E[p]² over the queries' rates p; 1 means that all queries have the same rate.
     """
     twice, once, counted = np.zeros((3, levels))
     for one in found:

@@ -1,7 +1,7 @@
-"""Training of the flow: the parameters behind the calibrator's tensors, two presets, one loop.
+"""Trains the flow: its parameters, two presets of settings, and the training loop.
 
-Source: Li et al., "On the Sentence Embeddings from Pre-trained Language Models", EMNLP 2020, section 3,
-and its official code for what the paper leaves open.
+Source: Li et al., "On the Sentence Embeddings from Pre-trained Language Models", EMNLP 2020, section 3;
+details that the paper omits follow its official code.
 """
 
 import math
@@ -14,38 +14,39 @@ from torch import Tensor, nn
 
 from service.modelling.calibrator import DEPTH, HIDDEN, bits_per_dimension, flow, level_sizes
 
-CHECKED = 1000  # sentences an early-stop check looks at
-LOG_SCALE_FACTOR = 3.0  # actnorm's scale is exp(3 · log_scale), in the official code
+CHECKED = 1000  # sentences per early-stop check
+LOG_SCALE_FACTOR = 3.0  # actnorm's scale is exp(3 · log_scale), as in the official code
 
 
 @dataclass(frozen=True)
 class FlowSettings:
-    """How a flow is fitted. `PAPER` and `ROBUST` are the two presets."""
+    """Training settings of a flow; `PAPER` and `ROBUST` are the two presets."""
 
     learning_rate: float = 1e-3
     batch: int = 64  # sentences: 32 pairs in the official code
     epochs: float = 1.0
     max_steps: int | None = None
     weight_decay: float = 0.01
-    clip: float = 1.0  # of the gradient's norm
+    clip: float = 1.0  # largest norm of the gradient
     bias_correction: bool = False
     permutation: Literal["reverse", "random"] = "reverse"
-    start_deviation: float | None = None  # the flow starts as the scaling that gives the text this; None: identity
+    start_deviation: float | None = None  # the flow starts as a scaling to this deviation; None: identity
     check_every: int = 0  # steps between held-out checks; 0: no early stop
     patience: int = 3  # checks without improvement before stopping
 
 
 PAPER = FlowSettings()
-# The number of steps is the strength: an early-stopped partial whitening. 80, 120 and 160 steps gave 66.8, 66.7
-# and 67.0 on the seven STS sets' own text (third layer), and 160 the most on foreign text. A start that normalizes
-# every channel (data-dependent actnorm, as in Glow) cost 1 to 2 points: it is SN. One scale for all makes fits alike.
-# Random permutations instead of the reversal, and AdamW's bias correction, cost 1 point each.
+# The number of steps sets the strength: the flow is a partial whitening that stops early. 80, 120 and 160 steps scored
+# 66.8, 66.7 and 67.0 on the own text of the seven STS sets (third layer); 160 was best on other text. Normalizing every
+# channel at the start (data-dependent actnorm, as in Glow) costs 1 to 2 points, because it equals standard
+# normalization (SN); a single scale makes fits on different text comparable. Random permutations instead of the
+# reversal, and AdamW's bias correction, cost 1 point each.
 ROBUST = FlowSettings(epochs=math.inf, max_steps=160, start_deviation=1 / 3, check_every=20)
 PRESETS = {"paper": PAPER, "robust": ROBUST}
 
 
 class Actnorm(nn.Module):
-    """A scale and a bias a channel, y = (x + bias) · exp(3 · log_scale) (Glow, section 3.1)."""
+    """Scale and bias per channel: y = (x + bias) · exp(3 · log_scale) (Glow, section 3.1)."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -58,7 +59,7 @@ class Actnorm(nn.Module):
 
 
 class Step(nn.Module):
-    """Parameters of one flow step; `tensors` gives them in the calibrator's form."""
+    """Parameters of one flow step; `tensors` converts them to the calibrator's tensors."""
 
     permutation: Tensor
 
@@ -76,7 +77,7 @@ class Step(nn.Module):
         self.log_scale3 = nn.Parameter(torch.zeros(moved))
 
     def tensors(self, name: str) -> dict[str, Tensor]:
-        """Actnorms and output scale folded into weights; differentiable."""
+        """Calibrator tensors, with actnorms and output scale folded into the weights; differentiable."""
         scale, scale1, scale2 = self.actnorm.scale, self.norm1.scale, self.norm2.scale
         scale3 = torch.exp(LOG_SCALE_FACTOR * self.log_scale3)
         return {
@@ -93,7 +94,7 @@ class Step(nn.Module):
 
 
 class Flow(nn.Module):
-    """Three levels of three steps. Everything about its shape is fixed; see `calibrator.py`."""
+    """Three levels of three steps; `calibrator.py` defines the fixed shape."""
 
     def __init__(self, dim: int, permutation: Literal["reverse", "random"], generator: torch.Generator) -> None:
         super().__init__()
@@ -116,13 +117,13 @@ class Flow(nn.Module):
         return tensors
 
     def log_det(self) -> Tensor:  # ()
-        """Sum of the actnorms' log-scales: input-independent."""
+        """Log-determinant: the sum of the actnorms' log-scales, the same for every input."""
         sums = [module.actnorm.log_scale.sum() for module in self.ordered().values()]
         return LOG_SCALE_FACTOR * torch.stack(sums).sum()
 
     @torch.no_grad()
     def start_at(self, scale: float) -> None:
-        """The flow begins as a multiplication by one positive number.
+        """Initializes the flow as a multiplication by a positive number.
 
         >>> model = Flow(8, "reverse", torch.Generator().manual_seed(0))
         >>> model.start_at(0.5)
@@ -134,12 +135,12 @@ class Flow(nn.Module):
 
 @dataclass(frozen=True)
 class FlowFit:
-    """A fitted flow's tensors and what the fit looked like."""
+    """A fitted flow's tensors and the results of the training."""
 
     tensors: dict[str, Tensor]
     steps: int
-    bits_per_dimension: float  # on the held-out vectors (on the training vectors without any)
-    start_bits_per_dimension: float
+    bits_per_dimension: float  # on the held-out vectors; if there are none, on the training vectors
+    start_bits_per_dimension: float  # before the first step
 
 
 def adamw(flow: Flow, settings: FlowSettings) -> torch.optim.AdamW:
@@ -147,9 +148,9 @@ def adamw(flow: Flow, settings: FlowSettings) -> torch.optim.AdamW:
 
 
 def drop_bias_correction(optimizer: torch.optim.AdamW, step: int, settings: FlowSettings) -> None:
-    """Makes AdamW's next update m / (√v + ε), as the official code's optimizer does (Devlin et al.'s AdamW).
+    """Makes AdamW's next update m / (√v + ε), as BERT's optimizer in the official code does.
 
-    PyTorch divides m by 1 − β₁ᵗ and v by 1 − β₂ᵗ; rate, epsilon and decay are rescaled to undo both.
+    PyTorch divides m by 1 − β₁ᵗ and v by 1 − β₂ᵗ; rescaling the learning rate, ε and the decay undoes this.
     """
     for group in optimizer.param_groups:
         first, second = (1 - beta**step for beta in group["betas"])
@@ -165,11 +166,12 @@ def fit_flow(
     seed: int,
     progress: Callable[[float], None] = lambda _: None,
 ) -> FlowFit:
-    """Fits a flow to vectors by maximum likelihood (BERT-flow, section 3.2), one seed, one result.
+    """Fits a flow to vectors by maximum likelihood (BERT-flow, section 3.2); deterministic for a seed.
 
     Args:
-        train: (N, D) vectors; held_out: (H, D), H may be 0, used for the early stop and the report only.
-        progress: called with the share done, 0–1.
+        train: (N, D) vectors.
+        held_out: (H, D) vectors for the early stop and the report; H may be 0.
+        progress: called with the completed share, 0–1.
 
     Raises:
         FloatingPointError: the objective became infinite or NaN.

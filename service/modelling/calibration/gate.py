@@ -1,10 +1,10 @@
 """The gate: chooses the post-processing map of a domain for the method `auto`.
 
-Without labels one measured rule decides. A space that shows the surface of sentences (length, marks, digits,
-capitals) more than a bag of words does, and in which sentences are not found again once they look different, is raw
-and is whitened softly; any other is left as it is. Labels may overrule it, where they are sure. The other candidates
-are fitted and measured for the report; flows only where labels could choose them: they cost more seconds than all the
-rest, and gained nothing on top (docs/quality.md).
+Without labels, a rule decides. Vectors are "raw" if they depend on a sentence's surface (length, marks, digits,
+capitals) more than a bag of words does, and if sentences are not recognized after their appearance was changed. Raw
+vectors are whitened softly, others stay unchanged. Labels may overrule the rule if the difference is significant. The
+other candidates are fitted and measured for the report; flows only with labels, because they take longer than all
+others and gain nothing (docs/quality.md).
 """
 
 from collections.abc import Sequence
@@ -24,28 +24,28 @@ from service.modelling.calibration.candidates import (
 from service.modelling.calibration.evidence import LabelTest, Surface, score_of
 from service.modelling.calibration.recognition import Embed, recognition_of
 
-RAW_OFF = 0.17  # rawness at or below: identity
-RAW_FULL = 0.29  # at or above: full strength
-STRONGEST = 0.9  # of soft whitening; beyond it Quora's questions lose what others hardly gain
-RECOGNIZED_FULL = 0.70  # sentences found again in other looks, at or below: full strength
-RECOGNIZED_OFF = 0.80  # at or above: identity
-DIRECTIONS_OFF, DIRECTIONS_FULL = 0.3, 0.1  # directions in use over the bag of words': collapse
-STRENGTH_FLOOR = 0.05  # weaker is identity
-FEWEST_SENTENCES = 600  # at or below: identity, as surface and covariance of so few are mostly noise
-SENTENCES_FULL = 1200  # at or above: full strength
-PROBED = 3000  # sentences the rule looks at: a Gram matrix of this side is formed
-VETO_Z = -2.0  # noised copies found worse than this by the rule's map: identity
+RAW_OFF = 0.17  # rawness up to this: identity
+RAW_FULL = 0.29  # rawness from this: full strength
+STRONGEST = 0.9  # strength of soft whitening; more costs Quora's questions points and hardly helps others
+RECOGNIZED_FULL = 0.70  # share of recognized sentences up to this: full strength
+RECOGNIZED_OFF = 0.80  # share from this: identity
+DIRECTIONS_OFF, DIRECTIONS_FULL = 0.3, 0.1  # directions relative to a bag of words: a smaller ratio is a collapse
+STRENGTH_FLOOR = 0.05  # a weaker strength becomes identity
+FEWEST_SENTENCES = 600  # up to this: identity, because surface and covariance are mostly noise
+SENTENCES_FULL = 1200  # from this: full strength
+PROBED = 3000  # sentences that the rule uses: memory grows with the square of this number
+VETO_Z = -2.0  # identity if the z value of noised copies under the rule's map is lower
 
-FEWEST_MEASURED = 50  # sentences below which nothing is fitted for evidence
-FEWEST_LABELS = 20  # pairs; fewer are not looked at
-FEWEST_OF_A_CLASS = 10  # with labels 0/1
-MOST_LABELS = 2000  # pairs looked at
+FEWEST_MEASURED = 50  # least number of sentences to fit candidates
+FEWEST_LABELS = 20  # least number of labelled pairs
+FEWEST_OF_A_CLASS = 10  # least number of pairs with each of the labels 0 and 1
+MOST_LABELS = 2000  # largest number of pairs used
 SIGNIFICANCE = 0.05  # one-sided, over all candidates together (Bonferroni)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The chosen method, why in a few sentences, and everything looked at, in a fixed order."""
+    """The chosen method, the reason in a few sentences, and all measurements."""
 
     method: str
     reason: str
@@ -59,9 +59,10 @@ def smoothstep(t: float) -> float:
 
 
 def strength(surface: Surface, sentences: int) -> float:
-    """0 (identity) to `STRONGEST`, smooth in the logarithm of rawness, or of the directions in use, and of sentences.
+    """Strength of soft whitening, from 0 (identity) to `STRONGEST`.
 
-    The second is for a space collapsed onto a few rogue dimensions (Timkey & van Schijndel, 2021, section 3).
+    It rises smoothly with the logarithms of rawness and of the number of sentences, or as the ratio of directions
+    falls, which indicates a collapse onto a few rogue dimensions (Timkey & van Schijndel, 2021, section 3).
     """
     raw = np.log(max(surface.rawness, 1e-9) / RAW_OFF) / np.log(RAW_FULL / RAW_OFF)
     few = np.log(DIRECTIONS_OFF / max(surface.directions_ratio, 1e-6)) / np.log(DIRECTIONS_OFF / DIRECTIONS_FULL)
@@ -78,14 +79,13 @@ def choose(
     labels: Labels | None = None,
     seed: int = 0,
 ) -> Choice:
-    """The method for a domain's distinct sentences and their vectors (N, D), in the same order.
+    """Chooses the method for a domain's distinct sentences and their vectors (N, D).
 
     Args:
-        embed: the encoder, for some of the sentences in other looks where the space seems raw; None: it is not there,
-            and their surface alone decides.
-        copies: row numbers (M,) and vectors (M, D) of noised copies of those rows, for a veto; see `noised`.
-        labels: at least 20 labelled pairs of the domain, which may overrule the rule.
-        seed: of all samples drawn; the same input gives the same choice.
+        embed: the encoder, which embeds changed sentences if the vectors seem raw; None: the surface alone decides.
+        copies: row numbers (M,) and vectors (M, D) of noised copies of those rows, which can veto whitening.
+        labels: labelled pairs of the domain, which can overrule the rule; fewer than 20 are ignored.
+        seed: of all random samples; the same input gives the same choice.
 
     Raises:
         ValueError: texts and vectors, or copies and their rows, or labels and their vectors, differ in number.
@@ -113,10 +113,7 @@ def choose(
 
 
 def decide(texts: Sequence[str], vectors: Vectors, embed: Embed | None, *, seed: int = 0) -> Choice:
-    """The rule alone, as in `choose`: without copies, labels and candidates, and so in a second or two.
-
-    At most 3,000 of the sentences are looked at.
-    """
+    """Applies the rule of `choose` alone, on at most 3,000 sentences, which takes a second or two."""
     check(texts, vectors, None, None)
     picked = np.sort(np.random.default_rng(seed).permutation(len(texts))[:PROBED])
     sample = vectors[picked].astype(np.float64)
@@ -146,7 +143,7 @@ def by_copies(ruled: str, z: float | None, count: int) -> tuple[str, list[str]]:
 
 def check(texts: Sequence[str], vectors: Vectors, copies: tuple[Rows, Vectors] | None, labels: Labels | None) -> None:
     if len(texts) != len(vectors):
-        raise ValueError(f"{len(texts)} texts and {len(vectors)} vectors; one vector a text is needed")
+        raise ValueError(f"{len(texts)} texts and {len(vectors)} vectors; one vector per text is needed")
     if copies is not None and len(copies[0]) != len(copies[1]):
         raise ValueError(f"{len(copies[0])} rows and {len(copies[1])} vectors of noised copies")
     if labels is not None and not len(labels.left) == len(labels.right) == len(labels.values):
@@ -169,10 +166,10 @@ def describe(surface: Surface, wanted: float, sentences: int) -> dict[str, float
 
 
 def because(surface: Surface, wanted: float, found_again: float | None, sentences: int) -> str:
-    """The rule's measurements and its conclusion in words, for a report."""
+    """The rule's measurements and conclusion in words, for a report."""
     if sentences <= FEWEST_SENTENCES:
         return (
-            f"{sentences} distinct sentences are too few to judge the space, more than {FEWEST_SENTENCES} are needed; "
+            f"{sentences} distinct sentences are too few to judge the vectors: over {FEWEST_SENTENCES} are needed; "
             "scores keep their raw cosine."
         )
     seen = (
@@ -184,8 +181,8 @@ def because(surface: Surface, wanted: float, found_again: float | None, sentence
     above = f"It is above {RAW_OFF:g}" if surface.rawness > RAW_OFF else "The space has collapsed onto few directions"
     if found_again is None and wanted >= STRENGTH_FLOOR:
         return (
-            f"{seen}. {above}: the space is raw, and is whitened softly, strength {wanted:.2f}. Whether sentences that "
-            "look different are found again could not be asked: the vectors were brought."
+            f"{seen}. {above}: the space is raw, and is whitened softly, strength {wanted:.2f}. The encoder is not "
+            "available to test whether it recognizes sentences after a change of appearance."
         )
     if found_again is None:
         compared = "no more than" if surface.rawness <= RAW_OFF else "hardly above"
@@ -199,25 +196,25 @@ def because(surface: Surface, wanted: float, found_again: float | None, sentence
 
 
 def usable_labels(labels: Labels | None, rng: np.random.Generator) -> tuple[Labels | None, list[str]]:
-    """At most 2,000 of the labelled pairs; None, and a remark, where they are too few to be heard."""
+    """At most 2,000 of the labelled pairs; None and a remark if there are too few."""
     if labels is None or not len(labels.values):
         return None, []
     count, values = len(labels.values), labels.values
     if count < FEWEST_LABELS:
-        return None, [f"{count} labelled pairs were not heard; {FEWEST_LABELS} are needed."]
+        return None, [f"{count} labelled pairs are too few to check this choice; at least {FEWEST_LABELS} are needed."]
     if score_of(values) == "auroc":
         ones = int((values == 1).sum())
         if min(ones, count - ones) < FEWEST_OF_A_CLASS:
-            remark = f"The labels were not heard: {ones} ones and {count - ones} zeros, of each {FEWEST_OF_A_CLASS}"
-            return None, [f"{remark} are needed."]
+            remark = f"The labels cannot check this choice: there are {ones} ones and {count - ones} zeros"
+            return None, [f"{remark}, but at least {FEWEST_OF_A_CLASS} of each are needed."]
     elif np.ptp(values) == 0:
-        return None, ["The labels were not heard: all are the same."]
+        return None, ["The labels cannot check this choice, because all are equal."]
     rows = np.sort(rng.permutation(count)[:MOST_LABELS])
     return Labels(labels.left[rows], labels.right[rows], values[rows].astype(np.float64)), []
 
 
 def by_labels(test: LabelTest, ruled: str) -> tuple[str, str]:
-    """The method after labelled pairs were heard on the rule's choice, and the reason in a sentence."""
+    """The method after the test on labelled pairs, and the reason in a sentence."""
     others = [m for m in test.scores if m not in {"identity", ruled}]
     level = SIGNIFICANCE / max(len(others), 1)
     sure = [m for m in others if max(test.p_not_better(m, "identity"), test.p_not_better(m, ruled)) <= level]
@@ -233,5 +230,5 @@ def by_labels(test: LabelTest, ruled: str) -> tuple[str, str]:
             "candidates."
         )
     if ruled != "identity" and test.p_not_better("identity", ruled) <= SIGNIFICANCE:
-        return "identity", f"{by} overrule this: {figures}; {ruled} is significantly worse, raw cosines are kept."
-    return ruled, f"{by} do not overrule this: {figures}; none of {len(others)} other candidates is surely better."
+        return "identity", f"{by} overrule this: {figures}; {ruled} is significantly worse, so scores stay raw cosines."
+    return ruled, f"{by} do not overrule this: {figures}; none of {len(others)} other candidates is clearly better."

@@ -1,4 +1,4 @@
-"""A calibration from posted text and labels to a version: embed, choose, fit, measure, publish."""
+"""Runs a calibration: embeds texts, chooses and fits a method, and measures the result for publication."""
 
 import hashlib
 import time
@@ -52,20 +52,19 @@ Report = Callable[[str, float], None]  # stage, progress 0–1
 EMBED_SHARE = 0.7  # of a job's progress bar
 HELD_OUT = 0.1  # share of the sentences that the final fit does not see
 MOST_HELD_OUT = 2000
-COPIES = 100  # noised copies that may veto the gate's rule
-FOLDS = 10  # fits of the reference; 5 are 1.5 % too careful, 20 are noisier at 0.1 %
-SURE = 0.01  # one-sided p: labels that agree or disagree with the encoder's own order by chance
-SAME_VECTORS = "the encoder gives most of the sentences one and the same vector, which no fit can take apart"
+COPIES = 100  # noised copies, which can veto the gate's rule
+FOLDS = 10  # folds of the reference; 5 make thresholds 1.5 % too strict, 20 are noisier at a rate of 0.1 %
+SURE = 0.01  # one-sided p below which labels agree or disagree with the encoder's similarities
+SAME_VECTORS = "the encoder gives most sentences the same vector, so no other method can be fitted"
 FLOW_FOLDS = 4  # a flow's fit costs a hundred times a linear one
 MOST_GROUPS = 20  # groups of repeated texts that a report lists, and lines of each
 
 
 @dataclass(frozen=True)
 class CalibrationInput:
-    """The sentences and labelled pairs of a job.
+    """Sentences and labelled pairs of a job.
 
-    `vectors`: those that were computed elsewhere. `texts` then are what they are of, row by row, or none, and labelled
-    pairs are vectors in base64 or row numbers.
+    With `vectors`, `texts` are the rows' texts or empty, and labelled pairs consist of base64 vectors or row numbers.
     """
 
     texts: Iterable[str]
@@ -75,7 +74,7 @@ class CalibrationInput:
 
 @dataclass
 class Clock:
-    """Seconds each stage took."""
+    """Measures the seconds of each stage."""
 
     spent: dict[str, float] = field(default_factory=dict)
     _at: float = field(default_factory=time.monotonic)
@@ -88,9 +87,9 @@ class Clock:
 
 @dataclass(frozen=True)
 class TextVectors:
-    """The vectors (N, D) of the distinct texts and their tokens (N,), of altered copies, and of labelled pairs.
+    """Vectors (N, D) of the distinct texts with their numbers of tokens (N,), of changed copies, and of labelled pairs.
 
-    Of brought vectors there are no tokens and no copies, and perhaps no texts.
+    A job with vectors has no tokens or copies, and may have no texts.
     """
 
     texts: list[str] | None
@@ -103,7 +102,7 @@ class TextVectors:
 
 @dataclass(frozen=True)
 class Sample:
-    """The data of a calibration's fit, and the facts about its origin for the report."""
+    """The data to fit to, and facts about its origin for the report."""
 
     text_vectors: TextVectors
     lines: list[int]  # of each text's first appearance, or of each vector, from 1
@@ -122,18 +121,19 @@ def calibrate_job(
     encode: TextEncoder | None = None,
     sending: Sending = lambda _: None,
 ) -> Result:
-    """Embeds the distinct texts, or a sample of them, fits the method asked for and measures it. Nothing is written.
+    """Embeds the distinct texts or a sample of them, fits the requested method and measures it; writes nothing.
 
-    `encode` gives the vectors instead of an encoder in this process; `sending` is asked before texts go to the server
-    of a remote one.
+    Args:
+        encode: replaces the encoder in this process.
+        sending: called with the number of texts before they are sent to a remote encoder's server.
 
     Raises:
-        InvalidInput: too few distinct sentences for the method, or labels that nothing can be learnt from.
+        InvalidInput: there are too few distinct sentences for the method, or the labels are not usable.
         FloatingPointError: the fit diverged.
     """
     torch.set_num_threads(threads or torch.get_num_threads())
     if threads:
-        threadpool_limits(threads, "blas")  # for good: a worker's child ends with its job
+        threadpool_limits(threads, "blas")  # not reset, because this process ends with its job
     brought = encoder.kind == "vectors"
     if encode is None:
         encode = BroughtItems(encoder, inputs.vectors) if brought else open_texts(encoder, threads, sending=sending)
@@ -142,7 +142,7 @@ def calibrate_job(
     clock = Clock()
     take = sample_vectors if brought else sample_texts
     sample = take(request, inputs, encoder, encode, report)
-    # Of its own: what was drawn for copies of texts must not move a scale, which brought vectors have the same of.
+    # A new generator, so that the result does not depend on the draws for copies, which jobs with vectors do not make.
     rng = np.random.default_rng([request.seed, len(sample.lines)])
     text_vectors = sample.text_vectors
     vectors = text_vectors.vectors
@@ -171,7 +171,7 @@ def calibrate_job(
     fitted = fit(method, train, held_out, request.seed, progress=fitting, spectrum=spectrum)
     check_graph(fitted, encoder, held_out)
     fit_sentences = 0 if fitted.weights is None else len(train)
-    del train  # 0.3 GB that what follows can use
+    del train  # frees 0.3 GB
     clock.lap("fitting")
 
     report("measuring", EMBED_SHARE + 0.15)
@@ -218,7 +218,7 @@ def sample_texts(
     """Draws the distinct texts to use, and embeds them.
 
     Raises:
-        InvalidInput: too few distinct sentences for the method, or labels that nothing can be learnt from.
+        InvalidInput: there are too few distinct sentences for the method, or the labels are not usable.
     """
     drawn = draw(inputs.texts, request.seed)
     lines = dict(zip(drawn.texts, drawn.lines, strict=True))
@@ -253,10 +253,10 @@ def sample_vectors(
     encode: TextEncoder,
     report: Report,
 ) -> Sample:
-    """The distinct vectors that were brought, or as many as are used, and their texts where they came along.
+    """Draws the distinct vectors to use, with their texts if there are any.
 
     Raises:
-        InvalidInput: what was brought is no such vectors, or too few; or labels that nothing can be learnt from.
+        InvalidInput: the vectors do not fit the encoder or are too few, or the labels are not usable.
     """
     file = inputs.vectors
     if file is None:
@@ -283,7 +283,7 @@ def sample_vectors(
     return Sample(text_vectors, (drawn.rows + 1).tolist(), facts, {})
 
 
-WITHOUT_TEXT = "The vectors came without text, and nothing shows how raw their space is: scores keep their raw cosine."
+WITHOUT_TEXT = "Without texts there is no test of how raw the vectors are: scores keep their raw cosine."
 
 
 def chosen(text_vectors: TextVectors, embed_some: Embed | None, seed: int) -> gate.Choice:
@@ -309,7 +309,7 @@ def embed(
     *,
     auto: bool,
 ) -> TextVectors:
-    """Everything a calibration needs of the encoder, in one pass."""
+    """Embeds texts, changed copies and labelled pairs in one pass."""
     rows, altered = noised(texts, COPIES, rng) if auto else (np.arange(0), [])
     enough = len(texts) >= out_of_domain.FEWEST
     shuffled = out_of_domain.shuffled_copies(texts, out_of_domain.SHUFFLED, rng) if enough else []
@@ -332,12 +332,12 @@ def embed(
 def readable_labels(
     labels: Sequence[LabelledPair], encoder: EncoderArtifact
 ) -> tuple[list[LabelledPair], dict[str, int]]:
-    """The distinct pairs of texts that the encoder can read, and how many it cannot, for the report.
+    """Distinct labelled pairs that the encoder can read, and the number of others for the report.
 
-    Pairs with an unreadable text are left out: they always get the probability 0 when served.
+    Pairs with an unreadable text are left out, because the service always gives them the probability 0.
 
     Raises:
-        InvalidInput: labels were given and nothing can be learnt from what is left.
+        InvalidInput: the remaining labels are not usable.
     """
     distinct = distinct_labels(labels)
     blind = find_unreadable(list({text for pair in distinct for text in pair[:2]}), encoder)
@@ -357,10 +357,10 @@ def labelled_vectors(labels: Sequence[LabelledPair], texts: Sequence[str], vecto
 
 
 def check_direction(labels: Labels) -> dict[str, Any]:
-    """Labels beside the encoder's own similarities, for the report: `rank_test`, and a `notice` where it is unsure.
+    """Compares labels with the encoder's similarities: `rank_test`, and a `notice` if they do not clearly agree.
 
     Raises:
-        InvalidInput: pairs with higher labels are surely the less similar ones.
+        InvalidInput: pairs with higher labels are significantly less similar.
     """
     test = RankTest.from_labels(cosine(labels.left, labels.right), labels.values)
     if test.p_disagree < SURE:
@@ -373,8 +373,8 @@ def check_direction(labels: Labels) -> dict[str, Any]:
     if not test.p_agree < SURE:
         facts["rank_test"]["p"] = None if np.isnan(test.p_agree) else test.p_agree
         facts["notice"] = (
-            f"the labels do not surely agree with the similarities ({test} over {len(labels.values)} pairs): "
-            "probabilities learnt from them may mean little; check the labels or post more of them"
+            f"the labels do not clearly agree with the similarities ({test} over {len(labels.values)} pairs), so "
+            "probabilities learnt from them may mean little; check the labels or send more of them"
         )
     return facts
 
@@ -386,7 +386,7 @@ def model_of(
     latents: Sequence[tuple[Vectors, Rows]],
     rng: np.random.Generator,
 ) -> DomainModel:
-    """The scales that give this text's similarities a meaning, from latents of maps that had not seen their text."""
+    """Builds references, item normalization, false-hit tables and domain test from cross-fitted latents."""
     every = np.arange(len(text_vectors.vectors))
     whole = [(text_vectors.vectors, every)]
     raw = reference.build(reference.sample_pairs(whole, rng), rng)
@@ -407,7 +407,7 @@ def model_of(
 
 
 def flow_energies(fitted: FittedMap, latents: Sequence[tuple[Vectors, Rows]]) -> Doubles | None:
-    """Energies of a flow's levels, each by a map that had not seen its sentence, in the sentences' order. (N, L)"""
+    """Cross-fitted energies (N, L) of a flow's levels, in the sentences' order; None without a flow."""
     if not is_flow(fitted.method):
         return None
     order = np.concatenate([rows for _, rows in latents])
@@ -423,8 +423,8 @@ def label_job(
     report: Report,
     encode: TextEncoder,
 ) -> Result:
-    """An existing version with probabilities learnt from labels; its map and its scale stay."""
-    assert request.base is not None  # noqa: S101 - the caller has looked
+    """Adds probabilities learnt from labels to an existing version, and keeps its map and reference."""
+    assert request.base is not None  # noqa: S101 - the caller checks this
     distinct, left_out = readable_labels(labels, encoder)
     stored: StoredVersion = domains.load(request.domain, request.base)
     if stored.manifest["encoder"]["digest"] != encoder.digest:
@@ -454,10 +454,10 @@ def with_labels(model: DomainModel, fitted: FittedMap, labels: Labels, seed: int
     """The model with probabilities fitted to labelled pairs, and their part of the report.
 
     Raises:
-        InvalidInput: too few pairs, or all alike.
+        InvalidInput: there are too few pairs, all labels are equal, or the version has no reference.
     """
     if model.reference is None:
-        raise InvalidInput("labels: the version has no reference that a probability could rest on")
+        raise InvalidInput("labels: the version has no reference distribution, which probabilities need")
     left, right = fitted(labels.left), fitted(labels.right)
     similarities: Any = cosine(left, right)
     scale = model.reference
@@ -493,9 +493,10 @@ def ties_of(made: ReferenceDistribution) -> list[dict[str, float]]:
 
 
 def repeated_facts(vectors: Vectors, lines: Sequence[int]) -> dict[str, Any] | None:
-    """Distinct texts that the encoder cannot tell apart, such as mails whose notice fills all it reads; no text.
+    """Groups of distinct texts with the same vector, such as mails with the same long notice, as line numbers.
 
-    lines: of each vector's text among those posted, from 1; blank lines are not counted.
+    Args:
+        lines: line of each vector's text, from 1, without blank lines.
     """
     groups = repeated(vectors)
     if not groups:
@@ -512,9 +513,9 @@ def repeated_facts(vectors: Vectors, lines: Sequence[int]) -> dict[str, Any] | N
 def cross_fitted(
     fitted: FittedMap, vectors: Vectors, rng: np.random.Generator, progress: Callable[[float], None]
 ) -> Sequence[tuple[Vectors, Rows]]:
-    """Latents of each fold by a map fitted without it, with the sentences' numbers.
+    """Latents of each fold from a map fitted without it, with the sentences' numbers.
 
-    Identity learns nothing from the text: all of it is one fold. Flows take as many steps as the final fit did.
+    Identity is not fitted, so all sentences are one fold. Flows use the final fit's number of steps.
     """
     if fitted.weights is None:
         return [(vectors, np.arange(len(vectors)))]

@@ -1,4 +1,4 @@
-"""The linear post-processing methods: each is a mean and a matrix, y = (x − mean) · matrix."""
+"""Linear post-processing methods; each is an affine map y = (x − mean) · matrix."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,9 +9,9 @@ from sklearn.covariance import shrunk_covariance
 
 from service.core.arrays import Doubles
 
-LEAST_SPREAD = 1e-10  # squared distance, relative, below which vectors differ by rounding alone: float32 gives 1e-14
-CHUNK = 1000  # vectors
-SOFT_SHARE = 0.5  # of the covariance under soft whitening's root at full strength; the rest is the identity
+LEAST_SPREAD = 1e-10  # relative squared distance below which vectors count as equal; float32 rounding gives 1e-14
+CHUNK = 1000  # vectors processed at once
+SOFT_SHARE = 0.5  # weight of the covariance in soft whitening at strength 1; the rest is the identity
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class Affine:
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Mean (D,) and shrunk covariance of a sample as eigenvalues (D,) falling, eigenvectors (D, D) in columns.
+    """Mean (D,) of a sample, and descending eigenvalues (D,) and eigenvectors (D, D, columns) of its covariance.
 
-    Shrinkage after Ledoit & Wolf, 2004: without it whitening collapses where sentences are few.
+    The covariance is shrunk (Ledoit & Wolf, 2004), without which whitening fails for few sentences.
     """
 
     mean: Doubles
@@ -39,10 +39,10 @@ class Spectrum:
 
     @classmethod
     def from_vectors(cls, x: npt.NDArray[np.floating], shrinkage: float | None = None) -> "Spectrum":  # (N, D)
-        """Shrunk as Ledoit & Wolf say, or by a given intensity: a fold's fit takes that of the whole text.
+        """Computes the spectrum of x with Ledoit & Wolf's shrinkage, or with a given one.
 
-        Some rows at a time are held in float64: of 100,000 rows of 1,536 dimensions scikit-learn's `ledoit_wolf` holds
-        two copies, 2.5 GB.
+        Converts 1,000 rows at a time to float64: for 100,000 rows of 1,536 dimensions scikit-learn's `ledoit_wolf`
+        would need 2.5 GB.
         """
         mean = x.mean(0, dtype=np.float64)
         scatter, fourth = np.zeros((len(mean), len(mean))), 0.0
@@ -59,10 +59,11 @@ class Spectrum:
 
 
 def ledoit_wolf_intensity(covariance: Doubles, fourth: float, count: int) -> float:
-    """How far a covariance (D, D) of `count` vectors should be shrunk towards a multiple of the identity, 0–1.
+    """Optimal shrinkage of a covariance (D, D) towards a multiple of the identity, 0–1 (Ledoit & Wolf, 2004, 3.2).
 
-    Ledoit & Wolf, 2004, section 3.2. `fourth`: the mean of the centred vectors' lengths to the fourth power, which is
-    what their sum over all pairs of dimensions comes to.
+    Args:
+        fourth: mean of the centred vectors' norms to the fourth power.
+        count: number of vectors behind the covariance.
     """
     dim = len(covariance)
     own = float(np.square(covariance).sum())
@@ -72,20 +73,23 @@ def ledoit_wolf_intensity(covariance: Doubles, fourth: float, count: int) -> flo
 
 
 def all_equal(x: npt.NDArray[Any]) -> bool:  # (N, D) -> scalar
-    """Whether all vectors are one within rounding; looks no further than the first thousand that holds another."""
+    """Whether all vectors are equal within rounding; stops at the first chunk with a different one."""
     most = LEAST_SPREAD * np.square(x[0]).sum()
     return all((np.square(x[start : start + CHUNK] - x[0]).sum(1) <= most).all() for start in range(0, len(x), CHUNK))
 
 
 def share_of_one(x: npt.NDArray[Any]) -> float:  # (N, D) -> scalar
-    """Share of some thousand of the vectors that equal their median within rounding; meaningful above a half."""
+    """Share of the vectors, of a sample of about 1,000, that equal the sample's median within rounding.
+
+    Above 0.5 it is the share of the most frequent vector.
+    """
     some = x[:: max(1, len(x) // CHUNK)]
     middle = np.median(some, axis=0)
     return float(np.mean(np.square(some - middle).sum(1) <= LEAST_SPREAD * np.square(middle).sum()))
 
 
 def crowding(x: Doubles) -> float:  # (N, D) -> scalar
-    """Squared norm of the mean unit vector: the mean cosine of random pairs (Ethayarajh, 2019, section 4).
+    """Squared norm of the mean unit vector, which is the mean cosine of random pairs (Ethayarajh, 2019, section 4).
 
     >>> crowding(np.array([[2.0, 0.0], [0.0, 1.0]]))
     0.5
@@ -103,13 +107,13 @@ def centring(s: Spectrum) -> Affine:
 
 
 def mean_direction(x: Doubles, share: float) -> Affine:
-    """A share of the direction of the mean unit vector taken out of every vector, without centring (arXiv 2511.11041).
+    """Removes a share of each vector's component along the mean unit vector, without centring (arXiv 2511.11041).
 
     Raises:
         ValueError: the share is outside 0–1.
     """
     if not 0 <= share <= 1:
-        raise ValueError(f"a share of {share}; the mean direction is removed by 0 to 1")
+        raise ValueError(f"mean-direction: the share must be within 0 to 1; got {share}")
     unit = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-300)
     mean = unit.mean(0)
     direction = mean / max(float(np.linalg.norm(mean)), 1e-300)
@@ -117,19 +121,19 @@ def mean_direction(x: Doubles, share: float) -> Affine:
 
 
 def standard_normalization(x: Doubles) -> Affine:
-    """SN: zero mean, unit variance a dimension (BERT-flow, section 5.2)."""
+    """SN: zero mean and unit variance in each dimension (BERT-flow, section 5.2)."""
     deviation = x.std(0)
     return Affine(x.mean(0), np.diag(1 / np.maximum(deviation, 1e-3 * deviation.mean())))
 
 
 def nulling(s: Spectrum, k: int) -> Affine:
-    """NATSV: centred, the top k principal directions removed (Mu & Viswanath, 2018, algorithm 1)."""
+    """NATSV: centres and removes the top k principal directions (Mu & Viswanath, 2018, algorithm 1)."""
     top = s.vectors[:, :k]
     return Affine(s.mean, np.eye(len(s.mean)) - top @ top.T)
 
 
 def standard_nulling(x: Doubles, k: int, shrinkage: float | None = None) -> tuple[Affine, float]:
-    """SN, then NATSV of what it gives (BERT-flow, table 5); with the shrinkage, for a fold's fit of equal strength."""
+    """SN followed by NATSV (BERT-flow, table 5); also returns the shrinkage, so that folds can use the same."""
     standard = standard_normalization(x)
     spectrum = Spectrum.from_vectors(standard(x), shrinkage)
     return Affine(standard.mean, standard.matrix @ nulling(spectrum, k).matrix), spectrum.shrinkage
@@ -138,8 +142,8 @@ def standard_nulling(x: Doubles, k: int, shrinkage: float | None = None) -> tupl
 def whitening(s: Spectrum, *, power: float = 1.0, centre: float = 1.0, keep: int | None = None) -> Affine:
     """(Partial) whitening: y = (x − centre·μ) U Λ^(−power/2), zero-padded after `keep` dimensions.
 
-    power 1 is whitening (Su et al., 2021, algorithm 1), with `keep` whitening-k; power and centre 0 is identity.
-    The result is rotated back by Uᵀ, which no cosine notices, so that whitening-k needs no other shape.
+    Power 1 is whitening (Su et al., 2021, algorithm 1), and with `keep` whitening-k; power and centre 0 is identity.
+    The result is rotated back by Uᵀ, which changes no cosine and keeps the shape (D, D) for whitening-k, too.
 
     >>> x = np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 2.0], [0.0, -2.0]])
     >>> spectrum = Spectrum.from_vectors(x, shrinkage=0.0)
@@ -156,20 +160,20 @@ def whitening(s: Spectrum, *, power: float = 1.0, centre: float = 1.0, keep: int
 
 
 def tempered_whitening(s: Spectrum, crowding: float) -> Affine:
-    """Whitening as strong as the space is crowded: power c, centre min(1, 2c)."""
+    """Partial whitening whose strength follows the crowding c: power c, centre min(1, 2c)."""
     return whitening(s, power=crowding, centre=min(1.0, 2 * crowding))
 
 
 def soft_whitening(s: Spectrum, strength: float) -> Affine:
-    """Whitening of a covariance shrunk a long way to the identity: strength 0 is identity, 1 shrinks half-way.
+    """Whitening with a covariance shrunk towards the identity: strength 0 is identity, strength 1 shrinks by half.
 
-    y = (x − strength·μ) U diag((1 + strength/2 · (λ / mean λ − 1))^(−1/2)) Uᵀ. It levels the few dominant directions
-    and leaves the noisy tail alone (Soft-ZCA, Diera et al., 2024, section 3).
+    y = (x − strength·μ) U diag((1 + strength/2 · (λ / mean λ − 1))^(−1/2)) Uᵀ. It flattens the few dominant directions
+    and hardly changes the noisy others (Soft-ZCA, Diera et al., 2024, section 3).
 
     Raises:
         ValueError: the strength is outside 0–1.
     """
     if not 0 <= strength <= 1:
-        raise ValueError(f"a strength of {strength}; soft whitening takes 0 to 1")
+        raise ValueError(f"soft: the strength must be within 0 to 1; got {strength}")
     scale = (1 + SOFT_SHARE * strength * (s.values / s.values.mean() - 1)) ** -0.5
     return Affine(strength * s.mean, (s.vectors * scale) @ s.vectors.T)

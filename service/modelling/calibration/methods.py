@@ -1,4 +1,4 @@
-"""Fitting a post-processing method by name: every one becomes weights of the one calibrator."""
+"""Fits a post-processing method by name; all methods give weights of the same calibrator."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -15,8 +15,8 @@ from service.modelling.calibration import linear
 from service.modelling.calibration.flow import PAPER, ROBUST, FlowSettings, fit_flow
 
 PARTIAL_POWER = 0.5
-REMOVED = 1.0  # share of the mean direction
-NULLED = 3  # directions; QUALITY section 3 measured k = 3
+REMOVED = 1.0  # share of the mean direction that `mean-direction` removes
+NULLED = 3  # directions that nulling removes
 WHITENING_KEEP = 256  # Su et al., 2021, section 4
 SOFT_STRENGTH = 1.0
 LOSING_DIMENSIONS = {"mean-direction", "nulling", "sn-nulling", "whitening-k"}
@@ -24,20 +24,20 @@ FLOWS = {"flow": ROBUST, "flow-paper": PAPER, "soft-flow": ROBUST}
 
 
 def is_flow(method: str) -> bool:
-    """A flow is part of it: fitted by steps of gradient descent, from a seed."""
+    """Whether the method contains a flow, which is trained by gradient descent from a seed."""
     return method.partition(":")[0] in FLOWS
 
 
 @dataclass(frozen=True)
 class FittedMap:
-    """A method's weights (None: identity) and the settings and facts of its fit."""
+    """A fitted method: its weights (None: identity), and the settings and results of the fit."""
 
     method: str
     weights: Weights | None
     settings: dict[str, Any]
 
     def __call__(self, x: Vectors) -> Vectors:  # (N, D) -> (N, D)
-        """Latents, by the torch mathematics the graph is exported from."""
+        """Maps vectors with the same torch functions that the ONNX graph is exported from."""
         if self.weights is None:
             return x
         with torch.no_grad():
@@ -49,7 +49,7 @@ class FittedMap:
         return calibrator.calibrate if is_flow(self.method) else calibrator.affine
 
     def again(self, x: Vectors) -> "FittedMap":
-        """The same map fitted to other text, with this fit's strength: its shrinkage, crowding, steps and seed."""
+        """Fits the method to other vectors (N, D) with this fit's shrinkage, crowding, number of steps and seed."""
         if not is_flow(self.method):
             return fit(self.method, x, x[:0], 0, like=self.settings)
         names = {f.name for f in fields(FlowSettings)}
@@ -64,7 +64,7 @@ class FittedMap:
 
 
 def weights_of(affine: linear.Affine, flow: dict[str, torch.Tensor] | None = None) -> Weights:
-    """An affine map, and a flow after it, as calibrator weights."""
+    """Calibrator weights of an affine map, followed by a flow if one is given."""
     tensors = calibrator.identity(len(affine.mean)) | (flow or {})
     weights = {name: tensor.numpy() for name, tensor in tensors.items()}
     weights["mean"] = affine.mean.astype(np.float32)
@@ -86,20 +86,21 @@ def fit(
     """Fits a method to vectors (N, D) without labels.
 
     Args:
-        held_out: (H, D), for the flow's early stop; the other methods do not look at it.
-        like: an earlier fit's settings, whose strength a linear method takes over.
-        spectrum: of `train`, where it is known already; it is the costly part of a linear method.
+        held_out: (H, D), used only for a flow's early stop.
+        like: settings of an earlier fit; a linear method uses the same strength.
+        spectrum: of `train`, if it is already known; computing it is the costly part of a linear method.
 
     Raises:
-        ValueError: no such method. FloatingPointError: the flow diverged.
-        InvalidInput: the vectors are all equal, so that no scale can be learnt from them.
+        ValueError: the method does not exist.
+        FloatingPointError: the flow diverged.
+        InvalidInput: all vectors are equal.
     """
     if method == "identity":
         return FittedMap(method, None, {})
     if linear.all_equal(train):
         raise InvalidInput(
-            f"the encoder gives {len(train)} of the sentences one and the same vector, and {method} needs sentences "
-            "that differ: post text that is not repeated beyond what the encoder reads, or name the method identity"
+            f"the encoder gives all {len(train)} sentences the same vector, and {method} needs different ones: send "
+            "text that differs within the part that the encoder reads, or use the method identity"
         )
     name = method.partition(":")[0]
     affine, settings = _affine(method, train, like or {}, spectrum)
@@ -113,7 +114,7 @@ def fit(
 def _affine(
     method: str, train: Vectors, like: Mapping[str, Any], spectrum: linear.Spectrum | None
 ) -> tuple[linear.Affine, dict[str, Any]]:
-    """A method's affine map and what has to be kept so that another fit has the same strength."""
+    """A method's affine map, and the settings that another fit needs for the same strength."""
     if method in {"flow", "flow-paper"}:
         return linear.identity(train.shape[1]), {}
     if method == "sn":
@@ -161,7 +162,7 @@ def _flow(
     seed: int,
     progress: Callable[[float], None],
 ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """A flow fitted to what the affine map gives: its tensors and its facts, with the map's share of the bits."""
+    """Fits a flow to the affine map's output; returns its tensors, and the results including the affine map's bits."""
     first, check = (torch.from_numpy(affine(x.astype(np.float64)).astype(np.float32)) for x in (train, held_out))
     result = fit_flow(first, check, settings, seed, progress)
     affine_bits = -np.linalg.slogdet(affine.matrix).logabsdet / (len(affine.mean) * math.log(2))
@@ -175,7 +176,10 @@ def _flow(
 
 
 def bits_per_dimension(fitted: FittedMap, x: Vectors) -> float | None:
-    """Held-out likelihood; None where the map has no density: identity, and maps that lose dimensions."""
+    """Negative log-likelihood of vectors x (N, D) in bits per dimension.
+
+    None for maps without a density: identity, and maps that lose dimensions.
+    """
     if fitted.weights is None:
         return None
     tensors = {name: t.double() if t.is_floating_point() else t for name, t in fitted.tensors().items()}
@@ -188,7 +192,10 @@ def bits_per_dimension(fitted: FittedMap, x: Vectors) -> float | None:
 
 
 def gaussian_bits_per_dimension(spectrum: linear.Spectrum, held_out: Vectors) -> float:
-    """Of the Gaussian with the training text's mean and shrunk covariance: what a flow has to beat."""
+    """Bits per dimension of held-out vectors (N, D) under a Gaussian with the spectrum's mean and covariance.
+
+    A flow must do better than this baseline.
+    """
     projected = (held_out - spectrum.mean) @ spectrum.vectors
     squares = np.square(projected).mean(0) / spectrum.values
     nats = 0.5 * (squares + np.log(2 * np.pi * spectrum.values)).sum()

@@ -1,8 +1,8 @@
-"""Fitting item normalization: a cohort of centroids, and the reference of the scores it makes.
+"""Fits item normalization: a cohort of centroids, and the reference distribution of the normalized scores.
 
-A sentence is nearer to the centroid it is part of than a new sentence is: a 1 % threshold made that way passes 1.1 to
-1.4 % (2,000 sentences, last layer). So each sentence is taken out of its own centroid before its usual score is
-read, which leaves 1.01 to 1.07 %: its partner in a pair is still part of the cohort.
+A sentence is closer to its own cluster's centroid than a new sentence is, so that a nominal 1 % threshold would pass
+1.1 to 1.4 % (2,000 sentences, last layer). Removing each sentence from its centroid before measuring it reduces this to
+1.01 to 1.07 %; the remainder comes from the other sentence of the pair, which stays in the cohort.
 """
 
 from collections.abc import Sequence
@@ -25,11 +25,11 @@ from service.modelling.calibration import reference
 from service.modelling.calibration.evidence import repeated
 
 CENTROIDS = 256
-MOST_CLUSTERED = 20_000  # sentences that place the centroids; all of them enter the centroids
+MOST_CLUSTERED = 20_000  # sentences that k-means is fitted to; the final centroids contain all sentences
 ITERATIONS = 10  # of k-means; mini-batch k-means left 40 % of the clusters with fewer than 5 sentences
-ROWS = 10_000  # cosines to the cohort held at once: 10 MB
-SENTENCES_A_CENTROID = 10  # on average, at least
-FEWEST_MEMBERS = 5  # a centroid of fewer could be inverted to its text
+ROWS = 10_000  # sentences compared with the cohort at once: 10 MB
+SENTENCES_A_CENTROID = 10  # least average number of sentences per centroid
+FEWEST_MEMBERS = 5  # with fewer sentences a centroid could reveal its text
 NEAREST = {"as-norm": 50, "csls": 10}
 
 
@@ -42,9 +42,9 @@ class Clusters:
 
     @classmethod
     def from_vectors(cls, unit: Vectors, count: int, rng: np.random.Generator) -> "Clusters":
-        """At most `count` clusters of unit vectors (N, D) by k-means.
+        """Clusters unit vectors (N, D) by k-means into at most `count` clusters.
 
-        The sentences of a cluster that has fewer than 5 go to the nearest one that has more.
+        Sentences of clusters with fewer than 5 move to the nearest larger cluster.
         """
         sample = unit if len(unit) <= MOST_CLUSTERED else rng.choice(unit, MOST_CLUSTERED, replace=False)
         means = KMeans(count, init="random", n_init=1, max_iter=ITERATIONS, random_state=int(rng.integers(2**31)))
@@ -60,7 +60,7 @@ class Clusters:
         return cls(sums, labels)
 
     def without(self, unit: Vectors, rows: Rows) -> Vectors:
-        """Each row's own centroid less the row's sentence, not at unit length. -> (M, D)"""
+        """Sum (M, D) of each row's cluster without the row's own vector, not normalized."""
         left: Vectors = self.sums[self.labels[rows]] - unit[rows]
         return left
 
@@ -74,14 +74,14 @@ def fit(
     centroids: int = CENTROIDS,
     nearest: int | None = None,
 ) -> ItemNormalization:
-    """Item normalization of a domain.
+    """Fits the item normalization of a domain.
 
     Args:
         kind: "as-norm" or "csls".
-        latents: (N, D) of the domain's distinct sentences, by the map that will serve.
-        groups: the same sentences' cross-fitted latents with their numbers, as `reference.sample_pairs` takes them.
-        centroids: of the cohort; fewer where a centroid would have fewer than 10 sentences on average.
-        nearest: centroids that make a sentence's usual score; by default 50 for as-norm and 10 for csls.
+        latents: (N, D) of the domain's distinct sentences, from the map that will be served.
+        groups: the same sentences' cross-fitted latents and their numbers, as for `reference.sample_pairs`.
+        centroids: largest size of the cohort; it is smaller if centroids would average fewer than 10 sentences.
+        nearest: number of nearest centroids that define a sentence's usual score; default 50 for as-norm, 10 for csls.
 
     Raises:
         ValueError: an unknown kind, or fewer than 20 sentences.
@@ -95,7 +95,7 @@ def fit(
     usually = usual_scores(groups, unit, clusters, cohort, near)
     pairs = reference.sample_pairs(groups, rng)
     scores = normalize(kind, pairs.similarities, usually[pairs.left], usually[pairs.right])
-    # Texts of one vector score alike when served, but not in every fold: the reference has their pairs as served.
+    # Sentences with equal vectors are served with equal scores, but may differ between folds: use the served scores.
     own = np.full(len(unit), -1)
     for number, rows in enumerate(repeated(unit)):
         own[rows] = number
@@ -112,7 +112,7 @@ def fit(
 def usual_scores(
     groups: Sequence[tuple[Vectors, Rows]], unit: Vectors, clusters: Clusters, cohort: Vectors, nearest: int
 ) -> CohortStatistics:
-    """Of each sentence (N,), by its cross-fitted latent, against the cohort it is no part of."""
+    """Each sentence's cohort statistics (N,), from its cross-fitted latent and the cohort without this sentence."""
     mean, spread = np.empty(len(unit)), np.empty(len(unit))
     for latents, numbers in groups:
         for start in range(0, len(numbers), ROWS):

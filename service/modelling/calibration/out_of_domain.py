@@ -1,8 +1,9 @@
-"""Fitting the out-of-domain test of a domain on its own text, all of which serves the fit and the false-alarm rate.
+"""Fits a domain's out-of-domain test on all of its text, and sets the false-alarm rate on the same text.
 
-A statistic of a text that the fit has seen is too small, so each is computed by a fit without its fold: first
-whitening and probe, then length and band scales, at last the scores by length. Measured on Wikipedia, 10,000 and
-1,000 sentences without probe: nominal 1 % is 1.1 and 1.6 % where only the first is cross-fitted, 1.0 where all are.
+Statistics of texts that the fit has seen are too small. So all three stages are cross-fitted, that is, each text is
+measured by a fit without its fold: whitening and probe, then length and band scales, then the scores by length.
+Measured on Wikipedia without probe, 10,000 and 1,000 sentences: a nominal 1 % is 1.1 % and 1.6 % if only the first
+stage is cross-fitted, and 1.0 % if all are.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,31 +21,32 @@ from service.modelling.calibration.scripts import characters, is_unspaced
 
 Fit = Callable[[Rows], Callable[[Rows], Doubles]]
 
-FEWEST = 1000  # sentences: below, the 1 % level rests on fewer than ten
-SHUFFLED = 500
+FEWEST = 1000  # sentences: with fewer, the 1 % level depends on fewer than ten
+SHUFFLED = 500  # copies with shuffled words, for the probe
 FOLDS = 10
-MOST_PROBED = 3000  # sentences against the shuffled: the shuffled, fewer, set what the probe can learn
-RIDGE = 1.0  # of the probe, in units of a feature's variance
+MOST_PROBED = 3000  # sentences the probe is fitted on; more do not help, since the shuffled copies are fewer
+RIDGE = 1.0  # ridge penalty of the probe, in units of a feature's variance
 LENGTH_BINS = 12
 FEWEST_IN_BIN = 30
 SCORE_BINS = 5
 SCORE_QUANTILE = 0.98
-SMALLEST_SCALE = 0.01  # a statistic that varies less is constant but for rounding
+SMALLEST_SCALE = 0.01  # a statistic that varies less is constant except for rounding
 BAND_SHRINKAGE = 1e-4
-FARTHEST = 600.0  # −ln p at which a curve ends: p is never 0
-BEYOND = 5  # sentences beyond a curve's last knot, from which its exponential tail is fitted
+FARTHEST = 600.0  # −ln p at which a curve ends, so that p is never 0
+BEYOND = 5  # least number of sentences beyond a curve's last knot, to fit its exponential tail
 LEVELS = np.concatenate(
     [np.geomspace(1e-4, 0.02, 17)[:-1], np.linspace(0.02, 0.98, 33), 1 - np.geomspace(0.02, 1e-4, 17)[1:]]
 )
-SHARES = {False: (0.4, 0.3, 0.3, 0.0), True: (0.3, 0.1, 0.15, 0.45)}  # by probe: distance high, low, bands, probe
+# Shares of the false alarms by statistic, without and with the probe: large distance, small distance, bands, probe.
+SHARES = {False: (0.4, 0.3, 0.3, 0.0), True: (0.3, 0.1, 0.15, 0.45)}
 FEWEST_WORDS = 4
 
 
 def shuffled_copies(texts: Sequence[str], count: int, rng: np.random.Generator) -> list[str]:
-    """Up to `count` of the texts with their words in random order, each other than its text; one a text at most.
+    """Copies of up to `count` texts with their words in random order, never the original order; one copy per text.
 
-    Left out are texts of fewer than four words, and those of one word repeated, which have no other order. Where
-    a script has no spaces between words, characters are shuffled, with the marks that belong to them.
+    Skips texts of fewer than four words, and texts that repeat a single word. In scripts without spaces between words,
+    characters are shuffled together with their combining marks.
     """
     copies: list[str] = []
     for number in rng.permutation(len(texts)):
@@ -63,14 +65,14 @@ def shuffled_copies(texts: Sequence[str], count: int, rng: np.random.Generator) 
 
 
 def distinct_vectors(pooled: Vectors) -> int:
-    """How many of the vectors (N, D) differ: many texts may have one vector, as an uncased tokenizer gives them."""
+    """Number of distinct vectors (N, D); different texts can share a vector, for example with an uncased tokenizer."""
     direction = np.random.default_rng(0).standard_normal(pooled.shape[1])
     return len(np.unique(np.round(pooled.astype(np.float64) @ direction, 6)))
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Of centred vectors: their number, sum (D,) and sum of outer products (D, D). Those of a part can be taken off."""
+    """Number, sum (D,) and sum of outer products (D, D) of vectors; a part's moments can be added or subtracted."""
 
     count: int
     total: Doubles
@@ -87,16 +89,16 @@ class Moments:
         return Moments(self.count - other.count, self.total - other.total, self.products - other.products)
 
     def whitening(self, shrinkage: float) -> tuple[Doubles, Vectors]:
-        """Mean (D,) and eigenvectors / √eigenvalue (D, D) of the covariance, shrunk (Ledoit & Wolf, 2004)."""
+        """Mean (D,), and eigenvectors / √eigenvalue (D, D) of the shrunk covariance (Ledoit & Wolf, 2004)."""
         mean = self.total / self.count
         covariance = shrunk_covariance(self.products / self.count - np.outer(mean, mean), shrinkage)
         values, vectors = np.linalg.eigh(covariance)
-        values = np.maximum(values[::-1], 1e-9 * values[-1])  # below is rounding error of float32 vectors
+        values = np.maximum(values[::-1], 1e-9 * values[-1])  # smaller ones are rounding errors of float32
         return mean, (vectors[:, ::-1] / np.sqrt(values)).astype(np.float32)
 
 
 def band_edges(dim: int) -> npt.NDArray[np.int64]:
-    """Cuts of the spectrum at the same shares for every width; fewer where dimensions are."""
+    """Edges of the spectrum's bands, at the same shares for every width; few dimensions give fewer bands."""
     return np.unique(np.round(BANDS * dim).astype(np.int64))
 
 
@@ -106,9 +108,10 @@ def probe_features(z: Vectors) -> Vectors:  # (N, D) -> (N, 2D)
 
 
 def fit_probe(own: Vectors, shuffled: Vectors) -> Doubles:
-    """Weights (2D,) of [z, z²], high for shuffled; ridge regression of balanced labels is Fisher's discriminant.
+    """Weights (2D,) of the features [z, z²] whose score is high for shuffled texts.
 
-    own (N, D), shuffled (M, D), both whitened. Scores of `own` have standard deviation 1.
+    Ridge regression with balanced classes, which is Fisher's discriminant. own (N, D) and shuffled (M, D) are whitened.
+    The scores of `own` have standard deviation 1.
     """
     features = probe_features(np.concatenate([own, shuffled]))
     deviation = np.maximum(features.std(0), 1e-6)
@@ -129,15 +132,18 @@ def fit(
     levels: Floats | None = None,
     folds: int = FOLDS,
 ) -> DomainTest:
-    """The test of a domain with these distinct sentences, at least FEWEST, and the shuffled copies of some.
+    """Fits the out-of-domain test of a domain.
 
-    pooled (N, D), tokens (N,), shuffled (M, D); levels (N, L): log energies of a flow's latents, cross-fitted.
+    Args:
+        pooled: (N, D) vectors of distinct sentences; tokens: (N,) their lengths.
+        shuffled: (M, D) vectors of copies with shuffled words; None or empty: no probe is fitted.
+        levels: (N, L) cross-fitted log energies of a flow's latents.
 
     Raises:
         ValueError: fewer than FEWEST sentences.
     """
     if len(pooled) < FEWEST:
-        raise ValueError(f"an out-of-domain test needs at least {FEWEST} sentences, here are {len(pooled)}")
+        raise ValueError(f"an out-of-domain test needs at least {FEWEST} sentences; found {len(pooled)}")
     lengths = np.log(np.maximum(tokens, 1))
     probed = shuffled is not None and len(shuffled) > 0
     parts, statistics, held_out = cross_fitted_statistics(pooled, shuffled if probed else None, rng, levels, folds)
@@ -163,13 +169,13 @@ def fit(
 
 
 def cross_fitted(fit: Fit, parts: Sequence[Rows]) -> Doubles:
-    """Values of each part's rows by a `fit` of the rows outside it."""
+    """Values of all rows, where each part's values come from a fit to the rows outside the part."""
     everything = np.arange(sum(map(len, parts)))
     return in_order([fit(np.setdiff1d(everything, part))(part) for part in parts], parts)
 
 
 def in_order(values: Sequence[Doubles], parts: Sequence[Rows]) -> Doubles:
-    """Rows found part by part, as numbered."""
+    """Concatenates the parts' values and puts them in the order of their row numbers."""
     together: Doubles = np.concatenate(values)[np.argsort(np.concatenate(parts))]
     return together
 
@@ -177,17 +183,17 @@ def in_order(values: Sequence[Doubles], parts: Sequence[Rows]) -> Doubles:
 def cross_fitted_statistics(
     pooled: Vectors, shuffled: Vectors | None, rng: np.random.Generator, levels: Floats | None, number: int
 ) -> tuple[list[Rows], Statistics, Doubles]:
-    """The folds, the statistics fitted on everything, and each sentence's (N, S) by a fit without its fold.
+    """The folds, the statistics fitted to all sentences, and each sentence's cross-fitted values (N, S).
 
-    A fold's fit shrinks as the whole does: left to itself it shrinks more, and its distances come out smaller. Its
-    covariance is the whole's less the fold's own.
+    Every fit uses the shrinkage of the whole text: fewer sentences would shrink more, and distances would be smaller.
+    The moments without a fold are those of the whole text minus the fold's.
     """
     centre = pooled.mean(0, dtype=np.float64)
     parts = folds(len(pooled), number, rng)
     moments = [Moments.from_vectors(pooled[part] - centre) for part in parts]
     whole = sum(moments[1:], start=moments[0])
     intensity = float(ledoit_wolf_shrinkage((pooled - centre).astype(np.float32), assume_centered=True))
-    shrinkage = min(max(intensity, 0.0), 1.0)  # rounding goes beyond
+    shrinkage = min(max(intensity, 0.0), 1.0)  # rounding may leave 0–1
 
     def fitted(own_moments: Moments, rows: Rows) -> Statistics:
         mean, whitening = own_moments.whitening(shrinkage)
@@ -208,7 +214,7 @@ def cross_fitted_statistics(
 
 
 def length_bins(lengths: Doubles, number: int) -> tuple[Doubles, list[Rows]]:
-    """Mean log length and rows of each bin; at most `number` of like size, none of fewer than 30."""
+    """Mean log length and rows of each bin: up to `number` bins of similar size; bins of fewer than 30 are dropped."""
     edges = np.unique(np.quantile(lengths, np.linspace(0, 1, number + 1)))
     bins = np.searchsorted(edges[1:-1], lengths, side="right")
     rows = [np.flatnonzero(bins == k) for k in range(len(edges))]
@@ -217,7 +223,7 @@ def length_bins(lengths: Doubles, number: int) -> tuple[Doubles, list[Rows]]:
 
 
 def standardize(statistics: Doubles, lengths: Doubles, probed: bool) -> Standardization:
-    """Mean and deviation of each statistic (N, S) by length, and the Gaussian of the band statistics together."""
+    """Mean and standard deviation of each statistic (N, S) by length, and the joint Gaussian of the band statistics."""
     centres, bins = length_bins(lengths, LENGTH_BINS)
     location = np.array([statistics[rows].mean(0) for rows in bins])
     scale = np.maximum([statistics[rows].std(0) for rows in bins], SMALLEST_SCALE)
@@ -234,7 +240,10 @@ def standardize(statistics: Doubles, lengths: Doubles, probed: bool) -> Standard
 
 
 def combine(standard: Doubles, probed: bool) -> Combination:
-    """The statistics' own p-values from held-out text (N, T); neither shifted by length nor calibrated yet."""
+    """Curves for the p-value of each statistic, from cross-fitted values (N, T).
+
+    The length shift and the final curve are still empty.
+    """
     high, low, bands, probe = SHARES[probed]
     above, below = upper_curve(standard[:, 0], high), upper_curve(-standard[:, 0], low)
     points = np.union1d(above[0], -below[0])
@@ -249,17 +258,17 @@ def combine(standard: Doubles, probed: bool) -> Combination:
 
 
 def score_by_length(scores: Doubles, lengths: Doubles) -> Doubles:
-    """(2, C): log lengths, and the scores' 98 % quantile there: short texts' statistics have the longer tails."""
+    """Log lengths, and the scores' 98 % quantile at each (2, C); statistics of short texts have longer tails."""
     centres, bins = length_bins(lengths, SCORE_BINS)
     quantiles = [np.quantile(scores[rows], SCORE_QUANTILE, method="weibull") for rows in bins]
     return np.stack([centres, np.array(quantiles)])
 
 
 def upper_curve(values: Doubles, share: float = 1.0) -> Doubles:
-    """(2, K): points and −ln (P(at least as large) / share) of a sample (N,); an exponential tail beyond its reach.
+    """Points and −ln(P(at least as large) / share) at each (2, K), from a sample (N,), with an exponential tail.
 
-    Weibull's plotting position r / (n + 1): on average over samples, p is the share of new values beyond. Linear
-    interpolation, numpy's default, gives 1.1 % instead of 1 from 1,000 values.
+    Uses Weibull's plotting position r / (n + 1), for which the expected share of new values beyond a point equals p.
+    NumPy's default, linear interpolation, gives 1.1 % instead of 1 % from 1,000 values.
     """
     count = len(values)
     levels = LEVELS[np.minimum(LEVELS, 1 - LEVELS) >= BEYOND / count]

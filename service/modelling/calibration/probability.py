@@ -1,9 +1,9 @@
-"""Learning the probability of a match, or a mean grade, from a domain's labelled pairs.
+"""Learns the probability of a match, or a mean grade, from a domain's labelled pairs.
 
-Three monotone curves over the evidence (−logit of the false-match rate), from the stiffest to the freest: Platt's
-line, a bending line, and isotonic regression that leans on it. They are averaged with weights by cross-validated loss:
-choosing one outright is noisy with a hundred labels. Every reported figure comes from pairs that neither the curves
-nor the weights behind it have seen.
+Fits three monotone curves to the evidence (−logit of the false-match rate), from the least to the most flexible:
+Platt's line, a piecewise linear logit, and isotonic regression shrunk towards the second. It averages them with weights
+from cross-validated loss, because choosing one is noisy with a hundred labels. Reported errors are computed on pairs
+that were held out from both the curves and their weights.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,26 +29,26 @@ Curve = Callable[[Doubles], Doubles]  # evidence (N,) -> probability (N,)
 
 FEWEST = 20  # labelled pairs
 FOLDS = 5
-# Slopes expected before any label, in logits of probability per logit of false-match rate, from the lowest scores to
-# the highest: what serves STS-B and SICK best with 100 labels, on the last layer and on a softly whitened middle one.
+# Prior means of the slopes, in logits of probability per logit of false-match rate, from the lowest scores to the
+# highest: the best values for STS-B and SICK with 100 labels, on the last layer and a softly whitened middle layer.
 PLATT_SLOPE = np.array([0.9])
 BENDING_SLOPES = np.array([1.15, 1.15, 1.15, 1.05, 0.9, 0.5])
-SLOPE_PRECISION = 16.0  # of their mean: a standard deviation of 1/4
+SLOPE_PRECISION = 16.0  # prior precision of the mean slope: a standard deviation of 1/4
 SMOOTHNESS = 1.0  # weight of squared differences between neighbouring slopes
-PSEUDO_PAIRS = 100.0  # what the bending line weighs in the isotonic regression
-TEMPER = 0.5  # of the weights
+PSEUDO_PAIRS = 100.0  # weight of the bending line in the isotonic regression, in pairs
+TEMPER = 0.5  # factor of the log-weights in `mix`
 GRID = 129  # stored knots
-LEVELS = np.linspace(0.50, 0.99, 50)
-FEWEST_ABOVE = 10  # pairs above a similarity, for a precision to be stated
-LEAST_WORTH = 10  # pairs of equal weight that weighted ones stand for, by Kish's effective number
-NEIGHBOURS = 0.2  # share of the pairs, the next ones in score, beside whose mean a weight is taken for the curves
+LEVELS = np.linspace(0.50, 0.99, 50)  # precisions to find thresholds for
+FEWEST_ABOVE = 10  # pairs needed at or above a similarity to state a precision
+LEAST_WORTH = 10  # smallest effective number of weighted pairs (Kish)
+NEIGHBOURS = 0.2  # share of the pairs that form a pair's neighbourhood in `within_scores`
 
 
 @dataclass(frozen=True)
 class LabelledScores:
-    """Pairs (M,) with the range of their labels: 0 and 1 for matches, the ends of the scale for grades.
+    """Labelled pairs, all arrays (M,); `low` and `high` are the ends of the labels' scale, 0 and 1 for matches.
 
-    `weights`, of mean 1, say how many pairs of the population each stands for: the inverse of how likely it was drawn.
+    `weights` have mean 1 and are inverse sampling probabilities: how many pairs of the population each one represents.
     """
 
     similarities: Doubles
@@ -65,10 +65,10 @@ class LabelledScores:
 
 
 def label_range(labels: npt.ArrayLike) -> tuple[float, float]:
-    """(0, 1) or (0, 5), whichever holds all labels (M,).
+    """(0, 1) if all labels (M,) lie in it, else (0, 5).
 
     Raises:
-        InvalidInput: a label is no number, or outside 0–5.
+        InvalidInput: a label is NaN or outside 0–5.
     """
     values = np.asarray(labels, np.float64)
     if not ((values >= 0) & (values <= 5)).all():
@@ -80,10 +80,11 @@ def label_range(labels: npt.ArrayLike) -> tuple[float, float]:
 def check_pairs(
     similarities: npt.ArrayLike, labels: npt.ArrayLike, weights: npt.ArrayLike | None = None
 ) -> LabelledScores:
-    """Checked pairs; graded unless every label is 0 or 1.
+    """Checks labelled pairs (M,); they are graded unless every label is 0 or 1.
 
     Raises:
-        InvalidInput: there are fewer than 20 pairs, a label or similarity makes no sense, or a weight is 0 or less.
+        InvalidInput: there are fewer than 20 pairs, all labels are equal, a label or similarity is not a number or
+            outside its range, or the weights are invalid (see `checked_weights`).
     """
     x, y = np.asarray(similarities, np.float64), np.asarray(labels, np.float64)
     w = np.ones(y.shape) if weights is None else np.asarray(weights, np.float64)
@@ -102,10 +103,11 @@ def check_pairs(
 
 
 def checked_weights(weights: Doubles) -> Doubles:
-    """Weights (M,) of mean 1.
+    """Weights (M,), scaled to mean 1.
 
     Raises:
-        InvalidInput: one is no number above 0, they differ too much, or so few pairs weigh that nothing is learnt.
+        InvalidInput: a weight is not a number above 0, the weights differ too much, or the effective number of pairs
+            is below 10.
     """
     if not (np.isfinite(weights) & (weights > 0)).all():
         raise InvalidInput("the weight of a labelled pair must be a number above 0")
@@ -113,23 +115,23 @@ def checked_weights(weights: Doubles) -> Doubles:
     relative = weights / weights.max()
     if (worth := effective(relative)) < LEAST_WORTH:
         raise InvalidInput(
-            f"with their weights the {len(weights)} labelled pairs are worth {worth:.1f} equal ones, at least "
-            f"{LEAST_WORTH} are needed; a few weigh nearly everything"
+            f"with their weights the {len(weights)} labelled pairs are worth {worth:.1f} equally weighted ones; at "
+            f"least {LEAST_WORTH} are needed. A few pairs have most of the weight: add pairs or use more even weights"
         )
     even: Doubles = relative / relative.mean()
     return even
 
 
 def effective(weights: Doubles) -> float:
-    """How many pairs of equal weight would have the same variance (Kish, 1965, section 8.2). weights: (M,)"""
+    """Number of equally weighted pairs that would have the same variance (Kish, 1965, section 8.2). weights: (M,)"""
     return float(weights.sum() ** 2 / np.square(weights).sum())
 
 
 def within_scores(x: Doubles, weights: Doubles) -> Doubles:
-    """Weights over the mean of their neighbours in score: what of them matters to P(match | score). (M,), (M,) -> (M,)
+    """Each weight divided by the mean weight of pairs with similar scores. (M,), (M,) -> (M,)
 
-    Where pairs were drawn by score alone, hardly any weight is left, and none of the labels is lost; where they were
-    drawn by label, matches and others of a score keep their ratio.
+    The curves estimate P(match | score), which weights that depend on the score alone do not change. Pairs sampled by
+    score get nearly equal weights, so that no label is wasted; pairs sampled by label keep their relative weights.
     """
     order = np.argsort(x, kind="stable")
     count = len(x)
@@ -144,7 +146,10 @@ def within_scores(x: Doubles, weights: Doubles) -> Doubles:
 
 
 def smooth_targets(targets: Doubles, weights: Doubles) -> Doubles:
-    """Platt's targets (1999, section 2.2): matches (N₊+1)/(N₊+2), others 1/(N₋+2); grades between. (N,) -> (N,)"""
+    """Platt's targets (1999, section 2.2): (N₊+1)/(N₊+2) for matches, 1/(N₋+2) for others. (N,), (N,) -> (N,)
+
+    Grades are interpolated between the two.
+    """
     matches = float(weights @ targets)
     others = float(weights.sum()) - matches
     low, high = 1 / (others + 2), (matches + 1) / (matches + 2)
@@ -153,17 +158,21 @@ def smooth_targets(targets: Doubles, weights: Doubles) -> Doubles:
 
 
 def ramps(x: Doubles, knots: Doubles) -> Doubles:
-    """How far x reaches into each part between knots; the outer parts run on. (N,), (K+1,) -> (N, K)"""
+    """Signed length of the way from the first knot to x in each interval between knots. (N,), (K+1,) -> (N, K)
+
+    The outer intervals extend to infinity.
+    """
     inner = np.concatenate([[-np.inf], knots[1:-1], [np.inf]])
     reached: Doubles = np.clip(x[:, None], inner[:-1], inner[1:]) - np.clip(knots[0], inner[:-1], inner[1:])
     return reached
 
 
 def bending_line(x: Doubles, targets: Doubles, weights: Doubles, slopes: Doubles) -> Curve:
-    """Logistic regression whose logit rises by a slope of its own, not below 0, in each of K parts of x.
+    """Logistic regression with a piecewise linear logit: K parts of x, each with a slope of at least 0.
 
-    Parts lie half-way between equal width and equal numbers of pairs. A Gaussian prior holds the slopes near `slopes`
-    (K,) and near their neighbours; one part is Platt's line. x, targets, weights: (N,).
+    The knots are halfway between those of equal width and those of equal numbers of pairs. A Gaussian prior pulls the
+    slopes towards `slopes` (K,) and towards their neighbours. With one part this is Platt's line.
+    x, targets, weights: (N,).
     """
     quantiles = np.quantile(x, np.linspace(0.02, 0.98, len(slopes) + 1))
     knots = (quantiles + np.linspace(quantiles[0], quantiles[-1], len(quantiles))) / 2
@@ -188,11 +197,11 @@ def bending_line(x: Doubles, targets: Doubles, weights: Doubles, slopes: Doubles
 
 
 def leaning_isotonic(x: Doubles, targets: Doubles, weights: Doubles, leaning: Curve) -> Curve:
-    """Isotonic regression (Zadrozny & Elkan, 2002) of the labels and of pseudo-labels from a smoother curve.
+    """Isotonic regression (Zadrozny & Elkan, 2002) on the labels and on pseudo-labels from the curve `leaning`.
 
-    Its steps become a polyline through their centres, so that neighbours in x do not jump. x, targets, weights: (N,).
+    The result interpolates between the centres of the steps, so it has no jumps. x, targets, weights: (N,).
     """
-    x = np.round(x, 9)  # scikit-learn interpolates: between almost equal points it would overflow
+    x = np.round(x, 9)  # scikit-learn's interpolation overflows between almost equal points
     pseudo = PSEUDO_PAIRS / len(x)
     total = weights + pseudo
     wanted = (weights * targets + pseudo * leaning(x)) / total
@@ -203,9 +212,9 @@ def leaning_isotonic(x: Doubles, targets: Doubles, weights: Doubles, leaning: Cu
 
 
 def curves(x: Doubles, targets: Doubles, weights: Doubles) -> dict[str, Curve]:
-    """All methods, fitted to the same pairs. x, targets, weights: (N,).
+    """Fits the three curves to the same pairs. x, targets, weights: (N,).
 
-    A straight line for grades was measured and left out: on STS-B and SICK it was no better than Platt's curve.
+    There is no linear regression for grades: on STS-B and SICK it was no better than Platt's curve.
     """
     bending = bending_line(x, targets, weights, BENDING_SLOPES)
     return {
@@ -217,7 +226,7 @@ def curves(x: Doubles, targets: Doubles, weights: Doubles) -> dict[str, Curve]:
 
 @dataclass(frozen=True)
 class Mixture:
-    """Weighted mean of the curves, and the cross-validated loss that weighed each."""
+    """Weighted mean of the curves, with the cross-validated losses behind the weights."""
 
     curves: dict[str, Curve]
     weights: dict[str, float]
@@ -230,7 +239,7 @@ class Mixture:
 
 
 def parts(targets: Doubles, rng: np.random.Generator) -> Iterator[tuple[Mask, Mask]]:
-    """Masks (N,) of training and held-out pairs, with equal shares of every label in each fold."""
+    """Masks (N,) of the training and the held-out pairs of each fold; every fold has the same share of each label."""
     fold = np.empty(len(targets), np.intp)
     fold[np.lexsort((rng.random(len(targets)), targets))] = np.arange(len(targets)) % FOLDS
     for number in range(FOLDS):
@@ -244,9 +253,10 @@ def log_loss(probabilities: Doubles, targets: Doubles) -> Doubles:
 
 
 def mix(x: Doubles, targets: Doubles, weights: Doubles, graded: bool, rng: np.random.Generator) -> Mixture:
-    """The curves, weighted by exp(−N/2 × cross-validated loss): pseudo-BMA (Yao et al., 2018, section 3.4), tempered.
+    """Fits the curves and weights them by exp(−N/2 × cross-validated loss).
 
-    The loss is the log-loss, and for grades squared error / 2σ², with the best curve's σ². x, targets, weights: (N,).
+    This is pseudo-BMA (Yao et al., 2018, section 3.4), tempered by 1/2. The loss is the log-loss; for grades it is the
+    squared error / 2σ², where σ² is the best curve's. x, targets, weights: (N,).
     """
     clip = max(1 / (2 * len(x) + 4), 5e-4)
     components = curves(x, targets, weights)
@@ -263,7 +273,7 @@ def mix(x: Doubles, targets: Doubles, weights: Doubles, graded: bool, rng: np.ra
 
 
 def out_of_fold(x: Doubles, targets: Doubles, weights: Doubles, graded: bool, rng: np.random.Generator) -> Doubles:
-    """Probabilities (N,) from mixtures that were made without the pair's fold. x, targets, weights: (N,)."""
+    """Cross-validated probabilities (N,): each pair's mixture was fitted without its fold. All arrays: (N,)."""
     predictions = np.empty(len(x))
     for train, test in parts(targets, rng):
         predictions[test] = mix(x[train], targets[train], weights[train], graded, rng)(x[test])
@@ -271,7 +281,11 @@ def out_of_fold(x: Doubles, targets: Doubles, weights: Doubles, graded: bool, rn
 
 
 def knots_of(mixture: Mixture, x: Doubles) -> tuple[Doubles, Doubles]:
-    """Evidence and logits (K,) that store a mixture: evenly over the middle 99 % of x (N,), and one span beyond."""
+    """Evidence and logits, both (K,), that store a mixture.
+
+    The knots are evenly spaced over the middle 99 % of x (N,), with one more on each side, as far away as that range is
+    wide.
+    """
     low, high = np.quantile(x, [0.005, 0.995])
     if high - low < 1e-6:
         low, high = low - 0.5, high + 0.5
@@ -282,15 +296,18 @@ def knots_of(mixture: Mixture, x: Doubles) -> tuple[Doubles, Doubles]:
 def precision_thresholds(
     similarities: Doubles, probabilities: Doubles, weights: Doubles, counts: Doubles | None = None
 ) -> Doubles:
-    """For each of LEVELS (L,) the lowest similarity at or above which the mean probability reaches it; NaN if none.
+    """Lowest similarity (L,) at or above which the mean probability reaches each of LEVELS; NaN if none does.
 
-    A similarity counts where 10 pairs or more lie at or above it, each as often as `counts` says. similarities (N,)
-    falling, probabilities falling with them, weights: (N,).
+    Only similarities with at least 10 pairs at or above them are considered.
+
+    Args:
+        similarities: (N,), descending, with their probabilities (N,), also descending, and weights (N,).
+        counts: (N,) how often each pair is in a bootstrap sample; None: once.
     """
     above = np.cumsum(weights)
     last_of_equals = np.append(similarities[1:] < similarities[:-1], True)
     usable = last_of_equals & (np.cumsum(weights if counts is None else counts) >= FEWEST_ABOVE)
-    precision = (np.cumsum(weights * probabilities) / np.maximum(above, 1e-12))[usable]  # falls with the similarity
+    precision = (np.cumsum(weights * probabilities) / np.maximum(above, 1e-12))[usable]  # descending
     reaching = np.searchsorted(-precision, -LEVELS, side="right")
     candidates = np.append(np.nan, similarities[usable])
     thresholds: Doubles = candidates[reaching]
@@ -300,10 +317,10 @@ def precision_thresholds(
 def precision_table(
     pairs: LabelledScores, x: Doubles, mixture: Mixture, rng: np.random.Generator
 ) -> dict[str, Doubles]:
-    """The map's columns of precisions, as far as the labels reach, with a percentile bootstrap over pairs.
+    """Thresholds of the precisions that are reached, with recall and intervals from a bootstrap over pairs.
 
-    Every draw fits all curves anew and keeps their weights. A draw that does not reach a level counts as the highest
-    similarity there is. x: (M,).
+    Every bootstrap sample fits the curves again and keeps their weights. If a sample does not reach a precision, the
+    highest similarity counts as its threshold. x: (M,).
     """
     order = np.argsort(-pairs.similarities, kind="stable")
     similarities, x, targets = pairs.similarities[order], x[order], pairs.targets[order]
@@ -333,7 +350,7 @@ def precision_table(
 
 
 def report(pairs: LabelledScores, probabilities: Doubles, mixture: Mixture, rng: np.random.Generator) -> dict[str, Any]:
-    """Errors of held-out probabilities (M,), ready for JSON. RMSE is in grades, all else in units of 0–1."""
+    """Errors of held-out probabilities (M,), ready for JSON; on the scale 0–1 except RMSE, which is in grades."""
     targets = pairs.targets
     kind = "squared_error" if pairs.graded else "log_loss"
     methods = {name: {"weight": mixture.weights[name], kind: loss} for name, loss in mixture.losses.items()}
@@ -373,15 +390,18 @@ def fit(
     seed: int,
     weights: npt.ArrayLike | None = None,
 ) -> tuple[ProbabilityMap, dict[str, Any]]:
-    """The map that labelled pairs (M,) teach under the reference of the same similarity, and a cross-validated report.
+    """Fits a probability map to labelled pairs (M,), and reports its cross-validated errors.
 
-    Measured on Quora, last layer: 100 pairs leave a calibration error of 0.050 on other pairs, 1,000 one of 0.025.
+    Measured on other Quora pairs, last layer: the calibration error is 0.050 after 100 labelled pairs, 0.025 after
+    1,000.
 
-    `weights` (M,): how many pairs of the population each stands for; the map, precisions and recalls are the
-    population's.
+    Args:
+        reference: of the similarity in `similarities`.
+        weights: (M,) number of pairs of the population that each pair represents; the map, precisions and recalls then
+            apply to the population.
 
     Raises:
-        InvalidInput: there are fewer than 20 pairs, a label or similarity makes no sense, or a weight is 0 or less.
+        InvalidInput: the pairs, labels or weights are too few or invalid; see `check_pairs`.
     """
     pairs = check_pairs(similarities, labels, weights)
     rng = np.random.default_rng(seed)
@@ -399,15 +419,15 @@ def fit(
 BINS = 15
 PAIRS_A_BIN = 10
 BOOTSTRAPS = 200
-STEPS = 100  # errors that are tried
-GROWTH = 4.0  # standard errors by which bins are larger at most than what was observed
-PERFECT = 40  # samples of a perfect map
+STEPS = 100  # calibration errors tried in `errors_like`
+GROWTH = 4.0  # largest increase of a bin's offset tried, in standard errors
+PERFECT = 40  # simulated samples of a perfect map
 
 
 def equal_mass_bins(
     probabilities: Doubles, targets: Doubles, bins: int, weights: Doubles
 ) -> tuple[Doubles, Doubles, Doubles, Doubles]:
-    """Mean probability, mean target, number and weight of the pairs of each bin, the lowest first. (N,) -> (B,)"""
+    """Mean probability, mean target, number and weight of each bin's pairs, lowest probabilities first. (N,) -> (B,)"""
     order = np.argsort(probabilities, kind="stable")
     starts = np.array([part[0] for part in np.array_split(np.arange(len(order)), bins)])
     counts = np.diff(np.append(starts, len(order))).astype(np.float64)
@@ -419,22 +439,22 @@ def equal_mass_bins(
 def calibration_error(
     probabilities: Doubles, targets: Doubles, bins: int = BINS, weights: Doubles | None = None
 ) -> float:
-    """Expected calibration error over bins of as many pairs (Nixon et al., 2019, section 3). (N,), (N,), (N,)"""
+    """Expected calibration error over bins of equal numbers of pairs (Nixon et al., 2019, section 3). Arrays: (N,)."""
     every = np.ones(len(targets)) if weights is None else weights
     predicted, observed, _, mass = equal_mass_bins(probabilities, targets, bins, every)
     return float(mass @ np.abs(predicted - observed) / mass.sum())
 
 
 def wilson(share: Doubles, counts: Doubles) -> tuple[Doubles, Doubles]:
-    """95 % interval of a share of so many pairs (Wilson, 1927). (B,), (B,) -> (B,), (B,)"""
+    """95 % interval of a share observed on `counts` pairs (Wilson, 1927). (B,), (B,) -> (B,), (B,)"""
     z = float(norm.ppf(1 - TAIL))
     centre = (share + z**2 / (2 * counts)) / (1 + z**2 / counts)
     half = z * np.sqrt(share * (1 - share) / counts + z**2 / (4 * counts**2)) / (1 + z**2 / counts)
-    return np.clip(centre - half, 0, share), np.clip(centre + half, share, 1)  # share outside by rounding alone
+    return np.clip(centre - half, 0, share), np.clip(centre + half, share, 1)  # rounding may put the share outside
 
 
 def if_right(probabilities: Doubles, targets: Doubles, graded: bool, rng: np.random.Generator) -> Doubles:
-    """Targets (N,) as they could fall were the probabilities right: drawn from them, or with shuffled residuals."""
+    """Simulated targets (N,) under the assumption that the probabilities are right; grades get shuffled residuals."""
     if not graded:
         return (rng.random(len(targets)) < probabilities).astype(np.float64)
     residuals = targets - probabilities
@@ -443,19 +463,21 @@ def if_right(probabilities: Doubles, targets: Doubles, graded: bool, rng: np.ran
 
 
 def errors_like(offsets: Doubles, noise: Doubles, shares: Doubles) -> Doubles:
-    """True calibration errors (3,) under which bins' offsets (B,) are typical: lower limit, median estimate, upper.
+    """Lower limit, median estimate and upper limit (3,) of the true calibration error, from the bins' offsets (B,).
 
-    Chance alone makes offsets larger, so that their mean overstates the error: a map without any fault would show one,
-    and a bootstrap around what was observed covered it in 40 of 100 samples. Here the offsets are varied until a share
-    of 0.975, 0.5 or 0.025 of its samples would show what was observed or more: the interval is that of the inverted
-    test, and its middle is median-unbiased (Davison & Hinkley, 1997, 5.4). The estimate lies in its interval always.
+    The mean observed offset overstates the error, because even a perfect map shows offsets by chance; a bootstrap
+    interval around it covered the true error in only 40 of 100 samples. So the test is inverted (Davison & Hinkley,
+    1997, 5.4): the limits are the errors under which 2.5 %, 50 % and 97.5 % of samples show at least the observed
+    error. The median estimate always lies inside the interval.
 
-    noise (R, B): offsets by chance alone; shares (B,): of the pairs' weight.
+    Args:
+        noise: (R, B) simulated offsets of a perfect map.
+        shares: (B,) each bin's share of the weight.
     """
     shown = float(shares @ np.abs(offsets))
     spread = np.maximum(noise.std(axis=0), 1e-12)
     largest = max(float((np.abs(offsets) / spread).max()), 1.0)
-    # All bins shrink, or grow, by as many of their standard errors: what is within chance vanishes first.
+    # All offsets shrink or grow by the same number of their standard errors: offsets within chance reach 0 first.
     steps = np.concatenate([np.linspace(-largest, 0, STEPS // 2, endpoint=False), np.linspace(0, GROWTH, STEPS // 2)])
     varied = np.maximum(np.abs(offsets) + steps[:, None] * spread, 0.0)  # (STEPS, B)
     tried = varied @ shares
@@ -470,7 +492,7 @@ def calibration_report(
 ) -> dict[str, Any]:
     """Reliability curve and calibration error of held-out probabilities (N,), in units of 0–1.
 
-    The error and that of a perfect map are estimates from which the share of chance is taken: see `errors_like`.
+    Chance is corrected for in the error and in that of a perfect map; see `errors_like`.
     """
     count = len(targets)
     bins = int(np.clip(count // PAIRS_A_BIN, 2, BINS))

@@ -1,4 +1,4 @@
-"""The result of a calibration, and whether it becomes the domain's champion."""
+"""Publishes the result of a calibration and decides whether it becomes the domain's champion."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ FEWEST_COMPARED = 20  # held-out sentences
 HALVES = 40
 MOST_PAIRS = 100_000
 SURE = 1.64  # standard errors: one-sided, 5 %
-LOST = {  # what a challenger may lack, and what to calibrate it with
+LOST = {  # parts that a new version may lack: their name in messages, and what a calibration needs for them
     "probability": ("a probability learnt from labels", "labelled pairs"),
     "normalization": ("an item normalization", "the same item normalization"),
 }
@@ -29,7 +29,7 @@ LOST = {  # what a challenger may lack, and what to calibrate it with
 
 @dataclass(frozen=True)
 class Result:
-    """All parts of a version that is not yet published."""
+    """All parts of a version before it is published."""
 
     request: JobRequest
     encoder: EncoderArtifact
@@ -41,14 +41,21 @@ class Result:
     def publish(
         self, domains: DomainStore, job: Job | None = None, check_turn: Callable[[int], None] = lambda _: None
     ) -> tuple[int, bool, str]:
-        """Writes the version and promotes it if the request says so. -> version, promoted, why.
+        """Writes the version and promotes it if the request says so.
 
-        job: whose attempt this is. check_turn: called with the version's number before it is written and before it is
-        promoted; raises JobCancelled once another attempt has taken this one's place.
+        If only the promotion fails, the version stays and the reason says how to promote it.
+
+        Args:
+            job: the job that this attempt belongs to.
+            check_turn: called with the version's number before writing and before promotion; raises JobCancelled once
+                another attempt has replaced this one.
+
+        Returns:
+            The version's number, whether it was promoted, and why or why not.
 
         Raises:
             JobCancelled: from `check_turn`; nothing is promoted.
-            OSError: the version could not be written. One that could not be promoted is there and says so.
+            OSError: the version could not be written.
             Conflict: the domain was deleted after the request.
         """
         request = self.request
@@ -79,9 +86,9 @@ class Result:
             check_turn(version)
             try:
                 domains.promote(request.domain, self.encoder.digest, version, expected=expected)
-            except Conflict:  # promotion is compare-and-set: the loser compares with the new champion
+            except Conflict:  # another version was promoted meanwhile: compare with that one
                 expected = domains.aliases(request.domain, self.encoder.digest)
-                domains.check_generation(request.domain, request.generation)  # after they were read
+                domains.check_generation(request.domain, request.generation)  # must follow the read of the aliases
                 promote, why = self._wanted(domains, expected.champion, again=again)
             except OSError as error:
                 return version, False, f"it could not be promoted ({error}): PUT /domains/{request.domain}/champion"
@@ -90,7 +97,7 @@ class Result:
         return version, False, "other promotions kept winning"
 
     def _wanted(self, domains: DomainStore, champion: int | None, *, again: bool = False) -> tuple[bool, str]:
-        """again: an earlier attempt of the same job did not come to its end, perhaps long ago."""
+        """Whether to promote, and why; `again`: an earlier attempt of the same job was interrupted."""
         request = self.request
         if request.promote == "never":
             return False, "promote: never"
@@ -106,7 +113,7 @@ class Result:
         return self._compare(domains, champion)
 
     def _newer(self, champion: int | None, *, again: bool) -> str | None:
-        """Why the champion stays whatever was asked for: it was promoted later than this job was decided on."""
+        """Reason to keep a champion that was promoted after this job was requested; None if there is no such reason."""
         request = self.request
         if champion == request.champion:
             return None
@@ -118,11 +125,11 @@ class Result:
         return None
 
     def _compare(self, domains: DomainStore, champion: int) -> tuple[bool, str]:
-        """Compares how well the champion's and the challenger's scales hold on the new text.
+        """Compares the threshold errors of the champion and the new version on the new text.
 
-        Both are measured on the same held-out sentences, which neither map was fitted on. Of the challenger's
-        reference they are a tenth, scored by maps that had not seen them. Halves of the sentences tell how sure the
-        difference is: the deviation between them is the standard error of the whole (Politis & Romano, 1994).
+        Both are measured on the same held-out sentences, to which neither map was fitted. The new version's reference
+        contains them as a tenth of its sentences, cross-fitted. The standard deviation of the difference over random
+        halves of the sentences estimates its standard error (Politis & Romano, 1994).
         """
         try:
             stored = domains.load(self.request.domain, champion)
@@ -136,7 +143,7 @@ class Result:
             )
         ours, scale = self.model.reference, stored.model.reference
         if scale is None:
-            return True, f"version {champion} has no reference that a score's meaning could rest on"
+            return True, f"version {champion} has no reference distribution to compare with"
         if len(self.held_out) < FEWEST_COMPARED or ours is None:
             return False, f"there is no new text to compare with version {champion} on"
         theirs = FittedMap(stored.manifest["method"], stored.weights, {})(self.held_out)
@@ -168,6 +175,6 @@ def loses(part: str, champion: DomainModel, challenger: DomainModel) -> bool:
 
 
 def off_by(scale: ReferenceDistribution, pairs: reference.Pairs) -> float:
-    """At rates that the scale's thresholds have: where scores tie, at the next one above a usual rate."""
+    """Threshold error at the nominal rates, or with ties at the next larger rates that a threshold can have."""
     nominal = [scale.reachable(rate)[1] for rate in evidence.NOMINAL_RATES]
     return evidence.threshold_error(scale.percentile(pairs.similarities), nominal)

@@ -1,4 +1,4 @@
-"""Recall and precision at a threshold, and how sure labelled pairs are of them, weighted or not."""
+"""Recall and precision at a threshold, with intervals, from labelled pairs with or without weights."""
 
 from typing import NamedTuple
 
@@ -7,17 +7,17 @@ from scipy.stats import gamma
 
 from service.core.arrays import Doubles
 
-TAIL = 0.025  # of a 95 % interval
+TAIL = 0.025  # probability on each side of a 95 % interval
 
 
 def recall_at(
     thresholds: Doubles, similarities: Doubles, targets: Doubles, weights: Doubles
 ) -> tuple[Doubles, Doubles, Doubles]:
-    """Share of the matches at or above each threshold (T,), and its 95 % interval.
+    """Recall at each threshold (T,): the share of all matches at or above it, with its 95 % interval.
 
-    Matches found and missed are weighted counts, with intervals of their own (`weighted_count`); the interval of their
-    ratio follows from those (MOVER: Donner & Zou, 2012). So heavy pairs without a match widen it: what they stand for
-    may hold matches that no draw has met. similarities, targets (0 or 1), weights: (N,).
+    The intervals of the weighted numbers of found and missed matches (`weighted_count`) give the interval of their
+    ratio (MOVER: Donner & Zou, 2012). Pairs with large weights widen it even if none is a match, since they represent
+    many pairs of the population. similarities, targets (0 or 1), weights: (N,).
     """
     recalls, low, high = (np.zeros(len(thresholds)) for _ in range(3))
     for place, threshold in enumerate(thresholds):
@@ -33,10 +33,10 @@ def recall_at(
 def precision_interval(
     thresholds: Doubles, similarities: Doubles, targets: Doubles, weights: Doubles, precisions: Doubles
 ) -> tuple[Doubles, Doubles]:
-    """95 % interval of the share of matches among the pairs at or above each threshold (T,), around `precisions` (T,).
+    """95 % interval of the precision at or above each threshold (T,), widened to contain `precisions` (T,).
 
-    From the labels above the threshold alone, as `recall_at` counts them: the curves that chose the threshold are
-    smooth, and a bootstrap of them covered the true precision in 25 to 90 of 100 draws where few pairs lie above.
+    Uses only the labels above the threshold, counted as in `recall_at`. A bootstrap of the smooth curves would be too
+    narrow: with few pairs above, it covered the true precision in only 25 to 90 of 100 draws.
     similarities, targets (0 or 1), weights: (N,).
     """
     low, high = (np.zeros(len(thresholds)) for _ in range(2))
@@ -49,7 +49,7 @@ def precision_interval(
 
 
 class WeightedCount(NamedTuple):
-    """Matches that some pairs stand for, and its 95 % interval."""
+    """Weighted number of matches, and its 95 % interval."""
 
     sum: float
     low: float
@@ -59,9 +59,12 @@ class WeightedCount(NamedTuple):
 def weighted_count(targets: Doubles, weights: Doubles, every: Doubles) -> WeightedCount:
     """Sum of the weights of the matches among these pairs, with its interval.
 
-    The interval is a gamma distribution's (Fay & Feuer, 1997), for the sum and half a match more, as heavy as the
-    heaviest of these pairs. Theirs is a whole match more; half of one is Jeffreys' choice, and covers 95 % and not
-    more. Where no pair is, the heaviest of all labelled ones is taken: `every` (M,). targets, weights: (N,).
+    The interval comes from a gamma distribution (Fay & Feuer, 1997) whose mean is the sum plus half the largest weight.
+    They add the whole weight; half of it, as in Jeffreys' interval, gives a coverage of 95 % and not more.
+
+    Args:
+        targets: (N,), 0 or 1, with their weights (N,).
+        every: (M,) weights of all labelled pairs, which supply the largest weight if N is 0.
     """
     count = float(weights @ targets)
     heaviest = float((weights if len(weights) else every).max())

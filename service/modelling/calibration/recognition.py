@@ -1,7 +1,8 @@
-"""Does an encoder find a sentence again once it looks different? A test whose answers are known without labels.
+"""Tests without labels whether an encoder recognizes a sentence after its appearance was changed.
 
-A raw encoder finds what looks alike, one that was trained to compare meanings finds the sentence. Measured on three
-families (docs/quality.md): tuned encoders find 87 to 98 % of the sentences below, their middle layers 16 to 50 %.
+A raw encoder finds sentences of similar appearance; an encoder trained on meaning finds the same sentence. Measured on
+three families (docs/quality.md): trained encoders find 87 to 98 % of the sentences below, their middle layers 16 to
+50 %.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,11 +15,11 @@ from service.core.scoring.similarity import normalized
 
 Embed = Callable[[list[str]], Vectors]  # texts (N) -> pooled vectors (N, D)
 
-AMONG = 40  # sentences among which one is looked for
-# What is taken of a domain's sentence: disguises change ends and capitals, and any encoder finds a long one again.
+AMONG = 40  # sentences to search among
+# Length of the beginning used from a domain's sentences, because every encoder recognizes long sentences.
 WORDS, CHARACTERS = 8, 60
 
-# What changes a sentence's looks and not what it says, in any script.
+# Changes of appearance that keep the meaning, in any script.
 DISGUISES: tuple[Callable[[str], str], ...] = (
     lambda text: text.lower().rstrip(".?! "),
     lambda text: f"{text.upper().rstrip('.')}!!",
@@ -72,15 +73,15 @@ Voters elected a new mayor.
 
 
 def disguised(texts: Sequence[str]) -> list[str]:
-    """Every text in every disguise, the first text's first."""
+    """Every text in every disguise, grouped by text."""
     return [disguise(text) for text in texts for disguise in DISGUISES]
 
 
 def recognition_of(texts: Sequence[str], embed: Embed, rng: np.random.Generator) -> float:
-    """Share of sentences that are found again, 0–1: of the plain ones above, or of the domain's, whichever is higher.
+    """Share of sentences that are recognized, 0–1: the higher value of the English ones above and the domain's own.
 
-    Sentences of a narrow domain are hard to tell apart for any encoder, and English is foreign to some. Beginnings of
-    8 words are found again by raw encoders in at most 66 % of the cases, whole news sentences in 90 %.
+    Sentences of a narrow domain are hard to distinguish for any encoder, and some encoders do not know English. Raw
+    encoders recognize at most 66 % of beginnings of 8 words, but 90 % of whole news sentences.
     """
     able = (row for row in rng.permutation(len(texts)).tolist() if texts[row].strip())
     own = list(dict.fromkeys(beginning(texts[row]) for row in islice(able, 2 * AMONG)))[:AMONG]
@@ -93,21 +94,21 @@ def beginning(text: str) -> str:
 
 
 def in_all_looks(vectors: Vectors) -> Vectors:
-    """Vectors of N sentences, and then of each one's disguises, by sentence: (N + N·V, D) -> (N, 1 + V, D)"""
+    """Groups the vectors of N sentences, followed by those of V disguises each. (N + N·V, D) -> (N, 1 + V, D)"""
     count = len(vectors) // (1 + len(DISGUISES))
     disguises = vectors[count:].reshape(count, len(DISGUISES), -1)
     return np.concatenate([vectors[:count, None], disguises], axis=1)
 
 
 def recognition(vectors: Vectors) -> float:
-    """How often a sentence in one look is nearer to itself in another than to any other sentence in its own, 0–1.
+    """How often a sentence is closer to its own other versions than to other sentences in the same version, 0–1.
 
-    vectors: (N, V, D) of N sentences in V looks.
+    vectors: (N, V, D) of N sentences in V versions.
     """
     count, looks = vectors.shape[:2]
     unit = normalized(vectors.reshape(count * looks, -1)).reshape(vectors.shape)
-    themselves = np.einsum("nvd,nwd->vwn", unit, unit)  # by look, by other look, by sentence
-    others = np.einsum("nvd,mvd->vnm", unit, unit)  # by look, by sentence, by other sentence
+    themselves = np.einsum("nvd,nwd->vwn", unit, unit)  # (V, V, N): version, other version, sentence
+    others = np.einsum("nvd,mvd->vnm", unit, unit)  # (V, N, N): version, sentence, other sentence
     others[:, np.arange(count), np.arange(count)] = -np.inf
     found = themselves > others.max(2)[:, None, :]
     apart = ~np.eye(looks, dtype=bool)

@@ -1,8 +1,7 @@
-"""Building a domain's reference distribution from its own text, so that all of it serves fit and reference.
+"""Builds a domain's reference distribution from the same text that the map is fitted to.
 
-Measured (docs/quality.md): pairs scored by a map that saw their sentences look too unlike each other, and a
-nominal 1 % becomes 1.2 % (tempered) to 2 % (whitening). So a map is fitted once per fold without that fold, and
-pairs are taken inside the fold.
+A map makes pairs of sentences that it was fitted to less similar: a nominal 1 % becomes 1.2 % (tempered) to 2 %
+(whitening), measured in docs/quality.md. So for each fold a map is fitted without it, and scores pairs inside it.
 """
 
 from collections.abc import Sequence
@@ -15,23 +14,23 @@ from service.core.arrays import Doubles, Rows, Vectors
 from service.core.scoring.reference import COUNTED, ROUNDING, ReferenceDistribution, exceedance, fisher_z
 from service.core.scoring.similarity import normalized
 
-MOST_PAIRS = 2_000_000  # all pairs of 2,000 sentences; 1e5 suffice at 1 %, the number of sentences limits the rest
+MOST_PAIRS = 2_000_000  # all pairs of 2,000 sentences; 1e5 suffice for a rate of 1 %
 FEWEST_SENTENCES = 20
-KNOTS = 65  # off by at most 0.6 % of the rate down to 2e-3; 129 are no better
+KNOTS = 65  # the error is at most 0.6 % of the rate down to 2e-3; 129 knots are no better
 FIRST_RATE = 1 - 1e-4
 LEVELS = np.array([1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5])
 BOOTSTRAPS = 200
 CONFIDENCE = 0.95
-TAIL_LIMIT = np.log(2)  # a tail that is off by more inside the sample gives way to an exponential one
-TIE_SHARE = 0.05  # of the pairs that score at least as much: smaller ties are within the error of the knots
-RANKS = 1000  # at which ties are looked for: each holds 1.6 % more of 2,000,000 pairs than the one above it
-TAIL_KNOTS = np.logspace(0, -8, 33)[1:]  # shares of the tail at which it is added to ties beyond its beginning
-FALL = 1e-9  # by which logits of knots differ at least; no rate is off by more than 1e-7 of itself
+TAIL_LIMIT = np.log(2)  # if the fitted tail's log error exceeds this, an exponential tail is tried
+TIE_SHARE = 0.05  # smallest tie, as a share of the pairs that score at least as high; the knots' error hides others
+RANKS = 1000  # ranks checked for ties; with 2,000,000 pairs each is 1.6 % larger than the one before
+TAIL_KNOTS = np.logspace(0, -8, 33)[1:]  # shares of the tail that get a knot if ties lie beyond its beginning
+FALL = 1e-9  # smallest difference between the knots' logits; it changes a rate by at most 1e-7 of itself
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Cosines (P,) of random pairs, and the sentences (P,) they are made of, numbered 0 … sentences − 1."""
+    """Cosines (P,) of random pairs, and the numbers (P,) of their two sentences, from 0 to `sentences` − 1."""
 
     similarities: npt.NDArray[np.float32]
     left: Rows
@@ -40,16 +39,16 @@ class Pairs:
 
 
 def folds(count: int, number: int, rng: np.random.Generator) -> list[Rows]:
-    """A random partition of `count` sentences into parts of equal size within one."""
+    """Random partition of `count` sentences into `number` sorted parts whose sizes differ by at most one."""
     return [np.sort(part) for part in np.array_split(rng.permutation(count), number)]
 
 
 def sample_pairs(groups: Sequence[tuple[Vectors, Rows]], rng: np.random.Generator, most: int = MOST_PAIRS) -> Pairs:
-    """Pairs inside each group of latents (N, D) with their sentences' numbers (N,).
+    """Pairs inside each group, which has latents (N, D) and their sentences' numbers (N,).
 
-    All pairs where there are no more than `most`; else a balanced circulant design, in which every sentence
-    stands equally often (incomplete U-statistic; Blom, 1976). Rows are permuted first: neighbours in a file are
-    often related, and a small shift would find nothing but them.
+    Takes all pairs if there are at most `most`; otherwise a balanced circulant design, in which every sentence occurs
+    equally often (incomplete U-statistic; Blom, 1976). Rows are permuted first, because neighbouring sentences in a
+    file are often related.
     """
     possible = sum(len(x) * (len(x) - 1) // 2 for x, _ in groups)
     similarities: list[npt.NDArray[np.float32]] = []
@@ -78,10 +77,13 @@ def sample_pairs(groups: Sequence[tuple[Vectors, Rows]], rng: np.random.Generato
 
 
 def pareto(excess: Doubles, weights: Doubles | None = None) -> tuple[float, float]:
-    """Shape and scale of a generalized Pareto law by probability-weighted moments (Hosking & Wallis, 1987, eq. 2).
+    """Shape and scale of a generalized Pareto distribution.
 
-    excess: (M,) ≥ 0. The shape is held to at most 0.9. A negative one would end the tail below similarity 1, a rate
-    of zero that no sample supports: such a tail becomes exponential (shape 0).
+    Uses probability-weighted moments (Hosking & Wallis, 1987, eq. 2). The shape is at most 0.9. A negative shape
+    becomes 0 (exponential), because it would give a rate of exactly 0 above some similarity, which no sample supports.
+
+    Args:
+        excess: (M,) values of at least 0.
     """
     order = np.argsort(excess)
     y = excess[order]
@@ -97,7 +99,10 @@ def pareto(excess: Doubles, weights: Doubles | None = None) -> tuple[float, floa
 
 
 def fit_tail(excess: Doubles) -> tuple[float, float, float]:
-    """Shape, scale and largest |ln(fitted / counted)| of a tail, where at least 30 pairs lie above; (M,) falling."""
+    """Shape and scale of a tail, and its largest |ln(fitted / counted)| where at least 30 pairs lie above.
+
+    excess: (M,), descending.
+    """
     counted = (np.arange(1, len(excess) + 1) - 0.5) / len(excess)
     enough = counted * len(excess) >= 30
 
@@ -114,18 +119,21 @@ def fit_tail(excess: Doubles) -> tuple[float, float, float]:
 
 @dataclass(frozen=True)
 class Tie:
-    """Pairs with the same similarity, but for rounding errors."""
+    """Pairs whose similarities are equal except for rounding errors."""
 
     low: float
     high: float
-    pairs: int
+    pairs: int  # number of pairs
 
 
 def find_ties(similarities: npt.NDArray[np.floating]) -> list[Tie]:
-    """Ties that change rates, by rising similarity: of 10 pairs or more, and a twentieth of those at or above them."""
+    """Ties that are large enough to change rates, in ascending order.
+
+    A tie has at least 10 pairs, and at least 5 % of the pairs at or above its similarity.
+    """
     rising = np.sort(similarities)
     count = len(rising)
-    # Every tie so large holds one of these ranks.
+    # Ties of this size contain at least one of these ranks.
     ranks = np.unique(np.geomspace(1, count, RANKS).astype(np.intp))
     ties: list[Tie] = []
     for value in rising[count - ranks]:
@@ -140,15 +148,15 @@ def find_ties(similarities: npt.NDArray[np.floating]) -> list[Tie]:
 
 
 def build(pairs: Pairs, rng: np.random.Generator, *, intervals: bool = True) -> ReferenceDistribution:
-    """Quantile knots as far as the sample reaches, a tail beyond, and bootstrap intervals of the thresholds.
+    """Builds a reference: knots at quantiles, a fitted tail beyond them, and bootstrap intervals of the thresholds.
 
-    Pairs that tie are left out of both, and their share is added to the rates at and below them.
+    Knots and tail are fitted without ties; the ties' share is then added to the rates at and below them.
 
     Raises:
         ValueError: fewer than 20 sentences.
     """
     if pairs.sentences < FEWEST_SENTENCES:
-        raise ValueError(f"a reference needs at least {FEWEST_SENTENCES} sentences, here are {pairs.sentences}")
+        raise ValueError(f"a reference needs at least {FEWEST_SENTENCES} sentences; found {pairs.sentences}")
     similarities = pairs.similarities.astype(np.float64)
     count = len(similarities)
     ties = find_ties(similarities)
@@ -160,7 +168,7 @@ def build(pairs: Pairs, rng: np.random.Generator, *, intervals: bool = True) -> 
         reference = with_ties(reference, ties, 1 - float(tied.mean()))
     smallest = reference.smallest_rate
 
-    # The highest pairs carry all that intervals need.
+    # The intervals need only the most similar pairs.
     kept = int(min(count, max((0.12 if count < 1_000_000 else 0.035) * count, 4000, 1.2 * smallest * count)))
     top = np.argpartition(similarities, count - kept)[count - kept :]
     top = top[np.argsort(-similarities[top], kind="stable")]
@@ -173,7 +181,7 @@ def build(pairs: Pairs, rng: np.random.Generator, *, intervals: bool = True) -> 
 
 
 def continuous(similarities: Doubles, pairs: Pairs) -> ReferenceDistribution:
-    """Knots and tail of similarities (P,) without ties."""
+    """Reference with the knots and the tail of similarities (P,) that have no ties."""
     none = np.empty(0)
     count = len(similarities)
     if not count:
@@ -201,7 +209,7 @@ def continuous(similarities: Doubles, pairs: Pairs) -> ReferenceDistribution:
 
 
 def with_ties(reference: ReferenceDistribution, ties: Sequence[Tie], share: float) -> ReferenceDistribution:
-    """A reference of the pairs that do not tie, which are `share` of all, with the others added to it."""
+    """Adds ties to a reference of the untied pairs, which are `share` of all pairs."""
     join = float(fisher_z(reference.join))
     beyond = [reference.threshold(float(reference.join_rate * part)) for part in TAIL_KNOTS]
     low = np.array([tie.low for tie in ties]) - ROUNDING
@@ -219,7 +227,7 @@ def with_ties(reference: ReferenceDistribution, ties: Sequence[Tie], share: floa
         reference,
         similarities=knots,
         logits=logits,
-        # A Pareto tail above a higher beginning has the same shape (Coles, 2001, section 4.2.1).
+        # A Pareto tail that begins higher has the same shape (Coles, 2001, section 4.2.1).
         scale=reference.scale + reference.shape * max(0.0, float(fisher_z(last)) - join),
         tied=np.array([(tie.low + tie.high) / 2 for tie in ties]),
         tied_rates=rates_of_ties,
@@ -229,9 +237,13 @@ def with_ties(reference: ReferenceDistribution, ties: Sequence[Tie], share: floa
 def with_intervals(
     reference: ReferenceDistribution, pairs: Pairs, top: Rows, rng: np.random.Generator
 ) -> ReferenceDistribution:
-    """Bootstrap over sentences, not pairs: a pair weighs the product of its ends' counts (Owen, 2007).
+    """Adds intervals from a bootstrap over sentences.
 
-    Product weights count the variance between pairs three times; two of the three are taken off again.
+    A pair's weight is the product of its two sentences' counts (Owen, 2007). Product weights count the variance between
+    pairs three times, so twice that variance is subtracted.
+
+    Args:
+        top: indices of the most similar pairs, in descending order.
     """
     similarities = pairs.similarities[top].astype(np.float64)
     z, left, right = fisher_z(similarities), pairs.left[top], pairs.right[top]

@@ -1,4 +1,4 @@
-"""Where words begin and end: at spaces, and around every character in scripts that put none between words.
+"""Splits text into words: at spaces, and around every character in scripts without spaces between words.
 
 Combining marks belong to the letter before them (Unicode 16, section 3.6), and so do the joiners of Indic scripts,
 Persian and emoji.
@@ -8,19 +8,23 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
-# Han, kana, bopomofo; Thai, Lao, Tibetan; Myanmar; Khmer; Han beyond the first plane. Hangul has spaces.
+# Scripts without spaces: Han, kana, bopomofo, Thai, Lao, Tibetan, Myanmar, Khmer. Hangul uses spaces.
 RANGES = (
     (0x0E00, 0x109F), (0x1780, 0x17FF), (0x3005, 0x3007), (0x3021, 0x312F), (0x31A0, 0x31BF), (0x31F0, 0x31FF),
     (0x3400, 0x9FFF), (0xA9E0, 0xA9FE), (0xAA60, 0xAA7F), (0xF900, 0xFAFF), (0xFF66, 0xFF9F), (0x1AFF0, 0x1B16F),
     (0x20000, 0x323AF),
 )  # fmt: skip
-PLANES = ((0, 0x1FFFF), (0xE0000, 0xE01EF))  # those that hold combining marks and format characters
+PLANES = ((0, 0x1FFFF), (0xE0000, 0xE01EF))  # ranges that contain combining marks and format characters
 JOINERS = "\u200c\u200d"
 SKIN = "\U0001f3fb-\U0001f3ff"  # emoji modifiers (UTS 51, section 1.4.3)
 
 
 def character_class(ranges: Sequence[tuple[int, int]], *categories: str) -> str:
-    """The characters of the ranges, ends included, whose Unicode category begins so: the inside of [] in a regex."""
+    """Regex character class, without brackets, of the characters in inclusive ranges with a Unicode category.
+
+    Args:
+        categories: prefixes of the categories, for example "L" for all letters.
+    """
     runs: list[list[int]] = []
     for first, last in ranges:
         for code in range(first, last + 1):
@@ -34,10 +38,10 @@ def character_class(ranges: Sequence[tuple[int, int]], *categories: str) -> str:
 
 UNSPACED = character_class(RANGES, "L")
 MARKS = character_class(PLANES, "M")
-FORMAT = character_class(PLANES, "Cf")  # direction marks, soft hyphens, zero-width spaces: no text
+FORMAT = character_class(PLANES, "Cf")  # direction marks, soft hyphens, zero-width spaces; ignored
 
 EXTENDED = rf"[{MARKS}{JOINERS}{SKIN}]*"
-# Letters run together, but each letter of an unspaced script is its own token; digits run; each mark alone.
+# A token is a run of letters, a run of digits, a single punctuation mark, or a single letter of an unspaced script.
 TOKEN = re.compile(
     rf"[{UNSPACED}]{EXTENDED}|[^\W\d_{UNSPACED}](?:[^\W\d_{UNSPACED}]|[{MARKS}{JOINERS}])*"
     rf"|\d+|[^\w\s{MARKS}{FORMAT}]{EXTENDED}|_"
@@ -49,17 +53,17 @@ BELONGING = re.compile(rf"[{MARKS}{JOINERS}{SKIN}]")
 
 
 def words(text: str) -> list[str]:
-    """Parted by spaces; a letter of an unspaced script is a word of its own, with the marks behind it."""
+    """Words of a text, split at spaces; each letter of an unspaced script, with its marks, is a word."""
     return (BORDER.sub(" ", text) if LETTER.search(text) else text).split()
 
 
 def is_unspaced(text: str) -> bool:
-    """Are most of its words letters of a script that puts no spaces between words?"""
+    """Whether most words of the text are letters of a script without spaces between words."""
     return 2 * len(LETTER.findall(text)) > len(words(text))
 
 
 def join_words(parts: Sequence[str]) -> str:
-    """Words of an unspaced text put together again: a space only between two that would run into one."""
+    """Joins words of an unspaced text, with a space only between words that would otherwise become one."""
     text = ""
     for part in parts:
         ends = (text[-1:], part[:1])
@@ -68,7 +72,7 @@ def join_words(parts: Sequence[str]) -> str:
 
 
 def characters(text: str) -> list[str]:
-    """Characters as readers see them, but for spaces: with the marks after each, joined emoji whole."""
+    """Characters as a reader sees them, without spaces; combining marks and joined emoji stay together."""
     clusters: list[str] = []
     for c in text:
         if clusters and (BELONGING.match(c) or clusters[-1].endswith("\u200d")):

@@ -1,1 +1,1 @@
-"""Checkpoints to exported encoders, at full or lower precision."""
+"""Exports encoders from checkpoints, at full or lower precision, and registers remote ones."""

@@ -1,4 +1,4 @@
-"""The families of transformers that can be exported, and what each must be told."""
+"""The transformer families that can be exported, and how each is loaded and cut."""
 
 import json
 from dataclasses import dataclass
@@ -14,16 +14,16 @@ from service.core.errors import InvalidInput
 
 @dataclass(frozen=True)
 class Family:
-    """Where a family keeps its layers, and how it counts tokens."""
+    """A family's path to its layers, and its handling of positions and attention."""
 
     layers: str  # path of the ModuleList
-    # Learned positions begin behind the padding id (RoBERTa's code): so many fewer tokens fit.
+    # Position ids start after the padding id (as in RoBERTa), so fewer tokens fit.
     behind_padding: bool = False
-    # Positions are passed, counted over the mask, one row a text: a decoder is then the same with padding on its
-    # left, and rotary angles have the batch's size, which ONNX Runtime's RotaryEmbedding asks for.
+    # Position ids are passed explicitly, counted over the mask: padding on the left then does not change a decoder's
+    # output, and the ids have the batch's size, as ONNX Runtime's RotaryEmbedding requires.
     positions: bool = False
     attention: str = "sdpa"
-    shares: bool = False  # layers are groups used again and again (ALBERT)
+    shares: bool = False  # several layers share a group's weights (ALBERT)
 
 
 BERT = Family("encoder.layer")
@@ -34,7 +34,7 @@ FAMILIES = {
     "roberta": ROBERTA,
     "xlm-roberta": ROBERTA,
     "camembert": ROBERTA,
-    "mpnet": Family("encoder.layer", behind_padding=True, attention="eager"),  # its code has no other
+    "mpnet": Family("encoder.layer", behind_padding=True, attention="eager"),  # the only one it implements
     "distilbert": Family("transformer.layer"),
     "albert": Family("encoder.albert_layer_groups", shares=True),
     "modernbert": Family("layers", positions=True),
@@ -43,10 +43,10 @@ FAMILIES = {
 
 
 def configuration(folder: Path) -> Any:
-    """The transformer's configuration, of a kind that can be exported.
+    """The transformer's configuration.
 
     Raises:
-        InvalidInput: it cannot; the message says what was found and what to do.
+        InvalidInput: the transformer cannot be exported; the message says why and what to do.
     """
     path = folder / "config.json"
     if not path.is_file():
@@ -60,9 +60,9 @@ def configuration(folder: Path) -> Any:
         stated = json.loads(path.read_text(encoding="utf-8"))
         kind = stated.get("model_type")
     except (ValueError, AttributeError) as error:
-        raise InvalidInput(f"{path} is no JSON object: {error}") from error
+        raise InvalidInput(f"{path} is not a JSON object: {error}") from error
     if "auto_map" in stated:
-        raise InvalidInput(f"{path} names code of the checkpoint's own (auto_map), and such code is not run here")
+        raise InvalidInput(f"{path} requires the checkpoint's own code (auto_map), which isosim does not run")
     if "quantization_config" in stated:
         raise InvalidInput(f"{folder} is quantized; give the original checkpoint, and --precision for a smaller one")
     if stated.get("is_encoder_decoder"):
@@ -76,25 +76,25 @@ def configuration(folder: Path) -> Any:
 
 
 def longest(config: Any) -> int:
-    """Tokens that its positions have room for."""
+    """Largest number of tokens that the position embeddings allow."""
     offset = 0
     if FAMILIES[config.model_type].behind_padding:
-        # MPNet's code has the padding id 1 fixed.
+        # MPNet always uses the padding id 1.
         offset = 1 + (1 if config.model_type == "mpnet" else config.pad_token_id)
     room: int = config.max_position_embeddings
     return room - offset
 
 
 def positions(mask: Tensor) -> Tensor:  # (B, T) -> (B, T)
-    """A token's place among its text's tokens, from 0; padding on either side does not count."""
+    """Each token's position in its text, from 0; padding on either side does not count."""
     return (mask.cumsum(1) - 1).clamp_min(0)
 
 
 def load_transformer(folder: Path, layers: int, *, pooler: bool) -> nn.Module:
-    """The first layers of the transformer, in float32; a norm behind the last layer stays behind the last kept one.
+    """Loads the first `layers` layers of the transformer in float32; a final norm is applied after the last of them.
 
     Raises:
-        InvalidInput: the files lack weights that its vectors depend on (`pooler`: the pooler's among them).
+        InvalidInput: weights are missing or do not fit the configuration, or `pooler` is set and there is no pooler.
     """
     family = FAMILIES[AutoConfig.from_pretrained(folder).model_type]
     try:
@@ -105,7 +105,7 @@ def load_transformer(folder: Path, layers: int, *, pooler: bool) -> nn.Module:
             use_safetensors=True,
             output_loading_info=True,
         )
-    except RuntimeError as error:  # tensors of other sizes than config.json says
+    except RuntimeError as error:  # tensor sizes that differ from config.json
         raise InvalidInput(f"the weights in {folder} do not fit its config.json: {first_line(error)}") from error
     missing = sorted(name for name in loading["missing_keys"] if pooler or not name.startswith("pooler."))
     if missing:
@@ -121,12 +121,12 @@ def load_transformer(folder: Path, layers: int, *, pooler: bool) -> nn.Module:
 
 
 def cut(transformer: Any, family: Family, layers: int) -> None:
-    """Leaves the first layers, each what it was: its attention, or its group."""
+    """Keeps the first layers, each with its own attention type or group."""
     path, _, name = family.layers.rpartition(".")
     stack = transformer.get_submodule(path)
     whole, depth = getattr(stack, name), transformer.config.num_hidden_layers
     if family.shares:
-        # Layer i uses group ⌊i · groups / depth⌋ of the whole; of the cut it is group i of as many.
+        # Layer i uses group ⌊i · groups / depth⌋; after the cut every layer has a group of its own.
         whole = nn.ModuleList(whole[int(i / (depth / len(whole)))] for i in range(layers))
         transformer.config.num_hidden_groups = max(layers, 1)
     setattr(stack, name, whole[:layers])

@@ -1,4 +1,4 @@
-"""Registering an encoder whose vectors its users bring: its name, the number of dimensions, and a calibrator."""
+"""Registers an encoder for vectors that callers send: its name, number of dimensions, and a calibrator."""
 
 import hashlib
 import json
@@ -14,23 +14,23 @@ from service.core.encoding.spec import EncoderSpec
 from service.core.errors import InvalidInput
 from service.modelling.encoder.export import export_calibrator
 
-LEAST_DIM, MOST_DIM = 8, 16_384  # numbers of a vector; a matrix of the largest square is 1 GB
+LEAST_DIM, MOST_DIM = 8, 16_384  # the calibrator's matrix has 1 GB at the largest
 
 
 def register(
     store: Path, name: str, dim: int, *, unit: bool, say: Callable[[str], None] = lambda _: None
 ) -> EncoderArtifact:
-    """Adds an encoder, or finds the one that was added like this before.
+    """Adds an encoder, or returns the existing one with the same arguments.
 
     Args:
-        dim: numbers of a vector.
-        unit: all its vectors have length 1; then distances other than the cosine's have a meaning, too.
+        dim: number of dimensions.
+        unit: all vectors have length 1, so that distances other than the cosine distance can be converted, too.
 
     Raises:
-        InvalidInput: the dimension is none that can be calibrated, or the name belongs to another encoder.
+        InvalidInput: the number of dimensions is not supported, or the name belongs to another encoder.
     """
     if not LEAST_DIM <= dim <= MOST_DIM:
-        raise InvalidInput(f"dimensions: {dim}; {LEAST_DIM} to {MOST_DIM:,} are taken")
+        raise InvalidInput(f"dimensions: {dim}; expected {LEAST_DIM} to {MOST_DIM:,}")
     encoders = EncoderStore(store)
     encoders.root.mkdir(parents=True, exist_ok=True)
     with locked(encoders.root / ".registering"):
@@ -59,7 +59,7 @@ def register(
 
 
 def check_same(known: EncoderArtifact, dim: int, *, unit: bool) -> EncoderArtifact:
-    """Raises InvalidInput where the name means another encoder."""
+    """Raises InvalidInput if the name belongs to a different encoder."""
     if known.kind != "vectors":
         what = f"{known.id} is an encoder already, of another kind"
         raise InvalidInput(f"{what} (isosim encoder list); choose another name")

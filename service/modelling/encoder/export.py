@@ -1,8 +1,7 @@
-"""Encoder, pooling and calibrator exported as one ONNX graph whose calibrator weights can be overridden.
+"""Exports encoder, pooling and calibrator as one ONNX graph whose calibrator weights can be overridden.
 
-The calibrator's tensors are graph *inputs* at export, and same-named initializers are attached afterwards:
-exported as parameters, the optimizer merged equal tensors and folded others away, so that overriding one
-moved several nodes and left `latent` silently wrong.
+The calibrator's tensors are exported as graph *inputs* and get initializers of the same name afterwards. If they were
+parameters, the optimizer would merge equal tensors and fold others, and overriding them would give a wrong `latent`.
 """
 
 import logging
@@ -24,13 +23,13 @@ from service.adapters.encoder.onnx_engine import PREFIX, open_session
 from service.modelling.calibrator import Tensors, calibrate, identity
 from service.modelling.encoder.encoder import Encoder
 
-OPSET = 23  # the first with `Attention`, which ONNX Runtime runs fused
-PARITY = 1e-4  # largest difference torch ↔ ONNX, fp32
-PARITY_SHAPES = ((1, 5), (2, 3), (5, 40), (17, 9))  # (B, T); none is the traced one
+OPSET = 23  # the first with `Attention`, for which ONNX Runtime has a fused kernel
+PARITY = 1e-4  # largest allowed difference between torch and ONNX, fp32
+PARITY_SHAPES = ((1, 5), (2, 3), (5, 40), (17, 9))  # (B, T), all different from the shape at export
 
 
 class CalibratedEncoder(nn.Module):
-    """Token ids and the calibrator's tensors to `pooled` and `latent`, both (B, D)."""
+    """Maps token ids and the calibrator's tensors to `pooled` and `latent`, both (B, D)."""
 
     def __init__(self, encoder: Encoder, names: list[str]) -> None:
         super().__init__()
@@ -44,7 +43,7 @@ class CalibratedEncoder(nn.Module):
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """The exporter's progress and advice are for exporter authors."""
+    """Hides the exporter's progress messages and warnings."""
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -56,7 +55,7 @@ def quiet() -> Iterator[None]:
 
 
 def export_joined(encoder: Encoder, dim: int) -> onnx.ModelProto:
-    """The joined graph with identity weights: `latent` equals `pooled` until weights are passed."""
+    """Exports the joined graph with identity weights: `latent` equals `pooled` unless weights are passed."""
     weights = identity(dim)
     ids = torch.tensor([[2, 3, 4, 5, 6, 7, 8], [2, 3, 4, 5, 0, 0, 0], [2, 3, 0, 0, 0, 0, 0]])
     inputs = ["input_ids", "attention_mask", "token_type_ids"]
@@ -82,7 +81,7 @@ def export_joined(encoder: Encoder, dim: int) -> onnx.ModelProto:
 
 
 class Calibrator(nn.Module):
-    """Pooled vectors (B, D) and the calibrator's tensors to `latent` (B, D)."""
+    """Maps pooled vectors (B, D) and the calibrator's tensors to `latent` (B, D)."""
 
     def __init__(self, names: list[str]) -> None:
         super().__init__()
@@ -93,7 +92,7 @@ class Calibrator(nn.Module):
 
 
 def export_calibrator(dim: int) -> onnx.ModelProto:
-    """The calibrator alone, with identity weights, for vectors (B, D) that come from elsewhere."""
+    """Exports the calibrator alone, with identity weights, for vectors (B, D) from a remote server or a caller."""
     weights = identity(dim)
     with quiet(), torch.no_grad():
         program = torch.onnx.export(
@@ -111,7 +110,7 @@ def export_calibrator(dim: int) -> onnx.ModelProto:
 
 
 def with_initial_weights(model: onnx.ModelProto, weights: Tensors) -> onnx.ModelProto:
-    """Weights that are inputs get the values they have where none are passed."""
+    """Gives the weight inputs of the graph these default values."""
     name_axes(model)
     model.graph.initializer.extend(
         numpy_helper.from_array(tensor.numpy(), PREFIX + name) for name, tensor in weights.items()
@@ -120,7 +119,7 @@ def with_initial_weights(model: onnx.ModelProto, weights: Tensors) -> onnx.Model
 
 
 def name_axes(model: onnx.ModelProto) -> None:
-    """The exporter's invented axis names become `batch` and `length`."""
+    """Renames the exporter's generated axis names to `batch` and `length`."""
     for value in [*model.graph.input, *model.graph.output]:
         for size, name in zip(value.type.tensor_type.shape.dim, ("batch", "length"), strict=False):
             if size.dim_param:
@@ -128,7 +127,7 @@ def name_axes(model: onnx.ModelProto) -> None:
 
 
 def cut(model: onnx.ModelProto) -> tuple[onnx.ModelProto, onnx.ModelProto]:
-    """The encoder (→ pooled) and the calibrator (pooled and weights → latent) out of the joined graph."""
+    """Splits the joined graph into the encoder (→ pooled) and the calibrator (pooled, weights → latent)."""
     names = [value.name for value in model.graph.input]
     weights = [name for name in names if name.startswith(PREFIX)]
     extractor = Extractor(model)
@@ -138,7 +137,7 @@ def cut(model: onnx.ModelProto) -> tuple[onnx.ModelProto, onnx.ModelProto]:
 
 
 def with_weights(model: onnx.ModelProto, weights: dict[str, npt.NDArray[np.generic]]) -> onnx.ModelProto:
-    """A standalone graph with these calibrator weights baked in; they are no inputs any more."""
+    """A standalone graph with these calibrator weights as constants instead of inputs."""
     baked = onnx.ModelProto()
     baked.CopyFrom(model)
     inputs = [value for value in baked.graph.input if not value.name.startswith(PREFIX)]
@@ -153,7 +152,7 @@ def with_weights(model: onnx.ModelProto, weights: dict[str, npt.NDArray[np.gener
 
 
 def random_weights(dim: int, seed: int) -> dict[str, Tensor]:
-    """Every calibrator tensor replaced by a random one: the weights of the parity check."""
+    """Random calibrator tensors for the parity check."""
     generator = torch.Generator().manual_seed(seed)
     weights = {}
     for name, tensor in identity(dim).items():
@@ -165,12 +164,12 @@ def random_weights(dim: int, seed: int) -> dict[str, Tensor]:
 
 
 def runs(session: ort.InferenceSession, dim: int, vocabulary: int) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensors]]:
-    """Random ids and masks at untraced shapes, padded, and what the graph makes of them with random weights.
+    """Runs the graph on random ids, masks and calibrator weights, at shapes other than the exported one.
 
     Yields ids, mask, outputs (2, B, D) and the calibrator's weights.
 
     Raises:
-        ArithmeticError: `pooled` is moved by the calibrator's weights.
+        ArithmeticError: the calibrator's weights changed `pooled`.
     """
     weights = random_weights(dim, seed=0)
     overrides = {PREFIX + name: tensor.numpy() for name, tensor in weights.items()}
@@ -189,10 +188,10 @@ def runs(session: ort.InferenceSession, dim: int, vocabulary: int) -> Iterator[t
 
 
 def check_parity(encoder: Encoder, path: Path, dim: int) -> float:
-    """Largest difference torch ↔ ONNX of both outputs.
+    """Largest difference between torch and ONNX in both outputs.
 
     Raises:
-        ArithmeticError: above 1e-4, or `pooled` moved by the calibrator's weights.
+        ArithmeticError: the difference is above 1e-4, or the calibrator's weights changed `pooled`.
     """
     vocabulary: int = encoder.transformer.config.vocab_size  # type: ignore[union-attr, assignment]
     differences = []
@@ -205,7 +204,13 @@ def check_parity(encoder: Encoder, path: Path, dim: int) -> float:
 
 
 def check_latents(path: Path, dim: int) -> float:
-    """The same of the calibrator alone, behind an encoder of another precision: torch is given the graph's `pooled`."""
+    """Largest difference between torch and ONNX in `latent`, computed from the graph's own `pooled`.
+
+    For encoders at a lower precision, whose `pooled` differs from torch.
+
+    Raises:
+        ArithmeticError: the difference is above 1e-4, or the calibrator's weights changed `pooled`.
+    """
     differences = []
     for _, _, (pooled, latent), weights in runs(open_session(path, ["CPUExecutionProvider"], 0), dim, vocabulary=100):
         with torch.no_grad():
@@ -214,7 +219,7 @@ def check_latents(path: Path, dim: int) -> float:
 
 
 def within_parity(differences: list[float]) -> float:
-    worst = float(np.max(differences))  # NaN stays NaN, and fails below
+    worst = float(np.max(differences))  # NaN stays NaN and fails the check
     if not worst <= PARITY:
         raise ArithmeticError(f"torch and ONNX differ by {worst:.1e} (limit {PARITY:.0e})")
     return worst

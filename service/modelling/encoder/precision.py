@@ -1,10 +1,10 @@
-"""Encoders at a lower precision: how they are made, and what they must show before they may be chosen.
+"""Makes encoders of lower precision, and checks them before they may be chosen.
 
-int8 quantizes the inputs of matrix products to 8 bits with fixed ranges and the weights to 7 bits a column (7, because
-processors without VNNI add pairs of products in 16 bits; so every x64 processor computes the same integers). What a
-product gives stays float. Ranges are fixed, so that no text changes another's score: ONNX Runtime's dynamic
-quantization takes one range for the whole batch. Before, each channel's range is moved into the weights in part
-(SmoothQuant: Xiao et al., ICML 2023, equation 4): activations have a few channels far larger than the others.
+int8 quantizes the inputs of matrix products to 8 bits and the weights to 7 bits per column; the outputs stay float.
+Seven bits, because processors without VNNI add pairs of products in 16 bits, and all x64 processors must compute the
+same integers. Ranges are fixed, so that a text's score does not depend on its batch; ONNX Runtime's dynamic
+quantization uses one range per batch. Since a few channels of the activations are far larger than the others, part of
+each channel's range is first moved into the weights (SmoothQuant: Xiao et al., ICML 2023, equation 4).
 """
 
 import hashlib
@@ -32,44 +32,44 @@ from service.core.arrays import Vectors
 from service.core.errors import InvalidInput
 from service.core.scoring.similarity import cosine
 
-SENTENCES = 512  # that ranges are taken from
-TRIED = 256  # of them, that precisions are compared on
-STRENGTHS = (0.7, 0.8, 0.9)  # of smoothing: the share of a channel's range that moves into the weights
-FASTER = 1.1  # times fp32, below which a lower precision is not worth its loss
-MOST_SHIFT = 1e-3  # of a cosine, by what shares its batch
-MOST_LOST = 0.3  # points of mean Spearman on labelled sets
-MOST_MOVED = 0.01  # mean change of a cosine, where there are no labels to tell what it costs
-LONGEST = 64  # tokens of the texts that ranges are taken from; longer ones add time and no range
+SENTENCES = 512  # sentences that set the ranges
+TRIED = 256  # the first of them, on which precisions are compared
+STRENGTHS = (0.7, 0.8, 0.9)  # smoothing strengths to try: share of a channel's range that moves into the weights
+FASTER = 1.1  # least speed relative to fp32
+MOST_SHIFT = 1e-3  # largest change of a cosine when other texts share the batch
+MOST_LOST = 0.3  # largest loss on labelled sets, in points of mean Spearman
+MOST_MOVED = 0.01  # largest mean change of a cosine against fp32, without labelled sets
+LONGEST = 64  # texts are cut to this many tokens; longer ones take time and do not change the ranges
 
 Ids = list[list[int]]
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A precision and what it showed beside fp32."""
+    """Measurements of a precision against fp32."""
 
     name: str
-    speed: float  # sentences/s, fp32 = 1
-    shift: float  # largest change of a cosine by what shares its batch
+    speed: float  # relative to fp32
+    shift: float  # largest change of a cosine when other texts share the batch
     moved: float  # mean change of a cosine against fp32
     lost: float | None  # points of mean Spearman; None without labelled sets
 
     @property
     def refused(self) -> str:
-        """Why it may not be chosen; empty where it may."""
+        """Why the precision may not be chosen; empty if it may."""
         if self.shift > MOST_SHIFT:
-            return f"a score moves by {self.shift:.1e} with what shares its batch (limit {MOST_SHIFT:.0e})"
+            return f"a score changes by {self.shift:.1e} with the other texts of its batch (limit {MOST_SHIFT:.0e})"
         if self.lost is not None and self.lost > MOST_LOST:
             return f"{self.lost:.2f} points of mean Spearman lost (limit {MOST_LOST})"
         if self.lost is None and self.moved > MOST_MOVED:
-            return f"cosines move by {self.moved:.3f} on average (limit {MOST_MOVED}, without labelled sets)"
+            return f"cosines change by {self.moved:.3f} on average (limit {MOST_MOVED}, without labelled sets)"
         if self.speed < FASTER:
-            return f"{self.speed:.2f} times as fast as fp32 (at least {FASTER} to be worth it)"
+            return f"only {self.speed:.2f} times as fast as fp32 (at least {FASTER} is needed)"
         return ""
 
 
 class Calibration(CalibrationDataReader):  # type: ignore[misc]
-    """Sentences one by one: padding must not enter the ranges."""
+    """Feeds sentences one by one, so that padding does not affect the ranges."""
 
     def __init__(self, feeds: Sequence[Feeds]) -> None:
         self._feeds = iter(feeds)
@@ -79,7 +79,7 @@ class Calibration(CalibrationDataReader):  # type: ignore[misc]
 
 
 def channel_ranges(model: onnx.ModelProto, names: Sequence[str], feeds: Sequence[Feeds]) -> dict[str, Vectors]:
-    """Largest magnitude of each channel (last axis) of the named tensors."""
+    """Largest absolute value (D,) of each channel (last axis) of the named tensors."""
     watched = onnx.ModelProto()
     watched.CopyFrom(model)
     watched.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in names)
@@ -96,7 +96,7 @@ def channel_ranges(model: onnx.ModelProto, names: Sequence[str], feeds: Sequence
 
 
 def smooth(model: onnx.ModelProto, ranges: dict[str, Vectors], strength: float) -> onnx.ModelProto:
-    """The same function, with part of each channel's range moved from activations into weights."""
+    """An equivalent graph with part of each channel's range moved from the activations into the weights."""
     moved = onnx.ModelProto()
     moved.CopyFrom(model)
     matrices = {tensor.name: tensor for tensor in moved.graph.initializer}
@@ -124,7 +124,7 @@ def smooth(model: onnx.ModelProto, ranges: dict[str, Vectors], strength: float) 
 
 
 def quantize(model: onnx.ModelProto, feeds: Sequence[Feeds]) -> onnx.ModelProto:
-    """Products with constant matrices on 8-bit integers, their results left in float."""
+    """Quantizes products with constant matrices to 8-bit integers; their results stay float."""
     products = [node.name for group in weight_products(model).values() for node in group]
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "source.onnx", Path(folder) / "target.onnx"
@@ -147,7 +147,7 @@ def quantize(model: onnx.ModelProto, feeds: Sequence[Feeds]) -> onnx.ModelProto:
 
 
 def dynamic(model: onnx.ModelProto) -> onnx.ModelProto:
-    """ONNX Runtime's dynamic quantization, to be compared with: its ranges are those of the batch."""
+    """ONNX Runtime's dynamic quantization, for comparison; its ranges depend on the batch."""
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "source.onnx", Path(folder) / "target.onnx"
         onnx.save(model, source)
@@ -156,17 +156,17 @@ def dynamic(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def half(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Weights and activations in 16 bits, ids in and float32 vectors out; for GPUs."""
-    from onnxruntime.transformers.float16 import convert_float_to_float16  # noqa: PLC0415 - drags much along
+    """Converts weights and activations to 16 bits, for GPUs; the output vectors stay float32."""
+    from onnxruntime.transformers.float16 import convert_float_to_float16  # noqa: PLC0415 - slow to import
 
     converted: onnx.ModelProto = convert_float_to_float16(model, keep_io_types=True)
     return converted
 
 
 def join(encoder: onnx.ModelProto, calibrator: onnx.ModelProto) -> onnx.ModelProto:
-    """One graph again: token ids and the calibrator's weights to pooled and latent.
+    """Joins encoder and calibrator into one graph: token ids and calibrator weights → pooled, latent.
 
-    Both were cut from one graph and may have kept copies of the same constants: the calibrator's are renamed.
+    Both were cut from the same graph and may contain the same constants, so the calibrator's are renamed.
     """
     calibrator = rename_tensors(calibrator, edges(encoder) - {"pooled"})
     versions = {entry.domain: entry.version for model in (encoder, calibrator) for entry in model.opset_import}
@@ -182,18 +182,18 @@ def join(encoder: onnx.ModelProto, calibrator: onnx.ModelProto) -> onnx.ModelPro
 
 
 def edges(model: onnx.ModelProto) -> set[str]:
-    """All names that values have in a graph."""
+    """Names of all values in a graph."""
     graph = model.graph
     values = {value.name for value in (*graph.input, *graph.output, *graph.value_info, *graph.initializer)}
     return values | {name for node in graph.node for name in (*node.input, *node.output)} - {""}
 
 
 def rename_tensors(model: onnx.ModelProto, taken: set[str]) -> onnx.ModelProto:
-    """The same graph without values of the names that are taken."""
+    """The same graph with values renamed whose names are in `taken`."""
     fresh = onnx.ModelProto()
     fresh.CopyFrom(model)
     new = {name: f"calibrator/{name}" for name in edges(model) & taken}
-    del fresh.graph.value_info[:]  # hints of shapes; they may name what is an output elsewhere
+    del fresh.graph.value_info[:]  # shape hints, which could refer to outputs of the other graph
     for value in fresh.graph.initializer:
         value.name = new.get(value.name, value.name)
     for node in fresh.graph.node:
@@ -204,7 +204,7 @@ def rename_tensors(model: onnx.ModelProto, taken: set[str]) -> onnx.ModelProto:
 
 
 def fingerprint(model: onnx.ModelProto) -> str:
-    """Of the numbers in a graph: ranges depend on the text they were taken from, and decide what vector a text gets."""
+    """Hash (12 hex digits) of a graph's constants, which include the ranges and so depend on the sentences."""
     tensors = sorted((tensor.name, numpy_helper.to_array(tensor).tobytes()) for tensor in model.graph.initializer)
     digest = hashlib.sha256()
     for name, content in tensors:
@@ -229,22 +229,23 @@ class Bench:
             return OnnxEncoder(path, ["CPUExecutionProvider"], 1)
 
     def alone(self, encoder: OnnxEncoder) -> Vectors:
+        """Vectors computed one text at a time."""
         return np.concatenate([encoder([row]) for row in self.ids])
 
     def together(self, encoder: OnnxEncoder, size: int = 32) -> Vectors:
-        """In batches, padded to the longest of them."""
+        """Vectors computed in batches, padded to the longest text."""
         return np.concatenate([encoder(self.ids[i : i + size]) for i in range(0, len(self.ids), size)])
 
     @staticmethod
     def pairs(vectors: Vectors) -> npt.NDArray[np.float32]:
-        """Cosines of neighbours."""
+        """Cosines of consecutive texts (N − 1,)."""
         return cosine(vectors[:-1], vectors[1:])
 
     def moved(self, encoder: OnnxEncoder) -> float:
         return float(np.abs(self.pairs(self.alone(encoder)) - self.cosines).mean())
 
     def speed(self, encoder: OnnxEncoder, rounds: int = 7) -> float:
-        """Against fp32 on the texts in batches of 8; the median of rounds taken in turn."""
+        """Speed relative to fp32 in batches of 8: the median over rounds that alternate between both."""
         batches = [encoder.prepare(self.ids[i : i + 8]) for i in range(0, min(len(self.ids), 128), 8)]
 
         def seconds(one: OnnxEncoder) -> float:
@@ -262,34 +263,34 @@ class Bench:
         shift = float(np.abs(alone - self.pairs(self.together(encoder))).max())
         moved = float(np.abs(alone - self.cosines).mean())
         trial = Trial(name, self.speed(encoder), shift, moved, lost=None)
-        if self.score is None or self.reference is None or trial.shift > MOST_SHIFT:  # the sets take minutes
-            return trial
+        if self.score is None or self.reference is None or trial.shift > MOST_SHIFT:
+            return trial  # without the labelled sets, which take minutes
         return replace(trial, lost=self.reference - self.score(encoder))
 
 
 def int8(model: onnx.ModelProto, feeds: Sequence[Feeds], bench: Bench, say: Callable[[str], None]) -> onnx.ModelProto:
-    """Smoothed as much as moves cosines least on the texts, and quantized.
+    """Quantizes the graph with the smoothing strength that changes the cosines least.
 
     Raises:
-        InvalidInput: there is nothing to quantize: no layers are left.
+        InvalidInput: the graph has no product to quantize, for example without layers.
     """
     model = separate(model)
     if not weight_products(model):
-        raise InvalidInput("--precision int8: this encoder multiplies by no constant matrix, so nothing would change")
+        raise InvalidInput("--precision int8: this encoder has no matrix products to quantize; use fp32")
     ranges = channel_ranges(model, list(weight_products(model)), feeds)
     best: tuple[float, onnx.ModelProto] | None = None
     for strength in STRENGTHS:
         candidate = quantize(smooth(model, ranges, strength), feeds)
         moved = bench.moved(bench.open(candidate))
-        say(f"int8, smoothing {strength}: cosines move by {moved:.4f} on average")
+        say(f"int8, smoothing {strength}: cosines change by {moved:.4f} on average")
         if best is None or moved < best[0]:
             best = moved, candidate
-    assert best is not None  # noqa: S101 - there are strengths
+    assert best is not None  # noqa: S101 - STRENGTHS is not empty
     return best[1]
 
 
 def weight_products(model: onnx.ModelProto) -> dict[str, list[onnx.NodeProto]]:
-    """Products with a constant matrix, by the activation they share: queries, keys and values have one."""
+    """Products with a constant matrix, grouped by their input; queries, keys and values share one."""
     matrices = {tensor.name for tensor in model.graph.initializer if len(tensor.dims) == 2}
     products: dict[str, list[onnx.NodeProto]] = {}
     for node in model.graph.node:
@@ -299,9 +300,9 @@ def weight_products(model: onnx.ModelProto) -> dict[str, list[onnx.NodeProto]]:
 
 
 def separate(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The same function, each product with a constant matrix a MatMul on a matrix of its own.
+    """An equivalent graph in which each product with a constant matrix is a MatMul with a matrix of its own.
 
-    GPT-2's layers are Gemm; ALBERT's share their matrices, and smoothing one of them for one place would change all.
+    GPT-2 uses Gemm. ALBERT's layers share matrices, and smoothing must change them for one layer only.
     """
     matrices = {tensor.name: tensor for tensor in model.graph.initializer if len(tensor.dims) == 2}
     apart = onnx.ModelProto()
@@ -327,7 +328,7 @@ def separate(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def is_transposed(node: onnx.NodeProto) -> bool | None:
-    """Whether the product takes its matrix transposed; None where it scales, or turns its input: no linear layer."""
+    """Whether the product transposes its matrix; None if it scales or transposes its input, unlike a linear layer."""
     given = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
     if given.get("alpha", 1.0) != 1 or given.get("beta", 1.0) != 1 or given.get("transA", 0):
         return None

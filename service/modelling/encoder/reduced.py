@@ -1,4 +1,4 @@
-"""`isosim export --precision`: a lower precision beside the fp32 encoder, tried before it is taken."""
+"""`isosim export --precision`: exports an encoder at a lower precision and measures it against fp32."""
 
 import re
 import shutil
@@ -28,14 +28,18 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Evidence:
-    """Text on which a precision is tried."""
+    """Text to measure a precision on."""
 
-    text: Path | None  # sentences, one a line; None: Python's own documentation
-    sts: Path | None  # folder with the labelled sets; None: cosines must stay where they are
+    text: Path | None  # sentences, one per line; None: Python's own documentation
+    sts: Path | None  # folder with labelled sets; None: the change of the cosines decides
 
 
 def texts_of(file: Path | None) -> list[str]:
-    """Sentences that ranges are taken from: a sample of the file's, or of the language reference every Python has."""
+    """A sample of sentences from the file, or from the language reference that every Python contains.
+
+    Raises:
+        InvalidInput: there are too few sentences.
+    """
     if file is not None:
         sentences = read_text(file)
     else:
@@ -50,7 +54,7 @@ def texts_of(file: Path | None) -> list[str]:
 
 
 def mean_spearman(folder: Path, tokenize: FastTokenizer) -> Callable[[OnnxEncoder], float]:
-    """Mean over the labelled sets (all), × 100, of an encoder's cosines."""
+    """Function that gives an encoder's Spearman correlation × 100, averaged over the labelled sets."""
     sets = {
         name: (
             [text for pairs in files for text in pairs.left],
@@ -79,13 +83,14 @@ def mean_spearman(folder: Path, tokenize: FastTokenizer) -> Callable[[OnnxEncode
 def export_reduced(
     store: Path, fp32: EncoderArtifact, wanted: str, evidence: Evidence, say: Say
 ) -> EncoderArtifact | None:
-    """Adds the fp32 encoder at precision `wanted` (int8, fp16 or auto) to the store; None where none may be chosen.
+    """Adds the encoder at precision `wanted` (int8, fp16 or auto) to the store; None if no precision passes.
 
-    `auto` takes the fastest that passes; a precision asked for by name is written whatever it shows, and says so.
+    `auto` chooses the fastest precision that passes the checks. A named precision is always written, and the checks
+    are only reported.
 
     Raises:
-        InvalidInput: too few sentences, or a labelled set is missing.
-        ArithmeticError: the calibrator does not compute behind it what torch computes.
+        InvalidInput: there are too few sentences, or a labelled set is missing.
+        ArithmeticError: the calibrator's outputs differ from torch.
     """
     verified(fp32.folder, JOINED)
     tokenize = FastTokenizer(fp32.tokenizer, fp32.spec.max_length)
@@ -106,7 +111,7 @@ def export_reduced(
         trials.append((trial, reduced))
     passed = [pair for pair in trials if wanted != "auto" or not pair[0].refused]
     if not passed:
-        say("fp32 stays: no lower precision passed")
+        say("no lower precision passed the checks; keeping fp32")
         return None
     trial, reduced = max(passed, key=lambda pair: pair[0].speed)
     facts: dict[str, object] = {"trials": [asdict(one) | {"refused": one.refused} for one, _ in trials]}
@@ -117,20 +122,20 @@ def describe(trial: Trial) -> str:
     lost = "" if trial.lost is None else f", {trial.lost:+.2f} points of mean Spearman lost"
     verdict = f"refused: {trial.refused}" if trial.refused else "passes"
     return (
-        f"{trial.name}: {trial.speed:.2f} × fp32, scores move by {trial.shift:.0e} with the batch and by "
-        f"{trial.moved:.4f} on average against fp32{lost}: {verdict}"
+        f"{trial.name}: {trial.speed:.2f} × fp32's speed, scores change by up to {trial.shift:.0e} with the batch and "
+        f"by {trial.moved:.4f} on average against fp32{lost}: {verdict}"
     )
 
 
 def publish(
     store: Path, fp32: EncoderArtifact, name: str, reduced: onnx.ModelProto, facts: dict[str, object], say: Say
 ) -> EncoderArtifact:
-    """Writes the three graphs; the calibrator is fp32's."""
+    """Adds the reduced encoder to the store, with the fp32 calibrator."""
     spec = replace(fp32.spec, precision=f"{name}-{precision.fingerprint(reduced)}")
     artifact_id = f"{fp32.id}-{name}"
     encoders = EncoderStore(store)
     if encoders.has(artifact_id, spec.digest):
-        say(f"encoder {artifact_id} ({spec.digest[:12]}) is there already")
+        say(f"the store already has encoder {artifact_id} ({spec.digest[:12]})")
         return encoders.find(f"{artifact_id}@{spec.digest}")
     calibrator = onnx.load(fp32.calibrator)
 
@@ -143,5 +148,5 @@ def publish(
         return {**facts, **kept, "parity": check_latents(folder / JOINED, spec.dim), "probe": probe.take(folder, spec)}
 
     artifact = encoders.add(artifact_id, spec, write)
-    say(f"encoder {artifact_id} is in {artifact.folder}")
+    say(f"encoder {artifact_id} written to {artifact.folder}")
     return artifact

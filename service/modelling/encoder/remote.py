@@ -1,4 +1,4 @@
-"""Registering an encoder that runs elsewhere: its server is asked, its answers are kept, its calibrator is made."""
+"""Registers an encoder on another server: checks its answers, stores them as probes, and makes a calibrator."""
 
 import hashlib
 import json
@@ -25,8 +25,8 @@ PROBES = (
     "Der Zug nach Wien fährt um sieben Uhr ab.",
     "function add(a, b) { return a + b }",
 )
-SECONDS = 60.0  # for one answer: a server may load the model first
-ALIKE = 0.9999  # cosine of different texts from which on they count as one vector
+SECONDS = 60.0  # timeout of one request: a server may have to load the model first
+ALIKE = 0.9999  # different texts with a higher cosine count as having the same vector
 LEAST_DIM = 8
 
 Say = Callable[[str], None]
@@ -43,34 +43,34 @@ def register(
     prompt: str = "",
     max_length: int = 8192,
 ) -> EncoderArtifact:
-    """Adds a remote encoder, or gives one that is there another address or key file.
+    """Adds a remote encoder, or changes the address or key file of a registered one.
 
     Raises:
-        EncoderUnreachable, BackendFailure: the server does not answer, or not with usable vectors.
-        EncoderChanged: it is there, and the server at the new address has another model.
-        InvalidInput: the address is not acceptable, or the name belongs to another encoder.
+        EncoderUnreachable, BackendFailure: the server does not answer, or its vectors are not usable.
+        EncoderChanged: the encoder is registered, and the server at the new address gives other vectors.
+        InvalidInput: the address is not accepted, or the name belongs to another encoder.
     """
     encoders = EncoderStore(store)
-    # Not where a link leads now: Kubernetes moves it whenever the Secret changes.
+    # Symbolic links are not resolved, because Kubernetes replaces their target whenever the Secret changes.
     key = None if key_file is None else str(key_file.absolute())
     endpoint = Endpoint(checked_url(url), model, key)
     encoders.root.mkdir(parents=True, exist_ok=True)
-    with locked(encoders.root / ".registering"):  # two at once would become two encoders of one name
+    with locked(encoders.root / ".registering"):  # prevents two encoders of the same name
         return registered(encoders, name, endpoint, say, prompt, max_length)
 
 
 def registered(
     encoders: EncoderStore, name: str, endpoint: Endpoint, say: Say, prompt: str, max_length: int
 ) -> EncoderArtifact:
-    """As `register`, by one process at a time."""
+    """Does the work of `register`; the caller holds the lock."""
     model = endpoint.model
-    known = encoders.find(name) if name in encoders.ids() else None  # one that is broken is no reason for another
+    known = encoders.find(name) if name in encoders.ids() else None  # raises if the registered encoder is damaged
     if known is not None:
         check_same(known, model, prompt, max_length)
     endpoint, vectors = answers(endpoint, say)
     if known is not None:
         return readdressed(encoders, known, endpoint, say)
-    say(f"{vectors.shape[1]} dimensions; vectors come as {endpoint.encoding}; making the calibrator")
+    say(f"the server answers with {vectors.shape[1]} dimensions, encoded as {endpoint.encoding}; making the calibrator")
     registration = uuid.uuid4().hex
     identity = json.dumps([model, registration])
     spec = EncoderSpec(
@@ -92,12 +92,12 @@ def registered(
         return {"kind": "remote", "remote": vars(endpoint), "registration": registration, "probes": probes}
 
     artifact = encoders.add(name, spec, write)
-    say(f"encoder {name} is registered; nothing of its texts or vectors but {len(PROBES)} known ones is kept")
+    say(f"encoder {name} is registered; isosim stores only the vectors of {len(PROBES)} fixed probe texts")
     return artifact
 
 
 def check_same(known: EncoderArtifact, model: str, prompt: str, max_length: int) -> None:
-    """Raises InvalidInput where the name means another encoder: its domains would lose their calibrations."""
+    """Raises InvalidInput if the name belongs to a different encoder, whose domains would lose their calibrations."""
     what = f"{known.id} is an encoder already"
     if known.remote is None:
         raise InvalidInput(f"{what}, of another kind (isosim encoder list); choose another name")
@@ -112,34 +112,42 @@ def check_same(known: EncoderArtifact, model: str, prompt: str, max_length: int)
 
 
 def answers(endpoint: Endpoint, say: Say) -> tuple[Endpoint, Vectors]:
-    """The probes' vectors (N, D), and how the server wants to be asked."""
+    """The endpoint with the encoding that the server supports, and the probes' vectors (N, D).
+
+    Raises:
+        EncoderUnreachable, BackendFailure: the server does not answer, or its vectors are not usable.
+        InvalidInput: the vectors have too few dimensions.
+    """
     say(f"asking {endpoint.url}")
     try:
         vectors = asked(endpoint)
     except BackendFailure as error:
         if not isinstance(error.__cause__, Refusal) or error.__cause__.status not in (400, 422):
             raise
-        # It may not know base64.
+        # The server may not support base64.
         endpoint = Endpoint(endpoint.url, endpoint.model, endpoint.key_file, "float")
         vectors = asked(endpoint)
     if vectors.shape[1] < LEAST_DIM:
-        raise InvalidInput(f"its vectors have {vectors.shape[1]} dimensions; at least {LEAST_DIM} are needed")
-    again = np.concatenate([asked(endpoint, [probe]) for probe in PROBES])  # a batch may move int8's ranges
+        raise InvalidInput(f"the server's vectors have {vectors.shape[1]} dimensions; at least {LEAST_DIM} are needed")
+    again = np.concatenate([asked(endpoint, [probe]) for probe in PROBES])  # int8 vectors may depend on the batch
     off = np.linalg.norm(again - vectors, axis=1) / np.linalg.norm(vectors, axis=1)
     if not off.max() <= TOLERANCE / 2:
         raise BackendFailure(
-            f"it gives the same text different vectors, alone and among others (off by {off.max():.3f} of their "
-            f"length, at most {TOLERANCE / 2:g} is taken): no score could be trusted; does one name stand for several "
-            "models there, or does it quantize by the batch?"
+            "the server gives the same text different vectors, alone and in a batch (they differ by "
+            f"{off.max():.3f} of their length; at most {TOLERANCE / 2:g} is allowed), so scores would not be "
+            "reproducible. Check whether the name stands for several models, or whether the server quantizes per batch"
         )
     cosines = (normalized(vectors) @ normalized(vectors).T)[np.triu_indices(len(vectors), 1)]
     if not cosines.max() < ALIKE:
-        raise BackendFailure(f"it gives different texts one vector (cosine {cosines.max():.5f}); is it an embedding?")
+        raise BackendFailure(
+            f"the server gives different texts the same vector (cosine {cosines.max():.5f}); check that the model is "
+            "an embedding model"
+        )
     return endpoint, vectors
 
 
 def asked(endpoint: Endpoint, texts: Sequence[str] = PROBES) -> Vectors:
-    """Vectors of these texts (N, D). Raises EncoderUnreachable, BackendFailure."""
+    """Requests the vectors (N, D) of these texts. Raises EncoderUnreachable or BackendFailure."""
     conversation = Conversation(endpoint, 1)
     try:
         return conversation(texts, None, SECONDS)
@@ -151,8 +159,8 @@ def asked(endpoint: Endpoint, texts: Sequence[str] = PROBES) -> Vectors:
 
 
 def readdressed(encoders: EncoderStore, known: EncoderArtifact, endpoint: Endpoint, say: Say) -> EncoderArtifact:
-    """The same encoder at its new address, once the server there has given each probe its vector."""
+    """Stores the encoder's new address after checking that the server there gives the probes' stored vectors."""
     moved = EncoderArtifact(known.id, known.spec, known.folder, remote=endpoint, probes=known.probes, kind="remote")
     off = check(moved, SECONDS)
-    say(f"encoder {known.id} at {endpoint.url} gives the vectors it was registered with, but for {off:.0e}")
+    say(f"encoder {known.id} at {endpoint.url} gives the registered vectors (difference {off:.0e})")
     return encoders.readdress(known, endpoint)

@@ -1,1 +1,1 @@
-"""Training encoders: `isosim train`, on sentence-transformers' trainer and losses."""
+"""`isosim train`: trains encoders with the trainer and the losses of sentence-transformers."""

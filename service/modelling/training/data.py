@@ -1,4 +1,4 @@
-"""Training examples out of text, TSV, CSV and JSONL; whatever is wrong is named by file and line."""
+"""Reads training examples from text, TSV, CSV and JSONL; errors name the file and the line."""
 
 import dataclasses
 import json
@@ -14,7 +14,7 @@ from service.adapters.text_lines import numbered_lines, read_lines, table_lines
 from service.core.errors import EmptyInput, InvalidInput
 
 CLASSES = ("entailment", "neutral", "contradiction")  # of natural language inference; numbered in this order
-OTHER_NAMES = {
+OTHER_NAMES = {  # accepted names of a column
     "score": ("grade", "similarity"),
     "sentence1": ("s1", "sentence_1", "text1"),
     "sentence2": ("s2", "sentence_2", "text2"),
@@ -30,31 +30,31 @@ JSON_LINES = (".jsonl", ".ndjson")
 
 @dataclass(frozen=True)
 class Examples:
-    """Columns of one length: sentences in the order the loss takes them, and labels where it takes some."""
+    """Columns of equal length: sentences in the order that the loss expects, and labels if it needs any."""
 
     sentences: dict[str, list[str]]
     labels: list[float] | list[int] | None = None
     classes: int = 0
-    grades: tuple[float, float] | None = None  # the file's grades that became the cosines 0 and 1
+    grades: tuple[float, float] | None = None  # grades in the file that became the cosines 0 and 1
 
     def __len__(self) -> int:
         return len(next(iter(self.sentences.values())))
 
 
 def read_sentences(path: Path) -> Examples:
-    """Distinct sentences, one a line, each its own positive (Gao et al., 2021, section 3): dropout tells them apart.
+    """Distinct sentences, one per line; each is its own positive, and only dropout differs (Gao et al., 2021, 3).
 
-    Exact duplicates count once: two of them in a batch would be each other's negatives.
+    Duplicates are removed, because two of them in a batch would be each other's negatives.
     """
     distinct = list(dict.fromkeys(line.strip() for line in read_lines(path) if line.strip()))
     return Examples({"anchor": distinct, "positive": distinct})
 
 
 def without_words(examples: Examples, share: float, seed: int) -> Examples:
-    """Each sentence of each column loses each of its words with probability `share`, but keeps one at least.
+    """Deletes each word of each sentence with probability `share`, but keeps at least one word per sentence.
 
-    One of the views that Gao et al., 2021, compare with dropout (table 1, "word deletion"). The two views of a sentence
-    then differ in length and in their function words, so that neither tells a positive from the negatives.
+    Gao et al., 2021, compare this with dropout (table 1, "word deletion"). The two views of a sentence then differ in
+    length and function words, so that these do not reveal the positive.
     """
     rng = np.random.default_rng(seed)
 
@@ -68,23 +68,23 @@ def without_words(examples: Examples, share: float, seed: int) -> Examples:
 
 
 def read_triplets(path: Path) -> Examples:
-    """Anchor, positive, negative; with SimCSE: premise, entailment, contradiction."""
+    """Reads anchor, positive, negative (in SimCSE: premise, entailment, contradiction)."""
     names = ("anchor", "positive", "negative")
     rows = [row for _, row in rows_of(path, names)]
     return Examples({name: [row[at] for row in rows] for at, name in enumerate(names)})
 
 
 def read_graded(path: Path, bounds: tuple[float, float] | None = None) -> Examples:
-    """Score, sentence, sentence. Scores between `bounds`, else the file's smallest and largest, become 0 to 1.
+    """Reads score, sentence, sentence, and scales scores to 0–1 from `bounds` or the smallest and largest score.
 
     Raises:
-        InvalidInput: a score is no number, or outside the bounds; all are the same.
+        InvalidInput: a score is not a number or outside the bounds, or all scores are equal.
     """
     rows, scores = [], []
     for number, row in rows_of(path, ("score", "sentence1", "sentence2")):
         score = float_of(row[0])
         if score is None:
-            raise InvalidInput(f"{path}, line {number}: the score {row[0][:20]!r} is no number")
+            raise InvalidInput(f"{path}, line {number}: the score {row[0][:20]!r} is not a number")
         if bounds is not None and not bounds[0] <= score <= bounds[1]:
             raise InvalidInput(
                 f"{path}, line {number}: the score {score:g} is not within {bounds[0]:g} to {bounds[1]:g}"
@@ -93,23 +93,23 @@ def read_graded(path: Path, bounds: tuple[float, float] | None = None) -> Exampl
         scores.append(score)
     low, high = bounds or (min(scores), max(scores))
     if not high > low:
-        raise InvalidInput(f"{path}: all scores are {low:g}; there is nothing to learn from them")
+        raise InvalidInput(f"{path}: all scores are {low:g}; training needs different ones")
     sides = {"sentence1": [row[1] for row in rows], "sentence2": [row[2] for row in rows]}
     return Examples(sides, [(score - low) / (high - low) for score in scores], grades=(low, high))
 
 
 def read_classes(path: Path) -> Examples:
-    """Label, premise, hypothesis; labels are entailment, neutral, contradiction, or numbers from 0.
+    """Reads label, premise, hypothesis; labels are entailment, neutral, contradiction, or numbers from 0.
 
     Raises:
-        InvalidInput: another label, words and numbers mixed, a number without examples, or a single class.
+        InvalidInput: a label is unknown, words and numbers are mixed, a number has no example, or there is one class.
     """
     rows, labels, words = [], [], None
     for number, row in rows_of(path, ("label", "premise", "hypothesis")):
         label = row[0].strip().lower()
         if label not in CLASSES and not label.isdecimal():
             raise InvalidInput(
-                f"{path}, line {number}: the label {row[0][:20]!r} is none of {', '.join(CLASSES)}, and no number"
+                f"{path}, line {number}: the label {row[0][:20]!r} is neither one of {', '.join(CLASSES)} nor a number"
             )
         if words is None:
             words = label in CLASSES
@@ -120,10 +120,12 @@ def read_classes(path: Path) -> Examples:
     seen = set(labels)
     classes = len(CLASSES) if words else max(seen) + 1
     if len(seen) < 2:
-        raise InvalidInput(f"{path}: all labels are the same; there is nothing to learn from them")
+        raise InvalidInput(f"{path}: all labels are the same; training needs at least two classes")
     if not words and len(seen) < classes:
         missing = next(label for label in range(classes) if label not in seen)
-        raise InvalidInput(f"{path}: labels go up to {classes - 1}, and {missing} has no example; number them from 0")
+        raise InvalidInput(
+            f"{path}: labels go up to {classes - 1}, but {missing} has no example; number them from 0 without gaps"
+        )
     sides = {"premise": [row[1] for row in rows], "hypothesis": [row[2] for row in rows]}
     return Examples(sides, labels, classes=classes)
 
@@ -137,13 +139,14 @@ def float_of(text: str) -> float | None:
 
 
 def rows_of(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """(line number, cells in the order of `columns`), without blank lines.
+    """Yields the line number and the cells in the order of `columns`, skipping blank lines.
 
-    JSONL by names. TSV (no quoting, as the STS sets) and CSV by names where the first line has them, else these
-    columns and no others, in this order.
+    JSONL needs the columns' names. TSV (without quoting, as in the STS sets) and CSV may name them in the first line;
+    without names they must have exactly these columns in this order.
 
     Raises:
-        InvalidInput: a line breaks that, or a cell is empty. EmptyInput: no line is left.
+        InvalidInput: a line has other columns, or a cell is empty.
+        EmptyInput: there are no examples.
     """
     kind = path.suffix.lower()
     rows = json_rows(path, columns) if kind in JSON_LINES else table_rows(path, columns, quoted=kind == ".csv")
@@ -164,7 +167,7 @@ def json_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, tuple[s
         try:
             record = json.loads(line)
         except json.JSONDecodeError as error:
-            raise InvalidInput(f"{path}, line {number}: no JSON ({error.msg}, column {error.colno})") from None
+            raise InvalidInput(f"{path}, line {number}: not valid JSON ({error.msg}, column {error.colno})") from None
         if not isinstance(record, dict):
             raise InvalidInput(f"{path}, line {number}: expected an object with {', '.join(columns)}")
         yield number, tuple(json_cell(path, number, record, name) for name in columns)
@@ -173,7 +176,8 @@ def json_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, tuple[s
 def json_cell(path: Path, number: int, record: dict[str, Any], name: str) -> str:
     key = next((key for key in (name, *OTHER_NAMES[name]) if key in record), None)
     if key is None:
-        raise InvalidInput(f"{path}, line {number}: no {name!r}; there are {', '.join(map(repr, record)) or 'none'}")
+        found = ", ".join(map(repr, record)) or "no names"
+        raise InvalidInput(f"{path}, line {number}: {name!r} is missing; found {found}")
     value = record[key]
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise InvalidInput(f"{path}, line {number}: {key!r} is neither a text nor a number")
@@ -197,7 +201,7 @@ def table_rows(path: Path, columns: Sequence[str], *, quoted: bool) -> Iterator[
 
 
 def header(cells: Sequence[str], columns: Sequence[str]) -> list[int] | None:
-    """Where the columns are, if the first line names all of them."""
+    """Positions of the columns if the first line names all of them, else None."""
     names = [cell.strip().lower() for cell in cells]
     places = []
     for column in columns:

@@ -1,4 +1,4 @@
-"""sentence-transformers' trainer with what it lacks: whole checkpoints, a patience that survives a kill, progress."""
+"""Extends the trainer of sentence-transformers: complete checkpoints, early stopping that can resume, progress."""
 
 import contextlib
 import fcntl
@@ -26,21 +26,21 @@ from service.modelling.training.recipe import Recipe
 
 DEV = "dev"
 SCORE = f"{DEV}_spearman_cosine"
-LOSS = "loss.safetensors"  # a loss's own weights: the trainer's checkpoints do not have them
+LOSS = "loss.safetensors"  # weights of the loss, which the trainer's checkpoints do not include
 
 
 class WorkingFolder:
-    """Checkpoints of one training. A killed one leaves a checkpoint half-written or half-deleted: it does not count."""
+    """Checkpoints of one training. Incomplete ones, left by a killed process, are ignored and deleted."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     @contextlib.contextmanager
     def hold(self, identity: dict[str, Any], differences: Any) -> Iterator[None]:
-        """Holds the folder for one process and one identity.
+        """Locks the folder for one process and one training.
 
         Raises:
-            Conflict: another process trains there, or another training was begun there.
+            Conflict: another process is training in the folder, or it belongs to a different training.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "lock").open("w") as lock:
@@ -53,8 +53,8 @@ class WorkingFolder:
                 write_json(place, identity)
             elif changes := differences(read_json(place), json.loads(json.dumps(identity))):
                 raise Conflict(
-                    f"{self.folder} holds a training that was begun otherwise ({'; '.join(changes)}); delete it, or "
-                    "give another --output"
+                    f"{self.folder} holds a training with other settings ({'; '.join(changes)}); delete it, or give "
+                    "another --output"
                 )
             yield
 
@@ -62,11 +62,11 @@ class WorkingFolder:
         return self.folder / f"checkpoint-{step}"
 
     def seal(self, step: int) -> None:
-        """Declares a checkpoint whole."""
+        """Marks a checkpoint as complete."""
         write_json(self.checkpoint(step) / WHOLE, sizes(self.checkpoint(step)))
 
     def newest(self) -> Path | None:
-        """The newest whole checkpoint; what is not whole is deleted."""
+        """The newest complete checkpoint; deletes incomplete ones."""
         whole: dict[int, Path] = {}
         for place in self.folder.iterdir():
             if (match := CHECKPOINT.fullmatch(place.name)) is None:
@@ -83,19 +83,19 @@ class WorkingFolder:
 
 @dataclass(frozen=True)
 class LoopSettings:
-    """One training's circumstances."""
+    """Settings and files of a training loop."""
 
     recipe: Recipe
     steps: int
     working: WorkingFolder
     evaluator: EmbeddingSimilarityEvaluator | None
-    no_duplicates: bool  # a batch must not hold a sentence twice
+    no_duplicates: bool  # no batch contains a sentence twice
     report: Callable[[str, float | None], None]
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Spearman on the development pairs by step, and the step whose weights were kept."""
+    """Spearman correlation on the development pairs by step, and the step whose weights were kept."""
 
     by_step: dict[int, float]
     kept: int
@@ -113,14 +113,18 @@ def scores_of(state: TrainerState) -> Scores:
 
 
 def out_of_patience(scores: Scores, patience: int | None) -> bool:
-    """Decided by the scores alone, so that an interrupted training decides as one that was not."""
+    """Whether to stop early. Depends on the scores alone, so that a resumed training makes the same decision."""
     if patience is None or scores.best is None:
         return False
     return sum(step > scores.best for step in scores.by_step) >= patience
 
 
 class TrainingMonitor(TrainerCallback):
-    """Evaluates and saves at the end too, stops early, seals checkpoints, reports progress, refuses a lost loss."""
+    """Evaluates and saves at the last step, stops early, marks complete checkpoints, reports progress.
+
+    Raises:
+        InvalidInput: the loss became infinite or NaN.
+    """
 
     def __init__(self, setting: LoopSettings, loss: torch.nn.Module) -> None:
         self.setting, self.loss = setting, loss
@@ -137,7 +141,7 @@ class TrainingMonitor(TrainerCallback):
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if not math.isfinite(state.log_history[-1].get("loss", 0.0)):
-            raise InvalidInput(f"the loss is no number any more at step {state.global_step}; lower --learning-rate")
+            raise InvalidInput(f"the loss is infinite or NaN at step {state.global_step}; lower --learning-rate")
 
     def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if out_of_patience(scores_of(state), self.setting.recipe.patience):
@@ -153,7 +157,7 @@ class TrainingMonitor(TrainerCallback):
 
 class Trainer(SentenceTransformerTrainer):
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
-        """None: the card would hold sentences of the training text. The result has a README of its own."""
+        """Adds no model card, which would contain sentences of the training text; `result.py` writes the README."""
 
 
 def own_weights(loss: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -161,7 +165,7 @@ def own_weights(loss: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def optimize(model: SentenceTransformer, loss: torch.nn.Module, data: Dataset, setting: LoopSettings) -> Scores:
-    """Trains in place, from the newest whole checkpoint where there is one; leaves the best weights in the model."""
+    """Trains the model in place, from the newest complete checkpoint if there is one, and restores the best weights."""
     newest = setting.working.newest()
     scores = None
     if newest is not None:
@@ -192,7 +196,7 @@ def ended(scores: Scores, setting: LoopSettings) -> bool:
 
 
 def restore(model: SentenceTransformer, checkpoint: Path) -> None:
-    """The weights of a checkpoint; every tensor, or an error."""
+    """Loads a checkpoint's weights into the model; raises an error if a tensor is missing."""
     stored = SentenceTransformer(str(checkpoint), device="cpu", local_files_only=True)
     model.load_state_dict(stored.state_dict())
     model.eval()
@@ -212,12 +216,12 @@ def arguments(setting: LoopSettings, examples: int) -> SentenceTransformerTraini
         weight_decay=recipe.weight_decay,
         warmup_steps=math.ceil(recipe.warmup * setting.steps),
         max_grad_norm=1.0,
-        use_cpu=recipe.precision == "bf16" and not torch.cuda.is_available(),  # bf16 on a CPU wants to be meant
+        use_cpu=recipe.precision == "bf16" and not torch.cuda.is_available(),  # required for bf16 on a CPU
         bf16=recipe.precision == "bf16",
         fp16=recipe.precision == "fp16",
         eval_strategy="steps" if evaluated else "no",
         eval_steps=recipe.every,
-        metric_for_best_model=SCORE if evaluated else None,  # the best checkpoint outlives the newest two
+        metric_for_best_model=SCORE if evaluated else None,  # keeps the best checkpoint beside the newest
         greater_is_better=True if evaluated else None,
         save_strategy="steps",
         save_steps=recipe.every,
@@ -232,7 +236,7 @@ def arguments(setting: LoopSettings, examples: int) -> SentenceTransformerTraini
     )
 
 
-WHOLE = "whole.json"  # in a checkpoint: the size of each of its files, written last
+WHOLE = "whole.json"  # sizes of a checkpoint's files, written last: it marks the checkpoint as complete
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
 

@@ -1,4 +1,4 @@
-"""Training objectives of an encoder: how examples are read, the loss they go into, and where it was published."""
+"""Training objectives of an encoder: how to read examples, the loss, and its source."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,28 +13,28 @@ MARGIN = 1.0  # Euclidean; Reimers & Gurevych, 2019, section 3
 
 @dataclass(frozen=True)
 class Knobs:
-    """Numbers that some of the losses take."""
+    """Parameters of some losses."""
 
     temperature: float = TEMPERATURE
     margin: float = MARGIN
-    bounds: tuple[float, float] | None = None  # grades that become the cosines 0 and 1; None: the file's own
+    bounds: tuple[float, float] | None = None  # grades that become the cosines 0 and 1; None: the file's extremes
 
 
 @dataclass(frozen=True)
 class Objective:
-    """One way to train. `loss` takes the SentenceTransformer, the examples and the knobs."""
+    """A training objective; `loss` takes the SentenceTransformer, the examples and the knobs."""
 
     name: str
     expects: str
     source: str
     read: Callable[[Path, Knobs], Examples]
     loss: Callable[[Any, Examples, Knobs], Any]
-    contrastive: bool = False  # the others of a batch are negatives: it must not hold a sentence twice
+    contrastive: bool = False  # other examples of a batch are negatives, so no batch may contain a sentence twice
     needs_dropout: bool = False
 
 
 def in_batch_negatives(model: Any, _: Examples, knobs: Knobs) -> Any:
-    """InfoNCE over the cosines of a batch; a column of hard negatives joins the in-batch ones of all anchors."""
+    """InfoNCE over the cosines of a batch; hard negatives, if given, serve as negatives for all anchors."""
     from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss  # noqa: PLC0415
 
     return MultipleNegativesRankingLoss(model, scale=1 / knobs.temperature)

@@ -1,4 +1,4 @@
-"""Everything that decides a trained encoder's weights, and with it whether a started training may be gone on with."""
+"""Everything that determines a trained encoder's weights; a training resumes only if it is unchanged."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -16,28 +16,28 @@ POOLINGS = ("cls", "mean", "max")
 
 @dataclass(frozen=True)
 class Recipe:
-    """How one encoder is trained."""
+    """Settings of a training."""
 
     objective: str
-    pooling: str | None = None  # None: what the starting encoder says
+    pooling: str | None = None  # None: the start encoder's
     layers: int | None = None  # None: all
-    dropout: float | None = None  # None: what the starting encoder says
-    word_deletion: float = 0.0  # share of the words that each view of a sentence loses, in simcse
-    max_length: int = 32  # tokens of a training sentence (SimCSE's code); what is served keeps its own limit
+    dropout: float | None = None  # None: the start encoder's
+    word_deletion: float = 0.0  # share of the words that each view of a sentence loses (simcse)
+    max_length: int = 32  # tokens of a training sentence (SimCSE's code); the served encoder keeps its own limit
     batch_size: int = 64  # SimCSE's appendix A, BERT-base
     learning_rate: float = 3e-5  # as above
-    warmup: float = 0.0  # share of the steps over which the rate rises; then it falls linearly to 0
+    warmup: float = 0.0  # share of the steps in which the rate rises; afterwards it falls linearly to 0
     weight_decay: float = 0.0
     epochs: float = 1.0
-    steps: int | None = None  # instead of epochs
+    steps: int | None = None  # overrides epochs
     every: int = 125  # steps between evaluations, each with a checkpoint (SimCSE's code)
-    patience: int | None = None  # evaluations without a better one; None: all steps, and still the best weights
+    patience: int | None = None  # stop after so many evaluations without improvement; None: never stop early
     knobs: Knobs = dataclasses.field(default_factory=Knobs)
     precision: Precision = "fp32"
     seed: int = 0
 
     def check(self) -> None:
-        """Raises InvalidInput: a value that cannot be meant."""
+        """Raises InvalidInput if a value is out of range."""
         above_zero = ("batch_size", "learning_rate", "epochs", "every", "max_length")
         given = {name: getattr(self, name) for name in above_zero}
         given |= {name: getattr(self, name) for name in ("steps", "patience") if getattr(self, name) is not None}
@@ -55,12 +55,12 @@ class Recipe:
             if share is not None and not 0 <= share < 1:
                 raise InvalidInput(f"--{name} {share:g}: a share from 0 to below 1 is needed")
         if self.word_deletion and self.objective != "simcse":
-            raise InvalidInput(f"--word-deletion makes the two views of simcse; {self.objective} has views of its own")
+            raise InvalidInput(f"--word-deletion makes the two views of simcse; {self.objective} does not use it")
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file that is trained or chosen by."""
+    """A file of training examples or development pairs."""
 
     name: str
     sha256: str
@@ -73,7 +73,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Identity:
-    """Everything on which the bits of the trained weights depend."""
+    """Everything that determines the trained weights, bit for bit."""
 
     recipe: Recipe
     start: EncoderSpec
@@ -86,7 +86,7 @@ class Identity:
 
 
 def differences(before: dict[str, Any], now: dict[str, Any], path: str = "") -> list[str]:
-    """Where two identities differ, in words: `recipe.batch_size 64, now 32`. Where a file lies does not count."""
+    """Differences of two identities, for example `recipe.batch_size was 64, now 32`; names of files are ignored."""
     changes = []
     for key in [*now, *(key for key in before if key not in now)]:
         old, new = before.get(key), now.get(key)

@@ -1,4 +1,4 @@
-"""The folder a training ends with: what sentence-transformers and `isosim export` read, and a README with the facts."""
+"""Writes the folder of a finished training, for sentence-transformers and `isosim export`, with a README."""
 
 import json
 import re
@@ -23,10 +23,10 @@ LICENCE = re.compile(r"^license:\s*(\S.*)$", re.M)
 
 @dataclass(frozen=True)
 class Outcome:
-    """Steps, scores and data of one finished training."""
+    """Steps, scores and data of a finished training."""
 
-    steps: int  # planned
-    start_score: float | None  # Spearman on the development pairs, before
+    steps: int  # planned number
+    start_score: float | None  # Spearman correlation on the development pairs before the training
     scores: Scores
     grades: tuple[float, float] | None
     classes: int
@@ -44,7 +44,7 @@ class Outcome:
 
 
 def facts_of(folder: Path) -> dict[str, Any] | None:
-    """None where the folder is none of ours."""
+    """Facts that `publish` wrote into a folder; None if there are none."""
     return read_json(folder / FACTS) if (folder / FACTS).is_file() else None
 
 
@@ -56,20 +56,19 @@ def publish(
     licence: str | None,
     output: Path,
 ) -> dict[str, Any]:
-    """Writes the folder beside its place, then moves it there at once; returns its facts."""
+    """Writes the folder under a temporary name, then renames it; returns its facts."""
     temporary = output.with_name(f".{output.name}.{uuid.uuid4().hex}")
     try:
         model.save_pretrained(str(temporary), create_model_card=False)
-        # Byte for byte the start's: its hash is part of an encoder's identity.
+        # An exact copy, because the tokenizer's hash is part of an encoder's identity.
         shutil.copyfile(start.folder / "tokenizer.json", temporary / "tokenizer.json")
         readable_elsewhere(temporary, identity)
         stated = licence or licence_of(start)
         facts = {"identity": json.loads(json.dumps(identity.facts())), **outcome.facts(), "licence": stated}
         write_json(temporary / FACTS, facts)
         (temporary / "README.md").write_text(readme(identity, outcome, stated), encoding="utf-8")
-        (temporary / "model.safetensors").chmod(
-            0o644
-        )  # the library keeps it to its owner; an export by another user reads it
+        # The library makes the file private, but another user may export it.
+        (temporary / "model.safetensors").chmod(0o644)
         temporary.rename(output)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -77,7 +76,7 @@ def publish(
 
 
 def readable_elsewhere(folder: Path, identity: Identity) -> None:
-    """Pooling and length also under the names that sentence-transformers before 6, and what reads its files, know."""
+    """Adds pooling and length under the names that sentence-transformers before release 6 and other readers expect."""
     pooling, spec = folder / "1_Pooling" / "config.json", identity.start
     names = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens", "max": "pooling_mode_max_tokens"}
     old = {name: kind == spec.pooling for kind, name in names.items()}
@@ -138,7 +137,7 @@ def readme(identity: Identity, outcome: Outcome, licence: str | None) -> str:
     if scores.by_step:
         rows = "\n".join(f"| {step:,} | {100 * score:.2f} |" for step, score in scores.by_step.items())
         parts.append(f"| step | Spearman × 100 on the development pairs |\n|---:|---:|\n{rows}")
-    stated = f"The start's licence: {licence}." if licence else "The start states no licence."
-    parts.append(f"{stated} Whether the training text allows what you mean to do is for you to see.")
+    stated = f"Licence of the start encoder: {licence}." if licence else "The start encoder states no licence."
+    parts.append(f"{stated} Check whether the licence of the training text allows your use.")
     parts.append("```sh\nisosim export --encoder FOLDER --id NAME\n```")
     return "\n\n".join(parts) + "\n"

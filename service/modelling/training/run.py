@@ -1,4 +1,4 @@
-"""One training from its start, or from its newest whole checkpoint, to a folder that can be exported."""
+"""Trains an encoder, or resumes a training from its newest checkpoint, and writes a folder that can be exported."""
 
 import importlib.metadata
 import logging
@@ -32,7 +32,7 @@ PACKAGES = ("torch", "transformers", "sentence-transformers")
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """Where the result is, its facts, and whether it was there before."""
+    """Folder and facts of the result, and whether it existed before."""
 
     folder: Path
     facts: dict[str, Any]
@@ -49,22 +49,23 @@ def train(
     licence: str | None = None,
     report: Report = lambda _, __: None,
 ) -> TrainingResult:
-    """Trains, or goes on with, the encoder that these arguments describe.
+    """Trains the encoder that these arguments describe, or resumes its training.
 
     Args:
-        dev: score-TAB-sentence-TAB-sentence; its Spearman correlation chooses the weights, and may stop early.
-        licence: of the result, for its README; the start's own where it states one.
+        dev: lines of score-TAB-sentence-TAB-sentence; their Spearman correlation chooses the weights and may stop the
+            training early.
+        licence: of the result, for its README; None: the start encoder's, if it states one.
 
     Raises:
-        InvalidInput: an option or a file is wrong. Conflict: the output holds something else, or another process
-            trains there.
+        InvalidInput: an option or a file is wrong.
+        Conflict: the output holds something else, or another process is training there.
     """
     recipe.check()
     quiet()
     objective = OBJECTIVES[recipe.objective]
     examples = objective.read(data, recipe.knobs)
     if objective.contrastive and len(examples) < 2:
-        raise InvalidInput(f"{data}: one example has no others to be told from; at least 2 are needed")
+        raise InvalidInput(f"{data} has one example; {recipe.objective} needs at least 2")
     spec = describe_start(checkpoint, recipe)
     check_precision(recipe)
     pairs = None if dev is None else read_graded(dev)
@@ -87,9 +88,9 @@ def train(
             evaluator = EmbeddingSimilarityEvaluator(
                 left, right, grades, name=DEV, main_similarity="cosine", write_csv=False
             )
-        unique = objective.contrastive and not objective.needs_dropout  # there, sentences are distinct as they are read
+        unique = objective.contrastive and not objective.needs_dropout  # `read_sentences` has removed duplicates
         setting = LoopSettings(recipe, steps(recipe, examples), working, evaluator, unique, report)
-        set_seed(recipe.seed)  # the classifier of a loss is drawn here; the order of examples has the seed of its own
+        set_seed(recipe.seed)  # for the weights of a loss's classifier; the trainer seeds the order of examples
         loss = objective.loss(model, examples, recipe.knobs)
         if recipe.word_deletion:
             examples = without_words(examples, recipe.word_deletion, recipe.seed)
@@ -104,54 +105,54 @@ def train(
 
 
 def load_finished(output: Path, identity: Identity) -> TrainingResult:
-    """The result of the same training, made before.
+    """The existing result of the same training.
 
     Raises:
-        Conflict: the folder is something else.
+        Conflict: the folder is not a trained encoder, or was trained with other settings.
     """
     facts = facts_of(output)
     if facts is None:
-        raise Conflict(f"{output} exists and is no trained encoder; give another --output")
+        raise Conflict(f"{output} exists and is not a trained encoder; give another --output")
     changes = [one for one in differences(facts["identity"], identity.facts()) if not one.startswith("versions.")]
-    if changes:  # other packages would give other bits; the result that is there is still the one that was asked for
-        raise Conflict(f"{output} was trained otherwise ({'; '.join(changes)}); give another --output")
+    if changes:  # different package versions are accepted
+        raise Conflict(f"{output} was trained with other settings ({'; '.join(changes)}); give another --output")
     return TrainingResult(output, facts, was_there=True)
 
 
 def check_precision(recipe: Recipe) -> None:
     if recipe.precision == "fp16" and not torch.cuda.is_available():
-        raise InvalidInput("--precision fp16 needs a GPU, and there is none here; bf16 and fp32 do not")
+        raise InvalidInput("--precision fp16 needs a GPU, and this machine has none; use bf16 or fp32")
 
 
 def steps(recipe: Recipe, examples: Examples) -> int:
-    """Optimizer steps; a batch that is not full is left out, where there is a full one."""
+    """Number of optimizer steps; an incomplete last batch is dropped unless it is the only one."""
     if recipe.steps is not None:
         return recipe.steps
     return max(1, math.ceil(recipe.epochs * max(1, len(examples) // recipe.batch_size)))
 
 
 def before(evaluator: EmbeddingSimilarityEvaluator | None, model: SentenceTransformer) -> float | None:
-    """The start's score on the development pairs."""
+    """The start encoder's score on the development pairs; None without them."""
     if evaluator is None:
         return None
     return float(evaluator(model)[SCORE])
 
 
-DROPOUTS = (  # as the configurations of BERT and its kin, DistilBERT, ModernBERT and GPT-2 call them
+DROPOUTS = (  # names in the configurations of BERT and its relatives, DistilBERT, ModernBERT and GPT-2
     "hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "embedding_dropout",
     "mlp_dropout", "embd_pdrop", "attn_pdrop", "resid_pdrop",
 )  # fmt: skip
 
 
 def quiet() -> None:
-    """Silences the libraries' own messages; all that matters is an error, or checked here."""
+    """Hides the libraries' messages except errors."""
     transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
 
 
 def describe_start(checkpoint: Checkpoint, recipe: Recipe) -> EncoderSpec:
-    """The start's own spec: pooling, kept layers and served length decided, weights and tokenizer hashed.
+    """Spec of the start encoder: pooling, layers and length to serve, and hashes of weights and tokenizer.
 
     Raises:
         InvalidInput: an option does not fit this checkpoint.
@@ -167,9 +168,9 @@ def describe_start(checkpoint: Checkpoint, recipe: Recipe) -> EncoderSpec:
 
 
 def load_start(checkpoint: Checkpoint, spec: EncoderSpec, dropout: float | None) -> SentenceTransformer:
-    """The start as a SentenceTransformer, in float32, on the GPU where there is one.
+    """The start encoder as a SentenceTransformer, in float32, on the GPU if there is one.
 
-    The layers beyond `spec.layers` are left out of the configuration, so the result's folder has none of them.
+    The configuration is limited to `spec.layers` layers, so the result contains no others.
     """
     config = AutoConfig.from_pretrained(checkpoint.folder)
     changed: dict[str, Any] = {"num_hidden_layers": spec.layers}
@@ -190,7 +191,7 @@ def load_start(checkpoint: Checkpoint, spec: EncoderSpec, dropout: float | None)
 
 
 def check_dropout(model: SentenceTransformer, sentence: str) -> None:
-    """Raises InvalidInput where dropout does not make one sentence two vectors: nothing could be learnt."""
+    """Raises InvalidInput if dropout does not give a sentence two different vectors, which SimCSE needs."""
     was_training = model.training
     model.train()
     features = {k: v.to(model.device) if hasattr(v, "to") else v for k, v in model.preprocess([sentence] * 2).items()}

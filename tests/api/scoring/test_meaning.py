@@ -404,8 +404,8 @@ def test_labels_that_might_be_chance_are_not_promoted_unless_always(server: Serv
         answer = server.client.post("/domains/guessed/labels", json={"labels": guessed, "promote": promote})
         job = server.wait_for(answer.json()["job"])
         assert (job["status"], job["promoted"]) == ("succeeded", promoted), job
-        assert any("do not surely agree" in notice for notice in job["notices"]), job["notices"]
+        assert any("do not clearly agree" in notice for notice in job["notices"]), job["notices"]
         assert 0.01 <= job["report"]["labels"]["rank_test"]["p"] <= 0.99
     first = server.calibrate("first", TEXTS, labels=guessed, method="sn")
     assert (first["status"], first["promoted"]) == ("succeeded", False)
-    assert "do not surely agree" in first["report"]["promotion"]
+    assert "do not clearly agree" in first["report"]["promotion"]

@@ -55,7 +55,7 @@ REFUSED = {
     ),
     "code of its own": (
         lambda p: config(p, auto_map={"AutoModel": "modeling.Model"}),
-        "names code of the checkpoint's own (auto_map), and such code is not run here",
+        "requires the checkpoint's own code (auto_map), which isosim does not run",
     ),
     "images": (lambda p: config(p, model_type="clip"), "is a clip; what can be exported: albert, bert, camembert"),
     "no kind": (lambda p: write(p / "config.json", {}), "has no model_type in its config.json; what can be exported"),
@@ -65,7 +65,7 @@ REFUSED = {
     ),
     "a decoder": (lambda p: config(p, is_decoder=True), "is a bert used as a decoder (is_decoder)"),
     "no configuration": (lambda p: (p / "config.json").unlink(), "has no config.json; give the folder of"),
-    "no JSON": (lambda p: write(p / "config.json", "{"), "config.json is no JSON object"),
+    "no JSON": (lambda p: write(p / "config.json", "{"), "config.json is not a JSON object"),
     "an adapter": (
         lambda p: (p / "config.json").rename(p / "adapter_config.json"),
         "holds an adapter without its model; merge it (merge_and_unload)",
@@ -77,7 +77,7 @@ REFUSED = {
     "a tokenizer that is none": (lambda p: write(p / "tokenizer.json", "{}"), "tokenizer.json cannot be read"),
     "pickled weights": (
         lambda p: (p / "model.safetensors").rename(p / "pytorch_model.bin"),
-        "holds no *.safetensors weights; pickled weights are refused: load them where they may be trusted",
+        "has no *.safetensors weights, and pickled weights are refused; if you trust them, load the model",
     ),
     "a cross-encoder": (
         lambda p: write(p / "config_sentence_transformers.json", {"model_type": "CrossEncoder"}),
@@ -100,7 +100,7 @@ REFUSED = {
         lambda p: write(p / "1_Pooling" / "config.json", {"pooling_mode": "attention"}),
         "pools by 'attention', which is unknown here; give --pooling",
     ),
-    "a pickled layer": (dense, "2_Dense holds no model.safetensors; pickled weights are refused"),
+    "a pickled layer": (dense, "2_Dense has no model.safetensors; pickled weights are refused"),
     "a layer of another size": (
         lambda p: dense(p, in_features=16),
         "2_Dense takes 16 dimensions and the pooling gives 32: another --pooling?",

@@ -145,7 +145,7 @@ def test_what_no_score_could_rest_on_is_not_registered(server: RemoteServer, tmp
         server.seed += 1
         return 200, json.dumps({"data": server.entries(texts)}).encode(), {}
 
-    for answer, why in ((one_vector, "different texts one vector"), (by_turns, "the same text different vectors")):
+    for answer, why in ((one_vector, "different texts the same vector"), (by_turns, "the same text different vectors")):
         server.answer = answer
         with pytest.raises(BackendFailure, match=why):
             add(tmp_path, server)

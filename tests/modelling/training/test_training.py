@@ -223,7 +223,7 @@ def test_a_result_that_is_there_is_kept_and_a_foreign_folder_too(
     with pytest.raises(Conflict, match=r"recipe\.steps was 2, now 3"):
         trained(tiny_checkpoint, files, tmp_path / "out", "regression", steps=3)
     (tmp_path / "mine").mkdir()
-    with pytest.raises(Conflict, match="is no trained encoder"):
+    with pytest.raises(Conflict, match="is not a trained encoder"):
         trained(tiny_checkpoint, files, tmp_path / "mine", "regression", steps=2)
 
 
@@ -271,7 +271,7 @@ def test_half_precision_trains_weights_that_stay_whole(tiny_checkpoint: Path, fi
 
 
 def test_a_loss_that_is_lost_is_said(tiny_checkpoint: Path, files: Path, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="no number any more at step"):
+    with pytest.raises(InvalidInput, match="infinite or NaN at step"):
         trained(tiny_checkpoint, files, tmp_path / "out", "regression", learning_rate=1e30)
 
 
