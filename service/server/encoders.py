@@ -179,7 +179,7 @@ class EncoderParts:
         return loaded
 
     async def open_remote(self, remote: RemoteEncoder, stack: AsyncExitStack) -> None:
-        """Probes a remote encoder once, and again while it fails. The server starts, but is not ready before it answers."""
+        """Probes a remote encoder now, and later whenever it has failed; the server is not ready until it answers."""
         stack.callback(remote.close)
         self.metrics.remote.watch(remote.id, lambda: remote.state)
         await look_at(remote)

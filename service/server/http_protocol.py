@@ -368,7 +368,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._say_why(self._in_body)
 
     def _say_why(self, answered: bool = False) -> None:
-        """Sends the refusal and closes the connection; `answered`: the refused request already has (part of) an answer."""
+        """Sends the refusal, unless the refused request already has (part of) an answer, and closes the connection."""
         if self._refusal is not None and not answered and not self.transport.is_closing():
             self._answer(*self._refusal)
         self.transport.close()
