@@ -59,13 +59,9 @@ class Settings(BaseSettings):
     max_batch_tokens: NonNegativeInt = 0  # padded tokens in a batch; 0: 128 on CPU (more only adds delay), 16384 on GPU
     max_batch_texts: NonNegativeInt = 0  # texts in a batch; 0: 64 on a CPU, 256 on a GPU
     max_queued_texts: PositiveInt = 4096  # texts accepted and not yet answered; further requests get 429
-    probe: Literal["request", "interval"] = (
-        "request"  # remote encoder: send a known text in each request, or once a minute
-    )
+    probe: Literal["request", "interval"] = "request"  # remote encoder: known text in each request, or one a minute
     max_remote_texts: PositiveInt = 10_000  # most texts that a calibration sends to a remote encoder, which may charge
-    max_wait: PositiveFloat = (
-        0.3  # s of expected wait; beyond it callers get 429, unless 64 pairs or 16 like theirs wait
-    )
+    max_wait: PositiveFloat = 0.3  # s of expected wait; beyond it: 429, unless 64 pairs or 16 like theirs wait
 
     # Calibrations in memory
     resident_bytes: NonNegativeInt = 0  # most bytes of loaded calibrations; 0: what the memory limit leaves, else 1 GiB

@@ -1,4 +1,4 @@
-"""Settings and keys: what was meant, and what the process reads."""
+"""Checks of settings, environment variables and the key file."""
 
 import os
 import re
@@ -17,7 +17,7 @@ LINKS = re.compile(r"ISOSIM_(SERVICE_(HOST|PORT)|PORT_\d+_)")
 
 
 def read(**given: object) -> tuple[Settings | None, list[Finding]]:
-    """The settings, or None and what is wrong with them."""
+    """The settings, or None and findings about what is wrong with them."""
     try:
         settings = Settings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
     except ValidationError as error:
@@ -38,7 +38,7 @@ def wrong(place: tuple[int | str, ...], message: str, value: str) -> Finding:
 
 
 def variables(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
-    """Variables that look like settings and are none: nothing reads them."""
+    """Reports `ISOSIM_*` variables that are not settings and so have no effect."""
     links = []
     for name, nearest in unread(environment).items():
         if LINKS.match(name):
@@ -52,8 +52,8 @@ def variables(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
 
 
 def exposure(settings: Settings) -> Finding:
-    """Who can reach the server."""
-    from service.server.composition import check_exposure  # noqa: PLC0415 - the web framework; its absence is another finding
+    """Reports who can reach the server."""
+    from service.server.composition import check_exposure  # noqa: PLC0415 - another check reports a missing web framework
 
     try:
         check_exposure(settings)
@@ -65,7 +65,7 @@ def exposure(settings: Settings) -> Finding:
 
 
 def keys(path: Path | None) -> Iterator[Finding]:
-    """Checks that the keys file exists, is understood, and is writable by its owner alone."""
+    """Checks that the key file exists, is valid, and is writable only by its owner."""
     if path is None:
         return
     try:

@@ -1,4 +1,4 @@
-"""`isosim doctor`: is everything there that the service needs, and how to mend what is not."""
+"""`isosim doctor`: check the set-up, and say how to fix faults."""
 
 import sys
 from collections import Counter
@@ -19,10 +19,10 @@ def doctor(
     redis_url: Annotated[str | None, typer.Option(help="Redis for cache and jobs (ISOSIM_REDIS_URL)")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look for faults in the set-up, and say how to mend them.
+    """Look for faults in the set-up, and say how to fix them.
 
-    Looks at what `isosim serve` would use with the same settings. Exit code 1 where there is a fault; a warning alone
-    is 0.
+    Checks what `isosim serve` would use with the same settings. The exit code is 1 if there is a fault, and 0 if there
+    are only warnings.
     """
     findings = list(examine(model_store=model_store, encoder=encoder, redis_url=redis_url))
     count = Counter(finding.state for finding in findings)
@@ -39,7 +39,7 @@ def doctor(
 
 
 def examine(**given: object) -> Iterator[Finding]:
-    """All findings, those of the packages first: a check whose package is missing is not made."""
+    """All findings, those about packages first; checks whose package is missing are skipped."""
     yield from packages.look()
     try:
         configuration = import_module("service.commands.diagnosis.configuration")
