@@ -68,7 +68,7 @@ class Reporter:
         try:
             self.beat()
         except (OSError, IsosimError):  # a short failure of the store must stop neither heartbeat nor fit
-            log.exception("no heartbeat for job %s", self.job.id)
+            log.exception("the heartbeat of job %s could not be written", self.job.id)
 
     def beat(self) -> None:
         with self._lock:
@@ -247,7 +247,7 @@ def wait_for_storage(domains: DomainStore) -> None:
 
 def put_off(jobs: JobStore, job: Job, error: OSError) -> Job:
     """Interrupts the job after a storage failure, which may be temporary: its text is kept for another attempt."""
-    log.error("job %s is interrupted, storage failed: %s", job.id, error)
+    log.error("job %s is interrupted, because storage failed: %s", job.id, error)
     return jobs.interrupt(job.id, f"storage failed ({error.strerror or error})", job.attempt)
 
 
@@ -257,7 +257,7 @@ def tidy(settings: Settings, jobs: JobStore, domains: DomainStore, domain: str) 
         domains.prune(domain, settings.keep_versions, jobs.rested_on()[domain])
         jobs.forget(settings.keep_jobs)
     except (IsosimError, OSError):
-        log.exception("tidying after a calibration of %s failed", domain)
+        log.exception("old versions of domain %s or old job records could not be deleted", domain)
 
 
 def step_back() -> None:
@@ -287,7 +287,7 @@ def run_queued(job_id: str) -> str:
             dead = None if not delivery.killed and jobs.beats(job_id, begun, WATCHED * heartbeat(jobs)) else begun
         return run_job(settings, job_id, delivery.handed, dead).status.value
     except (JobCancelled, Conflict, NotFound) as error:
-        log.warning("job %s not run: %s", job_id, error)
+        log.warning("job %s was not run: %s", job_id, error)
         return Status.CANCELLED.value
 
 

@@ -346,7 +346,7 @@ def import_archive(
     for name in imported.thresholds:
         print(f"threshold {name} {'would be' if dry_run else 'is'} saved")
     for name in imported.kept:
-        print(f"threshold {name} stays as it is here")
+        print(f"threshold {name} is not imported; this store's own is kept")
 
 
 def change(settings: Settings, domain: str) -> tuple[DomainStore, EncoderArtifact, str]:

@@ -81,7 +81,7 @@ def settings_with(**given: Any) -> Settings:
 def misspelt_settings() -> list[str]:
     """A warning for each misspelt `ISOSIM_*` variable; the setting that was meant keeps its default."""
     near = ((name, nearest) for name, nearest in unread(os.environ).items() if nearest is not None)
-    return [f"{name} is no setting and changes nothing; is {nearest} meant?" for name, nearest in near]
+    return [f"{name} is not a setting and has no effect; did you mean {nearest}?" for name, nearest in near]
 
 
 def stored(**given: Any) -> Settings:

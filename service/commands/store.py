@@ -91,7 +91,7 @@ def garbage(settings: Settings, age: float, *, encoders: bool) -> Iterator[Garba
             spare = resting[domain] | fresh
             old = superfluous(manifests, settings.keep_versions, spare | domains.named(domain))
         except IsosimError as error:
-            log.warning("%s is left as it is%s: %s", domain, ", and so are all encoders" if encoders else "", error)
+            log.warning("skipping domain %s%s: %s", domain, " and all encoders" if encoders else "", error)
             needed = None  # its versions may use any encoder
             continue
         if needed is not None:

@@ -174,7 +174,8 @@ class EncoderParts:
         off = await asyncio.to_thread(probe.check, artifact, loaded.tokenizer, graph)
         if off is None:
             log.warning(
-                "encoder %s was exported without a known vector; export it again to have one checked", artifact.id
+                "encoder %s was exported without a known vector; export it again, so that its vectors can be checked",
+                artifact.id,
             )
         return loaded
 

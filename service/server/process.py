@@ -115,7 +115,7 @@ class Server(uvicorn.Server):
             self._drained_at = None
             self.handle_exit(signal.SIGTERM, None)
         if self.service is not None and not self.service.encoders.alive:
-            log.critical("the encoder's thread has died or hangs; the process ends, so that it is started anew")
+            log.critical("the encoder's thread has died or hangs; the process exits, so that it can be restarted")
             self._enter(Phase.STOPPING)
             self.failed = self.should_exit = True
         return await super().on_tick(counter)

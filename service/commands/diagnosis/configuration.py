@@ -44,9 +44,9 @@ def variables(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
         if LINKS.match(name):
             links.append(name)
         elif nearest is not None:
-            yield fault("variables", f"{name} is no setting and changes nothing", f"is {nearest} meant?")
+            yield fault("variables", f"{name} is not a setting and has no effect", f"did you mean {nearest}?")
         else:
-            yield warning("variables", f"{name} is no setting and changes nothing", f"unset {name}")
+            yield warning("variables", f"{name} is not a setting and has no effect", f"unset {name}")
     if links:
         yield warning("variables", f"{len(links)} set by Kubernetes ({links[0]}, …)", "enableServiceLinks: false")
 
@@ -60,7 +60,9 @@ def exposure(settings: Settings) -> Finding:
     except Unavailable as error:
         return fault("exposure", str(error), "set ISOSIM_API_KEYS_FILE")
     if settings.allow_anonymous and settings.api_keys_file is None:
-        return warning("exposure", f"anybody who reaches {settings.host} may do everything", "set ISOSIM_API_KEYS_FILE")
+        return warning(
+            "exposure", f"anyone who can reach {settings.host} may do everything", "set ISOSIM_API_KEYS_FILE"
+        )
     return ok("exposure", "with keys" if settings.api_keys_file is not None else f"{settings.host} only")
 
 
@@ -75,15 +77,19 @@ def keys(path: Path | None) -> Iterator[Finding]:
         yield fault("keys", f"{path}: {error.strerror}", "make it readable for the server's user, or correct the path")
         return
     except ValueError as error:
-        yield fault("keys", str(error), "each line: printf %s KEY | sha256sum, then scopes by commas, then a name")
+        yield fault(
+            "keys",
+            str(error),
+            "write each line as: <sha256 of the key> <scope,scope,…> [name]; isosim keys new prints one",
+        )
         return
     if mode & 0o022:
-        yield fault("keys", f"{path} can be written by others, who could give themselves a key", f"chmod 600 {path}")
+        yield fault("keys", f"other users can write {path} and so add keys", f"chmod 600 {path}")
     elif mode & 0o004:
-        yield warning("keys", f"{path} can be read by everybody", f"chmod 600 {path}")
+        yield warning("keys", f"all users of this machine can read {path}", f"chmod 600 {path}")
     else:
         yield ok("keys", f"{path}: {known.count} keys")
     if not known.count:
         yield warning(
-            "keys", f"{path} holds no key: nobody is let in", "add a line: <sha256 of the key> <scopes> [name]"
+            "keys", f"{path} holds no key, so that all requests are refused", f"add a key: isosim keys new --add {path}"
         )

@@ -31,7 +31,7 @@ def doctor(
         print_json({"ok": not count["fault"], **counts, "checks": findings})
     else:
         signs = {"ok": "ok", "warning": "WARNING", "fault": "FAULT"}
-        show(("", "check", "found", "to mend it"), [(signs[f.state], f.check, f.found, f.remedy) for f in findings])
+        show(("", "check", "found", "remedy"), [(signs[f.state], f.check, f.found, f.remedy) for f in findings])
         if sys.stdout.isatty():
             print(f"{count['fault']} faults, {count['warning']} warnings, {count['ok']} well")
     if count["fault"]:
@@ -59,6 +59,8 @@ def examine(**given: object) -> Iterator[Finding]:
         try:
             module = import_module(f"service.commands.diagnosis.{part}")
         except ImportError as error:
-            yield fault(part.partition("_")[0], f"cannot be looked at: {error}", "install what is missing above")
+            yield fault(
+                part.partition("_")[0], f"cannot be checked: {error}", "install the packages that are missing above"
+            )
         else:
             yield from module.look(settings)

@@ -37,7 +37,7 @@ def cores(root: Path = CGROUP) -> Finding:
     summary = f"{used} of {allowed}; cgroup limit {share:g}"
     if share < 1 or (share < allowed and share != int(share)):
         return warning(
-            "cores", summary, "give whole cores: the part of one is throttled away in the middle of a request"
+            "cores", summary, "set a whole number of cores: a fraction throttles the process during requests"
         )
     return ok("cores", summary)
 
@@ -68,11 +68,11 @@ def calibrations(settings: Settings, root: Path = CGROUP) -> Iterator[Finding]:
     if limit is not None and given > plan_resident(limit, held, gpu=gpu):
         yield warning(
             "calibrations",
-            f"up to {given / 2**20:,.0f} MiB may be loaded, the memory limit has room for {room / 2**20:,.0f}",
+            f"calibrations may take {given / 2**20:,.0f} MiB, but the memory limit leaves only {room / 2**20:,.0f} MiB",
             "unset ISOSIM_RESIDENT_BYTES, which then follows the limit, or raise the limit",
         )
     else:
-        yield ok("calibrations", f"up to {(given or room) / 2**20:,.0f} MiB of them stay in memory")
+        yield ok("calibrations", f"at most {(given or room) / 2**20:,.0f} MiB are kept in memory")
 
 
 def port(settings: Settings) -> Finding:

@@ -78,7 +78,7 @@ def remote_encoder(artifact: EncoderArtifact) -> Finding:
         return fault("encoder", f"{where}: {error}", "start the registered model there, or register the new one")
     except IsosimError as error:
         return fault("encoder", f"{where}: {error}", f"isosim encoder check {artifact.id}")
-    return ok("encoder", f"{where} gives known texts the vectors it was registered with, but for {off:.0e}")
+    return ok("encoder", f"{where} gives known texts the vectors it was registered with, up to {off:.0e}")
 
 
 def bucket(root: Path) -> Finding:
@@ -134,7 +134,7 @@ def space(root: Path, posted: int) -> Finding:
     try:
         free = shutil.disk_usage(root).free
     except OSError as error:
-        return fault("disk", f"{root}: {error.strerror}", "there must be such a folder: see above")
+        return fault("disk", f"{root}: {error.strerror}", "create the folder: see above")
     summary = f"{free / 2**30:,.1f} GiB free"
     if free < posted:
         return fault("disk", summary, f"make room: one posted text may have {posted / 2**20:.0f} MiB")
