@@ -1,10 +1,10 @@
 """isosim: calibrated sentence similarity as a REST microservice."""
 
-CONTRACT = "1.1"  # of the HTTP contract; docs/reference/compatibility.md says when which number is raised
+CONTRACT = "1.1"  # version of the HTTP contract; docs/reference/compatibility.md says when it is raised
 
 
 def __getattr__(name: str) -> str:
-    """`__version__`, read when it is asked for: the package's metadata takes 30 ms, and most commands need none."""
+    """Reads `__version__` on first use: the package's metadata takes 30 ms, and most commands do not need it."""
     if name == "__version__":
         from importlib.metadata import version  # noqa: PLC0415
 

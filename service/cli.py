@@ -1,6 +1,6 @@
-"""One entry point: `isosim <command>`; every option is also a setting `ISOSIM_*`.
+"""The entry point `isosim <command>`.
 
-A command's module is imported when the command is called: the help and the shell's completion need none of them.
+A command's module is imported when the command runs, so that help and shell completion stay fast.
 """
 
 import io
@@ -15,31 +15,31 @@ import typer.main
 
 from service.commands.terminal import EPILOG, ReaderLeft, ended
 
-COMMANDS = {  # name: module and function, and its line in the list
+COMMANDS = {  # name: module and function, and its help in the list of commands
     "serve": ("commands.serving:serve", "Run the API."),
-    "worker": ("commands.serving:worker", "Run calibrations that the API puts into Redis."),
+    "worker": ("commands.serving:worker", "Run calibrations that the API queues in Redis."),
     "similarity": ("commands.similarity:similarity", "Score sentence pairs, without a server."),
     "embed": ("commands.embedding:embed", "Turn sentences into vectors, without a server."),
     "bulk": ("commands.bulk:app", "Embed, score, calibrate and pair files of any size, on Ray."),
     "inspect": ("commands.files:inspect", "Show what a file is and how a calibration would read it."),
     "calibrate": ("commands.calibration:calibrate", "Fit a calibration to sentences, without a server."),
     "label": ("commands.calibration:label", "Learn probabilities from labelled pairs."),
-    "threshold": ("commands.calibration:threshold", "Say which similarity to ask for."),
+    "threshold": ("commands.calibration:threshold", "Compute or save a similarity threshold."),
     "domains": ("commands.domains:app", "List domains; show, promote, roll back, delete."),
     "keys": ("commands.keys:app", "Make API keys; list a file of them."),
     "train": ("commands.training:train", "Train an encoder: SimCSE, or SBERT's objectives."),
-    "store": ("commands.store:app", "Remove from the store what nobody needs."),
+    "store": ("commands.store:app", "Remove unused files from the model store."),
     "encoder": ("commands.encoders:app", "List encoders; add one that runs on another server."),
     "export": ("commands.exporting:export", "Export an encoder into the model store."),
     "bundle": ("commands.exporting:bundle", "Write one ONNX file with a domain's weights."),
-    "evaluate": ("measurements.commands:evaluate", "Make the papers' tables: STS12–16, STS-B, SICK-R."),
-    "measure": ("measurements.commands:measure", "Measure what the service promises, on the corpora of its tests."),
-    "doctor": ("commands.diagnosis.doctor:doctor", "Look for faults in the set-up, and say how to mend them."),
+    "evaluate": ("measurements.commands:evaluate", "Reproduce the papers' tables: STS12–16, STS-B, SICK-R."),
+    "measure": ("measurements.commands:measure", "Measure the service's promises on the corpora of its tests."),
+    "doctor": ("commands.diagnosis.doctor:doctor", "Look for faults in the set-up, and say how to fix them."),
 }
 
 
 class Commands(typer.core.TyperGroup):
-    """Finds a command's module once it is called, and ends every command the same way."""
+    """Imports a command's module when it is called, and turns its result or error into an exit code."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, placeholder, rest = super().resolve_command(ctx, args)
@@ -48,7 +48,7 @@ class Commands(typer.core.TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except BrokenPipeError:  # typer would make an error of it
+        except BrokenPipeError:  # typer would report it as an error
             raise ReaderLeft from None
 
     def main(self, *args: Any, **extra: Any) -> Any:
@@ -57,7 +57,7 @@ class Commands(typer.core.TyperGroup):
 
 
 def load(name: str) -> Any:
-    """The command itself, out of its module."""
+    """Imports a command from its module."""
     module, _, attribute = COMMANDS[name][0].partition(":")
     command = getattr(import_module(f"service.{module}"), attribute)
     if not isinstance(command, typer.Typer):
@@ -90,7 +90,7 @@ def say_version(asked: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", help="say which version this is", callback=say_version, is_eager=True)
+        bool, typer.Option("--version", help="print the version", callback=say_version, is_eager=True)
     ] = False,
 ) -> None:
     """Calibrated sentence similarity."""
@@ -105,7 +105,7 @@ for name, (_, summary) in COMMANDS.items():
 
 
 def main() -> None:
-    for stream in (sys.stdout, sys.stderr):  # what is read is UTF-8, and so is what is written, whatever the locale
+    for stream in (sys.stdout, sys.stderr):  # output is UTF-8, whatever the locale
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8")
     logging.basicConfig(level="WARNING", format="%(levelname)s %(name)s: %(message)s")

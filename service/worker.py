@@ -1,4 +1,4 @@
-"""The calibration worker: one job function, reached from RQ or as a child process of the API."""
+"""The calibration worker: runs jobs from RQ's queue, or one job as a child process of the API."""
 
 import contextlib
 import logging
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 HEARTBEAT = 2.0  # s
-DISTANT_HEARTBEAT = 5.0  # s, where each is a request to object storage, which has its price
-WATCHED = 5  # heartbeats within which an attempt that lives is seen to beat
+DISTANT_HEARTBEAT = 5.0  # s, for object storage, which charges for each write
+WATCHED = 5  # heartbeats to wait for a sign of life before an attempt counts as dead
 NICENESS = 19
-PATIENCE = 600.0  # s that a worker waits for object storage that does not answer
-AGAIN = 3  # further attempts by the same worker, once it answers again
+PATIENCE = 600.0  # s that a worker waits for object storage to answer again
+AGAIN = 3  # further attempts by the same worker after such a wait
 
 
 def heartbeat(jobs: JobStore) -> float:
-    """Seconds between signs of life of a running job."""
+    """Seconds between heartbeats of a running job."""
     return DISTANT_HEARTBEAT if jobs.distant else HEARTBEAT
 
 
@@ -53,7 +53,7 @@ class Reporter:
         self._cancelled = False
 
     def __call__(self, stage: str, progress: float) -> None:
-        """Raises JobCancelled once somebody has decided the job's end."""
+        """Reports a stage and its progress (0 to 1). Raises JobCancelled if the job has been cancelled or replaced."""
         if self._cancelled:
             raise JobCancelled(self.job.id)
         with self._lock:  # the heartbeat's thread replaces it too
@@ -67,12 +67,12 @@ class Reporter:
     def try_to_beat(self) -> None:
         try:
             self.beat()
-        except (OSError, IsosimError):  # a store that is full or away for a moment must end neither heartbeat nor fit
-            log.exception("no heartbeat for job %s", self.job.id)
+        except (OSError, IsosimError):  # a short failure of the store must stop neither heartbeat nor fit
+            log.exception("the heartbeat of job %s could not be written", self.job.id)
 
     def beat(self) -> None:
         with self._lock:
-            # The record is this attempt's only while it says so: an orphan must not write over its successor.
+            # `jobs.beat` refuses if another attempt owns the record now, so that an orphan does not overwrite it.
             job = replace(self.job, heartbeat=time.time())
             if not self.jobs.beat(job):
                 self._cancelled = True
@@ -86,14 +86,14 @@ class Reporter:
 
     @contextmanager
     def beating(self) -> Iterator[None]:
-        """Heartbeats while a long step says nothing; the process ends when its parent has gone."""
+        """Sends heartbeats from a thread during long steps; exits the process if its parent is gone."""
         ended = threading.Event()
         parent = os.getppid()
 
         def run() -> None:
             while not ended.wait(heartbeat(self.jobs)):
                 if os.getppid() != parent:
-                    os._exit(1)  # orphaned: nobody would stop or count this job any more
+                    os._exit(1)  # orphaned: no process would stop or count this job
                 self.try_to_beat()
 
         thread = threading.Thread(target=run, name="heartbeat", daemon=True)
@@ -106,13 +106,13 @@ class Reporter:
 
 
 def run_job(settings: Settings, job_id: str, handed: int | None = None, dead: int | None = None) -> Job:
-    """Runs a stored job to its end and returns the record. What goes wrong inside is recorded, not raised.
+    """Runs a stored job to its end and returns its record. Failures of the calibration are recorded, not raised.
 
     `handed` and `dead` are those of `JobStore.begin`.
 
     Raises:
-        JobCancelled: the job had ended, or was cancelled meanwhile, or another attempt has taken this one's place.
-        Conflict: another worker is at it.
+        JobCancelled: the job had ended, was cancelled, or was taken over by another attempt.
+        Conflict: another worker runs it.
     """
     jobs = JobStore(settings.jobs_root)
     with observed(settings, jobs, job_id) as watched:
@@ -122,13 +122,13 @@ def run_job(settings: Settings, job_id: str, handed: int | None = None, dead: in
         for _ in range(AGAIN):
             if watched.job.status is not Status.INTERRUPTED or not jobs.distant:
                 break
-            jobs.requeue(job_id)  # object storage was away for a moment; a disk that is full stays so
+            jobs.requeue(job_id)  # object storage recovers by itself; a full disk does not
             watched.job = run_attempt(settings, jobs, jobs.begin(job_id), watched.stage)
         return watched.job
 
 
 def champion_of(settings: Settings, request: JobRequest) -> int | None:
-    """The domain's champion; None also where it cannot be read, which the job comes upon when it publishes."""
+    """The domain's champion; None if there is none or it cannot be read: publishing will report that error."""
     with contextlib.suppress(IsosimError, OSError):
         return DomainStore(settings.model_store).aliases(request.domain, request.encoder).champion
     return None
@@ -142,7 +142,7 @@ def run_attempt(settings: Settings, jobs: JobStore, begun: Job, on_stage: Callab
         if done is not None:
             return done
         result = fit(settings, jobs, domains, reporter)
-        # From here on a cancel comes too late; before it, nothing has been published.
+        # After `decide` the job can no longer be cancelled; before it, nothing is published.
         if not reporter.still_mine() or not jobs.decide(begun.id, reporter.job.attempt):
             raise JobCancelled(f"job {begun.id} was cancelled")
     except JobCancelled:
@@ -154,7 +154,7 @@ def run_attempt(settings: Settings, jobs: JobStore, begun: Job, on_stage: Callab
         if jobs.decided(begun.id):
             raise JobCancelled(f"job {begun.id} was cancelled") from error
         return put_off(jobs, reporter.job, error)
-    except Exception as error:  # the boundary: whatever ends a fit is the job's end, and the caller reads why
+    except Exception as error:  # job boundary: any error fails the job, whose record tells the caller the reason
         log.exception("job %s failed", begun.id)
         return fail(jobs, reporter.job, f"{type(error).__name__}: {error}")
     done = publish_result(jobs, domains, reporter.job, result)
@@ -164,14 +164,14 @@ def run_attempt(settings: Settings, jobs: JobStore, begun: Job, on_stage: Callab
 
 
 def fit(settings: Settings, jobs: JobStore, domains: DomainStore, reporter: Reporter) -> "Result":
-    """What the job's text makes of the domain. Nothing is published."""
+    """Fits the calibration to the job's text; publishes nothing."""
     job = reporter.job
     if not jobs.has_text(job.id):
         raise Unavailable("the posted text is gone; post it again")
     domains.check_generation(job.request.domain, job.request.generation)
     with reporter.beating():
-        # Here and not above: the RQ parent and the settings stay light, torch loads in the child alone. On a busy
-        # machine that takes longer than a job may be silent.
+        # Imported here, so that only the child process loads torch; and inside `beating`, because on a busy machine
+        # the import takes longer than a job may go without a heartbeat.
         from service.adapters.encoder.vector_files import NpyFile  # noqa: PLC0415
         from service.modelling.calibration.job import CalibrationInput, calibrate_job  # noqa: PLC0415
 
@@ -187,7 +187,7 @@ def fit(settings: Settings, jobs: JobStore, domains: DomainStore, reporter: Repo
 
 
 def publish_result(jobs: JobStore, domains: DomainStore, job: Job, result: "Result") -> Job:
-    """The job's end: its version, or why there is none."""
+    """Publishes the version and ends the job; a failure is recorded in the job."""
     try:
         version, promoted, why = result.publish(domains, job, partial(jobs.check_turn, job))
         return succeed(jobs, job, version, {**result.report, "promotion": why}, promoted=promoted)
@@ -202,16 +202,16 @@ def publish_result(jobs: JobStore, domains: DomainStore, job: Job, result: "Resu
 
 
 def succeed(jobs: JobStore, job: Job, version: int, report: dict[str, Any], *, promoted: bool) -> Job:
-    """Ends the job; what its report warns of is a notice of the job, too."""
+    """Ends the job as succeeded; a notice about labels in the report is added to the job's notices."""
     labels = report.get("labels") or {}
     notices = [*job.notices, labels["notice"]] if "notice" in labels else job.notices
     return jobs.end(job, Status.SUCCEEDED, version=version, promoted=promoted, report=report, notices=notices)
 
 
 def published_before(jobs: JobStore, domains: DomainStore, job: Job) -> Job | None:
-    """The job's end, where an earlier attempt came as far as to publish and died before it could say so.
+    """Ends a job whose earlier attempt published its version but died before recording that; else returns None.
 
-    A version that it had not promoted, and still could, is made again.
+    A version that was not yet promoted is deleted and made again, so that it can still be promoted.
     """
     if job.attempt == 1:
         return None
@@ -225,7 +225,7 @@ def published_before(jobs: JobStore, domains: DomainStore, job: Job) -> Job | No
     if not promoted and jobs.has_text(job.id):
         try:
             domains.delete(domain, version)
-        except Conflict:  # the earlier attempt has promoted it in the meantime
+        except Conflict:  # the earlier attempt is alive and has promoted it
             promoted = True
         else:
             return None
@@ -236,7 +236,7 @@ def published_before(jobs: JobStore, domains: DomainStore, job: Job) -> Job | No
 
 
 def wait_for_storage(domains: DomainStore) -> None:
-    """Waits until object storage answers again, PATIENCE at most. A folder is not waited for: its disk is full."""
+    """Waits up to PATIENCE until object storage answers again. Does not wait for a folder, whose disk is full."""
     deadline = time.monotonic() + (PATIENCE if domains.distant else 0.0)
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError):
@@ -246,24 +246,24 @@ def wait_for_storage(domains: DomainStore) -> None:
 
 
 def put_off(jobs: JobStore, job: Job, error: OSError) -> Job:
-    """A store that is full, read-only or away is nobody's fault and passes: the text stays for another attempt."""
-    log.error("job %s is interrupted, storage failed: %s", job.id, error)
+    """Interrupts the job after a storage failure, which may be temporary: its text is kept for another attempt."""
+    log.error("job %s is interrupted, because storage failed: %s", job.id, error)
     return jobs.interrupt(job.id, f"storage failed ({error.strerror or error})", job.attempt)
 
 
 def tidy(settings: Settings, jobs: JobStore, domains: DomainStore, domain: str) -> None:
-    """Old versions and records go; if they cannot, the job has succeeded all the same."""
+    """Deletes old versions and job records; a failure is only logged, because the job has succeeded."""
     try:
         domains.prune(domain, settings.keep_versions, jobs.rested_on()[domain])
         jobs.forget(settings.keep_jobs)
     except (IsosimError, OSError):
-        log.exception("tidying after a calibration of %s failed", domain)
+        log.exception("old versions of domain %s or old job records could not be deleted", domain)
 
 
 def step_back() -> None:
-    """Lets a calibration have what scoring leaves: the idle scheduling class where there is one, else low priority."""
+    """Gives scoring priority over calibrations: idle scheduling class if the system has one, else lowest niceness."""
     os.nice(NICENESS)
-    with contextlib.suppress(OSError, AttributeError):  # another system, or one that forbids it
+    with contextlib.suppress(OSError, AttributeError):  # not Linux, or not permitted
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
@@ -274,26 +274,26 @@ def fail(jobs: JobStore, job: Job, message: str) -> Job:
 
 
 def run_queued(job_id: str) -> str:
-    """RQ's entry: a job that ended or failed by itself is done for RQ; a killed one is retried."""
-    # Here and not above: children of the API need no RQ.
+    """Entry point for RQ. It also returns normally for failed jobs, so that RQ retries only killed ones."""
+    # Imported here: children of the API do not need RQ.
     from service.adapters.jobs.queue import Delivery  # noqa: PLC0415
 
     settings = Settings()
     jobs = JobStore(settings.jobs_root)
     delivery, dead = Delivery.current(), None
     try:
-        if delivery.repeated:  # RQ has lost sight of the attempt that this hand-over began; it may live all the same
+        if delivery.repeated:  # RQ has lost track of this delivery's first attempt, which may still run
             begun = delivery.handed + 1
             dead = None if not delivery.killed and jobs.beats(job_id, begun, WATCHED * heartbeat(jobs)) else begun
         return run_job(settings, job_id, delivery.handed, dead).status.value
     except (JobCancelled, Conflict, NotFound) as error:
-        log.warning("job %s not run: %s", job_id, error)
+        log.warning("job %s was not run: %s", job_id, error)
         return Status.CANCELLED.value
 
 
 def serve_queue(settings: Settings, *, burst: bool = False) -> None:
-    """An RQ worker that runs until it is told to stop."""
-    from redis import Redis  # noqa: PLC0415 - local children need neither
+    """Runs an RQ worker until it is told to stop."""
+    from redis import Redis  # noqa: PLC0415 - children of the API do not need it
 
     from service.adapters.jobs.queue import work  # noqa: PLC0415
 
@@ -304,18 +304,18 @@ def serve_queue(settings: Settings, *, burst: bool = False) -> None:
 
 
 def lost(jobs: JobStore, job_id: str) -> None:
-    """A job's child was killed, and RQ does not run it again by itself."""
+    """Interrupts a job whose child process was killed; RQ does not retry it by itself."""
     if jobs.read(job_id).status in (Status.RUNNING, Status.QUEUED):
         jobs.interrupt(job_id)
 
 
-JOBS = logging.getLogger("isosim.jobs")  # of what operators read about calibrations
+JOBS = logging.getLogger("isosim.jobs")  # log lines about calibrations for operators
 
-LAST_SPANS = 3.0  # s to send a calibration's spans
+LAST_SPANS = 3.0  # s to send the remaining spans of a calibration
 
 
 class JobObservation:
-    """A job that runs; `job` is its record once it has ended."""
+    """Logs and traces a running job; `job` is its record after the end."""
 
     def __init__(self, span: "JobSpan | None") -> None:
         self.span = span
@@ -329,7 +329,7 @@ class JobObservation:
 
 @contextmanager
 def observed(settings: Settings, jobs: JobStore, job_id: str) -> Iterator[JobObservation]:
-    """Says that a job begins and how it ended; every line meanwhile names it."""
+    """Logs the start and end of a job; log lines in between carry its id."""
     posted = jobs.read(job_id)
     request = posted.request
     what: dict[str, str | int | float | bool] = {
@@ -367,9 +367,9 @@ def tell(watched: JobObservation, status: Status, seconds: float) -> None:
 
 
 def main() -> None:
-    """A child of the API: `python -m service.worker JOB`."""
-    with contextlib.suppress(PermissionError):  # a session's leader leads its group already
-        os.setpgid(0, 0)  # to be stopped with all that it starts
+    """Runs one job as a child process of the API: `python -m service.worker JOB`."""
+    with contextlib.suppress(PermissionError):  # raised for a session leader, which leads its group already
+        os.setpgid(0, 0)  # own process group, so that the API can stop the child with all its children
     settings = Settings()
     logs.configure(settings.log_level, settings.log_format)
     step_back()

@@ -1,1 +1,1 @@
-"""The HTTP contract. A route parses, calls, returns; its group is a package of its own."""
+"""The HTTP contract. A route parses, calls, returns; each group of routes is a package."""

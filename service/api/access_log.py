@@ -1,4 +1,4 @@
-"""The access log and the trace of a request."""
+"""Access log and trace of each request."""
 
 import asyncio
 import math
@@ -21,7 +21,7 @@ METHODS = {"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"}
 
 
 def method_of(scope: Scope) -> str:
-    """Methods that are none are the caller's own words."""
+    """The request's method; unknown methods, which callers may invent, are logged as `_OTHER`."""
     return scope["method"] if scope["method"] in METHODS else "_OTHER"
 
 
@@ -29,7 +29,7 @@ class AccessEntry(NamedTuple):
     """How a request ended."""
 
     method: str
-    route: str  # template: a path may hold the name of a domain or a job, a query anything
+    route: str  # template, because the path may name a domain or job
     status: int
     seconds: float
     client: str | None  # address
@@ -37,19 +37,19 @@ class AccessEntry(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        """Whether it failed through no fault of its caller; 424: the encoder failed."""
+        """Whether the server or the encoder (424) failed, not the caller."""
         return self.status >= 500 or self.status == 424
 
 
-STACK_SECONDS = 60.0  # unmeasured; a stack has 3 kB, and a store that is away fails every request at the same place
+STACK_SECONDS = 60.0  # unmeasured; a stack has 3 kB, and an unreachable store fails each request at the same place
 MOST_STACKS = 100
 
 
 class AccessLog:
-    """A line for each request, for slow and failed ones, or for failed ones alone.
+    """Writes a line for each request, for slow and failed ones, or for failed ones alone.
 
-    The line of a request that failed with 5xx or 424 has the level `error` and names the cause. The same cause's
-    stack is written at most once a minute.
+    A request that failed with 5xx or 424 is logged at level `error` with its cause. The stack of the same cause is
+    written at most once a minute.
     """
 
     def __init__(
@@ -57,11 +57,11 @@ class AccessLog:
     ) -> None:
         self.write = write
         self.least = {"all": 0.0, "slow": slow, "off": math.inf}[which]  # s
-        self._stacks: dict[tuple[object, object], float] = {}  # by error and place: monotonic time of the last one
+        self._stacks: dict[tuple[object, object], float] = {}  # (error, place): time of the last stack, s, monotonic
 
     def __call__(self, trace: Trace, ended: AccessEntry) -> None:
         wanted = ended.failed or (ended.seconds >= self.least and ended.route not in PROBES)
-        if not wanted:  # a probe that passes is of every few seconds, and asks nothing of anybody
+        if not wanted:
             return
         facts: dict[str, Any] = {
             "method": ended.method,
@@ -83,7 +83,8 @@ class AccessLog:
         self.write(level, LOGGER, f"{ended.method} {ended.route} {ended.status}", facts)
 
     def _cause(self, error: Exception) -> dict[str, Any]:
-        """The error and what lay behind it, without words of callers or libraries; sometimes with its stack."""
+        """Type and place of the error and its causes, without messages that could quote a caller; with its stack if
+        that was not logged within STACK_SECONDS."""
         facts = told(error)
         stack = facts.pop("stack")
         if isinstance(error, IsosimError) or not isinstance(stack, list):
@@ -99,14 +100,14 @@ class AccessLog:
 
 
 class Observer:
-    """Told by the outermost layer when a request begins and ends."""
+    """Counts, logs and traces requests; the middleware calls it when a request begins and ends."""
 
     def __init__(self, access: AccessLog | None = None, tracing: "Tracing | None" = None) -> None:
         self.access, self.tracing = access, tracing
         self.under_way = 0
         self.answered = 0
-        self.aborted = 0  # cancelled before their answer was whole
-        self.drained_by: float | None = None  # perf_counter until which a stopping server may take
+        self.aborted = 0  # cancelled before the answer was complete
+        self.drained_by: float | None = None  # s, perf_counter: deadline of a stopping server
 
     def begin(self, scope: Scope, trace: Trace) -> "RequestSpan | None":
         self.under_way += 1
@@ -143,12 +144,12 @@ class Observer:
         if span is not None:
             name = f"{ended.method} {route}"
             parts = [] if trace.scored is None else stages(trace.scored, trace.started)
-            failure = (trace.error_type or str(status)) if status >= 500 else None  # as the conventions have it
+            failure = (trace.error_type or str(status)) if status >= 500 else None  # OpenTelemetry: 4xx is no failure
             span.end(name, attributes(scope, trace, ended), parts, failure)
 
 
 def attributes(scope: Scope, trace: Trace, ended: AccessEntry) -> Attributes:
-    """By the semantic conventions for HTTP servers, but for `url.path`: it may name a domain or a job."""
+    """Span attributes by OpenTelemetry's conventions for HTTP servers, without `url.path`, which may name a domain."""
     facts: dict[str, str | int | float | bool] = {
         "http.route": ended.route,
         "http.response.status_code": ended.status,
@@ -177,7 +178,7 @@ LOGGER = "isosim.access"
 
 
 def scoring(scored: ScoringRecord) -> dict[str, Any]:
-    """Who answered, where the vectors came from, and what each stage took."""
+    """Log facts of a scoring request: version that answered, origin of the vectors, duration of each stage."""
     embeddings = scored.embeddings
     timings, lookup = embeddings.timings, embeddings.lookup
     return {

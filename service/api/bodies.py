@@ -12,7 +12,7 @@ DomainField = Annotated[str, Field(description="name, name@3, name@champion or n
 TargetFacts = dict[Literal["fmr", "precision", "false_hit_rate", "gallery"], float | int]
 
 
-# One error is enough: pydantic would otherwise build one for each of a million wrong entries.
+# FailFast: otherwise pydantic builds an error for each of up to a million wrong entries.
 Sentences = Annotated[list[str], FailFast()]
 
 
@@ -20,7 +20,7 @@ SentencePairs = Annotated[list[tuple[str, str]], FailFast()]
 
 
 def entries(holds: Callable[[Any], bool], name: str) -> BeforeValidator:
-    """The same for a list in a union, where FailFast cannot stand."""
+    """Validator that reports the first wrong entry of a list; for unions, where FailFast cannot be used."""
 
     def check(value: Any) -> Any:
         if isinstance(value, list):
@@ -39,16 +39,18 @@ all_texts = entries(lambda entry: isinstance(entry, str), "a text")
 
 
 def example(*bodies: dict[str, Any]) -> ConfigDict:
-    """Shown in the documentation; merged into the configuration of the base class."""
+    """Model configuration with examples for the documentation; merged into that of the base class."""
     return ConfigDict(json_schema_extra={"examples": list(bodies)})
 
 
 class Own(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)  # "yes" is no boolean, "1" no number
+    """A body that we define: unknown fields are refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)  # strict: "yes" is not a boolean, "1" is not a number
 
 
 class Compatible(BaseModel):
-    """A body other services defined: unknown fields are kept, to be named in `x-isosim-ignored`."""
+    """A body that another service defines: unknown fields are kept and listed in `x-isosim-ignored`."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -56,7 +58,7 @@ class Compatible(BaseModel):
         names = list(self.model_extra or {})
         for name in type(self).model_fields:
             value = getattr(self, name)
-            parts = value[:1] if isinstance(value, list) else [value]  # the first stands for its like
+            parts = value[:1] if isinstance(value, list) else [value]  # entries of a list usually have the same fields
             names += [f"{name}.{inner}" for part in parts if isinstance(part, Compatible) for inner in part.ignored()]
         return names
 
@@ -82,7 +84,8 @@ REF = "#/components/schemas/{model}"
 
 
 def body_of(model: type[BaseModel], others: dict[str, dict[str, Any]] | None = None) -> dict[str, Any]:
-    """`openapi_extra` of a route that reads its body itself: JSON of one of READ_BY_ROUTES, or other media types."""
+    """`openapi_extra` of a route that parses its body itself: a JSON model (listed in `server.documentation`'s
+    READ_BY_ROUTES) and schemas of other media types."""
     content: dict[str, Any] = {"application/json": {"schema": {"$ref": REF.format(model=model.__name__)}}}
     content |= {kind: {"schema": schema} for kind, schema in (others or {}).items()}
     return {"requestBody": {"required": True, "content": content}}

@@ -1,4 +1,4 @@
-"""Every error's status and wire name, in one table."""
+"""The HTTP status and `error_type` of each error, in one table, and the handlers that answer with them."""
 
 import re
 
@@ -16,7 +16,7 @@ from service.api.validation import describe
 from service.core import errors as e
 from service.core.wording import nearest
 
-# Most specific first is not needed: the lookup walks the class's own bases in order.
+# The order does not matter: `look_up` takes the most specific base class that is listed.
 TABLE: dict[type[e.IsosimError], tuple[int, str]] = {
     e.EmptyInput: (400, "Empty"),
     e.Unauthorized: (401, "Unauthorized"),
@@ -35,10 +35,10 @@ TABLE: dict[type[e.IsosimError], tuple[int, str]] = {
 }
 ERROR_TYPES = sorted({name for _, name in TABLE.values()} | {"Internal"})
 HTTP: dict[int, type[e.IsosimError]] = {404: e.NotFound, 405: e.MethodNotAllowed}
-MOST_PARTS = 8  # of an unknown path, that are looked at for the route that was meant
-HEALS = {429, 503}  # a client may try these again
+MOST_PARTS = 8  # parts of an unknown path that are searched for the nearest route
+HEALS = {429, 503}  # statuses after which a client may retry
 
-# OpenAI's words for a status under /v1, where 422 becomes its 400.
+# OpenAI's error types by status, for routes under /v1, where 422 is answered as 400.
 V1_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -90,7 +90,7 @@ def domain_error(request: Request, error: e.IsosimError) -> Response:
 
 
 async def refused(request: Request, error: e.IsosimError) -> Response:
-    """The answer to an error of a route; an unknown domain is told the nearest one that the key may use."""
+    """Answers an error of a route; for an unknown domain the message names the nearest one that the key may use."""
     if isinstance(error, e.UnknownDomain):
         service, trace = service_of(request), request.scope["state"]["trace"]
         near = await service.listings.nearest(error.domain, trace.grant, service.domains.names)
@@ -99,10 +99,13 @@ async def refused(request: Request, error: e.IsosimError) -> Response:
 
 
 async def unexpected(request: Request, error: Exception) -> Response:
-    """Answers an exception that no route expects: the access line gets its cause, the caller only the id to ask for."""
-    if isinstance(error, e.IsosimError):  # raised around the routes, by the layer that bounds a request
+    """Answers an exception that FastAPI's handlers did not see.
+
+    An unexpected error is logged with its cause; the caller gets only the request id.
+    """
+    if isinstance(error, e.IsosimError):  # raised by the middleware
         return await refused(request, error)
-    if isinstance(error, RequestValidationError):  # of a scoring route, which that layer calls itself
+    if isinstance(error, RequestValidationError):  # raised by a scoring route, which the middleware calls itself
         return domain_error(request, describe(error, request.scope.get("route")))
     if isinstance(error, OSError):
         response = domain_error(request, e.Unavailable(f"storage failed: {error.strerror or type(error).__name__}"))
@@ -116,10 +119,10 @@ PARAMETER = re.compile(r"\{[^}]*\}")
 
 
 def methods_of(request: Request) -> set[str]:
-    """Of all routes with this path; the router itself names only the first one's.
+    """Methods that the request's path allows; Starlette itself names only those of the first matching route.
 
-    `/v2/models/{model}` fits `/v2/models/isosim/infer` too, and `/domains/{domain}` fits `/domains/import`: the
-    template with the most characters beside its parameters is the one that is meant.
+    Several templates may match: `/domains/{domain}` also matches `/domains/import`. The one with the most characters
+    outside its parameters is chosen.
     """
     fitting = [
         route
@@ -142,7 +145,7 @@ def nearest_route(request: Request) -> str:
 
 
 def install(app: FastAPI) -> None:
-    """Turns every failure of a route into the one error body."""
+    """Registers the handlers that turn each failure of a route into the service's error body."""
 
     @app.exception_handler(e.IsosimError)
     async def _(request: Request, error: e.IsosimError) -> Response:
@@ -154,10 +157,10 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def _(request: Request, error: HTTPException) -> Response:
-        if isinstance(error.__cause__, e.IsosimError):  # FastAPI reads bodies, and takes what happens there for its own
+        if isinstance(error.__cause__, e.IsosimError):  # FastAPI wraps errors raised while it reads the body
             return domain_error(request, error.__cause__)
         if isinstance(error.__cause__, ClientDisconnect):
-            return Response(status_code=499)  # nobody reads it; the metrics do
+            return Response(status_code=499)  # counted in the metrics; the caller has left
         kind = HTTP.get(error.status_code)
         if kind is None:
             return domain_error(request, e.InvalidInput(str(error.detail)))

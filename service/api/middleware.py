@@ -1,4 +1,4 @@
-"""Every request before and after its route: id, limits, origin, key; headers, access log, metrics."""
+"""Work around each route: request id, limits, origin, key before it; headers, access log and metrics after it."""
 
 import asyncio
 import ipaddress
@@ -29,15 +29,15 @@ CLOSING = ((b"connection", b"close"),)
 
 
 def keyless(method: str, path: str) -> bool:
-    """Whether a route needs no key: probes, metrics, and pages, whose content comes from routes that need one."""
+    """Whether a route needs no key: probes, metrics, and pages, which hold no data of their own."""
     return path in KEYLESS or below(path, PAGES) or (path == "/" and method in ("GET", "HEAD"))
 
 
 def admit(scope: Scope, head: Head, service: Service, trace: Trace, limit: int, *, needs_key: bool) -> None:
-    """Authenticates the request, and refuses what can be refused before its body is read.
+    """Authenticates the request and applies the checks that do not need its body.
 
-    This is the one place where a key is looked at. What the key allows is asked where it is known what the request is
-    for: `needs` (scopes), `resolve` (domains), `permitted_job`, `limits` (how much).
+    Only this function reads a key. What the key permits is checked later: scopes in `needs`, domains in `resolve` and
+    `permitted_job`, rates in `service.limits`.
 
     Raises:
         TooLarge, Forbidden, NotReady, Unauthorized, InvalidInput
@@ -57,7 +57,7 @@ def admit(scope: Scope, head: Head, service: Service, trace: Trace, limit: int, 
 
 
 async def read_body(receive: Receive, limit: int) -> bytes:
-    """The whole body. Raises TooLarge, or CallerLeft where the connection is closed before the body's end."""
+    """Reads the whole body. Raises TooLarge, or CallerLeft if the connection closes before the end of the body."""
     parts: list[bytes] = []
     taken, more = 0, True
     while more:
@@ -74,7 +74,7 @@ async def read_body(receive: Receive, limit: int) -> bytes:
 
 
 def bounded(receive: Receive, limit: int) -> Receive:
-    """Receives a body of at most `limit` bytes; a route that reads more raises TooLarge."""
+    """Wraps `receive` so that reading more than `limit` bytes of body raises TooLarge."""
     taken = 0
 
     async def receive_bounded() -> Message:
@@ -89,12 +89,12 @@ def bounded(receive: Receive, limit: int) -> Receive:
     return receive_bounded
 
 
-CONNECTION = "isosim.connection"  # ASGI extension of server/http_protocol.py: takes whole answers, says who has left
-AtOnce = Callable[[int, Iterable[tuple[bytes, bytes]], bytes], bool]  # status, headers, body; False: not now
+CONNECTION = "isosim.connection"  # ASGI extension of server/http_protocol.py: sends whole answers, reports disconnects
+AtOnce = Callable[[int, Iterable[tuple[bytes, bytes]], bytes], bool]  # status, headers, body; False: not sent
 
 
 class Answer:
-    """The answer to one request: adds the headers that every answer has, and knows its status."""
+    """Sends the answer to one request: adds the headers that all answers have, and records the status."""
 
     __slots__ = ("_at_once", "_send", "_service", "_trace", "started", "status")
 
@@ -103,7 +103,7 @@ class Answer:
         self.status, self.started = 500, False
 
     async def send(self, message: Message) -> None:
-        """Passes on what a route of FastAPI's sends."""
+        """ASGI `send` for routes that FastAPI answers."""
         if message["type"] == "http.response.start":
             self.status, self.started = message["status"], True
             given = message["headers"]
@@ -114,13 +114,13 @@ class Answer:
         await self._send(message)
 
     async def _leave(self) -> None:
-        """Before an answer's end: a caller may send his next request as soon as he has it."""
+        """Releases the key's limits before the answer ends: the caller may send the next request right after it."""
         told = self._trace.leave()
         if told is not None:
             await asyncio.wait([told], timeout=self._service.settings.redis_timeout)
 
     async def give(self, response: Response) -> None:
-        """Sends an answer that is whole."""
+        """Sends a complete response."""
         await self._leave()
         self.status, self.started = response.status_code, True
         leaving = self._service.leaving
@@ -132,9 +132,9 @@ class Answer:
 
 
 class Envelope:
-    """The layer around all of FastAPI's; it answers the scoring routes itself.
+    """Outermost layer of the application; calls the scoring routes itself and passes other requests to FastAPI.
 
-    `outermost`: nothing between it and the server changes an answer, which then may be handed over whole.
+    `outermost`: no other middleware (CORS) must see the answer, so that it can be sent in one piece.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class Envelope:
     ) -> None:
         self.app, self.outermost = app, outermost
         self.time_limit = TimeLimit(request_timeout)
-        self.scoring = {route.path: route for route in scoring}  # everything else is FastAPI's
+        self.scoring = {route.path: route for route in scoring}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -190,7 +190,7 @@ class Envelope:
             seconds = time.perf_counter() - trace.started
             service.metrics.observe_request(path, answer.status, seconds)
             service.observer.end(scope, trace, span, path, answer.status, seconds)
-            # All hold the connection, which holds them: without this, texts and vectors wait for the collector.
+            # Breaks reference cycles with the connection; otherwise texts and vectors wait for the garbage collector.
             trace.cause = None
             scope["state"].pop("trace", None)
             scope.pop("extensions", None)
@@ -210,9 +210,9 @@ class Envelope:
         await answered
 
 
-SMALL_BODY = 16_384  # bytes; of routes that take a few fields
+SMALL_BODY = 16_384  # bytes; for routes that take a few fields
 
-# An answer of ours is data: it is never a page, never a script, in no frame, and in no cache on its way.
+# Response headers of JSON answers: no caching, framing, scripts or sniffing.
 GUARD = [
     (b"cache-control", b"no-store"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
@@ -222,7 +222,7 @@ GUARD = [
 
 
 def takes_file(scope: Scope) -> bool:
-    """Text, labels or archives, which routes stream or bound themselves."""
+    """Whether the route takes text, labels or an archive; such routes stream the body or bound it themselves."""
     path: str = scope["path"]
     if path in ("/calibrate", "/inspect", "/domains/import"):
         return True
@@ -230,7 +230,7 @@ def takes_file(scope: Scope) -> bool:
 
 
 def body_limit(scope: Scope, service: Service) -> int:
-    """Bytes."""
+    """Largest body (bytes) that the request's path accepts."""
     settings = service.settings
     if takes_file(scope):
         brought = any(one.artifact.kind == "vectors" for one in service.encoders.all)
@@ -240,22 +240,21 @@ def body_limit(scope: Scope, service: Service) -> int:
 
 
 def is_bounded(scope: Scope) -> bool:
-    """Whether an answer has to be there in time: not where a body is streamed, or events are."""
+    """Whether `request_timeout` applies: not to paths that stream a body, files or events."""
     return not scope["path"].startswith(("/calibrate", "/domains", "/inspect"))
 
 
 class TimeLimit:
-    """Raises Unavailable where work takes longer than a number of seconds; it is cancelled, and with it all that only
-    it waited for.
+    """Cancels work that takes longer than a number of seconds, and raises Unavailable.
 
-    One timer, for the oldest work, in place of one for each: those take as long as reading a body.
+    All work shares one timer, set for the oldest: a timer for each request costs as much as reading its body.
     """
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self._begun: dict[asyncio.Task[Any], float] = {}  # s, monotonic; the oldest first
         self._late: set[asyncio.Task[Any]] = set()
-        self._loop: asyncio.AbstractEventLoop | None = None  # that the timer runs on; None: there is none
+        self._loop: asyncio.AbstractEventLoop | None = None  # of the timer; None: no timer is set
 
     async def bound(self, work: Awaitable[None]) -> None:
         task = asyncio.current_task()
@@ -277,7 +276,7 @@ class TimeLimit:
             self._late.discard(task)
 
     def _look(self) -> None:
-        """Cancels what is late, and comes again when the oldest that is not will be."""
+        """Cancels late work, and sets the timer for the oldest of the rest."""
         loop, self._loop = self._loop, None
         latest = time.monotonic() - self.seconds
         for task, begun in self._begun.items():
@@ -292,22 +291,24 @@ class TimeLimit:
 
 
 def guards(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Headers that protect an answer; none for a page, which sets its own policy."""
+    """Protective headers for an answer; empty for a page, which sets its own policy."""
     return [] if any(name == b"content-security-policy" for name, _ in headers) else GUARD
 
 
 HARMLESS = {"GET", "HEAD", "OPTIONS"}
-OWN = {"same-origin", "none"}  # Sec-Fetch-Site, which no page can set; none: the user's doing and no page's
+OWN = {"same-origin", "none"}  # Sec-Fetch-Site, set by the browser; none: the user typed the address
 
 
 def check_origin(method: str, head: Head, *, anonymous: bool, allowed: Collection[str] = ()) -> None:
-    """Protects a server without keys, which the browser on the same machine can reach like any other.
+    """Protects a server without keys from web pages that use the user's browser to reach it.
 
-    `anonymous`: everybody may ask, whatever the server is called. `allowed`: origins of pages that may ask.
+    Args:
+        anonymous: accept any host name (ISOSIM_ALLOW_ANONYMOUS).
+        allowed: origins of pages that may send requests (ISOSIM_CORS_ORIGINS).
 
     Raises:
-        Forbidden: a browser says that another site sent this; or the server was asked for by a name that only the
-            owner of a domain could have pointed at this machine (DNS rebinding).
+        Forbidden: another site's page sent the request; or the Host header is a public name, which an attacker could
+            have pointed at this machine (DNS rebinding).
     """
     host, origin, site = text_of(head, b"host"), text_of(head, b"origin"), text_of(head, b"sec-fetch-site")
     if (site or origin) and method not in HARMLESS and is_foreign(site, origin, host) and origin not in allowed:
@@ -320,7 +321,7 @@ def check_origin(method: str, head: Head, *, anonymous: bool, allowed: Collectio
 
 
 def cors(origins: Sequence[str]) -> dict[str, Any]:
-    """Starlette's CORSMiddleware for exact origins. Keys travel in a header, so no credentials of the browser's."""
+    """Options of Starlette's CORSMiddleware for exact origins; keys travel in a header, so cookies are not allowed."""
     return {
         "allow_origins": list(origins),
         "allow_methods": ["GET", "POST", "PUT", "DELETE"],
@@ -334,10 +335,10 @@ def cors(origins: Sequence[str]) -> dict[str, Any]:
 
 
 def is_foreign(site: str, origin: str, host: str) -> bool:
-    """Whether a page that is not this server's sent this, another port's of the same machine included.
+    """Whether a page of another origin, or of another port of this machine, sent the request.
 
-    A browser that leaves out Sec-Fetch-Site (plain http to another machine, Safari before 16.4) still names the page's
-    origin with whatever is no GET; clients that are no browsers send neither.
+    Some browsers leave out Sec-Fetch-Site (plain http to another machine, Safari before 16.4), but send Origin with
+    all methods except GET and HEAD. Other clients send neither header.
     """
     if site:
         return site not in OWN
@@ -345,13 +346,13 @@ def is_foreign(site: str, origin: str, host: str) -> bool:
 
 
 def authority(host: str) -> str:
-    """Without a default port, of either scheme: TLS may end at a proxy."""
+    """Host without port 80 or 443; the scheme is unknown, because TLS may end at a proxy."""
     return host.lower().removesuffix(":80").removesuffix(":443")
 
 
 @lru_cache(maxsize=256)
 def is_local(host: str) -> bool:
-    """Whether nobody on the internet could own this name: an address, or a name without a dot."""
+    """Whether a Host header cannot be a public DNS name: it is an address, *.localhost, or a name without a dot."""
     name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
     name = name.rstrip(".").lower()
     if "." not in name and ":" not in name:

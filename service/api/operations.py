@@ -1,4 +1,4 @@
-"""Probes and metrics; they need no key and no other part of the service."""
+"""Probes and metrics; they need no key and call no other service."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ router = APIRouter(tags=["operations"])
 
 
 def check_alive(service: Service) -> None:
-    """Raises NotReady where only a restart helps."""
+    """Raises NotReady if the encoder's thread is dead or hangs, which only a restart cures."""
     if not service.encoders.alive:
         raise NotReady("the encoder's thread has died or hangs")
 
@@ -31,7 +31,7 @@ def check_ready(service: Service) -> None:
 @router.head("/livez", include_in_schema=False)
 @router.get("/livez", responses={503: documented()[503]})
 async def livez(service: ServiceDep) -> dict[str, str]:
-    """The process answers and its encoder thread lives; where it does not, only a restart helps."""
+    """Succeeds while the process and its encoder thread are alive; after a failure only a restart helps."""
     check_alive(service)
     return {"status": "alive"}
 
@@ -39,7 +39,7 @@ async def livez(service: ServiceDep) -> dict[str, str]:
 @router.head("/readyz", include_in_schema=False)
 @router.get("/readyz", responses={503: documented()[503]})
 async def readyz(service: ServiceDep) -> dict[str, str]:
-    """The model is loaded and warmed, and the server is not draining."""
+    """Succeeds once the encoder is loaded, until the server begins to drain or stop."""
     check_ready(service)
     return {"status": "ready", "encoder": service.encoders.first.digest}
 
@@ -47,7 +47,7 @@ async def readyz(service: ServiceDep) -> dict[str, str]:
 @router.head("/metrics", include_in_schema=False)
 @router.get("/metrics", response_class=Response)
 async def metrics(service: ServiceDep) -> Response:
-    """Prometheus exposition."""
+    """Metrics in Prometheus' text format."""
     m = service.metrics
     m.in_flight.set(service.observer.under_way)
     m.queued.set(service.encoders.queued)

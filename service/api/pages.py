@@ -1,4 +1,4 @@
-"""Web pages made of a fixed set of files, which a browser may load from this host alone."""
+"""The console and the API documentation: pages of fixed files that load nothing from other hosts."""
 
 import hashlib
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from service.core.scoring.calibration import DOMAIN_NAME
 
 HTML, CSS, SCRIPT, SVG, PNG = "text/html", "text/css", "text/javascript", "image/svg+xml", "image/png"
 
-# Nothing from elsewhere, nothing inline, in no frame; the pages ask for less where they need less.
+# Content-Security-Policy: only files of this host; no inline scripts or styles, no framing.
 STRICT = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; font-src 'none'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -29,14 +29,14 @@ STRICT = (
 
 @dataclass(frozen=True)
 class Page:
-    """Files of one folder and their media types. They need no key: what they show comes from routes that do."""
+    """Files of one folder and their media types. They need no key; the routes that supply their data do."""
 
     folder: Traversable
     types: Mapping[str, str]
     policy: str = STRICT
 
     def answer(self, request: Request, name: str) -> Response:
-        """A file, or 304 where the browser has it already.
+        """Answers with a file, or with 304 if the browser's copy is current.
 
         Raises:
             NotFound: the page has no such file.
@@ -46,11 +46,11 @@ class Page:
         return self.respond(request, self.folder.joinpath(name).read_bytes(), self.types[name])
 
     def respond(self, request: Request, content: bytes, kind: str) -> Response:
-        """The content with the page's headers; for what is no file, too."""
+        """Answers with the content and the page's headers, or with 304 if the browser's copy is current."""
         tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
         headers = {
             "etag": tag,
-            "cache-control": "no-cache",  # kept, and asked for again each time: a new release shows at once
+            "cache-control": "no-cache",  # browsers revalidate at each load, so that a new release shows at once
             "content-security-policy": self.policy,
             "x-content-type-options": "nosniff",
             "referrer-policy": "no-referrer",
@@ -68,18 +68,18 @@ class ConsoleEncoder(BaseModel):
 
 
 class ConsoleLimits(BaseModel):
-    """Of what may be posted."""
+    """Limits of requests."""
 
-    characters: int = Field(description="of one text")
-    sentences: int = Field(description="of a calibration")
-    bytes: int = Field(description="of a calibration's body")
-    pairs: int = Field(description="of a scoring request")
-    texts: int = Field(description="of a request for vectors")
-    scoring_bytes: int = Field(description="of the body of a scoring request, or of one for vectors")
+    characters: int = Field(description="in one text")
+    sentences: int = Field(description="in one calibration")
+    bytes: int = Field(description="in the body of a calibration")
+    pairs: int = Field(description="in one scoring request")
+    texts: int = Field(description="in one request for vectors")
+    scoring_bytes: int = Field(description="in the body of a request for scores or vectors")
 
 
 class ConsoleFacts(BaseModel):
-    """What the web page needs to know of this server."""
+    """Facts about this server that the web page needs."""
 
     version: str
     encoder: ConsoleEncoder
@@ -87,7 +87,7 @@ class ConsoleFacts(BaseModel):
     limits: ConsoleLimits
     fewest: dict[str, int] = Field(description="distinct sentences that each method needs")
     fewest_labels: int = Field(description="distinct labelled pairs that a domain needs")
-    steady_flow: int = Field(description="distinct sentences below which a flow is unsteady")
+    steady_flow: int = Field(description="with fewer distinct sentences, a flow is unsteady")
     promotions: list[str]
     normalizations: list[str]
     domain_pattern: str
@@ -116,21 +116,20 @@ CONSOLE = Page(
 @console.head("", include_in_schema=False)
 @console.get("", include_in_schema=False)
 def console_page(request: Request) -> Response:
-    """The page itself."""
     return CONSOLE.answer(request, "index.html")
 
 
 @console.head("/", include_in_schema=False)
 @console.get("/", include_in_schema=False)
 def console_with_slash() -> Response:
-    """The page's own addresses are relative to the one without a slash."""
+    """Redirects to the address without a slash, to which the page's links are relative."""
     return RedirectResponse("../console", 308)
 
 
 @console.head("/server.json", include_in_schema=False)
 @console.get("/server.json", responses={503: documented()[503]})
 def console_facts(service: ServiceDep) -> ConsoleFacts:
-    """What the page must know to explain itself: limits, methods, whether a key is needed. Itself it needs none."""
+    """Facts that the console needs: limits, methods, and whether a key is needed. This route needs no key."""
     settings, encoder = service.settings, service.encoders.first.artifact
     return ConsoleFacts(
         version=__version__,
@@ -156,13 +155,12 @@ def console_facts(service: ServiceDep) -> ConsoleFacts:
 @console.head("/{name:path}", include_in_schema=False)
 @console.get("/{name:path}", include_in_schema=False)
 def console_file(request: Request, name: str) -> Response:
-    """A file the page is made of."""
     return CONSOLE.answer(request, name)
 
 
 docs = APIRouter(prefix="/docs", include_in_schema=False)
 
-# Swagger UI's style sheet carries its icons as data: addresses, and the page sets style attributes.
+# Swagger UI's style sheet holds its icons as data: URLs, and its script sets style attributes.
 DOCS_POLICY = STRICT.replace("img-src 'self'", "img-src 'self' data:").replace(
     "style-src 'self'", "style-src 'self' 'unsafe-inline'"
 )
@@ -187,7 +185,7 @@ DOCS_INDEX = b"""<!doctype html>
 </body>
 </html>
 """
-# Without null, Swagger UI would send the schema's address to its authors' validator.
+# validatorUrl null: otherwise Swagger UI sends the schema's address to a public validator.
 DOCS_START = b"""SwaggerUIBundle({
   url: "openapi.json", dom_id: "#swagger-ui", deepLinking: true, validatorUrl: null, layout: "BaseLayout",
   presets: [SwaggerUIBundle.presets.apis, SwaggerUIBundle.SwaggerUIStandalonePreset],
@@ -198,19 +196,17 @@ DOCS_START = b"""SwaggerUIBundle({
 @docs.head("")
 @docs.get("")
 def docs_page(request: Request) -> Response:
-    """The page itself."""
     return DOCS.respond(request, DOCS_INDEX, HTML)
 
 
 @docs.head("/start.js")
 @docs.get("/start.js")
 def docs_start(request: Request) -> Response:
-    """What would be an inline script elsewhere."""
+    """The start script; the page's policy forbids inline scripts."""
     return DOCS.respond(request, DOCS_START, SCRIPT)
 
 
 @docs.head("/{name}")
 @docs.get("/{name}")
 def docs_file(request: Request, name: str) -> Response:
-    """A file of Swagger UI."""
     return DOCS.answer(request, name)

@@ -1,7 +1,7 @@
-"""Names of query parameters and body fields: what a route takes, and what the caller may have meant by another name.
+"""Checks the names of query parameters and body fields, and suggests the nearest known name for a misspelt one.
 
-Our own routes refuse every name they do not know. Compatible routes ignore unknown names, which other services may
-know, but refuse one that is close to a name of ours: `domian` would otherwise be answered by the wrong domain.
+Our own routes refuse all unknown names. Compatible routes ignore them, because other services may define them, but
+refuse a name that resembles one of ours: with `domian` ignored, the default domain would answer.
 """
 
 from collections import Counter
@@ -19,18 +19,18 @@ from service.api.bodies import Compatible, Own
 from service.core.errors import InvalidInput, IsosimError
 from service.core.wording import SHOWN, nearest, place
 
-OURS = ("domain", "space", "gallery", "threshold")  # fields that we added to bodies of other services, or might have
-ELSEWHERE = {  # of these, by the route that takes it
+OURS = ("domain", "space", "gallery", "threshold")  # our fields that callers may send to routes of other services
+ELSEWHERE = {  # where a field of ours belongs if this route does not take it
     "gallery": "POST /rerank takes one",
     "threshold": "POST /similarity takes the name of a saved one and answers which pairs match",
 }
-CLOSE = 0.8  # difflib's ratio: `domian` 0.83, `spcae` 0.8; no field of TEI, OpenAI, Cohere, Jina or vLLM reaches 0.75
+CLOSE = 0.8  # difflib ratio: `domian` has 0.83, `spcae` 0.8; fields of TEI, OpenAI, Cohere, Jina, vLLM are below 0.75
 MOST_PARAMETERS = 64
-MOST_BYTES = 8192  # of a query: one of 60 kB took 5.7 ms to parse, before any key is looked at
+MOST_BYTES = 8192  # of a query string: 60 kB took 5.7 ms to parse, before the key is checked
 
 # Routes whose parameters other services defined; a route that is not listed here is our own.
 COMPATIBLE = ("/v1", "/v2", "/embed", "/rerank", "/score", "/tokenize", "/decode", "/info", "/health", "/ping")
-# Probes, scrapers and browsers add parameters of their own (`/livez?verbose`), and none could change an answer.
+# Probes, scrapers and browsers add parameters of their own (`/livez?verbose`); these routes ignore them.
 EXEMPT = ("/livez", "/readyz", "/metrics", "/console", "/docs", "/openapi.json")
 
 
@@ -39,7 +39,7 @@ def below(path: str, places: Iterable[str]) -> bool:
 
 
 def flat(routes: Sequence[BaseRoute]) -> Iterator[BaseRoute]:
-    """FastAPI keeps the routers that were included in an application as routes of their own kind."""
+    """All routes, those of included routers too; FastAPI keeps each included router as one nested route."""
     for route in routes:
         inner = getattr(route, "original_router", None)
         yield from flat(inner.routes) if inner is not None else (route,)
@@ -71,7 +71,7 @@ def by_name(kind: type[BaseModel]) -> dict[str, type[BaseModel]]:
 
 
 def bodies(route: BaseRoute | None) -> list[type[BaseModel]]:
-    """The models of a route's JSON body, also where the route reads it itself and only documents it."""
+    """Models of a route's JSON body, including bodies that the route parses itself and only documents."""
     if not isinstance(route, APIRoute):
         return []
     content = (route.openapi_extra or {}).get("requestBody", {}).get("content", {})
@@ -83,7 +83,7 @@ def bodies(route: BaseRoute | None) -> list[type[BaseModel]]:
 
 
 def own_fields(route: BaseRoute | None) -> list[str]:
-    """The fields of a route's body, where the body is ours."""
+    """Field names of the route's body, for bodies that we define."""
     names = [
         field.alias or name
         for model in bodies(route)
@@ -94,9 +94,9 @@ def own_fields(route: BaseRoute | None) -> list[str]:
 
 
 def unknown(name: str, what: str, known: Sequence[str]) -> IsosimError:
-    """The refusal of a name, with the nearest known one, or all of them where none is near."""
+    """Error for an unknown name; suggests the nearest known name, or lists all if none is near."""
     near = nearest(name.rpartition(".")[2], known)
-    if near == name:  # of another body that the route takes
+    if near == name:  # the field belongs to another body of the same route
         return InvalidInput(f"{name}: does not go with the other fields that were sent; give one or the other")
     if near is not None:
         remedy = f"did you mean {near}?"
@@ -106,7 +106,7 @@ def unknown(name: str, what: str, known: Sequence[str]) -> IsosimError:
 
 
 def fault(kind: type[IsosimError], field: str, why: str) -> IsosimError:
-    """An error that names its field: in words (`pairs[4][1] …`), and as a path for clients (`pairs.4.1`)."""
+    """Error that names its field in the message (`pairs[4][1] …`) and as a path for clients (`pairs.4.1`)."""
     named = place(field)
     error = kind(f"{named}{why}" if why.startswith(":") else f"{named} {why}")
     error.field = field.strip("`")
@@ -114,7 +114,7 @@ def fault(kind: type[IsosimError], field: str, why: str) -> IsosimError:
 
 
 def refusal(name: str, why: str) -> IsosimError:
-    """The error for a caller's parameter or field, which may be of any length or empty."""
+    """Error for a parameter or field whose name the caller chose; a long name is cut."""
     error = InvalidInput(f"{name[:SHOWN] or '(no name)'}: {why}")
     error.field = name[:SHOWN]
     return error
@@ -123,8 +123,7 @@ def refusal(name: str, why: str) -> IsosimError:
 def check_query(scope: Scope) -> None:
     """Raises InvalidInput for a query parameter that the request's route does not take.
 
-    Requests without a query, as those for scores, cost nothing. Others look for their route a second time: at this
-    point the router has not chosen it yet.
+    Runs before FastAPI's router, so a request with a query has its route looked up twice; scoring requests have none.
     """
     query, path = scope["query_string"], scope["path"]
     if not query or below(path, EXEMPT):
@@ -141,19 +140,19 @@ def check_query(scope: Scope) -> None:
         (r for r in flat(scope["app"].routes) if isinstance(r, Route) and r.matches(scope)[0] is Match.FULL), None
     )
     if route is None:
-        return  # the router's answer is a 404 or 405
+        return  # the router will answer 404 or 405
     known, given = parameters(route), Counter(name for name, _ in pairs)
     for name, times in given.items():
         if name not in known or times > 1:
             scope["route"] = route  # for the metrics
         if name not in known:
             refuse_parameter(name, route, known)
-        elif times > 1:  # FastAPI would take the last value and say nothing of the others
+        elif times > 1:  # FastAPI would silently take the last value
             raise refusal(name, f"given {times} times in the query; give it once")
 
 
 def refuse_parameter(name: str, route: Route, known: Sequence[str]) -> None:
-    """Raises InvalidInput, unless the route is another service's and the name is not close to one of ours."""
+    """Raises InvalidInput; on a compatible route only if the name resembles one of ours."""
     compatible = route.path == "/" or below(route.path, COMPATIBLE)
     if compatible and nearest(name, OURS, CLOSE) is None:
         return
@@ -166,14 +165,14 @@ def refuse_parameter(name: str, route: Route, known: Sequence[str]) -> None:
 
 
 def check_ignored(names: Iterable[str], body: type[BaseModel]) -> None:
-    """Raises InvalidInput where a field that a compatible body does not have is close to one of ours."""
+    """Raises InvalidInput if an unknown field of a compatible body resembles one of ours."""
     for name in names:
         if nearest(name.rpartition(".")[2], OURS, CLOSE) is not None:
             raise misplaced(name, "field", body)
 
 
 def misplaced(name: str, what: str, body: type[BaseModel] | None) -> IsosimError:
-    """The refusal of a name close to one of ours on a compatible route; the message says where its value belongs."""
+    """Error for a name on a compatible route that resembles one of ours; the message says where its value belongs."""
     intended = str(nearest(name.rpartition(".")[2], OURS, CLOSE))
     place = None if body is None else place_of(intended, body)
     if place is not None:
@@ -188,7 +187,7 @@ def misplaced(name: str, what: str, body: type[BaseModel] | None) -> IsosimError
 
 
 def place_of(name: str, body: type[BaseModel]) -> str | None:
-    """Where a body has a field of this name: `domain`, or `parameters.domain`."""
+    """Path of the field with this name in a body: `domain` or `parameters.domain`; None if it has none."""
     if name in body.model_fields:
         return name
     for outer, field in body.model_fields.items():

@@ -27,8 +27,8 @@ from service.core.scoring.calibration import DOMAIN_NAME, DomainRef
 from service.migration.encoders import Resolution
 
 
-def needs(scope: Scope, *, texts: int = 1) -> Any:  # a dependency; FastAPI types it no closer
-    """Lets a request pass whose key has the scope, and room in its limits; 0 texts: the route counts them itself."""
+def needs(scope: Scope, *, texts: int = 1) -> Any:  # FastAPI types a dependency as Any
+    """Dependency that requires a scope and charges `texts` to the key's limits; 0: the route charges them itself."""
 
     async def check(request: Request, service: ServiceDep) -> None:  # async: a plain function costs a thread
         trace: Trace = request.scope["state"]["trace"]
@@ -43,24 +43,24 @@ Head = Mapping[bytes, bytes]  # a request's headers by name
 
 
 def head_of(headers: Sequence[tuple[bytes, bytes]]) -> Head:
-    """Of several headers with one name the first."""
+    """Headers by name; of several headers with one name, the first."""
     return dict(reversed(headers))
 
 
 def text_of(head: Head, name: bytes) -> str:
-    """Empty where the header is not there."""
+    """A header's value; empty if the request does not have it."""
     value = head.get(name)
     return "" if value is None else value.decode("latin-1")
 
 
 def check_encoding(head: Head) -> None:
-    """Raises UnsupportedMedia where the body is compressed."""
+    """Raises UnsupportedMedia if the body is compressed."""
     encoding = text_of(head, b"content-encoding")
     if encoding.strip().lower() not in ("", "identity"):
         raise UnsupportedMedia(f"content-encoding {encoding[:80]!r}: bodies are read as they are")
 
 
-SLIPS = {  # by content type: how a request comes to have it
+SLIPS = {  # common mistakes by content type, and their usual cause
     "": "the request has no content-type",
     "multipart/form-data": "content-type 'multipart/form-data' (curl -F sends it) is a form",
     "application/x-www-form-urlencoded": "content-type 'application/x-www-form-urlencoded' (curl -d alone sends it) is "
@@ -74,12 +74,12 @@ def media_type(header: str) -> str:
 
 
 def sent_as(kind: str) -> str:
-    """The beginning of a refusal of a media type."""
+    """Start of the error message for an unsupported media type."""
     return SLIPS.get(kind, f"content-type {kind[:80]!r} is not read here")
 
 
 def check_json(head: Head, route: BaseRoute | None) -> None:
-    """Raises UnsupportedMedia, with the route's example, where the body is declared as something else than JSON."""
+    """Raises UnsupportedMedia, with the route's example, if the content type is not JSON or the body is compressed."""
     if b"content-encoding" in head:
         check_encoding(head)
     kind = media_type(text_of(head, b"content-type"))
@@ -108,16 +108,16 @@ TraceDep = Annotated[Trace, Depends(trace_of)]
 
 
 def name_ignored(trace: Trace, body: Compatible) -> None:
-    """Raises InvalidInput where an ignored field is close to one of ours."""
+    """Lists the body's unused fields in `x-isosim-ignored`; raises InvalidInput if one resembles a field of ours."""
     ignored = body.ignored()
     if ignored:
         check_ignored(ignored, type(body))
         listed = ", ".join(ignored)[:512]
-        trace.headers["x-isosim-ignored"] = re.sub(r"[^\x20-\x7e]", "?", listed)  # names are the caller's
+        trace.headers["x-isosim-ignored"] = re.sub(r"[^\x20-\x7e]", "?", listed)  # callers choose the names
 
 
 class JsonResponse(Response):
-    """JSON that is bytes already; Starlette's own would look at its headers and type again for every answer."""
+    """Encoded JSON; skips the header and type checks that Starlette's own class repeats for each answer."""
 
     def __init__(self, content: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
         self.body, self.status_code, self.background = content, status, None
@@ -127,7 +127,7 @@ class JsonResponse(Response):
 
 
 def json_response(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """orjson writes numpy arrays as they are, float32 in its shortest form."""
+    """A value as JSON; numpy arrays become lists, and a float32 keeps its shortest form."""
     return JsonResponse(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY), status, headers)
 
 
@@ -141,16 +141,16 @@ def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
     names: Callable[[int], str] = lambda status: ", ".join(  # noqa: E731 - one use, one line
         sorted({n for s, n in [*TABLE.values(), (500, "Internal")] if s == status})
     )
-    every = {401, 403, 429, 500, 503, *statuses}  # 429: any key may have a rate
+    every = {401, 403, 429, 500, 503, *statuses}  # 429: any key may have a rate limit
     return {status: {"model": ErrorBody, "description": names(status)} for status in sorted(every)}
 
 
 class ScoringRoute(APIRoute):
-    """Calls its endpoint with `(body, service, trace)`: the scope checked, the JSON parsed straight into its model.
+    """Route whose endpoint takes `(body, service, trace)`; checks the scope and parses JSON straight into the model.
 
-    The middleware answers these routes itself, by `respond`: FastAPI's layers, its dependencies, and JSON parsed to
-    Python before models cost more than the rest of a cached request (measured: loadtest/README.md). The endpoint's
-    signature stays what the documentation is made from.
+    The middleware calls `respond` itself: FastAPI's layers, its dependencies and its two-step JSON parsing cost more
+    than the rest of a cached request (measured: loadtest/README.md). FastAPI still derives the documentation from the
+    endpoint's signature.
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -166,7 +166,7 @@ class ScoringRoute(APIRoute):
             response: Response = await endpoint(body, service, trace)
             return response
 
-        async def handle(request: Request) -> Response:  # where FastAPI's router matches more than the path itself
+        async def handle(request: Request) -> Response:  # for paths that FastAPI's router matches less strictly
             trace = await trace_of(request)
             self.check(head_of(request.headers.raw), trace)
             return await respond(await request.body(), service_of(request), trace)
@@ -181,20 +181,20 @@ class ScoringRoute(APIRoute):
 
 
 async def resolve(service: Service, trace: Trace, ref: DomainRef | str, *, splits: bool = False) -> Resolution:
-    """Resolves a domain, if the request's key may use it; the only way for routes to do so.
+    """Finds the calibration and encoder that answer for a domain. All routes resolve domains through this function.
 
-    `splits`: the request asks for scores, and so takes part where a domain's requests are split between two encoders.
-    Vectors do not: an index must not hold vectors of two encoders side by side.
+    `splits`: during a migration, part of these requests goes to the next encoder. True for scores; False for vectors,
+    because an index must not mix vectors of two encoders.
 
     Raises:
-        InvalidInput: the text names no domain.
-        Forbidden: the key may not use it, whether it exists or not.
-        NotFound, EncoderMismatch, CorruptArtifact: as the registry says.
+        InvalidInput: `ref` is not a valid domain reference.
+        Forbidden: the key may not use the domain, whether or not it exists.
+        NotFound, EncoderMismatch, CorruptArtifact: as `Registry.resolve`.
     """
     ref = DomainRef.parse(ref) if isinstance(ref, str) else ref
     trace.grant.check_domain(ref.name)
     unread = trace.grant.rate is not None and not service.encoders.holds(ref)
-    if unread:  # the store is asked: a name that is not there costs a text, one that is there costs nothing more
+    if unread:  # this reads the store: an unknown name costs one text, a known one is refunded below
         await service.limits.admit(replace(trace.grant, concurrent=None), 1)
     resolution = await service.encoders.resolve(ref, trace.split_key if splits else None)
     if unread:
@@ -211,13 +211,13 @@ async def permitted_domain(
     return domain
 
 
-DomainName = Annotated[str, Depends(permitted_domain)]  # of a path
+DomainName = Annotated[str, Depends(permitted_domain)]  # path parameter
 
 
 async def permitted_job(
     job_id: Annotated[str, Path(examples=["2f1c0f5e8a9b4c7d9e0f1a2b3c4d5e6f"])], service: ServiceDep, trace: TraceDep
 ) -> Job:
-    """The job of a path. Another key's job is not there: its number names no domain that could be forbidden."""
+    """The job of the path. Raises NotFound, not Forbidden, if the key may not use its domain: the path names none."""
     job = await asyncio.to_thread(service.jobs.read, job_id)
     if not trace.grant.may_use(job.request.domain):
         raise NotFound(f"no calibration job {job_id[:64]!r}")

@@ -1,4 +1,4 @@
-"""What lives as long as the server does, and how a route reaches it."""
+"""Objects that live as long as the server, and the dependency that gives them to routes."""
 
 import asyncio
 import heapq
@@ -31,58 +31,55 @@ from service.settings import Settings
 T = TypeVar("T")
 
 
-THREADS = 2  # each keeps a core busy with files and JSON, which the event loop needs too
-
-
-MOST_KNOWN = 20_000  # versions whose date is kept; some 4 MB
-
-
-MOST_ASKED = 32  # listings of a key at a time: each waits for its turn, also when its caller has left
-
-
-DOMAINS_A_TEXT = 10  # so many are read in the time of a text: 0.2 ms each with their versions (loadtest/many.py)
+THREADS = 2  # for listings; each may keep a core busy that the event loop needs too
+MOST_KNOWN = 20_000  # versions whose creation time is kept in memory; about 4 MB
+MOST_ASKED = 32  # waiting listings per key; one waits even after its caller has left
+DOMAINS_A_TEXT = 10  # listing 10 domains costs as much as one text: 0.2 ms each with versions (loadtest/many.py)
 
 
 class Phase(Enum):
-    """Of a server's life, in this order."""
+    """Phases of a server's life, in order."""
 
-    STARTING = "starting"  # nothing is answered but probes and metrics
+    STARTING = "starting"  # only probes and metrics are answered
     SERVING = "serving"
-    DRAINING = "draining"  # no longer ready, so that callers are led elsewhere; who comes all the same is served
-    STOPPING = "stopping"  # new work is refused, what is in flight is finished
+    DRAINING = "draining"  # not ready, so that balancers send callers elsewhere; requests are still served
+    STOPPING = "stopping"  # new work is refused, requests in flight finish
 
 
-MOST_NAMES = 1000  # that are remembered for suggestions: more would make an error costly
-FRESH = 30.0  # s that they are: the store is listed once in this time, however many unknown names are asked for
-PATIENCE = 0.25  # s that an error waits for that listing; without it there is no suggestion
-MOST_ALIKE = 64  # names that are compared letter by letter, 20 µs each
-CLOSE = 0.7  # difflib's ratio of a name that is suggested: `ticket` and `tickets` have 0.92
+MOST_NAMES = 1000  # domain names kept for suggestions; more would make an error costly
+FRESH = 30.0  # s between listings of the store for suggestions
+PATIENCE = 0.25  # s that an error waits for such a listing; after that it suggests no name
+MOST_ALIKE = 64  # names compared by difflib, 20 µs each
+CLOSE = 0.7  # least difflib ratio of a suggested name; `ticket` and `tickets` have 0.92
 
 
 class Listings:
-    """Scoring, promotion and metrics use other threads and never wait for a listing; nor does one key for another's."""
+    """Reads lists of domains in threads of its own, one call per key at a time.
+
+    Scoring, promotion and metrics use other threads, so a long listing delays only further listings.
+    """
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(THREADS, "listings")
-        self.created: dict[tuple[str, int], int] = {}  # when versions were made, s since 1970
-        self._turns: dict[str, asyncio.Lock] = {}  # by the keys' ids: as many as the file has held
-        self._asked: Counter[str] = Counter()  # by the keys' ids: reads that wait or are under way
+        self.created: dict[tuple[str, int], int] = {}  # creation time by (domain, version), s since 1970
+        self._turns: dict[str, asyncio.Lock] = {}  # by key id
+        self._asked: Counter[str] = Counter()  # by key id: reads that wait or run
 
-        self._names: list[str] = []  # of the store's first domains, for suggestions
-        self._listed = -FRESH  # s, monotonic: when they were listed
-        self._listing: asyncio.Future[list[str]] | None = None  # under way
+        self._names: list[str] = []  # first names of the store, for suggestions
+        self._listed = -FRESH  # s, monotonic: time of the last listing for suggestions
+        self._listing: asyncio.Future[list[str]] | None = None  # the listing that runs now
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def begin(self, grant: Grant, function: Callable[..., T], *arguments: object) -> T:
-        """The first `read` of a listing. Raises Overloaded where too many of the key are waiting."""
+        """`read` for the first call of a request. Raises Overloaded if too many reads of the key wait."""
         if self._asked[grant.id] >= MOST_ASKED:
             raise Overloaded(f"{MOST_ASKED} listings are waiting or being read for this caller; ask again later", 5)
         return await self.read(grant, function, *arguments)
 
     async def read(self, grant: Grant, function: Callable[..., T], *arguments: object) -> T:
-        """One call of a key at a time; its others wait for it, whatever other keys ask."""
+        """Calls `function` in a thread; calls of the same key run one after the other."""
         self._asked[grant.id] += 1
         try:
             async with self._turns.setdefault(grant.id, asyncio.Lock()):
@@ -91,7 +88,10 @@ class Listings:
             self._asked[grant.id] -= 1
 
     async def nearest(self, domain: str, grant: Grant, names: Callable[[], Iterable[str]]) -> str | None:
-        """The domain of the key's that an unknown name most likely means. `names` lists the store's, sorted."""
+        """The domain that an unknown name most likely means, among those the key may use; None if none is near.
+
+        `names` lists the store's domains, sorted.
+        """
         if self._listing is None and time.monotonic() - self._listed >= FRESH:
             self._listing = asyncio.get_running_loop().run_in_executor(
                 self._threads, lambda: list(itertools.islice(names(), MOST_NAMES))
@@ -108,25 +108,25 @@ class Listings:
         return nearest(domain, closest, CLOSE)
 
     def _remember(self, listing: asyncio.Future[list[str]]) -> None:
-        """Takes the names over; a store that cannot be listed is not asked again at once."""
+        """Keeps the listed names; after a failure the next attempt waits FRESH seconds too."""
         self._listing, self._listed = None, time.monotonic()
         if not listing.cancelled() and listing.exception() is None:
             self._names = listing.result()
 
 
 def alike_letters(one: str, other: str) -> int:
-    """Letters that two names begin with in common."""
+    """Length of the common prefix."""
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 async def pay_for(limits: Limits, grant: Grant, domains: int) -> None:
-    """Charges a listing before it is read; beyond the text that every request is counted as."""
+    """Charges the key for listing a number of domains, in addition to the one text that each request costs."""
     await limits.owe(grant, domains // DOMAINS_A_TEXT)
 
 
 @dataclass
 class Service:
-    """Built by the composition root. `phase`, the two counts and the locks are all that changes."""
+    """Parts of the server, built by the composition root. Only `phase`, the two counts and the locks change."""
 
     settings: Settings
     metrics: Metrics
@@ -141,14 +141,14 @@ class Service:
     observer: Observer
     listings: Listings
     phase: Phase = Phase.STARTING
-    event_streams: int = 0  # open now
-    file_readers: int = 0  # child processes that read posted files now
-    tokenizing: asyncio.Lock = field(default_factory=asyncio.Lock)  # for show: it must not take the threads of scoring
-    admission: asyncio.Lock = field(default_factory=asyncio.Lock)  # of calibrations: counted and taken one by one
+    event_streams: int = 0  # open event streams of jobs
+    file_readers: int = 0  # files and archives being read or written
+    tokenizing: asyncio.Lock = field(default_factory=asyncio.Lock)  # one /tokenize at a time, to leave scoring threads
+    admission: asyncio.Lock = field(default_factory=asyncio.Lock)  # one calibration at a time is counted and accepted
 
     @property
     def ready(self) -> bool:
-        """Whether callers should be sent here."""
+        """Whether balancers should send requests to this server."""
         return self.phase is Phase.SERVING and self.encoders.fault is None
 
     @property
@@ -157,7 +157,7 @@ class Service:
 
     @property
     def leaving(self) -> bool:
-        """Whether an answer should be a connection's last."""
+        """Whether each answer should close its connection."""
         return self.phase in (Phase.DRAINING, Phase.STOPPING)
 
 

@@ -1,4 +1,4 @@
-"""The trace of a request: what its layers and its route note about it, for headers, access log and spans."""
+"""The trace of a request: facts that middleware and route record for its headers, access log and spans."""
 
 import asyncio
 import time
@@ -22,32 +22,32 @@ class ScoringRecord(NamedTuple):
     calibration: Calibration
     embeddings: Embeddings
     spent: float  # s on calibration
-    ended: float  # perf_counter, when that was done
+    ended: float  # perf_counter at the end of calibration
 
 
 @dataclass(slots=True)
 class Trace:
-    """What a request leaves behind for its headers; a route fills it in."""
+    """Facts about one request, recorded by the middleware and its route."""
 
     request_id: str
     started: float  # s, perf_counter
     receive: Receive
-    on_left: Callable[[Callable[[], None] | None], None] | None = None  # our own protocol's, which costs no task
-    headers: dict[str, str] = field(default_factory=dict)  # of the answer, beside those of every one
+    on_left: Callable[[Callable[[], None] | None], None] | None = None  # offered by our HTTP protocol; needs no task
+    headers: dict[str, str] = field(default_factory=dict)  # the route's own response headers
     scored: ScoringRecord | None = None
-    error_type: str | None = None  # of the answer, where it is an error
-    cause: Exception | None = None  # of an answer with 5xx or 424, for the log
-    grant: Grant = NOBODY  # until its key was checked
-    release: Release = nothing  # of what it holds of its key's limits
-    split_key: str = ""  # by which a split sends requests to one encoder or the other; the id where none was given
+    error_type: str | None = None  # None: the answer is not an error
+    cause: Exception | None = None  # exception behind a 5xx or 424, for the log
+    grant: Grant = NOBODY  # NOBODY until the key is checked
+    release: Release = nothing  # gives back the request's share of its key's limits
+    split_key: str = ""  # decides which encoder answers during a migration; the request id by default
 
     def leave(self) -> asyncio.Future[None] | None:
-        """Gives back what the request holds of its key's limits, once."""
+        """Gives back the request's share of its key's limits; further calls do nothing."""
         release, self.release = self.release, nothing
         return release()
 
     def watch(self, left: Callable[[], None]) -> Callable[[], None]:
-        """Calls `left` once the connection is closed, until what is returned is called; after the body was read."""
+        """Calls `left` when the connection closes; returns a function that stops watching. Read the body first."""
         if self.on_left is not None:
             self.on_left(left)
             return partial(self.on_left, None)
@@ -64,8 +64,8 @@ class Trace:
             pass
 
     def as_headers(self) -> list[tuple[bytes, bytes]]:
-        """The request's id, the contract's version, where scores came from, the route's own headers, and
-        text-embeddings-inference's timings in milliseconds."""
+        """Request id, contract version, origin of scores, the route's own headers, and timings in milliseconds under
+        text-embeddings-inference's names."""
         scored = self.scored
         own = [(name.encode(), value.encode()) for name, value in self.headers.items()] if self.headers else ()
         return [
@@ -78,7 +78,7 @@ class Trace:
         ]
 
 
-CONTRACT_HEADER = (b"x-isosim-contract", CONTRACT.encode())  # by which a client knows whether it understands the rest
+CONTRACT_HEADER = (b"x-isosim-contract", CONTRACT.encode())  # lets a client check that it supports this version
 NOTHING_COMPUTED = [
     (b"x-tokenization-time", b"0.000"),
     (b"x-queue-time", b"0.000"),
@@ -98,10 +98,10 @@ def timed(scored: ScoringRecord) -> list[tuple[bytes, bytes]]:
 
 
 def stages(scored: ScoringRecord, started: float) -> list[Stage]:
-    """The parts of a request that began at `started`, in order.
+    """Stages of a request that began at `started` (s, perf_counter), in order.
 
-    Laid end to end up to the calibration. Of several texts each part is the longest one's, so that together they may
-    be longer than the request was: none begins before it.
+    They are laid end to end and end with calibration. Each stage is as long as that of the slowest text, so their sum
+    can exceed the request; starts are clipped to `started`.
     """
     timings, lookup = scored.embeddings.timings, scored.embeddings.lookup
     parts: list[tuple[str, float, Attributes]] = [

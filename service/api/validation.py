@@ -1,4 +1,4 @@
-"""Bodies and parameters that break a rule: pydantic's errors in words that say what was sent and what is wanted."""
+"""Turns pydantic's validation errors into messages that say what was sent and what is wanted."""
 
 import math
 import re
@@ -15,13 +15,13 @@ from service.core.errors import InvalidInput, IsosimError, TokenizerFailure
 from service.core.scoring.calibration import DOMAIN_NAME, name_fault
 from service.core.wording import SHOWN, nearest, place
 
-BODY_TAGS = {"pairs", "tei", "vectors"}  # pydantic's names for the bodies of one route; they are no fields
-FIELD_TAGS = {"text", "texts", "ids", "id_lists", "str", "list[str]"}  # and for the forms of one field
-NAMED = 3  # other fields at fault that a message names
+BODY_TAGS = {"pairs", "tei", "vectors"}  # pydantic's tags for a route's alternative bodies; not field names
+FIELD_TAGS = {"text", "texts", "ids", "id_lists", "str", "list[str]"}  # tags for alternative forms of one field
+NAMED = 3  # most further wrong fields that a message names
 
-Detail = Mapping[str, Any]  # one of pydantic's errors
+Detail = Mapping[str, Any]  # one entry of pydantic's `errors()`
 
-WANTED = {  # by field, where the type alone says too little
+WANTED = {  # by field, if its type alone says too little
     "pairs": 'a list of pairs of texts, [["a", "b"], …]',
     "vectors": "a list of pairs of vectors, [[[0.6, 0.8], [0.8, 0.6]], …]",
     "labels": 'a list of labelled pairs, [["a", "b", 1], …]',
@@ -42,8 +42,8 @@ WANTED = {  # by field, where the type alone says too little
     "source_sentence": "a text",
     "threshold": 'the name of a saved threshold, such as "duplicates"',
 }
-SHARES = {"fmr", "precision", "false_hit_rate"}  # parameters that people give in per cent
-ENTRY = {  # of a list: what each entry has to be
+SHARES = {"fmr", "precision", "false_hit_rate"}  # parameters that users sometimes give in per cent
+ENTRY = {  # by list field: form of one entry
     "pairs": 'a pair is two texts, ["a", "b"]',
     "vectors": "a pair is two vectors, [[0.6, 0.8], [0.8, 0.6]]",
     "labels": 'a labelled pair is ["a", "b", 1]: two texts, a label (0, 1 or a grade), and a weight if any',
@@ -52,11 +52,11 @@ PARTS = {
     "pairs": ("text", "texts"),
     "vectors": ("vector", "vectors"),
     "labels": ("entry", "entries"),
-}  # what such an entry is counted in
+}  # words for counting the parts of such an entry: singular, plural
 LABEL_PARTS = ("a", "b", "label", "weight")  # fields of a labelled pair, in order
 OBJECTS = {"inputs": '{"source_sentence": "a", "sentences": ["b", "c"]}', "parameters": '{"domain": "default"}'}
 
-# By pydantic's type of an error: what the value has to be.
+# Wanted value by pydantic's error type.
 TYPES = {
     "string_type": "a string",
     "string_unicode": "Unicode text",
@@ -82,7 +82,7 @@ BOUNDS = {
     "less_than_equal": ("le", "{} or less"),
     "less_than": ("lt", "less than {}"),
 }
-TEXTS = {"string_type", "list_type", "tuple_type", "named_tuple_type", "model_type", "entry_type"}  # values not quoted
+TEXTS = {"string_type", "list_type", "tuple_type", "named_tuple_type", "model_type", "entry_type"}  # value not quoted
 ENCODER_PATTERN = "^(answering|next|[0-9a-f]{64})$"
 PATTERNS: dict[str, Callable[[str], str]] = {
     f"^{DOMAIN_NAME}$": name_fault,
@@ -93,7 +93,10 @@ PATTERNS: dict[str, Callable[[str], str]] = {
 
 
 def describe(error: RequestValidationError, route: BaseRoute | None) -> IsosimError:
-    """One sentence on the first field at fault; an unknown one before a missing one, which it may stand for."""
+    """The error to answer with: a sentence about one wrong field, then the names of others.
+
+    An unknown field comes first: a missing field may be the one that it misspells.
+    """
     every = error.errors()
     first = next((one for one in every if one["type"] == "extra_forbidden"), every[0])
     if first["type"] == "json_invalid":
@@ -115,7 +118,7 @@ def describe(error: RequestValidationError, route: BaseRoute | None) -> IsosimEr
 
 
 def path_of(detail: Detail) -> list[str | int]:
-    """The place of the value at fault in body or query, without pydantic's own names for the forms it may have."""
+    """Path of the wrong value in body or query, without pydantic's tags for alternative forms."""
     where, *parts = detail["loc"]
     if where == "body" and parts and parts[0] in BODY_TAGS and (len(parts) > 1 or detail["type"] == "model_type"):
         parts.pop(0)
@@ -128,7 +131,7 @@ def path_of(detail: Detail) -> list[str | int]:
 
 
 def also_wrong(every: Sequence[Detail], path: Sequence[str | int], known: Sequence[str]) -> str:
-    """Other fields at fault; not one that is missing because its name was misspelt."""
+    """Names of other wrong fields, without those that are missing because their name was misspelt."""
     tops = [(str(top[0]), one["type"]) for one in every if (top := path_of(one))]
     meant = {nearest(name, known) for name, kind in tops if kind == "extra_forbidden"}
     others = [name[:SHOWN] for name, kind in tops if not (kind == "missing" and name in meant)]
@@ -139,7 +142,7 @@ def also_wrong(every: Sequence[Detail], path: Sequence[str | int], known: Sequen
 def sentence(
     same: Sequence[Detail], where: str | int, path: Sequence[str | int], field: str, route: BaseRoute | None
 ) -> str:
-    """What is wrong at one place, where a value that may have several forms has one error for each (`same`)."""
+    """Describes the fault at one path; `same` holds one error for each form that the value may have."""
     first = same[0]
     kind, value, name = first["type"], first.get("input"), str(path[0]) if path else ""
     if not path:
@@ -161,12 +164,12 @@ def sentence(
 
 
 def rule(same: Sequence[Detail], named: str, entry: str) -> str:
-    """What is wrong with a value that is there."""
+    """Describes the rule that a present value breaks."""
     first = same[0]
     kind, value, context = first["type"], first.get("input"), first.get("ctx", {})
     if kind in BOUNDS:
         bound, words = BOUNDS[kind]
-        shown = value[:SHOWN] if isinstance(value, str) else sent(kind, value)  # a query's numbers are text
+        shown = value[:SHOWN] if isinstance(value, str) else sent(kind, value)  # numbers in a query arrive as text
         wanted = "a number" if shown.strip().lower() == "nan" else words.format(number(context[bound]))
         share = "; it is a share: 1 % is 0.01" if entry in SHARES and kind.startswith("less") else ""
         return f"{named} is {shown}; it must be {wanted}{share}"
@@ -177,7 +180,7 @@ def rule(same: Sequence[Detail], named: str, entry: str) -> str:
         return f"{named} is {sent(kind, value)}; it must be one of {', '.join(options)}{hint}"
     if kind == "string_pattern_mismatch" and context["pattern"] in PATTERNS:
         fault = PATTERNS[context["pattern"]](str(value))
-        return fault.replace("domain", "threshold") if entry == "name" else fault  # of a saved one
+        return fault.replace("domain", "threshold") if entry == "name" else fault  # names of saved thresholds
     if kind in ("string_too_long", "too_long"):
         most = context["max_length"]
         unit = "characters" if kind == "string_too_long" else "entries"
@@ -195,7 +198,7 @@ def rule(same: Sequence[Detail], named: str, entry: str) -> str:
 
 
 def missing(named: str, entry: str, where: str, *, whole: bool) -> str:
-    """`whole`: the field itself is missing, and not a part of one of its entries."""
+    """Describes a missing value; `whole`: the field itself is missing, not a part of one of its entries."""
     if entry in ENTRY and not whole:
         return f"{named} is missing; {ENTRY[entry]}"
     if where == "query":
@@ -204,7 +207,7 @@ def missing(named: str, entry: str, where: str, *, whole: bool) -> str:
 
 
 def no_json(why: str, route: BaseRoute | None) -> IsosimError:
-    """The refusal of a body that cannot be parsed."""
+    """Error for a body that is not JSON."""
     if "hex escape" in why:
         return TokenizerFailure(f"a text holds half of a surrogate pair, which is no Unicode: {why}")
     if re.match(r"EOF while parsing a value at line 1 column 0|Expecting value", why):
@@ -221,13 +224,13 @@ def whole_body(kind: str, value: object, route: BaseRoute | None) -> str:
 
 
 def example_of(route: BaseRoute | None) -> str:
-    """A route's body, for a message."""
+    """The documented example of the route's body, for a message."""
     example = json_example(route)
     return "a JSON object" if example is None else f"a JSON object such as {example}"
 
 
 def json_example(route: BaseRoute | None) -> str | None:
-    """The first example of the route's body; None where it has none."""
+    """The first documented example of the route's body; None if it has none."""
     for model in bodies(route):
         extra = model.model_config.get("json_schema_extra")
         if isinstance(extra, dict) and isinstance(examples := extra.get("examples"), list):
@@ -236,7 +239,7 @@ def json_example(route: BaseRoute | None) -> str | None:
 
 
 def sent(kind: str, value: object) -> str:
-    """What stood there. Texts are not repeated: a message may be logged where the caller's texts must not be."""
+    """Describes the value that was sent. Texts are not quoted, because messages may be logged and texts must not."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -259,7 +262,7 @@ def number(value: float) -> str:
 
 
 def labelled_pair_fault(error: ValidationError) -> str:
-    """What is wrong with a labelled pair on a line of its own."""
+    """Describes the fault in a labelled pair of an NDJSON line."""
     first = error.errors()[0]
     path: Iterable[Any] = first["loc"]
     name = next((LABEL_PARTS[part] for part in path if isinstance(part, int) and part < len(LABEL_PARTS)), "label")

@@ -1,1 +1,1 @@
-"""The commands behind `isosim`; `service.cli` puts them together."""
+"""The commands of `isosim`; `service.cli` lists them."""

@@ -1,4 +1,4 @@
-"""`isosim bulk`: files of any size through the encoder, on Ray Data."""
+"""`isosim bulk`: embed, score, calibrate and pair files of any size, on Ray Data."""
 
 import importlib.util
 from collections.abc import Sequence
@@ -36,26 +36,32 @@ app = typer.Typer(
 
 Form = Literal["parquet", "csv", "jsonl"]
 Input = Annotated[str, typer.Argument(help="a file, a folder or a pattern; a path, or a URL like s3://bucket/texts/")]
-Output = Annotated[str, typer.Argument(help="a folder of its own, which all nodes reach; the same again resumes")]
+Output = Annotated[
+    str, typer.Argument(help="a folder for this job alone, which all nodes can reach; the same command again resumes")
+]
 Domain = Annotated[str, typer.Option(help="name, name@3 or name@previous", autocompletion=versions)]
-Keep = Annotated[list[str] | None, typer.Option(help="a column to carry over; can be given again")]
-FormatOption = Annotated[Form | None, typer.Option("--format", help="of the input, where names do not say it")]
-Delimiter = Annotated[str | None, typer.Option(help="of CSV; else a comma, and a tab for .tsv")]
-Write = Annotated[Form, typer.Option(help="form of the output")]
+Keep = Annotated[list[str] | None, typer.Option(help="a column to copy to the output; may be repeated")]
+FormatOption = Annotated[
+    Form | None, typer.Option("--format", help="format of the input, if file names do not end in it")
+]
+Delimiter = Annotated[str | None, typer.Option(help="delimiter of CSV; default: a comma, and a tab for .tsv")]
+Write = Annotated[Form, typer.Option(help="format of the output")]
 OnError = Annotated[
     Literal["null", "fail"],
-    typer.Option(help="a row without a usable text: no result and a reason in `error`, or the job ends"),
+    typer.Option(help="a row without a usable text; null: empty result and a reason in `error`; fail: end the job"),
 ]
-Address = Annotated[str | None, typer.Option(help="of a Ray cluster, like ray-head:6379; else one on this machine")]
-Device = Annotated[Literal["auto", "cpu", "gpu"], typer.Option(help="what engines run on")]
-Cores = Annotated[int, typer.Option("--cores-per-engine", min=1, help="on processors; 1 is the fastest")]
-Most = Annotated[int, typer.Option("--engines", min=0, help="at most so many at a time; 0: one a GPU or core")]
-PartRows = Annotated[int, typer.Option(min=1, help="rows that give one file of the output")]
+Address = Annotated[
+    str | None, typer.Option(help="address of a Ray cluster, like ray-head:6379; default: start one on this machine")
+]
+Device = Annotated[Literal["auto", "cpu", "gpu"], typer.Option(help="device that engines run on")]
+Cores = Annotated[int, typer.Option("--cores-per-engine", min=1, help="CPU cores of each engine; 1 is the fastest")]
+Most = Annotated[int, typer.Option("--engines", min=0, help="most engines at a time; 0: one for each GPU or core")]
+PartRows = Annotated[int, typer.Option(min=1, help="rows in each file of the output")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobOptions:
-    """The options that `embed` and `score` have in common."""
+    """Options that `embed` and `score` share."""
 
     source: str
     output: str
@@ -99,7 +105,7 @@ def embed(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Vectors of a column's texts, as POST /embed gives them."""
+    """Compute vectors of a column's texts, as POST /embed does."""
     options = JobOptions(
         source=source, output=output, domain=domain, keep=keep or (), form=form, delimiter=delimiter, write=write,
         on_error=on_error, part_rows=part_rows, address=address, device=device, cores=cores, most=most,
@@ -113,7 +119,7 @@ def score(
     source: Input,
     output: Output,
     columns: Annotated[tuple[str, str], typer.Option(help="the two columns with the texts")] = ("a", "b"),
-    vectors: Annotated[bool, typer.Option("--vectors", help="they hold vectors that the encoder has made")] = False,
+    vectors: Annotated[bool, typer.Option("--vectors", help="the columns hold vectors of the encoder")] = False,
     domain: Domain = "default",
     keep: Keep = None,
     form: FormatOption = None,
@@ -129,7 +135,7 @@ def score(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Scores of pairs of texts, as POST /similarity gives them."""
+    """Score pairs of texts, as POST /similarity does."""
     options = JobOptions(
         source=source, output=output, domain=domain, keep=keep or (), form=form, delimiter=delimiter, write=write,
         on_error=on_error, part_rows=part_rows, address=address, device=device, cores=cores, most=most,
@@ -148,7 +154,7 @@ def calibrate(
     ] = 50_000,
     method: Annotated[str, typer.Option(help=", ".join(METHODS))] = "auto",
     promote: Annotated[str, typer.Option(help=", ".join(PROMOTIONS))] = "if_better",
-    seed: Annotated[int, typer.Option(help="of the sample and of the fit")] = 0,
+    seed: Annotated[int, typer.Option(help="seed of the sample and of the fit")] = 0,
     normalization: Annotated[str, typer.Option(help=", ".join(NORMALIZATIONS))] = "none",
     form: FormatOption = None,
     delimiter: Delimiter = None,
@@ -161,7 +167,7 @@ def calibrate(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fit a calibration to a sample of a corpus that is too big for one worker; the sample is embedded in parallel."""
+    """Fit a calibration to a sample of a corpus that is too large for one worker; embeds it in parallel."""
     check_choices(
         method=(method, METHODS), promote=(promote, PROMOTIONS), normalization=(normalization, NORMALIZATIONS)
     )
@@ -197,20 +203,25 @@ def pairs(
     source: Input,
     output: Output,
     fmr: Annotated[
-        float | None, typer.Option(min=SMALLEST_FMR, max=1, help="pairs that so few random pairs of the domain reach")
+        float | None, typer.Option(min=SMALLEST_FMR, max=1, help="share of the domain's random pairs that may match")
     ] = None,
     precision: Annotated[
-        float | None, typer.Option(min=0, max=1, help="in place of --fmr: pairs above the threshold that labels teach")
+        float | None, typer.Option(min=0, max=1, help="instead of --fmr: wanted share of true matches; needs labels")
     ] = None,
-    clusters: Annotated[bool, typer.Option(help="write the connected rows, too")] = False,
+    clusters: Annotated[bool, typer.Option(help="also write clusters of connected rows")] = False,
     column: Annotated[str, typer.Option(help="the column with the text")] = "text",
     domain: Domain = "default",
     vectors: Annotated[
-        str | None, typer.Option(help="where vectors are kept, for another --fmr later; else OUTPUT/_vectors")
+        str | None,
+        typer.Option(help="folder that keeps the vectors for a later --fmr; default: OUTPUT/_vectors"),
     ] = None,
-    exact_up_to: Annotated[int, typer.Option(min=0, help="rows; beyond, an index that finds --recall")] = 100_000,
-    recall: Annotated[float, typer.Option(min=0, max=1, help="of pairs, measured on 2,000 rows")] = 0.99,
-    most_pairs: Annotated[int, typer.Option(min=1, help="more are an error")] = 50_000_000,
+    exact_up_to: Annotated[
+        int, typer.Option(min=0, help="rows up to which the search is exact; beyond, an index with --recall is used")
+    ] = 100_000,
+    recall: Annotated[
+        float, typer.Option(min=0, max=1, help="share of pairs that the index must find, measured on 2,000 rows")
+    ] = 0.99,
+    most_pairs: Annotated[int, typer.Option(min=1, help="more pairs than this are an error")] = 50_000_000,
     keep: Keep = None,
     form: FormatOption = None,
     delimiter: Delimiter = None,
@@ -225,9 +236,9 @@ def pairs(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Near-duplicates: pairs of rows above a false-match rate, each once, with similarity and percentile.
+    """Find near-duplicates: pairs of rows that match at a false-match rate, each once, with similarity and percentile.
 
-    Rows count from 0 over the whole input. The search runs here; vectors are made on the cluster.
+    Rows are numbered from 0 over the whole input. The cluster computes the vectors; the search runs on this machine.
     """
     if (fmr is None) == (precision is None):
         raise typer.BadParameter("give one of them", param_hint="--fmr or --precision")
@@ -257,7 +268,7 @@ def pairs(
         result = find(place, between, plan, calibration, search, usable_cores(), report)
     say_failed(summary.failed)
     facts = {**vars(result), "output": place.address, "domain": plan.domain, "version": plan.version, "fmr": fmr}
-    share = advice.facts.get("recall")  # of the duplicates that are like labelled ones; the index has a recall, too
+    share = advice.facts.get("recall")  # of the threshold, among duplicates like the labelled ones; not of the index
     if share is not None:
         facts["share_of_duplicates"] = {"recall": share, "interval": advice.facts["recall_interval"]}
     if as_json:
@@ -296,7 +307,7 @@ def run_options(settings: Settings, address: str | None, cores: int, most: int, 
 def carry_out(
     task: "Task", columns: Sequence[str], options: JobOptions, *, space: str, normalize: bool, vectors: bool = False
 ) -> None:
-    """Plans, runs and prints the summary."""
+    """Plans and runs a job, and prints its summary."""
     settings = stored(model_store=options.model_store, encoder=options.encoder)
     need_bulk()
     from service.bulk.places import Place  # noqa: PLC0415 - an extra
@@ -329,14 +340,14 @@ def carry_out(
 
 
 def need_bulk() -> None:
-    """Raises Unavailable without the packages that read, write and spread."""
+    """Raises Unavailable if the packages for files and clusters are not installed."""
     missing = [name for name in ("pyarrow", "fsspec", "ray") if importlib.util.find_spec(name) is None]
     if missing:
         raise Unavailable(f"this command needs {', '.join(missing)}: pip install 'isosim[ray]'")
 
 
 def search_of(recall: dict[str, Any] | None) -> str:
-    """How the pairs were looked for."""
+    """Describes the search of pairs: exact, or the index and its measured recall."""
     if recall is None:
         return "exact search"
     looked = f"{recall['looked_at']} of {recall['cells']} cells a row"
@@ -351,7 +362,7 @@ def say_failed(failed: dict[str, int]) -> None:
 
 
 def line_of(facts: dict[str, Any], name: str) -> str:
-    """The summary for people, in one line."""
+    """The summary of a job in one line."""
     there = f"{facts['output']}: {facts['rows']:,} rows in {facts['parts']:,} files, {facts['bytes'] / 1e6:,.1f} MB"
     there = f"{there}, {name}"
     if not facts["computed"]:

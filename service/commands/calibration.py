@@ -1,4 +1,4 @@
-"""`isosim calibrate`, `label` and `threshold`: a calibration from files, without a server."""
+"""`isosim calibrate`, `label` and `threshold`: calibrate from files and read thresholds, without a server."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -54,7 +54,9 @@ from service.migration.equating import table as equated_table
 from service.settings import Settings
 
 PARQUET = {".parquet", ".pq"}
-SendMore = Annotated[bool, typer.Option("--yes", "-y", help="send a remote encoder more texts than usual")]
+SendMore = Annotated[
+    bool, typer.Option("--yes", "-y", help="send a remote encoder more texts than ISOSIM_MAX_REMOTE_TEXTS")
+]
 Labels = Annotated[Path | None, typer.Option(help="labelled pairs: .tsv or .csv, label, a, b or a, b, label")]
 
 
@@ -62,8 +64,8 @@ def calibrate(
     file: Annotated[
         Path,
         typer.Argument(
-            help="text, one sentence a line, or a table: CSV, TSV, NDJSON, Parquet, .xlsx; - reads standard input; or "
-            "vectors you bring: .npy, .parquet"
+            help="text with one sentence in each line, or a table: CSV, TSV, NDJSON, Parquet, .xlsx; - reads standard "
+            "input; or your own vectors: .npy, .parquet"
         ),
     ],
     domain: Annotated[str, typer.Option(help="the domain to calibrate", autocompletion=domain_names)],
@@ -74,19 +76,19 @@ def calibrate(
     normalization: Annotated[str, typer.Option(help=", ".join(NORMALIZATIONS))] = "none",
     yes: SendMore = False,
     force: Annotated[
-        bool, typer.Option("--force", help="take each line as a sentence although they look like a table's rows")
+        bool, typer.Option("--force", help="take each line as a sentence even if lines look like rows of a table")
     ] = False,
     column: Column = None,
     charset: Charset = None,
     file_format: FileFormat = None,
     sheet: Sheet = None,
     header: Header = None,
-    text_column: Annotated[str | None, typer.Option(help="of a .parquet: the one with their texts")] = None,
+    text_column: Annotated[str | None, typer.Option(help="vectors in .parquet: the column with their texts")] = None,
     model_store: Store = None,
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fit a calibration to sentences, or to vectors that were computed elsewhere, here and now, without a server."""
+    """Fit a calibration to sentences, or to vectors computed elsewhere, without a server."""
     if labels == STDIN == file:
         raise typer.BadParameter("standard input can be read once", param_hint="--labels")
     if DomainRef.parse(domain) != DomainRef(domain):
@@ -111,7 +113,7 @@ def calibrate(
 
 
 def vector_file(file: Path, column: str | None, text_column: str | None) -> VectorFile | None:
-    """Vectors that were computed elsewhere; None where the file is text, by its name and the type of the column."""
+    """A file of vectors; None if the file holds text, by its name and the type of the column."""
     kind = file.suffix.lower()
     if kind in PARQUET and (text_column is not None or (column is not None and holds_vectors(file, column))):
         if column is None:
@@ -131,7 +133,7 @@ def label(
         Path, typer.Argument(help="labelled pairs: .tsv or .csv, label, a, b or a, b, label; - reads standard input")
     ],
     domain: Annotated[
-        str, typer.Option(help="the domain that gets probabilities: name or name@3", autocompletion=versions)
+        str, typer.Option(help="the domain or version to add probabilities to: name or name@3", autocompletion=versions)
     ],
     promote: Annotated[str, typer.Option(help=", ".join(PROMOTIONS))] = "always",
     seed: int = 0,
@@ -169,7 +171,7 @@ def fit_here(
     yes: bool = False,
     as_json: bool,
 ) -> None:
-    """Runs a calibration in this process, with a progress bar, and says what came out."""
+    """Runs a calibration in this process with a progress bar, publishes the version and prints its report."""
     need_training()
     settings = stored(model_store=model_store, encoder=encoder)
     from service.modelling.calibration.job import CalibrationInput, calibrate_job  # noqa: PLC0415
@@ -200,7 +202,7 @@ def fit_here(
         print_json(facts)
         return
     print(f"{domain}@{version}: {result.report['method']}")
-    used, distinct = result.report.get("used", 0), result.report.get("distinct", 0)  # not of earlier releases' versions
+    used, distinct = result.report.get("used", 0), result.report.get("distinct", 0)  # absent in old versions
     if used < distinct:
         print(f"  from: {used:,} of {distinct:,} distinct {'sentences' if vectors is None else 'vectors'}")
     print(f"  why: {result.report['reason']}")
@@ -217,7 +219,7 @@ def fit_here(
 
 
 def check_brings(artifact: EncoderArtifact, vectors: VectorFile | None, *, base: bool) -> None:
-    """Raises InvalidInput for text where vectors are brought, and for vectors where an encoder computes its own."""
+    """Raises InvalidInput for text if the encoder's users bring vectors, and for vectors if it computes its own."""
     if artifact.kind == "vectors" and vectors is None and not base:
         raise InvalidInput(
             f"encoder {artifact.id} computes no vectors, you bring them: give a .npy, or a .parquet with --column"
@@ -234,30 +236,36 @@ def threshold(
     fmr: Annotated[
         float | None, typer.Option(min=SMALLEST_FMR, max=1, help="false-match rate among random pairs")
     ] = None,
-    precision: Annotated[float | None, typer.Option(min=0, max=1, help="where labels were given")] = None,
+    precision: Annotated[
+        float | None, typer.Option(min=0, max=1, help="share of matches; needs a domain with labels")
+    ] = None,
     false_hit_rate: Annotated[
         float | None,
         typer.Option(min=SMALLEST_FALSE_HIT_RATE, max=1, help="share of searches with a wrong match, with --gallery"),
     ] = None,
-    gallery: Annotated[int | None, typer.Option(min=1, max=MOST_GALLERY, help="entries that are searched")] = None,
-    table: Annotated[bool, typer.Option("--table", help="precision, recall and more of a labelled version")] = False,
-    raw: Annotated[bool, typer.Option(help="for the frozen encoder's cosine")] = False,
+    gallery: Annotated[int | None, typer.Option(min=1, max=MOST_GALLERY, help="number of entries searched")] = None,
+    table: Annotated[
+        bool, typer.Option("--table", help="print precision, recall and alarms at several thresholds; needs labels")
+    ] = False,
+    raw: Annotated[bool, typer.Option(help="a threshold for the frozen encoder's cosine")] = False,
     unit: Annotated[
-        str | None, typer.Option(help=f"of a vector database, on the raw scale: {', '.join(get_args(Metric))}")
+        str | None,
+        typer.Option(help=f"also print a vector database's distance, on the raw scale: {', '.join(get_args(Metric))}"),
     ] = None,
     to: Annotated[
         str | None,
-        typer.Option(help="another encoder: what this one's thresholds are there", autocompletion=encoder_ids),
+        typer.Option(help="another encoder: print its equivalent thresholds", autocompletion=encoder_ids),
     ] = None,
-    similarity: Annotated[float | None, typer.Option(help="with --to: a threshold; else at the usual rates")] = None,
-    save: Annotated[
-        str | None, typer.Option(help="save the target under a name that requests for scores can give")
+    similarity: Annotated[
+        float | None, typer.Option(help="with --to: the threshold to convert; else those at the usual rates")
     ] = None,
+    save: Annotated[str | None, typer.Option(help="save the target under a name, for use in scoring requests")] = None,
     model_store: Store = None,
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Which similarity to ask for: for a false-match rate, for a precision, or in the place of another encoder's."""
+    """Compute the similarity threshold for a false-match rate, a precision or a rate of false hits; save the target,
+    or convert a threshold to another encoder."""
     if save is not None and (raw or table or any(one is not None for one in (unit, to))):
         raise typer.BadParameter("goes with --fmr, --precision or --false-hit-rate alone", param_hint="--save")
     if to is not None:
@@ -297,7 +305,7 @@ def threshold(
 
 
 def print_advice(version: str, target: Target, advice: Advice) -> None:
-    """A version's threshold for a target, for people to read."""
+    """Prints a version's threshold for a target."""
     low, high = advice.interval
     beyond = ", extrapolated beyond what they can count" if advice.extrapolated else ""
     print(
@@ -315,14 +323,14 @@ def print_advice(version: str, target: Target, advice: Advice) -> None:
             f"  {target.false_hit_rate:.3g} of searches among {target.gallery:,} entries end with a wrong match, "
             f"{rate:.2g} of pairs"
         )
-        if spread >= 0.05:  # 0: too few queries had two to tell
+        if spread >= 0.05:  # 0: too few queries had two false hits
             print(f"  a query with one wrong match has another {spread:.1f} times as often as the average one")
         else:
             print("  too few queries have two wrong matches to tell whether some queries meet more than others")
 
 
 def save_target(settings: Settings, domain: str, name: str, target: Target, *, as_json: bool) -> None:
-    """As `PUT /domains/{domain}/thresholds/{name}`; servers see it within 2 s."""
+    """Saves a target, as `PUT /domains/{domain}/thresholds/{name}` does; servers see it within 2 s."""
     ref, version, _ = stored_version(settings, domain)
     if domain != ref.name:
         raise InvalidInput(
@@ -341,7 +349,7 @@ def save_target(settings: Settings, domain: str, name: str, target: Target, *, a
 
 
 def metric_of(unit: str, settings: Settings) -> Metric:
-    """A database's unit. Raises InvalidInput where it says nothing of the encoder's cosines."""
+    """A vector database's unit. Raises InvalidInput if it does not determine the encoder's cosines."""
     check_choices(unit=(unit, get_args(Metric)))
     metric = cast(Metric, unit)
     artifact = EncoderStore(settings.model_store).find(settings.encoder)
@@ -350,7 +358,7 @@ def metric_of(unit: str, settings: Settings) -> Metric:
 
 
 def print_table(settings: Settings, domain: str, gallery: int, *, as_json: bool) -> None:
-    """What the thresholds of a labelled version bring and cost."""
+    """Prints precision, recall and false alarms of a labelled version at several thresholds."""
     ref, version, _ = stored_version(settings, domain)
     rows = operating_points(DomainStore(settings.model_store).load(ref.name, version).model, gallery)
     if not rows:
@@ -385,10 +393,10 @@ def print_table(settings: Settings, domain: str, gallery: int, *, as_json: bool)
 
 
 def carry_over(settings: Settings, domain: str, to: str, similarity: float | None, *, raw: bool, as_json: bool) -> None:
-    """Prints the new encoder's threshold for one of the old, or a table at the usual false-match rates.
+    """Prints the new encoder's equivalent of a threshold, or a table at the usual false-match rates.
 
     Raises:
-        NotFound: the domain has no such version for one of the encoders.
+        NotFound: the domain has no champion, or no such version, for one of the encoders.
         Conflict: a version has no reference.
     """
     if similarity is not None and not -1 <= similarity <= 1:

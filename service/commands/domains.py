@@ -1,4 +1,4 @@
-"""`isosim domains`: what a store holds and who answers, and the same changes the API makes, by the same rules."""
+"""`isosim domains`: list domains and versions, and change them by the same rules as the API."""
 
 import os
 import uuid
@@ -35,31 +35,31 @@ app = typer.Typer(
     invoke_without_command=True,
     add_completion=False,
     rich_markup_mode=None,
-    help="Domains and their versions. Called bare, it lists them.",
+    help="Domains and their versions. Without a subcommand, list them.",
     epilog=EPILOG,
 )
 
 Name = Annotated[str, typer.Argument(help="a domain", autocompletion=domain_names)]
 Number = Annotated[int, typer.Argument(help="one of its versions", min=1, autocompletion=version_numbers)]
 COLUMNS = ("domain", "version", "alias", "method", "encoder", "sentences", "created", "thresholds")
-UNREADABLE = "unreadable"  # in place of an alias; the reason is said on stderr
+UNREADABLE = "unreadable"  # shown instead of an alias; the reason is printed to stderr
 CANDIDATE_COLUMNS = ("agreement", "effective_rank", "mean_random_cosine", "hubness", "copies_z", "labelled_score")
 
 
 @app.callback()
 def domains(context: typer.Context, model_store: Store = None, as_json: AsJson = False) -> None:
-    """Domains and their versions. Called bare, it lists them."""
+    """Domains and their versions. Without a subcommand, list them."""
     if context.invoked_subcommand is None:
         list_domains(model_store, as_json)
         return
-    # Options before the subcommand hold for it, too.
+    # Options before the subcommand also apply to it.
     given = {name: value for name, value in (("model_store", model_store), ("as_json", as_json)) if value}
     context.default_map = {context.invoked_subcommand: given}
 
 
 @app.command("list", epilog=EPILOG)
 def list_domains(model_store: Store = None, as_json: AsJson = False) -> None:
-    """All versions, and which of them answer."""
+    """List all versions, and which of them answer."""
     store = DomainStore(stored(model_store=model_store).model_store)
     rows = [row for name in store.domains() for row in rows_of(store, name)]
     if as_json:
@@ -71,12 +71,12 @@ def list_domains(model_store: Store = None, as_json: AsJson = False) -> None:
 
 
 def said(target: Mapping[str, float]) -> str:
-    """A saved target for people to read."""
+    """A saved target as text."""
     return ", ".join(f"{name} {value:g}" for name, value in target.items())
 
 
 def rows_of(store: DomainStore, name: str) -> list[dict[str, Any]]:
-    """A domain's versions, each with what it is for its encoder; the saved thresholds beside the champion."""
+    """One row for each version of a domain, with its alias; the champion's row has the saved thresholds."""
     rows = []
     for version in store.versions(name):
         row = {"domain": name, "version": version} | dict.fromkeys(COLUMNS[2:-1]) | {"thresholds": {}}
@@ -93,7 +93,7 @@ def rows_of(store: DomainStore, name: str) -> list[dict[str, Any]]:
             if version == aliases.champion:
                 row["thresholds"] = {saved: target.facts for saved, target in aliases.targets.items()}
         except NotFound:
-            continue  # deleted meanwhile
+            continue  # another process has deleted it
         except (Unavailable, OSError) as error:
             row["alias"] = UNREADABLE
             complain(f"{name}@{version}: {error}")
@@ -112,7 +112,7 @@ def show_version(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """What a version is, why it is that, and what was looked at."""
+    """Show a version: its method, the reason for it, and the candidates that were compared."""
     settings = stored(model_store=model_store, encoder=encoder)
     ref, version, manifest = named(settings, domain)
     store = DomainStore(settings.model_store)
@@ -137,7 +137,7 @@ def show_version(
 
 
 def named(settings: Settings, domain: str) -> tuple[DomainRef, int, dict[str, Any]]:
-    """As `stored_version`; a version that is named by its number may belong to any encoder."""
+    """`stored_version`, except that a version named by its number may belong to any encoder."""
     ref = known(settings, domain)
     if isinstance(ref.version, int):
         return ref, ref.version, DomainStore(settings.model_store).manifest(ref.name, ref.version)
@@ -145,7 +145,7 @@ def named(settings: Settings, domain: str) -> tuple[DomainRef, int, dict[str, An
 
 
 def facts_of(manifest: dict[str, Any], report: dict[str, Any]) -> list[tuple[str, str]]:
-    """The facts of a report for people to read; missing ones are left out."""
+    """Facts of a report as (name, text), without missing ones."""
     encoder, reference, labels = manifest["encoder"], report.get("reference"), report.get("labels")
     origin = manifest.get("origin")
     facts = [
@@ -179,7 +179,7 @@ def left_out(report: dict[str, Any]) -> str | None:
 
 
 def repetition(report: dict[str, Any]) -> str | None:
-    """Texts that the encoder cannot tell apart, with the lines of the largest group; None where there are none."""
+    """Text about sentences with equal vectors, with the lines of the largest group; None if there are none."""
     repeated = report.get("repeated")
     if not repeated:
         return None
@@ -205,7 +205,7 @@ def promote(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a version the champion; it is loaded and verified first."""
+    """Make a version the champion, after loading and verifying it."""
     settings = stored(model_store=model_store, encoder=encoder)
     store, artifact, name = change(settings, domain)
     expected = store.aliases(name, artifact.digest)
@@ -237,15 +237,13 @@ def delete(
     domain: Name,
     version: Annotated[
         int | None,
-        typer.Argument(
-            help="one of its versions; without it the whole domain goes", min=1, autocompletion=version_numbers
-        ),
+        typer.Argument(help="one of its versions; default: the whole domain", min=1, autocompletion=version_numbers),
     ] = None,
     yes: Yes = False,
     model_store: Store = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a version, or a domain with all its versions, for good; numbers are not given again."""
+    """Delete a version, or a domain with all its versions, for good; numbers are never reused."""
     settings = stored(model_store=model_store)
     if version is None:
         delete_domain(settings, domain, yes=yes, as_json=as_json)
@@ -262,7 +260,8 @@ def delete(
 
 
 def delete_domain(settings: Settings, domain: str, *, yes: bool, as_json: bool) -> None:
-    """As `DELETE /domains/{domain}`; may be repeated. Servers see it within 2 s, workers with their next heartbeat."""
+    """Deletes a domain, as `DELETE /domains/{domain}` does; may be repeated. Servers see it within 2 s, workers at
+    their next heartbeat."""
     name = DomainRef.parse(domain).name
     if name != domain:
         raise InvalidInput(f"domain {domain!r}: name the domain alone, its version is an argument of its own")
@@ -283,7 +282,7 @@ def delete_domain(settings: Settings, domain: str, *, yes: bool, as_json: bool) 
 
 @app.command("export", epilog=EPILOG)
 def export_archive(
-    output: Annotated[Path, typer.Option("--output", "-o", help="the file to write, a tar")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="the tar file to write")],
     domain: Annotated[
         str | None, typer.Argument(help="name for all its versions, name@3 or name@previous", autocompletion=versions)
     ] = None,
@@ -291,7 +290,7 @@ def export_archive(
     model_store: Store = None,
     encoder: EncoderId = None,
 ) -> None:
-    """Write domains into one file: versions, who answers, saved thresholds. For backups and for other servers."""
+    """Write domains to one file, with versions, champions and saved thresholds, for backups and other servers."""
     from service.adapters.domains.archive import export_domains, selected  # noqa: PLC0415 - ONNX Runtime
 
     if (domain is None) != every:
@@ -306,7 +305,7 @@ def export_archive(
         known(settings, domain)
         named_encoder = EncoderStore(settings.model_store).find(settings.encoder).digest if "@" in domain else ""
         wanted = [selected(store, domain, named_encoder)]
-    part = output.with_name(f".{output.name}.{uuid.uuid4().hex[:8]}.part")  # of its own: two may write at once
+    part = output.with_name(f".{output.name}.{uuid.uuid4().hex[:8]}.part")  # unique, as two exports may run at once
     try:
         with part.open("xb") as out:
             domains, count = export_domains(store, wanted, out)
@@ -322,12 +321,14 @@ def export_archive(
 @app.command("import", epilog=EPILOG)
 def import_archive(
     file: Annotated[Path, typer.Argument(help="written by isosim domains export", exists=True, dir_okay=False)],
-    rename: Annotated[str | None, typer.Option("--as", help="the domain's name here; of an archive of one")] = None,
+    rename: Annotated[
+        str | None, typer.Option("--as", help="new name of the domain, if the archive holds only one")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="check everything, change nothing")] = False,
     model_store: Store = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add the versions of an archive. Overwrites nothing and promotes nothing; may be repeated."""
+    """Add the versions of an archive. It overwrites and promotes nothing, and may be repeated."""
     from service.adapters.domains.archive import EncodersOfStore, import_domains  # noqa: PLC0415 - ONNX Runtime
 
     settings = stored(model_store=model_store)
@@ -346,7 +347,7 @@ def import_archive(
     for name in imported.thresholds:
         print(f"threshold {name} {'would be' if dry_run else 'is'} saved")
     for name in imported.kept:
-        print(f"threshold {name} stays as it is here")
+        print(f"threshold {name} is not imported; this store's own is kept")
 
 
 def change(settings: Settings, domain: str) -> tuple[DomainStore, EncoderArtifact, str]:
@@ -355,7 +356,7 @@ def change(settings: Settings, domain: str) -> tuple[DomainStore, EncoderArtifac
 
 
 def alone(settings: Settings, domain: str) -> str:
-    """Raises InvalidInput where a version stands behind the name; NotFound where the store has no such domain."""
+    """The name of a domain. Raises InvalidInput if it includes a version, NotFound if the store has no such domain."""
     ref = known(settings, domain)
     if domain != ref.name:
         raise InvalidInput(f"domain {domain!r}: name the domain alone, its version is an argument of its own")
@@ -365,7 +366,7 @@ def alone(settings: Settings, domain: str) -> str:
 
 
 def servable(store: DomainStore, artifact: EncoderArtifact, name: str, version: int) -> None:
-    """Raises NotFound, EncoderMismatch or CorruptArtifact, as the API does before a change."""
+    """Loads a version, as the API does before a change. Raises NotFound, EncoderMismatch or CorruptArtifact."""
     from service.adapters.domains.calibrations import StoredCalibrations  # noqa: PLC0415 - ONNX Runtime; a list needs none
     from service.adapters.encoder.onnx_engine import OnnxCalibrator  # noqa: PLC0415
 

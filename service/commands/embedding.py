@@ -1,4 +1,4 @@
-"""`isosim embed`: vectors of sentences in files and pipes."""
+"""`isosim embed`: compute vectors of sentences in files and pipes."""
 
 import itertools
 import sys
@@ -25,25 +25,27 @@ SUFFIXES = (".npy", ".jsonl")
 
 
 def embed(
-    file: Annotated[Path, typer.Argument(help="text, one sentence a line, or a table; - reads standard input")] = STDIN,
+    file: Annotated[
+        Path, typer.Argument(help="text with one sentence in each line, or a table; - reads standard input")
+    ] = STDIN,
     column: Column = None,
     domain: Annotated[str, typer.Option(help="name, name@3 or name@previous", autocompletion=versions)] = "default",
     space: Annotated[
         Literal["calibrated", "raw"], typer.Option(help="raw: the frozen encoder's vectors")
     ] = "calibrated",
-    normalize: Annotated[bool, typer.Option(help="to unit length")] = True,
+    normalize: Annotated[bool, typer.Option(help="scale vectors to unit length")] = True,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="x.npy or x.jsonl; else lines of JSON on standard output"),
+        typer.Option("--output", "-o", help="x.npy or x.jsonl; default: JSON lines on standard output"),
     ] = None,
     model_store: Store = None,
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Turn sentences into vectors, here and now, without a server.
+    """Turn sentences into vectors, without a server.
 
-    A row, or a JSON list, for each line (of a table: each row below the header), in order; text of any
-    length. With --json and --output, what was written.
+    Writes a row of .npy or a JSON list for each line of text (or each row of a table), in order. The input may have
+    any length. With --json and --output, prints a summary as JSON.
     """
     if output is not None and output.suffix not in SUFFIXES:
         raise typer.BadParameter(f"{output}: a name ends in {' or '.join(SUFFIXES)}", param_hint="--output")
@@ -72,7 +74,7 @@ def embed(
 
 
 class Cells:
-    """Sentences of a table's column, read as `TextLines` are."""
+    """Sentences of a table's column, with the interface of `TextLines`."""
 
     share = None
 
@@ -87,10 +89,10 @@ class Cells:
 
 @contextmanager
 def text_of(path: Path, column: str | None, longest: int) -> Iterator[TextLines | Cells]:
-    """A text, or the sentences of a table.
+    """Opens a text file, or the sentences of a table.
 
     Raises:
-        EmptyInput: a row of a table has no sentence that can be read; each row gets a vector.
+        EmptyInput: a table's row has no usable sentence, although each row needs a vector.
     """
     if column is None and form_of(path) in (None, "text"):
         with opened(path, longest) as text:
@@ -107,14 +109,14 @@ def text_of(path: Path, column: str | None, longest: int) -> Iterator[TextLines 
 
 
 def check(chunk: list[str], name: str, before: int) -> None:
-    """Raises EmptyInput: without a vector for it, row i would no longer be line i."""
+    """Raises EmptyInput for an empty line: skipping it would shift the rows of later lines."""
     for number, line in enumerate(chunk, before + 1):
         if not line.strip():
             raise EmptyInput(f"{name}, line {number}: empty; each line needs a sentence, as each gets a row")
 
 
 def vectors(parts: InProcess, chunk: list[str], calibration: Calibration | None, *, unit: bool) -> Vectors:
-    """(N, D), as POST /embed gives them."""
+    """Vectors (N, D), as POST /embed computes them."""
     embedded = parts.embed(chunk)
     matrix = embedded.vectors if calibration is None else calibration.latents(embedded.vectors)
     matrix = normalized(matrix) if unit else matrix
@@ -126,7 +128,7 @@ class VectorFile(Protocol):
 
 
 class JsonVectors:
-    """A list of numbers a line."""
+    """Writes vectors as JSON, one list of numbers in each line."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file = file
@@ -137,7 +139,7 @@ class JsonVectors:
 
 
 class NumpyVectors:
-    """Rows of a `.npy` file; its header, which NumPy pads for this, gets the count at the end."""
+    """Writes vectors as rows of a `.npy` file; `finish` writes the row count into the padded header."""
 
     def __init__(self, file: BinaryIO, dim: int) -> None:
         self.file, self.dim, self.count = file, dim, 0
@@ -161,7 +163,7 @@ class NumpyVectors:
 
 @contextmanager
 def vector_file(output: Path | None, dim: int) -> Iterator[VectorFile]:
-    """Yields the file for the vectors. A named file appears whole, once everything was written, or not at all."""
+    """Yields a writer for vectors. A named file is created only when all vectors are written."""
     if output is None:
         yield JsonVectors(sys.stdout.buffer)
         return

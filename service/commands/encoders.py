@@ -1,4 +1,4 @@
-"""`isosim encoder`: encoders of the store, those that run on other servers, and those whose vectors are brought."""
+"""`isosim encoder`: list encoders; register those that run on other servers or whose vectors users bring."""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +11,7 @@ from service.commands.shared import AsJson, Store, Yes, confirmed, encoder_ids, 
 from service.commands.terminal import EPILOG, bar, print_json, remark, show
 from service.core.errors import InvalidInput
 
-MAX_LENGTH = 8192  # estimated tokens; text-embeddings-inference and OpenAI cut or refuse where their model ends
+MAX_LENGTH = 8192  # estimated tokens; the remote server itself cuts or refuses texts that its model cannot take
 
 HELP = "List encoders; add, check and remove one that runs on another server, or whose vectors you bring."
 
@@ -34,26 +34,31 @@ def encoder() -> None:
 @app.command(epilog=EPILOG)
 def add(
     name: Annotated[str, typer.Argument(metavar="NAME", help="its name in the store, for ISOSIM_ENCODER")],
-    url: Annotated[str | None, typer.Option(help="of its server, up to and with /v1: http://127.0.0.1:8080/v1")] = None,
-    model: Annotated[str | None, typer.Option(help="its name there")] = None,
-    dimensions: Annotated[
-        int | None, typer.Option(min=1, help="in place of a server: you bring vectors of so many numbers")
+    url: Annotated[
+        str | None, typer.Option(help="address of its server, including /v1: http://127.0.0.1:8080/v1")
     ] = None,
-    unit_vectors: Annotated[bool, typer.Option("--unit-vectors", help="with --dimensions: all have length 1")] = False,
+    model: Annotated[str | None, typer.Option(help="the model's name on that server")] = None,
+    dimensions: Annotated[
+        int | None, typer.Option(min=1, help="instead of a server: you bring vectors of so many numbers")
+    ] = None,
+    unit_vectors: Annotated[
+        bool, typer.Option("--unit-vectors", help="with --dimensions: all vectors have length 1")
+    ] = False,
     key_file: Annotated[
-        Path | None, typer.Option(help="holds the server's key; read at each request", exists=True, dir_okay=False)
+        Path | None,
+        typer.Option(help="file with the server's API key; read at each request", exists=True, dir_okay=False),
     ] = None,
     prompt: Annotated[str | None, typer.Option(help="put before every text, like 'query: '")] = None,
     max_length: Annotated[
-        int | None, typer.Option(min=1, help=f"tokens of 4 bytes; what is longer is cut; else {MAX_LENGTH}")
+        int | None, typer.Option(min=1, help=f"tokens of 4 bytes; longer texts are cut; default: {MAX_LENGTH}")
     ] = None,
     model_store: Store = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add an encoder that another server runs (POST /v1/embeddings), or give it a new address; or one whose vectors
+    """Add an encoder that another server runs (POST /v1/embeddings), or change its address; or add one whose vectors
     you bring.
 
-    The server is asked for the vectors of four fixed texts, which are compared with every later answer.
+    The command stores the server's vectors of four fixed texts; later answers are checked against them.
     """
     of_server = {"url": url, "model": model, "key-file": key_file, "prompt": prompt, "max-length": max_length}
     if dimensions is not None:
@@ -107,7 +112,7 @@ def list_(model_store: Store = None, as_json: AsJson = False) -> None:
 
 @app.command(epilog=EPILOG)
 def check(name: Id, model_store: Store = None, as_json: AsJson = False) -> None:
-    """Ask a remote encoder's server whether it still answers as it was registered."""
+    """Check that a remote encoder's server still gives the vectors that it gave at its registration."""
     artifact = registered(EncoderStore(stored(model_store=model_store).model_store), name)
     if artifact.remote is None:
         raise InvalidInput(f"encoder {name} has vectors that its users bring: there is no server to ask")
@@ -122,7 +127,7 @@ def check(name: Id, model_store: Store = None, as_json: AsJson = False) -> None:
 
 @app.command(epilog=EPILOG)
 def remove(name: Id, yes: Yes = False, model_store: Store = None, as_json: AsJson = False) -> None:
-    """Remove a registered encoder from the store; versions that were made for it cannot be served any more."""
+    """Remove a registered encoder from the store; versions made for it can no longer be served."""
     settings = stored(model_store=model_store)
     encoders = EncoderStore(settings.model_store)
     artifact = registered(encoders, name)
@@ -138,7 +143,8 @@ def remove(name: Id, yes: Yes = False, model_store: Store = None, as_json: AsJso
 
 
 def registered(encoders: EncoderStore, name: str) -> EncoderArtifact:
-    """Raises InvalidInput where it is an exported one; Unavailable where there is none."""
+    """A remote encoder, or one whose vectors users bring. Raises InvalidInput for an exported one, Unavailable if there
+    is none."""
     artifact = encoders.find(name)
     if artifact.kind == "onnx":
         raise InvalidInput(f"encoder {name} was exported and runs in isosim itself; doctor checks it: isosim doctor")

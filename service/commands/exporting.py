@@ -1,4 +1,4 @@
-"""`isosim export` and `isosim bundle`: graphs into the store, and out of it."""
+"""`isosim export` and `isosim bundle`: write ONNX graphs into the store, and one graph with a domain's weights."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -25,25 +25,29 @@ Precision = Literal["fp32", "int8", "fp16", "auto"]
 
 
 def encoder_id(source: str, layers: int | None, pooling: str | None) -> str:
-    """A readable default: minilm, minilm-layers3, minilm-layers3-cls."""
+    """Default id of an export: minilm, minilm-layers3, minilm-layers3-cls."""
     name = Path(source).name.lower() if Path(source).is_dir() else source.rsplit("/", 1)[-1].lower()
     return name + (f"-layers{layers}" if layers is not None else "") + (f"-{pooling}" if pooling else "")
 
 
 def export(
     encoder: Annotated[str, typer.Option(help="a folder, a hub id or a known name")] = "minilm",
-    revision: Annotated[str | None, typer.Option(help="of a hub id")] = None,
-    pooling: Annotated[str | None, typer.Option(help="cls, mean, max, pooler, …; else the checkpoint's own")] = None,
+    revision: Annotated[str | None, typer.Option(help="revision of a hub id")] = None,
+    pooling: Annotated[str | None, typer.Option(help="cls, mean, max, pooler, …; default: the checkpoint's")] = None,
     layers: Annotated[int | None, typer.Option(help="keep the first N transformer layers")] = None,
-    max_length: Annotated[int | None, typer.Option(help="tokens, special ones included")] = None,
-    prompt: Annotated[str | None, typer.Option(help="put before every text; else the checkpoint's own")] = None,
+    max_length: Annotated[int | None, typer.Option(help="most tokens of a text, special ones included")] = None,
+    prompt: Annotated[str | None, typer.Option(help="put before every text; default: the checkpoint's")] = None,
     precision: Annotated[
-        Precision, typer.Option(help="fp32, and beside it int8 (CPU), fp16 (GPU), or what passes its trial: auto")
+        Precision,
+        typer.Option(help="fp32 alone, or also int8 (CPU) or fp16 (GPU); auto: the fastest that passes its trial"),
     ] = "fp32",
     text: Annotated[
-        Path | None, typer.Option(help="sentences int8 takes its ranges from; else Python's manual", dir_okay=False)
+        Path | None,
+        typer.Option(help="int8: sentences to determine value ranges; default: Python's manual", dir_okay=False),
     ] = None,
-    sts: Annotated[Path | None, typer.Option(help="labelled sets to measure the loss on", file_okay=False)] = None,
+    sts: Annotated[
+        Path | None, typer.Option(help="folder of labelled sets to measure the loss of accuracy on", file_okay=False)
+    ] = None,
     name: Annotated[str | None, typer.Option("--id", help="its name in the store")] = None,
     model_store: Store = None,
     as_json: AsJson = False,
@@ -90,7 +94,7 @@ def bundle(
     need_training()
     settings = stored(model_store=model_store, encoder=encoder)
     ref, version, manifest = stored_version(settings, domain)
-    if not output.parent.is_dir():  # found out now, not after the work
+    if not output.parent.is_dir():  # checked before the work begins
         raise FileNotFoundError(2, "No such folder", str(output.parent))
     with bar("reading the graph") as progress:
         from service.modelling.store import bundle as write  # noqa: PLC0415 - torch takes seconds; the bar says so

@@ -1,4 +1,4 @@
-"""`isosim inspect`: what a file is and how it would be read; and the options of every command that reads one."""
+"""`isosim inspect`: show how a file would be read; and options of all commands that read files."""
 
 import csv
 from contextlib import ExitStack
@@ -16,13 +16,13 @@ from service.core.errors import EmptyInput, InvalidInput, UnsupportedMedia
 from service.settings import Settings
 
 Column = Annotated[
-    str | None, typer.Option(help="of a table: the one with the sentences; its name, or its number from 1")
+    str | None, typer.Option(help="column of a table with the sentences: its name, or its number from 1")
 ]
-Charset = Annotated[str | None, typer.Option(help="encoding of the file, where it is not detected")]
-FileFormat = Annotated[str | None, typer.Option("--format", help=f"{', '.join(FORMATS)}, where it is not detected")]
-Sheet = Annotated[str | None, typer.Option(help="of a workbook; else the first with 20 rows, or the longest")]
+Charset = Annotated[str | None, typer.Option(help="encoding of the file; detected by default")]
+FileFormat = Annotated[str | None, typer.Option("--format", help=f"{', '.join(FORMATS)}; detected by default")]
+Sheet = Annotated[str | None, typer.Option(help="sheet of a workbook; default: the first with 20 rows, or the longest")]
 Header = Annotated[bool | None, typer.Option("--header/--no-header", help="whether the first row names the columns")]
-MOST = 10_000_000  # rows; the machine is the user's own
+MOST = 10_000_000  # rows; more than a server allows, since it is the user's own machine
 
 
 def limits() -> Limits:
@@ -30,10 +30,10 @@ def limits() -> Limits:
 
 
 def form_of(path: Path) -> Format | None:
-    """What a file is by its content; None for a pipe, and where reading it as text says more.
+    """A file's format by its content; None for a pipe, or if reading it as text will give the better error message.
 
     Raises:
-        UnsupportedMedia: it can be read in no form; the message says what it is.
+        UnsupportedMedia: the file has no supported format; the message says what it is.
     """
     if not path.is_file():
         return None
@@ -47,7 +47,7 @@ def form_of(path: Path) -> Format | None:
 
 
 def notices(file: Path, facts: dict[str, Any], sheet: str | None) -> None:
-    """Says what was guessed and what is left out."""
+    """Prints to stderr what was guessed about a file and what is left out."""
     name = "standard input" if file == STDIN else file
     for notice in what_was_read(facts, sheet):
         remark(f"{name}: {as_options(notice)}")
@@ -60,10 +60,12 @@ def inspect(
     file_format: FileFormat = None,
     sheet: Sheet = None,
     header: Header = None,
-    as_csv: Annotated[Path | None, typer.Option("--csv", help="write the table there, as CSV in UTF-8")] = None,
+    as_csv: Annotated[
+        Path | None, typer.Option("--csv", help="also write the table to this file, as UTF-8 CSV")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a file is, its columns and first rows, and what a calibration would take of it."""
+    """Show a file's format, columns and first rows, and which sentences a calibration would take from it."""
     hints = Hints(file_format, charset, sheet, header)  # type: ignore[arg-type]
     with read_path(file, Reading("facts", column, hints), limits()) as (facts, _):
         pass

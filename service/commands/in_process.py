@@ -1,4 +1,4 @@
-"""The parts that serve, without a server: the same embedder, calibrator and registry in this process."""
+"""Scoring without a server: the same embedder, calibrator and registry, in this process."""
 
 import asyncio
 from collections.abc import Sequence
@@ -17,13 +17,13 @@ from service.migration.encoders import LoadedEncoder
 from service.server.encoders import plan, remote_options
 from service.settings import Settings
 
-CHUNK = 256  # pairs, or texts, on their way at a time
+CHUNK = 256  # pairs or texts computed at a time
 
 
 class InProcess:
-    """Answers as a server with the same settings would. A context manager.
+    """Computes the answers of a server with the same settings. A context manager.
 
-    The event loop runs only while something is computed, so that Ctrl-C ends a read that waits for input.
+    The event loop runs only during computation, so that Ctrl-C interrupts a read from standard input.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -35,7 +35,7 @@ class InProcess:
         self.loaded = LoadedEncoder.load(
             self.artifact,
             planned.providers,
-            replace(planned.execution, threads_alone=0),  # a second session takes longer to load than it would save
+            replace(planned.execution, threads_alone=0),  # loading a second session takes longer than it saves
             lambda calibrations: Registry(calibrations, self.artifact.digest),
             DomainStore(settings.model_store),
             gpu_memory=settings.gpu_memory_bytes,
@@ -53,7 +53,7 @@ class InProcess:
         return self
 
     async def _start(self) -> None:
-        self._stack.enter_context(self.loaded.embedder)  # it belongs to the loop that is running
+        self._stack.enter_context(self.loaded.embedder)  # must be started on the running event loop
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
@@ -63,7 +63,7 @@ class InProcess:
         return self._runner.run(self.loaded.registry.resolve(known(self.settings, domain)))
 
     def decision(self, calibration: Calibration, name: str) -> DecisionThreshold:
-        """The threshold that a domain has saved under a name. Raises NotFound."""
+        """Threshold of a target that the domain has saved under a name. Raises NotFound."""
         target = self._runner.run(self.loaded.registry.target(calibration.domain, name))
         return decision_threshold(calibration, target)
 

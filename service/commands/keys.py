@@ -1,4 +1,4 @@
-"""`isosim keys`: makes API keys, and looks at a file of them. A key itself is shown once and kept nowhere."""
+"""`isosim keys`: make API keys, and list a file of them. A key is printed once and stored only as a hash."""
 
 import hashlib
 import os
@@ -16,7 +16,7 @@ from service.core.errors import InvalidInput, Unavailable
 from service.core.grants import SCOPES, Grant, parse_grant
 from service.settings import Settings
 
-PREFIX = "isk_"  # tells people and secret scanners what this is
+PREFIX = "isk_"  # lets people and secret scanners recognize a key
 KEY_BYTES = 32  # 256 bits: a key cannot be guessed from its hash
 
 app = typer.Typer(
@@ -35,15 +35,15 @@ def keys() -> None:
 
 @app.command(epilog=EPILOG)
 def new(
-    scopes: Annotated[str, typer.Option(help=f"some of {', '.join(SCOPES)}, with commas between them")] = "read",
-    name: Annotated[str, typer.Option(help="whose it is; for those who read the file")] = "",
-    domains: Annotated[str | None, typer.Option(help="domains it may use, like reuters,sts-*; else all")] = None,
-    rate: Annotated[str | None, typer.Option(help="texts it may ask about: 100/s, 6000/m, 100000/h")] = None,
-    concurrent: Annotated[int | None, typer.Option(help="requests it may have under way", min=1)] = None,
-    add: Annotated[Path | None, typer.Option(help="append the line to this file, made where it is missing")] = None,
+    scopes: Annotated[str, typer.Option(help=f"what the key may do: some of {', '.join(SCOPES)}, by commas")] = "read",
+    name: Annotated[str, typer.Option(help="owner of the key, as a note in the file")] = "",
+    domains: Annotated[str | None, typer.Option(help="domains it may use, like reuters,sts-*; default: all")] = None,
+    rate: Annotated[str | None, typer.Option(help="most texts over time: 100/s, 6000/m, 100000/h")] = None,
+    concurrent: Annotated[int | None, typer.Option(help="most requests in flight", min=1)] = None,
+    add: Annotated[Path | None, typer.Option(help="append the line to this file; creates the file if missing")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key: it is printed once, and the line for the server's file with it."""
+    """Make a key; prints it once, with the line for the server's key file."""
     key = PREFIX + secrets.token_urlsafe(KEY_BYTES)
     options = {"domains": domains, "rate": rate, "concurrent": concurrent}
     given = [f"{option}={value}" for option, value in options.items() if value is not None]
@@ -60,7 +60,7 @@ def new(
 
 
 def check(words: list[str]) -> None:
-    """Raises InvalidInput where the server would not understand the line."""
+    """Raises InvalidInput if the server would not accept the line."""
     if any("#" in word for word in words):
         raise InvalidInput("'#' begins a comment in the file; leave it out")
     try:
@@ -70,7 +70,8 @@ def check(words: list[str]) -> None:
 
 
 def append(path: Path, line: str) -> None:
-    """The file appears whole, readable for its owner alone; a server sees the old keys or the new."""
+    """Appends a line by replacing the file atomically, so that a server never reads half of it; a new file is readable
+    by its owner only."""
     path = path.resolve()
     with locked(path.with_name(f".{path.name}.lock")):
         before = path.read_bytes() if path.exists() else b""
@@ -86,10 +87,10 @@ def append(path: Path, line: str) -> None:
 
 @app.command("list", epilog=EPILOG)
 def list_keys(
-    file: Annotated[Path | None, typer.Argument(help="the file; else the server's (ISOSIM_API_KEYS_FILE)")] = None,
+    file: Annotated[Path | None, typer.Argument(help="a key file; default: ISOSIM_API_KEYS_FILE")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """What each key of a file may do, as the server understands it; no key and no hash is shown."""
+    """List what each key of a file may do, as the server reads it; shows neither keys nor hashes."""
     path = file or Settings().api_keys_file
     if path is None:
         raise Unavailable("no file of keys is set (ISOSIM_API_KEYS_FILE); name one")

@@ -1,4 +1,4 @@
-"""Sentence pairs out of files and pipes, in order, as they come in."""
+"""Reads sentence pairs from files and pipes, scores them and writes them, in order and while input arrives."""
 
 import shutil
 import sys
@@ -18,21 +18,21 @@ from service.core.scoring.similarity import flags_of, score
 
 
 class Pair(NamedTuple):
-    line: int  # of the input, from 1
+    line: int  # line number in the input, from 1
     a: str
     b: str
 
 
 def tab_separated(lines: TextLines) -> Iterator[list[Pair]]:
-    """Sentence, tab, sentence in each line. Blank lines are passed over, here and below.
+    """Pairs of lines in the form sentence, tab, sentence; blank lines are skipped.
 
     Raises:
-        InvalidInput: a line holds no two sentences.
+        InvalidInput: a line does not hold two sentences.
     """
     number = 0
     for block in lines.blocks():
         pairs = []
-        for number, line in enumerate(block, number + 1):  # noqa: B020 - goes on over the blocks
+        for number, line in enumerate(block, number + 1):  # noqa: B020 - continues counting over blocks
             cells = line.split("\t")
             if not line.strip():
                 continue
@@ -45,7 +45,7 @@ def tab_separated(lines: TextLines) -> Iterator[list[Pair]]:
 
 
 def against(lines: TextLines, sentence: str) -> Iterator[list[Pair]]:
-    """Each line with one sentence, which is the pair's second side."""
+    """Pairs each line with `sentence` as its second side; blank lines are skipped."""
     number = 0
     for block in lines.blocks():
         yield [Pair(number + at, line, sentence) for at, line in enumerate(block, 1) if line.strip()]
@@ -53,10 +53,10 @@ def against(lines: TextLines, sentence: str) -> Iterator[list[Pair]]:
 
 
 def aligned(left: TextLines, right: TextLines) -> Iterator[list[Pair]]:
-    """Line i of one text with line i of the other.
+    """Pairs line i of one text with line i of the other; lines that are blank in both are skipped.
 
     Raises:
-        InvalidInput: one has more lines, or a blank one where the other has a sentence.
+        InvalidInput: one text has more lines, or a line is blank in one text only.
     """
     sources = (left.blocks(), right.blocks())
     a: list[str] = []
@@ -82,18 +82,18 @@ def checked(pair: Pair, where: str) -> Pair:
 
 
 def chunked(blocks: Iterable[list[Pair]], size: int) -> Iterator[list[Pair]]:
-    """At most `size` pairs at once; nothing waits for a chunk to fill."""
+    """Splits blocks into chunks of at most `size` pairs; never waits for more input to fill a chunk."""
     for block in blocks:
         for start in range(0, len(block), size):
             yield block[start : start + size]
 
 
 Row = dict[str, Any]
-NARROW = 12  # columns a sentence gets on any terminal
+NARROW = 12  # least width of a sentence on a terminal, in columns
 
 
 def scored(parts: InProcess, calibration: Calibration, pairs: Sequence[Pair]) -> list[Row]:
-    """Each pair with what the service would answer for it."""
+    """Each pair with its scores and flags, as POST /similarity answers them."""
     if not pairs:
         return []
     embedded = parts.embed([text for pair in pairs for text in (pair.a, pair.b)])
@@ -126,16 +126,16 @@ def scored(parts: InProcess, calibration: Calibration, pairs: Sequence[Pair]) ->
 
 @dataclass(frozen=True)
 class Layout:
-    """The content of a row: both sentences or, against one sentence, the first; and a mark where all rows are shown."""
+    """Columns of a row."""
 
-    both: bool
-    marked: bool
+    both: bool  # both sentences; False: the first only, since the second is the same in all rows
+    marked: bool  # a mark for rows that match, because all rows are printed
     probability: bool
-    pairs: int | None  # random pairs that percentiles rest on; None without a reference
+    pairs: int | None  # number of random pairs behind percentiles; None without a reference
 
     @property
     def percentile_width(self) -> int:
-        """Width of the column for people, which says in words what the pairs are too few to count."""
+        """Width of the percentile column, which holds words if the percentile is too extreme for the pairs to count."""
         return 10 if self.pairs is None else len(rarity(1.0, self.pairs))
 
 
@@ -144,7 +144,7 @@ class Writer(Protocol):
 
 
 class JsonWriter:
-    """One object a pair, with the calibration that gave it."""
+    """Writes a JSON object for each pair, with the calibration that scored it."""
 
     def __init__(self, calibration: Calibration) -> None:
         self.source = {
@@ -159,7 +159,8 @@ class JsonWriter:
 
 
 class TabWriter:
-    """Similarity, percentile, probability, the mark if there is one, sentences. What is not there is empty."""
+    """Writes TSV: similarity, percentile, probability, mark (if all rows are printed), sentences. Missing values are
+    empty."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -176,14 +177,14 @@ class TabWriter:
 
 
 class ColumnWriter:
-    """Columns as wide as the terminal, set by the first rows: what comes later is printed when it comes."""
+    """Writes columns that fill the terminal's width; the first rows set the widths, later ones print at once."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
         self.widths: list[int] = []
 
     def write(self, rows: Sequence[Row]) -> None:
-        from rich.cells import cell_len, set_cell_size  # noqa: PLC0415 - a terminal's letters may be two wide
+        from rich.cells import cell_len, set_cell_size  # noqa: PLC0415 - some letters are two columns wide
 
         if not rows:
             return
@@ -225,7 +226,7 @@ class ColumnWriter:
 
 
 def divided(wanted: Sequence[int], room: int) -> list[int]:
-    """Widths for columns: what each wants where there is room, else an even share, and never less than NARROW."""
+    """Widths of columns: the wanted ones if they fit, else the room divided evenly; at least NARROW each."""
     widths = list(wanted)
     share = room // len(wanted)
     if sum(wanted) > room:
@@ -236,15 +237,15 @@ def divided(wanted: Sequence[int], room: int) -> list[int]:
 
 
 def printable(text: str) -> str:
-    """Replaces control characters by spaces, so that a terminal does not obey those of a file."""
+    """Replaces control characters by spaces, so that a file cannot control the terminal."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def is_unreadable(row: Row) -> bool:
-    """Whether the encoder knows no token of one side: the similarity says nothing."""
+    """Whether the encoder knows no token of one side, so that the similarity has no meaning."""
     return any("unreadable" in flags for flags in row["flags"].values())
 
 
 def ranked(row: Row) -> tuple[bool, float, int]:
-    """The most similar first, unreadable pairs last; of equals the earlier."""
+    """Sort key: most similar first, unreadable pairs last, ties in the order of the input."""
     return is_unreadable(row), -float(np.float32(row["similarity"])), row["line"]

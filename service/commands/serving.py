@@ -36,7 +36,7 @@ def serve(
     redis_url: RedisUrl = None,
 ) -> None:
     """Run the API."""
-    from service.adapters.key_file import Keys  # noqa: PLC0415 - its help is there sooner without
+    from service.adapters.key_file import Keys  # noqa: PLC0415 - keeps `--help` fast
     from service.server.process import Server  # noqa: PLC0415
 
     settings = settings_with(host=host, port=port, model_store=model_store, encoder=encoder, redis_url=redis_url)
@@ -50,7 +50,7 @@ def serve(
         server = Server(settings)
         refusal = Refusal(server)
         logging.getLogger("uvicorn.error").addFilter(refusal)
-        with suppress(SystemExit):  # uvicorn's own code for a start that failed
+        with suppress(SystemExit):  # uvicorn raises it if the start fails
             server.run()
         if refusal.reason is not None:
             raise Unavailable(refusal.reason)
@@ -60,7 +60,7 @@ def serve(
 
 @contextmanager
 def logged(settings: Settings, *, queued: bool = False) -> Iterator[None]:
-    """A process that serves speaks in lines of one form to its end: a refusal too, where programs read them."""
+    """Configures the log; with JSON output, logs an error that ends the process as a line too, instead of raising."""
     output = logs.configure(settings.log_level, settings.log_format, queued=queued)
     for misspelt in misspelt_settings():
         log.warning(misspelt)
@@ -76,7 +76,7 @@ def logged(settings: Settings, *, queued: bool = False) -> Iterator[None]:
 
 
 def export_at_first_start(settings: Settings) -> None:
-    """Makes the default encoder where the store has none at all; in a child, as a server never loads torch.
+    """Exports the default encoder if the store has no encoder, in a child process, because a server never loads torch.
 
     Raises:
         Unavailable: PyTorch is missing or the export failed; the message says what to do.
@@ -101,14 +101,14 @@ def export_at_first_start(settings: Settings) -> None:
 
 
 def allow_connections() -> None:
-    """Takes as many file descriptors as the system allows: each connection is one, and 1,024 are soon used up."""
+    """Raises the limit of file descriptors to the system's maximum: a connection takes one, and 1,024 are too few."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):  # some systems give less than they say
+    with suppress(ValueError, OSError):  # some systems refuse the maximum that they report
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 class Refusal(logging.Filter):
-    """Keeps the reason why the server would not start: the last line of the traceback that uvicorn logs."""
+    """Log filter that keeps the reason of a failed start: the last line of the traceback that uvicorn logs."""
 
     def __init__(self, server: "Server") -> None:
         super().__init__()
@@ -123,7 +123,7 @@ class Refusal(logging.Filter):
         if kind.startswith("service.core.errors.") or kind in {"PermissionError", "FileNotFoundError", "OSError"}:
             self.reason = message
             return False
-        # The traceback is logged without these words, as any is; before the first request they cannot quote a caller.
+        # Logged tracebacks omit messages, which may quote callers; before the first request this one cannot.
         self.reason = f"{kind}: {message}"
         return True
 
@@ -133,7 +133,7 @@ def worker(
     redis_url: RedisUrl = None,
     burst: Annotated[bool, typer.Option(help="stop when the queue is empty")] = False,
 ) -> None:
-    """Run calibrations that the API puts into Redis."""
+    """Run calibrations that the API queues in Redis."""
     from service.server import announcements  # noqa: PLC0415
 
     need_training()
@@ -141,9 +141,9 @@ def worker(
     with logged(settings):
         if settings.redis_url is None:
             raise Unavailable("a worker needs Redis (ISOSIM_REDIS_URL); without it the API runs calibrations by itself")
-        tracing_class(settings)  # missing packages are said now, not in a job's end
+        tracing_class(settings)  # reports missing packages now instead of failing each job
         announcements.worker_starting(settings)
-        # RQ's children read their settings anew.
+        # RQ's children read their settings from the environment again.
         store = settings.model_store
         os.environ["ISOSIM_MODEL_STORE"] = str(store if remote(store) else store.resolve())
         if settings.jobs_folder is not None:

@@ -1,4 +1,4 @@
-"""Shared by the commands: options, settings given on the command line, and questions to the store."""
+"""Shared by the commands: common options, settings from the command line, and look-ups in the store."""
 
 import importlib.util
 import os
@@ -20,17 +20,17 @@ from service.core.wording import nearest
 from service.settings import Settings, unread
 
 MOST_LISTED = 40  # domains in a message
-UNREADABLE = (IsosimError, OSError, ValueError)  # ValueError: a setting that does not hold
+UNREADABLE = (IsosimError, OSError, ValueError)  # ValueError: a setting is not valid
 
 
 def store_of(context: typer.Context) -> Path:
-    """The store that the command line, or the environment, names."""
+    """The model store of the command line, or of the environment."""
     given = context.params.get("model_store")
     return Path(given) if given else Settings().model_store
 
 
 def domain_names(context: typer.Context, args: list[str], incomplete: str) -> list[str]:
-    """A completion never complains: what cannot be read is not offered."""
+    """Completes domain names; offers none if the store cannot be read."""
     try:
         return DomainStore(store_of(context)).domains()
     except UNREADABLE:
@@ -38,7 +38,7 @@ def domain_names(context: typer.Context, args: list[str], incomplete: str) -> li
 
 
 def versions(context: typer.Context, args: list[str], incomplete: str) -> list[str]:
-    """Domains; after an `@` the versions of one."""
+    """Completes domain names, and after an `@` the versions of a domain."""
     try:
         store = DomainStore(store_of(context))
         name, at, _ = incomplete.partition("@")
@@ -50,7 +50,7 @@ def versions(context: typer.Context, args: list[str], incomplete: str) -> list[s
 
 
 def version_numbers(context: typer.Context, args: list[str], incomplete: str) -> list[str]:
-    """The versions of the domain that stands before."""
+    """Completes version numbers of the domain given as the argument before."""
     try:
         return [str(version) for version in DomainStore(store_of(context)).versions(context.params.get("domain") or "")]
     except UNREADABLE:
@@ -70,25 +70,25 @@ EncoderId = Annotated[
     typer.Option("--encoder", help="an encoder of the store (ISOSIM_ENCODER)", autocompletion=encoder_ids),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON for machines")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="do not ask")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="do not ask for confirmation")]
 
 
 def settings_with(**given: Any) -> Settings:
-    """The environment's settings, with what the command line gave instead."""
+    """Settings from the environment, overridden by options of the command line that are not None."""
     return Settings(**{name: value for name, value in given.items() if value is not None})
 
 
 def misspelt_settings() -> list[str]:
-    """A warning of each misspelt variable, which nothing reads: the setting that was meant stays at its default."""
+    """A warning for each misspelt `ISOSIM_*` variable; the setting that was meant keeps its default."""
     near = ((name, nearest) for name, nearest in unread(os.environ).items() if nearest is not None)
-    return [f"{name} is no setting and changes nothing; is {nearest} meant?" for name, nearest in near]
+    return [f"{name} is not a setting and has no effect; did you mean {nearest}?" for name, nearest in near]
 
 
 def stored(**given: Any) -> Settings:
-    """The same for a command that reads a store.
+    """`settings_with` for commands that read a store; prints warnings about misspelt settings.
 
     Raises:
-        Unavailable: there is none; a wrong path must not look like a store without domains.
+        Unavailable: the store does not exist or is empty; a wrong path must not look like a store without domains.
     """
     settings = settings_with(**given)
     for misspelt in misspelt_settings():
@@ -103,29 +103,29 @@ def stored(**given: Any) -> Settings:
 
 
 def prune(settings: Settings, domain: str) -> None:
-    """Deletes a domain's old versions, as a worker does: none that a job which has not ended rests on."""
+    """Deletes a domain's old versions, as a worker does, except those that unfinished jobs start from."""
     jobs = JobStore(settings.jobs_root)
     DomainStore(settings.model_store).prune(domain, settings.keep_versions, jobs.rested_on()[domain])
 
 
 def need_training() -> None:
-    """Raises Unavailable without the packages that fit and export."""
+    """Raises Unavailable if the packages for fitting and exporting are not installed."""
     if importlib.util.find_spec("torch") is None:
         raise Unavailable("this command needs PyTorch: pip install 'isosim[train]'")
 
 
 def need_finetuning() -> None:
-    """Raises Unavailable without the packages that train an encoder."""
+    """Raises Unavailable if the packages for training an encoder are not installed."""
     need_training()
     if any(importlib.util.find_spec(name) is None for name in ("sentence_transformers", "datasets", "accelerate")):
         raise Unavailable("this command needs sentence-transformers: pip install 'isosim[finetune]'")
 
 
 def confirmed(question: str, *, yes: bool) -> None:
-    """Asks on a terminal.
+    """Asks for confirmation on the terminal, unless `yes`.
 
     Raises:
-        InvalidInput: stdin is no terminal, and `--yes` was not given; or the answer was no.
+        InvalidInput: the answer is no, or standard input is not a terminal.
     """
     if yes:
         return
@@ -136,10 +136,11 @@ def confirmed(question: str, *, yes: bool) -> None:
 
 
 def known(settings: Settings, domain: str) -> DomainRef:
-    """A reference to a domain that the store has.
+    """Parses a reference to a domain of the store.
 
     Raises:
-        InvalidInput: no reference. NotFound: no such domain; the message lists those there are.
+        InvalidInput: it is not a valid reference.
+        NotFound: the store has no such domain; the message lists the known ones.
     """
     ref = DomainRef.parse(domain)
     domains = DomainStore(settings.model_store)
@@ -153,10 +154,11 @@ def known(settings: Settings, domain: str) -> DomainRef:
 
 
 def stored_version(settings: Settings, domain: str) -> tuple[DomainRef, int, dict[str, Any]]:
-    """The version a reference means for the encoder of the settings, with its manifest.
+    """The version that a reference means for the settings' encoder, with its manifest.
 
     Raises:
-        NotFound: no such version. InvalidInput: it was made for another encoder.
+        NotFound: there is no such version.
+        InvalidInput: it was made for another encoder.
     """
     ref = known(settings, domain)
     artifact = EncoderStore(settings.model_store).find(settings.encoder)

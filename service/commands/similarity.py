@@ -1,4 +1,4 @@
-"""`isosim similarity`: what a server would answer for pairs in files and pipes."""
+"""`isosim similarity`: score sentence pairs of files and pipes, as a server would."""
 
 import heapq
 import itertools
@@ -38,7 +38,8 @@ from service.core.scoring.calibration import Calibration
 Files = Annotated[
     list[Path] | None,
     typer.Argument(
-        help="two texts, line i against line i; or one with sentence, tab, sentence a line. None or -: standard input",
+        help="two texts, line i against line i; or one text with lines of sentence, tab, sentence. Without files, or "
+        "for -: standard input",
         show_default=False,
     ),
 ]
@@ -51,31 +52,32 @@ def similarity(
     ] = None,
     domain: Annotated[str, typer.Option(help="name, name@3 or name@previous", autocompletion=versions)] = "default",
     sort: Annotated[bool, typer.Option("--sort", help="the most similar first; holds all rows in memory")] = False,
-    top: Annotated[int | None, typer.Option(min=1, help="only the most similar, sorted")] = None,
+    top: Annotated[int | None, typer.Option(min=1, help="only so many of the most similar, sorted")] = None,
     threshold: Annotated[
         str | None,
         typer.Option(
-            help="only pairs with at least this similarity, or that match by the threshold saved under this name"
+            help="only pairs with at least this similarity, or that reach the threshold saved under this name"
         ),
     ] = None,
     fmr: Annotated[
         float | None,
-        typer.Option(min=SMALLEST_FMR, max=1, help="only pairs that so few random pairs of the domain reach"),
+        typer.Option(min=SMALLEST_FMR, max=1, help="only pairs that match at this false-match rate"),
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="print the other pairs too, and mark those that match")] = False,
+    every: Annotated[bool, typer.Option("--all", help="print all pairs, and mark those that match")] = False,
     model_store: Store = None,
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Score sentence pairs, here and now, without a server.
+    """Score sentence pairs, without a server.
 
-    On a terminal in columns; into a file or a pipe a line a pair: similarity, percentile, probability (empty where
-    there is none), and the sentences, by tabs. With --json an object a line. Input of any length, in order.
+    Prints columns on a terminal. Into a file or pipe, prints a line for each pair, separated by tabs: similarity,
+    percentile, probability (empty if there is none) and the sentences. With --json, prints a JSON object for each pair.
+    Pairs are printed in the order of the input, which may have any length.
 
-    A percentile that the domain's random pairs cannot count is said in words in columns, and marked by `extrapolated`
-    in JSON.
+    If the domain has too few random pairs to count a percentile, columns show it in words, and JSON sets
+    `extrapolated`.
 
-    The exit code is 0 also where no pair matches: 1 says that something went wrong. Count the lines instead.
+    The exit code is 0 even if no pair matches, and 1 only after an error; count the lines instead.
     """
     if threshold is not None and fmr is not None:
         raise typer.BadParameter("give one of them", param_hint="--threshold or --fmr")
@@ -130,7 +132,7 @@ def similarity(
 
 
 def chosen(files: list[Path] | None, one: str | None) -> list[Path]:
-    """Which texts are read; says so where a person's keyboard is one of them."""
+    """Paths of the texts to read; prints a hint if one of them is the keyboard."""
     paths = files or [STDIN]
     most = 1 if one is not None else 2
     if len(paths) > most:
@@ -146,7 +148,7 @@ def chosen(files: list[Path] | None, one: str | None) -> list[Path]:
 
 
 def check_lines(path: Path, *, pairs: bool) -> None:
-    """Raises InvalidInput, with the remedy, for a table: its rows and its header would be scored as sentences."""
+    """Raises InvalidInput for a table, since its rows and header would be scored as sentences."""
     form = form_of(path)
     if form in (None, "text") or (form == "tsv" and pairs):
         return
@@ -190,7 +192,7 @@ def writer(calibration: Calibration, layout: Layout, *, as_json: bool) -> Writer
 
 
 def emit(blocks: Iterable[list[Row]], out: Writer, *, sort: bool, top: int | None) -> None:
-    """Prints each block as it comes, or all of them in order of similarity."""
+    """Prints each block as it arrives, or all rows in order of similarity."""
     if top is not None:
         out.write(heapq.nsmallest(top, itertools.chain.from_iterable(blocks), key=ranked))
     elif sort:

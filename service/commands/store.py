@@ -1,4 +1,4 @@
-"""`isosim store`: looks after the model store as a whole."""
+"""`isosim store`: maintenance of the model store."""
 
 import contextlib
 import logging
@@ -21,33 +21,34 @@ from service.settings import Settings
 log = logging.getLogger(__name__)
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-LEAST = 60.0  # s: what is younger may have a writer that does not hold its lock yet
+LEAST = 60.0  # s; the writer of a younger file may not hold its lock yet
 
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
-    help="Look after the model store as a whole.",
+    help="Maintain the model store.",
     epilog=EPILOG,
 )
 
 
 @app.callback()
 def store() -> None:
-    """Look after the model store as a whole."""
+    """Maintain the model store."""
 
 
 @app.command(epilog=EPILOG)
 def gc(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would go")] = False,
-    older_than: Annotated[str, typer.Option(help="what is younger stays: 30m, 24h, 7d")] = "24h",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only list what would be removed")] = False,
+    older_than: Annotated[str, typer.Option(help="least age of removed files: 30m, 24h, 7d")] = "24h",
     encoders: Annotated[
-        bool, typer.Option("--encoders", help="also exports that no version, job or ISOSIM_ENCODER names")
+        bool,
+        typer.Option("--encoders", help="also remove exported encoders that no version, job or ISOSIM_ENCODER uses"),
     ] = False,
     model_store: Store = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove what nobody needs: unfinished uploads, old versions, numbers of deleted ones."""
+    """Remove unused files: unfinished uploads, old versions, leftovers of deleted versions."""
     settings = stored(model_store=model_store)
     rows, freed = [], 0
     for item in garbage(settings, seconds(older_than), encoders=encoders):
@@ -67,7 +68,7 @@ def gc(
 
 
 def seconds(text: str) -> float:
-    """Raises InvalidInput where this is no duration of at least a minute."""
+    """Seconds of a duration like 24h. Raises InvalidInput if it is malformed or shorter than a minute."""
     match = re.fullmatch(r"(\d+)([smhd])", text)
     if match is None or int(match[1]) * UNITS[match[2]] < LEAST:
         raise InvalidInput(f"--older-than {text!r}: a number and s, m, h or d, at least {LEAST:g}s")
@@ -75,7 +76,7 @@ def seconds(text: str) -> float:
 
 
 def garbage(settings: Settings, age: float, *, encoders: bool) -> Iterator[Garbage]:
-    """Things that can be removed; never one that a job which has not ended rests on."""
+    """Files that can be removed; none that an unfinished job uses."""
     domains, exports = DomainStore(settings.model_store), EncoderStore(settings.model_store)
     records = JobStore(settings.jobs_root)
     yield from records.garbage(age)
@@ -90,17 +91,17 @@ def garbage(settings: Settings, age: float, *, encoders: bool) -> Iterator[Garba
             spare = resting[domain] | fresh
             old = superfluous(manifests, settings.keep_versions, spare | domains.named(domain))
         except IsosimError as error:
-            log.warning("%s is left as it is%s: %s", domain, ", and so are all encoders" if encoders else "", error)
-            needed = None  # which encoders it names cannot be known
+            log.warning("skipping domain %s%s: %s", domain, " and all encoders" if encoders else "", error)
+            needed = None  # its versions may use any encoder
             continue
         if needed is not None:
             needed |= {manifest["encoder"]["digest"] for manifest in manifests.values()}
-        remove = partial(domains.prune, domain, settings.keep_versions, spare)  # looks again, and removes all of them
+        remove = partial(domains.prune, domain, settings.keep_versions, spare)  # checks again, removes all old versions
         for name, size in [(domains.storage.where(domain, v), domains.storage.size(domain, v)) for v in old]:
             yield Garbage(name, "an old version", size, remove)
     if not encoders:
         needed = None
     elif needed is not None:
-        with contextlib.suppress(Unavailable):  # the one that is named is not here
+        with contextlib.suppress(Unavailable):  # the store does not have ISOSIM_ENCODER
             needed.add(exports.find(settings.encoder).digest)
     yield from exports.garbage(age, needed)

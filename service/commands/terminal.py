@@ -1,4 +1,4 @@
-"""The terminal: results on stdout (tables, tabs, JSON), progress on stderr, and how a command ends."""
+"""Terminal output: results on stdout (tables, tabs, JSON), progress and errors on stderr, exit codes."""
 
 import sys
 from collections.abc import Iterable, Sequence
@@ -17,12 +17,12 @@ import typer
 
 from service.core.errors import IsosimError
 
-PLAIN_WIDTH = 200  # characters of a table that is not printed to a terminal
+PLAIN_WIDTH = 200  # characters; width of a table that is printed to a file or pipe
 
 
 def dumped(value: object) -> bytes:
-    """JSON on one line; a NaN becomes null and a float32 keeps its shortest form, as over HTTP."""
-    import orjson  # noqa: PLC0415 - the help and the shell's completion need typer alone
+    """JSON on one line, as over HTTP: NaN becomes null, and a float32 keeps its shortest form."""
+    import orjson  # noqa: PLC0415 - help and shell completion need only typer
 
     return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_SERIALIZE_DATACLASS)
 
@@ -32,23 +32,23 @@ def print_json(value: object) -> None:
 
 
 def remark(text: str) -> None:
-    """A line on stderr beside the results."""
+    """Prints a line to stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
 def tabbed(cells: Iterable[str]) -> str:
-    """A line of a TSV file: a tab or a line's end within a cell becomes a space."""
+    """A line of TSV; tabs and line breaks within cells become spaces."""
     return "\t".join(cell.replace("\t", " ").replace("\n", " ").replace("\r", " ") for cell in cells)
 
 
 def show(columns: Sequence[str], rows: Iterable[Sequence[object]], *, head: bool = False) -> None:
-    """A table on a terminal; lines with tabs where a program reads, with a head only where `head` says so."""
+    """Prints a table on a terminal, else TSV; `head`: TSV with a header line."""
     cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
     if not sys.stdout.isatty():
         for row in [columns, *cells] if head else cells:
             print(tabbed(row))
         return
-    from rich.markup import escape  # noqa: PLC0415 - a program that reads need not wait for it
+    from rich.markup import escape  # noqa: PLC0415 - not needed for TSV
     from rich.table import Table  # noqa: PLC0415
 
     table = Table(*columns)
@@ -58,15 +58,15 @@ def show(columns: Sequence[str], rows: Iterable[Sequence[object]], *, head: bool
 
 
 def print_table(table: "Table") -> None:
-    """As it is drawn, also where a file takes it."""
+    """Prints a table in the same form on a terminal and into a file."""
     from rich.console import Console  # noqa: PLC0415
 
     Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(table)
 
 
-PATIENCE = 1.0  # s
+PATIENCE = 1.0  # s before a progress bar appears
 SHOWN = 80  # characters of a setting in a message
-NUMBERS = {  # by pydantic's type of an error
+NUMBERS = {  # what is wanted, by the type of pydantic's error
     "float_parsing": "a number",
     "int_parsing": "a whole number",
     "less_than_equal": "{le:g} or less",
@@ -74,18 +74,18 @@ NUMBERS = {  # by pydantic's type of an error
     "greater_than_equal": "{ge:g} or more",
     "greater_than": "more than {gt:g}",
 }
-SHARES = {"fmr", "precision", "false_hit_rate"}  # options that people give in per cent
-MOST_FILES = 1000  # of a folder that are looked through for one with a similar name
+SHARES = {"fmr", "precision", "false_hit_rate"}  # options that users often give in per cent
+MOST_FILES = 1000  # files of a folder that are searched for a similar name
 
 
 class Report(Protocol):
-    """Takes a stage and the share done, 0 to 1; None where it cannot be known."""
+    """Takes a stage and the share done, 0 to 1; None if unknown."""
 
     def __call__(self, stage: str, done: float | None) -> None: ...
 
 
 class LateBar:
-    """A bar that appears once the work has lasted for a second."""
+    """A progress bar that appears after PATIENCE seconds of work."""
 
     def __init__(self, *, shown: bool) -> None:
         self.shown = shown
@@ -102,11 +102,11 @@ class LateBar:
         self._progress.update(self._task, description=stage, completed=done or 0.0, total=total)
 
     def _start(self, stage: str) -> Any:
-        from rich.console import Console  # noqa: PLC0415 - what takes less than a second need not import it
+        from rich.console import Console  # noqa: PLC0415 - short commands do not need it
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
 
         columns = (TextColumn("{task.description:>10}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
-        # Results keep going to stdout: only what is said on stderr is moved above the bar.
+        # redirect_stdout=False: results go straight to stdout; only lines on stderr are printed above the bar.
         progress = Progress(
             *columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True, redirect_stdout=False
         )
@@ -121,7 +121,7 @@ class LateBar:
 
 @contextmanager
 def bar(what: str, *, wanted: bool = True) -> Iterator[Report]:
-    """Yields the function that the work reports to. `wanted` is False where something else fills the terminal."""
+    """Yields a function that takes progress reports. `wanted`: False if other output fills the terminal."""
     late = LateBar(shown=wanted and sys.stderr.isatty())
     late(what, None)
     try:
@@ -135,25 +135,25 @@ EPILOG = "Exit codes: 0 done, 1 a stated error, 2 a wrong command line or settin
 
 
 class ReaderLeft(Exception):
-    """The program that reads our output has closed the pipe (`| head`)."""
+    """The program that reads the output has closed the pipe (`| head`)."""
 
 
 def complain(message: str) -> None:
-    """One line on stderr, red on a terminal."""
+    """Prints an error as one line on stderr, red on a terminal."""
     line = "isosim: " + " ".join(message.split())
     coloured = sys.stderr.isatty() and "NO_COLOR" not in os.environ
     print(typer.style(line, fg="red") if coloured else line, file=sys.stderr, flush=True)
 
 
 def ended(command: Callable[[], Any]) -> int:
-    """Runs a command and gives its exit code."""
+    """Runs a command, prints its error if it fails, and returns its exit code."""
     try:
         code = command()
-        sys.stdout.flush()  # here, where a closed pipe can still be told from a bug
+        sys.stdout.flush()  # inside `try`, to catch a closed pipe
     except KeyboardInterrupt:
         code = INTERRUPTED
     except (BrokenPipeError, ReaderLeft):
-        # Python would complain again when it flushes at its end.
+        # Otherwise Python prints another error when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = DONE
     except typer.Abort:  # Ctrl-C or Ctrl-D at a question
@@ -167,7 +167,7 @@ def ended(command: Callable[[], Any]) -> int:
         complain(f"{error.filename}: {error.strerror}{near_file(error)}" if error.filename else str(error))
         code = FAILED
     except ValueError as error:
-        if not hasattr(error, "errors"):  # pydantic's ValidationError; its import costs what other commands do not need
+        if not hasattr(error, "errors"):  # not pydantic's ValidationError, which is slow to import
             raise
         for problem in error.errors():
             name = f"ISOSIM_{'_'.join(str(part) for part in problem['loc']).upper()}"
@@ -187,10 +187,10 @@ def in_words(problem: Mapping[str, Any]) -> str:
 
 
 def near_file(error: OSError) -> str:
-    """For a file that is not there: the one of its folder that may be meant, or where a relative path starts."""
+    """Hint for a missing file: a similar name in its folder, or the folder where a relative path starts."""
     if not isinstance(error, FileNotFoundError) or not isinstance(error.filename, str):
         return ""
-    from service.core.wording import nearest  # noqa: PLC0415 - the help needs none of it
+    from service.core.wording import nearest  # noqa: PLC0415 - keeps `--help` fast
 
     path = Path(error.filename)
     try:
@@ -204,7 +204,7 @@ def near_file(error: OSError) -> str:
 
 
 def say_misuse(error: typer.TyperException) -> int:
-    """A wrong command line, with the help that would set it right."""
+    """Prints an error in the command line with a hint to its help; returns the exit code."""
     context = getattr(error, "ctx", None)
     if type(error).__name__ == "NoArgsIsHelpError":
         print(error.format_message(), file=sys.stderr)

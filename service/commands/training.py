@@ -1,4 +1,4 @@
-"""`isosim train`: an encoder of one's own, by the objectives of SBERT and SimCSE."""
+"""`isosim train`: train an encoder with the objectives of SBERT or SimCSE."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -13,41 +13,50 @@ Objective = Literal["simcse", "simcse-supervised", "classification", "regression
 
 
 def train(
-    objective: Annotated[Objective, typer.Argument(help="what it is trained for")],
-    data: Annotated[Path, typer.Argument(help="simcse: text; else TSV, CSV or JSONL", exists=True, dir_okay=False)],
-    output: Annotated[Path, typer.Option("--output", "-o", help="the folder to write; OUTPUT.training while at work")],
-    encoder: Annotated[str, typer.Option(help="to start from: a folder, a hub id or a known name")] = "minilm",
-    revision: Annotated[str | None, typer.Option(help="of a hub id")] = None,
+    objective: Annotated[Objective, typer.Argument(help="training objective")],
+    data: Annotated[
+        Path, typer.Argument(help="training data; simcse: text; else TSV, CSV or JSONL", exists=True, dir_okay=False)
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="folder to write; OUTPUT.training during training")],
+    encoder: Annotated[str, typer.Option(help="encoder to start from: a folder, a hub id or a known name")] = "minilm",
+    revision: Annotated[str | None, typer.Option(help="revision of a hub id")] = None,
     layers: Annotated[int | None, typer.Option(help="keep the first N transformer layers")] = None,
-    pooling: Annotated[str | None, typer.Option(help="cls, mean or max; else the start's")] = None,
-    dropout: Annotated[float | None, typer.Option(help="while training; else the start's")] = None,
+    pooling: Annotated[str | None, typer.Option(help="cls, mean or max; default: the start encoder's")] = None,
+    dropout: Annotated[float | None, typer.Option(help="dropout in training; default: the start encoder's")] = None,
     word_deletion: Annotated[
-        float, typer.Option(help="simcse: share of the words that each of a sentence's two views loses")
+        float, typer.Option(help="simcse: share of words removed from each of a sentence's two views")
     ] = 0.0,
     dev: Annotated[
         Path | None,
-        typer.Option(help="score-TAB-pairs (STS-B dev) that choose the weights", exists=True, dir_okay=False),
+        typer.Option(
+            help="graded pairs, score TAB a TAB b (STS-B dev); the best weights on them are kept",
+            exists=True,
+            dir_okay=False,
+        ),
     ] = None,
-    patience: Annotated[int | None, typer.Option(help="evaluations without a better one before it stops")] = None,
-    every: Annotated[int, typer.Option(help="steps between evaluations, each with a checkpoint")] = 125,
-    epochs: Annotated[float, typer.Option(help="over the data")] = 1.0,
-    steps: Annotated[int | None, typer.Option(help="instead of epochs")] = None,
-    batch_size: Annotated[int, typer.Option(help="examples a step")] = 64,
-    learning_rate: Annotated[float, typer.Option(help="at its highest; falls linearly to 0")] = 3e-5,
+    patience: Annotated[int | None, typer.Option(help="stop after so many evaluations without improvement")] = None,
+    every: Annotated[int, typer.Option(help="steps between evaluations; each writes a checkpoint")] = 125,
+    epochs: Annotated[float, typer.Option(help="passes over the data")] = 1.0,
+    steps: Annotated[int | None, typer.Option(help="number of steps, instead of epochs")] = None,
+    batch_size: Annotated[int, typer.Option(help="examples in each step")] = 64,
+    learning_rate: Annotated[float, typer.Option(help="highest learning rate; it falls linearly to 0")] = 3e-5,
     warmup: Annotated[float, typer.Option(help="share of the steps over which the rate rises")] = 0.0,
-    weight_decay: Annotated[float, typer.Option(help="AdamW's")] = 0.0,
-    max_length: Annotated[int, typer.Option(help="tokens of a sentence while training")] = 32,
-    temperature: Annotated[float, typer.Option(help="simcse")] = 0.05,
-    margin: Annotated[float, typer.Option(help="triplet, Euclidean")] = 1.0,
+    weight_decay: Annotated[float, typer.Option(help="weight decay of AdamW")] = 0.0,
+    max_length: Annotated[int, typer.Option(help="most tokens of a sentence in training")] = 32,
+    temperature: Annotated[float, typer.Option(help="simcse: temperature")] = 0.05,
+    margin: Annotated[float, typer.Option(help="triplet: margin, Euclidean")] = 1.0,
     grades: Annotated[
-        str | None, typer.Option(help="regression: lowest,highest; else the file's", metavar="LOW,HIGH")
+        str | None,
+        typer.Option(help="regression: lowest and highest grade; default: those in the data", metavar="LOW,HIGH"),
     ] = None,
-    precision: Annotated[Literal["fp32", "bf16", "fp16"], typer.Option(help="fp16 on a GPU only")] = "fp32",
+    precision: Annotated[
+        Literal["fp32", "bf16", "fp16"], typer.Option(help="number format in training; fp16 on a GPU only")
+    ] = "fp32",
     seed: Annotated[int, typer.Option(help="the same seed gives the same weights on the same machine")] = 0,
-    licence: Annotated[str | None, typer.Option(help="of the result; else the start's")] = None,
+    licence: Annotated[str | None, typer.Option(help="licence of the result; default: the start encoder's")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train an encoder, or go on where the same command was stopped; export the folder with `isosim export`."""
+    """Train an encoder, or resume the same command after a stop; export the folder with `isosim export`."""
     need_finetuning()
     between = bounds(grades)
     if patience is not None and dev is None:

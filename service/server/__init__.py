@@ -1,1 +1,1 @@
-"""The API as a process: its parts, its connections, its life."""
+"""The API as a process: composition of its parts, HTTP connections, start and shutdown."""

@@ -1,4 +1,4 @@
-"""What a process says of itself: how it starts, that it is ready, how it ends."""
+"""Log lines about a process: its configuration at the start, that it is ready, how it stops."""
 
 import logging
 import os
@@ -15,7 +15,7 @@ from service.observability.lines import Facts
 from service.observability.setup import STARTED
 from service.settings import Settings
 
-if TYPE_CHECKING:  # a worker loads none of them
+if TYPE_CHECKING:  # workers must not load these modules
     from service.adapters.encoder.device import Execution
     from service.adapters.encoder.store import EncoderArtifact
     from service.api.access_log import Observer
@@ -28,7 +28,7 @@ def say(message: str, facts: Facts) -> None:
 
 
 def starting(settings: Settings, encoder: "EncoderArtifact", providers: list[str], execution: "Execution") -> None:
-    """Everything by which two servers that should behave alike may differ."""
+    """Logs all facts in which two servers of one deployment could differ."""
     plan = execution.plan
     say(
         "starting",
@@ -61,7 +61,7 @@ def starting(settings: Settings, encoder: "EncoderArtifact", providers: list[str
 
 
 def following(encoder: "EncoderArtifact", execution: "Execution") -> None:
-    """The encoder that serves beside the first while domains move to it."""
+    """Logs the encoder that serves beside the first while domains migrate to it."""
     facts: dict[str, object] = {"encoder": encoder.id, "encoder_digest": encoder.digest}
     say("next encoder", facts | {"precision": encoder.spec.precision, "runs": execution.plan.runs})
 
@@ -72,7 +72,7 @@ def worker_starting(settings: Settings) -> None:
 
 
 def place_of(store: Path) -> str:
-    """A folder's whole path, as the default is relative to where the process was started."""
+    """The store's address, or its absolute path: the default is relative to the working directory."""
     return str(store if remote(store) else store.absolute())
 
 
@@ -81,7 +81,7 @@ def redis_of(settings: Settings) -> str | None:
 
 
 def redis_address(url: str) -> str:
-    """Where a Redis is, without user and password."""
+    """A Redis URL without user and password."""
     try:
         parts = urlsplit(url)
         place = f"{parts.hostname or ''}{f':{parts.port}' if parts.port else ''}"
@@ -96,7 +96,7 @@ def ready(address: str) -> None:
 
 @contextmanager
 def stopping(observer: "Observer | None", drain: float) -> Iterator[None]:
-    """Says what was under way when the server began to stop, and what became of it."""
+    """Logs the requests in flight when the server begins to stop, and how many of them finished."""
     if observer is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""Examples of answers for the documentation, taken from a running server; numbers are rounded."""
+"""Example answers for the documentation, taken from a running server, with rounded numbers."""
 
 from typing import Any
 
@@ -54,7 +54,7 @@ JOB: dict[str, Any] = {
     "error": None,
     "notices": [],
 }
-EMBEDDING = [-0.0408, 0.0829, -0.0878]  # as many numbers as the encoder has dimensions
+EMBEDDING = [-0.0408, 0.0829, -0.0878]  # shortened; a real vector has as many numbers as the encoder has dimensions
 SIDES: dict[str, Any] = {
     "old": {"encoder": ENCODER, "id": "minilm", "version": 1},
     "new": {

@@ -1,4 +1,4 @@
-"""The ASGI application: routes and middleware around the parts."""
+"""The ASGI application: routes and middleware over the parts that `composition` builds."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -24,12 +24,12 @@ from service.settings import Settings
 
 
 class Application(FastAPI):
-    """FastAPI's application inside the envelope: `middleware.Envelope` is called first, and calls the rest."""
+    """A FastAPI application wrapped in `middleware.Envelope`, which is called first."""
 
     envelope: ASGIApp
 
     def build_middleware_stack(self) -> ASGIApp:
-        """Without the layer that answers errors no route has answered: the envelope does."""
+        """FastAPI's stack without ServerErrorMiddleware; the envelope answers unexpected errors."""
         outermost = super().build_middleware_stack()
         assert isinstance(outermost, ServerErrorMiddleware)  # noqa: S101 - as Starlette builds it
         return outermost.app
@@ -40,7 +40,7 @@ class Application(FastAPI):
 
 
 def create_app(settings: Settings) -> Application:
-    """The ASGI application; its parts start with its lifespan."""
+    """The ASGI application; its lifespan starts and stops the parts."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Service]]:
@@ -53,9 +53,9 @@ def create_app(settings: Settings) -> Application:
         version=__version__,
         summary="Calibrated sentence similarity: one threshold that means the same in every domain.",
         lifespan=lifespan,
-        docs_url=None,  # api/pages.py serves it without the internet
+        docs_url=None,  # api/pages.py serves the page without loading files from the internet
         redoc_url=None,
-        # FastAPI would export paths, queries and exceptions' words; observability/otlp.py leaves them out.
+        # FastAPI's own telemetry would export paths, queries and exception messages; observability/otlp.py does not.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     errors.install(app)

@@ -1,4 +1,4 @@
-"""The parts of a server: built, warmed up, checked, and stopped in the opposite order."""
+"""Builds the parts of a server, and stops them in reverse order."""
 
 import asyncio
 import contextlib
@@ -48,14 +48,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("isosim")
 
-GARBAGE = 20_000, 10, 10  # objects, then collections of them, until one: at 700 it took 6 % of a cached request
+GARBAGE = 20_000, 10, 10  # thresholds of gc; with Python's default of 700, it took 6 % of a cached request
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
-LAST_SPANS = 0.5  # s to send them where requests have taken all the time there was
-LEASE_MARGIN = 10.0  # s a request counts as under way beyond the time it may take
+LAST_SPANS = 0.5  # least s to send the last spans, even if draining has used up its time
+LEASE_MARGIN = 10.0  # s beyond `request_timeout` that a request counts against its key's concurrency
 
 
 def check_exposure(settings: Settings) -> None:
-    """Raises Unavailable where anybody on the network could use a server without keys."""
+    """Raises Unavailable if the network could reach a server without keys, unless ISOSIM_ALLOW_ANONYMOUS is true."""
     if settings.host not in LOOPBACK and settings.api_keys_file is None and not settings.allow_anonymous:
         raise Unavailable(
             f"host {settings.host} needs API keys (ISOSIM_API_KEYS_FILE) or ISOSIM_ALLOW_ANONYMOUS=true; "
@@ -65,13 +65,13 @@ def check_exposure(settings: Settings) -> None:
 
 @asynccontextmanager
 async def build(settings: Settings) -> AsyncIterator[Service]:
-    """All parts of a server, started, and stopped in the opposite order."""
+    """Yields a server's parts, started; stops them in reverse order."""
     check_exposure(settings)
     async with AsyncExitStack() as stack:
-        # A request of two pairs makes products that BLAS wakes its threads for, and then they spin for 30 ms on the
-        # cores that the encoder needs: requests of 4 pairs got half of the throughput.
+        # BLAS wakes its threads even for requests of two pairs; they then spin for 30 ms on cores that the encoder
+        # needs, which halved the throughput of requests of 4 pairs.
         stack.enter_context(threadpool_limits(1, "blas"))
-        # A text takes 30 µs of processor time, and 40 to 70 where a batch is shared among threads.
+        # Tokenizing takes 30 µs of processor time a text on one thread, and 40 to 70 µs if threads share a batch.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         metrics = Metrics()
         store, jobs = settings.model_store, JobStore(settings.jobs_root)
@@ -80,7 +80,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         census = JobCensus(jobs)
         await asyncio.to_thread(domain_store.prepare)
         await asyncio.to_thread(jobs.sweep)
-        await asyncio.to_thread(census.take)  # what has ended by now is no news
+        await asyncio.to_thread(census.take)  # jobs that ended before the start are not counted as new
         url = settings.redis_address
         shared: RedisCache | None = None
         if url is None:
@@ -100,7 +100,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             on_no_champion=metrics.forget_champion,
             on_gone=drift.forget,
         )
-        await encoders.refresh_migrations()  # first: a server that may not answer for a domain knows it from the start
+        await encoders.refresh_migrations()  # before serving: some domains may have moved to another encoder
         resident = room_for_calibrations(settings, first, following)
         metrics.resident_limit.read = lambda: resident
         memory = MemoryCache(settings.memory_cache_bytes)
@@ -138,7 +138,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
         metrics.encoder.info({"id": artifact.id, "digest": artifact.digest, "precision": artifact.spec.precision})
         watcher = asyncio.create_task(watch(service, census), name="store-watch")
         stack.push_async_callback(end, watcher)
-        # What is there now stays: the collector need not look at it again and again, least of all in a request.
+        # Objects that exist now live as long as the server: freeze them, so that the collector does not scan them.
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GARBAGE)
@@ -148,7 +148,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
 
 
 def room_for_calibrations(settings: Settings, first: EncoderPlan, following: EncoderPlan | None) -> int:
-    """Bytes of calibrations that may stay in memory, of both encoders together."""
+    """Bytes that loaded calibrations of both encoders together may take."""
     weights = sum(planned.held for planned in (first, following) if planned is not None)
     return settings.resident_bytes or plan_resident(
         memory_limit(),
@@ -160,7 +160,7 @@ def room_for_calibrations(settings: Settings, first: EncoderPlan, following: Enc
 
 @asynccontextmanager
 async def shared_limits(settings: Settings, url: str | None, metrics: Metrics) -> AsyncIterator[Limits]:
-    """The keys' limits, of all processes where there is a Redis."""
+    """Limits of the keys, shared with other processes if there is a Redis."""
     if url is None or settings.api_keys_file is None:
         yield LocalLimits(on_refused=metrics.observe_limit)
         return
@@ -177,7 +177,11 @@ async def shared_limits(settings: Settings, url: str | None, metrics: Metrics) -
 
 @contextlib.contextmanager
 def only_process(settings: Settings) -> Any:
-    """Without Redis nothing tells two API processes apart from each other's jobs: the second one is refused."""
+    """Holds a lock on the jobs' folder: without Redis, two API processes would interfere with each other's jobs.
+
+    Raises:
+        Unavailable: another API process holds the lock, or the jobs are in object storage, which has no lock.
+    """
     if remote(settings.jobs_root):
         raise Unavailable(
             "ISOSIM_MODEL_STORE is in object storage, where several servers may have jobs: give them a Redis "
@@ -191,7 +195,7 @@ def only_process(settings: Settings) -> Any:
 
 
 def observe(settings: Settings, metrics: Metrics, stack: AsyncExitStack) -> Observer:
-    """The access log and the traces that the settings ask for; what was traced is sent before the stack has ended."""
+    """The access log and traces as configured; the stack sends the remaining spans when it closes."""
     access, output = None, logs.output()
     if output is not None:
         metrics.log_dropped.read = lambda: output.sink.dropped
@@ -205,6 +209,6 @@ def observe(settings: Settings, metrics: Metrics, stack: AsyncExitStack) -> Obse
 
 
 async def send_last(traces: "Tracing", observer: Observer) -> None:
-    """The spans not sent yet, in what is left of the time to drain."""
+    """Sends the remaining spans within the time left to drain."""
     left = 0.0 if observer.drained_by is None else observer.drained_by - time.perf_counter()
     await asyncio.to_thread(traces.close, max(LAST_SPANS, left))

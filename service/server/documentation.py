@@ -1,4 +1,4 @@
-"""The OpenAPI document: what FastAPI makes of the routes, put right where it says more or less than they do."""
+"""The OpenAPI document: FastAPI's own, with corrected errors, examples, summaries and order of routes."""
 
 from typing import Any
 
@@ -15,18 +15,18 @@ from service.api.parameters import below
 from service.server.answers import ANSWERS
 
 DESCRIPTION = """
-Every response carries `x-request-id`, the version of this contract (`x-isosim-contract`) and the time it took
-(`x-total-time`, ms); where texts were encoded, `x-tokenization-time`, `x-queue-time`, `x-inference-time` (ms) and
-`x-compute-tokens`. Scoring answers say where they come from: `x-isosim-domain`, `x-isosim-version`, `x-isosim-encoder`;
-and `x-isosim-flags: unreadable` where the encoder knows no token of a text, which gives such texts nearly the same
-vector. Fields of compatible bodies that are not used are named in `x-isosim-ignored`; one that is close to `domain` or
-`space` is refused. Our own routes refuse unknown fields and query parameters, and name the nearest known one. Errors
-under `/v1` have OpenAI's shape. Keys are needed where the server was given some.
+Every response carries `x-request-id`, the version of this contract (`x-isosim-contract`), the total time
+(`x-total-time`, ms), and `x-tokenization-time`, `x-queue-time`, `x-inference-time` (ms) and `x-compute-tokens`, which
+are 0 if no text was encoded. Scoring answers name their origin in `x-isosim-domain`, `x-isosim-version` and
+`x-isosim-encoder`. `x-isosim-flags: unreadable` means that the encoder knows no token of some text; all such texts get
+nearly the same vector. Compatible routes list unused fields in `x-isosim-ignored`, but refuse a field whose name
+resembles `domain`, `space`, `gallery` or `threshold`. Other routes refuse unknown fields and query parameters, and
+suggest the nearest known name. Errors under `/v1` have OpenAI's form. A server with a key file needs an API key.
 """.strip()
 
 REQUEST_ID = "4f1c2a9b7d3e4c5f8a6b0d1e2f3a4b5c"
 
-# Our own routes first, then those of other services, then probes; within a group as they are written below.
+# Order of routes: our own, then compatible ones, then probes; each group in the order of the code.
 OWN = ("/similarity", "/percentile", "/inspect", "/calibrate", "/domains")
 OPERATIONS = ("/info", "/health", "/ping", "/livez", "/readyz", "/metrics", "/console")
 SUMMARIES = {
@@ -44,12 +44,12 @@ SUMMARIES = {
     "DELETE /domains/{domain}": "Delete a domain",
     "GET /domains/{domain}/versions/{version}": "Show a version and its report",
     "DELETE /domains/{domain}/versions/{version}": "Delete a version",
-    "POST /domains/{domain}/labels": "Teach a domain probabilities by labelled pairs",
+    "POST /domains/{domain}/labels": "Learn probabilities from labelled pairs",
     "PUT /domains/{domain}/champion": "Choose the version that answers",
     "POST /domains/{domain}/rollback": "Go back to the previous version",
     "GET /domains/{domain}/threshold": "Find the similarity for a false-match rate, a precision or a false hit rate",
-    "GET /domains/{domain}/export": "Export a domain into a file",
-    "POST /domains/import": "Import domains out of a file",
+    "GET /domains/{domain}/export": "Export a domain to a file",
+    "POST /domains/import": "Import domains from a file",
     "GET /domains/{domain}/thresholds": "List saved thresholds",
     "PUT /domains/{domain}/thresholds/{name}": "Save a threshold under a name",
     "DELETE /domains/{domain}/thresholds/{name}": "Delete a saved threshold",
@@ -91,7 +91,7 @@ SUMMARIES = {
     "GET /console/server.json": "Show what the console needs to know",
 }
 
-# By status: an error's type and message. Those of one route stand before those of all.
+# Example errors by status: type and message. ERRORS_OF overrides them for single routes.
 ERRORS = {
     400: ("Empty", "`pairs` cannot be empty"),
     401: ("Unauthorized", "an API key is needed"),
@@ -125,25 +125,25 @@ ERRORS_OF = {
     ),
 }
 
-READ_BY_ROUTES = (CalibrateRequest, LabelsRequest, InferRequest)  # bodies that FastAPI does not see
+READ_BY_ROUTES = (CalibrateRequest, LabelsRequest, InferRequest)  # bodies that routes parse without FastAPI
 
 
 def group_of(path: str) -> int:
-    """The place of a path's group in the documentation; equal for the paths of one, which keep their order."""
+    """Sort key of a path; equal for paths of one group, which keep their order."""
     if below(path, OWN):
         return next(number for number, place in enumerate(OWN) if below(path, [place]))
     return len(OWN) + below(path, OPERATIONS)
 
 
 def add_answer(route: str, responses: dict[str, Any]) -> None:
-    """Gives a success its example, where it has a body in JSON."""
+    """Adds the example from ANSWERS to a route's successful answer."""
     for status, response in responses.items():
         if int(status) < 300 and route in ANSWERS:
             response["content"]["application/json"]["example"] = ANSWERS[route]
 
 
 def add_errors(route: str, responses: dict[str, Any]) -> None:
-    """Gives each error that a route documents an example, in OpenAI's shape under /v1."""
+    """Adds an example to each documented error of a route, in OpenAI's form under /v1."""
     for status, response in responses.items():
         if int(status) < 400 or "application/json" not in response.get("content", {}):
             continue
@@ -174,7 +174,7 @@ def document(app: FastAPI) -> dict[str, Any]:
             operation["summary"] = SUMMARIES[f"{method.upper()} {path}"]
             add_answer(f"{method.upper()} {path}", operation["responses"])
             add_errors(f"{method.upper()} {path}", operation["responses"])
-            # FastAPI adds a 422 of its own shape wherever there are parameters; ours stand in the routes.
+            # FastAPI adds its own 422 to each route with parameters; routes that can answer 422 document ours.
             if "HTTPValidationError" in str(operation["responses"].get("422")):
                 del operation["responses"]["422"]
             if not keyless(method.upper(), path):
@@ -183,7 +183,7 @@ def document(app: FastAPI) -> dict[str, Any]:
 
 
 def install(app: FastAPI) -> None:
-    """Makes `/openapi.json` this document; it is written at the first request for it."""
+    """Makes the app serve this document at `/openapi.json`; it is built at the first request."""
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:

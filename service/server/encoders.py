@@ -1,4 +1,4 @@
-"""The parts that belong to one encoder of a server, of which there may be two."""
+"""Loads a server's encoder, and the next one during migrations, each with its embedder and registry."""
 
 import asyncio
 import dataclasses
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("isosim")
 
-WITHIN = 0.75  # of a request's time may a remote encoder take, so that its failure can be told
-HUNG = 3  # times the longest a run may take
-LOOK_SECONDS = 2.0  # between looks at a remote encoder that has failed
+WITHIN = 0.75  # share of `request_timeout` that a remote encoder may take, so that its failure can be reported in time
+HUNG = 3  # times `request_timeout` after which a remote encoder's run counts as hung
+LOOK_SECONDS = 2.0  # between probes of a remote encoder that has failed
 GPU_WARM_LENGTHS = (16, 32, 64, 128, 256, 512)
-WARM_LENGTHS = (4, 16, 64)  # tokens; a first run at a new size allocates
+WARM_LENGTHS = (4, 16, 64)  # tokens; the first run at a new size allocates memory
 
 
 @dataclass(frozen=True)
 class EncoderPlan:
-    """An encoder and how it will be run; nothing is loaded yet."""
+    """An encoder and how to run it; nothing is loaded yet."""
 
     artifact: EncoderArtifact
     providers: list[str]
@@ -46,21 +46,21 @@ class EncoderPlan:
 
     @property
     def held(self) -> int:
-        """Bytes of weights in memory."""
+        """Bytes that the weights take in memory."""
         if self.artifact.kind != "onnx":
             return 0
         return self.artifact.encoder.stat().st_size * (2 if self.execution.threads_alone else 1)
 
 
 def plan(settings: Settings, name: str, *, exclusive: bool, **queue: Any) -> EncoderPlan:
-    """Looks the encoder up, and decides how it is run.
+    """Finds the encoder in the store and decides how to run it.
 
     Args:
-        exclusive: a lone batch may run on all cores, for which the weights are in memory twice.
-        queue: `max_queued_texts` and `max_wait`, where they are not those of the settings.
+        exclusive: a lone batch may run on all cores; the weights are then in memory twice.
+        queue: `max_queued_texts` and `max_wait`, to override the settings.
 
     Raises:
-        Unavailable: the store has no such encoder, or what runs it is not installed.
+        Unavailable: the store has no such encoder, or a needed execution provider is not installed.
     """
     artifact = EncoderStore(settings.model_store).find(name)
     providers = choose_providers(settings.providers, artifact.calibrator)
@@ -78,15 +78,15 @@ def plan(settings: Settings, name: str, *, exclusive: bool, **queue: Any) -> Enc
 
 
 def remote_options(settings: Settings) -> dict[str, Any]:
-    """Of a `RemoteEncoder` that answers requests."""
+    """Options of a `RemoteEncoder` that answers requests."""
     return {"seconds": WITHIN * settings.request_timeout, "each": settings.probe == "request"}
 
 
 async def plans(settings: Settings) -> tuple[EncoderPlan, EncoderPlan | None]:
-    """The server's encoder, and the next one where the settings name one.
+    """The server's encoder, and the next one if the settings name it.
 
     Raises:
-        Unavailable: as `plan`; or both are the same, or do not take the same.
+        Unavailable: as `plan`; or both are the same encoder, or one takes texts and the other vectors.
     """
     first = await asyncio.to_thread(plan, settings, settings.encoder, exclusive=settings.alone)
     announcements.starting(settings, first.artifact, first.providers, first.execution)
@@ -107,27 +107,27 @@ async def plans(settings: Settings) -> tuple[EncoderPlan, EncoderPlan | None]:
 
 @dataclass
 class EncoderParts:
-    """Opens encoders that share caches, metrics and the model store; what they start ends with the stack."""
+    """Opens encoders that share caches, metrics and the model store; the exit stack closes what they start."""
 
     settings: Settings
     metrics: "Metrics"
     domains: DomainStore
     encoders: Encoders
-    memory: MemoryCache  # one for all: keys hold the encoder, and what is asked for stays
+    memory: MemoryCache  # shared by all encoders; its keys include the encoder
     shared: SharedCache | None
-    resident_bytes: int  # of each encoder's calibrations
+    resident_bytes: int  # for each encoder's calibrations
 
     async def open_both(
         self, first: EncoderPlan, following: EncoderPlan | None, stack: AsyncExitStack
     ) -> Embedder | None:
-        """Opens one after the other, and a background embedder of the next one, where there is one."""
+        """Opens both encoders; returns a background embedder of the next one, or None if there is none."""
         await self.open(first, stack)
         if following is None:
             return None
         return self.open_background(await self.open(following, stack), following.execution.plan, stack)
 
     async def open(self, planned: EncoderPlan, stack: AsyncExitStack) -> LoadedEncoder:
-        """Loads an encoder, lets it serve, warms it up and compares its known vector.
+        """Loads an encoder, adds it to those that serve, warms it up and checks its known vector.
 
         Raises:
             CorruptArtifact: it computes other vectors than at its export.
@@ -156,7 +156,7 @@ class EncoderParts:
             remote=remote_options(self.settings) | {"on_request": metrics.remote.observe},
             codec=VectorCodec(self.settings.cache_precision, artifact.spec.dim),
             memory=self.memory,
-            # What no probe has stood beside may be another model's: it is not passed on to other servers.
+            # Without a probe in each request, vectors may be of another model: do not share them with other servers.
             shared=None if artifact.remote is not None and self.settings.probe == "interval" else self.shared,
             on_batch=metrics.observe_batch,
             on_lookup=metrics.observe_lookup,
@@ -164,7 +164,7 @@ class EncoderParts:
         stack.callback(loaded.registry.close)
         stack.enter_context(loaded.embedder)
         self.encoders.add(loaded)
-        await loaded.registry.refresh()  # `default` alone; the others when they are asked for
+        await loaded.registry.refresh()  # loads `default` only; other domains load at their first request
         graph = loaded.graph
         if isinstance(graph, RemoteEncoder):
             await self.open_remote(graph, stack)
@@ -174,22 +174,23 @@ class EncoderParts:
         off = await asyncio.to_thread(probe.check, artifact, loaded.tokenizer, graph)
         if off is None:
             log.warning(
-                "encoder %s was exported without a known vector; export it again to have one checked", artifact.id
+                "encoder %s was exported without a known vector; export it again, so that its vectors can be checked",
+                artifact.id,
             )
         return loaded
 
     async def open_remote(self, remote: RemoteEncoder, stack: AsyncExitStack) -> None:
-        """Looks once, and from then on whenever it has failed: the server starts, and is not ready before an answer."""
+        """Probes a remote encoder now, and later whenever it has failed; the server is not ready until it answers."""
         stack.callback(remote.close)
         self.metrics.remote.watch(remote.id, lambda: remote.state)
         await look_at(remote)
         stack.callback(asyncio.create_task(watch_remote(remote), name=f"watch-{remote.id}").cancel)
 
     def open_background(self, loaded: LoadedEncoder, plan: BatchingPlan, stack: AsyncExitStack) -> Embedder:
-        """Another way to an encoder that is loaded: one run at a time, on threads of the lowest priority.
+        """A second embedder for a loaded encoder: one run at a time, on threads of the lowest priority.
 
-        It fills the cache of this process, so that a domain that moves finds the texts it is asked about most; Redis
-        and the metrics see nothing of it.
+        It fills this process's cache with the texts requested most, before a domain moves to the encoder. It uses
+        neither Redis nor the metrics.
         """
         spec = loaded.artifact.spec
         return stack.enter_context(
@@ -206,7 +207,7 @@ class EncoderParts:
 
 
 async def watch_remote(remote: RemoteEncoder) -> None:
-    """Finds out that a remote encoder is there again, without a request that would have to fail first."""
+    """Probes a failed remote encoder until it answers again, so that no request has to fail first."""
     while True:
         await asyncio.sleep(LOOK_SECONDS)
         if remote.state != "ok":
@@ -214,7 +215,7 @@ async def watch_remote(remote: RemoteEncoder) -> None:
 
 
 async def look_at(remote: RemoteEncoder) -> None:
-    """One probe; says what has changed."""
+    """Probes a remote encoder once and logs a change of its state."""
     before, known = remote.state, remote.failure is not None
     try:
         await asyncio.to_thread(remote.check)
@@ -227,7 +228,7 @@ async def look_at(remote: RemoteEncoder) -> None:
 
 
 async def warm_up(graph: OnnxEncoder, spec: EncoderSpec, lengths: tuple[int, ...]) -> None:
-    """Both ways of running, each with a batch of two texts of these lengths (tokens)."""
+    """Runs batches of two texts of these lengths (tokens), shared and exclusive, so that memory is allocated."""
     for length in lengths:
         prepared = graph.prepare([[spec.pad_token_id] * min(length, spec.max_length)] * 2)
         for exclusive in (False, True):

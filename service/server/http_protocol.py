@@ -1,7 +1,7 @@
-"""Connections that cannot be held for nothing: uvicorn's protocol, with an end to everything a client can draw out.
+"""uvicorn's HTTP protocol with deadlines, so that slow clients cannot hold connections forever.
 
-uvicorn limits how long an idle connection is kept, and nothing else: a client that sends a byte a second, headers
-without end, or never reads its answer holds the connection and its memory for ever.
+uvicorn itself only limits idle time: a client that sends one byte a second, sends endless headers, or never reads its
+answer would hold a connection and its memory without limit.
 """
 
 import asyncio
@@ -20,18 +20,18 @@ from service.api.middleware import CONNECTION
 
 Reason = Literal["headers", "body", "reading", "room", "full"]
 
-MAX_HEADER_BYTES = 64 * 1024  # of a request line with its headers; also of what stands around a body in chunks
-MAX_UNREAD_BYTES = 20_000_000  # of a body that nobody wants any more, since the request was answered
-UNREAD_SECONDS = 5.0  # that such a body may still take: cut off at once, its sender might not see the answer
-MAX_AHEAD = 16  # requests that wait for the answer before theirs; what a client sends beyond them waits unparsed
-STEP = 1024  # bytes parsed at a time: the parser cannot stop within them, and they may begin 57 requests
-MAX_LENGTH_DIGITS = 19  # of a content-length: it has no more meaning, and int() refuses thousands of them
+MAX_HEADER_BYTES = 64 * 1024  # request line and headers; also chunk headers and trailers between parts of a body
+MAX_UNREAD_BYTES = 20_000_000  # rest of a body whose request is already answered
+UNREAD_SECONDS = 5.0  # time for that rest; closing at once could keep the client from reading the answer
+MAX_AHEAD = 16  # pipelined requests that are parsed; further ones wait as bytes
+STEP = 1024  # bytes parsed at a time; the parser cannot stop within a step, which may begin 57 requests
+MAX_LENGTH_DIGITS = 19  # in a content-length header; int() raises an error for thousands of digits
 NEVER = float("inf")
 
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """Seconds and bytes a second. `on_closed` hears why a connection was closed."""
+    """Limits of connections, in seconds and bytes/s; `on_closed` is called with the reason when one is closed."""
 
     header_timeout: float
     body_timeout: float
@@ -42,7 +42,7 @@ class ConnectionLimits:
 
 
 class HeldFlow(FlowControl):
-    """Does not read on while `held`, whoever asks for it: a request under way does whenever it waits for its body."""
+    """Flow control that ignores `resume_reading` while held; a request calls that whenever it waits for its body."""
 
     held = False
 
@@ -61,10 +61,10 @@ class HeldFlow(FlowControl):
 
 
 class Turns:
-    """Requests that were sent ahead of an answer begin one at a time, each in a turn of the event loop of its own.
+    """Starts pipelined requests one at a time over all connections, each in an iteration of the event loop of its own.
 
-    A client that waits for its answers gets on before one that sends 8,000 requests at once, over any number of
-    connections: 100 of them held a request up for 15 s when each began its next one in every turn.
+    A client that waits for its answers is then served between those of a client that sends thousands of requests at
+    once. When each connection started its next request in every iteration, 100 connections delayed others by 15 s.
     """
 
     def __init__(self) -> None:
@@ -83,14 +83,14 @@ class Turns:
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """One connection. It waits for headers, then for a body, then for us; a deadline goes with the first two.
+    """One connection: it receives headers, then a body, then waits for the answer; the first two have a deadline.
 
-    The deadline is looked at by one timer a connection that comes round a few times within it, and not by a timer a
-    request: a request only writes down when it has to be there.
+    One periodic timer per connection compares the clock with the deadline; requests only set the deadline, which is
+    cheaper than a timer for each request.
 
-    Requests sent ahead are answered in order. uvicorn parses all that has arrived, 8,000 requests of 31 bytes in one
-    read, and each of them takes 3 kB until it is answered. Here `MAX_AHEAD` are parsed, the rest of the read waits as
-    bytes, and nothing more is read until answers have made room.
+    Pipelined requests are answered in order. uvicorn parses all that has arrived: 8,000 requests of 31 bytes in one
+    read, each of which takes 3 kB until it is answered. This class parses `MAX_AHEAD` of them, keeps the rest as bytes,
+    and stops reading until answers have made room.
     """
 
     limits: ClassVar[ConnectionLimits]
@@ -103,14 +103,14 @@ class GuardedProtocol(HttpToolsProtocol):
         self._unparsed = memoryview(b"")
         self._answering: RequestResponseCycle | None = None  # the oldest request; `cycle` is the newest
         self._on_left: Callable[[], None] | None = None
-        self._answered = False  # while an answer has just ended: what begins now was sent ahead of it
-        self._refusal: tuple[int, str] | None = None  # what ends the connection after the answers it is owed
-        self._begun = self.loop.time()  # of what the client sends now
+        self._answered = False  # True while `on_response_complete` runs: a request that starts now was pipelined
+        self._refusal: tuple[int, str] | None = None  # status and reason that end the connection after pending answers
+        self._begun = self.loop.time()  # when the client began to send the current head or body
         self._deadline = self._begun + self.limits.header_timeout
         self._in_head = self._in_body = False
         self._taken = 0  # bytes of this body
-        self._around = 0  # bytes since the last that belonged to a body
-        self._unread: tuple[float, int] | None = None  # since when, and how much of an answer waited then
+        self._around = 0  # bytes since the last part of a body: headers, chunk headers, trailers
+        self._unread: tuple[float, int] | None = None  # (time, bytes) when the write buffer was first seen filled
         self.waiting[self] = None
         self._round = min(self.limits.header_timeout, self.limits.body_timeout) / 4
         self._timer = self.loop.call_later(self._round, self._look)
@@ -119,12 +119,12 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._unread = None  # what waits from now on is another answer's: the client has read nearly all before it
+        self._unread = None  # the client has read nearly everything: measure its speed anew
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._timer.cancel()
         self.waiting.pop(self, None)
-        self._leave()  # uvicorn tells the newest request, which may not be the one under way
+        self._leave()  # uvicorn notifies only the newest request, but an older one may be running
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -132,7 +132,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._advance()
 
     def _advance(self) -> None:
-        """Parses what has arrived, no further ahead of the answers than `MAX_AHEAD` requests and a step."""
+        """Parses received bytes until `MAX_AHEAD` requests wait for answers; may exceed that by one step."""
         while self._unparsed and not self.transport.is_closing():
             if len(self.pipeline) >= MAX_AHEAD:
                 self._flow.hold()
@@ -151,10 +151,10 @@ class GuardedProtocol(HttpToolsProtocol):
             self._flow.release()
 
     def _parse(self, data: memoryview) -> None:
-        """Ignores what asks for another protocol, as a server may (RFC 9110, 7.8).
+        """Parses bytes and ignores requests to upgrade the protocol, as a server may (RFC 9110, 7.8).
 
-        The parser cannot: it takes an upgrade for granted, drops the body and would read it as the next request. So
-        a new one is told the same head without its Upgrade, and goes on with what follows. uvicorn would only warn.
+        The parser assumes that upgrades are accepted, and would read the body as the next request. So a new parser
+        gets the same headers without Upgrade, and then the rest. uvicorn itself would only log a warning.
         """
         while data:
             try:
@@ -170,7 +170,7 @@ class GuardedProtocol(HttpToolsProtocol):
                 data = data[asked.args[0] :]
 
     def _head_without_upgrade(self) -> bytes:
-        """As it came: the parser takes neither folded lines nor control characters in what it has split up."""
+        """The received head, rebuilt without its Upgrade header; the parser has already refused malformed lines."""
         version = self.parser.get_http_version().encode()
         lines = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, version)]
         lines += [b"%s: %s" % (name, value) for name, value in self.headers if name != b"upgrade"]
@@ -184,15 +184,15 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_body:
-            return  # a trailer: nothing of ours is sent in one, and it must not pass for a header (RFC 9110, 6.5.1)
+            return  # a trailer, which must not be treated as a header (RFC 9110, 6.5.1)
         super().on_header(name, value)
         if len(value) > MAX_LENGTH_DIGITS and self.headers[-1][0] == b"content-length":
             raise httptools.HttpParserError("a content-length without end")
 
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade():
-            return  # it comes again, without its Upgrade
-        super().on_headers_complete()  # raises where the target is none: then there is no request
+            return  # `_parse` feeds the head again without Upgrade
+        super().on_headers_complete()  # raises if the target is not valid
         self.waiting.pop(self, None)
         self._begun = self.loop.time()
         self._deadline = self._begun + self.limits.body_timeout
@@ -223,10 +223,10 @@ class GuardedProtocol(HttpToolsProtocol):
     def _answer_at_once(
         self, cycle: RequestResponseCycle, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes
     ) -> bool:
-        """Sends a whole answer in one piece; False where that has to wait until the client has read what it was sent.
+        """Sends a whole answer in one write; returns False if the client must first read earlier answers.
 
-        The headers are of our own making. uvicorn looks through all of them by two regular expressions, for whatever
-        an application might have put there: a tenth of a cached request.
+        Skips uvicorn's check of all headers by two regular expressions, which costs a tenth of a cached request: the
+        headers are our own.
         """
         if self._flow.write_paused and not cycle.disconnected:
             return False
@@ -245,7 +245,7 @@ class GuardedProtocol(HttpToolsProtocol):
         return True
 
     def on_response_complete(self) -> None:
-        """In uvicorn's place, but for its timer of an idle connection: `_look` closes that."""
+        """Replaces uvicorn's method, without its timer for idle connections; `_look` closes those."""
         self._answered = True
         self.server_state.total_requests += 1
         if not self.transport.is_closing():
@@ -263,9 +263,9 @@ class GuardedProtocol(HttpToolsProtocol):
         return bool(self.pipeline) or (self._answering is not None and not self._answering.response_complete)
 
     def _rest(self) -> None:
-        """Between two requests, or once a body is answered before its end: it may hold nobody else up, nor last long.
+        """Marks the connection as waiting if no answer is pending, and sets the deadline for what may still arrive.
 
-        uvicorn's own timer forgets a client whose body ends after its answer.
+        Also covers a body that continues after its answer, which uvicorn's own timer does not.
         """
         if not self._owes_an_answer():
             self.waiting[self] = None
@@ -277,11 +277,11 @@ class GuardedProtocol(HttpToolsProtocol):
         now = self.loop.time()
         if self._is_left_unread(now):
             self._close("reading")
-            self.transport.abort()  # close() would wait for the client to read
+            self.transport.abort()  # close() would wait until the client has read everything
         elif self.transport.is_closing():
             return
         elif self.flow.read_paused or (self._owes_an_answer() and not self._in_body):
-            self._deadline += self._round  # it is we who do not read, or the client asks ahead of our answer
+            self._deadline += self._round  # the server is the one who is slow: it does not read, or owes an answer
         elif self._in_body:
             unwanted = self.cycle.response_complete
             if now > self._deadline + (0 if unwanted else self._taken / self.limits.min_transfer_rate):
@@ -296,11 +296,11 @@ class GuardedProtocol(HttpToolsProtocol):
 
     @property
     def _is_idle(self) -> bool:
-        """Whether an answer was the last that passed: of another request nothing has come."""
+        """Whether a request was answered and no byte of another has arrived."""
         return self.cycle is not None and not self._in_head
 
     def _is_left_unread(self, now: float) -> bool:
-        """Whether the client reads its answer too slowly to wait for it."""
+        """Whether the client reads its answer more slowly than `min_transfer_rate`."""
         waits = self.transport.get_write_buffer_size()
         if not waits:
             self._unread = None
@@ -312,7 +312,7 @@ class GuardedProtocol(HttpToolsProtocol):
         return spent > self.limits.body_timeout and waited - waits < self.limits.min_transfer_rate * spent
 
     def _make_room(self) -> None:
-        """Closes the connection that has been without a request for longest, or this one."""
+        """Closes the connection that has waited longest without a request; refuses this one if all others are busy."""
         oldest = next(iter(self.waiting))
         if oldest is not self:
             oldest._close("room")
@@ -321,7 +321,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._refuse("full", 503, f"{self.limits.max_connections} connections are open and busy")
 
     def _close(self, reason: Reason) -> None:
-        """Ends what the connection was doing."""
+        """Records the reason, drops unparsed bytes and cancels the running request; the caller closes the transport."""
         self.limits.on_closed(reason)
         self.waiting.pop(self, None)
         self._deadline = NEVER
@@ -329,7 +329,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._leave()
 
     def _leave(self) -> None:
-        """The request under way is told that its caller has gone."""
+        """Tells the running request that its caller has disconnected."""
         if self._answering is not None and not self._answering.response_complete:
             self._answering.disconnected = True
             self._answering.message_event.set()
@@ -337,13 +337,13 @@ class GuardedProtocol(HttpToolsProtocol):
                 self._on_left()
 
     def _tell_of_leaving(self, left: Callable[[], None] | None) -> None:
-        """Calls `left` when the caller of the request under way leaves; None: does not, any more."""
+        """Calls `left` when the caller of the running request disconnects; None: stops watching."""
         self._on_left = left
         if left is not None and self._answering is not None and self._answering.disconnected:
             left()
 
     def _refuse(self, reason: Reason, status: int, why: str) -> None:
-        """Says why where nothing was answered yet; a client that has sent nothing at all is left without a word."""
+        """Answers with an error and closes the connection; a client that timed out before sending a byte gets none."""
         self.limits.on_closed(reason)
         if status == 408 and self._around == 0 and not self._in_body:
             self.transport.close()
@@ -351,14 +351,14 @@ class GuardedProtocol(HttpToolsProtocol):
             self._end(status, why)
 
     def _end(self, status: int, why: str) -> None:
-        """Refuses the request that is arriving, once those before it are answered, and with it the connection."""
+        """Refuses the request that is arriving and closes the connection, after earlier requests are answered."""
         self.waiting.pop(self, None)
         self._deadline = NEVER
         self._unparsed = memoryview(b"")
         self._flow.hold()
         self._refusal = status, why
         if self._in_body and self.pipeline:
-            self.pipeline.popleft()  # the newest: its body will not be complete
+            self.pipeline.popleft()  # the newest request, whose body stays incomplete
         elif self._in_body and self._owes_an_answer():
             started = self._answering is not None and self._answering.response_started
             self._leave()
@@ -368,7 +368,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._say_why(self._in_body)
 
     def _say_why(self, answered: bool = False) -> None:
-        """`answered`: the request that is refused has an answer already, or the beginning of one."""
+        """Sends the refusal, unless the refused request already has (part of) an answer, and closes the connection."""
         if self._refusal is not None and not answered and not self.transport.is_closing():
             self._answer(*self._refusal)
         self.transport.close()
@@ -382,6 +382,6 @@ class GuardedProtocol(HttpToolsProtocol):
 
 
 def guarded(limits: ConnectionLimits) -> type[GuardedProtocol]:
-    """A server's own protocol class, for `uvicorn.Config(http=…)`."""
+    """A protocol class with these limits, for `uvicorn.Config(http=…)`; each server needs its own."""
     members: dict[str, Any] = {"limits": limits, "turns": Turns(), "waiting": {}}
     return type("GuardedProtocol", (GuardedProtocol,), members)

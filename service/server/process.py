@@ -1,4 +1,4 @@
-"""A server's life around the app: started, watched, drained, ended."""
+"""The server process around the app: start, watch over the encoder, drain, stop."""
 
 import logging
 import signal
@@ -20,15 +20,15 @@ from service.settings import Settings
 
 log = logging.getLogger("isosim")
 
-SWITCH_SECONDS = 0.0005  # until a busy event loop hands over: a device that waits for it computes nothing meanwhile
+SWITCH_SECONDS = 0.0005  # Python's switch interval: encoder threads get the interpreter soon, so that the device works
 
 
 class Server(uvicorn.Server):
-    """Says so when it is ready, drains before it stops, and does not outlive its encoder.
+    """uvicorn's server that drains before it stops, and stops when its encoder's thread dies.
 
-    SIGTERM: `drain_delay` seconds in which it is not ready but serves on, each answer closing its connection, so that
-    balancers and clients go elsewhere; then new work is refused and what is in flight gets `drain_seconds` to finish.
-    SIGINT, or a second SIGTERM, passes over the delay.
+    After SIGTERM it is not ready for `drain_delay` seconds but still serves, and each answer closes its connection, so
+    that balancers and clients go elsewhere. Then it refuses new work, and requests in flight have `drain_seconds` to
+    finish. SIGINT or a second SIGTERM skips the delay.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -43,12 +43,12 @@ class Server(uvicorn.Server):
             access_log=False,
             server_header=False,
             http=guarded(self.connection_limits(settings)),
-            ws="none",  # there is none; and the library would log headers, keys among them, at level debug
+            ws="none",  # not used; the WebSocket library would log headers with keys at level debug
             timeout_keep_alive=settings.keep_alive,
             timeout_graceful_shutdown=int(settings.drain_seconds),
         )
         super().__init__(config)
-        self.failed = False  # ended because only a restart helps
+        self.failed = False  # True: the encoder's thread died, and only a restart helps
         self._drained_at: float | None = None  # s, monotonic
         sys.setswitchinterval(SWITCH_SECONDS)
 
@@ -80,7 +80,7 @@ class Server(uvicorn.Server):
             announcements.ready(address)
             output = logs.output()
             if output is not None and output.structured:
-                return  # what follows is for a person
+                return  # the hint below is for people
             body = '{"pairs": [["A man is playing a guitar.", "Someone plays an instrument."]]}'
             print(f"ready on {address}; try:\n")
             print(f"curl -s {address}/similarity -H 'content-type: application/json' -d '{body}'\n", flush=True)
@@ -94,7 +94,7 @@ class Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         with super().capture_signals():
             yield
-            logs.flush()  # leaving this block ends the process by the signal that stopped the server
+            logs.flush()  # on leaving this block, uvicorn raises the signal again, which ends the process
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         serving = self.service is not None and self.service.phase is Phase.SERVING
@@ -110,12 +110,12 @@ class Server(uvicorn.Server):
             self.service.phase = phase
 
     async def on_tick(self, counter: int) -> bool:
-        """Every 0.1 s; True ends the server."""
+        """uvicorn calls it every 0.1 s; True ends the server."""
         if self._drained_at is not None and time.monotonic() >= self._drained_at:
             self._drained_at = None
             self.handle_exit(signal.SIGTERM, None)
         if self.service is not None and not self.service.encoders.alive:
-            log.critical("the encoder's thread has died or hangs; the process ends, so that it is started anew")
+            log.critical("the encoder's thread has died or hangs; the process exits, so that it can be restarted")
             self._enter(Phase.STOPPING)
             self.failed = self.should_exit = True
         return await super().on_tick(counter)

@@ -1,4 +1,4 @@
-"""What a server looks for in the model store while it serves: champions, and jobs that ended or were lost."""
+"""Background tasks of a server that poll the model store: new champions, and jobs that ended or were lost."""
 
 import asyncio
 import logging
@@ -9,23 +9,23 @@ from service.api.state import Service
 
 log = logging.getLogger("isosim")
 
-COUNT_SECONDS = 10.0  # between counts of the jobs on record; each reads those that have not ended
-DISTANT_COUNT_SECONDS = 30.0  # where each record is a request to object storage, which has its price
-EXPIRE_SECONDS = 60.0  # between looks for jobs that were interrupted long ago, and for text of dead processes
+COUNT_SECONDS = 10.0  # between counts of recorded jobs; each reads the records of jobs that have not ended
+DISTANT_COUNT_SECONDS = 30.0  # the same in object storage, which charges for each read
+EXPIRE_SECONDS = 60.0  # between clean-ups of old interrupted jobs and of text that dead processes left
 
 
 async def watch(service: Service, census: JobCensus) -> None:
-    """Both at once: whatever holds up the one, a Redis that hangs, does not hold up the other."""
+    """Runs both watches at the same time, so that a hanging Redis in one does not delay the other."""
     async with asyncio.TaskGroup() as both:
         both.create_task(watch_champions(service), name="champions-watch")
         both.create_task(watch_jobs(service, census), name="jobs-watch")
 
 
 async def watch_champions(service: Service) -> None:
-    """Sees new champions and migrations. A store that is away is said once, and once that it is back.
+    """Polls for new champions and migrations; logs once that the store is unreachable, and once that it is back.
 
-    A metric says how long ago all champions in memory were known to be the store's. It grows while the store cannot be
-    read, while a look hangs, and while a champion that was promoted cannot be loaded.
+    The metric `champions_age` is the time since all champions in memory were known to match the store. It grows while
+    the store cannot be read, while a read hangs, and while a promoted champion cannot be loaded.
     """
     away, current = False, time.monotonic()
     service.metrics.champions_age.read = lambda: time.monotonic() - current
@@ -33,7 +33,7 @@ async def watch_champions(service: Service) -> None:
         began = time.monotonic()
         try:
             await service.encoders.refresh()
-        except Exception:  # the loop's boundary: the volume is away, a file is odd; what is loaded keeps serving
+        except Exception:  # loop boundary: the volume is unreachable or a file is damaged; loaded versions keep serving
             if not away:
                 log.exception("the model store could not be read")
             away = True
@@ -42,13 +42,13 @@ async def watch_champions(service: Service) -> None:
                 log.warning("the model store is read again")
             away = False
             if not service.encoders.behind:
-                current = began  # what was promoted during the look may have been missed
+                current = began  # not the end: the read may have missed a promotion during it
         await asyncio.sleep(service.settings.poll_seconds)
 
 
 async def watch_jobs(service: Service, census: JobCensus) -> None:
-    """Counts jobs for the metrics, hands those over again that Redis has lost, ends those whose text nobody will want
-    any more, and forgets old ones."""
+    """Counts jobs for the metrics, requeues jobs that Redis has lost, fails jobs that were interrupted longer ago than
+    `keep_interrupted`, and deletes old records."""
     counted = expired = -EXPIRE_SECONDS
     pause = DISTANT_COUNT_SECONDS if service.jobs.distant else COUNT_SECONDS
     while True:
@@ -61,7 +61,7 @@ async def watch_jobs(service: Service, census: JobCensus) -> None:
                 await service.runner.recover(census_of_jobs.queued)
                 counted = time.monotonic()
             if time.monotonic() - expired > EXPIRE_SECONDS:
-                await asyncio.to_thread(service.jobs.forget, service.settings.keep_jobs)  # first: it needs no room
+                await asyncio.to_thread(service.jobs.forget, service.settings.keep_jobs)  # first: it frees disk space
                 await asyncio.to_thread(service.jobs.expire, service.settings.keep_interrupted)
                 expired = time.monotonic()
         except Exception:  # the loop's boundary, as above

@@ -99,7 +99,7 @@ def test_a_setting_that_is_none_is_code_2(run: Run) -> None:
 @pytest.mark.parametrize("words", [("serve", "--port", "0"), ("domains",), ("encoder", "list")])
 def test_a_misspelt_setting_is_said_by_every_command_that_reads_settings(run: Run, words: tuple[str, ...]) -> None:
     done = run(*words, encoder="nope", hots="0.0.0.0")  # noqa: S104
-    assert "ISOSIM_HOTS is no setting and changes nothing; is ISOSIM_HOST meant?" in done.stderr
+    assert "ISOSIM_HOTS is not a setting and has no effect; did you mean ISOSIM_HOST?" in done.stderr
 
 
 def test_calibrate_reads_a_pipe_and_names_a_bad_line(run: Run, own_store: Path) -> None:

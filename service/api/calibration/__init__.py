@@ -1,1 +1,1 @@
-"""`/calibrate`: posted text on its way to disk, jobs, their events."""
+"""`/calibrate` and `/inspect`: intake of posted text, files and vectors; calibration jobs and their events."""

@@ -53,25 +53,26 @@ router = APIRouter(prefix="/calibrate", tags=["calibration"])
 READ, CALIBRATE = [needs("read")], [needs("calibrate")]
 
 FORMATS: dict[str, Format] = {"text/plain": "text", "application/x-ndjson": "ndjson", "application/x-npy": "npy"}
-EVENT_SECONDS = 0.25
-DISTANT_EVENT_SECONDS = 1.0  # where each look is a request to object storage
+EVENT_SECONDS = 0.25  # between reads of a job's record for its event stream
+DISTANT_EVENT_SECONDS = 1.0  # the same if each read is a request to object storage
 MAX_EVENT_STREAMS = 256  # of a process; each reads its job's record four times a second
-KEEP_ALIVE_SECONDS = 15.0  # proxies close connections that stay silent for a minute, some for half of one
+KEEP_ALIVE_SECONDS = 15.0  # proxies close connections that are silent for a minute, some for half a minute
 
 BODY_DOC = body_of(
     CalibrateRequest,
     {
-        "text/plain": {"type": "string", "description": "one sentence a line"},
+        "text/plain": {"type": "string", "description": "one sentence in each line"},
         "application/x-ndjson": {
             "type": "string",
-            "description": 'lines of "a sentence", {"text": "a sentence"} or {"a": "…", "b": "…", "label": 1}; where '
-            'vectors are brought {"vector": […]}, {"vector": […], "text": "…"}, and sides of labelled pairs that are '
-            "vectors or row numbers",
+            "description": 'lines of "a sentence", {"text": "a sentence"} or {"a": "…", "b": "…", "label": 1}; for '
+            'encoders whose users bring vectors: {"vector": […]} or {"vector": […], "text": "…"}, and labelled pairs '
+            "of vectors or row numbers",
         },
         "application/x-npy": {
             "type": "string",
             "format": "binary",
-            "description": "where vectors are brought: numpy's .npy of shape (vectors, dimensions), float16, 32 or 64",
+            "description": "for encoders whose users bring vectors: numpy's .npy of shape (vectors, dimensions), "
+            "float16, 32 or 64",
         },
         **FILE_TYPES,
     },
@@ -98,7 +99,7 @@ async def calibrate(
     service: ServiceDep,
     trace: TraceDep,
     reading: ReadingDep,
-    domain: Annotated[str | None, Query(description="for all bodies but JSON, which names it itself")] = None,
+    domain: Annotated[str | None, Query(description="domain to calibrate; a JSON body names it itself")] = None,
     method: Annotated[str, Query()] = "auto",
     promote: Annotated[str, Query()] = "if_better",
     seed: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
@@ -107,7 +108,7 @@ async def calibrate(
     force: Annotated[bool, Query()] = False,
     idempotency_key: Annotated[str | None, Header(max_length=256)] = None,
 ) -> Response:
-    """Fits a calibration to unlabelled text of a domain, in the background."""
+    """Starts a job that fits a calibration to unlabelled text of a domain."""
     await check_room(service)
     kind, _ = content_type(request)
     check_no_form(kind, f"calibrate?domain={domain or 'NAME'}")
@@ -125,7 +126,7 @@ async def calibrate(
             direct = FORMATS.get(kind) if reading.plain else None
             if kind == "application/x-npy" and direct is None:
                 raise InvalidInput("column, charset, format, sheet and header belong to files of text, not to .npy")
-            if direct is None:  # what is read out of a file may be longer than the file
+            if direct is None:  # the sentences of a file may take more bytes as JSON than the file itself
                 limits = replace(limits, size=JSON_GROWTH * limits.size)
             intake = intake_of(artifact, spool, limits, direct or "file", force=options.force)
             if direct is None:
@@ -162,7 +163,7 @@ async def calibrate(
 def intake_of(
     artifact: EncoderArtifact, spool: Spool, limits: Limits, form: str, *, force: bool
 ) -> Intake | VectorIntake:
-    """What takes a body for this encoder. Raises InvalidInput."""
+    """The intake for this encoder's bodies. Raises InvalidInput, as `check_takes`."""
     check_takes(artifact, form)
     if artifact.kind == "vectors":
         return VectorIntake(spool, limits, artifact, npy=form == "npy")
@@ -170,7 +171,7 @@ def intake_of(
 
 
 def check_takes(artifact: EncoderArtifact, form: str) -> None:
-    """Raises InvalidInput for vectors where an encoder computes its own, and for text where they are brought."""
+    """Raises InvalidInput for vectors if the encoder computes them itself, and for text if its users bring vectors."""
     if artifact.kind == "vectors" and form not in ("npy", "ndjson"):
         raise InvalidInput(
             f"encoder {artifact.id} computes no vectors: post those you have, {artifact.spec.dim} numbers each, as "
@@ -184,7 +185,7 @@ def check_takes(artifact: EncoderArtifact, form: str) -> None:
 
 
 def check_no_query(request: Request) -> None:
-    """Raises InvalidInput: beside a JSON body, which has its own options, the query would not be looked at."""
+    """Raises InvalidInput for a query beside a JSON body, since options in the query would be ignored."""
     for name in request.query_params:
         raise InvalidInput(
             f"{name}: belongs into the JSON body; the query is for other bodies, which say so in their content-type: "
@@ -193,7 +194,7 @@ def check_no_query(request: Request) -> None:
 
 
 def checked_options(given: dict[str, Any], trace: Trace) -> CalibrateOptions:
-    """The query's options, by the same rules as the JSON body's."""
+    """Options of the query, validated like those of a JSON body."""
     try:
         options = CalibrateOptions.model_validate({k: v for k, v in given.items() if v is not None})
     except ValidationError as error:
@@ -217,14 +218,14 @@ def take_json(body: bytes, spool: Spool, limits: Limits, trace: Trace) -> tuple[
 
 @router.get("", dependencies=READ, responses=documented(422))
 def list_jobs(service: ServiceDep, trace: TraceDep, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Jobs:
-    """Jobs on record of the key's domains, the newest first; each with its report, some 20 kB."""
+    """Recorded jobs of the domains that the key may use, newest first, each with its report (about 20 kB)."""
     mine = (job for job in service.jobs.newest() if trace.grant.may_use(job.request.domain))
     return Jobs(jobs=[state(job) for job in islice(mine, limit)])
 
 
 @router.get("/{job_id}", dependencies=READ, responses=documented(404))
 async def get_job(job: JobDep) -> JobState:
-    """How far a job is; its report when it has succeeded, its error when it has failed."""
+    """A job's progress; its report once it has succeeded, its error if it failed."""
     return state(job)
 
 
@@ -235,7 +236,8 @@ async def get_job(job: JobDep) -> JobState:
     responses={200: {"content": {"text/event-stream": {}}}, **documented(404)},
 )
 async def job_events(job: JobDep, service: ServiceDep) -> StreamingResponse:
-    """Server-sent events: the job's state whenever it changes, until it ends; a comment every 15 s in between."""
+    """Server-sent events with the job's state at each change, until the job ends; a comment every 15 s keeps the
+    connection open."""
     if service.event_streams >= MAX_EVENT_STREAMS:
         raise Overloaded(f"{MAX_EVENT_STREAMS} event streams are open; ask for the job itself instead", retry_after=5)
     return StreamingResponse(
@@ -269,7 +271,7 @@ async def changes(service: Service, job_id: str) -> AsyncIterator[bytes]:
 
 @router.delete("/{job_id}", dependencies=CALIBRATE, responses=documented(404, 409))
 async def cancel_job(job: JobDep, service: ServiceDep) -> JobState:
-    """Stops a job. Its text is deleted and no version appears."""
+    """Cancels a job: its text is deleted, and it makes no version."""
     job_id = job.id
     if job.status.ended:
         raise Conflict(f"job {job_id} is {job.status} already")
@@ -284,24 +286,24 @@ async def cancel_job(job: JobDep, service: ServiceDep) -> JobState:
 
 @router.post("/{job_id}/retry", status_code=202, dependencies=CALIBRATE, responses=documented(404, 409))
 async def retry_job(job: JobDep, service: ServiceDep) -> JobAccepted:
-    """Runs an interrupted job again on the text it still has."""
+    """Runs an interrupted job again on its stored text."""
     await service.runner.available()
     job = await asyncio.to_thread(service.jobs.requeue, job.id)
     await service.runner.submit(job.id, job.attempt)
     return JobAccepted(job=job.id, domain=job.request.domain, status=job.status.value)
 
 
-MAX_JSON_BYTES = 16_000_000  # a JSON body is held in memory whole; text and NDJSON are streamed
+MAX_JSON_BYTES = 16_000_000  # a JSON body is held in memory; text and NDJSON are streamed
 
 
 async def check_room(service: Service) -> None:
-    """Raises Unavailable where nothing runs jobs, Overloaded where too many wait."""
+    """Raises Unavailable if no worker runs jobs, Overloaded if too many jobs wait."""
     await service.runner.available()
     await asyncio.to_thread(check_backlog, service)
 
 
 def check_backlog(service: Service) -> None:
-    """Raises Overloaded: waiting jobs hold their text on disk."""
+    """Raises Overloaded if too many jobs wait; each keeps its text on disk."""
     waiting, most = service.jobs.counts()[Status.QUEUED], service.settings.max_queued_jobs
     if waiting >= most:
         raise Overloaded(f"{waiting} calibrations are queued, at most {most} may be", retry_after=60)
@@ -309,23 +311,23 @@ def check_backlog(service: Service) -> None:
 
 @asynccontextmanager
 async def spooling(jobs: JobStore) -> AsyncIterator[Spool]:
-    """A spool, opened and closed in a thread: a volume that hangs holds up those who upload, and nobody else."""
+    """A spool, opened and closed in a thread, so that a volume that hangs delays only uploads."""
     spool = await asyncio.to_thread(jobs.spool)
     try:
         yield spool
     finally:
-        await asyncio.shield(asyncio.to_thread(spool.close))  # also where the caller has hung up
+        await asyncio.shield(asyncio.to_thread(spool.close))  # shielded: a disconnect cancels this task
 
 
 def check_domain(domain: str, trace: Trace) -> None:
-    """Raises InvalidInput where a version is named, Forbidden where the key may not use the domain."""
+    """Raises InvalidInput if the name includes a version, Forbidden if the key may not use the domain."""
     if DomainRef.parse(domain) != DomainRef(domain):
         raise InvalidInput(f"domain {domain!r}: a calibration makes a new version; name the domain alone")
     trace.grant.check_domain(domain)
 
 
 def intake_limits(service: Service) -> Limits:
-    """Before it is known which encoder the text is for: the larger vectors need more of it."""
+    """Limits of an upload, before its encoder is known; `dim` is that of the largest encoder."""
     settings = service.settings
     dim = max(loaded_encoder.artifact.spec.dim for loaded_encoder in service.encoders.all)
     return Limits(settings.max_calibration_sentences, settings.max_characters, dim, settings.max_calibration_bytes)
@@ -335,7 +337,8 @@ def target_encoder(service: Service, domain: str, encoder: str) -> LoadedEncoder
     """The encoder that a calibration is for: `answering`, `next`, or one of the two by its digest.
 
     Raises:
-        EncoderMismatch: none of them has this digest, or the domain has moved away. Conflict: there is no next one.
+        EncoderMismatch: neither has this digest, or the domain has moved to an encoder that this server does not run.
+        Conflict: `next`, but the server has no next encoder.
     """
     if encoder == "next":
         return service.encoders.require_next()
@@ -363,13 +366,14 @@ async def read_json_body(request: Request) -> bytes:
 async def accept(
     service: Service, trace: Trace, wanted: JobRequest, spool: Spool, notices: list[str], idempotency_key: str | None
 ) -> Response:
-    """Makes the spooled input a job, hands it over and answers 202; an idempotency key answers with its first job.
+    """Creates a job from the spooled input, queues it and answers 202; a repeated idempotency key gets the first job.
 
-    An idempotency key is its API key's own: nobody can take another's, or learn that it was used.
+    Each API key has its own idempotency keys, so that callers cannot use or discover those of others.
 
     Raises:
-        Conflict: the key was used for something else. Unavailable: no runner takes the job.
-        Overloaded: others that were uploaded meanwhile have taken the room.
+        Conflict: the idempotency key was used for another request.
+        Unavailable: the job could not be queued.
+        Overloaded: the queue has filled up during the upload.
     """
     key = None if idempotency_key is None else owned(trace, idempotency_key)
     generation = await asyncio.to_thread(service.domains.generation, wanted.domain)
@@ -388,18 +392,20 @@ def owned(trace: Trace, idempotency_key: str) -> str:
 
 
 def accepted_before(service: Service, trace: Trace, idempotency_key: str | None) -> bool:
-    """Whether a request with this key of the caller's has made a job."""
+    """Whether the caller has already made a job with this idempotency key."""
     return idempotency_key is not None and service.jobs.has_key(owned(trace, idempotency_key))
 
 
 async def hand_over(service: Service, job: Job, *, new: bool) -> None:
-    """A new job that no runner takes is no job: the caller gets the error and nothing stays behind.
+    """Queues a job. If that fails, a new job is discarded, so that the caller can post it again; one that was accepted
+    by an earlier request stays.
 
-    One that was accepted before stays; what failed then is only to hand it over once more.
+    Raises:
+        Unavailable: the job could not be queued.
     """
     try:
         await service.runner.submit(job.id, job.attempt)
     except Unavailable:
         if new and not await asyncio.to_thread(service.jobs.discard, job.id):
-            return  # only the answer was lost: it has been taken, and has begun
+            return  # the queue accepted the job (its reply was lost) and a worker has started it
         raise

@@ -1,4 +1,4 @@
-"""Files of any kind in a body: recognized, shown, and read into the sentences of one column."""
+"""Posted files of any format: detects the format, shows the content, and reads the sentences of one column."""
 
 import asyncio
 import tempfile
@@ -20,18 +20,18 @@ from service.core.errors import Overloaded, TooLarge, UnsupportedMedia
 router = APIRouter(tags=["calibration"])
 
 CHUNK = 256 * 1024  # bytes handed to a thread at once
-MOST_READERS = 4  # files read at a time by a process; each may take a processor, and the memory of isolation.py
-JSON_GROWTH = 2  # bytes of JSON a byte of the file may become; Asian text in UTF-16 becomes 1.5
+MOST_READERS = 4  # files read at a time by a process; each may use a core and the memory that isolation.py allows
+JSON_GROWTH = 2  # most bytes of JSON for each byte of the file; Asian text in UTF-16 takes 1.5
 
-FORMS = ("multipart/form-data", "application/x-www-form-urlencoded")  # the file would lie inside of another format
+FORMS = ("multipart/form-data", "application/x-www-form-urlencoded")  # web forms, which wrap the file
 PAGES = ("text/html", "application/xhtml+xml")
-UTF8 = ("utf-8", "utf8", "us-ascii", "ascii")  # as content types name what needs no decision
+UTF8 = ("utf-8", "utf8", "us-ascii", "ascii")  # charsets that many clients send by default, so they are not a hint
 AS_IT_IS = "send the file itself: curl --data-binary @FILE -H 'content-type: application/octet-stream' '…/{}'"
 
 
 FILE = {"type": "string", "format": "binary"}
 FILE_TYPES = {
-    "application/octet-stream": {**FILE, "description": "any file; its content says what it is"},
+    "application/octet-stream": {**FILE, "description": "any file; its format is detected from its content"},
     "text/csv": FILE,
     "text/tab-separated-values": FILE,
     "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": FILE,
@@ -41,7 +41,7 @@ BODY = {"requestBody": {"required": True, "content": {kind: {"schema": schema} f
 
 
 def content_type(request: Request) -> tuple[str, str | None]:
-    """The body's type, and the charset that goes with it."""
+    """Media type and charset of the Content-Type header; charset None if it has none."""
     header = request.headers.get("content-type", "")
     parameters = header.partition(";")[2]
     charset = next(
@@ -66,24 +66,25 @@ def check_no_form(kind: str, route: str) -> None:
 async def reading_of(
     request: Request,
     column: Annotated[
-        str | None, Query(max_length=1000, description="with the sentences: its name, or its number from 1")
+        str | None,
+        Query(max_length=1000, description="column with the sentences: its name, or its number from 1"),
     ] = None,
     charset: Annotated[
-        str | None, Query(max_length=40, description="encoding of the file; without it, it is detected")
+        str | None, Query(max_length=40, description="encoding of the file; detected by default")
     ] = None,
     form: Annotated[
         str | None,
-        Query(alias="format", max_length=40, description=f"{', '.join(FORMATS)}; without it, it is detected"),
+        Query(alias="format", max_length=40, description=f"{', '.join(FORMATS)}; detected by default"),
     ] = None,
     sheet: Annotated[
         str | None,
-        Query(max_length=1000, description="of a workbook; else the first with 20 rows, or the longest"),
+        Query(max_length=1000, description="sheet of a workbook; default: the first with 20 rows, or the longest"),
     ] = None,
     header: Annotated[
-        bool | None, Query(description="whether the first row names the columns; without it, it is detected")
+        bool | None, Query(description="whether the first row names the columns; detected by default")
     ] = None,
 ) -> Reading:
-    """What query and content type say of a posted file. Raises InvalidInput for what is not known."""
+    """How to read a posted file, by query and content type. Raises InvalidInput for unknown values."""
     kind, declared = content_type(request)
     ignored = kind == "application/json" or (declared or "").lower() in UTF8
     return Reading(
@@ -103,7 +104,7 @@ ReadingDep = Annotated[Reading, Depends(reading_of)]
 
 @asynccontextmanager
 async def temporary(service: Service) -> AsyncIterator[BinaryIO]:
-    """A file without a name, where jobs' text arrives: it is gone with the process, however that ends."""
+    """An unnamed file in the jobs' scratch folder; the system deletes it when the process ends, even if killed."""
 
     def opened() -> AbstractContextManager[BinaryIO]:
         service.jobs.scratch.mkdir(parents=True, exist_ok=True)
@@ -114,7 +115,7 @@ async def temporary(service: Service) -> AsyncIterator[BinaryIO]:
 
 
 async def stream(request: Request, feed: Callable[[bytes], Any]) -> None:
-    """Feeds a body in pieces, in threads."""
+    """Passes the body in chunks to `feed`, which runs in a thread."""
     held = bytearray()
     async for chunk in request.stream():
         held += chunk
@@ -126,7 +127,7 @@ async def stream(request: Request, feed: Callable[[bytes], Any]) -> None:
 
 
 async def store(request: Request, file: BinaryIO, limit: int, remedy: str) -> None:
-    """Writes the body into a file. Raises TooLarge, with what to do then."""
+    """Writes the body into a file. Raises TooLarge, with `remedy` in its message."""
     taken = 0
 
     def write(chunk: bytes) -> None:
@@ -142,7 +143,7 @@ async def store(request: Request, file: BinaryIO, limit: int, remedy: str) -> No
 
 @contextmanager
 def one_of_few(service: Service) -> Iterator[None]:
-    """Bounds how many files and archives a process reads and writes at a time. Raises Overloaded beyond that."""
+    """Counts files and archives that this process reads or writes now. Raises Overloaded beyond MOST_READERS."""
     if service.file_readers >= MOST_READERS:
         raise Overloaded(f"{MOST_READERS} files are being read; send it again later", retry_after=5)
     service.file_readers += 1
@@ -153,11 +154,11 @@ def one_of_few(service: Service) -> Iterator[None]:
 
 
 async def read_file(request: Request, service: Service, reading: Reading, out: BinaryIO | None) -> dict[str, Any]:
-    """Facts of the posted file; what is read out of it goes into `out`.
+    """Reads the posted file in a child process and returns its facts; sentences or rows are written to `out`.
 
     Raises:
-        Overloaded: too many files are being read. TooLarge, UnsupportedMedia, InvalidInput, EmptyInput: see
-        `read_isolated`.
+        Overloaded: too many files are being read.
+        TooLarge, UnsupportedMedia, InvalidInput, EmptyInput: as `read_isolated`.
     """
     settings = service.settings
     size = settings.max_calibration_bytes
@@ -171,7 +172,7 @@ async def read_file(request: Request, service: Service, reading: Reading, out: B
 async def feed_sentences(
     request: Request, service: Service, reading: Reading, feed: Callable[[bytes], Any]
 ) -> dict[str, Any]:
-    """Feeds the sentences of the posted file, as NDJSON; its facts. Raises as `read_file` and `feed` do."""
+    """Passes the sentences of the posted file to `feed` as NDJSON and returns its facts. Raises as both do."""
     async with temporary(service) as out:
         facts = await read_file(request, service, replace(reading, give="sentences"), out)
         for piece in pieces(out):
@@ -186,7 +187,7 @@ def pieces(file: BinaryIO) -> Iterator[bytes]:
 
 
 async def sent(stack: AsyncExitStack, file: BinaryIO) -> AsyncIterator[bytes]:
-    """The content of a file that is closed at the end, also where the caller leaves before."""
+    """Content of a file; closes `stack`, which owns the file, at the end or when the caller leaves."""
     async with stack:
         for piece in pieces(file):
             yield piece
@@ -205,10 +206,11 @@ async def inspect(
     reading: ReadingDep,
     give: Annotated[
         Literal["facts", "sentences", "rows"],
-        Query(description="sentences, rows: answers these as NDJSON, a JSON string or list a line"),
+        Query(description="facts: a JSON object; sentences, rows: NDJSON with a JSON string or list in each line"),
     ] = "facts",
 ) -> Response:
-    """Shows what a file is and how it would be read: format, encoding, columns, ten rows, counts. Keeps nothing."""
+    """Shows a file's format, encoding, columns, first ten rows and counts, as a calibration would read it. The file is
+    not kept."""
     kind, _ = content_type(request)
     check_no_form(kind, "inspect")
     reading = replace(reading, give=give)

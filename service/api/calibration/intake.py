@@ -1,4 +1,4 @@
-"""Posted text on its way to disk: decoded, checked and counted as it streams in."""
+"""Decodes, checks and counts posted text while it streams in, and writes it to disk."""
 
 import re
 from codecs import BOM_UTF8
@@ -24,7 +24,7 @@ Format = Literal["text", "ndjson", "npy"]
 Body = TypeVar("Body", bound=BaseModel)
 
 MAX_LABELS = 100_000
-LONGEST_CHARACTER = 24  # bytes of a line: two texts of a labelled pair, spelt out as surrogate pairs
+LONGEST_CHARACTER = 24  # bytes of a line for each allowed character: two texts, each character as \uXXXX\uXXXX
 LABELLED = TypeAdapter(Label)
 JSON_LIST = re.compile(rb'\s*\[\s*"(?:[^"\\]|\\.)*"\s*,\s*"')
 FILE_NAME = re.compile(r"\S*[\w-]\.[A-Za-z][A-Za-z0-9]{1,6}")
@@ -44,14 +44,14 @@ def stripped(pair: LabelledPair) -> LabelledPair:
 class Limits:
     sentences: int
     characters: int  # a sentence
-    dim: int  # of the largest vectors that may be fitted to
-    size: int  # bytes of a body of text
+    dim: int  # dimension of the vectors that a method fits; the largest if several encoders serve
+    size: int  # bytes of a text body
 
 
 class Intake:
-    """Feeds sentences to a spool. Not for several threads at once.
+    """Writes posted sentences and labelled pairs to a spool. Not thread-safe.
 
-    `force`: lines that look like the rows of a table are sentences all the same.
+    `force`: accept lines that look like rows of a table as sentences.
     """
 
     def __init__(self, spool: Spool, limits: Limits, form: Format = "text", *, force: bool = False) -> None:
@@ -65,12 +65,12 @@ class Intake:
         self._rest, self._received = b"", 0
         self._given, self._too_long = False, 0
         self._places: list[str] = []  # of the first texts that are too long
-        self._first: list[str] | None = None if force else []  # texts, until there are enough to tell a table
-        self._seen: set[str] = set()  # until there are enough to know that there are enough
+        self._first: list[str] | None = None if force else []  # first texts, to recognize a table; None: checked
+        self._seen: set[str] = set()  # distinct sentences, about `_enough` at most
 
     @property
     def distinct(self) -> int:
-        """Distinct sentences, counted up to the number from which on it no longer matters."""
+        """Number of distinct sentences; counting stops once it suffices for all methods."""
         return len(self._seen)
 
     @property
@@ -88,11 +88,11 @@ class Intake:
         )
 
     def feed(self, chunk: bytes) -> None:
-        """Raises InvalidInput, naming the line."""
+        """Takes a part of the body. Raises InvalidInput, naming the line, or TooLarge."""
         if not self._received and (what := binary(chunk)) is not None:
             raise InvalidInput(f"the body is {what}" if ";" in what else f"the body is {what}; {POST}")
         self._received += len(chunk)
-        if self._received > self.limits.size:  # a server of brought vectors lets larger bodies begin
+        if self._received > self.limits.size:  # the middleware's limit may be the larger one for vectors
             raise TooLarge(f"the body is larger than {self.limits.size} bytes")
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         begins = self._received == len(chunk) and self._first is not None
@@ -116,7 +116,7 @@ class Intake:
         self._check_table()
 
     def _check_table(self) -> None:
-        """Raises InvalidInput where the first texts look like the rows of a table; looks at them once."""
+        """Raises InvalidInput if the first texts look like rows of a table; later calls do nothing."""
         if self._first is not None:
             check_sentences_only(self._first)
             self._first = None
@@ -184,14 +184,14 @@ class Intake:
             raise InvalidInput("a sentence holds a lone surrogate, which is no Unicode text") from None
 
     def check_labels(self) -> None:
-        """Raises InvalidInput, saying what is needed."""
+        """Raises InvalidInput if there are too few labelled pairs, saying how many are needed."""
         self._summary.check()
 
     def check_enough(self, method: str, dim: int) -> list[str]:
-        """Notices for the job, which fits to vectors of `dim` numbers.
+        """Notices for a job that fits vectors of dimension `dim`.
 
         Raises:
-            InvalidInput: too few distinct sentences; the message says how many are needed.
+            InvalidInput: too few distinct sentences or labelled pairs; the message says how many are needed.
         """
         if self.labels:
             self.check_labels()
@@ -260,7 +260,7 @@ def parse_ndjson(line: bytes, number: int) -> str | LabelledPair:
 
 
 def parse_json(model: type[Body], body: bytes) -> Body:
-    """Raises RequestValidationError, as FastAPI would for a body it reads itself."""
+    """Parses a body. Raises RequestValidationError, as FastAPI does for bodies that it parses itself."""
     try:
         return model.model_validate_json(body)
     except ValidationError as error:

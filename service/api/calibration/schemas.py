@@ -20,27 +20,29 @@ Normalization = Literal[NORMALIZATIONS]  # type: ignore[valid-type]
 
 
 class CalibrateOptions(Own):
-    """What a calibration is asked to do; the query of a text body, part of a JSON body."""
+    """Options of a calibration: in the query beside a text body, in a JSON body among its fields."""
 
     domain: str
     method: Method = "auto"
     promote: Promotion = Field(
         default="if_better",
-        description="if_better: where its scale holds better on the new text than the champion's, by more than the "
-        "error of the difference, and nothing of the answer would be lost; a domain's first version is promoted",
+        description="if_better: promote if the new scale fits the new text better than the champion's, by more than "
+        "the error of the difference, and answers keep all their fields; a domain's first version is promoted",
     )
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
     normalization: Normalization = Field(
-        default="none", description="item normalization: percentiles compare scores less their texts' usual scores"
+        default="none",
+        description="item normalization: percentiles are computed after subtracting each text's usual score",
     )
     encoder: str = Field(
         default="answering",
         pattern=ENCODER_PATTERN,
-        description="answering; next: the one that the domain is to move to (ISOSIM_NEXT_ENCODER); or the digest of "
-        "the encoder that vectors are of: where another one answers, 409",
+        description="answering: the encoder that answers for the domain; next: the one it moves to "
+        "(ISOSIM_NEXT_ENCODER); or the digest of the encoder that made posted vectors (409 if this server does not run "
+        "it)",
     )
     force: bool = Field(
-        default=False, description="take each line as a sentence although they look like a table's rows"
+        default=False, description="take each line as a sentence even if lines look like rows of a table"
     )
 
 
@@ -67,9 +69,10 @@ LabelledSide = Annotated[
 
 
 class Label(NamedTuple):
-    """[text, text, 0 or 1, or a grade], and a weight above 0 where pairs were not drawn with equal probability.
+    """[text, text, label] or [text, text, label, weight]; the label is 0, 1 or a grade, the weight above 0.
 
-    Where an encoder's vectors are brought, vectors (lists of numbers, or base64 of float32) take the place of texts.
+    The weight is the inverse of the probability with which the pair was drawn. For an encoder whose users bring
+    vectors, the sides are vectors: lists of numbers, or base64 of float32.
     """
 
     a: LabelledSide
@@ -79,10 +82,10 @@ class Label(NamedTuple):
 
 
 def pairs_of(labels: Iterable[Label], artifact: EncoderArtifact | None = None) -> list[LabelledPair]:
-    """Labelled texts; or labelled vectors of this encoder, in base64.
+    """Labelled pairs of texts, or of vectors as base64 if the encoder's users bring vectors.
 
     Raises:
-        InvalidInput: a side is a vector where texts are taken, or no vector of the encoder's.
+        InvalidInput: a side is a vector although texts are needed, or not a valid vector of the encoder.
     """
     brought = artifact if artifact is not None and artifact.kind == "vectors" else None
     return [
@@ -108,13 +111,14 @@ LabelledPairs = Annotated[
     list[Label],
     FailFast(),
     Field(
-        description="[text, text, 0 or 1, or a grade] or [text, text, label, weight]: the inverse of its probability"
+        description="[text, text, label] or [text, text, label, weight]; label: 0, 1 or a grade; weight: inverse of "
+        "the probability with which the pair was drawn"
     ),
 ]
 
 
 class CalibrateRequest(CalibrateOptions):
-    """Sentences of a domain, 200 distinct ones at least, and labelled pairs if there are any."""
+    """Sentences of a domain, at least 200 distinct ones, and optionally labelled pairs."""
 
     model_config = example({"domain": "tickets", "texts": ["The printer is jammed.", "I cannot log in."]})
 
@@ -123,22 +127,22 @@ class CalibrateRequest(CalibrateOptions):
 
 
 class LabelsRequest(Own):
-    """Labelled pairs for a version that exists; they make a new version of it."""
+    """Labelled pairs for an existing version; they make a new version from it."""
 
     model_config = example({"labels": [["Printer is jammed.", "Paper stuck in the printer.", 1]]})
 
     labels: LabelledPairs
-    version: int | None = Field(default=None, ge=1, description="the version to start from; else the champion")
+    version: int | None = Field(default=None, ge=1, description="version to start from; default: the champion")
     promote: Promotion = Field(
-        default="always", description="holds only while the champion is the one the labels were posted for"
+        default="always", description="the new version is promoted only if the champion has not changed since the post"
     )
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
     from_: int | None = Field(
         default=None,
         alias="from",
         ge=0,
-        description="the version that answered when you looked; where another one answers by now, the answer is 409, "
-        "unless the Idempotency-Key says that this request was accepted before",
+        description="the version that you saw answering; if another version answers now, the answer is 409, unless a "
+        "request with the same Idempotency-Key was accepted before",
     )
 
 
@@ -151,7 +155,7 @@ class JobAccepted(BaseModel):
 class JobState(BaseModel):
     job: str
     domain: str
-    encoder: str = Field(description="digest of the one that the calibration is for")
+    encoder: str = Field(description="digest of the encoder that the calibration is for")
     status: Literal["queued", "running", "succeeded", "failed", "cancelled", "interrupted"]
     stage: str
     progress: float
@@ -162,7 +166,7 @@ class JobState(BaseModel):
     normalization: str
     sentences: int
     labels: int
-    base: int | None = Field(description="the version that was given labels")
+    base: int | None = Field(description="version that labels were posted for; null for other jobs")
     created: str
     started: str | None
     finished: str | None
@@ -178,7 +182,7 @@ class Jobs(BaseModel):
 
 
 class Inspection(BaseModel):
-    """What a posted file is, and how it would be read."""
+    """Format and content of a posted file, and how a calibration would read it."""
 
     model_config = example(
         {
@@ -202,18 +206,18 @@ class Inspection(BaseModel):
     )
 
     format: Literal["text", "csv", "tsv", "ndjson", "parquet", "xlsx"]
-    encoding: str | None = Field(description="of the text; null where the format has none of its own")
-    encoding_certain: bool = Field(description="false: a guess, which charset= overrules")
-    separator: str | None = Field(description="of the cells of CSV and TSV")
-    header: bool = Field(description="whether the first row names the columns; header= overrules it")
-    sheet: str | None = Field(description="that is read; sheet= names another")
-    sheets: list[str] = Field(description="of a workbook")
-    columns: list[str] = Field(description="the first hundred")
-    rows: list[list[str]] = Field(description="the first ten, cells cut to 200 characters")
-    column: str = Field(description="that the counts are of: the one asked for, else the likeliest")
-    sentences: int = Field(description="that a calibration would take")
+    encoding: str | None = Field(description="text encoding; null for Parquet and workbooks")
+    encoding_certain: bool = Field(description="false if the encoding is a guess, which charset= overrides")
+    separator: str | None = Field(description="cell separator of CSV and TSV")
+    header: bool = Field(description="whether the first row names the columns; header= overrides it")
+    sheet: str | None = Field(description="sheet that is read; sheet= selects another")
+    sheets: list[str] = Field(description="sheets of a workbook")
+    columns: list[str] = Field(description="names of the first hundred columns")
+    rows: list[list[str]] = Field(description="the first ten rows, cells cut to 200 characters")
+    column: str = Field(description="column that the counts refer to: the requested one, else the likeliest")
+    sentences: int = Field(description="sentences that a calibration would take")
     distinct: int
     empty: int = Field(description="rows without a sentence")
-    too_long: int = Field(description="sentences beyond ISOSIM_MAX_CHARACTERS, which are left out")
-    too_long_rows: list[int] = Field(description="the first of them, counted as a person counts")
+    too_long: int = Field(description="sentences longer than ISOSIM_MAX_CHARACTERS, which are left out")
+    too_long_rows: list[int] = Field(description="first rows with such a sentence, counted from 1 as in the file")
     longest: int = Field(description="characters of the longest sentence")

@@ -1,4 +1,4 @@
-"""Posted vectors on their way to disk: `.npy`, or NDJSON lines with a vector each."""
+"""Checks posted vectors and writes them to disk while they stream in: `.npy`, or NDJSON with a vector in each line."""
 
 import io
 from codecs import BOM_UTF8
@@ -20,14 +20,14 @@ from service.core.errors import EmptyInput, InvalidInput
 from service.core.jobs.job import LabelledPair
 from service.core.jobs.requirements import STEADY_FLOW, LabelSummary, check_sentences, fewest_sentences
 
-CHARACTERS = 32  # of one number in JSON
+CHARACTERS = 32  # most characters of a number in JSON
 ENTRY = 'expected {"vector": […]}, {"vector": […], "text": "…"} or {"a": …, "b": …, "label": 1}'
 
 
 class VectorIntake:
-    """Feeds vectors to a spool; what `Intake` is for text. Not for several threads at once.
+    """Writes posted vectors to a spool, as `Intake` does with text. Not thread-safe.
 
-    Labelled pairs are of two vectors, or of two row numbers (from 0) among the posted ones.
+    A labelled pair is two vectors, or two row numbers (from 0) of posted vectors.
     """
 
     def __init__(self, spool: Spool, limits: Limits, artifact: EncoderArtifact, *, npy: bool) -> None:
@@ -38,14 +38,14 @@ class VectorIntake:
         self.lines = 0
         self._expected = self._received = 0  # bytes of a .npy
         self._summary = LabelSummary()
-        self._highest: tuple[int, int] = (-1, 0)  # row that a labelled pair names, and the pair's line
+        self._highest: tuple[int, int] = (-1, 0)  # highest row in a labelled pair, and that pair's line
         self._texts = False
         self._rest = b""
-        self._seen: set[int] = set()  # hashes, until there are enough to know that there are enough
+        self._seen: set[int] = set()  # hashes of distinct vectors, at most `_enough`
         self._enough = max(STEADY_FLOW, fewest_sentences("whitening", self.dim))
 
     def feed(self, chunk: bytes) -> None:
-        """Raises InvalidInput, naming the line; of a `.npy` as soon as its header says what it is."""
+        """Takes a part of the body. Raises InvalidInput, naming the line; for a `.npy` after reading its header."""
         if self.npy:
             if not self._expected:
                 self._check_header(chunk)
@@ -78,11 +78,11 @@ class VectorIntake:
             raise InvalidInput(f"more than {self.limits.sentences:,} vectors were posted")
 
     def close(self) -> None:
-        """Looks at all vectors once more, as they are read from disk.
+        """Ends the intake; reads all vectors back from disk and checks them.
 
         Raises:
-            InvalidInput: a `.npy` is not what its header says, or holds what is no vector; the message names the row.
-            EmptyInput: there is no vector.
+            InvalidInput: a `.npy` does not match its header, or a row is not a valid vector; the message names the row.
+            EmptyInput: no vector was posted.
         """
         if not self.npy:
             if self._rest:
@@ -162,7 +162,7 @@ class VectorIntake:
         texts.append(text.strip())
 
     def _side(self, entry: dict[str, Any], name: str) -> str:
-        """Of a labelled pair: a row's number, or a vector in base64."""
+        """One side of a labelled pair: a row number, or a vector as base64."""
         value = entry.get(name)
         if type(value) is int and value >= 0:
             self._highest = max(self._highest, (value, self.lines))
@@ -184,6 +184,6 @@ class VectorIntake:
         self.spool.extend_labels([pair])
 
     def check_enough(self, method: str, dim: int) -> list[str]:
-        """As `Intake.check_enough`. Raises InvalidInput: too few distinct vectors for the method."""
+        """Notices for the job. Raises InvalidInput if there are too few distinct vectors for the method."""
         check_sentences(method, dim, len(self._seen), brought=True)
         return flow_notices(method, len(self._seen), "vectors")

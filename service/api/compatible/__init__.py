@@ -1,1 +1,1 @@
-"""Routes that other services defined: OpenAI, text-embeddings-inference, Cohere, vLLM, Open Inference Protocol."""
+"""Routes compatible with other services: OpenAI, text-embeddings-inference, Cohere, vLLM, Open Inference Protocol."""

@@ -1,4 +1,4 @@
-"""The Open Inference Protocol V2 (KServe, Triton) over HTTP: texts give vectors, pairs of texts give scores."""
+"""Open Inference Protocol V2 (KServe, Triton) over HTTP: vectors of texts, scores of pairs."""
 
 import asyncio
 from typing import Annotated, Any
@@ -51,34 +51,34 @@ HeaderLength = Annotated[str | None, Header(alias="inference-header-content-leng
 
 @router.get("", dependencies=READ, responses=documented())
 async def server() -> dict[str, Any]:
-    """The server's name and what it speaks beyond the protocol."""
+    """The server's name, release and protocol extensions."""
     return {"name": "isosim", "version": __version__, "extensions": ["binary_tensor_data"]}
 
 
 @router.get("/health/live", responses={503: documented()[503]})
 async def live(service: ServiceDep) -> dict[str, bool]:
-    """The process answers."""
+    """Succeeds while the process and its encoder thread are alive."""
     check_alive(service)
     return {"live": True}
 
 
 @router.get("/health/ready", responses={503: documented()[503]})
 async def ready(service: ServiceDep) -> dict[str, bool]:
-    """All models answer."""
+    """Succeeds if all models can answer."""
     check_ready(service)
     return {"ready": True}
 
 
 @router.get("/models/{model:path}/versions/{version}/ready", dependencies=READ, responses=documented(*MODEL_STATUSES))
 async def version_ready(model: VersionDep, service: ServiceDep) -> dict[str, Any]:
-    """The version answers."""
+    """Succeeds if the version exists and can answer."""
     check_ready(service)
     return {"name": model.name, "version": str(model.resolution.calibration.version), "ready": True}
 
 
 @router.get("/models/{model:path}/ready", dependencies=READ, responses=documented(*MODEL_STATUSES))
 async def model_ready(model: ModelDep, service: ServiceDep) -> dict[str, Any]:
-    """The model answers."""
+    """Succeeds if the model exists and can answer."""
     return await version_ready(model, service)
 
 
@@ -113,7 +113,7 @@ async def infer(
 async def compute(
     model: models.Model, texts: dict[str, list[str]], service: Service, trace: TraceDep
 ) -> dict[str, tuple[tensors.Datatype, npt.NDArray[np.floating]]]:
-    """Raises InvalidInput where the inputs are not those of the model."""
+    """Output tensors by name, with their datatype. Raises InvalidInput if the inputs are not the model's."""
     if texts.keys() == {"text"}:
         embeddings = await embed(service, trace, model.resolution, texts["text"], scored=False)
         return {"embedding": ("FP32", await vectors(service, trace, model.resolution, model.space, embeddings))}
@@ -136,7 +136,7 @@ async def compute(
 
 @router.get("/models/{model:path}/versions/{version}", dependencies=READ, responses=documented(*MODEL_STATUSES))
 async def version_metadata(model: VersionDep, service: ServiceDep) -> dict[str, Any]:
-    """The tensors of a version."""
+    """Input and output tensors of a version."""
     dim = model.resolution.encoder.artifact.spec.dim
     optional = {"parameters": {"optional": True}}
     outputs: list[dict[str, Any]] = [
@@ -157,5 +157,5 @@ async def version_metadata(model: VersionDep, service: ServiceDep) -> dict[str, 
 
 @router.get("/models/{model:path}", dependencies=READ, responses=documented(*MODEL_STATUSES))
 async def metadata(model: ModelDep, service: ServiceDep) -> dict[str, Any]:
-    """The model's tensors: `text` gives `embedding`; `text_1` and `text_2` give the scores of pairs."""
+    """Input and output tensors of a model: `text` gives `embedding`; `text_1` and `text_2` give scores of pairs."""
     return await version_metadata(model, service)

@@ -1,4 +1,4 @@
-"""Model names of compatible bodies: `isosim`, `isosim/<domain>[@version]`, and with `:raw` the frozen encoder."""
+"""Model names in compatible bodies: `isosim`, `isosim/<domain>[@version]`; the suffix `:raw` means raw vectors."""
 
 import itertools
 import re
@@ -20,13 +20,13 @@ from service.migration.encoders import Resolution
 T = TypeVar("T")
 
 NAME = re.compile(r"isosim(?:/(?P<domain>[^:/]+))?(?P<raw>:raw)?")
-PAGE = 16  # domains asked for at once
-LISTED = 40  # names in a message
+PAGE = 16  # domains read from the store at once
+LISTED = 40  # most names in a message
 
 
 @dataclass(frozen=True)
 class Model:
-    """What a model's name stands for now."""
+    """A model name, with the calibration and encoder that it resolves to."""
 
     name: str
     resolution: Resolution
@@ -34,7 +34,7 @@ class Model:
 
 
 def parse(name: str) -> tuple[DomainRef, Space]:
-    """Raises InvalidInput where this is no name of ours."""
+    """Domain and space of a model name. Raises InvalidInput for names of other models."""
     match = NAME.fullmatch(name)
     if not match:
         raise InvalidInput(f"model {name[:80]!r}")
@@ -44,12 +44,12 @@ def parse(name: str) -> tuple[DomainRef, Space]:
 async def resolve(
     service: Service, trace: Trace, name: str, version: str | None = None, *, splits: bool = False
 ) -> Model:
-    """The model of that name; `version` for protocols that keep it apart from the name, `splits` as `requests.resolve`.
+    """The model with a name; `version` is for protocols that send it separately, `splits` as in `requests.resolve`.
 
     Raises:
-        UnknownModel: there is none; the message lists what there is for this key.
-        Forbidden: the key may not use its domain.
-        EncoderMismatch: its domain belongs to another encoder.
+        UnknownModel: there is no such model; the message lists those that the key may use.
+        Forbidden: the key may not use the model's domain.
+        EncoderMismatch: the domain belongs to another encoder.
     """
     try:
         ref, space = parse(name)
@@ -59,7 +59,7 @@ async def resolve(
             ref = DomainRef.parse(f"{ref.name}@{version}")
         return Model(name, await requests.resolve(service, trace, ref, splits=splits), space)
     except (InvalidInput, NotFound):
-        if trace.grant.rate is not None:  # the message costs a look into the store
+        if trace.grant.rate is not None:  # the message needs a read of the store
             await service.limits.admit(replace(trace.grant, concurrent=None), 1)
         known = await names(service, trace.grant, LISTED // 2 + 1)
         more = " and more (GET /v1/models)" if len(known) > LISTED else ""
@@ -70,20 +70,20 @@ async def resolve(
 
 
 async def names(service: Service, grant: Grant, most: int) -> list[str]:
-    """The models of the first `most` domains that this server can answer the key for, the default's first."""
+    """Model names of the first `most` domains that the key may use and this server can answer; `default` first."""
     answering = await service.listings.begin(grant, lambda: list(itertools.islice(champions(service, grant), most)))
     bare = ["isosim"] if grant.may_use(DEFAULT) else []
     return [*bare, *(f"isosim/{domain}{raw}" for domain, _ in answering for raw in ("", ":raw"))]
 
 
 def permitted(service: Service, grant: Grant) -> list[str]:
-    """The key's domains, whether or not they can be served here; `default` is the first."""
+    """Domains that the key may use, even those this server cannot answer; `default` comes first."""
     stored = service.domains.names(wanted=lambda name: name != DEFAULT and grant.may_use(name))
     return [*([DEFAULT] if grant.may_use(DEFAULT) else []), *stored]
 
 
 def champions(service: Service, grant: Grant) -> Iterator[tuple[str, int]]:
-    """The key's domains that have a champion for the encoder that answers for them here, and its version."""
+    """(domain, champion) of each domain that the key may use and this server can answer."""
     if grant.may_use(DEFAULT):
         yield DEFAULT, champion_of(service, DEFAULT) or 0
     stored = service.domains.names(wanted=lambda name: name != DEFAULT and grant.may_use(name))
@@ -93,7 +93,7 @@ def champions(service: Service, grant: Grant) -> Iterator[tuple[str, int]]:
 
 
 def champion_of(service: Service, domain: str) -> int | None:
-    """None also where its files cannot be read: one broken domain hides itself, not the others."""
+    """A domain's champion; None if there is none or if it cannot be read, so that other domains are still listed."""
     try:
         return service.domains.aliases(domain, service.encoders.home_encoder(domain).digest).champion
     except (IsosimError, OSError):

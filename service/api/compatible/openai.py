@@ -1,4 +1,4 @@
-"""OpenAI's embeddings and models routes. Errors under /v1 have OpenAI's shape (service/api/errors.py)."""
+"""OpenAI's embeddings and models routes. Errors under /v1 have OpenAI's form (service/api/errors.py)."""
 
 import asyncio
 import base64
@@ -35,7 +35,7 @@ ANSWERS = documented_v1(400, 404, 409, 413, 415, 424, 429)
 
 @scoring.post("/v1/embeddings", response_model=EmbeddingsResponse, responses=ANSWERS)
 async def embeddings(body: EmbeddingsRequest, service: ServiceDep, trace: TraceDep) -> Response:
-    """Unit vectors: calibrated ones of `isosim/<domain>`, the frozen encoder's of `isosim/<domain>:raw`."""
+    """Unit vectors of texts: calibrated for `isosim/<domain>`, the frozen encoder's for `isosim/<domain>:raw`."""
     name_ignored(trace, body)
     model = await models.resolve(service, trace, body.model)
     encoder = model.resolution.encoder
@@ -49,24 +49,24 @@ async def embeddings(body: EmbeddingsRequest, service: ServiceDep, trace: TraceD
 
 
 def write(answer: dict[str, Any], rows: Vectors, body: EmbeddingsRequest) -> Response:
-    """The answer with its vectors in the form that was asked for."""
+    """The answer with its vectors in the body's `encoding_format`."""
     written = as_base64(rows) if body.encoding_format == "base64" else rows
     data = [{"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(written)]
     return json_response({**answer, "data": data})
 
 
 def as_base64(vectors: Vectors) -> list[str]:
-    """Each row's float32 values, little-endian."""
+    """Base64 of each row's float32 values, little-endian."""
     return [base64.b64encode(vector).decode() for vector in vectors.astype("<f4")]
 
 
 def inputs(
     given: str | list[str] | list[int] | list[list[int]], service: Service, loaded_encoder: LoadedEncoder
 ) -> list[Content]:
-    """What `input` asks for: texts, or token ids where they are switched on.
+    """Texts of `input`, or its token ids if ISOSIM_ALLOW_TOKEN_IDS is true.
 
     Raises:
-        EmptyInput, InvalidInput: naming the entry.
+        EmptyInput, InvalidInput: an entry is not valid; the message names it.
     """
     if isinstance(given, str):
         return [*listed(given, "input", service)]
@@ -90,20 +90,20 @@ def inputs(
 
 @router.get("", response_model=ModelList, responses=documented_v1())
 async def list_models(service: ServiceDep, trace: TraceDep) -> Response:
-    """`isosim`, and each domain calibrated and raw."""
+    """Lists `isosim`, and for each domain its calibrated and its raw model."""
     domains = await service.listings.begin(trace.grant, models.permitted, service, trace.grant)
     await pay_for(service.limits, trace.grant, len(domains))
     return await service.listings.read(trace.grant, written, service, domains)
 
 
 def written(service: Service, domains: list[str]) -> Response:
-    """The list of models as JSON: with many of them it would keep the event loop for long."""
+    """The list of models as JSON; called in a thread, because a long list would block the event loop."""
     cards_of_domains = service.domains.read_each(domains, lambda domain: cards(service, domain))
     return json_response({"object": "list", "data": [card.model_dump() for some in cards_of_domains for card in some]})
 
 
 def cards(service: Service, domain: str) -> list[ModelCard]:
-    """A domain's models; none without a champion here."""
+    """A domain's models; empty if it has no champion for its encoder on this server."""
     champion = models.champion_of(service, domain)
     if champion is None and domain != DEFAULT:
         return []
@@ -114,7 +114,7 @@ def cards(service: Service, domain: str) -> list[ModelCard]:
 
 
 def since(service: Service, domain: str, version: int) -> int:
-    """When a version was made; 0 also where that cannot be read: one broken domain does not hide the others."""
+    """When a version was made; 0 if that cannot be read, so that one broken domain does not fail the list."""
     try:
         return created(service, domain, version)
     except (IsosimError, OSError):
@@ -122,7 +122,8 @@ def since(service: Service, domain: str, version: int) -> int:
 
 
 def created(service: Service, domain: str, version: int) -> int:
-    """Seconds since 1970; version 0 is built in. A version never changes, so its manifest is read once."""
+    """When a version was made, in seconds since 1970; 0 for the built-in version 0. Kept in memory, since versions
+    never change."""
     if not version:
         return 0
     known = service.listings.created
@@ -137,7 +138,7 @@ def created(service: Service, domain: str, version: int) -> int:
 
 @router.get("/{model:path}", responses=documented_v1(404, 409))
 async def get_model(model: ModelPath, service: ServiceDep, trace: TraceDep) -> ModelCard:
-    """One model; unknown names are told what there is."""
+    """Shows one model; the error for an unknown name lists the models that the key may use."""
     resolution = (await models.resolve(service, trace, model)).resolution
     calibration = resolution.calibration
     since = await asyncio.to_thread(created, service, calibration.domain, calibration.version)

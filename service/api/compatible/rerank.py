@@ -1,4 +1,4 @@
-"""POST /rerank, in TEI's and in Cohere's words, and vLLM's /score: how well texts match a text."""
+"""POST /rerank with TEI's or Cohere's body, and POST /score with vLLM's."""
 
 import time
 from typing import Annotated, Any
@@ -29,9 +29,10 @@ V1_STATUSES = (400, 404, 409, 413, 415, 424, 429)
 @router.post("/v2/rerank", response_model=list[Rank] | RerankResponse, responses=documented(*STATUSES))
 @router.post("/v1/rerank", response_model=list[Rank] | RerankResponse, responses=documented_v1(*V1_STATUSES))
 async def rerank(body: Annotated[RerankRequest, Body()], service: ServiceDep, trace: TraceDep) -> Response:
-    """Texts by how well they match the query, best first: `percentile`, or `similarity` where there is no reference.
+    """Ranks texts by their match with the query, best first. Scores are percentiles, or similarities if the domain has
+    no reference.
 
-    A text without any token that the encoder knows comes last, with 0.
+    A text in which the encoder knows no token comes last, with score 0.
     """
     texts = candidates(body, service)
     check_text(body.query, "query", service.settings.max_characters)
@@ -62,7 +63,7 @@ async def rerank(body: Annotated[RerankRequest, Body()], service: ServiceDep, tr
 
 
 def candidates(body: RerankRequest, service: Service) -> list[str]:
-    """Raises InvalidInput or EmptyInput, naming the field."""
+    """Texts to rank. Raises InvalidInput or EmptyInput, naming the field."""
     if (body.texts is None) == (body.documents is None):
         raise InvalidInput("texts or documents: give one of them")
     limit = service.settings.max_texts - 1
@@ -73,7 +74,7 @@ def candidates(body: RerankRequest, service: Service) -> list[str]:
 
 
 async def model_of(body: RerankRequest, service: Service, trace: Trace) -> models.Model:
-    """What the body names: a model, as Cohere's clients do, or a domain."""
+    """The model or the domain that the body names."""
     if body.domain is None:
         return await models.resolve(service, trace, body.model or "isosim", splits=True)
     if body.model is not None:
@@ -89,11 +90,11 @@ def relevance_of(result: Scores, model: models.Model, *, raw: bool) -> npt.NDArr
 
 
 def false_hit_rates(result: Scores, model: models.Model, gallery: int) -> list[float | None]:
-    """Of each text; None for one that the encoder cannot read.
+    """False-hit rate of each text; None for a text in which the encoder knows no token.
 
     Raises:
-        Conflict: the version has no counts, or ranks by another score than the one they were made with.
-        InvalidInput: more entries than the version can tell of.
+        Conflict: the version has no counts of false hits, or uses item normalization, which they do not cover.
+        InvalidInput: the version has no counts for so large a gallery.
     """
     calibration, raw = model.resolution.calibration, model.space == "raw"
     if calibration.model.normalization is not None and not raw:
@@ -109,7 +110,7 @@ def false_hit_rates(result: Scores, model: models.Model, gallery: int) -> list[f
 @router.post("/score", response_model=ScoreResponse, responses=documented(*STATUSES))
 @router.post("/v1/score", response_model=ScoreResponse, responses=documented_v1(*V1_STATUSES))
 async def score(body: ScoreRequest, service: ServiceDep, trace: TraceDep) -> Response:
-    """`similarity` of pairs: one text against one or many, or as many against as many."""
+    """Scores pairs by `similarity`: one text against one or many, or two lists of equal length, entry by entry."""
     settings = service.settings
     left = listed(body.text_1, "text_1", service, settings.max_pairs)
     right = listed(body.text_2, "text_2", service, settings.max_pairs)

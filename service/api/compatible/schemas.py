@@ -19,7 +19,7 @@ def is_row(entry: Any) -> bool:
 
 Texts = Annotated[list[str], all_texts]
 TokenIds = Annotated[list[int], entries(lambda entry: type(entry) is int, "a token id")]
-# Rows are looked into here: pydantic would make an error of each wrong one.
+# `is_row` checks the ids too: pydantic would build an error for each wrong row.
 TokenRows = Annotated[list[TokenIds], entries(is_row, "a list of token ids")]
 MODEL_NAMES = "isosim, isosim/<domain>[@version], isosim/<domain>:raw"
 ModelField = Annotated[str, Field(description=MODEL_NAMES)]
@@ -59,14 +59,18 @@ class EmbeddingsRequest(Compatible):
     input: EmbeddingsInput
     model: ModelField = "isosim"
     encoding_format: Literal["float", "base64"] | None = None
-    dimensions: int | None = Field(default=None, ge=1, le=65_536, description="of raw vectors: cut, then normalized")
+    dimensions: int | None = Field(
+        default=None, ge=1, le=65_536, description="raw vectors only: cut to so many numbers, then normalized"
+    )
     user: str | None = None
 
 
 class Usage(BaseModel):
     prompt_tokens: int
     total_tokens: int
-    estimated: bool = Field(default=False, description="an encoder that runs elsewhere: a token is 4 bytes of UTF-8")
+    estimated: bool = Field(
+        default=False, description="true for remote encoders: tokens are estimated as 4 bytes of UTF-8 each"
+    )
 
 
 class Embedding(BaseModel):
@@ -86,7 +90,7 @@ class ModelCard(BaseModel):
     id: str
     object: Literal["model"] = "model"
     max_model_len: int = Field(description="tokens of a text, special ones included")
-    created: int = Field(description="s since 1970; 0 for what is built in")
+    created: int = Field(description="s since 1970; 0 for the built-in version")
     owned_by: str = "isosim"
 
 
@@ -96,7 +100,7 @@ class ModelList(BaseModel):
 
 
 class Document(Compatible):
-    """Cohere and Jina take documents as objects too."""
+    """A document as an object, as Cohere and Jina accept it."""
 
     text: str
 
@@ -119,8 +123,8 @@ class RerankRequest(Compatible):
     texts: Texts | None = None
     documents: Documents | None = None
     model: ModelField | None = None
-    domain: DomainField | None = Field(default=None, description="where no model is named")
-    raw_scores: bool = Field(default=False, description="similarity in place of the percentile")
+    domain: DomainField | None = Field(default=None, description="the domain, if no model is named")
+    raw_scores: bool = Field(default=False, description="return similarities instead of percentiles")
     truncate: bool | None = None
     truncation_direction: TruncationDirection = "Right"
     return_text: bool = False
@@ -131,18 +135,18 @@ class RerankRequest(Compatible):
         default=None,
         ge=1,
         le=MOST_GALLERY,
-        description="entries that these texts were found among; adds `false_hit_rate`",
+        description="number of entries that the texts were retrieved from; adds `false_hit_rate`",
     )
 
 
 FalseHitRate = Annotated[
     float | None,
-    Field(description="with `gallery`: share of queries whose best wrong match among so many entries scores as high"),
+    Field(description="with `gallery`: share of queries whose best wrong match scores at least as high"),
 ]
 
 
 class Rank(BaseModel):
-    """TEI's answer; `text` only where it was asked for."""
+    """TEI's answer; `text` only if the request asks for it."""
 
     index: int
     score: float
@@ -169,7 +173,7 @@ class RerankResponse(BaseModel):
 
 
 class ScoreRequest(Compatible):
-    """vLLM's body: one against one, one against many, or as many against as many."""
+    """vLLM's body: one text against one or many, or two lists of equal length, entry by entry."""
 
     model_config = example(
         {
@@ -242,7 +246,7 @@ class ModelType(BaseModel):
 
 
 class Info(BaseModel):
-    """TEI's fields, and the version of our contract."""
+    """TEI's fields, and the version of isosim's HTTP contract."""
 
     model_id: str
     model_sha: str

@@ -1,4 +1,4 @@
-"""text-embeddings-inference's other routes: tokens of texts and texts of tokens, what is served, whether it is well."""
+"""text-embeddings-inference's routes for tokens, server information and health."""
 
 import asyncio
 
@@ -27,12 +27,12 @@ router = APIRouter(tags=["operations"])
 
 DTYPES = {"fp32": "float32", "fp16": "float16"}
 STATUSES = (400, 413, 415, 422)
-MOST_CHARACTERS = 200_000  # of a request: each becomes up to 60 bytes of the answer
+MOST_CHARACTERS = 200_000  # in a request: each becomes up to 60 bytes of the answer
 
 
 @tokens.post("/tokenize", response_model=list[list[SimpleToken]], responses=documented(*STATUSES))
 async def tokenize(body: TokenizeRequest, service: ServiceDep, trace: TraceDep) -> Response:
-    """The encoder's tokens of each text, uncut, with the characters they stand for; of a named prompt and the text."""
+    """Tokens of each text, not truncated, with their character positions; a named prompt is put before the text."""
     texts = listed(body.inputs, "inputs", service)
     prompt = named_prompt(body.prompt_name, service.encoders.first.artifact) or ""
     name_ignored(trace, body)
@@ -52,7 +52,7 @@ def pieces_of(texts: list[str], service: Service, *, special: bool) -> Response:
 
 @tokens.post("/decode", response_model=list[str], responses=documented(*STATUSES))
 async def decode(body: DecodeRequest, service: ServiceDep, trace: TraceDep) -> Response:
-    """Texts of token ids."""
+    """Turns token ids back into texts."""
     check_count(len(body.ids), "ids", service.settings.max_characters)
     rows = id_rows(body.ids)
     name_ignored(trace, body)
@@ -63,7 +63,7 @@ async def decode(body: DecodeRequest, service: ServiceDep, trace: TraceDep) -> R
 
 @router.get("/info", dependencies=[needs("read")], responses=documented())
 async def info(service: ServiceDep) -> Info:
-    """What is served and how much it takes at once."""
+    """The encoder that is served, and the server's limits."""
     settings, first = service.settings, service.encoders.first
     spec, plan = first.artifact.spec, first.embedder.batcher.plan
     return Info(
@@ -91,7 +91,7 @@ async def info(service: ServiceDep) -> Info:
 @router.get("/ping", response_class=Response, responses={503: documented()[503]}, summary="Health, for SageMaker")
 @router.get("/health", response_class=Response, responses={503: documented()[503]})
 async def health(service: ServiceDep) -> Response:
-    """200 and nothing else where /readyz is well."""
+    """Answers 200 with an empty body while the server is ready (as GET /readyz)."""
     check_ready(service)
     return Response()
 
@@ -99,7 +99,7 @@ async def health(service: ServiceDep) -> Response:
 @router.head("/", include_in_schema=False)
 @router.get("/", response_class=Response, responses={307: {"description": "to /console"}, 503: documented()[503]})
 async def root(request: Request, service: ServiceDep) -> Response:
-    """Health, as text-embeddings-inference has it; a browser is led to the console."""
+    """Health, as in text-embeddings-inference; browsers are redirected to the console."""
     if "text/html" in request.headers.get("accept", ""):
         return RedirectResponse("console")
     return await health(service)

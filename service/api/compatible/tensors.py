@@ -1,7 +1,7 @@
 """Tensors of the Open Inference Protocol (KServe V2): JSON, and Triton's binary extension.
 
-Binary: the body is JSON of as many bytes as the header `Inference-Header-Content-Length` says, then the tensors' bytes
-one after the other; a BYTES element is its length (4 bytes, little-endian) and its bytes.
+A binary body is JSON, whose length is in the header `Inference-Header-Content-Length`, followed by the bytes of each
+tensor; an element of a BYTES tensor is its length (4 bytes, little-endian) and its bytes.
 """
 
 import re
@@ -24,7 +24,7 @@ from service.core.errors import InvalidInput
 LENGTH = struct.Struct("<I")
 Datatype = Literal["FP32", "FP64"]
 BYTE_COUNT = re.compile("[0-9]{1,9}")
-SHOWN = 80  # characters of what a caller sent, in a message
+SHOWN = 80  # most characters of a caller's value in a message
 DTYPES: dict[Datatype, str] = {"FP32": "<f4", "FP64": "<f8"}
 
 
@@ -56,15 +56,15 @@ class InferRequest(Compatible):
 
     id: str | None = None
     inputs: Annotated[list[InputTensor], FailFast()]
-    outputs: Annotated[list[WantedOutput], FailFast()] = Field(default=[], description="all, where none is named")
+    outputs: Annotated[list[WantedOutput], FailFast()] = Field(default=[], description="wanted outputs; empty: all")
     parameters: Parameters | None = None
 
 
 def read(body: bytes, header_length: str | None, most: int) -> tuple[InferRequest, dict[str, list[str]]]:
-    """The request and its inputs' texts by name; a tensor may hold `most` of them.
+    """Parses a body into the request and the texts of each input by name; a tensor may hold `most` texts.
 
     Raises:
-        EmptyInput, InvalidInput: what does not follow the protocol, naming the tensor.
+        EmptyInput, InvalidInput: the body does not follow the protocol; the message names the tensor.
     """
     split = len(body)
     if header_length is not None:
@@ -102,7 +102,7 @@ def read(body: bytes, header_length: str | None, most: int) -> tuple[InferReques
 
 
 def extent(tensor: InputTensor, most: int) -> int:
-    """How many texts a tensor says it holds. Raises EmptyInput or InvalidInput."""
+    """Number of texts by the tensor's shape. Raises EmptyInput or InvalidInput."""
     name = tensor.name[:SHOWN]
     if tensor.datatype != "BYTES":
         raise InvalidInput(f"input {name!r} is {tensor.datatype[:SHOWN]}; texts are BYTES")
@@ -125,7 +125,7 @@ def flat(data: list[Any], name: str) -> Iterator[str]:
 
 
 def elements(content: memoryview, name: str) -> Iterator[str]:
-    """Raises InvalidInput where lengths and bytes do not fit, or a text is not UTF-8."""
+    """Texts of a binary tensor. Raises InvalidInput if lengths and bytes disagree or a text is not UTF-8."""
     at = 0
     while at < len(content):
         if at + LENGTH.size > len(content):
@@ -144,10 +144,10 @@ def elements(content: memoryview, name: str) -> Iterator[str]:
 def write(
     head: dict[str, Any], request: InferRequest, outputs: dict[str, tuple[Datatype, npt.NDArray[np.floating]]]
 ) -> tuple[bytes, dict[str, str]]:
-    """The answer's body and headers: each output in the form that was asked for.
+    """The answer's body and headers, with each output as JSON or binary as requested.
 
     Raises:
-        InvalidInput: an output was asked for that there is none of.
+        InvalidInput: the request names an output that does not exist.
     """
     wanted = request.outputs or [WantedOutput(name=name) for name in outputs]
     binary_by_default = request.parameters is not None and bool(request.parameters.binary_data_output)

@@ -1,4 +1,4 @@
-"""Domains as files: GET /domains/{domain}/export, POST /domains/import."""
+"""Export of domains to archives and import from them: GET /domains/{domain}/export, POST /domains/import."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -34,7 +34,7 @@ async def export_domain(
     service: ServiceDep,
     trace: TraceDep,
 ) -> Response:
-    """A domain's versions and saved thresholds in one file, a tar: for a backup, or for another server."""
+    """A domain's versions and saved thresholds as one tar file, for a backup or another server."""
     ref = DomainRef.parse(domain)
     trace.grant.check_domain(ref.name)
     digest = service.encoders.home_encoder(ref.name).digest
@@ -58,12 +58,15 @@ async def import_archive(
     service: ServiceDep,
     trace: TraceDep,
     rename: Annotated[
-        str | None, Query(alias="as", pattern=f"^{DOMAIN_NAME}$", description="the domain's name here; of one domain")
+        str | None,
+        Query(
+            alias="as", pattern=f"^{DOMAIN_NAME}$", description="new name of the domain, if the archive holds only one"
+        ),
     ] = None,
-    dry_run: Annotated[bool, Query(description="checks everything and changes nothing")] = False,
+    dry_run: Annotated[bool, Query(description="checks the whole archive and changes nothing")] = False,
 ) -> ImportState:
-    """Adds the versions of an archive to their domains. Nothing is overwritten, and no version is promoted; the same
-    archive may be sent again."""
+    """Adds the versions of an archive to their domains. It overwrites and promotes nothing; the request may be
+    repeated."""
     kind, _ = content_type(request)
     check_no_form(kind, "domains/import")
     encoders = EncodersOfStore(EncoderStore(service.settings.model_store))

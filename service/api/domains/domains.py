@@ -1,4 +1,4 @@
-"""Domains, their versions, and who answers for them."""
+"""Domains, their versions, and the champions that answer for them."""
 
 import asyncio
 import heapq
@@ -46,7 +46,7 @@ from service.core.wording import place
 router = APIRouter(prefix="/domains", tags=["domains"])
 
 VersionNumber = Annotated[int, Path(ge=1, le=999_999_999, examples=[1])]
-PAGE = 1000  # domains of an answer; they took 0.23 s and 280 kB (loadtest/many.py)
+PAGE = 1000  # most domains in an answer; 1,000 took 0.23 s and 280 kB (loadtest/many.py)
 READ, ADMIN = [needs("read")], [needs("admin")]
 
 
@@ -63,7 +63,7 @@ def summary(service: Service, domain: str, version: int) -> VersionSummary:
 
 
 def state(service: Service, domain: str) -> DomainState:
-    """What cannot be read is named and hides nothing else."""
+    """A domain's state; parts that cannot be read are listed in `unreadable`."""
     versions = service.domains.versions(domain)
     if not versions and domain != DEFAULT:
         raise UnknownDomain(domain)
@@ -85,7 +85,7 @@ def state(service: Service, domain: str) -> DomainState:
 
 
 def facts_of(service: Service, domain: str, aliases: Aliases | None) -> dict[str, Any]:
-    """What of a domain's state its aliases decide; None: they cannot be read."""
+    """Fields of a domain's state that its aliases decide, and its drift; `aliases` None: they cannot be read."""
     drift = service.drift.measure(domain)
     facts = {"drift": None if drift is None else DriftState(**vars(drift))}
     if aliases is None:
@@ -103,21 +103,22 @@ def facts_of(service: Service, domain: str, aliases: Aliases | None) -> dict[str
 
 
 async def state_after(service: Service, before: DomainState, aliases: Aliases) -> DomainState:
-    """A domain's state after a change of its aliases, out of what was read before it: a store that cannot be read any
-    more makes no failure of a change that was made."""
+    """A domain's state after a change of its aliases, built from the state before it. The store is not read again: a
+    failure would hide that the change was made."""
     await service.encoders.follow(before.domain)
     return before.model_copy(update=facts_of(service, before.domain, aliases))
 
 
 def names(service: Service, grant: Grant, after: str, contains: str, most: int) -> list[str]:
-    """The key's first domains after a name, sorted; `default` is there without a version, too."""
+    """First domains that the key may use: sorted, after `after`, containing `contains`, at most `most`. Includes
+    `default` even if it has no versions."""
     stored = service.domains.names(after, contains, lambda name: name != DEFAULT and grant.may_use(name))
     builtin = [DEFAULT] if after < DEFAULT and contains in DEFAULT and grant.may_use(DEFAULT) else []
     return list(itertools.islice(heapq.merge(stored, builtin), most))
 
 
 def listed(service: Service, page: list[str], more: str | None) -> Response:
-    """The answer, written where it is read: a thousand domains would keep the event loop for long."""
+    """The answer as JSON; called in a thread, because encoding a thousand domains would block the event loop."""
     states = service.domains.read_each(page, lambda name: state(service, name))
     return json_response({"domains": [domain.model_dump(mode="json") for domain in states], "next": more})
 
@@ -127,10 +128,10 @@ async def list_domains(
     service: ServiceDep,
     trace: TraceDep,
     limit: Annotated[int, Query(ge=1, le=PAGE, description="most domains in the answer")] = PAGE,
-    after: Annotated[str, Query(max_length=64, description="`next` of the answer before")] = "",
-    contains: Annotated[str, Query(max_length=64, description="only domains with this in their name")] = "",
+    after: Annotated[str, Query(max_length=64, description="`next` of the previous page")] = "",
+    contains: Annotated[str, Query(max_length=64, description="only domains whose name contains this")] = "",
 ) -> Response:
-    """The domains that the key may use, with their versions; `next` where there are more of them."""
+    """Domains that the key may use, with their versions, in pages."""
     page = await service.listings.begin(trace.grant, names, service, trace.grant, after, contains, limit + 1)
     more = page[limit - 1] if len(page) > limit else None
     await pay_for(service.limits, trace.grant, len(page))
@@ -168,7 +169,7 @@ async def post_labels(
     trace: TraceDep,
     idempotency_key: Annotated[str | None, Header(max_length=256)] = None,
 ) -> Response:
-    """Learns probabilities from labelled pairs; makes a new version with the same map and scale."""
+    """Learns match probabilities from labelled pairs; makes a new version with the same map and scale."""
     await check_room(service)
     body = await asyncio.to_thread(parse_json, LabelsRequest, await read_json_body(request))
     if not await asyncio.to_thread(accepted_before, service, trace, idempotency_key):
@@ -179,7 +180,7 @@ async def post_labels(
         raise Conflict(NO_REFERENCE.format(domain))
     limits = intake_limits(service)
     if base.encoder.artifact.kind == "vectors":
-        limits = replace(limits, characters=8 * limits.dim)  # of a vector in base64
+        limits = replace(limits, characters=8 * limits.dim)  # enough for a vector in base64
     async with spooling(service.jobs) as spool:
         intake = Intake(spool, limits)
         pairs = await asyncio.to_thread(pairs_of, body.labels, base.encoder.artifact)
@@ -204,11 +205,11 @@ async def post_labels(
 
 @router.put("/{domain}/champion", dependencies=[*ADMIN, JsonBody], responses=documented(404, 409, 413, 415, 422))
 async def put_champion(domain: DomainName, body: ChampionRequest, service: ServiceDep, trace: TraceDep) -> DomainState:
-    """Makes a version the champion for the encoder it was made for; it is loaded and verified first."""
+    """Makes a version the champion for its encoder, after loading and verifying it."""
     before = await asyncio.to_thread(state, service, domain)
     known = {s.digest: await asyncio.to_thread(service.domains.aliases, domain, s.digest) for s in service.encoders.all}
     digest = (await resolve(service, trace, DomainRef(domain, body.version))).encoder.digest
-    shown = service.encoders.home_encoder(domain).digest  # the encoder whose champion the caller saw
+    shown = service.encoders.home_encoder(domain).digest  # GET /domains shows the champion for this encoder
     if known[digest].champion != body.version:
         body.start.check(domain, known[shown])
     expected, repeatable = known[digest], body.from_ is not None
@@ -223,14 +224,14 @@ async def put_champion(domain: DomainName, body: ChampionRequest, service: Servi
 async def rollback(
     domain: DomainName, service: ServiceDep, trace: TraceDep, body: RollbackRequest | None = None
 ) -> DomainState:
-    """Swaps champion and previous, for the encoder that answers for the domain. The body may be left out; with `from`
-    the request may be sent again, and without it a second one undoes the first."""
+    """Swaps champion and previous version for the encoder that answers for the domain. The body may be left out. With
+    `from`, the request can be retried safely; without it, a second request undoes the first."""
     before = await asyncio.to_thread(state, service, domain)
     start = Start() if body is None else body.start
     digest = service.encoders.active_encoder(domain).digest
     expected = await asyncio.to_thread(service.domains.aliases, domain, digest)
     if expected.rolled_back and start.version == expected.previous:
-        return await state_after(service, before, expected)  # it was made by an earlier request like this one
+        return await state_after(service, before, expected)  # a retry: an earlier request made this change
     start.check(domain, expected)
     if expected.previous is not None:
         await resolve(service, trace, DomainRef(domain, expected.previous))
@@ -245,7 +246,7 @@ async def rollback(
 async def delete_domain(domain: DomainName, service: ServiceDep) -> Response:
     """Deletes a domain with all its versions and cancels its calibrations; may be repeated.
 
-    Version numbers are not given again, also where the domain is calibrated anew. `default` cannot be deleted.
+    Version numbers are never reused, even if the domain is calibrated again. `default` cannot be deleted.
     """
     store = service.encoders.store
     ended = await asyncio.to_thread(remove_domain, service.domains, service.jobs, store, domain)
@@ -265,8 +266,8 @@ async def delete_version(
     from_: Annotated[int | None, Query(alias="from", ge=0, description=FROM)] = None,
     revision: Annotated[int | None, Query(ge=0, description=REVISION)] = None,
 ) -> Response:
-    """Deletes a version for good; its number is not given again. With `from`, a version that is gone already is no
-    error."""
+    """Deletes a version for good; its number is never reused. With `from`, the request also succeeds if the version
+    is already deleted."""
     if from_ is None or not await asyncio.to_thread(service.domains.deleted, domain, version):
         digest = service.encoders.home_encoder(domain).digest
         Start(from_, revision).check(domain, await asyncio.to_thread(service.domains.aliases, domain, digest))

@@ -40,7 +40,7 @@ def now() -> str:
 
 
 async def of(service: Service, domain: str) -> Migration:
-    """The domain's migration, as the store has it. Raises NotFound."""
+    """The domain's migration, read from the store. Raises NotFound."""
     await service.encoders.refresh_migrations()
     migration = service.encoders.migrations.get(domain)
     if migration is None:
@@ -49,10 +49,10 @@ async def of(service: Service, domain: str) -> Migration:
 
 
 async def champion(loaded_encoder: LoadedEncoder, domain: str) -> Calibration:
-    """The version that a migration is from or to.
+    """The domain's champion for one of a migration's encoders.
 
     Raises:
-        Conflict: the domain has none for this encoder, or one without a reference; the message says how to make it.
+        Conflict: there is no champion, or it has no reference; the message says how to make one.
     """
     name = f"encoder {loaded_encoder.artifact.id} ({loaded_encoder.digest[:12]})"
     try:
@@ -71,27 +71,31 @@ async def champion(loaded_encoder: LoadedEncoder, domain: str) -> Calibration:
 
 
 async def write(service: Service, domain: str, wanted: Migration | None, expected: Migration | None) -> None:
-    """Raises Conflict where another request was faster. The other replicas see it at their next look."""
+    """Stores a migration, or deletes it (None). Other replicas see it at their next poll.
+
+    Raises:
+        Conflict: the stored migration is not `expected`; another request changed it.
+    """
     await asyncio.to_thread(service.encoders.store.set, domain, wanted, expected=expected)
     await service.encoders.follow(domain)
 
 
 async def change(service: Service, domain: str, wanted: Migration, expected: Migration | None) -> MigrationState:
-    """Writes it, and answers with what was read before: once it is written, nothing may fail."""
+    """Stores a migration. The answer is built first, so that nothing can fail after the change is made."""
     answer = await shown(service, domain, wanted)
     await write(service, domain, wanted, expected)
     return answer
 
 
 async def check_start(service: Service, domain: str, start: Start, migration: Migration | None) -> None:
-    """Raises Conflict where another version answers than the caller saw, or the migration has changed since."""
+    """Raises Conflict if another version answers than the caller saw, or the migration has changed since."""
     aliases = await asyncio.to_thread(service.domains.aliases, domain, service.encoders.home_encoder(domain).digest)
     revision = aliases.revision if migration is None else migration.revision
     start.check(domain, replace(aliases, revision=revision))
 
 
 async def shown(service: Service, domain: str, migration: Migration) -> MigrationState:
-    """What cannot be loaded is left out: a migration must be seen most of all where something is wrong."""
+    """A migration's state; fields that need a version which cannot be loaded are null, so that faults can be seen."""
     digests = (migration.old, migration.new)
     aliases = [await asyncio.to_thread(service.domains.aliases, domain, digest) for digest in digests]
     versions = [one.champion for one in aliases]
@@ -146,7 +150,7 @@ async def start_migration(domain: DomainName, body: MigrationStart, service: Ser
         and body.from_ is not None
         and before == replace(wanted, started=before.started, changed=before.changed)
     ):
-        return await shown(service, domain, before)  # an earlier request like this one began it
+        return await shown(service, domain, before)  # a retry: an earlier request began this migration
     if before is not None and not (before.finished and before.new == old.digest):
         raise Conflict(f"domain {domain!r} has a migration ({before.state}); finish or abandon (DELETE) it first")
     await check_start(service, domain, Start(body.from_), None)
@@ -157,13 +161,13 @@ async def start_migration(domain: DomainName, body: MigrationStart, service: Ser
 
 @router.get("", dependencies=READ, responses=documented(404, 422))
 async def get_migration(domain: DomainName, service: ServiceDep) -> MigrationState:
-    """How far a domain's move is, its thresholds on both sides, and what shadow scoring has seen in this process."""
+    """State of a domain's migration: shares, thresholds of both versions, and this process's shadow comparison."""
     return await shown(service, domain, await of(service, domain))
 
 
 @router.put("", dependencies=[*ADMIN, JsonBody], responses=documented(*WITH_BODY))
 async def change_migration(domain: DomainName, body: MigrationChange, service: ServiceDep) -> MigrationState:
-    """Another share of requests for the new encoder, or another share of them that both score."""
+    """Changes the share of requests that the new encoder answers, or the share that both encoders score."""
     before = await of(service, domain)
     if before.finished:
         raise Conflict(f"the migration of {domain!r} is finished; DELETE takes it back")
@@ -171,7 +175,7 @@ async def change_migration(domain: DomainName, body: MigrationChange, service: S
     if not given:
         raise InvalidInput("share or shadow: give one of them")
     if body.start != Start() and before == replace(before, **given):
-        return await shown(service, domain, before)  # an earlier request like this one has made it so
+        return await shown(service, domain, before)  # a retry: an earlier request made this change
     await check_start(service, domain, body.start, before)
     for loaded_encoder in service.encoders.pair(domain):
         await champion(loaded_encoder, domain)
@@ -183,13 +187,13 @@ async def change_migration(domain: DomainName, body: MigrationChange, service: S
 async def finish_migration(
     domain: DomainName, service: ServiceDep, body: MigrationFinish | None = None
 ) -> MigrationState:
-    """Lets the new encoder answer everything the domain is asked, vectors included, on every replica."""
+    """Lets the new encoder answer all requests for the domain, including those for vectors, on all replicas."""
     start = Start() if body is None else body.start
     before = await of(service, domain)
     if before.finished:
         old = await asyncio.to_thread(service.domains.aliases, domain, before.old)
         if start.version is not None and start.version == old.champion:
-            return await shown(service, domain, before)  # an earlier request like this one has finished it
+            return await shown(service, domain, before)  # a retry: an earlier request finished it
         raise Conflict(f"the migration of {domain!r} is finished already")
     await check_start(service, domain, start, before)
     for loaded_encoder in service.encoders.pair(domain):
@@ -206,8 +210,8 @@ async def abandon_migration(
     from_: Annotated[int | None, Query(alias="from", ge=0, description=FROM)] = None,
     revision: Annotated[int | None, Query(ge=0, description=REVISION)] = None,
 ) -> Response:
-    """Lets the old encoder answer everything again, also after a finish. Versions stay. With `from`, a migration that
-    is gone already is no error."""
+    """Ends a migration, even a finished one: the old encoder answers all requests again. Versions are kept. With
+    `from`, the request also succeeds if the migration no longer exists."""
     await service.encoders.refresh_migrations()
     if from_ is None or domain in service.encoders.migrations:
         before = await of(service, domain)
@@ -225,7 +229,7 @@ async def get_equivalent(
         Literal["calibrated", "raw"], Query(description="raw: thresholds for the frozen encoders' cosines")
     ] = "calibrated",
 ) -> MigrationThreshold:
-    """The new version's threshold with the same false-match rate; also before a migration begins."""
+    """The new version's threshold with the same false-match rate; works before a migration begins, too."""
     await service.encoders.refresh_migrations()
     old, new = service.encoders.pair(domain)
     versions = [await champion(loaded_encoder, domain) for loaded_encoder in (old, new)]

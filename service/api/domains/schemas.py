@@ -20,14 +20,18 @@ class VersionSummary(BaseModel):
 
 
 class DriftState(BaseModel):
-    """The texts and pairs last asked about, against those the champion was made from."""
+    """Recently scored texts and pairs, compared with the text that the champion was fitted to."""
 
     texts: int
     pairs: int
-    out_of_domain: float | None = Field(description="share of texts flagged; 0.01 is what the domain's own text gives")
-    distance_mean: float | None = Field(description="of log ‖z‖², in standard deviations of the domain's own text")
-    distance_spread: float | None = Field(description="standard deviation; 1 for the domain's own text")
-    stability_index: float | None = Field(description="PSI of similarities against the first served; 0.25 is a shift")
+    out_of_domain: float | None = Field(description="share of texts flagged; about 0.01 for the domain's own text")
+    distance_mean: float | None = Field(
+        description="mean of log ‖z‖², in standard deviations of the domain's own text; 0 for that text"
+    )
+    distance_spread: float | None = Field(description="standard deviation of the same; 1 for the domain's own text")
+    stability_index: float | None = Field(
+        description="population stability index of similarities against the first ones served; 0.25 is a shift"
+    )
 
 
 class DomainState(BaseModel):
@@ -35,21 +39,23 @@ class DomainState(BaseModel):
     champion: int | None
     previous: int | None
     revision: int | None = Field(
-        description="counts the changes of champion, previous and thresholds; null: they cannot be read"
+        description="counts the changes of champion, previous and thresholds; null if they cannot be read"
     )
-    thresholds: dict[str, TargetFacts] = Field(description="saved targets by name; GET /domains/{domain}/thresholds")
+    thresholds: dict[str, TargetFacts] = Field(
+        description="saved targets by name; GET /domains/{domain}/thresholds gives their similarities"
+    )
     versions: list[VersionSummary]
-    unreadable: list[str] = Field(description="what of the domain cannot be read, and why; empty where all is well")
-    drift: DriftState | None = Field(description="null until the domain was asked about")
+    unreadable: list[str] = Field(description="errors of files that cannot be read; empty if all can be read")
+    drift: DriftState | None = Field(description="null until texts of the domain are scored")
 
 
 class Domains(BaseModel):
     domains: list[DomainState]
-    next: str | None = Field(description="what to give as `after` for the domains that follow; null where none do")
+    next: str | None = Field(description="value of `after` for the next page; null on the last page")
 
 
 class Origin(BaseModel):
-    """Where an imported version was made."""
+    """Domain, version and release that an imported version comes from."""
 
     domain: str
     version: int
@@ -59,7 +65,7 @@ class Origin(BaseModel):
 
 class VersionState(VersionSummary):
     domain: str
-    origin: Origin | None = Field(default=None, description="of a version that was imported; else null")
+    origin: Origin | None = Field(default=None, description="where an imported version was made; else null")
     files: dict[str, str]
     report: dict[str, Any]
 
@@ -67,55 +73,59 @@ class VersionState(VersionSummary):
 class ImportedVersionState(BaseModel):
     source: str = Field(description="name@version in the archive")
     domain: str
-    version: int = Field(description="its number here; kept where all from there on were free")
-    encoder: str = Field(description="id")
-    was: str | None = Field(description="champion or previous, where it came from; it is not promoted here")
-    there: bool = Field(description="the same files are a version here already; nothing was added")
+    version: int = Field(description="number in this store; the archive's own number if that and all later are free")
+    encoder: str = Field(description="id of the encoder")
+    was: str | None = Field(description="champion or previous in the store it comes from; an import does not promote")
+    there: bool = Field(description="true if this store already has a version with the same files; nothing was added")
 
 
 class ImportState(BaseModel):
     versions: list[ImportedVersionState]
     thresholds: list[str] = Field(description="domain/name of the saved thresholds that were added")
     kept: list[str] = Field(
-        description="domain/name of those that were not added: the name has another target here, or there is no room"
+        description="domain/name of those that were not added: the name has another target here, or the domain has the "
+        "most thresholds it may have"
     )
 
 
 class Threshold(BaseModel):
-    """The similarity to ask for, so that pairs match as often as wanted, or are as often right as wanted."""
+    """The similarity from which pairs match, for a wanted rate of false matches, false hits, or precision."""
 
     domain: str
     version: int
     target: TargetFacts
     space: Literal["calibrated", "raw"]
     similarity: float
-    # A list and not a tuple: other people's tools read `prefixItems` wrongly.
+    # A list, not a tuple: some OpenAPI tools misread `prefixItems`.
     interval: list[float] = Field(
         min_length=2, max_length=2, description="95 %, from a bootstrap over sentences or labelled pairs"
     )
-    unit: Metric | None = Field(default=None, description="of the distance, where one was asked for")
+    unit: Metric | None = Field(default=None, description="unit of the distance, if the request named one")
     distance: float | None = Field(default=None, description="the threshold in this unit")
     distance_interval: list[float] | None = Field(default=None, min_length=2, max_length=2, description="95 %")
-    pairs: int = Field(description="random pairs, labelled ones, or comparisons of searches that it rests on")
-    extrapolated: bool = Field(
-        description="beyond what was counted: a rate below 10 / pairs; for searches, more entries or rarer hits"
+    pairs: int = Field(
+        description="number of random pairs, labelled pairs or search comparisons that the threshold was computed from"
     )
-    false_match_rate: float | None = Field(default=None, description="of pairs, at this threshold")
+    extrapolated: bool = Field(
+        description="true if the wanted rate is rarer than the pairs can count (below 10 / pairs; for searches, more "
+        "entries or rarer hits than counted)"
+    )
+    false_match_rate: float | None = Field(default=None, description="of random pairs, at this threshold")
     recall: float | None = Field(
-        default=None, description="with precision: share of the matches that the threshold lets through"
+        default=None, description="with precision: share of true matches that reach the threshold"
     )
     recall_interval: list[float] | None = Field(default=None, min_length=2, max_length=2, description="95 %")
     precision_interval: list[float] | None = Field(
         default=None,
         min_length=2,
         max_length=2,
-        description="with precision: 95 %, of the share of matches at this similarity; wide where few labelled pairs "
-        "score as high",
+        description="with precision: 95 %, of the share of matches at this similarity; wide if few labelled pairs "
+        "score that high",
     )
     query_spread: float | None = Field(
         default=None,
-        description="with false_hit_rate: how many times likelier than the average query one with a false hit has "
-        "another; about 1 where all queries are alike, null where too few have any",
+        description="with false_hit_rate: how many times more likely a query with one false hit is to have another, "
+        "compared with an average query; about 1 if all queries are alike, null if too few have false hits",
     )
 
 
@@ -125,19 +135,21 @@ class SavedThreshold(BaseModel):
     name: str
     target: TargetFacts
     similarity: float | None = Field(
-        description="pairs match from here on; null where the version cannot reach the target, and with item "
-        "normalization, where percentiles decide"
+        description="least similarity of a match; null if the version cannot reach the target, or if item "
+        "normalization is on, since percentiles then decide"
     )
-    interval: list[float] | None = Field(min_length=2, max_length=2, description="95 %; null where similarity is null")
-    extrapolated: bool | None = Field(description="as of GET /domains/{domain}/threshold; null: it is not reached")
-    notice: str | None = Field(description="why there is no similarity")
+    interval: list[float] | None = Field(min_length=2, max_length=2, description="95 %; null if similarity is null")
+    extrapolated: bool | None = Field(
+        description="as in GET /domains/{domain}/threshold; null if the version cannot reach the target"
+    )
+    notice: str | None = Field(description="why similarity is null; else null")
 
 
 class Thresholds(BaseModel):
     domain: str
-    version: int = Field(description="that the similarities are of")
+    version: int = Field(description="version that the similarities belong to")
     revision: int = Field(description="of the domain: counts the changes of champion, previous and thresholds")
-    thresholds: list[SavedThreshold] = Field(description="by name")
+    thresholds: list[SavedThreshold] = Field(description="sorted by name")
 
 
 class SavedTarget(BaseModel):
@@ -145,22 +157,22 @@ class SavedTarget(BaseModel):
     name: str
     target: TargetFacts
     revision: int = Field(description="of the domain, after the change")
-    notice: str | None = Field(description="why the version that answers now has no similarity for it, else null")
+    notice: str | None = Field(description="why the version that answers now cannot reach the target; else null")
 
 
 FROM = (
-    "the version that answered when you looked (`champion` of GET /domains/{domain}). Where another one answers by "
-    "now, the answer is 409 and nothing changes. With it the request may be sent again: what the first one changed "
-    "is answered again and not changed twice"
+    "the version that you saw answering (`champion` of GET /domains/{domain}). If another version answers now, the "
+    "answer is 409 and nothing changes. With `from`, the request can be retried safely: a repeated request gets the "
+    "same answer and changes nothing again"
 )
 REVISION = (
-    "`revision` as you saw it; where anything has changed since, the answer is 409. With it a request that is sent "
-    "again late cannot repeat a change that somebody has taken back meanwhile"
+    "`revision` that you saw; if the domain has changed since, the answer is 409. A late retry then cannot repeat a "
+    "change that has been undone in the meantime"
 )
 
 
 class StartOfChange(Own):
-    """What the caller saw before the change; without it the change is made whatever the domain's state is."""
+    """State of the domain that the caller saw; without it, the change is made in any state."""
 
     from_: int | None = Field(default=None, alias="from", ge=0, description=FROM)
     revision: int | None = Field(default=None, ge=0, description=REVISION)
@@ -175,7 +187,7 @@ class RollbackRequest(StartOfChange):
 
 
 class TargetRequest(Own):
-    """What a threshold is saved for: fmr, precision, or false_hit_rate with gallery."""
+    """Target of a saved threshold: fmr, precision, or false_hit_rate with gallery."""
 
     model_config = example({"fmr": 0.01, "revision": 3})
 
@@ -189,13 +201,13 @@ class TargetRequest(Own):
         default=None, description="share of searches whose best wrong match passes: 1e-06 or more, less than 1"
     )
     gallery: int | None = Field(
-        default=None, ge=1, le=MOST_GALLERY, description="with false_hit_rate: the entries searched"
+        default=None, ge=1, le=MOST_GALLERY, description="with false_hit_rate: number of entries searched"
     )
     revision: int | None = Field(default=None, ge=0, description=REVISION)
 
     @property
     def target(self) -> Target:
-        """Raises InvalidInput where the numbers make no target."""
+        """Raises InvalidInput if the numbers do not form a target."""
         return Target(self.fmr, self.precision, self.false_hit_rate, self.gallery)
 
 
@@ -206,25 +218,25 @@ class ChampionRequest(StartOfChange):
 
 
 class MigrationStart(Own):
-    """How a domain's way to the next encoder begins."""
+    """First shares of a domain's migration to the next encoder."""
 
     model_config = example({"share": 0.0, "shadow": 0.1, "from": 1})
 
     from_: int | None = Field(default=None, alias="from", ge=0, description=FROM)
     share: float = Field(
-        default=0.0, ge=0, le=1, description="of the requests for scores that the new encoder answers; 0: none"
+        default=0.0, ge=0, le=1, description="share of scoring requests that the new encoder answers; 0: none"
     )
     shadow: float = Field(
         default=0.1,
         ge=0,
         le=1,
-        description="of the requests that the old encoder answers, those that the new one scores as well, for the "
-        "comparison alone; each costs the new encoder's computation",
+        description="share of the old encoder's requests that the new one scores too, for comparison only; each costs "
+        "the new encoder's computation",
     )
 
 
 class MigrationChange(StartOfChange):
-    """What is left out stays as it is."""
+    """New shares of a migration; omitted fields keep their value."""
 
     model_config = example({"share": 0.1, "revision": 1})
 
@@ -239,17 +251,17 @@ class MigrationFinish(StartOfChange):
 class MigrationSide(BaseModel):
     encoder: str = Field(description="digest")
     id: str
-    version: int | None = Field(description="the champion for this encoder")
+    version: int | None = Field(description="champion for this encoder")
 
 
 class EquatedThreshold(BaseModel):
     """Two similarities with the same false-match rate."""
 
-    similarity: float = Field(description="of the old version")
+    similarity: float = Field(description="threshold of the old version")
     fmr: float
-    equivalent: float = Field(description="of the new version")
-    interval: list[float] = Field(min_length=2, max_length=2, description="95 %, of the new one")
-    extrapolated: bool = Field(description="beyond what the pairs of either version can count")
+    equivalent: float = Field(description="threshold of the new version")
+    interval: list[float] = Field(min_length=2, max_length=2, description="95 %, of `equivalent`")
+    extrapolated: bool = Field(description="true if the rate is too rare for the pairs of either version to count")
 
 
 class MigrationThreshold(EquatedThreshold):
@@ -260,20 +272,20 @@ class MigrationThreshold(EquatedThreshold):
 
 
 class ShadowState(BaseModel):
-    """What this process has seen of pairs that both versions have scored."""
+    """Comparison of pairs that both versions have scored in this process."""
 
     pairs: int
-    window: int = Field(description="the last of them, which the numbers are about")
-    mean_difference: float | None = Field(description="of |Δ percentile|")
-    difference_95: float | None = Field(description="its 95th percentile")
+    window: int = Field(description="number of most recent pairs that the figures are computed from")
+    mean_difference: float | None = Field(description="mean of |Δ percentile|")
+    difference_95: float | None = Field(description="95th percentile of |Δ percentile|")
     changed_sides: dict[str, float] | None = Field(
-        description="false-match rate: share of pairs that are on another side of the threshold with that rate"
+        description="by false-match rate: share of pairs on which the two versions' thresholds for that rate disagree"
     )
     spearman: float | None = Field(description="rank correlation of the two similarities")
 
 
 class MigrationState(BaseModel):
-    """A domain's way from one encoder to another."""
+    """A domain's migration from one encoder to another."""
 
     domain: str
     state: Literal["shadow", "split", "finished"]
@@ -285,6 +297,6 @@ class MigrationState(BaseModel):
     old: MigrationSide
     new: MigrationSide
     thresholds: list[EquatedThreshold] | None = Field(
-        description="the old version's at the usual rates; null where this server cannot load both versions"
+        description="at the usual false-match rates; null if this server cannot load both versions"
     )
-    seen: ShadowState | None = Field(description="null until this process has compared pairs")
+    seen: ShadowState | None = Field(description="shadow scoring; null until this process has compared pairs")

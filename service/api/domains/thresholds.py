@@ -1,4 +1,4 @@
-"""Which similarity to ask for: answered for a target, and for the targets that a domain keeps under names."""
+"""Similarity thresholds: computed for a target, or saved with a domain under a name."""
 
 import asyncio
 from functools import partial
@@ -53,7 +53,7 @@ async def get_threshold(
     ] = None,
     unit: Annotated[Unit, Query(description=f"also in a database's unit, on the raw scale: {METRICS}")] = "similarity",
 ) -> Threshold:
-    """Which similarity to ask for: for a false-match rate, for false hits of searches, or a precision."""
+    """The similarity threshold for a false-match rate, a precision, or a rate of false hits in searches."""
     target = Target(fmr, precision, false_hit_rate, gallery)
     resolution = await resolve(service, trace, domain)
     calibration, artifact = resolution.calibration, resolution.encoder.artifact
@@ -74,7 +74,7 @@ async def get_threshold(
 
 @router.get("/{domain}/thresholds", dependencies=READ, responses=documented(404, 409, 422))
 async def list_thresholds(domain: DomainName, service: ServiceDep, trace: TraceDep) -> Thresholds:
-    """The saved targets of a domain, and which similarities they stand for in the version that answers."""
+    """Saved targets of a domain, with their similarities in the version that answers."""
     resolution = await resolve(service, trace, domain)
     calibration = resolution.calibration
     aliases = await asyncio.to_thread(service.domains.aliases, domain, resolution.encoder.digest)
@@ -106,8 +106,8 @@ async def list_thresholds(domain: DomainName, service: ServiceDep, trace: TraceD
 async def put_threshold(
     domain: DomainName, name: ThresholdName, body: TargetRequest, service: ServiceDep, trace: TraceDep
 ) -> SavedTarget:
-    """Saves a target under a name. Requests for scores that name it are told which pairs match, with every version
-    of the domain and every encoder. The same request may be sent again."""
+    """Saves a target under a name. Scoring requests that name it get `match` for each pair, with any version and
+    encoder of the domain. The request may be repeated."""
     target = body.target
     resolution = await resolve(service, trace, domain)
     revision = await asyncio.to_thread(service.domains.set_target, domain, name, target, revision=body.revision)
@@ -123,7 +123,7 @@ async def delete_threshold(
     service: ServiceDep,
     revision: Annotated[int | None, Query(ge=0, description=REVISION)] = None,
 ) -> Response:
-    """Deletes a saved target. With `revision` the request may be sent again."""
+    """Deletes a saved target. With `revision`, the request can be retried safely."""
     await asyncio.to_thread(service.domains.set_target, domain, name, None, revision=revision)
     await service.encoders.follow(domain)
     return Response(status_code=204)

@@ -1,1 +1,1 @@
-"""`/similarity` and `/embed`, and the way from texts to scores that all scoring routes share."""
+"""`/similarity`, `/percentile` and `/embed`, and the steps from texts to scores that all scoring routes share."""

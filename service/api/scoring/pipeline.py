@@ -1,4 +1,4 @@
-"""What every scoring route does between body and answer: texts to vectors, vectors to scores, a note of both."""
+"""Steps that all scoring routes share: check texts, compute vectors, score them, record both for headers and log."""
 
 import asyncio
 import time
@@ -22,7 +22,7 @@ from service.migration.encoders import Resolution
 
 Space = Literal["calibrated", "raw"]
 
-INLINE_ROWS = 64  # so few texts and pairs are scored sooner than they are handed to a thread
+INLINE_ROWS = 64  # up to so many texts or pairs, scoring is faster than handing them to a thread
 
 
 def check_count(count: int, field: str, limit: int) -> None:
@@ -42,14 +42,14 @@ def check_text(text: str, field: str, max_characters: int) -> None:
 
 
 def check_texts(texts: Sequence[str], field: Callable[[int], str], max_characters: int) -> None:
-    """Raises EmptyInput or InvalidInput, naming the `field` of the first text at fault by its number."""
+    """Raises EmptyInput or InvalidInput for the first invalid text; `field` gives its name by its index."""
     for number, text in enumerate(texts):
         if not text or len(text) > max_characters or text.isspace():
             check_text(text, field(number), max_characters)
 
 
 def listed(value: str | list[str], field: str, service: Service, limit: int | None = None) -> list[str]:
-    """A field that holds one text or several, checked. Raises EmptyInput or InvalidInput, naming the entry."""
+    """Checked texts of a field that holds one text or several. Raises EmptyInput or InvalidInput, naming the entry."""
     settings = service.settings
     if isinstance(value, str):
         check_text(value, field, settings.max_characters)
@@ -60,10 +60,10 @@ def listed(value: str | list[str], field: str, service: Service, limit: int | No
 
 
 def named_prompt(name: str | None, encoder: EncoderArtifact) -> str | None:
-    """The text of a prompt of the encoder's, to be put before each text in its own prompt's place; None: none is named.
+    """Text of the named prompt, which replaces the default prompt; None if `name` is None.
 
     Raises:
-        InvalidInput: the encoder has no prompt of that name; the message lists those it has.
+        InvalidInput: the encoder has no prompt of that name; the message lists the known ones.
     """
     known = encoder.prompts
     if name is None or name in known:
@@ -73,7 +73,8 @@ def named_prompt(name: str | None, encoder: EncoderArtifact) -> str | None:
 
 
 def check_dimensions(dimensions: int | None, space: Space, dim: int) -> None:
-    """Raises InvalidInput: a raw vector may be cut to its first entries, a calibrated one loses its meaning."""
+    """Raises InvalidInput if vectors cannot be cut to `dimensions`: calibrated ones lose their meaning, and raw ones
+    have only `dim` numbers."""
     if dimensions is not None and space == "calibrated":
         raise fault(
             InvalidInput,
@@ -99,13 +100,15 @@ async def embed(
     prompt: str | None = None,
     scored: bool = True,
 ) -> Embeddings:
-    """Vectors of the texts by the frozen encoder that answers.
+    """Vectors of the texts, computed by the frozen encoder that answers.
 
-    `truncate=False`, as TEI has it: a text that does not fit is refused. `prompt` stands before each text; None: the
-    encoder's own does. `scored=False`: scores are not computed from these vectors, so the domain test is not run.
+    Args:
+        truncate: False refuses a text that is too long, as in TEI.
+        prompt: put before each text; None: the encoder's default prompt.
+        scored: False skips the domain test, which only scores need.
 
     Raises:
-        InvalidInput, TokenizerFailure, Overloaded, BackendFailure; CallerLeft where nobody waits any more.
+        InvalidInput, TokenizerFailure, Overloaded, BackendFailure; CallerLeft if the caller has disconnected.
     """
     refuse_texts(resolution.encoder.artifact)
     trace.release = await service.limits.admit(trace.grant, len(contents))
@@ -131,7 +134,7 @@ async def vectors(
     normalize: bool = True,
     dimensions: int | None = None,
 ) -> Vectors:
-    """A vector for each text that was asked for: (texts, dim or dimensions)."""
+    """One vector for each requested text: (texts, dimensions or dim)."""
     started = time.perf_counter()
     rows, calibration = embeddings.vectors, resolution.calibration
     if space == "calibrated" and calibration.transform is not None:
@@ -147,7 +150,7 @@ async def vectors(
 async def scores(
     service: Service, trace: Trace, resolution: Resolution, embeddings: Embeddings, left: slice | int, right: slice
 ) -> Scores:
-    """Scores the texts at `left` (one text: an index) against those at `right`, in the order of the request."""
+    """Scores the texts at `left` (an index: one text for all) against those at `right`, in the order of the request."""
     started = time.perf_counter()
     calibration = resolution.calibration
     b = embeddings.rows[right]
@@ -159,16 +162,16 @@ async def scores(
         if small
         else await asyncio.to_thread(score, *inputs, brought=embeddings.brought)
     )
-    if service.encoders.is_champion(calibration):  # asked now: another may have been promoted since it was resolved
+    if service.encoders.is_champion(calibration):  # checked here, because another version may have been promoted
         service.drift.observe(calibration, result)
-        if resolution.side == "old":  # the next encoder is being tried beside it
+        if resolution.side == "old":  # a migration compares the next encoder on these pairs
             service.shadow.offer(resolution, embeddings, a, b, result)
     note(service, trace, calibration, embeddings, time.perf_counter() - started)
     return result
 
 
 def note(service: Service, trace: Trace, calibration: Calibration, embeddings: Embeddings, spent: float) -> None:
-    """Every score says where it came from: headers and metrics; `spent` seconds on calibration."""
+    """Records the origin and timings of an answer for headers, log and metrics; `spent`: seconds of calibration."""
     trace.scored = ScoringRecord(calibration, embeddings, spent, time.perf_counter())
     truncated = 0
     for text in embeddings.texts:
@@ -181,7 +184,7 @@ def note(service: Service, trace: Trace, calibration: Calibration, embeddings: E
 
 
 def usage(embeddings: Embeddings, resolution: Resolution) -> dict[str, Any]:
-    """Tokens of all texts asked for, cached ones too: what such clients account by; estimated for a remote encoder."""
+    """`usage` of OpenAI's form: tokens of all requested texts, cached ones included; estimated for a remote encoder."""
     tokens = sum(embeddings.texts[row].tokens for row in embeddings.rows)
     estimated = {} if resolution.encoder.remote is None else {"estimated": True}
     return {"prompt_tokens": tokens, "total_tokens": tokens, **estimated}

@@ -1,4 +1,4 @@
-"""Bodies of requests, and of answers for the documentation: scoring. Our own bodies refuse unknown fields."""
+"""Bodies of scoring requests, and of their answers for the documentation."""
 
 from typing import Annotated, Any, Literal
 
@@ -23,7 +23,8 @@ ThresholdField = Annotated[
         description="name of a saved threshold (PUT /domains/{domain}/thresholds/{name}); adds `match` to the answer"
     ),
 ]
-OF_ENCODER = "digest of the encoder that made the vectors, as answers name it; where another one answers: 409"
+DETAIL = "adds `detail` to the answer: the numbers behind flags and percentiles"
+OF_ENCODER = "digest of the encoder that made the vectors, as in answers; if another encoder answers now: 409"
 
 
 class PairsRequest(Own):
@@ -35,7 +36,7 @@ class PairsRequest(Own):
 
     pairs: SentencePairs = Field(description="pairs of sentences, at most ISOSIM_MAX_PAIRS")
     domain: DomainField = "default"
-    detail: bool = Field(default=False, description="adds what the score rests on")
+    detail: bool = Field(default=False, description=DETAIL)
     threshold: ThresholdField = None
 
 
@@ -48,7 +49,7 @@ Vector = Annotated[
 
 
 class VectorsRequest(Own):
-    """Pairs of vectors that the domain's encoder has made, wherever it ran."""
+    """Pairs of vectors that the domain's encoder computed, here or elsewhere."""
 
     model_config = example({"vectors": [[[0.6, 0.8], [0.8, 0.6]]], "domain": "default"})
 
@@ -57,17 +58,17 @@ class VectorsRequest(Own):
         FailFast(),
         Field(
             description="pairs, at most ISOSIM_MAX_PAIRS; a vector is a list of numbers, or base64 of little-endian "
-            "float32, which takes a third of the room"
+            "float32, which takes a third of the bytes"
         ),
     ]
     domain: DomainField = "default"
     encoder: Annotated[str | None, Field(description=OF_ENCODER)] = None
-    detail: bool = Field(default=False, description="adds what the score rests on")
+    detail: bool = Field(default=False, description=DETAIL)
     threshold: ThresholdField = None
 
 
 class PercentileRequest(Own):
-    """Scores that were computed elsewhere, from vectors of the domain's encoder: cosines, or a database's distances."""
+    """Cosines or a vector database's distances, computed elsewhere from vectors of the domain's encoder."""
 
     model_config = example({"cosines": [0.31, 0.87], "domain": "default"})
 
@@ -79,7 +80,7 @@ class PercentileRequest(Own):
 
 
 class PercentileResponse(BaseModel):
-    """Columns, one entry a score, on the scale of the frozen encoder's cosines (`space=raw`)."""
+    """Lists with one entry for each score, on the scale of the frozen encoder's cosines (`space=raw`)."""
 
     model_config = example(
         {
@@ -100,26 +101,26 @@ class PercentileResponse(BaseModel):
     version: int
     encoder: str
     method: str
-    cosine: list[float] = Field(description="that the scores stand for")
+    cosine: list[float] = Field(description="cosines of the scores")
     percentile: list[float] = Field(description="share of the domain's random pairs that have a lower cosine")
-    false_match_rate: list[float] = Field(description="share of them that have at least this cosine")
+    false_match_rate: list[float] = Field(description="share of the domain's random pairs with at least this cosine")
     extrapolated: list[bool] = Field(description="as in /similarity")
     probability: list[float] | None = Field(
-        description="of a match, where the domain was given labels; null unless its method is identity, without item "
-        "normalization"
+        description="probability of a match, if the domain has labels; null unless its method is identity without "
+        "item normalization"
     )
     notices: list[str]
 
 
 TruncationDirection = Annotated[
     Literal["Right", "Left", "right", "left"],
-    Field(description="the end that is cut off; Hugging Face's client writes small"),
+    Field(description="the end that is cut off; Hugging Face's client writes it in lower case"),
 ]
 
 
 PromptName = Annotated[
     str | None,
-    Field(description="a prompt of the encoder's checkpoint, put before each text in its own prompt's place"),
+    Field(description="name of a prompt of the encoder's checkpoint; its text replaces the default prompt"),
 ]
 
 
@@ -169,7 +170,8 @@ Flag = Literal["truncated", "unreadable", "out_of_domain"]
 
 
 class PairFlags(BaseModel):
-    """Of each text: it was cut; no token of it is known to the encoder; it is unlike the domain's own text."""
+    """Flags of each text. truncated: it was cut; unreadable: the encoder knows no token of it; out_of_domain: it is
+    unlike the domain's own text."""
 
     a: list[Flag]
     b: list[Flag]
@@ -181,29 +183,32 @@ class PairNumbers(BaseModel):
 
 
 class SimilarityDetail(BaseModel):
-    """What flags and percentiles rest on, one entry a pair."""
+    """Numbers behind flags and percentiles, one entry for each pair."""
 
     out_of_domain: list[PairNumbers] | None = Field(
-        description="share of the domain's own sentences that are at least as odd; flagged below 0.01"
+        description="share of the domain's own sentences that are at least as unusual; flagged below 0.01; null if the "
+        "version has no domain test or vectors were sent"
     )
-    tokens: list[PairNumbers] | None = Field(description="as the encoder counted them; null where vectors were sent")
-    pairs: int | None = Field(description="random pairs that percentiles rest on; null where there is no reference")
+    tokens: list[PairNumbers] | None = Field(description="number of tokens; null if vectors were sent")
+    pairs: int | None = Field(
+        description="number of random pairs that percentiles are computed from; null if there is no reference"
+    )
 
 
 class NamedThreshold(BaseModel):
-    """The saved threshold that the request has named."""
+    """The saved threshold that the request names."""
 
     name: str
     target: TargetFacts
     similarity: float | None = Field(
-        description="pairs match from here on; null where the version cannot reach the target, and with item "
-        "normalization, where percentiles decide"
+        description="least similarity of a match; null if the version cannot reach the target, or if item "
+        "normalization is on, since percentiles then decide"
     )
     version: int
 
 
 class SimilarityResponse(BaseModel):
-    """Columns, one entry a pair."""
+    """Lists with one entry for each pair."""
 
     model_config = example(
         {
@@ -229,25 +234,26 @@ class SimilarityResponse(BaseModel):
     similarity: list[float] = Field(description="cosine of the calibrated latents")
     percentile: list[float] | None = Field(description="share of the domain's random pairs that score lower")
     extrapolated: list[bool] | None = Field(
-        description="true where fewer than 10 of the domain's random pairs lie beyond the score, and the percentile "
-        "is read off a fitted curve; null where percentile is null"
+        description="true if fewer than 10 of the domain's random pairs lie beyond the score, so that the percentile "
+        "comes from a fitted curve; null if percentile is null"
     )
     probability: list[float] | None = Field(
-        description="of a match, where the domain was given labels; for grades the mean grade, 0–1 of their range"
+        description="probability of a match; if labels are grades, the mean grade scaled to 0–1; null without labels"
     )
     flags: list[PairFlags]
     notices: list[str]
-    threshold: NamedThreshold | None = Field(default=None, description="only where one was named")
+    threshold: NamedThreshold | None = Field(default=None, description="only if the request names a threshold")
     match: list[bool] | None = Field(
         default=None,
-        description="only where a threshold was named: whether the pair reaches it, never with an unreadable text; "
-        "null where the version cannot reach the target, and `notices` says why (threshold_unreachable)",
+        description="only if the request names a threshold: whether the pair reaches it; always false for an "
+        "unreadable text; null if the version cannot reach the target, which `notices` explains "
+        "(threshold_unreachable)",
     )
-    detail: SimilarityDetail | None = Field(default=None, description="only where it was asked for")
+    detail: SimilarityDetail | None = Field(default=None, description="only if the request asks for it")
 
 
 class EmbedRequest(Compatible):
-    """text-embeddings-inference's body, with a domain and a space."""
+    """text-embeddings-inference's body, plus a domain and a space."""
 
     model_config = example({"inputs": ["A man is playing a guitar.", "Shares fell in London."]})
 

@@ -1,4 +1,4 @@
-"""POST /similarity: pairs in, calibrated scores out; and text-embeddings-inference's body on the same route."""
+"""POST /similarity (also with text-embeddings-inference's body), /percentile and /embed."""
 
 import asyncio
 from collections.abc import Sequence
@@ -76,7 +76,7 @@ async def pairs_similarity(body: PairsRequest, service: Service, trace: Trace) -
 
 
 async def vectors_similarity(body: VectorsRequest, service: Service, trace: Trace) -> Response:
-    """Pairs of vectors that were computed elsewhere. What only text tells is not judged: no flags, no domain test."""
+    """Scores pairs of vectors. Flags stay empty and the domain test is not run, because both need the text."""
     check_count(len(body.vectors), "vectors", service.settings.max_pairs)
     resolution = await resolve(service, trace, body.domain)
     check_encoder(body.encoder, resolution)
@@ -89,14 +89,14 @@ async def vectors_similarity(body: VectorsRequest, service: Service, trace: Trac
 
 
 async def resolve_threshold(resolution: Resolution, name: str) -> DecisionThreshold:
-    """A saved target's threshold for the version that answers. Raises NotFound where none is saved under the name."""
+    """Threshold of a saved target in the version that answers. Raises NotFound if the name is not saved."""
     calibration = resolution.calibration
     target = await resolution.encoder.registry.target(calibration.domain, name)
     return decision_threshold(calibration, target)
 
 
 def brought(pairs: Sequence[tuple[Any, Any]], artifact: EncoderArtifact) -> Embeddings:
-    """Vectors in place of what an encoder would have made of texts. Raises InvalidInput, naming the vector."""
+    """Posted vectors in the form of an encoder's result. Raises InvalidInput, naming the vector."""
     rows = [
         brought_vector(value, place(f"vectors.{row}.{side}"), artifact)
         for row, pair in enumerate(pairs)
@@ -107,7 +107,7 @@ def brought(pairs: Sequence[tuple[Any, Any]], artifact: EncoderArtifact) -> Embe
 
 
 def check_encoder(digest: str | None, resolution: Resolution) -> None:
-    """Raises EncoderMismatch where vectors are of another encoder than the one that answers for the domain."""
+    """Raises EncoderMismatch if the vectors are not of the encoder that answers for the domain."""
     answering = resolution.encoder
     if digest is not None and digest != answering.digest:
         raise EncoderMismatch(
@@ -124,7 +124,7 @@ async def answer_of(
     body: PairsRequest | VectorsRequest,
     decision: DecisionThreshold | None,
 ) -> Response:
-    """Scores of pairs that stand one after the other."""
+    """The answer for pairs whose texts alternate in `embeddings`: a, b, a, b, …"""
     result = await scores(service, trace, resolution, embeddings, slice(0, None, 2), slice(1, None, 2))
     calibration = resolution.calibration
     answer: dict[str, Any] = {
@@ -163,12 +163,12 @@ def match_of(scores: Scores, calibration: Calibration, name: str | None, decisio
 
 
 def sides(per_text: Sequence[Any]) -> list[dict[str, Any]]:
-    """What belongs to each text, in the order of the request, as one entry a pair."""
+    """Values of texts in the order a, b, a, b, …, as one entry for each pair."""
     return [{"a": a, "b": b} for a, b in zip(per_text[::2], per_text[1::2], strict=True)]
 
 
 def detail_of(embeddings: Embeddings, scores: Scores, calibration: Calibration) -> dict[str, Any]:
-    """What flags and percentiles rest on. `out_of_domain`: the share of the domain's own sentences at least as odd."""
+    """The answer's `detail`: numbers behind flags and percentiles."""
     verdicts = scores.verdicts
     odd = None if verdicts is None else sides([verdicts[row].p_value for row in embeddings.rows])
     scale = calibration.model.scale
@@ -197,8 +197,7 @@ async def tei_similarity(body: TeiSimilarityRequest, service: Service, trace: Tr
 
 @router.post("/percentile", response_model=PercentileResponse, responses=documented(400, 404, 409, 413, 415, 422))
 async def percentile(body: PercentileRequest, service: ServiceDep, trace: TraceDep) -> Response:
-    """Where scores that were computed elsewhere stand among the domain's random pairs: cosines, or a database's
-    distances."""
+    """Percentiles among the domain's random pairs, for cosines or a vector database's distances computed elsewhere."""
     values, name = (body.cosines, "cosines") if body.distances is None else (body.distances, "distances")
     if values is None or (body.cosines is None) == (body.distances is None):
         raise InvalidInput("cosines or distances: give one of them")
@@ -237,7 +236,8 @@ async def percentile(body: PercentileRequest, service: ServiceDep, trace: TraceD
     )
 
 
-MOST_SCORES, MOST_INLINE = 10_000, 1000  # of /percentile: of a request; placed sooner than handed to a thread
+MOST_SCORES = 10_000  # in a request to /percentile
+MOST_INLINE = 1000  # up to so many scores, computing percentiles is faster than handing them to a thread
 
 ANSWERS = documented(400, 404, 409, 413, 415, 422, 424, 429)
 
@@ -246,7 +246,7 @@ ANSWERS = documented(400, 404, 409, 413, 415, 422, 424, 429)
 @router.post("/", response_model=list[list[float]], responses=ANSWERS, summary="Embed, for clients that know one URL")
 @router.post("/invocations", response_model=list[list[float]], responses=ANSWERS, summary="Embed, for SageMaker")
 async def embed(body: EmbedRequest, service: ServiceDep, trace: TraceDep) -> Response:
-    """One vector a text, always as a list of lists."""
+    """One vector for each text, always as a list of lists."""
     contents = listed(body.inputs, "inputs", service)
     name_ignored(trace, body)
     resolution = await resolve(service, trace, body.domain)

@@ -1,4 +1,4 @@
-"""The parts of `isosim doctor`: a module for each part of the set-up. Here: the answer to one question."""
+"""Checks of `isosim doctor`, one module for each part of the set-up; this module defines their result."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,7 +8,7 @@ State = Literal["ok", "warning", "fault"]
 
 @dataclass(frozen=True)
 class Finding:
-    """`found` says what there is; `remedy` how to mend it, where it is not well."""
+    """Result of one check: `found` describes the state, `remedy` how to fix it (None if it is well)."""
 
     check: str
     state: State

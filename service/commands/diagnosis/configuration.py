@@ -1,4 +1,4 @@
-"""Settings and keys: what was meant, and what the process reads."""
+"""Checks of settings, environment variables and the key file."""
 
 import os
 import re
@@ -17,7 +17,7 @@ LINKS = re.compile(r"ISOSIM_(SERVICE_(HOST|PORT)|PORT_\d+_)")
 
 
 def read(**given: object) -> tuple[Settings | None, list[Finding]]:
-    """The settings, or None and what is wrong with them."""
+    """The settings, or None and findings about what is wrong with them."""
     try:
         settings = Settings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
     except ValidationError as error:
@@ -38,34 +38,36 @@ def wrong(place: tuple[int | str, ...], message: str, value: str) -> Finding:
 
 
 def variables(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
-    """Variables that look like settings and are none: nothing reads them."""
+    """Reports `ISOSIM_*` variables that are not settings and so have no effect."""
     links = []
     for name, nearest in unread(environment).items():
         if LINKS.match(name):
             links.append(name)
         elif nearest is not None:
-            yield fault("variables", f"{name} is no setting and changes nothing", f"is {nearest} meant?")
+            yield fault("variables", f"{name} is not a setting and has no effect", f"did you mean {nearest}?")
         else:
-            yield warning("variables", f"{name} is no setting and changes nothing", f"unset {name}")
+            yield warning("variables", f"{name} is not a setting and has no effect", f"unset {name}")
     if links:
         yield warning("variables", f"{len(links)} set by Kubernetes ({links[0]}, …)", "enableServiceLinks: false")
 
 
 def exposure(settings: Settings) -> Finding:
-    """Who can reach the server."""
-    from service.server.composition import check_exposure  # noqa: PLC0415 - the web framework; its absence is another finding
+    """Reports who can reach the server."""
+    from service.server.composition import check_exposure  # noqa: PLC0415 - another check reports a missing web framework
 
     try:
         check_exposure(settings)
     except Unavailable as error:
         return fault("exposure", str(error), "set ISOSIM_API_KEYS_FILE")
     if settings.allow_anonymous and settings.api_keys_file is None:
-        return warning("exposure", f"anybody who reaches {settings.host} may do everything", "set ISOSIM_API_KEYS_FILE")
+        return warning(
+            "exposure", f"anyone who can reach {settings.host} may do everything", "set ISOSIM_API_KEYS_FILE"
+        )
     return ok("exposure", "with keys" if settings.api_keys_file is not None else f"{settings.host} only")
 
 
 def keys(path: Path | None) -> Iterator[Finding]:
-    """Checks that the keys file exists, is understood, and is writable by its owner alone."""
+    """Checks that the key file exists, is valid, and is writable only by its owner."""
     if path is None:
         return
     try:
@@ -75,15 +77,19 @@ def keys(path: Path | None) -> Iterator[Finding]:
         yield fault("keys", f"{path}: {error.strerror}", "make it readable for the server's user, or correct the path")
         return
     except ValueError as error:
-        yield fault("keys", str(error), "each line: printf %s KEY | sha256sum, then scopes by commas, then a name")
+        yield fault(
+            "keys",
+            str(error),
+            "write each line as: <sha256 of the key> <scope,scope,…> [name]; isosim keys new prints one",
+        )
         return
     if mode & 0o022:
-        yield fault("keys", f"{path} can be written by others, who could give themselves a key", f"chmod 600 {path}")
+        yield fault("keys", f"other users can write {path} and so add keys", f"chmod 600 {path}")
     elif mode & 0o004:
-        yield warning("keys", f"{path} can be read by everybody", f"chmod 600 {path}")
+        yield warning("keys", f"all users of this machine can read {path}", f"chmod 600 {path}")
     else:
         yield ok("keys", f"{path}: {known.count} keys")
     if not known.count:
         yield warning(
-            "keys", f"{path} holds no key: nobody is let in", "add a line: <sha256 of the key> <scopes> [name]"
+            "keys", f"{path} holds no key, so that all requests are refused", f"add a key: isosim keys new --add {path}"
         )

@@ -1,4 +1,4 @@
-"""`isosim doctor`: is everything there that the service needs, and how to mend what is not."""
+"""`isosim doctor`: check the set-up, and say how to fix faults."""
 
 import sys
 from collections import Counter
@@ -19,10 +19,10 @@ def doctor(
     redis_url: Annotated[str | None, typer.Option(help="Redis for cache and jobs (ISOSIM_REDIS_URL)")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look for faults in the set-up, and say how to mend them.
+    """Look for faults in the set-up, and say how to fix them.
 
-    Looks at what `isosim serve` would use with the same settings. Exit code 1 where there is a fault; a warning alone
-    is 0.
+    Checks what `isosim serve` would use with the same settings. The exit code is 1 if there is a fault, and 0 if there
+    are only warnings.
     """
     findings = list(examine(model_store=model_store, encoder=encoder, redis_url=redis_url))
     count = Counter(finding.state for finding in findings)
@@ -31,7 +31,7 @@ def doctor(
         print_json({"ok": not count["fault"], **counts, "checks": findings})
     else:
         signs = {"ok": "ok", "warning": "WARNING", "fault": "FAULT"}
-        show(("", "check", "found", "to mend it"), [(signs[f.state], f.check, f.found, f.remedy) for f in findings])
+        show(("", "check", "found", "remedy"), [(signs[f.state], f.check, f.found, f.remedy) for f in findings])
         if sys.stdout.isatty():
             print(f"{count['fault']} faults, {count['warning']} warnings, {count['ok']} well")
     if count["fault"]:
@@ -39,7 +39,7 @@ def doctor(
 
 
 def examine(**given: object) -> Iterator[Finding]:
-    """All findings, those of the packages first: a check whose package is missing is not made."""
+    """All findings, those about packages first; checks whose package is missing are skipped."""
     yield from packages.look()
     try:
         configuration = import_module("service.commands.diagnosis.configuration")
@@ -59,6 +59,8 @@ def examine(**given: object) -> Iterator[Finding]:
         try:
             module = import_module(f"service.commands.diagnosis.{part}")
         except ImportError as error:
-            yield fault(part.partition("_")[0], f"cannot be looked at: {error}", "install what is missing above")
+            yield fault(
+                part.partition("_")[0], f"cannot be checked: {error}", "install the packages that are missing above"
+            )
         else:
             yield from module.look(settings)

@@ -1,4 +1,4 @@
-"""Cores, memory, port: what the process is given."""
+"""Checks of the machine: cores, memory, port."""
 
 import importlib.util
 import os
@@ -32,12 +32,12 @@ def cores(root: Path = CGROUP) -> Finding:
     try:
         quota, period = (root / "cpu.max").read_text().split()
         share = int(quota) / int(period)
-    except (OSError, ValueError):  # no limit reads `max`; another system has no such file
+    except (OSError, ValueError):  # the file holds `max` if there is no limit, and does not exist on other systems
         return ok("cores", f"{used} (no limit by cgroup)")
     summary = f"{used} of {allowed}; cgroup limit {share:g}"
     if share < 1 or (share < allowed and share != int(share)):
         return warning(
-            "cores", summary, "give whole cores: the part of one is throttled away in the middle of a request"
+            "cores", summary, "set a whole number of cores: a fraction throttles the process during requests"
         )
     return ok("cores", summary)
 
@@ -53,12 +53,12 @@ def memory(root: Path = CGROUP) -> Finding:
 
 
 def calibrations(settings: Settings, root: Path = CGROUP) -> Iterator[Finding]:
-    """How much of the memory loaded calibrations may take, and whether the limit has room for it."""
+    """Checks that the memory limit has room for the calibrations that may be loaded."""
     try:
         artifact = EncoderStore(settings.model_store).find(settings.encoder)
         gpu = on_gpu(choose_providers(settings.providers, artifact.calibrator))
         weights = 0 if artifact.kind != "onnx" else artifact.encoder.stat().st_size
-    except (IsosimError, OSError):  # another finding says so
+    except (IsosimError, OSError):  # another check reports it
         return
     limit, alone = memory_limit(root), settings.alone and not gpu and usable_cores(root) > 1
     held = settings.memory_cache_bytes + weights * (2 if alone else 1)
@@ -68,15 +68,15 @@ def calibrations(settings: Settings, root: Path = CGROUP) -> Iterator[Finding]:
     if limit is not None and given > plan_resident(limit, held, gpu=gpu):
         yield warning(
             "calibrations",
-            f"up to {given / 2**20:,.0f} MiB may be loaded, the memory limit has room for {room / 2**20:,.0f}",
+            f"calibrations may take {given / 2**20:,.0f} MiB, but the memory limit leaves only {room / 2**20:,.0f} MiB",
             "unset ISOSIM_RESIDENT_BYTES, which then follows the limit, or raise the limit",
         )
     else:
-        yield ok("calibrations", f"up to {(given or room) / 2**20:,.0f} MiB of them stay in memory")
+        yield ok("calibrations", f"at most {(given or room) / 2**20:,.0f} MiB are kept in memory")
 
 
 def port(settings: Settings) -> Finding:
-    """Could the server bind its address, or is it there already?"""
+    """Checks that the server can bind its address, or runs there already."""
     where = f"{settings.host}:{settings.port}"
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -95,7 +95,7 @@ def port(settings: Settings) -> Finding:
 
 
 def alive(settings: Settings) -> bool:
-    """Whether what listens there is one of ours."""
+    """Whether an isosim server listens on the address."""
     host = "127.0.0.1" if settings.host in {"0.0.0.0", "::"} else settings.host  # noqa: S104 - compared, not bound
     try:
         with urllib.request.urlopen(f"http://{host}:{settings.port}/livez", timeout=2) as answer:

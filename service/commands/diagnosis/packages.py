@@ -1,4 +1,4 @@
-"""Python and the packages that the service imports."""
+"""Checks of Python and the installed packages."""
 
 import platform
 import sys
@@ -10,7 +10,7 @@ from service.commands.diagnosis import Finding, fault, ok, warning
 
 OLDEST_PYTHON = (3, 11)
 RUNTIMES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml", "onnxruntime-rocm")
-PINS = Path(__file__).parents[3] / "constraints.txt"  # the versions it is tested with; beside a clone, in no wheel
+PINS = Path(__file__).parents[3] / "constraints.txt"  # tested versions; exists in a clone, but not in a wheel
 
 
 def look() -> Iterator[Finding]:
@@ -38,7 +38,7 @@ def version_of(name: str) -> str | None:
 
 
 def dependencies() -> Finding:
-    """Checks that the package's requirements, extras aside, are installed in versions that it allows."""
+    """Checks that the package's requirements, without extras, are installed in allowed versions."""
     try:
         from packaging.requirements import Requirement  # noqa: PLC0415 - comes with ONNX Runtime, which may be missing
     except ImportError:
@@ -58,7 +58,7 @@ def dependencies() -> Finding:
 
 
 def runtime() -> Finding:
-    """Exactly one ONNX Runtime: two of them overwrite each other's files, and which one loads is luck."""
+    """Checks that exactly one ONNX Runtime package is installed: two overwrite each other's files."""
     there = [f"{name} {version}" for name in RUNTIMES if (version := version_of(name))]
     if not there:
         return fault("onnxruntime", "not installed", "pip install 'isosim[cpu]', or 'isosim[gpu]' beside an NVIDIA GPU")
@@ -76,7 +76,7 @@ def runtime() -> Finding:
 
 
 def training() -> Finding:
-    """The worker and `isosim calibrate` need torch; serving does not."""
+    """Checks the packages for calibrations, which the worker and `isosim calibrate` need and serving does not."""
     version = version_of("torch")
     if version is None:
         return warning(
@@ -91,7 +91,7 @@ def training() -> Finding:
 
 
 def versions() -> Finding | None:
-    """Installed versions beside those that were tested; None where no list of them is at hand."""
+    """Compares installed versions with the tested ones; None if constraints.txt does not exist."""
     try:
         lines = PINS.read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Redis: reached in time, and set up for a cache and a queue beside each other."""
+"""Checks of Redis: reachable, fast enough, and configured for both a cache and a queue."""
 
 import statistics
 import time
@@ -14,7 +14,7 @@ from service.commands.diagnosis import Finding, fault, ok, warning
 from service.settings import Settings
 
 PINGS = 20
-OLDEST = (5, 0)  # RQ's own need
+OLDEST = (5, 0)  # required by RQ
 
 
 def look(settings: Settings) -> Iterator[Finding]:
@@ -51,7 +51,7 @@ def ping(redis: Redis) -> float:  # s
 
 
 def lookup(redis: Redis) -> Finding:
-    """Makes the lookup that every request makes; it may fail where Redis answers all other commands."""
+    """Makes the cache lookup of a request; access rules may forbid it although other commands work."""
     try:
         redis.mget(PROBED)
     except RedisError as error:
@@ -69,7 +69,7 @@ def version(text: str) -> Finding:
 
 
 def latency(times: list[float], timeout: float) -> Finding:
-    """The cache waits for `timeout` seconds and then goes without."""
+    """Compares ping times (s) with `timeout`, after which the cache counts a lookup as a miss."""
     typical, worst = statistics.median(times), max(times)
     summary = f"ping {1e3 * typical:.2f} ms, at worst {1e3 * worst:.1f} ms of {PINGS}"
     if typical > timeout:
@@ -82,7 +82,7 @@ def latency(times: list[float], timeout: float) -> Finding:
 
 
 def eviction(policy: str, limit: int) -> Finding:
-    """Vectors carry a time to live and may go; the queue's keys carry none and must stay."""
+    """Checks the eviction policy: it may evict vectors, which have a time to live, but not the queue's keys."""
     summary = f"{policy}, maxmemory {limit / 2**20:,.0f} MiB" if limit else f"{policy}, maxmemory not set"
     if policy.startswith("allkeys"):
         return fault("redis eviction", f"{summary}: queued jobs may be evicted", "maxmemory-policy volatile-lru")

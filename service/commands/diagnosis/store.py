@@ -1,4 +1,4 @@
-"""The model store: its folder, the encoder, and the calibrations that are to answer."""
+"""Checks of the model store: folder or bucket, encoder, and champions."""
 
 import shutil
 import uuid
@@ -28,11 +28,11 @@ SENTENCES = ("A man is playing a guitar.", "Someone plays an instrument.")
 KNOWN = {  # cosines of the two sentences, by encoder digest: all-MiniLM-L6-v2 in fp32 (README, first answer)
     "9f5731ee66d8356acc380ac9202a33907c693fd43cdf64c6e33538f2531314c0": 0.6674459,
 }
-# Largest difference of a component between kernels of one precision: the export's own bar for fp32; the others
-# unmeasured beyond that a wrong kernel is off by far more.
+# Largest allowed difference of a vector component between kernels: for fp32 the export's own limit. LOOSE, for other
+# precisions, is unmeasured; wrong kernels differ by far more.
 TOLERANCE = {"fp32": 1e-4}
 LOOSE = 1e-2
-MOST_NAMED = 100  # versions in one line
+MOST_NAMED = 100  # most versions in one line
 
 
 NO_STORE = "set ISOSIM_MODEL_STORE, or make one: isosim export"
@@ -70,7 +70,7 @@ def look(settings: Settings) -> Iterator[Finding]:
 
 
 def remote_encoder(artifact: EncoderArtifact) -> Finding:
-    """Whether the server it runs on answers as it did at its registration."""
+    """Checks that a remote encoder's server still gives the vectors that it gave at its registration."""
     where = f"{artifact.id} at {artifact.remote.url}" if artifact.remote else artifact.id
     try:
         off = check_probes(artifact)
@@ -78,11 +78,12 @@ def remote_encoder(artifact: EncoderArtifact) -> Finding:
         return fault("encoder", f"{where}: {error}", "start the registered model there, or register the new one")
     except IsosimError as error:
         return fault("encoder", f"{where}: {error}", f"isosim encoder check {artifact.id}")
-    return ok("encoder", f"{where} gives known texts the vectors it was registered with, but for {off:.0e}")
+    return ok("encoder", f"{where} gives known texts the vectors it was registered with, up to {off:.0e}")
 
 
 def bucket(root: Path) -> Finding:
-    """Read and written, and whether of two conditional writes one is refused: promotion rests on it."""
+    """Checks that the bucket can be read and written, and refuses the second of two conditional writes, as promotion
+    requires."""
     key = f"doctor-{uuid.uuid4().hex}"
     try:
         storage = opened(root)
@@ -114,7 +115,7 @@ def refused(write: Callable[[], object]) -> bool:
 
 
 def folder(root: Path, name: str = "store", remedy: str = NO_STORE) -> Finding:
-    """Read and written as the server would: it keeps jobs and versions there."""
+    """Checks that a folder of jobs or versions can be read and written."""
     try:
         any(root.iterdir())
     except OSError as error:
@@ -129,11 +130,11 @@ def folder(root: Path, name: str = "store", remedy: str = NO_STORE) -> Finding:
 
 
 def space(root: Path, posted: int) -> Finding:
-    """Room for posted texts: one of the largest must fit, ten should."""
+    """Checks the free space: one upload of the largest size must fit, ten should."""
     try:
         free = shutil.disk_usage(root).free
     except OSError as error:
-        return fault("disk", f"{root}: {error.strerror}", "there must be such a folder: see above")
+        return fault("disk", f"{root}: {error.strerror}", "create the folder: see above")
     summary = f"{free / 2**30:,.1f} GiB free"
     if free < posted:
         return fault("disk", summary, f"make room: one posted text may have {posted / 2**20:.0f} MiB")
@@ -143,7 +144,7 @@ def space(root: Path, posted: int) -> Finding:
 
 
 def providers(artifact: EncoderArtifact, wanted: tuple[str, ...]) -> Iterator[Finding]:
-    """A provider that is installed may still not load; ONNX Runtime then goes on with the next one and says little."""
+    """Checks that each provider loads; if one fails, ONNX Runtime silently uses the next."""
     try:
         chosen = choose_providers(wanted, artifact.calibrator)
     except IsosimError as error:
@@ -162,16 +163,17 @@ def providers(artifact: EncoderArtifact, wanted: tuple[str, ...]) -> Iterator[Fi
 
 
 def unloaded(graph: Path, provider: str, options: ort.SessionOptions) -> str | None:
-    """Why the provider does not load; None where it does."""
+    """Why the provider does not load; None if it loads."""
     try:
         session = ort.InferenceSession(graph, options, providers=[provider])
-    except Exception as error:  # noqa: BLE001 - a driver's or a library's failure comes as it likes
+    except Exception as error:  # noqa: BLE001 - drivers and libraries raise any exception
         return " ".join(str(error).split())[:200]
     return None if provider in session.get_providers() else "it is installed and does not load"
 
 
 def parity(artifact: EncoderArtifact, wanted: tuple[str, ...]) -> Finding:
-    """Two sentences, as they would be served, against the joined graph on the processor and a known answer."""
+    """Compares the served vectors of two sentences with those of the joined graph on the CPU, and their cosine with a
+    known value."""
     try:
         tokens = FastTokenizer(artifact.tokenizer, artifact.spec.max_length)
         ids = [token.ids for token in tokens([artifact.spec.prompt + text for text in SENTENCES], "right")]
@@ -180,7 +182,7 @@ def parity(artifact: EncoderArtifact, wanted: tuple[str, ...]) -> Finding:
         pooled = served(ids)
         joined: Callable[[list[Sequence[int]]], Vectors] = OnnxEncoder(artifact.joined, CPU, 0, pad)
         off = float(np.abs(pooled - joined(ids)).max())
-    except Exception as error:  # noqa: BLE001 - whatever fails here is the finding
+    except Exception as error:  # noqa: BLE001 - any failure is the finding
         return fault("parity", f"the encoder does not run: {error}", "isosim export, or another ISOSIM_PROVIDERS")
     similarity = float(cosine(pooled[:1], pooled[1:])[0])
     bar = TOLERANCE.get(artifact.spec.precision, LOOSE)
@@ -198,7 +200,7 @@ def parity(artifact: EncoderArtifact, wanted: tuple[str, ...]) -> Finding:
 
 
 def remedy_for(domains: DomainStore, name: str, artifact: EncoderArtifact) -> str:
-    """A remedy that the store allows for a champion that cannot be loaded."""
+    """A remedy for a champion that cannot be loaded: another version that can be, or a new calibration."""
     anew = f"isosim calibrate FILE --domain {name} --encoder {artifact.id} --promote always"
     try:
         aliases = domains.aliases(name, artifact.digest)
@@ -219,7 +221,7 @@ def remedy_for(domains: DomainStore, name: str, artifact: EncoderArtifact) -> st
 
 
 def calibrations(root: Path, artifact: EncoderArtifact) -> Iterator[Finding]:
-    """The champions for this encoder, read as the server reads them."""
+    """Checks that the champions for this encoder load, as the server loads them."""
     domains = DomainStore(root)
     source = StoredCalibrations(domains, OnnxCalibrator(artifact.calibrator, CPU), artifact.digest)
     remedy = f"isosim calibrate FILE --domain default --encoder {artifact.id}"
@@ -242,8 +244,8 @@ def calibrations(root: Path, artifact: EncoderArtifact) -> Iterator[Finding]:
 
 
 def outdated(domains: DomainStore) -> Iterator[Finding]:
-    """Warns of versions, of any encoder, whose reference was made by a release that lost ties. Earlier checks report
-    versions that cannot be read."""
+    """Warns about versions of any encoder whose reference a release made that lost ties. Versions that cannot be read
+    are skipped; other checks report them."""
     versions = []
     for name in domains.domains():
         for version in domains.versions(name):
