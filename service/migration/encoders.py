@@ -119,10 +119,12 @@ class Encoders:
         on_champion: Callable[[Calibration], None] = lambda _: None,
         on_no_champion: Callable[[str], None] = lambda _: None,
         on_gone: Callable[[str], None] = lambda _: None,
+        heard: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """`on_champion`: a version answers for its domain now; `on_no_champion`: none in memory does any more;
+        """`heard`: the bell that a registry's refresh has heard last; while it stays the same, no migration changed.
+        `on_champion`: a version answers for its domain now; `on_no_champion`: none in memory does any more;
         `on_gone`: the domain was deleted."""
-        self.store = store
+        self.store, self.heard = store, heard
         self.on_champion, self.on_no_champion, self.on_gone = on_champion, on_no_champion, on_gone
         self.all: list[LoadedEncoder] = []
         self.migrations: Mapping[str, Migration] = {}
@@ -287,7 +289,7 @@ class Encoders:
         """
         for loaded_encoder in self.all:
             await loaded_encoder.registry.refresh(domain)
-        await self.refresh_migrations()
+        await self.refresh_migrations(self.heard() if domain is None else None)
 
     async def follow(self, domain: str) -> None:
         """Takes over a change of a domain that was just made. Where that fails, the change is made all the same: the
@@ -297,9 +299,10 @@ class Encoders:
         except Exception:  # whatever it is, the caller must not be told that nothing was changed
             log.exception("a change was made, but the model store could not be read after it")
 
-    async def refresh_migrations(self) -> None:
+    async def refresh_migrations(self, bell: str | None = None) -> None:
+        """`bell`: heard just before; without it they are read in any case."""
         async with self._refreshing:  # an older look must not be taken over after a newer one
-            migrations = await asyncio.to_thread(self.store.all)
+            migrations = await asyncio.to_thread(self.store.look, bell)
             before, self.migrations = self.migrations, migrations
         for domain in before.keys() | migrations.keys():
             if before.get(domain) != migrations.get(domain):

@@ -123,6 +123,7 @@ class DomainStore:
 
     def __init__(self, root: Path) -> None:
         self.root = root / "domains"
+        self.heard: str | None = None  # the bell, when it was asked for last
         self.storage: VersionStorage = BucketStorage(opened(root)) if remote(root) else FolderStorage(self.root)
 
     @property
@@ -163,7 +164,8 @@ class DomainStore:
 
     def bell(self) -> str | None:
         """A value that differs after an announcement; None: one must look at the announcements themselves."""
-        return self.storage.bell()
+        self.heard = self.storage.bell()
+        return self.heard
 
     def announced(self) -> Iterable[str]:
         """Announcements of changes, `<ns>-<domain>`, that readers may not have seen (see `ChangeWatch`)."""
