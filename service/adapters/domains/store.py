@@ -308,19 +308,27 @@ class DomainStore:
                     raise
             return version
 
-    def adopt(self, domain: str, folder: Path, manifest: Mapping[str, object], least: int) -> int:
+    def adopt(
+        self,
+        domain: str,
+        folder: Path,
+        manifest: Mapping[str, object],
+        least: int,
+        claim: Claim = lambda _: None,
+    ) -> int:
         """Publishes the files of a version that was made elsewhere, and returns its number here.
 
         Args:
             folder: its files and nothing else; the caller has read them.
             manifest: its facts, without those that follow from its place here.
             least: the number it gets where all numbers from there on are free.
+            claim: as for `publish`; called again where another process took the number.
         """
         with self.storage.building(self.checked(domain)) as place:
             for file in folder.iterdir():
                 shutil.copyfile(file, place / file.name)
             wanted = {**manifest, "domain": domain}
-            return self.storage.publish(domain, place, wanted, lambda _: None, least)
+            return self.storage.publish(domain, place, wanted, claim, least)
 
     def retire(self, domain: str, version: int) -> None:
         """Takes a number under which a stalled process may yet publish; does nothing where it is taken."""
