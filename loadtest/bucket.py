@@ -1,12 +1,16 @@
 """Requests of a cluster to its bucket: 50 API processes poll 10,000 domains, and 100 workers send heartbeats.
 
-The bucket is moto's, in a process that counts requests by kind. One domain is published through the adapter, and copied
-to 10,000 directly. An API process polls its registry and its migrations once per `ISOSIM_POLL_SECONDS`, here with the
-real adapters in one process for all 50, because the machine has two cores. The requests per poll are counted, and rate
-and cost are computed for that interval. A worker with a job sends one PUT every two seconds.
+The bucket is moto's, in a process that counts requests by kind. One domain is published through the adapter and copied
+to 10,000 directly, as the adapter lays them out. An API process polls its registry and its migrations once per
+`ISOSIM_POLL_SECONDS`, here with the real adapters in one process for all 50, because the machine has two cores. The
+requests per poll, per heartbeat of 100 running jobs and per count of jobs are counted; their rate and cost are computed
+for the pace of the settings.
+
+Moto looks at every key for each listing; here it finds those of a prefix in an index, as S3 does.
 """
 
 import asyncio
+import itertools
 import os
 import subprocess
 import sys
@@ -15,6 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +32,20 @@ from service.adapters.domains.calibrations import FULL_LOOK, StoredCalibrations
 from service.adapters.domains.migrations import MigrationStore
 from service.adapters.domains.objects import ALIASES, MANIFESTS
 from service.adapters.domains.store import DomainStore
+from service.adapters.jobs.census import JobCensus
+from service.adapters.jobs.store import JobStore
 from service.adapters.storage.artifacts import manifest_bytes
+from service.core.jobs.job import Job, JobRequest, Status
 from service.core.scoring.calibration import Calibration, DomainModel, DomainRef
 from service.core.scoring.registry import Registry
+from service.server.store_watch import DISTANT_COUNT_SECONDS
 from service.settings import Settings
+from service.worker import DISTANT_HEARTBEAT
 
 DOMAINS, WATCHERS, WORKERS = 10_000, 50, 100
-RESIDENT = 10  # domains that each API process has loaded
+RESIDENT = 10  # domains that each API process has loaded, besides `default`
 LOOKS = 1000  # polls of one watcher, to measure its memory
-HEARTBEAT = 2.0  # s between a job's heartbeats
+COUNTING = 5  # API processes whose counts of jobs are counted
 BUCKET, ENCODER = "store", "a" * 64
 MONTH = 30.4 * 86_400  # s
 PRICES = {"LIST": 0.005, "PUT": 0.005, "GET": 0.0004, "HEAD": 0.0004, "DELETE": 0.0}  # $ for 1,000; S3 in us-east-1
@@ -43,12 +53,35 @@ FORMER = {"LIST": 1, "GET": 1}  # requests per poll before the store had a chang
 FORMER_FULL = {"LIST": DOMAINS // 1000}  # requests per full comparison then: pages of all aliases
 
 MOTO = """
-import collections, json, sys
-from moto.s3.models import s3_backends
+import bisect, collections, json, sys
+from moto.s3.models import S3Backend, s3_backends
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import run_simple
 
-counts = collections.Counter()
+counts, names, changed = collections.Counter(), [], True
+listed = S3Backend.list_objects
+
+
+class Part:  # of a bucket: the keys that begin with a prefix
+    def __init__(self, keys):
+        self.keys = keys
+
+
+def list_objects(self, bucket, prefix, delimiter, marker, max_keys):
+    global names, changed
+    if changed:
+        changed = False  # first: what is written from here on sets it again
+        names = sorted(bucket.keys)
+    found, keys = names, {}
+    for name in found[bisect.bisect_left(found, prefix or ""):]:
+        if not name.startswith(prefix or ""):
+            break
+        if name in bucket.keys:
+            keys[name] = bucket.keys[name]
+    return listed(self, Part(keys), prefix, delimiter, marker, max_keys)
+
+
+S3Backend.list_objects = list_objects
 moto = DomainDispatcherApplication(create_backend_app)
 
 
@@ -59,6 +92,7 @@ def kind(method, query):
 
 
 def app(environ, start):
+    global changed
     path = environ["PATH_INFO"]
     if path == "/-/counts":
         start("200 OK", [])
@@ -67,10 +101,13 @@ def app(environ, start):
         backend = s3_backends["123456789012"]["aws"]
         for key, value in json.loads(environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))).items():
             backend.put_object("store", key, value.encode())
+        changed = True
         start("200 OK", [])
         return [b""]
     counts[kind(environ["REQUEST_METHOD"], environ["QUERY_STRING"])] += 1
-    return moto(environ, start)
+    answer = moto(environ, start)
+    changed = changed or environ["REQUEST_METHOD"] not in ("GET", "HEAD")
+    return answer
 
 
 run_simple("127.0.0.1", int(sys.argv[1]), app, threaded=len(sys.argv) > 2)
@@ -147,9 +184,8 @@ class Watcher:
     def __init__(self, root: Path) -> None:
         self.seen: dict[tuple[str, int], float] = {}  # s, monotonic, by domain and version
         calibrator: Any = None  # identity has no weights to bind
-        self.registry = Registry(
-            StoredCalibrations(DomainStore(root), calibrator, ENCODER), ENCODER, on_champion=self._see
-        )
+        self.store = DomainStore(root)
+        self.registry = Registry(StoredCalibrations(self.store, calibrator, ENCODER), ENCODER, on_champion=self._see)
         self.migrations = MigrationStore(root)
 
     def _see(self, calibration: Calibration) -> None:
@@ -162,7 +198,7 @@ class Watcher:
     async def look(self) -> None:
         """Polls once, as `Encoders.refresh` does."""
         await self.registry.refresh()
-        await asyncio.to_thread(self.migrations.all)
+        await asyncio.to_thread(self.migrations.look, self.store.heard)
 
     async def run(self, pause: float) -> None:
         while True:
@@ -182,26 +218,59 @@ async def full_look(place: Bucket, store: DomainStore) -> Counter[str]:
     """Additional requests every FULL_LOOK seconds, when all loaded domains are compared with the store."""
     before = place.counts()
     await asyncio.to_thread(store.stamps, {f"d{number}": frozenset({1}) for number in range(RESIDENT)})
+    await asyncio.to_thread(MigrationStore(place.root).all)
     return place.counts() - before
 
 
-async def heartbeats(store: DomainStore, workers: int) -> None:
-    """Replaces the record of each running job every two seconds, spread evenly over that time."""
-    storage: Any = store.storage
-    number = 0
-    while True:
+def running_jobs(root: Path, count: int) -> list[tuple[JobStore, Job]]:
+    """Jobs that workers have begun, each with the store of its worker."""
+    found = []
+    for number in range(count):
+        jobs, request = JobStore(root), JobRequest(f"d{number}", ENCODER, "tiny", "identity", "never", sentences=1)
+        with jobs.spool() as spool:
+            spool.extend(["A sentence."])
+            made = jobs.create(request, spool, [], None)
+        found.append((jobs, jobs.begin(made.id)))
+    return found
+
+
+def beat(jobs: JobStore, job: Job) -> None:
+    assert jobs.beat(replace(job, heartbeat=time.time()))  # noqa: S101 - no one else is at it
+
+
+def of_jobs(place: Bucket, running: list[tuple[JobStore, Job]]) -> dict[str, Counter[str]]:
+    """Requests of each job's heartbeat, and of each API process's count of jobs."""
+    before = place.counts()
+    for jobs, job in running:
+        beat(jobs, job)
+    beats = place.counts() - before
+    censuses = [JobCensus(JobStore(place.root)) for _ in range(COUNTING)]
+    for census in censuses:
+        census.take()
+    before = place.counts()
+    for census in censuses:
+        assert census.take().counts[Status.RUNNING] == len(running)  # noqa: S101 - it was just begun
+    return {"heartbeats": beats, "counts of jobs": place.counts() - before}
+
+
+async def heartbeats(running: list[tuple[JobStore, Job]]) -> None:
+    """Records of running jobs, replaced each DISTANT_HEARTBEAT seconds; spread over that time."""
+    for number in itertools.count():
         began = time.monotonic()
-        await asyncio.to_thread(storage.storage.write, f"jobs/{number % workers}", b"{}")
-        number += 1
-        await asyncio.sleep(max(0.0, HEARTBEAT / workers - (time.monotonic() - began)))
+        await asyncio.to_thread(beat, *running[number % len(running)])
+        await asyncio.sleep(max(0.0, DISTANT_HEARTBEAT / len(running) - (time.monotonic() - began)))
 
 
 async def seen_after(
-    place: Bucket, store: DomainStore, watchers: list[Watcher], pause: float, times: int
+    store: DomainStore,
+    running: list[tuple[JobStore, Job]],
+    watchers: list[Watcher],
+    pause: float,
+    times: int,
 ) -> list[float]:
     """Sorted seconds from a promotion until each watcher serves the new version."""
     tasks = [asyncio.create_task(watcher.run(pause)) for watcher in watchers]
-    tasks.append(asyncio.create_task(heartbeats(store, WORKERS)))
+    tasks.append(asyncio.create_task(heartbeats(running)))
     taken: list[float] = []
     try:
         for domain in (f"d{number}" for number in range(times)):
@@ -239,12 +308,14 @@ async def measured(place: Bucket) -> Result:
     for watcher in watchers:  # one by one, because a listing takes moto seconds
         await watcher.look()
         await watcher.load(RESIDENT)
+    running = await asyncio.to_thread(running_jobs, place.root, WORKERS)
+    jobs = await asyncio.to_thread(of_jobs, place, running)
     full = await full_look(place, store)
     await watched(place, watchers, 2)
     looks = await watched(place, watchers, 5)
     each = {kind: count / (5 * WATCHERS) for kind, count in looks.items() if kind != "PUT"}
-    delays = await seen_after(place, store, watchers, pause, 5)
-    few = await seen_after(place, store, watchers[:5], pause, 10)
+    delays = await seen_after(store, running, watchers, pause, 5)
+    few = await seen_after(store, running, watchers[:5], pause, 10)
     one = watchers[0]
     await watched(place, [one], 100)
     before = resident()
@@ -253,16 +324,23 @@ async def measured(place: Bucket) -> Result:
     rates = {kind: count * WATCHERS / pause for kind, count in each.items()}
     for kind, count in full.items():
         rates[kind] = rates.get(kind, 0.0) + count * WATCHERS / FULL_LOOK
-    rates["PUT"] = WORKERS / HEARTBEAT
+    beats = {kind: count / DISTANT_HEARTBEAT for kind, count in jobs["heartbeats"].items()}
+    counts = {
+        kind: count / COUNTING * WATCHERS / DISTANT_COUNT_SECONDS for kind, count in jobs["counts of jobs"].items()
+    }
     former = {kind: count * WATCHERS / pause for kind, count in FORMER.items()}
     former["LIST"] += FORMER_FULL["LIST"] * WATCHERS / FULL_LOOK
     return {
         "domains": DOMAINS, "watchers": WATCHERS, "workers": WORKERS, "poll_seconds": pause,
-        "requests_a_look": each, "requests_a_full_look": dict(full), "requests_a_second": rates,
+        "requests_a_look": each, "requests_a_full_look": dict(full),
+        "requests_of_100_heartbeats": dict(jobs["heartbeats"]),
+        "requests_of_a_count_of_jobs": {kind: count / COUNTING for kind, count in jobs["counts of jobs"].items()},
+        "requests_a_second": {"looks": rates, "heartbeats": beats, "counts of jobs": counts},
         "dollars_a_month": {
-            "looks": round(a_month({k: v for k, v in rates.items() if k != "PUT"}), 2),
+            "looks": round(a_month(rates), 2),
             "looks before the bell": round(a_month(former), 2),
-            "heartbeats": round(a_month({"PUT": rates["PUT"]}), 2),
+            "heartbeats": round(a_month(beats), 2),
+            "counts of jobs": round(a_month(counts), 2),
         },
         "seen_seconds": {"50": percentiles(delays), "5": percentiles(few)},
         "memory_of_1000_looks": grown,
@@ -283,6 +361,6 @@ def lines(result: Result) -> list[Line]:
     return [
         Line("promotion seen by 50 API processes, 10,000 domains", seen["50"]["max"], 2.0, at_most=True, unit=" s"),
         Line("the same, 5 API processes", seen["5"]["max"], 2.0, at_most=True, unit=" s"),
-        Line("requests of a look", sum(result["requests_a_look"].values()), 2.0, at_most=True),
+        Line("requests of a look", sum(result["requests_a_look"].values()), 1.0, at_most=True),
         Line("memory of 1,000 looks", result["memory_of_1000_looks"] / 1e6, 5.0, at_most=True, unit=" MB"),
     ]

@@ -323,7 +323,7 @@ def print_advice(version: str, target: Target, advice: Advice) -> None:
             f"  {target.false_hit_rate:.3g} of searches among {target.gallery:,} entries end with a wrong match, "
             f"{rate:.2g} of pairs"
         )
-        if spread >= 0.05:  # 0: too few queries had two false hits
+        if spread and spread >= 0.05:  # 0 or None: too few queries had two false hits
             print(f"  a query with one wrong match has another {spread:.1f} times as often as the average one")
         else:
             print("  too few queries have two wrong matches to tell whether some queries meet more than others")

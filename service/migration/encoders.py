@@ -119,10 +119,12 @@ class Encoders:
         on_champion: Callable[[Calibration], None] = lambda _: None,
         on_no_champion: Callable[[str], None] = lambda _: None,
         on_gone: Callable[[str], None] = lambda _: None,
+        heard: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """`on_champion` is called when a version starts to answer for its domain, `on_no_champion` when no version in
-        memory does any longer, and `on_gone` when the domain was deleted."""
-        self.store = store
+        """`heard` gives the change counter ("bell") that the registry's last refresh read; while it stays the same, no
+        migration has changed. `on_champion` is called when a version starts to answer for its domain, `on_no_champion`
+        when no version in memory does any longer, and `on_gone` when the domain was deleted."""
+        self.store, self.heard = store, heard
         self.on_champion, self.on_no_champion, self.on_gone = on_champion, on_no_champion, on_gone
         self.all: list[LoadedEncoder] = []
         self.migrations: Mapping[str, Migration] = {}
@@ -288,7 +290,7 @@ class Encoders:
         """
         for loaded_encoder in self.all:
             await loaded_encoder.registry.refresh(domain)
-        await self.refresh_migrations()
+        await self.refresh_migrations(self.heard() if domain is None else None)
 
     async def follow(self, domain: str) -> None:
         """Applies a change that was just stored. A failure is logged only, because the change is already stored; the
@@ -298,9 +300,10 @@ class Encoders:
         except Exception:  # an error answer would suggest that nothing was changed
             log.exception("a change was made, but the model store could not be read after it")
 
-    async def refresh_migrations(self) -> None:
+    async def refresh_migrations(self, bell: str | None = None) -> None:
+        """`bell`: the change counter read just before; without it the migrations are read in any case."""
         async with self._refreshing:  # an older reading must not replace a newer one
-            migrations = await asyncio.to_thread(self.store.all)
+            migrations = await asyncio.to_thread(self.store.look, bell)
             before, self.migrations = self.migrations, migrations
         for domain in before.keys() | migrations.keys():
             if before.get(domain) != migrations.get(domain):

@@ -99,6 +99,7 @@ async def build(settings: Settings) -> AsyncIterator[Service]:
             on_champion=metrics.observe_champion,
             on_no_champion=metrics.forget_champion,
             on_gone=drift.forget,
+            heard=lambda: domain_store.heard,
         )
         await encoders.refresh_migrations()  # before serving: some domains may have moved to another encoder
         resident = room_for_calibrations(settings, first, following)

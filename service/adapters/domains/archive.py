@@ -45,6 +45,7 @@ from service.adapters.encoder.onnx_engine import OnnxCalibrator
 from service.adapters.encoder.store import EncoderArtifact, EncoderStore
 from service.adapters.storage.artifacts import MANIFEST, json_bytes, manifest_bytes, parsed, parsed_manifest, since
 from service.core.errors import (
+    Conflict,
     CorruptArtifact,
     EncoderMismatch,
     InvalidInput,
@@ -75,6 +76,10 @@ CHUNK = 1 << 20
 LEAST_ZIP, LOCATOR = 22, 20  # bytes of a zip's end record without a comment, and of the locator of one in zip64
 MOST_DIRECTORY = 100_000  # bytes of a .npz's directory; ours have less than 1,000
 REMEDY = "delete it, or export the other domains by name"
+
+
+class AlreadyThere(Conflict):
+    """Another import has added the same version meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -238,6 +243,7 @@ class Import:
         self.target = ""  # its name here
         self.facts: dict[str, Any] = {}  # of its domain.json
         self.there: dict[str, int] = {}  # versions of the target by what they are made of
+        self.known: set[int] = set()  # numbers that were looked at for it
         self.next = 1  # the lowest number that a version of the target could get in a dry run
 
     def run(self, file: BinaryIO) -> Imported:
@@ -310,11 +316,34 @@ class Import:
 
     def _begin(self) -> None:
         """What there is of the target before its first version is added."""
-        self.there = {}
-        for number in self.store.versions(self.target):
-            with contextlib.suppress(NotFound, CorruptArtifact, Unavailable):
-                self.there.setdefault(made_of(self.store.manifest(self.target, number)), number)
+        self.there, self.known = {}, set()
+        self._look()
         self.next = self.store.highest(self.target) + 1
+
+    def _look(self) -> None:
+        for number in self.store.versions(self.target):
+            if number not in self.known:
+                self.known.add(number)
+                with contextlib.suppress(NotFound, CorruptArtifact, Unavailable):
+                    self.there.setdefault(made_of(self.store.manifest(self.target, number)), number)
+
+    def _adopt(self, version: ArchivedVersion, facts: Mapping[str, Any], least: int) -> tuple[int, bool]:
+        """The version's number here, and whether an import at the same time has added it.
+
+        Each look at what is there comes after the one that chose a number. Whoever adds the same version after the
+        look takes that number first, so that this import is refused it, and looks again.
+        """
+        what = made_of(version.manifest)
+
+        def claim(_: int) -> None:
+            self._look()
+            if what in self.there:
+                raise AlreadyThere(f"{version.name} is there already")
+
+        try:
+            return self.store.adopt(self.target, version.folder, facts, least, claim), False
+        except AlreadyThere:
+            return self.there[what], True
 
     def _add(self, version: ArchivedVersion) -> ImportedVersion:
         manifest, what = version.manifest, made_of(version.manifest)
@@ -333,7 +362,7 @@ class Import:
             }
             # A job belongs to its store: the same id here could be another's.
             facts = {**without(manifest, "files", "upload", "version"), "job": None, "origin": origin}
-            number = self.store.adopt(self.target, version.folder, facts, least)
+            number, there = self._adopt(version, facts, least)
         self.there[what] = number
         aliases = object_in(object_in(self.facts, "aliases"), version.encoder)
         was = next((alias for alias in ALIASES if aliases.get(alias) == version.number), None)

@@ -1,23 +1,30 @@
 """Migrations in the model store: one small file for all domains, so that replicas look at one thing.
 
 In a folder `domains/.migrations.json`, changed under a lock: no domain's name begins with a dot. In a bucket
-`domains/migrations.json`, replaced only over the one that was read.
+`domains/migrations.json`, replaced only over the one that was read; then the bell of domains rings (`objects.py`).
 """
 
 import contextlib
+import logging
+import time
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from service.adapters.domains.objects import BELL
 from service.adapters.storage.artifacts import from_facts, json_bytes, locked, parsed, to_facts, write_atomically
 from service.adapters.storage.object_storage import PreconditionFailed, opened, remote
 from service.core.errors import Conflict, CorruptArtifact, Unavailable
 from service.core.scoring.migration import Migration
 
+log = logging.getLogger("isosim")
+
 NAME, KEY = ".migrations.json", "domains/migrations.json"
 FORMAT = 1  # raise it when an older release would read the file wrongly
 ATTEMPTS = 5  # in a bucket, where another process may be changing another domain's migration
+FULL_LOOK = 60.0  # s after which they are read although no bell was heard: it is lost where a process dies before it
 
 
 class MigrationStore:
@@ -27,6 +34,7 @@ class MigrationStore:
         self.path = root / "domains" / NAME
         self.storage = opened(root) if remote(root) else None
         self.where = f"{self.storage.address}/{KEY}" if self.storage is not None else str(self.path)
+        self._looked: tuple[str, float, Mapping[str, Migration]] | None = None  # bell, s, and what was read
         self._was_there = False  # the folder: from then on its absence means that the volume is away
 
     def all(self) -> Mapping[str, Migration]:
@@ -37,6 +45,24 @@ class MigrationStore:
             OSError: the store is away; it must not look as if no domain had moved.
         """
         return self._understood(self._stored(self._read()[0]))
+
+    def look(self, bell: str | None) -> Mapping[str, Migration]:
+        """The same, read again only where the bell differs from the one of the last look, or FULL_LOOK has passed.
+
+        Args:
+            bell: as the caller heard it just before; None where there is none.
+
+        Raises:
+            CorruptArtifact, Unavailable, OSError: as `all`; the next look reads again.
+        """
+        now = time.monotonic()
+        if bell is not None and self._looked is not None:
+            heard, read, migrations = self._looked
+            if heard == bell and now - read < FULL_LOOK:
+                return migrations
+        migrations = self.all()
+        self._looked = None if bell is None else (bell, now, migrations)
+        return migrations
 
     def _read(self) -> tuple[bytes | None, str | None]:
         try:
@@ -99,6 +125,10 @@ class MigrationStore:
             write_atomically(self.path, content)
         else:
             self.storage.write(KEY, content, over=tag, new=tag is None)
+            try:
+                self.storage.write(BELL, uuid.uuid4().bytes)
+            except OSError as error:  # the change is made; readers find it with their next full look
+                log.warning("the change of migrations was not announced: %s", error)
 
 
 def understood(facts: Any) -> Migration:

@@ -123,6 +123,7 @@ class DomainStore:
 
     def __init__(self, root: Path) -> None:
         self.root = root / "domains"
+        self.heard: str | None = None  # the bell, when it was asked for last
         self.storage: VersionStorage = BucketStorage(opened(root)) if remote(root) else FolderStorage(self.root)
 
     @property
@@ -163,7 +164,8 @@ class DomainStore:
 
     def bell(self) -> str | None:
         """A value that differs after an announcement; None: one must look at the announcements themselves."""
-        return self.storage.bell()
+        self.heard = self.storage.bell()
+        return self.heard
 
     def announced(self) -> Iterable[str]:
         """Announcements of changes, `<ns>-<domain>`, that readers may not have seen (see `ChangeWatch`)."""
@@ -306,19 +308,27 @@ class DomainStore:
                     raise
             return version
 
-    def adopt(self, domain: str, folder: Path, manifest: Mapping[str, object], least: int) -> int:
+    def adopt(
+        self,
+        domain: str,
+        folder: Path,
+        manifest: Mapping[str, object],
+        least: int,
+        claim: Claim = lambda _: None,
+    ) -> int:
         """Publishes the files of a version that was made elsewhere, and returns its number here.
 
         Args:
             folder: its files and nothing else; the caller has read them.
             manifest: its facts, without those that follow from its place here.
             least: the number it gets where all numbers from there on are free.
+            claim: as for `publish`; called again where another process took the number.
         """
         with self.storage.building(self.checked(domain)) as place:
             for file in folder.iterdir():
                 shutil.copyfile(file, place / file.name)
             wanted = {**manifest, "domain": domain}
-            return self.storage.publish(domain, place, wanted, lambda _: None, least)
+            return self.storage.publish(domain, place, wanted, claim, least)
 
     def retire(self, domain: str, version: int) -> None:
         """Takes a number under which a stalled process may yet publish; does nothing where it is taken."""

@@ -8,6 +8,7 @@ import os
 import shutil
 import struct
 import tarfile
+import threading
 import tracemalloc
 import zipfile
 from collections.abc import Callable
@@ -20,7 +21,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from service.adapters.domains.archive import CONTENTS, EncodersOfStore, Imported, export_domains, import_domains
+from service.adapters.domains.archive import CONTENTS, EncodersOfStore, Import, Imported, export_domains, import_domains
 from service.adapters.domains.store import DomainStore
 from service.adapters.encoder.store import EncoderStore
 from service.adapters.storage.artifacts import manifest_bytes, parsed_manifest
@@ -543,8 +544,17 @@ def test_a_version_that_is_deleted_during_an_export_is_left_out_whole(
     assert {name.split("/")[1] for name in unpacked(out.getvalue()) if name.count("/") == 2} == {"3"}
 
 
-def test_two_imports_at_once_add_whole_versions(source: Path, target: DomainStore) -> None:
-    content = exported(source)
+def test_two_imports_at_once_add_each_version_once(
+    source: Path, target: DomainStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content, gate, begin = exported(source), threading.Barrier(2), Import._begin
+
+    def begin_together(self: Import) -> None:
+        begin(self)
+        if not self.dry_run:
+            gate.wait(60)  # neither has added anything, and both have looked at what is there
+
+    monkeypatch.setattr(Import, "_begin", begin_together)
 
     def add(_: int) -> Imported:
         return import_domains(io.BytesIO(content), target, EncodersOfStore(EncoderStore(source)))
@@ -552,7 +562,9 @@ def test_two_imports_at_once_add_whole_versions(source: Path, target: DomainStor
     with ThreadPoolExecutor(2) as pool:
         both = list(pool.map(add, range(2)))
     there = target.versions("news")
-    assert {one.version for imported in both for one in imported.versions} == set(there)
+    assert there == [2, 3]
+    assert [[one.version for one in imported.versions] for imported in both] == [there, there]
+    assert sorted(one.there for imported in both for one in imported.versions) == [False, False, True, True]
     for version in there:
         target.load("news", version)
     assert target.aliases("news", "").targets == {"duplicates": Target(fmr=0.01)}

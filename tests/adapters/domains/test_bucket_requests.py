@@ -6,11 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from loadtest.bucket import ENCODER, Bucket, Watcher, bucket, filled, watched
+from loadtest.bucket import COUNTING, ENCODER, Bucket, Watcher, bucket, filled, of_jobs, running_jobs, watched
+from service.adapters.domains import migrations
+from service.adapters.domains.migrations import MigrationStore
 from service.adapters.domains.store import DomainStore
 from service.core.scoring.calibration import DomainModel
+from service.core.scoring.migration import Migration
 
 DOMAINS, WATCHERS, RESIDENT = 200, 5, 3
+MIGRATION = Migration(ENCODER, "tiny", "b" * 64, "new", share=0.25)
 FACTS = {"method": "identity", "encoder": {"id": "tiny", "digest": ENCODER}}
 
 
@@ -34,11 +38,49 @@ async def watchers_of(place: Bucket) -> list[Watcher]:
     return watchers
 
 
-def test_a_look_at_which_nothing_changed_asks_for_one_tag_and_the_migrations(place: Bucket, store: DomainStore) -> None:
+def test_a_look_at_which_nothing_changed_asks_for_one_tag(place: Bucket, store: DomainStore) -> None:
     async def looks() -> Counter[str]:
         return await watched(place, await watchers_of(place), 4)
 
-    assert asyncio.run(looks()) == {"HEAD": 4 * WATCHERS, "GET": 4 * WATCHERS}
+    assert asyncio.run(looks()) == {"HEAD": 4 * WATCHERS}
+
+
+def test_a_migration_is_seen_at_the_next_look_and_read_once_by_each_process(place: Bucket, store: DomainStore) -> None:
+    async def looks() -> tuple[list[float], Counter[str]]:
+        watchers = await watchers_of(place)
+        now = MigrationStore(place.root).all().get("d2")
+        MigrationStore(place.root).set("d2", MIGRATION, expected=now)
+        before = place.counts()
+        shares = []
+        for watcher in watchers:
+            await watcher.look()
+            shares.append(watcher.migrations.look(watcher.store.heard)["d2"].share)
+        return shares, place.counts() - before
+
+    shares, asked = asyncio.run(looks())
+    assert shares == [MIGRATION.share] * WATCHERS
+    assert asked == {"HEAD": WATCHERS, "LIST": WATCHERS, "GET": WATCHERS}
+
+
+def test_a_migration_whose_bell_was_lost_is_seen_by_a_full_look(
+    place: Bucket, store: DomainStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an earlier release, or a process that died before the bell, leaves it."""
+    watcher, unheard = Watcher(place.root), MigrationStore(place.root)
+    asyncio.run(watcher.look())
+    monkeypatch.setattr(migrations, "BELL", "domains/unheard")
+    unheard.set("d3", MIGRATION, expected=None)
+    asyncio.run(watcher.look())
+    assert "d3" not in watcher.migrations.look(watcher.store.heard)
+    monkeypatch.setattr(migrations, "FULL_LOOK", 0.0)
+    assert watcher.migrations.look(watcher.store.heard)["d3"] == MIGRATION
+
+
+def test_jobs_cost_what_the_how_to_says(place: Bucket, store: DomainStore) -> None:
+    """The table of docs/how-to/object-storage.md counts these for 100 jobs."""
+    asked = of_jobs(place, running_jobs(place.root, 4))
+    assert asked["heartbeats"] == {"GET": 4, "PUT": 4}
+    assert asked["counts of jobs"] == {"LIST": COUNTING, "GET": 4 * COUNTING}
 
 
 def test_a_promotion_costs_each_process_one_listing_and_what_it_loads(place: Bucket, store: DomainStore) -> None:
