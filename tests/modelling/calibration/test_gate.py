@@ -273,7 +273,7 @@ def test_too_few_labels_are_not_heard_and_the_reason_says_so() -> None:
     few = Labels(sure.left[:19], sure.right[:19], sure.values[:19])
     one_class = Labels(sure.left, sure.right, (np.arange(COUNT) < 9).astype(np.float64))
     constant = Labels(sure.left, sure.right, np.full(COUNT, 0.5))
-    for labels, said in ((few, "19 labelled pairs"), (one_class, "9 ones"), (constant, "all are the same")):
+    for labels, said in ((few, "19 labelled pairs"), (one_class, "9 ones"), (constant, "all are equal")):
         choice = chosen(COUNT, 0.0, labels)
         assert choice.method == "identity"
         assert said in choice.reason

@@ -197,5 +197,5 @@ def test_the_mean_direction_is_removed_by_its_share_and_nothing_else_is(share: f
     np.testing.assert_allclose(
         y - np.outer(y @ direction, direction), x - np.outer(x @ direction, direction), atol=1e-9
     )
-    with pytest.raises(ValueError, match="by 0 to 1"):
+    with pytest.raises(ValueError, match="within 0 to 1"):
         linear.mean_direction(x, share + 1.5)
