@@ -161,3 +161,31 @@ def test_cosines_are_those_of_all_pairs_in_order(page: Analyst) -> None:
         """,
     )
     assert found == pytest.approx([0, 0.6, 0.8])
+
+
+def test_labels_still_needed_for_a_precision(page: Analyst) -> None:
+    """The two highest labels are matches. A round of four labels adds half a label above them; eight are missing."""
+    found = run(
+        page,
+        """
+        const { untilPrecision } = await import("/console/drawing.js");
+        const strata = [{ share: 1 }, { share: 3 }];
+        const labels = (rows) => rows.map(([similarity, label, stratum]) =>
+          ({ similarity, label, stratum, weight: 1 }));
+        const upper = labels([[0.9, 1, 0], [0.8, 1, 0], [0.7, 0, 0], [0.6, 0, 0]]);
+        const lower = labels([[0.3, 0, 1], [0.2, 0, 1], [0.1, 0, 1]]);
+        const ten = labels(Array.from({ length: 10 }, (_, k) => [0.9 + k / 100, Number(k > 0), 0]));
+        return [
+          untilPrecision(strata, [...lower, ...upper], 0.9),
+          untilPrecision(strata, lower, 0.9),
+          untilPrecision(strata, [...lower, ...ten], 0.9),
+          untilPrecision(strata, [...lower, ...ten], 0.95),
+        ];
+        """,
+    )
+    assert found == [
+        {"reached": 0, "more": 64},
+        {"reached": 0, "more": None},
+        {"reached": 0.9, "more": 0},
+        {"reached": 0.9, "more": 5},
+    ]
