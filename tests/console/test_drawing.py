@@ -164,12 +164,12 @@ def test_cosines_are_those_of_all_pairs_in_order(page: Analyst) -> None:
 
 
 def test_labels_still_needed_for_a_precision(page: Analyst) -> None:
-    """The two highest labels are matches. A round of four labels adds half a label above them; eight are missing."""
+    """The two highest labels are matches. A round of five labels adds one above them; eight are missing."""
     found = run(
         page,
         """
         const { untilPrecision } = await import("/console/drawing.js");
-        const strata = [{ share: 1 }, { share: 3 }];
+        const strata = [{ share: 2 }, { share: 3 }];
         const labels = (rows) => rows.map(([similarity, label, stratum]) =>
           ({ similarity, label, stratum, weight: 1 }));
         const upper = labels([[0.9, 1, 0], [0.8, 1, 0], [0.7, 0, 0], [0.6, 0, 0]]);
@@ -184,8 +184,8 @@ def test_labels_still_needed_for_a_precision(page: Analyst) -> None:
         """,
     )
     assert found == [
-        {"reached": 0, "more": 64},
+        {"reached": 0, "more": 40},
         {"reached": 0, "more": None},
         {"reached": 0.9, "more": 0},
-        {"reached": 0.9, "more": 5},
+        {"reached": 0.9, "more": 3},
     ]
