@@ -130,7 +130,7 @@ def test_a_taken_port_is_a_fault_unless_it_is_ours(run: Run, serve: Serve, own_s
     [
         ("a" * 64 + " read,admin me\n", 0o600, "ok", "1 keys"),
         ("a" * 64 + " read\n", 0o644, "warning", "chmod 600"),
-        ("a" * 64 + " read\n", 0o666, "fault", "could give themselves a key"),
+        ("a" * 64 + " read\n", 0o666, "fault", "and so add keys"),
         ("# one\n" + "z" * 64 + " read\n", 0o600, "fault", "line 2"),
         ("a" * 64 + " everything\n", 0o600, "fault", "line 1"),
     ],

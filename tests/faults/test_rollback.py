@@ -11,7 +11,15 @@ from tests.faults.releases import Release, ask, code_of, differences
 from tests.processes import Serve, Server
 from tests.text import sentences
 
-PAIRS = [sentences(2), [sentences(1)[0], sentences(1)[0].replace("A ", "The ")], ["rrrr tttt", "boat boat"]]
+# No text resembles many that were fitted on: among texts with equal statistics rounding decides a p-value.
+PAIRS = [
+    [
+        "The violinist describes an empty suitcase with great care.",
+        "The pilot describes the garden gate with great care.",
+    ],
+    ["The violinist describes a a boat.", "A violinist describes a a boat in boat."],
+    ["rrrr tttt", "boat boat"],
+]
 TARGETS = {"strict": {"fmr": 0.01}, "search": {"false_hit_rate": 0.05, "gallery": 100}}
 LABELS = [[text, text.replace("a ", "the "), 1] for text in sentences(60)]
 LABELS += [[*sentences(n + 2)[n:], 0] for n in range(60)]

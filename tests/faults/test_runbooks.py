@@ -120,10 +120,12 @@ def test_the_pages_on_domains_keys_and_errors(site: Site, tmp_path: Path) -> Non
     right = (tmp_path / "keys").read_text()
     (tmp_path / "keys").write_text(right + "nonsense\n")
     wait_until(lambda: metric(server, "isosim_api_keys_file_valid") == 0)
+    wait_until(lambda: "stay in force" in server.log.read_text())  # lines are written a moment later
     shows(site.look("keys-file-broken"), "the API keys read before stay in force", "line 2")
     assert score(server, "news").status_code == 200
     (tmp_path / "keys").write_text(right)
     wait_until(lambda: metric(server, "isosim_api_keys_file_valid") == 1)
+    wait_until(lambda: "in order again" in server.log.read_text())
     shows(site.look("keys-file-broken"), "in order again")
 
 

@@ -156,7 +156,7 @@ def test_a_refused_start_is_a_line_too(store: Path) -> None:
     assert done.returncode == 1
     assert (lines[-1]["level"], lines[-1]["logger"]) == ("critical", "isosim")
     assert "isosim export" in lines[-1]["message"]
-    assert any("ISOSIM_PORT meant" in line["message"] for line in lines)
+    assert any("did you mean ISOSIM_PORT?" in line["message"] for line in lines)
 
 
 @pytest.mark.parametrize("form", ["auto", "json"])
