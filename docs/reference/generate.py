@@ -14,7 +14,7 @@ from service.api.errors import TABLE, V1_TYPES
 from service.core import errors
 from service.observability.metrics import SECONDS, Metrics
 from service.server.app import create_app
-from service.settings import Settings
+from service.settings import DEPRECATED, Settings
 
 HERE = Path(__file__).parent
 GROUP = re.compile(r"    # (?P<title>.+)")
@@ -46,6 +46,8 @@ def settings() -> Iterator[str]:
             value = Settings.model_fields[name].default
             shown = str(value).lower() if isinstance(value, bool) else "" if value in (None, ()) else str(value)
             why = " ".join(comments[line] for line in lines if line in comments)
+            if name in DEPRECATED:
+                why += f". Deprecated: {DEPRECATED[name]}"
             yield f"| `ISOSIM_{name.upper()}` | {shown and f'`{shown}`'} | {why} |\n"
 
 

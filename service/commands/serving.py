@@ -14,7 +14,7 @@ import typer
 
 from service.adapters.encoder.store import EncoderStore
 from service.adapters.storage.object_storage import remote
-from service.commands.shared import EncoderId, Store, misspelt_settings, need_training, settings_with
+from service.commands.shared import EncoderId, Store, need_training, settings_warnings, settings_with
 from service.core.errors import IsosimError, Unavailable
 from service.observability import setup as logs
 from service.observability.setup import tracing_class
@@ -62,8 +62,8 @@ def serve(
 def logged(settings: Settings, *, queued: bool = False) -> Iterator[None]:
     """Configures the log; with JSON output, logs an error that ends the process as a line too, instead of raising."""
     output = logs.configure(settings.log_level, settings.log_format, queued=queued)
-    for misspelt in misspelt_settings():
-        log.warning(misspelt)
+    for warning in settings_warnings():
+        log.warning(warning)
     try:
         yield
     except (IsosimError, OSError) as error:

@@ -17,7 +17,7 @@ from service.core.errors import InvalidInput, IsosimError, NotFound, Unavailable
 from service.core.scoring.calibration import DomainRef
 from service.core.scoring.registry import DEFAULT
 from service.core.wording import nearest
-from service.settings import Settings, unread
+from service.settings import Settings, deprecated, unread
 
 MOST_LISTED = 40  # domains in a message
 UNREADABLE = (IsosimError, OSError, ValueError)  # ValueError: a setting is not valid
@@ -78,10 +78,11 @@ def settings_with(**given: Any) -> Settings:
     return Settings(**{name: value for name, value in given.items() if value is not None})
 
 
-def misspelt_settings() -> list[str]:
-    """A warning for each misspelt `ISOSIM_*` variable; the setting that was meant keeps its default."""
+def settings_warnings() -> list[str]:
+    """A warning for each `ISOSIM_*` variable that is misspelt, so that the setting keeps its default, or deprecated."""
     near = ((name, nearest) for name, nearest in unread(os.environ).items() if nearest is not None)
-    return [f"{name} is not a setting and has no effect; did you mean {nearest}?" for name, nearest in near]
+    misspelt = [f"{name} is not a setting and has no effect; did you mean {nearest}?" for name, nearest in near]
+    return misspelt + list(deprecated(os.environ).values())
 
 
 def stored(**given: Any) -> Settings:
@@ -91,8 +92,8 @@ def stored(**given: Any) -> Settings:
         Unavailable: the store does not exist or is empty; a wrong path must not look like a store without domains.
     """
     settings = settings_with(**given)
-    for misspelt in misspelt_settings():
-        remark(misspelt)
+    for warning in settings_warnings():
+        remark(warning)
     if remote(settings.model_store):
         return settings
     if not settings.model_store.is_dir():

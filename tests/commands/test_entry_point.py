@@ -11,6 +11,7 @@ import pytest
 import typer
 
 from service.cli import COMMANDS, load
+from service.settings import DEPRECATED, Settings
 from tests.commands.conftest import Run
 from tests.processes import environment
 from tests.text import sentences
@@ -97,9 +98,19 @@ def test_a_setting_that_is_none_is_code_2(run: Run) -> None:
 
 
 @pytest.mark.parametrize("words", [("serve", "--port", "0"), ("domains",), ("encoder", "list")])
-def test_a_misspelt_setting_is_said_by_every_command_that_reads_settings(run: Run, words: tuple[str, ...]) -> None:
-    done = run(*words, encoder="nope", hots="0.0.0.0")  # noqa: S104
+def test_a_misspelt_or_deprecated_setting_is_said_by_every_command_that_reads_settings(
+    run: Run, words: tuple[str, ...]
+) -> None:
+    done = run(*words, encoder="nope", hots="0.0.0.0", keep_jobs=5)  # noqa: S104
     assert "ISOSIM_HOTS is not a setting and has no effect; did you mean ISOSIM_HOST?" in done.stderr
+    assert "ISOSIM_KEEP_JOBS is deprecated and will be ignored: 1,000 records will be kept" in done.stderr
+
+
+def test_every_deprecated_setting_is_one_and_says_the_value_that_stays() -> None:
+    defaults = {name: field.default for name, field in Settings.model_fields.items()}
+    assert defaults.keys() >= DEPRECATED.keys()
+    fixed = {name: f"{defaults[name]:,g}" for name in DEPRECATED if defaults[name]}
+    assert [name for name, value in fixed.items() if value not in DEPRECATED[name]] == []
 
 
 def test_calibrate_reads_a_pipe_and_names_a_bad_line(run: Run, own_store: Path) -> None:

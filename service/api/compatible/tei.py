@@ -27,6 +27,7 @@ router = APIRouter(tags=["operations"])
 
 DTYPES = {"fp32": "float32", "fp16": "float16"}
 STATUSES = (400, 413, 415, 422)
+DEPRECATED_SINCE = "@1795564800"  # 2026-11-25 (RFC 9745, section 2.1)
 MOST_CHARACTERS = 200_000  # in a request: each becomes up to 60 bytes of the answer
 
 
@@ -50,15 +51,18 @@ def pieces_of(texts: list[str], service: Service, *, special: bool) -> Response:
     return json_response([[piece._asdict() for piece in pieces] for pieces in pieces_of_texts])
 
 
-@tokens.post("/decode", response_model=list[str], responses=documented(*STATUSES))
+@tokens.post("/decode", response_model=list[str], responses=documented(*STATUSES), deprecated=True)
 async def decode(body: DecodeRequest, service: ServiceDep, trace: TraceDep) -> Response:
-    """Turns token ids back into texts."""
+    """Turns token ids back into texts. Deprecated: tokenizers does it (docs/reference/compatibility.md)."""
     check_count(len(body.ids), "ids", service.settings.max_characters)
     rows = id_rows(body.ids)
     name_ignored(trace, body)
     trace.release = await service.limits.admit(trace.grant, len(rows))
     tokenizer = service.encoders.first.tokenizer
-    return json_response(await asyncio.to_thread(tokenizer.decode, rows, skip_special=body.skip_special_tokens))
+    texts = await asyncio.to_thread(tokenizer.decode, rows, skip_special=body.skip_special_tokens)
+    response = json_response(texts)
+    response.headers["deprecation"] = DEPRECATED_SINCE
+    return response
 
 
 @router.get("/info", dependencies=[needs("read")], responses=documented())

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from service.adapters.key_file import Keys
 from service.commands.diagnosis import Finding, fault, ok, warning
 from service.core.errors import Unavailable
-from service.settings import Settings, unread
+from service.settings import Settings, deprecated, unread
 
 # Kubernetes describes each Service to every pod in its namespace: a Service named isosim sets these.
 LINKS = re.compile(r"ISOSIM_(SERVICE_(HOST|PORT)|PORT_\d+_)")
@@ -38,7 +38,9 @@ def wrong(place: tuple[int | str, ...], message: str, value: str) -> Finding:
 
 
 def variables(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
-    """Reports `ISOSIM_*` variables that are not settings and so have no effect."""
+    """Reports `ISOSIM_*` variables that are not settings and so have no effect, and deprecated ones."""
+    for name, sentence in deprecated(environment).items():
+        yield warning("variables", sentence, f"unset {name}")
     links = []
     for name, nearest in unread(environment).items():
         if LINKS.match(name):

@@ -166,6 +166,11 @@ class TestTei:
         assert again == rows
         assert post(tiny_server, "/decode", ids=rows[0]) == texts[:1]
 
+    def test_decoding_says_that_it_is_deprecated(self, tiny_server: Server) -> None:
+        answer = tiny_server.client.post("/decode", json={"ids": [5]})
+        assert (answer.status_code, answer.headers["deprecation"][:1]) == (200, "@")
+        assert tiny_server.client.get("/openapi.json").json()["paths"]["/decode"]["post"]["deprecated"] is True
+
     @pytest.mark.parametrize(
         ("ids", "status"),
         [
