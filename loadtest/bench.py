@@ -38,6 +38,7 @@ PARTS = (
     "memory",
     "peak",
     "growth",
+    "capacity",
     "logs",
     "bulk",
 )

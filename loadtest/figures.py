@@ -1,4 +1,4 @@
-"""`python -m loadtest.figures`: draws figures and writes the table of README.md from the JSON results."""
+"""`python -m loadtest.figures`: draws figures and writes the tables of README.md from the JSON results."""
 
 import json
 import sys
@@ -47,17 +47,14 @@ def throughput(result: dict[str, Any], target: Path) -> None:
 
 
 def growth(result: dict[str, Any], target: Path) -> None:
-    """Plots throughput by length of texts, by pairs per request, and by texts in the cache."""
-    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(10, 3))
-    for name, by in result["tokens"].items():
-        left.plot([int(n) for n in by], list(by.values()), marker="o", color=COLOURS[name], label=name)
+    """Plots throughput by pairs per request, and by texts in the cache."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(7, 3))
     for name, by in result["pairs"].items():
-        middle.plot([int(n) for n in by], list(by.values()), marker="o", color=COLOURS[name], label=name)
+        left.plot([int(n) for n in by], list(by.values()), marker="o", color=COLOURS[name], label=name)
     cached = result["cached"]
     right.plot([int(n) for n in cached], [one["requests_per_second"] for one in cached.values()], marker="o", color=INK)
     for axes, title, below in (
-        (left, "sentences/s, uncached", "tokens a text"),
-        (middle, "pairs/s, uncached STS-B", "pairs a request"),
+        (left, "pairs/s, uncached STS-B", "pairs a request"),
         (right, "requests/s, cached pairs", "texts in the cache"),
     ):
         plain(axes, title)
@@ -110,9 +107,6 @@ def soak(result: dict[str, Any], target: Path) -> None:
     plt.close(figure)
 
 
-BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
-
-
 def figure_text(value: float, unit: str, digits: int = 3) -> str:
     return (f"{value:,.0f}" if value >= 1000 else f"{value:.{digits}g}") + unit
 
@@ -131,11 +125,40 @@ def table(folder: Path) -> str:
     return "\n".join(rows)
 
 
-def write_table(folder: Path, page: Path) -> None:
-    """Replaces the table between the page's two marks."""
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    after = rest.partition(END)[2]
-    page.write_text(f"{before}{BEGIN}\n{table(folder)}\n{END}{after}", encoding="utf-8")
+def capacity(folder: Path) -> str:
+    """Markdown table of pairs/s by cores and length, and of calibrations an hour."""
+    part = json.loads((folder / "capacity.json").read_text(encoding="utf-8"))
+    pairs, seconds = part["result"]["pairs"], part["result"]["calibration_seconds"]
+    lengths = list(next(iter(pairs["fp32"].values())))
+    sizes = list(next(iter(seconds.values())))
+    names = [*(f"{tokens} tokens" for tokens in lengths), *(f"{int(size):,} sentences" for size in sizes)]
+    rows = ["| " + " | ".join(["", *names]) + " |", "|---" * (len(names) + 1) + "|"]
+    for name, by_cores in pairs.items():
+        for cores, speeds in by_cores.items():
+            cells = [
+                f"{name}, {cores} core{'s' if int(cores) > 1 else ''}",
+                *(f"{speed:.0f}" for speed in speeds.values()),
+            ]
+            cells += [f"{3600 / one:.0f}" for one in seconds[cores].values()] if name == "fp32" else [""] * len(sizes)
+            rows.append("| " + " | ".join(cells) + " |")
+    return "\n".join(rows)
+
+
+TABLES = {"measured": table, "capacity": capacity}  # by the name in the page's marks
+
+
+def marks(name: str) -> tuple[str, str]:
+    return f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+
+
+def write_tables(folder: Path, page: Path) -> None:
+    """Replaces each table between the page's two marks."""
+    text = page.read_text(encoding="utf-8")
+    for name, make in TABLES.items():
+        begin, end = marks(name)
+        before, _, rest = text.partition(begin)
+        text = f"{before}{begin}\n{make(folder)}\n{end}{rest.partition(end)[2]}"
+    page.write_text(text, encoding="utf-8")
 
 
 def draw(folder: Path) -> None:
@@ -149,4 +172,4 @@ def draw(folder: Path) -> None:
 if __name__ == "__main__":
     results = Path(__file__).parent / "results"
     draw(Path(sys.argv[1]) if len(sys.argv) > 1 else results)
-    write_table(results, Path(__file__).parent / "README.md")
+    write_tables(results, Path(__file__).parent / "README.md")

@@ -1,4 +1,4 @@
-"""Throughput by length of texts, by pairs per request, and by vectors in the cache."""
+"""Throughput by pairs per request, and by vectors in the cache."""
 
 import itertools
 from contextlib import ExitStack
@@ -7,9 +7,7 @@ from loadtest import servers, texts
 from loadtest.client import request
 from loadtest.setup import UNCACHED, Line, Result, Setup, drive
 
-TOKENS = (8, 16, 32, 64, 128, 256)
 PAIRS = (1, 4, 16, 64, 256, 512)
-WORK = 40_000  # tokens per point of a curve; not a fixed time, because the largest requests take seconds
 LONGEST = 300.0  # s, limit of one point
 CACHED = (100, 1_000, 10_000, 30_000)  # texts
 
@@ -19,18 +17,12 @@ def batches(pairs: list[texts.Pair], size: int) -> list[bytes]:
 
 
 def measure(setup: Setup) -> Result:
-    found: Result = {"tokens": {}, "pairs": {}, "cached": {}}
+    found: Result = {"pairs": {}, "cached": {}}
     for name, encoder in setup.encoders.items():
         with ExitStack() as stack:
             store = stack.enter_context(servers.own_store(setup.store, encoder))
             # No request is refused, because the client would repeat it at once and distort the measurement.
             server = stack.enter_context(servers.isosim(store, encoder, **UNCACHED, max_wait=600))
-            for tokens in TOKENS:
-                count = max(128, min(2048, WORK // tokens // 16 * 16))
-                cut = texts.mixed_lengths(setup.data, itertools.repeat(tokens), count)
-                pairs = list(zip(cut[::2], cut[1::2], strict=True))
-                load = drive(server.port, iter(batches(pairs, 8)), 4, LONGEST, warm=0.0)
-                found["tokens"].setdefault(name, {})[tokens] = 16 * load.rate
             for number, size in enumerate(PAIRS):
                 some = setup.pairs[number * 1024 : (number + 1) * 1024]  # new pairs for each size
                 connections = max(1, 64 // size)  # just enough texts to keep both cores busy
