@@ -1,13 +1,13 @@
-# Images of isosim: docker build --target cpu|gpu|worker . (docs/how-to/docker.md says how to choose the arguments).
-# Needs BuildKit, and no newer syntax than that of Docker 20.10.
+# Images of isosim: docker build --target cpu|gpu|worker . (docs/how-to/docker.md explains the arguments).
+# Needs BuildKit and the syntax of Docker 20.10.
 
-# Pinned by version and not by digest: none was seen from a registry where this was written, and one that nobody has
-# checked pins nothing. Where you build: --build-arg BASE=python:3.11-slim-bookworm@sha256:…
+# Pinned by version, since no digest could be checked against a registry. To pin a digest:
+# --build-arg BASE=python:3.11-slim-bookworm@sha256:…
 ARG BASE=python:3.11-slim-bookworm
-# Carried by cpu and gpu: minilm (out of a package), a hub id, or /checkpoints/NAME for a folder of docker/checkpoints.
-# Empty: none; the model store that is mounted has one, and no torch is needed to build.
+# Encoder in the cpu and gpu images: minilm (from a package), a hub id, or /checkpoints/NAME for a folder of
+# docker/checkpoints. Empty: none. The mounted model store then has to contain one, and the build needs no torch.
 ARG ENCODER=minilm
-# What the worker computes vectors with: cpu or gpu.
+# Device on which the worker computes vectors: cpu or gpu.
 ARG ENGINE=cpu
 
 
@@ -18,14 +18,15 @@ ENV PATH=/opt/isosim/bin:$PATH \
     PIP_ROOT_USER_ACTION=ignore \
     ISOSIM_HOST=0.0.0.0 \
     ISOSIM_MODEL_STORE=/model_store
-# A name for the number, since libraries ask for it. The chart and docker-compose.yml use the same number.
+# Libraries look up the name of the user id. The chart and docker-compose.yml use the same id.
 RUN groupadd --gid 10001 isosim \
     && useradd --uid 10001 --gid 10001 --home-dir /tmp --no-create-home --shell /usr/sbin/nologin isosim \
     && install --directory --owner 10001 --group 10001 /model_store
-# Written to: this (unless ISOSIM_MODEL_STORE names a bucket), and /tmp. A read-only root file system (docker run --read-only --tmpfs /tmp) suffices.
+# Only this folder (unless ISOSIM_MODEL_STORE names a bucket) and /tmp are written to, so the root file system may be
+# read-only: docker run --read-only --tmpfs /tmp.
 VOLUME /model_store
 EXPOSE 8000
-# docker/entrypoint.py, which goes before the `isosim` that pip installs.
+# docker/entrypoint.py, which precedes pip's `isosim` on PATH.
 ENTRYPOINT ["isosim"]
 LABEL org.opencontainers.image.title="isosim" \
       org.opencontainers.image.description="Calibrated sentence similarity: one threshold that means the same in every domain." \
@@ -33,7 +34,7 @@ LABEL org.opencontainers.image.title="isosim" \
       org.opencontainers.image.base.name="docker.io/library/python:3.11-slim-bookworm"
 
 
-# What is to be installed, apart from the rest of pyproject.toml: layers below change with these lists alone.
+# Lists of packages, separate from the rest of pyproject.toml: only a change of these lists rebuilds the layers below.
 FROM base AS requirements
 COPY pyproject.toml docker/requirements.py /source/
 RUN mkdir /requirements \
@@ -52,7 +53,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     pip install --find-links /wheels --constraint /requirements/constraints.txt --requirement /requirements/cpu.txt
 
 
-# CUDA and cuDNN come as the wheels that onnxruntime-gpu names; the driver comes from the host.
+# CUDA and cuDNN are wheels that onnxruntime-gpu requires; the host provides the driver.
 FROM base AS gpu-packages
 ENV NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility
@@ -65,14 +66,14 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 
 
 FROM ${ENGINE}-packages AS worker-packages
-# The +cpu build is asked for by its name, so that gigabytes of CUDA cannot come in by accident: where no index has it, the
-# build ends here. A worker on a GPU: ENGINE=gpu TORCH=torch==2.13.0.
+# The explicit +cpu build keeps gigabytes of CUDA out of the image: if no index has it, the build fails here.
+# For a worker on a GPU: ENGINE=gpu TORCH=torch==2.13.0.
 ARG TORCH=torch==2.13.0+cpu
-# Byte code is made by all cores, and of what runs: of tests and of other encoders' architectures none.
-# Asked for torch alone: the index of CPU builds that PyTorch's installation page names. Empty: what pip is configured to
-# ask, and docker/wheels.
+# Index for torch only: the index for CPU builds from PyTorch's installation page. Empty: pip's configured index and
+# docker/wheels.
 ARG TORCH_INDEX=
-# The version stands in the argument.
+# Byte code is compiled on all cores; tests and architectures of other encoders are left out.
+# The version is in the argument.
 # hadolint ignore=DL3013
 RUN --mount=type=cache,target=/root/.cache/pip \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
@@ -80,29 +81,29 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     --mount=type=bind,source=docker/wheels,target=/wheels \
     --mount=type=bind,from=requirements,source=/requirements,target=/requirements \
     { pip install --no-compile --no-deps --find-links /wheels ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "$TORCH" \
-      || { echo "No index here has $TORCH: --build-arg TORCH_INDEX= the one that PyTorch's page gives for CPUs." >&2; exit 1; }; } \
+      || { echo "No package index has $TORCH. Set --build-arg TORCH_INDEX=… to the index for CPUs of PyTorch's installation page." >&2; exit 1; }; } \
     && pip install --no-compile --find-links /wheels --constraint /requirements/constraints.txt \
          --requirement /requirements/train.txt \
     && python -m compileall -q -j 0 -x 'transformers/models|/tests?/|torch/(testing|_inductor)|sympy' \
          "$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
 
 
-# The encoder: `baked` without, `baked-encoder` with one; ENCODER decides which of the two the images take.
+# `baked` has no encoder, `baked-encoder` has one; ENCODER decides which of the two the images use.
 FROM base AS baked
 RUN mkdir /baked
 
 FROM worker-packages AS baked-encoder
 ARG ENCODER
-# More of `isosim export`: --layers 3 --pooling mean
+# More options of `isosim export`, such as --layers 3 --pooling mean
 ARG EXPORT_OPTIONS=
-# What exporting runs, and no more: a change of the API exports nothing anew.
+# Only the code that exports, so that a change of the API does not repeat the export.
 COPY service/__init__.py service/cli.py service/settings.py /source/service/
 COPY service/core /source/service/core
 COPY service/adapters /source/service/adapters
 COPY service/commands /source/service/commands
 COPY service/modelling /source/service/modelling
 WORKDIR /source
-# The options are words.
+# The options have to be split into words.
 # hadolint ignore=SC2086
 RUN --mount=type=cache,target=/root/.cache/pip \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
@@ -129,7 +130,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     PIP_FIND_LINKS=/wheels PIP_CONSTRAINT=/source/constraints.txt pip wheel --no-deps --wheel-dir /dist /source
 
 
-# Writes the bill of materials; an environment of its own, of which nothing stays in an image.
+# A separate environment that writes the bill of materials; it is not part of an image.
 FROM base AS sbom
 COPY constraints.txt /source/
 RUN --mount=type=cache,target=/root/.cache/pip \
@@ -140,7 +141,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     && pip --python /opt/sbom/bin/python install --find-links /wheels --constraint /source/constraints.txt cyclonedx-bom
 
 
-# From here on what changes with the code: the package, its bill of materials, labels.
+# The layers from here on change with the code: the package, its bill of materials, labels.
 FROM worker-packages AS worker
 RUN --mount=type=bind,from=wheel,source=/dist,target=/dist \
     --mount=type=bind,from=sbom,source=/opt/sbom,target=/opt/sbom \
@@ -152,7 +153,7 @@ COPY docker/entrypoint.py /opt/isosim/bin/isosim
 ENV HOME=/tmp
 USER 10001:10001
 CMD ["worker"]
-# It serves nothing to ask; a worker whose process ends is started again, and one whose Redis is away waits for it.
+# A worker has no port to check. It is restarted if its process ends, and waits if Redis is down.
 HEALTHCHECK NONE
 ARG VERSION=0.1.0
 ARG REVISION=unknown
@@ -173,7 +174,7 @@ COPY docker/healthcheck.py /opt/isosim/
 ENV HOME=/tmp
 USER 10001:10001
 CMD ["serve"]
-# Minutes: a large encoder on a cold GPU.
+# A large encoder on a cold GPU takes minutes to start.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=300s --retries=3 CMD ["python", "/opt/isosim/healthcheck.py"]
 ARG VERSION=0.1.0
 ARG REVISION=unknown

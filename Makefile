@@ -1,4 +1,4 @@
-# Everything a fresh clone needs: Python 3.11 or newer, a package index, nothing else.
+# A fresh clone needs only Python 3.11 or newer and a package index.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PORT ?= 8000
 BIN := .venv/bin
@@ -17,7 +17,7 @@ help:  ## this list
 run: .venv/run model_store/encoders/minilm  ## environment, default encoder, server on http://127.0.0.1:8000 (PORT=)
 	@exec $(BIN)/isosim serve
 
-# Two tests at a time; WORKERS=0: one after the other. OpenMP's threads of two processes would wait for each other.
+# Two tests at a time; WORKERS=0: one after the other. One OpenMP thread each, so that the processes do not compete.
 WORKERS ?= 2
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 test: check redis  ## checks and the quick tests: units, HTTP, modelling on small encoders, command line (12 minutes)
@@ -34,20 +34,20 @@ check: .venv/dev  ## ruff (with its security rules), mypy (strict), import-linte
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/codespell
 	$(BIN)/python -m pytest tests/security/test_dependencies.py
-	$(BIN)/python -m pytest --collect-only -qq  # a test file that cannot be imported is found now and not after an hour
+	$(BIN)/python -m pytest --collect-only -qq  # finds test files that cannot be imported
 
 docs-check: .venv/dev redis  ## spelling, links, figures and commands of the documentation, and that reference pages are current (10 minutes)
 	$(BIN)/codespell
 	$(PYTEST) tests/docs tests/api/test_documentation.py
 
-reference: .venv/run  ## write docs/openapi.json and docs/reference anew, after a change of the contract
+reference: .venv/run  ## write docs/openapi.json and docs/reference after a change of the contract
 	@$(BIN)/python docs/reference/generate.py
 
-format: .venv/dev  ## let ruff lay the code out
+format: .venv/dev  ## format the code with ruff
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# Name of a command, its Debian package.
+# Arguments: a command, its Debian package.
 define installed
 	@command -v $(1) >/dev/null || { \
 	  [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null || { \
@@ -98,31 +98,31 @@ model_store/encoders/minilm: | .venv/run
 	@$(PIP) --editable ".[cpu,train,dev]"
 	@touch $@
 
-# Other people's clients, in an environment of their own: what they pin is not what the service pins.
+# Clients of other projects, in a separate environment, since they pin other versions than the service.
 .venv-clients/ready: tests/clients/requirements.txt
 	@echo "installing the clients that the tests use"
 	@$(PYTHON) -m venv .venv-clients
 	@.venv-clients/bin/python -m pip --disable-pip-version-check install --quiet --only-binary :all: -r $<
 	@touch $@
 
-# Helm, Kubernetes' schemas and checkov, likewise.
+# Helm, Kubernetes' schemas and checkov, in a separate environment too.
 .venv-deploy/ready: tests/deploy/requirements.txt
 	@echo "installing the tools that the tests of the chart use"
 	@$(PYTHON) -m venv .venv-deploy
 	@.venv-deploy/bin/python -m pip --disable-pip-version-check install --quiet --only-binary :all: -r $<
 	@touch $@
-# Where the registry is a site's own: IMAGE=registry/name. What pip is to ask while building: PIP_CONF=FILE, a pip.conf.
-# A build that reaches nothing: NETWORK=none.
+# IMAGE=registry/name names the images for your registry. PIP_CONF=FILE is the pip.conf of the build. NETWORK=none builds
+# without a network.
 IMAGE ?= isosim
 IMAGES ?= cpu worker
 REVISION ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
-images:  ## build the containers' images isosim:cpu and isosim:worker (IMAGES=gpu, PIP_CONF=, NETWORK=, BUILD_ARGS=)
+images:  ## build the container images isosim:cpu and isosim:worker (IMAGES=gpu, PIP_CONF=, NETWORK=, BUILD_ARGS=)
 	@for target in $(IMAGES); do \
 	  DOCKER_BUILDKIT=1 docker build --target $$target --tag $(IMAGE):$$target --build-arg REVISION=$(REVISION) \
 	    $(if $(PIP_CONF),--secret id=pip$(comma)src=$(PIP_CONF)) $(if $(NETWORK),--network $(NETWORK)) $(BUILD_ARGS) . || exit 1; done
 comma := ,
 
-# The bill of materials that each image carries.
+# The bill of materials in each image.
 PROCESSOR ?= $(shell docker version --format '{{.Server.Arch}}')
 sbom:  ## write the images' bills of materials (CycloneDX) into dist/ (IMAGES=, IMAGE=)
 	@mkdir -p dist
@@ -140,10 +140,10 @@ chart: .venv-deploy/ready  ## package the Helm chart into dist/
 version:
 	@sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml
 
-wheels:  ## fetch what the images install into docker/wheels, for builds that reach no index (EXTRAS="cpu train gpu")
+wheels:  ## download the images' packages into docker/wheels, for builds without an index (EXTRAS="cpu train gpu")
 	@$(PYTHON) docker/wheels.py $(EXTRAS)
 
-shipped: .venv/run model_store/encoders/minilm  ## make the shipped default calibration anew (DATA=folder with text/wikipedia-en.txt)
+shipped: .venv/run model_store/encoders/minilm  ## make the shipped default calibration again (DATA=folder with text/wikipedia-en.txt)
 	@store=$$(mktemp -d) && cp -r model_store/encoders $$store/ && \
 	$(BIN)/isosim calibrate $(DATA)/text/wikipedia-en.txt --domain default --promote always --model-store $$store && \
 	for digest in $$store/encoders/minilm/*/; do \
@@ -179,5 +179,5 @@ bench-peers: .venv/run model_store/encoders/minilm  ## environments of infinity 
 	@$(BIN)/python -c "from service.modelling.encoder.checkpoints import resolve; print(resolve('minilm').folder)" > $(PEERS)/checkpoint
 	@$(PEERS)/infinity/bin/python loadtest/peers/infinity_model.py "$$(cat $(PEERS)/checkpoint)" $(PEERS)/infinity-model
 
-clean:  ## forget environment and exported encoders, keep domains
+clean:  ## delete the environment and exported encoders, keep domains
 	rm -rf .venv model_store/encoders

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# A Docker engine that has the images' base, for the tests: the one that is running, else one of our own in DIR.
-# Usage: eval "$(docker/engine.sh DIR)"   # prints: export DOCKER_HOST=…, or nothing where the running one will do
-# An engine of our own is stopped with: kill "$(cat DIR/docker.pid)"
+# Provides a Docker engine with the images' base for the tests: the running one, or else a new one in DIR.
+# Usage: eval "$(docker/engine.sh DIR)"   # prints: export DOCKER_HOST=…, or nothing if the running one is used
+# Stop a new engine with: kill "$(cat DIR/docker.pid)"
 set -euo pipefail
 dir=${1:?usage: engine.sh DIR}
 here=$(cd "$(dirname "$0")" && pwd)
 base=$(sed -n 's/^ARG BASE=//p' "$here/../Dockerfile")
-# Where no registry is reached: starts an engine, too, and makes the base images out of Debian's packages.
+# Used without a registry: starts an engine and makes the base images from Debian's packages.
 stand_ins=${STAND_INS:-$here/../../shared/tools/docker-here.sh}
 
 has_base() { docker image inspect "$base" || docker pull "$base"; }

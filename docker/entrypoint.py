@@ -1,7 +1,7 @@
 #!/usr/local/bin/python3
 """`isosim` in a container: copies the image's encoder into the mounted model store, then runs the command.
 
-It comes before the installed `isosim` on PATH, so that `docker exec` and a pod's `command` use it too.
+It precedes the installed `isosim` on PATH, so that `docker exec` and a pod's `command` use it too.
 """
 
 import json

