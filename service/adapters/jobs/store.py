@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 def posted(request: JobRequest) -> dict[str, Any]:
-    """The request without facts that were looked up for it, so that the same labels posted again are the same request."""
+    """The request without facts that were looked up for it: the same labels posted again are the same request."""
     facts = to_facts(request)
     facts.pop("generation", None)  # looked up as well
     if request.base is not None:
@@ -407,7 +407,7 @@ class JobStore:
                 return record
             waited = self._waited(job, now)
             if waited > age:
-                error = f"{job.error}; it was not for {age:g} s: its text is deleted"
+                error = f"{job.error}; not retried within {age:g} s: its text was deleted"
                 return replace(record, job=self._ended_as(job, Status.FAILED, error=error), decided=True)
             # The recorded status stays: a silent worker may come back.
             return replace(record, job=replace(record.job, waited=waited))
