@@ -122,7 +122,7 @@ def describe(error: Exception, path: Path) -> str:
 
 
 def parse(text: str, path: Path, place: Callable[[bytes], bytes]) -> dict[bytes, Grant]:
-    """The grants in a text, by `place` of the key's digest. Raises ValueError, which names the line but not its text."""
+    """The grants in a text, by `place` of the key's digest. Raises ValueError, which names the line, not its text."""
     grants: dict[bytes, Grant] = {}
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split("#")[0].split()

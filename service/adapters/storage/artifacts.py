@@ -140,7 +140,7 @@ def sweep(*leftovers: Path) -> None:
 
 
 def abandoned(path: Path, age: float) -> bool:
-    """Whether the process that created an unfinished file or folder has ended; its age (s) decides if locks cannot tell.
+    """Whether the process that created an unfinished file or folder has ended; without locks, its age (s) decides.
 
     NFS grants an exclusive lock only on files that are open for writing, so for folders on NFS the age decides.
     """
