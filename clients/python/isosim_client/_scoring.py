@@ -35,7 +35,7 @@ def embed(
     truncate: bool | None = None,
     truncation_direction: Literal["Right", "Left"] = "Right",
 ) -> Call[list[list[float]]]:
-    """Vectors of texts, one each, in order; a list of one for a single string."""
+    """Vectors of texts, one for each text, in order; a list with one vector for a single string."""
     body: dict[str, Any] = {
         "inputs": texts if isinstance(texts, str) else list(texts),
         "domain": domain,
@@ -64,7 +64,7 @@ def rerank(
     return_text: bool = False,
     gallery: int | None = None,
 ) -> Call[tuple[Ranked, ...]]:
-    """Texts by how similar they are to a query, the best first."""
+    """Ranks texts by their similarity to a query, the most similar first."""
     body = {
         "query": query,
         "texts": many(texts, "texts"),
@@ -78,7 +78,7 @@ def rerank(
 
 
 def ready() -> Call[bool]:
-    """Whether the server takes requests now: False while it starts or stops, or cannot be reached."""
+    """Whether the server accepts requests now: False while it starts or stops, or if it cannot be reached."""
 
     def rescue(error: IsosimError) -> bool:
         if error.status == 503 or isinstance(error, ConnectionFailed):
