@@ -1,4 +1,4 @@
-"""The client for asyncio: the same methods, to be awaited."""
+"""The client for asyncio: the same methods as `Client`, as coroutines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 async def beside_the_loop(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
-    """Chunks, each made in a thread: a file, or the caller's iterable, may take its time."""
+    """Yields chunks, each generated in a thread, since a file or the caller's iterable may be slow."""
     while chunk := await asyncio.to_thread(next, chunks, b""):
         yield chunk
 
@@ -33,7 +33,7 @@ async def beside_the_loop(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
 class AsyncClient:
     """`Client` for asyncio: the same arguments, the same methods, each awaited. Use it in an `async with`.
 
-    `events` is for `async for`. The examples of `Client`'s methods hold with an `await` in front.
+    `events` is for `async for`. The examples of `Client`'s methods apply with `await`.
 
     Args:
         base_url: the server's address, including the path under which a gateway serves it, if any.

@@ -1,4 +1,4 @@
-"""Calls about domains, their versions, and who answers for them. What they take is documented at `Client`'s methods."""
+"""Calls about domains, versions, aliases and thresholds. Their arguments are documented at the methods of `Client`."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def delete_threshold(domain: str, name: str, *, seen: Domain | None = None) -> C
         path=threshold_path(domain, name),
         query=start,
         parse=nothing,
-        repeat=Repeat.SAFE if start else Repeat.IF_REFUSED,  # without a revision the second one would be a 404
+        repeat=Repeat.SAFE if start else Repeat.IF_REFUSED,  # without a revision, a repetition would get 404
     )
 
 
@@ -130,10 +130,11 @@ def delete_version(domain: str, version: int, *, seen: Domain | None = None) -> 
 
 
 def starting_from(seen: Domain | None, domain: str, change: Callable[[dict[str, int]], Call[T]]) -> Call[T]:
-    """A change that says which state it starts from, after a look at the domain where the caller has not done so.
+    """A change that states which state of the domain it starts from; reads the domain first if `seen` is None.
 
-    change: makes the call from what is sent of that state; nothing to a server of an earlier release, which tells no
-        revision and refuses fields that it does not know, nor where the key may change the domain but not read it.
+    Args:
+        change: makes the call from the fields that state the start. They are empty for a server of an earlier release,
+            which has no revision and refuses unknown fields, and for a key that may change the domain but not read it.
     """
     if seen is None:
         look: Callable[[Any], Any] = answer(Domain)
@@ -155,5 +156,5 @@ def starting_from(seen: Domain | None, domain: str, change: Callable[[dict[str, 
 
 
 def repeatability(start: dict[str, int]) -> Repeat:
-    """With a start the server answers a repeated request as it did the first."""
+    """Safe with a start, since the server then answers a repeated request like the first one."""
     return Repeat.SAFE if "from" in start else Repeat.IF_REFUSED
