@@ -186,7 +186,7 @@ class EncoderStore:
             if folder.name.startswith(".") or folder.name in needed:
                 continue
             if since(read_manifest(folder).get("created")) > age:
-                yield Garbage(str(folder), "an encoder nobody names", size_of(folder), partial(bury, folder))
+                yield Garbage(str(folder), "an unused encoder", size_of(folder), partial(bury, folder))
 
     def has(self, artifact_id: str, digest: str) -> bool:
         if self.bucket is not None:
@@ -329,7 +329,7 @@ class EncoderBucket:
             whole = files[0].key.endswith(f"/{MANIFEST}")
             unwanted = not whole or (needed is not None and prefix.rpartition("/")[2] not in needed)
             if unwanted and all((datetime.now(UTC) - entry.modified).total_seconds() > age for entry in files):
-                why = "an encoder nobody names" if whole else "left unfinished"
+                why = "an unused encoder" if whole else "left unfinished"
                 size = sum(entry.size for entry in files)
                 name = f"{self.storage.address}/{prefix}"
                 yield Garbage(name, why, size, partial(self._bury, [entry.key for entry in files]))

@@ -173,13 +173,13 @@ class QueueWorker(Worker):
         try:
             super().maintain_heartbeats(job)
         except RedisError as error:
-            log.warning("Redis does not hear of job %s: %s", job.id, error)
+            log.warning("cannot tell Redis that job %s is running: %s", job.id, error)
 
     def set_current_job_working_time(self, current_job_working_time: float, pipeline: Any = None) -> None:
         try:
             super().set_current_job_working_time(current_job_working_time, pipeline)
         except RedisError as error:
-            log.warning("Redis does not hear of a running job: %s", error)
+            log.warning("cannot tell Redis how long the current job has run: %s", error)
 
     def handle_work_horse_killed(self, job: Any, retpid: Any, ret_val: Any, rusage: Any) -> None:
         if not job.retries_left:

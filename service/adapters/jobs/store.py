@@ -187,7 +187,7 @@ class JobStore:
             except NotFound:  # removed meanwhile
                 return None
             except CorruptArtifact as error:
-                log.warning("job %s is passed over: %s", name, error)
+                log.warning("job %s is left out: %s", name, error)
                 return None
 
         return [job for job in self.storage.read_each(names, read) if job is not None]
