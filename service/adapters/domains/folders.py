@@ -26,7 +26,7 @@ from service.adapters.storage.artifacts import (
 )
 
 ALIASES = "aliases.json"
-TOMBSTONE = "deleted"  # this file prevents that a deleted version's number is used again
+TOMBSTONE = "deleted"  # this file keeps a deleted version's number from being used again
 CHANGES = ".changes"  # no domain's name begins with a dot
 ANNOUNCED = 300.0  # s that an announcement is kept: readers list all of them, and full looks find changes sooner
 

@@ -570,8 +570,8 @@ class DomainStore:
     def remove(self, domain: str) -> None:
         """Deletes a domain with all its versions, even if its files are damaged. Safe to repeat.
 
-        The used version numbers and an empty aliases file stay as a tombstone: a new domain of the same name continues
-        with the next number, and calibrations that began before the deletion cannot publish.
+        The used version numbers stay, and so does the aliases file, without aliases. So a new domain of the same name
+        continues with the next number, and calibrations that began before the deletion cannot publish.
 
         Raises:
             Conflict: in a bucket, other processes kept changing the aliases.

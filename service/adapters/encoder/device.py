@@ -106,7 +106,8 @@ def plan_execution(
 ) -> Execution:
     """Replaces settings that are 0 by defaults for the device.
 
-    On a CPU there is one run per core: with one thread each, no run waits at barriers (loadtest/README.md).
+    On a CPU there is one run per core, up to MOST_RUNS: with one thread each, no run waits at barriers
+    (loadtest/README.md).
     """
     gpu = on_gpu(providers)
     runs = runs or (1 if gpu else min(cores, MOST_RUNS))

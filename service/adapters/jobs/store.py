@@ -360,7 +360,7 @@ class JobStore:
         def step(record: Record) -> Record:
             nonlocal fresh
             fresh = record.job.attempt == 0
-            return replace(record, decided=True) if fresh else record  # prevents that a worker begins it
+            return replace(record, decided=True) if fresh else record  # so that no worker begins it
 
         self.storage.change(self._checked(job_id), step)
         if fresh:
