@@ -335,7 +335,7 @@ def vectors_in(body: bytes, count_wanted: int, dim: int | None) -> Vectors:
 
 
 def vector_of(embedding: object) -> Vectors:
-    """One vector (D,), from base64 of float32 or a list of numbers. Raises TypeError or ValueError for anything else."""
+    """One vector (D,), from base64 of float32 or a list of numbers. Raises TypeError or ValueError otherwise."""
     if isinstance(embedding, str):
         return np.frombuffer(binascii.a2b_base64(embedding, strict_mode=True), "<f4")
     if not isinstance(embedding, list) or not all(type(number) in (float, int) for number in embedding):
