@@ -1,4 +1,4 @@
-"""The file of API keys, re-read when it changes: by a thread of its own, so that no request ever waits for a disk."""
+"""The file of API keys. A separate thread re-reads it when it changes, so that no request waits for a disk."""
 
 import contextlib
 import hashlib
@@ -18,8 +18,8 @@ from service.core.grants import ANYBODY, Grant, parse_grant
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.5  # between looks at the file; a removed key is refused that long at most, and the time of reading
-UNSETTLED = 2.0  # s: a file changed so lately may change again within its clock's tick; it is read once more
+LOOK_SECONDS = 0.5  # between looks at the file; a removed key is accepted this long at most, plus the time of reading
+UNSETTLED = 2.0  # s: a file changed within this time is read again, since a second change may have the same timestamp
 SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 SHAPE = "expected `<sha256 of the key> <scope,scope> [domains=…] [rate=…] [concurrent=…] [name]`"
 
@@ -27,14 +27,14 @@ Stamp = tuple[int, int, int, int, int]
 
 
 class KeyFile:
-    """The grants by key. While the file is broken, the grants read before stay in force and `valid` is False.
+    """The grants of the keys in a file. While the file is broken, the last valid grants stay in force.
 
-    A Kubernetes secret is replaced by a symbolic link to another folder, whose files may be older than the ones
-    before: any difference counts, of device, inode, size or times.
+    Kubernetes replaces a secret by a symbolic link to another folder, whose files may be older than the previous ones.
+    Therefore any difference of device, inode, size or times counts as a change.
 
     Raises:
         OSError: the file cannot be read at the start.
-        ValueError: it is not understood at the start; the message names the line.
+        ValueError: it is invalid at the start; the message names the line.
     """
 
     def __init__(self, path: Path) -> None:
@@ -55,7 +55,7 @@ class KeyFile:
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         if self._thread is not None:
-            self._thread.join(LOOK_SECONDS)  # it is a daemon: a disk that hangs does not hold the process
+            self._thread.join(LOOK_SECONDS)  # a daemon thread: if the disk hangs, the process can still end
 
     @property
     def count(self) -> int:
@@ -63,16 +63,16 @@ class KeyFile:
 
     @property
     def grants(self) -> list[Grant]:
-        """In the order of the file."""
+        """The grants, in the order of the file."""
         return list(self._grants.values())
 
     @property
     def valid(self) -> bool:
-        """False while the file is broken or gone, and the keys read before stay in force."""
+        """False while the file is broken or missing, and the keys read before stay in force."""
         return not self._trouble
 
     def find(self, key: str) -> Grant | None:
-        """The key's grant. The time it takes tells nothing about the known keys: they are looked up by a keyed hash."""
+        """The key's grant. Lookups use a keyed hash, so that their timing reveals nothing about known keys."""
         return self._grants.get(self._place(hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()))
 
     def _place(self, digest: bytes) -> bytes:
@@ -83,10 +83,10 @@ class KeyFile:
             self.look()
 
     def look(self) -> None:
-        """Takes over a changed file."""
+        """Reads the file again if it has changed."""
         try:
             self._read()
-        except (OSError, ValueError) as error:  # UnicodeDecodeError is a ValueError, and would show the bytes
+        except (OSError, ValueError) as error:  # UnicodeDecodeError is a ValueError; its message would show the bytes
             trouble = describe(error, self.path)
             if trouble != self._trouble:
                 log.error("the API keys read before stay in force: %s", trouble)
@@ -110,19 +110,19 @@ class KeyFile:
 
 
 def stamp_of(path: Path) -> Stamp:
-    status = os.stat(path)  # noqa: PTH116 - the fields, of what the links lead to
+    status = os.stat(path)  # noqa: PTH116 - follows symbolic links
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def describe(error: Exception, path: Path) -> str:
-    """A message that says what is wrong without quoting the file."""
+    """An error message that does not quote the file."""
     if isinstance(error, UnicodeDecodeError):
         return f"{path} is not UTF-8"
     return f"{path}: {error.strerror or type(error).__name__}" if isinstance(error, OSError) else str(error)
 
 
 def parse(text: str, path: Path, place: Callable[[bytes], bytes]) -> dict[bytes, Grant]:
-    """Raises ValueError, naming the line and nothing of what it holds."""
+    """The grants in a text, by `place` of the key's digest. Raises ValueError, which names the line, not its text."""
     grants: dict[bytes, Grant] = {}
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split("#")[0].split()
@@ -132,7 +132,7 @@ def parse(text: str, path: Path, place: Callable[[bytes], bytes]) -> dict[bytes,
             raise ValueError(f"{path}, line {number}: {SHAPE}")
         digest = bytes.fromhex(words[0])
         try:
-            # Sixteen digits tell keys apart, in Redis as well; the rest is not needed there.
+            # Sixteen digits distinguish keys, also in Redis; the rest of the hash is not needed.
             grant = parse_grant(hashlib.sha256(digest).hexdigest()[:16], words[1:])
         except ValueError as error:
             raise ValueError(f"{path}, line {number}: {error}") from None
@@ -143,10 +143,10 @@ def parse(text: str, path: Path, place: Callable[[bytes], bytes]) -> dict[bytes,
 
 
 class Keys:
-    """The keys of a file. Without a file every caller may do everything; the server then binds loopback only.
+    """The keys of a file. Without a file every caller may do everything, and the server binds loopback only.
 
     Raises:
-        OSError, ValueError: the file cannot be read or understood; the message names the line.
+        OSError, ValueError: the file cannot be read or is invalid; the message names the line.
     """
 
     def __init__(self, path: Path | None) -> None:

@@ -1,4 +1,4 @@
-"""Files of labelled sentence pairs: one file, or the folder of the STS sets."""
+"""Reads files of labelled sentence pairs: one file, or the folder of the STS sets."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from service.core.errors import EmptyInput, InvalidInput
 from service.core.jobs.job import LabelledPair
 from service.core.jobs.labels import parse_pairs
 
-LIMITS = Limits(characters=0, sentences=1_000_000, size=10_000_000_000)  # of rows, whose cells have no limit here
+LIMITS = Limits(characters=0, sentences=1_000_000, size=10_000_000_000)  # `sentences` counts rows; cells have no limit
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """One file of gold-scored sentence pairs."""
+    """The sentence pairs of one file, with their gold scores."""
 
     left: list[str]
     right: list[str]
@@ -26,10 +26,11 @@ class Pairs:
 
 
 def labelled_pairs(path: Path) -> list[LabelledPair]:
-    """A table of labels and sentences, in any format (`core/jobs/labels.py` says how its columns are found).
+    """Reads a table of labels and sentences, in any format (`core/jobs/labels.py` says how its columns are found).
 
     Raises:
-        EmptyInput: the file has no rows. InvalidInput: a row is not a labelled pair; the message names its line.
+        EmptyInput: the file has no rows.
+        InvalidInput: a row is not a labelled pair; the message names its line.
     """
     with read_path(path, Reading("numbered_rows"), LIMITS) as (_, rows):
         return pairs_in(rows, path)
@@ -43,7 +44,7 @@ def pairs_in(rows: Iterable[tuple[int, Sequence[str]]], path: Path) -> list[Labe
 
 
 def read_pairs(path: Path) -> Pairs:
-    """The pairs of a measuring set as columns, read in this process; quotation marks in a `.tsv` belong to the text."""
+    """The pairs of an evaluation set as columns, read in this process; in a `.tsv`, quotation marks are text."""
     left, right, gold, _ = zip(*pairs_in(table_lines(path), path), strict=True)
     return Pairs([*left], [*right], np.array(gold))
 
@@ -60,7 +61,7 @@ SETS = {
 
 
 def read_sets(folder: Path) -> dict[str, list[Pairs]]:
-    """Raises InvalidInput where a set is missing."""
+    """The files of each STS set in a folder. Raises InvalidInput if a set is missing."""
     sets = {}
     for name, patterns in SETS.items():
         files = sorted(file for pattern in patterns for file in folder.glob(pattern))

@@ -1,4 +1,4 @@
-"""Copies the encoders of an image, with their default calibrations, into the model store that is mounted."""
+"""Copies the encoders of an image, with their default calibrations, into the mounted model store."""
 
 import contextlib
 import shutil
@@ -13,21 +13,24 @@ from service.adapters.storage.artifacts import MANIFEST, building, locked, read_
 from service.core.errors import Conflict, IsosimError
 from service.core.scoring.registry import DEFAULT
 
-LEFTOVER = 24 * 3600.0  # s after which a half-made copy counts as abandoned; a killed process leaves one
+LEFTOVER = 24 * 3600.0  # s after which an incomplete copy counts as abandoned by a killed process
 
 
 FailureHandler = Callable[[Exception], None]
 
 
 def seed(source: Path, store: Path, failed: FailureHandler | None = None) -> list[EncoderArtifact]:
-    """Copies into `store` the encoders of `source` that it lacks, and gives each its default calibration unless the
-    domain has one for it already. Several processes may do so at once, and any of them may be killed.
+    """Copies the encoders of `source` that `store` lacks, and the default calibrations of all encoders of `source`.
+
+    A default calibration is skipped if the domain `default` already has one for the encoder. Several processes may seed
+    the same store at once, and any of them may be killed.
 
     Args:
-        failed: is told of every part that fails, and the rest goes on; without it the first failure is raised.
+        failed: called with the error of every part that fails, and the rest continues; without it, the first error is
+            raised.
 
     Returns:
-        What was copied.
+        The encoders that were copied.
 
     Raises:
         CorruptArtifact: a file of `source` does not match its manifest, or the store's aliases cannot be read.
@@ -35,12 +38,12 @@ def seed(source: Path, store: Path, failed: FailureHandler | None = None) -> lis
     """
     theirs, mine = EncoderStore(source), EncoderStore(store)
     copied = []
-    # The first one copies, the others wait for it: so many copies would be waste.
+    # One process copies, and the others wait for it instead of making copies of their own.
     with passing_over(failed), locked(mine.root / ".seeding"):
         for name in theirs.ids():
             for manifest in sorted((theirs.root / name).glob(f"*/{MANIFEST}")):
                 digest = manifest.parent.name
-                if digest.startswith("."):  # half-made
+                if digest.startswith("."):  # incomplete
                     continue
                 with passing_over(failed):
                     if not mine.has(name, digest):
@@ -51,7 +54,7 @@ def seed(source: Path, store: Path, failed: FailureHandler | None = None) -> lis
                 with passing_over(failed):
                     champion = DomainStore(source).aliases(DEFAULT, digest).champion
                     if champion is not None:
-                        with contextlib.suppress(Conflict):  # another process promoted one meanwhile
+                        with contextlib.suppress(Conflict):  # another process has just promoted one
                             adopt_default(DomainStore(store), source / "domains" / DEFAULT / str(champion), digest)
     return copied
 
@@ -67,7 +70,7 @@ def passing_over(failed: FailureHandler | None) -> Iterator[None]:
 
 
 def copy(artifact: Path, place: Path) -> None:
-    """An encoder's folder, whole or not at all."""
+    """Copies an encoder's folder, as a whole or not at all."""
     manifest = verified(artifact)
     sweep(place.parent)
     with building(place.parent) as folder:
@@ -86,11 +89,13 @@ def sweep(parent: Path) -> None:
 
 
 def adopt_default(domains: DomainStore, version: Path, digest: str) -> int | None:
-    """Publishes and promotes a default calibration that comes from elsewhere; None where the domain has its own.
+    """Publishes and promotes a default calibration from another store, and returns its number.
+
+    Returns None if the domain already has a champion for the encoder.
 
     Raises:
         CorruptArtifact: the version cannot be read.
-        Conflict: the domain was given another one meanwhile.
+        Conflict: another process has just promoted a version.
     """
     aliases = domains.aliases(DEFAULT, digest)
     if aliases.champion is not None:

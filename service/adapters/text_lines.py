@@ -1,4 +1,4 @@
-"""Lines of a UTF-8 file or of standard input, as they come in; a bad one is named."""
+"""Reads lines of a UTF-8 file or of standard input as they arrive; errors name the line."""
 
 import csv
 import os
@@ -11,17 +11,17 @@ from typing import BinaryIO
 from service.core.errors import EmptyInput, InvalidInput
 
 STDIN = Path("-")
-READ = 64 * 1024  # bytes; of a pipe a read gives what is there
+READ = 64 * 1024  # bytes of a read, at most; reading a pipe returns what is available
 
 
 @dataclass
 class TextLines:
-    """A text that is being read. `share` says how far, where its length is known."""
+    """A text that is being read. `share` is the part read so far, None if the text's length is unknown."""
 
     name: str
     file: BinaryIO
     size: int  # bytes; 0: unknown
-    longest: int | None = None  # characters a line may have
+    longest: int | None = None  # limit for the characters of a line
     number: int = 0  # lines so far
     seen: int = 0  # bytes so far
 
@@ -30,10 +30,10 @@ class TextLines:
         return min(1.0, self.seen / self.size) if self.size else None
 
     def blocks(self) -> Iterator[list[str]]:
-        """The lines in order, as many at once as are there; never more than a read holds.
+        """The lines in order, in lists of those that one read has completed.
 
         Raises:
-            InvalidInput: a line is no UTF-8, or too long.
+            InvalidInput: a line is not UTF-8, or too long.
         """
         rest = b""
         while chunk := self.file.read(READ):
@@ -63,10 +63,10 @@ class TextLines:
 
 @contextmanager
 def opened(path: Path, longest: int | None = None) -> Iterator[TextLines]:
-    """`-` is standard input. Unbuffered: a line that is typed or piped slowly can be read at once.
+    """Opens a file, or standard input for `-`. Unbuffered, so that a typed or slowly piped line is available at once.
 
     Raises:
-        OSError: it cannot be opened.
+        OSError: the file cannot be opened.
     """
     if path == STDIN:
         with open(0, "rb", buffering=0, closefd=False) as file:
@@ -80,7 +80,8 @@ def read_lines(path: Path) -> list[str]:
     """All lines of a text.
 
     Raises:
-        EmptyInput: there is none but blank ones. InvalidInput: one is no UTF-8.
+        EmptyInput: all lines are blank.
+        InvalidInput: a line is not UTF-8.
     """
     with opened(path) as lines:
         every = [line for block in lines.blocks() for line in block]
@@ -90,7 +91,7 @@ def read_lines(path: Path) -> list[str]:
 
 
 def read_text(path: Path) -> list[str]:
-    """Sentences to fit on: one a line, or both sentences of `score<TAB>sentence1<TAB>sentence2`."""
+    """Sentences for a calibration: one per line, or two per line `score<TAB>sentence1<TAB>sentence2`."""
     lines = [line for line in read_lines(path) if line.strip()]
     if all(line.count("\t") == 2 for line in lines):
         return [text for line in lines for text in line.split("\t")[1:]]
@@ -101,16 +102,17 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     with opened(path) as lines:
         number = 0
         for block in lines.blocks():
-            for number, line in enumerate(block, number + 1):  # noqa: B020 - goes on over the blocks
+            for number, line in enumerate(block, number + 1):  # noqa: B020 - continues the count of earlier blocks
                 yield number, line
 
 
 def table_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Cells of each row with the number of its first line, without blank rows: commas and quotes (RFC 4180) in a file
-    whose name ends in `.csv`, else tabs, as in the STS sets.
+    """Cells of each row that is not blank, with the number of its first line.
+
+    A file named `.csv` has commas and quotes (RFC 4180); others have tabs, as the STS sets do.
 
     Raises:
-        InvalidInput: it is no CSV, or no UTF-8.
+        InvalidInput: the file is not valid CSV, or not UTF-8.
     """
     if path.suffix.lower() == ".csv":
         return csv_lines(path)
@@ -118,7 +120,7 @@ def table_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Rows with the number of their first line: a quoted cell may hold several."""
+    """Rows with the number of their first line; a row has several lines if a quoted cell contains line breaks."""
     ended = 0
     reader = csv.reader((line + "\n" for _, line in numbered_lines(path)), strict=True)
     try:

@@ -316,7 +316,7 @@ def check_origin(method: str, head: Head, *, anonymous: bool, allowed: Collectio
     if not anonymous and not is_local(host):
         raise Forbidden(
             "a server without keys answers to an address or a name of this machine alone; "
-            "behind a proxy that asks who somebody is, set ISOSIM_ALLOW_ANONYMOUS=true"
+            "behind a proxy that authenticates callers, set ISOSIM_ALLOW_ANONYMOUS=true"
         )
 
 

@@ -131,7 +131,7 @@ def confirmed(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise InvalidInput(f"{question} Nobody is at a terminal to answer; give --yes")
+        raise InvalidInput(f"{question} There is no terminal to answer on; give --yes")
     if not typer.confirm(question, err=True):
         raise InvalidInput("nothing was changed")
 

@@ -1,1 +1,1 @@
-"""The service's ideas; numpy and the standard library only."""
+"""The service's concepts and rules; imports numpy and the standard library only."""

@@ -31,7 +31,7 @@ class RequestSpan:
         self, tracer: trace.Tracer, parent: Context, started: float, attributes: dict[str, AttributeValue]
     ) -> None:
         self.tracer = tracer
-        self.epoch = time.time_ns() - time.perf_counter_ns()  # of perf_counter
+        self.epoch = time.time_ns() - time.perf_counter_ns()  # ns since 1970 at perf_counter's zero
         method = str(attributes["http.request.method"])
         self.span = tracer.start_span(method, parent, SpanKind.SERVER, attributes, start_time=self.at(started))
         self.context = self.span.get_span_context()
@@ -61,7 +61,7 @@ class RequestSpan:
         self.span.end()
 
     def at(self, moment: float) -> int:
-        """ns since the epoch."""
+        """Converts a time of perf_counter (s) to ns since 1970."""
         return self.epoch + round(moment * 1e9)
 
 
@@ -108,13 +108,13 @@ class Tracing:
         self.tracer = self.provider.get_tracer("isosim", __version__)
 
     def request(self, method: str, headers: Iterable[tuple[bytes, bytes]], started: float) -> RequestSpan:
-        """Begins a request's span, below the caller's where a traceparent came; its sampled flag holds."""
+        """Begins the span of a request. A `traceparent` header makes it a child and decides whether it is sampled."""
         carrier = {name.decode(): value.decode("latin-1") for name, value in headers if name in CARRIED}
         parent = W3C.extract(carrier, Context()) if carrier else Context()
         return RequestSpan(self.tracer, parent, started, {"http.request.method": method})
 
     def calibration(self, posted_by: str | None, attributes: Attributes) -> JobSpan | None:
-        """Begins a calibration's trace; None where the request that posted it was not sampled."""
+        """Begins a calibration's trace; None if the request that posted it was not sampled."""
         links = []
         if posted_by is not None:
             context = trace.get_current_span(W3C.extract({"traceparent": posted_by}, Context())).get_span_context()
@@ -125,7 +125,7 @@ class Tracing:
         return JobSpan(self.tracer, span)
 
     def close(self, seconds: float) -> None:
-        """Sends what is left, within the time: a collector that is away must not hold up an end."""
+        """Sends the remaining spans, for at most `seconds`: an unreachable collector must not delay the shutdown."""
         closing = threading.Thread(target=self.provider.shutdown, name="traces-flush", daemon=True)
         closing.start()
         closing.join(seconds)

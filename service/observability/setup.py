@@ -1,4 +1,4 @@
-"""Sets up what a process reports: one form of log line for Python, uvicorn and RQ alike, and traces where wanted."""
+"""Sets up logs and traces of a process: one format of lines for Python, uvicorn and RQ, and traces if configured."""
 
 import logging
 import sys
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 Form = Literal["auto", "json", "text"]
 
-# At the level asked for. Other libraries only warn: at `debug` some of them print headers and bodies.
+# These loggers use the configured level. Others use `warning`: at `debug` some libraries print headers and bodies.
 OUR_LOGGERS = ("isosim", "service", "uvicorn", "rq")
 STDERR = 2
 
-STARTED = time.perf_counter()  # the first of ours that a serving process imports
+STARTED = time.perf_counter()  # s, when a server imports this module, before other modules of ours
 
 log = logging.getLogger("isosim")
 
 
 class Output:
-    """Where this process's lines go."""
+    """The format and the destination of this process's log lines."""
 
     def __init__(self, render: Render, sink: DirectSink | QueuedSink) -> None:
         self.render, self.sink = render, sink
@@ -36,27 +36,27 @@ class Output:
         return self.render is as_json
 
     def line(self, level: str, logger: str, message: str, facts: Facts) -> None:
-        """A line without a logging.LogRecord, which costs three times the line (measured: loadtest/logs.py)."""
+        """Writes a line without a logging.LogRecord, which takes three times as long (measured: loadtest/logs.py)."""
         self.sink.write(self.render(time.time(), level, logger, message, {**about.get(), **facts}))
 
 
-_output: Output | None = None  # one a process, as it has one stderr and logging one root
+_output: Output | None = None  # one per process, which has one stderr and one root logger
 
 
 def output() -> Output | None:
-    """None where nothing was configured: under a test, or in a command that is no server."""
+    """The configured output; None in tests, and in commands that are not servers."""
     return _output
 
 
 def chosen(form: Form) -> Render:
-    """A person reads a terminal; whatever else reads stderr is a program (a container's log, a file, a pipe)."""
+    """The format of lines. `auto` is text on a terminal, otherwise JSON: a container's log, a file or a pipe."""
     if form == "auto":
         form = "text" if sys.stderr is not None and sys.stderr.isatty() else "json"
     return as_text if form == "text" else as_json
 
 
 def configure(level: str, form: Form, *, queued: bool = False) -> Output:
-    """All that this process logs from here on. `queued`: by a thread, for a process with an event loop."""
+    """Configures all logging of this process. With `queued`, a thread writes the lines, so that no event loop waits."""
     global _output  # noqa: PLW0603
     sink = QueuedSink(STDERR) if queued else DirectSink(STDERR)
     _output = Output(chosen(form), sink)
@@ -73,28 +73,28 @@ def configure(level: str, form: Form, *, queued: bool = False) -> Output:
 
 
 def flush() -> None:
-    """Writes what waits, before the process ends in a way that Python does not see."""
+    """Writes queued lines; call it before the process ends without Python's normal shutdown."""
     if _output is not None:
         _output.sink.close()
 
 
 def uncaught(error: BaseException | None) -> None:
-    """Logs an exception that Python itself would print together with its words."""
+    """Logs an unhandled exception; Python itself would print its message, which may quote a caller."""
     if not isinstance(error, KeyboardInterrupt | SystemExit):
         log.critical("an exception was not handled", exc_info=error)
 
 
 def tracing(settings: Settings, name: str) -> "Tracing | None":
-    """The tracing under this service name, where an endpoint is set. Raises Unavailable, as `tracing_class` does."""
+    """Tracing under this service name; None if no endpoint is set. Raises Unavailable, as `tracing_class` does."""
     kind = tracing_class(settings)
     return None if kind is None else kind(settings.otlp_endpoint, name)
 
 
 def tracing_class(settings: Settings) -> "type[Tracing] | None":
-    """None where nothing is traced.
+    """The class `Tracing`, imported only if an endpoint is set; otherwise None.
 
     Raises:
-        Unavailable: an endpoint is set, and the packages are not installed.
+        Unavailable: an endpoint is set, but the packages are not installed.
     """
     if settings.otlp_endpoint is None and not otel_endpoint():
         return None

@@ -1,4 +1,4 @@
-"""Lines on their way to a file descriptor: a slow or stopped reader never holds up the thread that logs."""
+"""Writes log lines to a file descriptor, directly or through a queue that a slow or stopped reader cannot block."""
 
 import contextlib
 import os
@@ -7,13 +7,13 @@ import threading
 import time
 from collections import deque
 
-CAPACITY = 4 * 2**20  # bytes that wait; some 10,000 lines
-PIECE = select.PIPE_BUF  # bytes a pipe takes whole, so that another process's lines do not tear ours
-PAUSE = 0.02  # s from a line to its writing: a busy server wakes the writer 50 times a second, not with every line
+CAPACITY = 4 * 2**20  # bytes in the queue, about 10,000 lines
+PIECE = select.PIPE_BUF  # bytes that a pipe accepts atomically, so that lines of other processes do not split ours
+PAUSE = 0.02  # s from a line to its writing: a busy server wakes the writer 50 times a second, not for every line
 
 
 class DirectSink:
-    """Writes at once: for a process that may wait for the reader of its log."""
+    """Writes lines at once, for a process that may wait for the reader of its log."""
 
     dropped = 0
 
@@ -21,7 +21,7 @@ class DirectSink:
         self.fd = fd
 
     def write(self, line: bytes) -> None:
-        with contextlib.suppress(OSError):  # there is no other place to report it
+        with contextlib.suppress(OSError):  # the error cannot be reported anywhere else
             os.write(self.fd, line)
 
     def close(self, seconds: float = 0.0) -> None:
@@ -29,7 +29,7 @@ class DirectSink:
 
 
 class QueuedSink:
-    """A thread writes; what does not fit into the queue is dropped and counted."""
+    """Writes lines in a thread; lines that do not fit into the queue are dropped and counted."""
 
     def __init__(self, fd: int, capacity: int = CAPACITY) -> None:
         self.fd, self.capacity = fd, capacity
@@ -56,7 +56,7 @@ class QueuedSink:
             self._wake.set()
 
     def close(self, seconds: float = 1.0) -> None:
-        """Writes what is left, within the time; what is logged later goes out at once or is dropped."""
+        """Writes the queued lines, for at most `seconds`. Later lines are written at once or dropped."""
         self._closing = True
         self._wake.set()
         self._thread.join(seconds)
@@ -70,7 +70,7 @@ class QueuedSink:
         closing = False
         while not closing:
             self._wake.wait()
-            self._wake.clear()  # before the pause: what comes within it, a close too, wakes the writer again
+            self._wake.clear()  # before the pause, so that a line or `close` during it wakes the writer again
             if not self._closing:
                 time.sleep(PAUSE)
             closing = self._closing
@@ -87,7 +87,7 @@ class QueuedSink:
                 self._held -= len(piece)
 
     def _next(self) -> tuple[bytes, int]:
-        """As many whole lines as go out in one piece, and how many they are."""
+        """As many whole lines as fit into one piece, and their number."""
         lines: list[bytes] = []
         size = 0
         with self._lock:
@@ -98,7 +98,7 @@ class QueuedSink:
 
 
 def written(fd: int, data: bytes) -> bool:
-    """Writes all of the data; False where the other end is closed or broken."""
+    """Writes all of the data; False if the other end is closed or the write fails."""
     view = memoryview(data)
     while view:
         try:

@@ -1,4 +1,4 @@
-"""The stages that spans are made of, and the trace that a request belongs to. OpenTelemetry itself: otlp.py."""
+"""Stages of requests and the current trace, without OpenTelemetry, which only otlp.py imports."""
 
 from collections.abc import Mapping
 from contextvars import ContextVar
@@ -8,7 +8,7 @@ Attributes = Mapping[str, str | int | float | bool]
 
 
 class Stage(NamedTuple):
-    """A part of a request that was timed. Times as of time.perf_counter."""
+    """A timed part of a request. Times are those of time.perf_counter (s)."""
 
     name: str
     began: float
@@ -16,5 +16,5 @@ class Stage(NamedTuple):
     attributes: Attributes
 
 
-# The W3C traceparent of the request that is being answered, for what it starts and does not wait for.
+# The W3C traceparent of the current request, for jobs that it starts.
 posting: ContextVar[str | None] = ContextVar("posting", default=None)

@@ -103,7 +103,7 @@ def test_an_encoder_that_nobody_names_is_gone_for_good(
     given = settings(root, tmp_path).model_copy(update={"encoder": "another"})
     assert list(command_of.garbage(given, -1, encoders=False)) == []
     (found,) = command_of.garbage(given, -1, encoders=True)
-    assert (found.why, found.size > 10_000) == ("an encoder nobody names", True)
+    assert (found.why, found.size > 10_000) == ("an unused encoder", True)
     found.remove()
     assert EncoderStore(root).ids() == []
 

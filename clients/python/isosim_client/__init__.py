@@ -1,7 +1,7 @@
 """Python client of isosim: calibrated sentence similarity as a service.
 
     >>> from isosim_client import Client
-    >>> client = Client("http://127.0.0.1:8000")  # api_key="…" where the server asks for one
+    >>> client = Client("http://127.0.0.1:8000")  # add api_key="…" if the server requires a key
     >>> pairs = [
     ...     ("A man is playing a guitar.", "Someone plays an instrument."),
     ...     ("A man is playing a guitar.", "Shares fell in London."),
@@ -9,17 +9,17 @@
     >>> client.similarity(pairs).percentile  # the share of the domain's random pairs that score lower
     (0.999, 0.217)
 
-A domain's own unlabelled text calibrates the scores to it, and says where to draw the line:
+Calibrate with unlabelled text of your own domain, and get a threshold for it:
 
     >>> from pathlib import Path
-    >>> job = client.calibrate(Path("tickets.txt"), domain="tickets")  # a sentence a line, or any iterable of sentences
+    >>> job = client.calibrate(Path("tickets.txt"), domain="tickets")  # one sentence per line; iterables work too
     >>> client.wait(job).promoted
     True
     >>> advice = client.threshold("tickets", fmr=0.01)  # one random pair in a hundred is more similar
     >>> [similarity >= advice.similarity for similarity in client.similarity(pairs, domain="tickets").similarity]
     [True, False]
 
-`Client` and `AsyncClient` have the same methods; `help(isosim_client.errors)` draws the tree of what they raise.
+`Client` and `AsyncClient` have the same methods; `help(isosim_client.errors)` shows the tree of errors that they raise.
 """
 
 from . import errors
@@ -127,6 +127,6 @@ __all__ = [
     "errors",
 ]
 
-for _name in __all__:  # tracebacks and reprs name what can be imported
+for _name in __all__:  # tracebacks and reprs show names that can be imported
     if isinstance(_public := globals()[_name], type):
         _public.__module__ = __name__

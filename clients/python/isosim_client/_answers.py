@@ -1,6 +1,6 @@
-"""What the server answers, as frozen dataclasses named as in its JSON.
+"""The server's answers as frozen dataclasses; fields have the names of the JSON.
 
-A field with a default is one that a server may leave out.
+A field with a default may be missing in an answer, for example of an older server.
 """
 
 from dataclasses import dataclass, field
@@ -9,7 +9,11 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class PairFlags:
-    """Of a pair's two texts: `truncated`, `unreadable` (no token that the encoder knows), `out_of_domain`."""
+    """Flags of a pair's two texts.
+
+    `truncated`: the text was cut; `unreadable`: the encoder knows no token of it; `out_of_domain`: it is unlike the
+    domain's own text.
+    """
 
     a: tuple[str, ...] = ()
     b: tuple[str, ...] = ()
@@ -17,7 +21,7 @@ class PairFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class PairNumbers:
-    """A number for each of a pair's two texts."""
+    """One number for each text of a pair."""
 
     a: float
     b: float
@@ -25,64 +29,66 @@ class PairNumbers:
 
 @dataclass(frozen=True, kw_only=True)
 class Detail:
-    """What flags and percentiles rest on, one entry a pair."""
+    """Numbers behind flags and percentiles, one entry for each pair."""
 
-    out_of_domain: tuple[PairNumbers, ...] | None = None  # share of the domain's own sentences at least as odd, 0-1
-    tokens: tuple[PairNumbers, ...] = ()
-    pairs: int | None = None  # random pairs that percentiles rest on; None without a reference
+    out_of_domain: tuple[PairNumbers, ...] | None = None  # share of the domain's sentences at least as unusual, 0-1
+    tokens: tuple[PairNumbers, ...] = ()  # number of tokens
+    pairs: int | None = None  # number of random pairs that percentiles are computed from; None without a reference
 
 
 @dataclass(frozen=True, kw_only=True)
 class NamedThreshold:
-    """The saved threshold that a request named, in the version that answered."""
+    """The saved threshold that the request named."""
 
     name: str
     target: dict[str, float] = field(default_factory=dict)
-    similarity: float | None = None  # None: the version cannot reach the target, or percentiles decide (normalization)
-    version: int
+    # Least similarity of a match; None if the version cannot reach the target, or if item normalization is on, since
+    # percentiles then decide.
+    similarity: float | None = None
+    version: int  # version that scored the pairs
 
 
 @dataclass(frozen=True, kw_only=True)
 class Similarity:
-    """Columns, one entry a pair in the order of the request, all from one version of the domain."""
+    """Scores of one version: columns with one entry for each pair, in the order of the request."""
 
     domain: str
     version: int
-    encoder: str  # its digest
+    encoder: str  # digest
     method: str
-    cosine: tuple[float, ...]  # of the frozen encoder's vectors, uncalibrated
+    cosine: tuple[float, ...]  # cosine of the frozen encoder's vectors
     similarity: tuple[float, ...]  # cosine of the calibrated vectors
     percentile: tuple[float, ...] | None = None  # share of the domain's random pairs that score lower, 0-1
-    probability: tuple[float, ...] | None = None  # of a match; only where the domain was given labels
-    extrapolated: tuple[bool, ...] | None = None  # percentiles beyond what the pairs can count; None as percentile
+    probability: tuple[float, ...] | None = None  # of a match, or the mean grade scaled to 0-1; None without labels
+    extrapolated: tuple[bool, ...] | None = None  # True if fewer than 10 random pairs lie beyond the score
     flags: tuple[PairFlags, ...] = ()
     notices: tuple[str, ...] = ()
-    threshold: NamedThreshold | None = None  # only where one was named
-    match: tuple[bool, ...] | None = None  # whether pairs reach it; None also where the version cannot: see notices
-    detail: Detail | None = None  # only where it was asked for
+    threshold: NamedThreshold | None = None  # only if the request names a threshold
+    match: tuple[bool, ...] | None = None  # whether pairs reach the threshold; None if the version cannot reach it
+    detail: Detail | None = None  # only if the request asks for it
 
     def __len__(self) -> int:
-        """Pairs."""
+        """Number of pairs."""
         return len(self.similarity)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ranked:
-    """A text's place: its index in the request, and its score; ranked ones come best first."""
+    """A ranked text: its index in the request, and its score."""
 
     index: int
     score: float
-    text: str | None = None  # only where it was asked for
+    text: str | None = None  # only if the request asks for it
     false_hit_rate: float | None = (
-        None  # only with `gallery`: share of searches that a wrong match passes at this score
+        None  # only with `gallery`: share of searches in which a wrong match reaches this score
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A calibration's state. Times are ISO 8601, UTC.
+    """The state of a calibration. Times are ISO 8601, UTC.
 
-    What accepts a job answers with its id, domain and status alone; the rest then has its defaults.
+    `calibrate` and `add_labels` return only the id, domain and status; the other fields then have their defaults.
     """
 
     id: str = field(metadata={"wire": "job"})
@@ -91,26 +97,26 @@ class Job:
     stage: str = ""
     progress: float = 0.0  # 0-1
     attempt: int = 0
-    method: str = ""  # as asked for; the report has the one that was chosen
+    method: str = ""  # as requested; the report has the method that was chosen
     promote: str = ""
     seed: int = 0
     normalization: str = ""
     sentences: int = 0  # as posted, duplicates included
     labels: int = 0  # labelled pairs, as posted
-    base: int | None = None  # the version that was given labels
-    encoder: str = ""  # digest of the encoder it is for
+    base: int | None = None  # version that labels were posted for; None for other jobs
+    encoder: str = ""  # digest of the encoder that the calibration is for
     created: str = ""
     started: str | None = None
     finished: str | None = None
-    version: int | None = None  # that it made
-    promoted: bool | None = None  # whether that version became champion
+    version: int | None = None  # version that the job made
+    promoted: bool | None = None  # whether this version became champion
     report: dict[str, Any] | None = None
     error: str | None = None
     notices: tuple[str, ...] = ()
 
     @property
     def ended(self) -> bool:
-        """Nothing more happens by itself. True also for a status this release does not know."""
+        """Whether the job has stopped, for good or until a retry. True also for a status unknown to this release."""
         return self.status not in ("queued", "running")
 
     @property
@@ -129,46 +135,50 @@ class VersionSummary:
 
     version: int
     method: str
-    encoder: str  # the digest of the encoder it was made for
+    encoder: str  # digest of the encoder that it was made for
     created: str = ""
     sentences: int | None = None
-    servable: bool = True  # made for the server's encoder
+    servable: bool = True  # made for an encoder that this server runs
 
 
 @dataclass(frozen=True, kw_only=True)
 class Version(VersionSummary):
-    """A version's provenance and measured report; `files` has the SHA-256 of each."""
+    """A version's provenance and report; `files` has the SHA-256 of each file by name."""
 
     domain: str
     files: dict[str, str] = field(default_factory=dict)
     report: dict[str, Any] = field(default_factory=dict)
-    origin: dict[str, Any] | None = None  # of an imported version: where it was made
+    origin: dict[str, Any] | None = None  # domain, version and release that an imported version comes from
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drift:
-    """The texts and pairs last asked about, against those the champion was made from."""
+    """Recently scored texts and pairs, compared with the text that the champion was fitted to."""
 
     texts: int = 0
     pairs: int = 0
-    out_of_domain: float | None = None  # share of texts flagged; 0.01 is what the domain's own text gives
-    distance_mean: float | None = None  # of log ‖z‖², in standard deviations of the domain's own text
-    distance_spread: float | None = None  # 1 for the domain's own text
-    stability_index: float | None = None  # PSI of similarities against the first served; 0.25 is a shift
+    out_of_domain: float | None = None  # share of texts flagged; about 0.01 for the domain's own text
+    distance_mean: float | None = None  # mean of log ‖z‖², in standard deviations of the domain's own text
+    distance_spread: float | None = None  # standard deviation of the same; 1 for the domain's own text
+    stability_index: float | None = None  # PSI of similarities against the first ones served; 0.25 is a shift
 
 
 @dataclass(frozen=True, kw_only=True)
 class Domain:
-    """A domain and who answers for it. Champion 0 is the built-in identity of `default`."""
+    """A domain: its champion and previous version, thresholds, versions and drift.
+
+    Champion 0 is the built-in identity of `default`, which is not a stored version.
+    """
 
     domain: str
     champion: int | None = None
     previous: int | None = None
-    revision: int | None = None  # counts the changes of aliases; None: an older server, or they cannot be read
+    # Counts the changes of champion, previous and thresholds. None if they cannot be read, or from an older server.
+    revision: int | None = None
     thresholds: dict[str, dict[str, float]] = field(default_factory=dict)  # saved targets by name
     versions: tuple[VersionSummary, ...] = ()
-    unreadable: tuple[str, ...] = ()  # what of the domain the server cannot read, and why
-    drift: Drift | None = None  # None until the domain was asked about
+    unreadable: tuple[str, ...] = ()  # errors of files that cannot be read; empty if all can be read
+    drift: Drift | None = None  # None until texts of the domain are scored
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,24 +188,26 @@ class Domains:
 
 @dataclass(frozen=True, kw_only=True)
 class Threshold:
-    """The similarity to ask for, so that pairs match as often as wanted, or are as often right as wanted."""
+    """The similarity from which pairs match, for a wanted rate of false matches, false hits, or precision."""
 
     domain: str
     version: int
     similarity: float
     interval: tuple[float, float] | None = None  # 95 %, from a bootstrap over sentences or labelled pairs
-    pairs: int | None = None  # random pairs, or labelled ones, that it rests on
-    extrapolated: bool = False  # the rate is smaller than the sample can count: below 10 / pairs
-    target: dict[str, float] = field(default_factory=dict)  # what was asked for
+    pairs: int | None = None  # random pairs, labelled pairs or search comparisons that it was computed from
+    extrapolated: bool = False  # the wanted rate is rarer than the pairs can count (below 10 / pairs)
+    target: dict[str, float] = field(default_factory=dict)  # as requested
     space: str = "calibrated"
     false_match_rate: float | None = None  # share of random pairs that reach the threshold
-    recall: float | None = None  # with precision: share of the matches that the threshold lets through
+    recall: float | None = None  # with precision: share of true matches that reach the threshold
     recall_interval: tuple[float, float] | None = None  # 95 %
     precision_interval: tuple[float, float] | None = None  # 95 %, of the share of matches at this similarity
-    unit: str | None = None  # of `distance`, where a server was asked for a vector database's
+    unit: str | None = None  # unit of `distance`, if the request named one
     distance: float | None = None  # the threshold in this unit
     distance_interval: tuple[float, float] | None = None  # 95 %
-    query_spread: float | None = None  # with false_hit_rate: 1 where all queries are alike; see the server's reference
+    # With false_hit_rate: how many times more likely a query with one false hit is to have another, compared with an
+    # average query; about 1 if all queries are alike, None if too few have false hits.
+    query_spread: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,28 +216,28 @@ class SavedThreshold:
 
     name: str
     target: dict[str, float] = field(default_factory=dict)
-    similarity: float | None = None  # pairs match from here on; `notice` says why there is none
-    interval: tuple[float, float] | None = None  # 95 %
-    extrapolated: bool | None = None  # None: the target is not reached
-    notice: str | None = None
+    similarity: float | None = None  # least similarity of a match; if None, `notice` says why
+    interval: tuple[float, float] | None = None  # 95 %; None if similarity is None
+    extrapolated: bool | None = None  # as in `Threshold`; None if the version cannot reach the target
+    notice: str | None = None  # why similarity is None; otherwise None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Thresholds:
-    """A domain's saved thresholds, by name."""
+    """The saved thresholds of a domain."""
 
     domain: str
-    version: int  # that the similarities are of
-    revision: int  # of the domain
-    thresholds: tuple[SavedThreshold, ...] = ()
+    version: int  # version that the similarities belong to
+    revision: int  # of the domain: counts the changes of champion, previous and thresholds
+    thresholds: tuple[SavedThreshold, ...] = ()  # sorted by name
 
 
 @dataclass(frozen=True, kw_only=True)
 class SavedTarget:
-    """What was saved under a name."""
+    """A target that was saved under a name."""
 
     domain: str
     name: str
     target: dict[str, float] = field(default_factory=dict)
     revision: int  # of the domain, after the change
-    notice: str | None = None  # why the version that answers now has no similarity for it
+    notice: str | None = None  # why the version that answers now cannot reach the target; otherwise None

@@ -1,4 +1,4 @@
-"""The client for asyncio: the same methods, to be awaited."""
+"""The client for asyncio: the same methods as `Client`, as coroutines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 async def beside_the_loop(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
-    """Chunks, each made in a thread: a file, or the caller's iterable, may take its time."""
+    """Yields chunks, each generated in a thread, since a file or the caller's iterable may be slow."""
     while chunk := await asyncio.to_thread(next, chunks, b""):
         yield chunk
 
@@ -33,15 +33,15 @@ async def beside_the_loop(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
 class AsyncClient:
     """`Client` for asyncio: the same arguments, the same methods, each awaited. Use it in an `async with`.
 
-    `events` is for `async for`. The examples of `Client`'s methods hold with an `await` in front.
+    `events` is for `async for`. The examples of `Client`'s methods apply with `await`.
 
     Args:
-        base_url: the server's address, with the path below which a gateway serves it, if any.
+        base_url: the server's address, including the path under which a gateway serves it, if any.
         api_key: sent as `Authorization: Bearer`.
-        timeout: seconds that the server may be silent in one request; 5 at most to connect.
-        retries: how patiently requests are sent again.
-        transport: httpx2's, for certificates, proxies and tests.
-        sleep: waits between tries; for tests.
+        timeout: seconds without data from the server until a request fails; connecting may take at most 5.
+        retries: how often and how long requests are retried.
+        transport: a transport of httpx2, for certificates, proxies and tests.
+        sleep: waits between attempts; for tests.
 
     Example:
         >>> import asyncio
@@ -83,7 +83,7 @@ class AsyncClient:
         return f"{type(self).__name__}({str(self._http.base_url)!r})"
 
     async def close(self) -> None:
-        """Closes the connections. A closed client sends nothing more."""
+        """Closes the connections. A closed client cannot be used again."""
         await self._http.aclose()
 
     async def similarity(
@@ -97,18 +97,18 @@ class AsyncClient:
         """Calibrated similarity of sentence pairs.
 
         Args:
-            pairs: (text, text) each; a server takes 512 a request unless set otherwise.
+            pairs: (text, text) each; a server accepts 512 per request by default.
             domain: `name`, `name@3` or `name@previous`.
             threshold: the name of a saved threshold (`save_threshold`); adds `match`, whether each pair reaches it.
             detail: adds token counts and out-of-domain scores.
 
         Returns:
-            Columns, one entry a pair, in order.
+            Columns with one entry for each pair, in order.
 
         Raises:
-            EmptyInput, InvalidInput: no pair, an empty or too long text, too many pairs.
-            NotFound: no such domain, version or threshold. Conflict: it belongs to another encoder.
-            Overloaded: still full when the patience ended.
+            EmptyInput, InvalidInput: no pairs, too many pairs, or an empty or too long text.
+            NotFound: no such domain, version or threshold. Conflict: the version belongs to another encoder.
+            Overloaded: the server was still overloaded after all retries.
         """
         return await self._send(_scoring.similarity(pairs, domain=domain, threshold=threshold, detail=detail))
 
@@ -123,16 +123,16 @@ class AsyncClient:
         truncate: bool | None = None,
         truncation_direction: Literal["Right", "Left"] = "Right",
     ) -> list[list[float]]:
-        """Vectors of texts, one each, in order; a list of one for a single string.
+        """Vectors of texts, one for each text, in order; a list with one vector for a single string.
 
         Args:
-            texts: a server takes 1024 a request unless set otherwise.
-            domain: `name`, `name@3` or `name@previous`; pin the version of vectors that are stored.
-            space: `calibrated`, or `raw` for the frozen encoder's.
-            normalize: to length 1.
-            dimensions: the first so many, of raw vectors only.
-            truncate: False refuses a text that is longer than the encoder reads, instead of cutting it.
-            truncation_direction: the side that is cut.
+            texts: a server accepts 1024 per request by default.
+            domain: `name`, `name@3` or `name@previous`; give the version if vectors are stored.
+            space: `calibrated`, or `raw` for vectors of the frozen encoder.
+            normalize: scales vectors to length 1.
+            dimensions: number of leading dimensions to return; only for raw vectors.
+            truncate: False refuses a text that is too long for the encoder, instead of cutting it.
+            truncation_direction: the end that is cut off.
 
         Raises:
             EmptyInput, InvalidInput, NotFound, Conflict, Overloaded: as for `similarity`.
@@ -159,19 +159,19 @@ class AsyncClient:
         return_text: bool = False,
         gallery: int | None = None,
     ) -> tuple[Ranked, ...]:
-        """Texts by how similar they are to a query, the best first.
+        """Ranks texts by their similarity to a query, the most similar first.
 
         Args:
             query: one text.
-            texts: what to rank.
+            texts: the texts to rank.
             domain: `name`, `name@3` or `name@previous`.
-            raw_scores: similarities instead of percentiles.
+            raw_scores: returns similarities instead of percentiles.
             return_text: repeats each text in the answer.
-            gallery: how many entries the texts were found among; adds each one's `false_hit_rate`.
+            gallery: number of entries among which the texts were found; adds the `false_hit_rate` of each text.
 
         Returns:
-            An index into `texts` and a score each. Scores are percentiles, 0-1; similarities where the domain has no
-            reference.
+            An index into `texts` and a score for each text. Scores are percentiles, 0-1, or similarities if the domain
+            has no reference.
 
         Raises:
             EmptyInput, InvalidInput, NotFound, Conflict, Overloaded: as for `similarity`.
@@ -183,7 +183,7 @@ class AsyncClient:
         )
 
     async def ready(self) -> bool:
-        """Whether the server takes requests now: False while it starts or stops, or cannot be reached."""
+        """Whether the server accepts requests now: False while it starts or stops, or if it cannot be reached."""
         return await self._send(_scoring.ready())
 
     async def calibrate(
@@ -203,31 +203,32 @@ class AsyncClient:
         header: bool | None = None,
         idempotency_key: IdempotencyKey = True,
     ) -> Job:
-        """Posts unlabelled text of a domain; a job fits a calibration to it in the background.
+        """Posts unlabelled text of a domain; a background job fits a calibration to it.
 
         Args:
-            source: a `pathlib.Path` to a file with one sentence a line (`.ndjson` and `.jsonl`: one JSON value a line)
-                or to a table (CSV, TSV, Parquet, `.xlsx`), or an iterable of sentences. Either is read while it is
-                sent, not into memory. At least 200 distinct sentences.
-            domain: its name alone, without a version.
-            method: `auto`, or one of those the server names in its refusal of any other.
+            source: a `pathlib.Path` to a file with one sentence per line (`.ndjson` and `.jsonl`: one JSON value per
+                line) or to a table (CSV, TSV, Parquet, `.xlsx`), or an iterable of sentences. It is read while it is
+                sent, and never held in memory as a whole. At least 200 distinct sentences.
+            domain: the domain's name, without a version.
+            method: `auto`, or a method of the server; the error for an unknown one lists all methods.
             promote: `if_better`, `always` or `never`.
             seed: the same text, settings and seed give the same version.
             normalization: `none`, `as-norm` or `csls`.
-            labels: (text, text, 0 or 1 or a grade) each, or with a weight, for probabilities.
-            force: takes each line as a sentence although the lines look like the rows of a table.
-            column: of a table, the one with the sentences: its name, or its number from 1.
-            charset, sheet, header: how to read a file, where the server does not find it out: encoding, sheet of a
+            labels: labelled pairs for probabilities: (text, text, 0 or 1 or a grade), optionally with a weight.
+            force: takes each line as a sentence even if the lines look like rows of a table.
+            column: the column of a table that has the sentences: its name, or its number from 1.
+            charset, sheet, header: how to read a file, if the server does not detect it: its encoding, the sheet of a
                 workbook, whether the first row names the columns.
-            idempotency_key: True makes one; a string is yours; False sends none, and then nothing is ever sent twice.
+            idempotency_key: True generates a key; a string is used as the key; False sends none and disables retries.
 
         Returns:
-            The accepted job; `wait` for it.
+            The accepted job; `wait` returns it when it has ended.
 
         Raises:
-            EmptyInput, InvalidInput: no text, too little, a table, or a bad line, which is named.
-            TooLarge: more bytes than the server takes. Conflict: the key was used for something else.
-            Unavailable: nothing runs jobs there. Overloaded: too many wait.
+            EmptyInput, InvalidInput: no text, too few sentences, a table without `column`, or an invalid line, which
+                the message names.
+            TooLarge: more bytes than the server accepts. Conflict: the key was used with other content.
+            Unavailable: no worker runs jobs on this server. Overloaded: too many jobs are waiting.
             OSError, UnicodeDecodeError: the file cannot be read.
         """
         return await self._send(
@@ -259,19 +260,19 @@ class AsyncClient:
         seen: Domain | None = None,
         idempotency_key: IdempotencyKey = True,
     ) -> Job:
-        """Posts labelled pairs; a job makes a new version of the domain that has probabilities.
+        """Posts labelled pairs; a background job makes a new version of the domain that has probabilities.
 
         Args:
-            domain: its name alone.
-            labels: (text, text, 0 or 1 or a grade) each, or with a weight; 20 pairs or more.
-            version: to start from; else the champion.
+            domain: the domain's name, without a version.
+            labels: (text, text, 0 or 1 or a grade), optionally with a weight; at least 20 pairs.
+            version: the version to start from; default: the champion.
             promote: `always`, `if_better` or `never`.
             seed: the same labels and seed give the same version.
-            seen: the domain as it was when you decided; else it is looked at first.
+            seen: the domain as you saw it when you decided; if it is None, the client reads the domain first.
             idempotency_key: as for `calibrate`.
 
         Raises:
-            InvalidInput: too few pairs, or all of one kind. NotFound: no such domain.
+            InvalidInput: too few pairs, or all of them have the same label. NotFound: no such domain.
             Conflict: the domain has no reference yet, or another champion than `seen`.
         """
         return await self._send(
@@ -281,19 +282,19 @@ class AsyncClient:
         )
 
     async def job(self, job: Job | str) -> Job:
-        """How far a job is; its report when it has succeeded, its error when it has failed.
+        """The state of a job: its progress, then its report if it has succeeded or its error if it has failed.
 
         Raises:
-            NotFound: no such job, or its record is gone.
+            NotFound: no such job, or its record was removed.
         """
         return await self._send(_calibrating.job(job))
 
     async def jobs(self) -> tuple[Job, ...]:
-        """All jobs on record, the newest first."""
+        """All recorded jobs, newest first."""
         return await self._send(_calibrating.jobs())
 
     async def cancel(self, job: Job | str) -> Job:
-        """Stops a job. Its text is deleted and no version appears.
+        """Cancels a job: its text is deleted, and it makes no version.
 
         Raises:
             NotFound: no such job. Conflict: it has ended, or is publishing its result.
@@ -301,24 +302,24 @@ class AsyncClient:
         return await self._send(_calibrating.cancel(job))
 
     async def retry(self, job: Job | str) -> Job:
-        """Runs an interrupted job again, on the text it still has.
+        """Runs an interrupted job again, with its text, which is still stored.
 
         Raises:
-            NotFound: no such job. Conflict: it runs or has ended. Unavailable: nothing runs jobs there.
+            NotFound: no such job. Conflict: it runs or has ended. Unavailable: no worker runs jobs on this server.
         """
         return await self._send(_calibrating.retry(job))
 
     async def domains(self, *, after: str = "", contains: str = "") -> tuple[Domain, ...]:
-        """Up to 1,000 domains, with their versions, by name.
+        """Up to 1,000 domains with their versions, sorted by name.
 
         Args:
-            after: the last name of the page before.
-            contains: only domains with this in their name.
+            after: returns only names that sort after this one; for the next page, the last name of the page before.
+            contains: returns only names that contain this text.
         """
         return await self._send(_domains.domains(after=after, contains=contains))
 
     async def domain(self, name: str) -> Domain:
-        """One domain: champion, previous, versions, drift.
+        """One domain: its champion and previous version, all versions, and drift.
 
         Raises:
             NotFound: no such domain.
@@ -326,7 +327,7 @@ class AsyncClient:
         return await self._send(_domains.domain(name))
 
     async def version(self, domain: str, version: int) -> Version:
-        """A version's provenance, files and measured report.
+        """A version: where it comes from, its files and its report.
 
         Raises:
             NotFound: no such version.
@@ -343,19 +344,20 @@ class AsyncClient:
         gallery: int | None = None,
         space: Space = "calibrated",
     ) -> Threshold:
-        """Which similarity to ask for. Give one of `fmr`, `precision` and `false_hit_rate`.
+        """The similarity from which pairs match, for a target. Give one of `fmr`, `precision` and `false_hit_rate`.
 
         Args:
             domain: `name`, `name@3` or `name@previous`.
-            fmr: share of random pairs that may match, 1e-7 to 1.
-            precision: share of matches that shall be right, among pairs like the labelled ones.
-            false_hit_rate: share of searches that may end with a wrong match, 1e-6 up to 1.
-            gallery: with `false_hit_rate`: how many entries are searched.
+            fmr: false-match rate: share of random pairs that may match, at least 1e-7 and less than 1.
+            precision: share of matches that should be right, among pairs like the labelled ones.
+            false_hit_rate: share of searches whose best wrong match may pass, at least 1e-6 and less than 1.
+            gallery: with `false_hit_rate`: number of entries searched.
             space: `raw` for a threshold on `cosine`.
 
         Raises:
-            InvalidInput: none or several were given, or out of range. NotFound: no such domain.
-            Conflict: the domain's version cannot tell: no reference, no labels, or from before searches were counted.
+            InvalidInput: no target, several, or one out of range. NotFound: no such domain.
+            Conflict: the version has no data for the target: no reference, no labels, or no counted searches, which
+                versions of earlier releases lack.
         """
         return await self._send(
             _domains.threshold(
@@ -382,22 +384,22 @@ class AsyncClient:
         gallery: int | None = None,
         seen: Domain | None = None,
     ) -> SavedTarget:
-        """Saves a target under a name, which `similarity` takes. Give one of `fmr`, `precision` and `false_hit_rate`.
+        """Saves a target under a name for `similarity`. Give one of `fmr`, `precision` and `false_hit_rate`.
 
-        It holds for every version: each gives it a similarity of its own.
+        The target applies to all versions; each version computes its own similarity for it.
 
         Args:
-            domain: its name alone.
-            name: 1 to 64 of a-z, 0-9, `.`, `_`, `-`; what was saved under it before is replaced.
+            domain: the domain's name, without a version.
+            name: 1 to 64 of a-z, 0-9, `.`, `_`, `-`; replaces a target that is already saved under it.
             fmr, precision, false_hit_rate, gallery: as for `threshold`.
-            seen: the domain as it was when you decided; where it has changed since, nothing is saved.
+            seen: the domain as you saw it when you decided; if it has changed since, nothing is saved.
 
         Returns:
-            What was saved. Its `notice` says why the version that answers now cannot reach it, if so.
+            The saved target. Its `notice` says why the version that answers now cannot reach it, if so.
 
         Raises:
-            InvalidInput: none or several were given, or out of range. NotFound: no such domain, or it has no version.
-            Conflict: the domain is no longer as `seen`.
+            InvalidInput: no target, several, or one out of range. NotFound: no such domain, or it has no version.
+            Conflict: the domain has changed since `seen`.
         """
         return await self._send(
             _domains.save_threshold(
@@ -415,45 +417,46 @@ class AsyncClient:
         """Deletes a saved threshold.
 
         Args:
-            domain: its name alone.
-            name: that it was saved under.
-            seen: the domain as it was when you decided; where it has changed since, nothing is deleted.
+            domain: the domain's name, without a version.
+            name: the name under which it is saved.
+            seen: the domain as you saw it when you decided; if it has changed since, nothing is deleted.
 
         Raises:
-            NotFound: no such domain, or nothing is saved under the name. Conflict: the domain is no longer as `seen`.
+            NotFound: no such domain, or nothing is saved under the name. Conflict: the domain has changed since `seen`.
         """
         await self._send(_domains.delete_threshold(domain, name, seen=seen))
 
     async def promote(self, domain: str, version: int, *, seen: Domain | None = None) -> Domain:
-        """Makes a version the champion. Every server of the store answers with it within two seconds.
+        """Makes a version the champion. All servers that share the store use it within two seconds.
 
         Args:
-            domain: its name alone.
-            version: the one that shall answer.
-            seen: the domain as it was when you decided; else it is looked at first.
+            domain: the domain's name, without a version.
+            version: the new champion.
+            seen: the domain as you saw it when you decided; if it is None, the client reads the domain first.
 
         Raises:
-            NotFound: no such version. Conflict: the domain is no longer as `seen`, or the version is another encoder's.
-            Unavailable: its files do not match their manifest.
+            NotFound: no such version.
+            Conflict: the domain has changed since `seen`, or the version belongs to another encoder.
+            Unavailable: the version's files do not match their manifest.
         """
         return await self._send(_domains.promote(domain, version, seen=seen))
 
     async def rollback(self, domain: str, *, seen: Domain | None = None) -> Domain:
-        """Swaps champion and previous, once, however often the request has to be sent.
+        """Swaps the champion and the previous version, exactly once, even if the request has to be repeated.
 
         Args:
-            domain: its name alone.
-            seen: the domain as it was when you decided; else it is looked at first.
+            domain: the domain's name, without a version.
+            seen: the domain as you saw it when you decided; if it is None, the client reads the domain first.
 
         Raises:
-            NotFound: no such domain. Conflict: it has no previous version, or is no longer as `seen`.
+            NotFound: no such domain. Conflict: it has no previous version, or has changed since `seen`.
         """
         return await self._send(_domains.rollback(domain, seen=seen))
 
     async def delete_domain(self, domain: str) -> None:
-        """Deletes a domain with all its versions, and cancels its calibrations. Repeating it does no harm.
+        """Deletes a domain with all its versions, and cancels its calibrations. Safe to repeat.
 
-        Every server of the store answers 404 within two seconds. Version numbers are not given again.
+        All servers that share the store answer 404 within two seconds. Version numbers are not used again.
 
         Raises:
             NotFound: there never was such a domain. Conflict: it is `default`.
@@ -464,43 +467,43 @@ class AsyncClient:
         """Deletes a version permanently. Its number is not used again; a second call raises no error.
 
         Args:
-            domain: its name alone.
-            version: neither champion nor previous.
-            seen: the domain as it was when you decided; else it is looked at first.
+            domain: the domain's name, without a version.
+            version: a version that is neither champion nor previous.
+            seen: the domain as you saw it when you decided; if it is None, the client reads the domain first.
 
         Raises:
-            NotFound: no such version. Conflict: it is champion or previous, or the domain is no longer as `seen`.
+            NotFound: no such version. Conflict: it is champion or previous, or the domain has changed since `seen`.
         """
         await self._send(_domains.delete_version(domain, version, seen=seen))
 
     def events(self, job: Job | str, *, timeout: float | None = None) -> AsyncIterator[Job]:
-        """A job's state, now and whenever it changes, until it ends; a lost connection is made anew.
+        """Yields a job's state now and after each change, until the job ends. Reconnects if the connection is lost.
 
         Args:
-            job: or its id.
-            timeout: seconds in all.
+            job: the job or its id.
+            timeout: seconds in total; None waits without limit.
 
         Raises:
-            NotFound: no such job. WaitTimeout: the time is up; the job goes on.
+            NotFound: no such job. WaitTimeout: the time is up; the job continues.
         """
         return self._follow(Following(job, self._retries, timeout))
 
     async def wait(self, job: Job | str, *, progress: bool = True, timeout: float | None = None) -> Job:
-        """Follows a job to its end, with a bar on a terminal (extra `progress`).
+        """Waits until a job has ended, with a progress bar on a terminal (extra `progress`).
 
-        An interrupt, or the end of the task that waits, leaves the job alone.
+        The job continues if the wait is interrupted or its task is cancelled.
 
         Args:
-            job: or its id.
-            progress: False draws nothing.
-            timeout: seconds.
+            job: the job or its id.
+            progress: False shows no bar.
+            timeout: seconds in total; None waits without limit.
 
         Returns:
-            The job that has succeeded: its version, whether it was promoted, its report.
+            The job if it has succeeded, with its version, whether it was promoted, and its report.
 
         Raises:
-            JobFailed, JobCancelled, JobInterrupted: it ended otherwise; each has the `job`.
-            WaitTimeout: the time is up; the job goes on. NotFound: no such job.
+            JobFailed, JobCancelled, JobInterrupted: the job ended without success; the error has the `job`.
+            WaitTimeout: the time is up; the job continues. NotFound: no such job.
         """
         following = Following(job, self._retries, timeout)
         with bar(progress) as show:

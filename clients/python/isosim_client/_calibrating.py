@@ -1,4 +1,4 @@
-"""Calls about calibrations and their jobs. What they take is documented at the methods of `Client`."""
+"""Calls about calibrations and their jobs. Their arguments are documented at the methods of `Client`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def calibrate(
     header: bool | None = None,
     idempotency_key: IdempotencyKey = True,
 ) -> Call[Job]:
-    """Posts unlabelled text of a domain; a job fits a calibration to it in the background."""
+    """Posts unlabelled text of a domain; a background job fits a calibration to it."""
     reading = {"column": column, "charset": charset, "sheet": sheet, "header": header}
     given = {
         name: str(value).lower() if name == "header" else value for name, value in reading.items() if value is not None
@@ -55,7 +55,7 @@ def add_labels(
     seen: Domain | None = None,
     idempotency_key: IdempotencyKey = True,
 ) -> Call[Job]:
-    """Posts labelled pairs; a job makes a new version of the domain that has probabilities."""
+    """Posts labelled pairs; a background job makes a new version of the domain that has probabilities."""
     body = {"labels": many(labels, "labels"), "promote": promote, "seed": seed}
     if version is not None:
         body["version"] = version
@@ -73,20 +73,20 @@ def path_of(job: Job | str) -> str:
 
 
 def job(job: Job | str) -> Call[Job]:
-    """How far a job is; its report when it has succeeded, its error when it has failed."""
+    """The state of a job: its progress, then its report if it has succeeded or its error if it has failed."""
     return Call(method="GET", path=path_of(job), parse=answer(Job))
 
 
 def jobs() -> Call[tuple[Job, ...]]:
-    """All jobs on record, the newest first."""
+    """All recorded jobs, newest first."""
     return Call(method="GET", path="calibrate", parse=lambda value: read(Jobs, value).jobs)
 
 
 def cancel(job: Job | str) -> Call[Job]:
-    """Stops a job. Its text is deleted and no version appears."""
+    """Cancels a job: its text is deleted, and it makes no version."""
     return Call(method="DELETE", path=path_of(job), parse=answer(Job), repeat=Repeat.IF_REFUSED)
 
 
 def retry(job: Job | str) -> Call[Job]:
-    """Runs an interrupted job again, on the text it still has."""
+    """Runs an interrupted job again, with its text, which is still stored."""
     return Call(method="POST", path=f"{path_of(job)}/retry", parse=answer(Job), repeat=Repeat.IF_REFUSED)

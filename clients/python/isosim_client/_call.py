@@ -1,4 +1,4 @@
-"""A request and how its answer is read, without any HTTP library: what both clients send."""
+"""Requests of both clients and how to read their answers, independent of the HTTP library."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from .errors import IncompatibleServer, IsosimError, UnexpectedAnswer, api_error
 
 T = TypeVar("T")
 
-UNKNOWN = {404, 405, 415, 422}  # what a server answers to a route, a body or a field that it does not know
+UNKNOWN = {404, 405, 415, 422}  # statuses for a route, a body or a field that the server does not know
 
 IdempotencyKey = str | bool
-FROM_FILE = {  # how what is wanted comes out of a file
+FROM_FILE = {  # how to read an argument from a file
     "labels": "for rows of text,text,label read it first: [(a, b, float(label)) for a, b, label in "
     'csv.reader(open(path, newline=""))], with delimiter="\\t" for tabs, and label, a, b where '
     "the label comes first; or give the file to the command line: isosim label FILE --domain NAME",
@@ -35,21 +35,21 @@ class Call(Generic[T]):
 
     method: str
     path: str  # below the base URL, quoted
-    parse: Callable[[Any], T]  # of the answer's JSON; None where it has no content
+    parse: Callable[[Any], T]  # converts the answer's JSON; gets None if there is no content
     query: Mapping[str, str | int | float] = field(default_factory=dict)
     body: Any = None  # JSON
     upload: Upload | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     repeat: Repeat = Repeat.SAFE
-    rescue: Callable[[IsosimError], T] | None = None  # an error that is an answer; raises the others
-    then: Callable[[Any], Call[T]] | None = None  # this one only looks: the call that its answer leads to
+    rescue: Callable[[IsosimError], T] | None = None  # converts some errors to an answer; raises the others
+    then: Callable[[Any], Call[T]] | None = None  # makes the next call from this one's answer
 
     def repeatable(self) -> Repeat:
-        """What sending it again would do now: a source that has begun to run dry cannot be sent again."""
+        """Whether the request may be sent again now: never if its source is an iterator that was read partly."""
         return Repeat.NEVER if self.upload is not None and self.upload.spent else self.repeat
 
     def read(self, status: int, headers: Mapping[str, str], content: bytes) -> T:
-        """Raises ApiError for an error's status, UnexpectedAnswer for what is not isosim's."""
+        """The parsed answer. Raises ApiError for an error status, UnexpectedAnswer for an answer not from isosim."""
         check_status(status, headers, content)
         try:
             value = json.loads(content) if content else None
@@ -59,7 +59,7 @@ class Call(Generic[T]):
 
 
 def check_status(status: int, headers: Mapping[str, str], content: bytes) -> None:
-    """Raises ApiError, IncompatibleServer or UnexpectedAnswer unless it is a success."""
+    """Raises ApiError, IncompatibleServer or UnexpectedAnswer unless the request succeeded."""
     older = check_contract(headers.get("x-isosim-contract"))
     if status >= 400:
         error = api_error(status, headers, content, retry_after(headers))
@@ -71,12 +71,12 @@ def check_status(status: int, headers: Mapping[str, str], content: bytes) -> Non
 
 
 def check_contract(contract: str | None) -> str | None:
-    """Both versions in words where the server's contract is older than this client's, but of the same major version.
+    """A sentence with both versions if the server's contract is older than this client's; otherwise None.
 
-    Servers up to 0.1.0, and proxies, state none: they are taken as they answer.
+    Servers up to 0.1.0, and proxies, send no contract; they are not checked.
 
     Raises:
-        IncompatibleServer: another major version, which may mean something else by the same names.
+        IncompatibleServer: the major version differs, so names may have other meanings.
     """
     stated = re.fullmatch(r"([0-9]{1,6})\.([0-9]{1,6})", contract or "")
     if stated is None:
@@ -116,7 +116,7 @@ def many(texts: Any, name: str) -> list[Any]:
 
 
 def keyed(key: IdempotencyKey) -> dict[str, Any]:
-    """Headers and repeatability of what makes a job: with a key the server makes one job, however often it is sent."""
+    """Headers and repeatability of a request that makes a job. With a key, repeated requests make only one job."""
     if key is False:
         return {"repeat": Repeat.NEVER}
     return {"headers": {"idempotency-key": uuid.uuid4().hex if key is True else key}, "repeat": Repeat.SAFE}

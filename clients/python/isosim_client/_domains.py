@@ -1,4 +1,4 @@
-"""Calls about domains, their versions, and who answers for them. What they take is documented at `Client`'s methods."""
+"""Calls about domains, versions, aliases and thresholds. Their arguments are documented at the methods of `Client`."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ T = TypeVar("T")
 
 
 def domains(*, after: str = "", contains: str = "") -> Call[tuple[Domain, ...]]:
-    """Up to 1,000 domains, with their versions, by name."""
+    """Up to 1,000 domains with their versions, sorted by name."""
     query = {name: value for name, value in (("after", after), ("contains", contains)) if value}
     return Call(method="GET", path="domains", query=query, parse=lambda value: read(Domains, value).domains)
 
 
 def domain(name: str) -> Call[Domain]:
-    """One domain: champion, previous, versions, drift."""
+    """One domain: its champion and previous version, all versions, and drift."""
     return Call(method="GET", path=f"domains/{segment(name)}", parse=answer(Domain))
 
 
 def version(domain: str, version: int) -> Call[Version]:
-    """A version's provenance, files and measured report."""
+    """A version: where it comes from, its files and its report."""
     return Call(method="GET", path=path_of(domain, version), parse=answer(Version))
 
 
@@ -44,7 +44,7 @@ def threshold(
     gallery: int | None = None,
     space: Space = "calibrated",
 ) -> Call[Threshold]:
-    """Which similarity to ask for. Give one of `fmr`, `precision` and `false_hit_rate`."""
+    """The similarity from which pairs match, for a target. Give one of `fmr`, `precision` and `false_hit_rate`."""
     given = {"fmr": fmr, "precision": precision, "false_hit_rate": false_hit_rate, "gallery": gallery}
     query: dict[str, str | float] = {name: value for name, value in given.items() if value is not None}
     path = f"domains/{segment(domain)}/threshold"
@@ -66,7 +66,7 @@ def save_threshold(
     gallery: int | None = None,
     seen: Domain | None = None,
 ) -> Call[SavedTarget]:
-    """Saves a target under a name, which `similarity` takes. Give one of `fmr`, `precision` and `false_hit_rate`."""
+    """Saves a target under a name for `similarity`. Give one of `fmr`, `precision` and `false_hit_rate`."""
     given = {"fmr": fmr, "precision": precision, "false_hit_rate": false_hit_rate, "gallery": gallery}
     body = {name: value for name, value in given.items() if value is not None} | seen_revision(seen)
     return Call(method="PUT", path=threshold_path(domain, name), body=body, parse=answer(SavedTarget))
@@ -80,7 +80,7 @@ def delete_threshold(domain: str, name: str, *, seen: Domain | None = None) -> C
         path=threshold_path(domain, name),
         query=start,
         parse=nothing,
-        repeat=Repeat.SAFE if start else Repeat.IF_REFUSED,  # without a revision the second one would be a 404
+        repeat=Repeat.SAFE if start else Repeat.IF_REFUSED,  # without a revision, a repetition would get 404
     )
 
 
@@ -93,7 +93,7 @@ def seen_revision(seen: Domain | None) -> dict[str, int]:
 
 
 def promote(domain: str, version: int, *, seen: Domain | None = None) -> Call[Domain]:
-    """Makes a version the champion. Every server of the store answers with it within two seconds."""
+    """Makes a version the champion. All servers that share the store use it within two seconds."""
     path = f"domains/{segment(domain)}/champion"
     return starting_from(
         seen,
@@ -103,7 +103,7 @@ def promote(domain: str, version: int, *, seen: Domain | None = None) -> Call[Do
 
 
 def rollback(domain: str, *, seen: Domain | None = None) -> Call[Domain]:
-    """Swaps champion and previous, once, however often the request has to be sent."""
+    """Swaps the champion and the previous version, exactly once, even if the request has to be repeated."""
     path = f"domains/{segment(domain)}/rollback"
     return starting_from(
         seen,
@@ -115,7 +115,7 @@ def rollback(domain: str, *, seen: Domain | None = None) -> Call[Domain]:
 
 
 def delete_domain(domain: str) -> Call[None]:
-    """Deletes a domain with all its versions, and cancels its calibrations. Repeating it does no harm."""
+    """Deletes a domain with all its versions, and cancels its calibrations. Safe to repeat."""
     return Call(method="DELETE", path=f"domains/{segment(domain)}", parse=nothing)
 
 
@@ -130,10 +130,11 @@ def delete_version(domain: str, version: int, *, seen: Domain | None = None) -> 
 
 
 def starting_from(seen: Domain | None, domain: str, change: Callable[[dict[str, int]], Call[T]]) -> Call[T]:
-    """A change that says which state it starts from, after a look at the domain where the caller has not done so.
+    """A change that states which state of the domain it starts from; reads the domain first if `seen` is None.
 
-    change: makes the call from what is sent of that state; nothing to a server of an earlier release, which tells no
-        revision and refuses fields that it does not know, nor where the key may change the domain but not read it.
+    Args:
+        change: makes the call from the fields that state the start. They are empty for a server of an earlier release,
+            which has no revision and refuses unknown fields, and for a key that may change the domain but not read it.
     """
     if seen is None:
         look: Callable[[Any], Any] = answer(Domain)
@@ -155,5 +156,5 @@ def starting_from(seen: Domain | None, domain: str, change: Callable[[dict[str, 
 
 
 def repeatability(start: dict[str, int]) -> Repeat:
-    """With a start the server answers a repeated request as it did the first."""
+    """Safe with a start, since the server then answers a repeated request like the first one."""
     return Repeat.SAFE if "from" in start else Repeat.IF_REFUSED

@@ -1,4 +1,4 @@
-"""A job's server-sent events, across connections: what is asked, what came, when to ask again."""
+"""Follows a job's server-sent events, across several connections if necessary."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ._reading import read
 from ._retries import Repeat, Retries, Tries
 from .errors import ConnectionLost, IsosimError, TimedOut, UnexpectedAnswer, WaitTimeout, job_error
 
-SILENCE = 30.0  # s without an event before the connection is made anew: it may be dead, and no event says it is not
+SILENCE = 30.0  # s without an event before it reconnects, since the connection may be dead
 AGAIN = 1.0  # s before a stream that ended early is opened again
 
 
 class Events:
-    """Bytes of a `text/event-stream` into the JSON of its events.
+    """Parses the bytes of a `text/event-stream` to the JSON of its events.
 
-    Lines end with LF or CRLF alone: what else Python takes for a line's end may stand in a text that is quoted.
+    Only LF and CRLF end a line: other line ends of Python may occur in a quoted text.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Events:
 
 
 class Following:
-    """One job, followed until it ends or the time is up."""
+    """Follows one job until it ends or the time is up."""
 
     def __init__(self, job: Job | str, retries: Retries, timeout: float | None) -> None:
         self.last: Job | None = None
@@ -57,19 +57,19 @@ class Following:
         return self.last is not None and self.last.ended
 
     def connect(self) -> Call[Any]:
-        """The next request to make."""
+        """The request that opens the next connection."""
         self._events, self._heard = Events(), False
         return replace(self._call, path=f"{self._call.path}/events", headers={"accept": "text/event-stream"})
 
     def seconds_of_silence(self) -> float:
-        """How long the connection may be silent."""
+        """Seconds that the connection may be silent."""
         return SILENCE if self._deadline is None else max(min(SILENCE, self._left()), 0.001)
 
     def _left(self) -> float:
         return float("inf") if self._deadline is None else self._deadline - self._retries.clock()
 
     def feed(self, chunk: bytes) -> Iterator[Job]:
-        """States that differ from the one before.
+        """Yields states of the job that differ from the previous one.
 
         Raises:
             WaitTimeout: the time is up.
@@ -84,10 +84,11 @@ class Following:
             raise self._too_late()
 
     def pause(self, error: IsosimError | None) -> float:
-        """Seconds before the next connection, after an error or the stream's early end.
+        """Seconds to wait before the next connection, after an error or an early end of the stream.
 
         Raises:
-            IsosimError: the error, where patience is at its end. WaitTimeout: the time is up, or would be.
+            IsosimError: the error, if no retries are left.
+            WaitTimeout: the time is up, or would be after the pause.
         """
         if self._left() <= 0:
             raise self._too_late() from error
@@ -95,7 +96,7 @@ class Following:
             self._tries = Tries(self._retries)
         pause = AGAIN
         if self._heard and isinstance(error, TimedOut):
-            pause = 0.0  # nothing has happened to the job, which is no failure
+            pause = 0.0  # not a failure: the job's state has just not changed
         elif error is not None or not self._heard:
             failure = error or ConnectionLost("the events ended before the job did")
             found = self._tries.pause_after(failure, Repeat.SAFE)
@@ -114,7 +115,7 @@ class Following:
         """The job that has succeeded.
 
         Raises:
-            JobError: it has ended otherwise.
+            JobError: the job ended without success.
         """
         if self.last is None:
             raise ConnectionLost("the events ended before the job did")

@@ -1,4 +1,4 @@
-"""Where calls meet httpx2: settings, requests, and the one place in which its errors become ours."""
+"""Everything specific to httpx2: settings, requests, and the translation of its errors."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ._call import Call
 from ._version import __version__
 from .errors import ConnectionFailed, ConnectionLost, NoAnswer, TimedOut
 
-CONNECT_SECONDS = 5.0  # httpx2's default; a server that listens is there sooner
+CONNECT_SECONDS = 5.0  # httpx2's default; connecting to a running server takes less
 TIMEOUT = 30.0  # s of silence; unmeasured, above what a full request of 512 pairs takes on two cores
 
-# The lookup walks the error's own bases in order.
+# The first class in the error's method resolution order that is in this table applies.
 TABLE: dict[type[httpx2.RequestError], tuple[type[NoAnswer], str]] = {
     httpx2.ConnectError: (ConnectionFailed, "no connection"),
     httpx2.ConnectTimeout: (ConnectionFailed, "no connection in time"),
@@ -37,7 +37,7 @@ REMEDY: dict[type[NoAnswer], str] = {
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Raises ours for every error of httpx2's."""
+    """Translates every error of httpx2 into one of this package."""
     try:
         yield
     except httpx2.RequestError as error:
@@ -48,7 +48,7 @@ def translated() -> Iterator[None]:
 
 
 def addressed(error: httpx2.RequestError, kind: type[NoAnswer]) -> str:
-    """The server's address, without a password that the URL may hold."""
+    """The server's address for a message, without a password that the URL may contain."""
     try:
         url = error.request.url
     except RuntimeError:  # it failed before there was a request
@@ -58,11 +58,12 @@ def addressed(error: httpx2.RequestError, kind: type[NoAnswer]) -> str:
 
 
 def settings(base_url: str, api_key: str | None, transport: object, kind: type) -> dict[str, Any]:
-    """What httpx2's clients are made with.
+    """Arguments for httpx2's clients.
 
     Raises:
-        ValueError: no http address, or a key no header can hold; the message does not repeat the key.
-        TypeError: a transport of another library, such as httpx; its first request would fail without saying why.
+        ValueError: the address is not http or https, or the key cannot be sent in a header; the message does not
+            contain the key.
+        TypeError: the transport is of another library, such as httpx; requests would fail with unclear errors.
     """
     if not re.match(r"https?://[^/]", base_url):
         raise ValueError(f"base_url {base_url!r}: expected http://host:port or https://host")
@@ -83,7 +84,7 @@ def request(
     timeout: float,
     content: Iterator[bytes] | AsyncIterator[bytes] | None,
 ) -> httpx2.Request:
-    """The call for httpx2; `content` is its upload, if it has one."""
+    """The httpx2 request of a call; `content` is the body of its upload, if it has one."""
     headers, body = dict(call.headers), content
     if call.upload is not None:
         headers["content-type"] = call.upload.content_type

@@ -1,4 +1,4 @@
-"""A bar on the terminal for a job that is waited for."""
+"""A progress bar on the terminal while the client waits for a job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ._answers import Job
 
 @contextmanager
 def bar(wanted: bool) -> Iterator[Callable[[Job], None]]:
-    """A function to call with each state. It draws where standard error is a terminal and rich is installed."""
+    """Yields a function to call with each state. It draws if standard error is a terminal and rich is installed."""
     if not wanted or not sys.stderr.isatty():
         yield lambda _: None
         return

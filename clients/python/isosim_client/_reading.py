@@ -1,6 +1,6 @@
-"""JSON into frozen dataclasses, forgiving where a server is newer or older than this client.
+"""Converts JSON to frozen dataclasses, tolerant of newer and older servers.
 
-Unknown fields are passed over. A missing field takes its default; one without a default is an UnexpectedAnswer.
+Unknown fields are ignored. A missing field gets its default; without a default, UnexpectedAnswer is raised.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Reader = Callable[[Any], Any]
 
 
 class Misfit(Exception):
-    """What is wrong with a value, and the path to it."""
+    """A value does not fit its type; `path` leads to it."""
 
     def __init__(self, problem: str, path: str = "") -> None:
         super().__init__(problem, path)
@@ -33,10 +33,10 @@ def expected(wanted: str, value: object) -> Misfit:
 
 
 def read(hint: type[T], value: Any) -> T:
-    """The value as a dataclass or a tuple of them.
+    """The value as `hint`, a dataclass or a tuple of dataclasses.
 
     Raises:
-        UnexpectedAnswer: it does not fit; the message names the field.
+        UnexpectedAnswer: the value does not fit; the message names the field.
     """
     try:
         kind: Any = hint
@@ -49,7 +49,7 @@ def read(hint: type[T], value: Any) -> T:
 
 @cache
 def reader(hint: Any) -> Reader:
-    """How a type's values are read; made once a type."""
+    """The function that converts values of a type; made once for each type."""
     if hint is Any:
         return lambda value: value
     if dataclasses.is_dataclass(hint):
@@ -83,7 +83,7 @@ def each(inner: Reader) -> Reader:
         entries: list[Any] = []
         try:
             for entry in value:
-                entries.append(inner(entry))  # noqa: PERF401 - their number is the place of the one that fails
+                entries.append(inner(entry))  # noqa: PERF401 - the length is the index of the entry that fails
         except Misfit as misfit:
             raise misfit.below(len(entries)) from None
         return tuple(entries)
@@ -110,7 +110,7 @@ def mapping(inner: Reader) -> Reader:
 
 
 def fields_of(kind: Any) -> Reader:
-    """A dataclass; `metadata["wire"]` is a field's name in the JSON where the two differ."""
+    """The reader of a dataclass; `metadata["wire"]` of a field is its name in the JSON if that differs."""
     hints = get_type_hints(kind)
     known = [
         (field, field.metadata.get("wire", field.name), reader(hints[field.name])) for field in dataclasses.fields(kind)

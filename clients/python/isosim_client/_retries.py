@@ -1,4 +1,4 @@
-"""Whether and when a request is sent again. No clock, no sleep and no HTTP library of its own."""
+"""Decides whether and when a request is retried. It does not sleep or send anything itself."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from enum import Enum
 from .errors import ApiError, ConnectionFailed, ConnectionLost, IsosimError, TimedOut
 
 RETRIED = {408, 429, 502, 503, 504}
-REFUSED = {429, 503}  # the server's own word that nothing was carried out; 502 and 504 are a proxy's guess
+REFUSED = {429, 503}  # the server itself says that it did nothing; 502 and 504 come from a proxy that cannot know
 
 
 class Repeat(Enum):
-    """What sending a request twice may do."""
+    """The effect of sending a request twice."""
 
     SAFE = "the same as sending it once"
     IF_REFUSED = "harm, unless the first one was certainly not carried out"
@@ -26,10 +26,10 @@ class Repeat(Enum):
 
 @dataclass(frozen=True)
 class Retries:
-    """How patient a client is. `Retries(times=0)` is not at all.
+    """How often and how long a client retries requests. `Retries(times=0)` disables retries.
 
-    The n-th pause is what the server asks for in `Retry-After`, plus a random share of `first` x 2^n, at most `most`:
-    so callers that were refused together do not come back together. All defaults are unmeasured.
+    The pause before retry n, from 0, is the server's `Retry-After` plus a random share of `first` x 2^n, which is at
+    most `most`. So callers that were refused together do not all return together. All defaults are unmeasured.
 
     Example:
         >>> from isosim_client import Client, Retries
@@ -38,8 +38,8 @@ class Retries:
         True
     """
 
-    times: int = 5  # beyond the first
-    budget: float = 60.0  # s from the first sending; what would end later is not begun
+    times: int = 5  # retries after the first attempt
+    budget: float = 60.0  # s from the first attempt; no pause goes beyond it
     first: float = 0.5  # s
     most: float = 8.0  # s
     random: Callable[[], float] = chance.random  # 0-1
@@ -47,22 +47,22 @@ class Retries:
 
 
 class Tries:
-    """One request's share of a client's patience."""
+    """Attempts of one request: counts them and measures the time since the first."""
 
     def __init__(self, retries: Retries) -> None:
         self.retries, self.failed, self._started = retries, 0, retries.clock()
 
     @property
     def remaining(self) -> float:
-        """Seconds of the budget."""
+        """Seconds left of the budget."""
         return self.retries.budget - (self.retries.clock() - self._started)
 
     def timeout(self, usual: float) -> float:
-        """Seconds for the next sending: the first is given its time, the others what is left."""
+        """Timeout (s) of the next attempt: `usual` for the first one, at most the rest of the budget for retries."""
         return usual if not self.failed else max(min(usual, self.remaining), 0.001)
 
     def pause_after(self, error: IsosimError, repeat: Repeat) -> float | None:
-        """Seconds to wait before the next sending; None where there shall be none."""
+        """Seconds to wait before the next attempt; None if there should be none."""
         if self.failed >= self.retries.times or not may_heal(error, repeat):
             return None
         backoff = min(self.retries.most, self.retries.first * 2.0**self.failed)
@@ -86,7 +86,7 @@ def may_heal(error: IsosimError, repeat: Repeat) -> bool:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds asked for by `Retry-After`, given in seconds or as a date; None where there is none to be understood."""
+    """Seconds requested by `Retry-After`, which has seconds or a date; None if it is missing or invalid."""
     given = headers.get("retry-after", "").strip()
     try:
         seconds = float(given)
@@ -94,7 +94,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         until = http_date(given)
         if until is None:
             return None
-        now = http_date(headers.get("date", "")) or datetime.now(timezone.utc)  # the server's clock, if it says it
+        now = http_date(headers.get("date", "")) or datetime.now(timezone.utc)  # the server's clock, if known
         seconds = (until - now).total_seconds()
     return seconds if 0 <= seconds < float("inf") else None
 

@@ -1,4 +1,4 @@
-"""Calls that score and embed texts, and the probe. What they take is documented at the methods of `Client`."""
+"""Calls that score and embed texts, and the readiness probe. Arguments are documented at the methods of `Client`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def similarity(
     body: dict[str, Any] = {"pairs": many(pairs, "pairs"), "domain": domain}
     if threshold is not None:
         body["threshold"] = threshold
-    if detail:  # a server refuses fields it does not know: what is not asked for is not mentioned to an older one
+    if detail:  # omitted if False: an older server refuses a field that it does not know
         body["detail"] = True
     return Call(method="POST", path="similarity", body=body, parse=answer(Similarity))
 
@@ -35,7 +35,7 @@ def embed(
     truncate: bool | None = None,
     truncation_direction: Literal["Right", "Left"] = "Right",
 ) -> Call[list[list[float]]]:
-    """Vectors of texts, one each, in order; a list of one for a single string."""
+    """Vectors of texts, one for each text, in order; a list with one vector for a single string."""
     body: dict[str, Any] = {
         "inputs": texts if isinstance(texts, str) else list(texts),
         "domain": domain,
@@ -49,7 +49,7 @@ def embed(
 
 
 def vectors(value: Any) -> list[list[float]]:
-    """Numbers are taken as they are: a look at each would cost as much as reading them."""
+    """Checks only the lists: checking each number would take as long as reading the JSON."""
     if not isinstance(value, list) or not all(isinstance(row, list) for row in value):
         raise UnexpectedAnswer(f"expected a list of vectors, got {value!r:.80}; is this an isosim server?")
     return value
@@ -64,7 +64,7 @@ def rerank(
     return_text: bool = False,
     gallery: int | None = None,
 ) -> Call[tuple[Ranked, ...]]:
-    """Texts by how similar they are to a query, the best first."""
+    """Ranks texts by their similarity to a query, the most similar first."""
     body = {
         "query": query,
         "texts": many(texts, "texts"),
@@ -78,7 +78,7 @@ def rerank(
 
 
 def ready() -> Call[bool]:
-    """Whether the server takes requests now: False while it starts or stops, or cannot be reached."""
+    """Whether the server accepts requests now: False while it starts or stops, or if it cannot be reached."""
 
     def rescue(error: IsosimError) -> bool:
         if error.status == 503 or isinstance(error, ConnectionFailed):

@@ -1,4 +1,4 @@
-"""Text on its way to a calibration: a file or sentences, in chunks, never whole in memory."""
+"""Bodies of calibrations: a file or sentences, sent in chunks and never held in memory as a whole."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-CHUNK = 64 * 1024  # bytes, about; one line more where lines are gathered
+CHUNK = 64 * 1024  # bytes, approximately; a chunk of lines may be larger by one line
 NDJSON_SUFFIXES = {".ndjson", ".jsonl"}
 TEXT_SUFFIXES = {"", ".txt", ".text"}
 TABLE_SUFFIXES = {".csv", ".tsv", ".tab", ".parquet", ".pq", ".xlsx", ".xlsm"}
@@ -19,17 +19,17 @@ FIELDS = ("a", "b", "label", "weight")
 
 
 class Upload:
-    """A body that is made while it is sent.
+    """A body that is generated while it is sent.
 
-    A file without labels goes as it is; sentences go as NDJSON, so that one may hold a line break, and labelled pairs
-    follow them.
+    A file without labels is sent unchanged. Sentences are sent as NDJSON, so that they may contain line breaks;
+    labelled pairs follow them.
     """
 
     def __init__(self, source: Source, labels: Iterable[LabelledPair] = (), *, read: bool = False) -> None:
-        """`read`: the server is told how to read the file, whatever its name.
+        """`read`: the caller states how to read the file; it is then sent unchanged as a table, whatever its name.
 
         Raises:
-            TypeError: a string, which could be a path as well as a text; labels beside a table.
+            TypeError: `source` is a string, which could be a path or a text; or there are labels together with a table.
         """
         if isinstance(source, str | bytes):
             raise TypeError("give a pathlib.Path, or an iterable of sentences; a string could be either")
@@ -42,10 +42,10 @@ class Upload:
         lines = self._path is not None and suffix not in NDJSON_SUFFIXES
         self._as_it_is = self._path is not None and not (lines and self._labels)
         self.content_type = "text/plain" if lines and not self._labels else "application/x-ndjson"
-        # Of `corpus.de` alone the server finds out what it is; beside labels its lines are sentences, read here.
+        # The server detects the format of a file like `corpus.de`. With labels, its lines are sentences and read here.
         table = suffix in TABLE_SUFFIXES or (not self._labels and suffix not in NDJSON_SUFFIXES | TEXT_SUFFIXES)
         if not table and not self._labels and lines and self._path is not None:
-            table = not is_utf8(self._path)  # the server finds out the encoding
+            table = not is_utf8(self._path)  # the server detects the encoding
         if read or table:
             if self._labels or self._path is None:
                 raise TypeError("a table is a file and is posted alone; add its labels afterwards: add_labels")
@@ -53,11 +53,11 @@ class Upload:
 
     @property
     def spent(self) -> bool:
-        """It cannot be sent again: an iterator that was begun, an open file among them."""
+        """Whether it cannot be sent again because its iterator, for example an open file, was already read from."""
         return self._once and self._begun
 
     def chunks(self) -> Iterator[bytes]:
-        """The body, from its beginning."""
+        """Yields the body from its beginning."""
         self._begun = True
         if self._path is not None and self._as_it_is:
             with self._path.open("rb") as file:
@@ -74,7 +74,7 @@ class Upload:
 
 
 def is_utf8(path: Path) -> bool:
-    """Whether a file begins as UTF-8; also where it cannot be opened, which sending it will say."""
+    """Whether a file begins with valid UTF-8. True if it cannot be opened: sending it will raise the error."""
     try:
         with path.open("rb") as file:
             codecs.getincrementaldecoder("utf-8")().decode(file.read(CHUNK))
@@ -86,14 +86,14 @@ def is_utf8(path: Path) -> bool:
 
 
 def entry(value: str | bytes | dict[str, str | float]) -> bytes:
-    """Raises TypeError for lines of bytes, which a file that was opened with "rb" gives."""
+    """A value as a line of NDJSON. Raises TypeError for bytes, which a file opened with "rb" yields."""
     if isinstance(value, bytes):
         raise TypeError("the sentences are bytes; give pathlib.Path(…) for a file, or strings")
     return json.dumps(value, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
 
 def gathered(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Lines in chunks of about CHUNK bytes."""
+    """Joins lines to chunks of about CHUNK bytes."""
     held: list[bytes] = []
     size = 0
     for line in lines:

@@ -1,35 +1,35 @@
-"""Everything that can go wrong, by what it means to the caller.
+"""All errors of this package, by their meaning for the caller.
 
 IsosimError
-├── ApiError                  the server answered with an error; the class itself: of a type this release does not know
-│   ├── EmptyInput            nothing to work on
+├── ApiError                  the server answered with an error; the class itself: for an unknown type of error
+│   ├── EmptyInput            the request contains no input
 │   ├── InvalidInput          a field breaks its rule; the message names field and limit
 │   │   └── TokenizerFailure  a text cannot be turned into tokens
 │   ├── TooLarge              the body exceeds the server's limit
-│   ├── UnsupportedMedia      a content type the route does not read
-│   ├── Unauthorized          no key, or one the server does not know
-│   ├── Forbidden             the key lacks the scope
+│   ├── UnsupportedMedia      the route does not read this content type
+│   ├── Unauthorized          no key or a wrong one
+│   ├── Forbidden             the key lacks the needed scope, or is not for this domain
 │   ├── NotFound              no such domain, version, job or route
 │   │   └── MethodNotAllowed
-│   ├── Conflict              the state has changed, or does not allow this
+│   ├── Conflict              the current state does not allow this
 │   ├── Overloaded            full; `retry_after` says when to try again
 │   ├── BackendFailure        the encoder failed on this input
 │   ├── NotReady              starting, draining or broken
-│   ├── Unavailable           a part this request needs is not there; the message says how to get it
-│   └── ServerFault           a fault of the server's; its log has it under `request_id`
-├── NoAnswer                  no whole answer came
+│   ├── Unavailable           a part that this request needs is missing; the message says how to get it
+│   └── ServerFault           an error inside the server; its log has the details under `request_id`
+├── NoAnswer                  no complete answer arrived
 │   ├── ConnectionFailed      no connection: the request was not carried out
-│   ├── ConnectionLost        the connection broke: nobody knows whether the request was carried out
-│   └── TimedOut              the server was silent for too long: the same
-├── UnexpectedAnswer          an answer that is not isosim's: a proxy's page, a field of another kind
+│   ├── ConnectionLost        the connection broke: the request may have been carried out
+│   └── TimedOut              the server was silent for too long: the request may have been carried out
+├── UnexpectedAnswer          not an answer of isosim: a proxy's page, a field of another type
 │   └── IncompatibleServer    the server's contract has another major version than this client's
-├── JobError                  a job that was waited for has ended without a version; `job` has its state
-│   ├── JobFailed             its error is the message
+├── JobError                  a job that the client waited for ended without success; `job` has its state
+│   ├── JobFailed             the message contains the job's error
 │   ├── JobCancelled
 │   └── JobInterrupted        its worker died; `retry` runs it again
-└── WaitTimeout               the wait is over and the job is not; it goes on, and `job` has its last state
+└── WaitTimeout               the time to wait is over; the job continues, and `job` has its last state
 
-Misuse that needs no server to be seen, such as one string where several are due, is a TypeError or a ValueError.
+Wrong arguments that the client itself detects, such as one string instead of a list, raise TypeError or ValueError.
 
 Example:
     >>> from isosim_client import Client, NotFound
@@ -50,18 +50,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ._answers import Job
 
-QUOTED = 200  # characters of an answer that is not understood, enough to recognize a proxy's page
+QUOTED = 200  # characters quoted of an unknown answer, enough to recognize a proxy's page
 
 
 class IsosimError(Exception):
-    """Base of all errors of this package; what the server did not say is None."""
+    """Base of all errors of this package. Facts that the server did not send are None."""
 
     status: int | None = None
     error_type: str | None = None
     request_id: str | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Exceptions are rebuilt from `args` alone, which would lose the rest on the way out of another process.
+        # By default, unpickling restores only `args`: other facts would be lost on the way from another process.
         return revive, (type(self), str(self), self.__dict__)
 
 
@@ -72,9 +72,9 @@ def revive(kind: type[IsosimError], message: str, facts: dict[str, Any]) -> Isos
 
 
 class ApiError(IsosimError):
-    """The server's message, with `status`, `error_type` and the `request_id` its log knows."""
+    """The server's message, with `status`, `error_type` and the `request_id` under which its log has the request."""
 
-    retry_after: float | None  # seconds, as the server asked for
+    retry_after: float | None  # s, as the server requested
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class ServerFault(ApiError):
 
 
 class NoAnswer(IsosimError):
-    """The class itself: for a reason that trying again does not mend."""
+    """The class itself is raised for reasons that a retry does not remove."""
 
 
 class ConnectionFailed(NoAnswer):
@@ -196,14 +196,14 @@ class JobInterrupted(JobError):
 
 
 class WaitTimeout(IsosimError):
-    """`job` is the last state that was seen, or None."""
+    """`job` is the last state received, or None."""
 
     def __init__(self, message: str, job: Job | None) -> None:
         super().__init__(message)
         self.job = job
 
 
-# The server's table (service/api/errors.py), read backwards.
+# The inverse of the server's table (service/api/errors.py).
 ERROR_TYPES: dict[str, type[ApiError]] = {
     "Empty": EmptyInput,
     "Unauthorized": Unauthorized,
@@ -224,7 +224,7 @@ ERROR_TYPES: dict[str, type[ApiError]] = {
 
 
 def api_error(status: int, headers: Mapping[str, str], content: bytes, retry_after: float | None) -> ApiError:
-    """The error an answer stands for. A proxy's answer has no `error_type`; then its text is quoted."""
+    """The error for an answer. A proxy's answer has no `error_type`; its text is then quoted."""
     try:
         body = json.loads(content)
     except ValueError:
@@ -249,6 +249,6 @@ ENDS: dict[str, type[JobError]] = {"failed": JobFailed, "cancelled": JobCancelle
 
 
 def job_error(job: Job) -> JobError:
-    """The error for a job that ended without a version."""
+    """The error for a job that ended without success."""
     why = f": {job.error}" if job.error else ""
     return ENDS.get(job.status, JobError)(f"calibration {job.id} of {job.domain!r} {job.status}{why}", job)

@@ -1,17 +1,17 @@
-"""Domains in one file: a backup, or the way from one store to another.
+"""Exports domains to one file and imports them: a backup, or a copy into another store.
 
-A plain tar, so that its size bounds what is read out of it. Its members stand in this order:
+The file is a tar without compression, so that its size limits how much is read from it. Its members have this order:
 
     archive.json                        the archive's format and the release that wrote it
-    <domain>/domain.json                who answered, by encoder, and the saved thresholds; before the domain's versions
+    <domain>/domain.json                aliases by encoder, and saved thresholds; before the domain's versions
     <domain>/<version>/manifest.json    as in the store it came from; before the version's other files
     <domain>/<version>/<file>           weights.safetensors, report.json, reference.npz, …
 
 The same versions give the same bytes. Writing and reading hold one version in memory at a time.
 
-Anyone may have written an archive that is imported. Members have fixed names and are plain files of bounded size, every
-file has the hash that its manifest names, arrays are of numbers and as long as they say, and each version is read and
-scores random vectors as it would in a server. An archive is read twice: nothing is added before all of it was checked.
+An import does not trust the archive. Members must have known names and be plain files of limited size, the hash of
+every file must match its manifest, arrays must hold numbers and be as long as their headers say, and each version must
+score random vectors as it would in a server. The archive is read twice: all of it is checked before anything is added.
 """
 
 import contextlib
@@ -66,25 +66,25 @@ FILES = (WEIGHTS, REPORT, *(kind + PART for kind in DomainModel.KINDS))
 MEMBER = re.compile(
     rf"(?P<domain>{DOMAIN_NAME})/(?:{re.escape(DOMAIN)}|(?P<version>[1-9][0-9]{{0,8}})/(?P<file>[a-z_]+\.[a-z]+))"
 )
-ENCODER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}@[0-9a-f]{64}")  # a path is made of it
+ENCODER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}@[0-9a-f]{64}")  # it becomes part of a path
 METHOD = re.compile(r"[a-z0-9_-]{1,40}")
-HIGHEST_KEPT = 1_000_000  # the largest number a version keeps: those after it need room below 999,999,999
+HIGHEST_KEPT = 1_000_000  # versions with a higher number get a new one: later versions need numbers up to 999,999,999
 MOST_JSON = {CONTENTS: 1 << 16, DOMAIN: 1 << 20, MANIFEST: 1 << 16, REPORT: 4 << 20}  # bytes; ours have 20 kB at most
-ROOM = 1 << 20  # bytes of a file of arrays beside those that grow with the encoder's dimensions
-ROWS = 16  # random vectors that each version scores
+ROOM = 1 << 20  # bytes allowed for a file of arrays, besides those that depend on the encoder's dimensions
+ROWS = 16  # random vectors that each version must score
 CHUNK = 1 << 20
-LEAST_ZIP, LOCATOR = 22, 20  # bytes of a zip's end record without a comment, and of the locator of one in zip64
+LEAST_ZIP, LOCATOR = 22, 20  # bytes of a zip's end record without a comment, and of the zip64 locator before it
 MOST_DIRECTORY = 100_000  # bytes of a .npz's directory; ours have less than 1,000
 REMEDY = "delete it, or export the other domains by name"
 
 
 class AlreadyThere(Conflict):
-    """Another import has added the same version meanwhile."""
+    """Another import has just added the same version."""
 
 
 @dataclass(frozen=True)
 class ArchivedVersion:
-    """A version on its way in: its manifest there, and the folder with its files."""
+    """A version read from an archive: its manifest, and the folder with its files."""
 
     domain: str
     number: int
@@ -97,7 +97,7 @@ class ArchivedVersion:
 
     @property
     def encoder(self) -> str:
-        """Digest."""
+        """Digest of the version's encoder."""
         return str(self.manifest["encoder"]["digest"])
 
 
@@ -105,26 +105,27 @@ class ArchivedVersion:
 class ImportedVersion:
     source: str  # name@version in the archive
     domain: str
-    version: int  # the number it has, or would have, here
+    version: int  # its number in this store; in a dry run, the number it would get
     encoder: str  # id
-    was: str | None  # champion or previous, where it came from
-    there: bool  # the same files are a version here already; nothing was added
+    was: str | None  # its alias in the store it came from: champion or previous
+    there: bool  # this store already has a version with the same files; nothing was added
 
 
 @dataclass(frozen=True)
 class Imported:
-    """What an import did, or would do."""
+    """The result of an import; of a dry run, the result that an import would have."""
 
     versions: list[ImportedVersion] = field(default_factory=list)
-    thresholds: list[str] = field(default_factory=list)  # domain/name of those that were saved
-    kept: list[str] = field(default_factory=list)  # not saved: the name has another target here, or there is no room
+    thresholds: list[str] = field(default_factory=list)  # domain/name of the saved ones
+    kept: list[str] = field(default_factory=list)  # not saved: invalid name, another target here, or no room
 
 
 def selected(store: DomainStore, domain: str, encoder: str) -> tuple[str, list[int]]:
-    """The versions that a reference means: all of a domain; of name@3, name@previous or name@champion this one.
+    """Resolves a reference: `name` means all versions of the domain; name@3, @previous or @champion mean one.
 
     Raises:
-        InvalidInput: this is no reference. NotFound: there is no such version.
+        InvalidInput: `domain` is not a valid reference.
+        NotFound: there is no such version.
     """
     ref = DomainRef.parse(domain)
     if "@" not in domain:
@@ -141,11 +142,11 @@ def selected(store: DomainStore, domain: str, encoder: str) -> tuple[str, list[i
 
 
 def export_domains(store: DomainStore, wanted: Iterable[tuple[str, Sequence[int]]], out: BinaryIO) -> tuple[int, int]:
-    """Writes versions of domains; how many domains and versions there were. Leaves out what is deleted meanwhile.
+    """Writes versions of domains to `out` and skips those deleted meanwhile. Returns how many domains and versions.
 
     Raises:
-        NotFound: none of them is there.
-        CorruptArtifact: a file does not match its manifest; what is damaged is no backup.
+        NotFound: none of the versions exists.
+        CorruptArtifact: a file does not match its manifest; a backup with damaged files would be useless.
     """
     domains = count = 0
     with tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as archive:
@@ -173,7 +174,7 @@ def export_domains(store: DomainStore, wanted: Iterable[tuple[str, Sequence[int]
 
 
 def facts_of(store: DomainStore, domain: str) -> dict[str, Any]:
-    """Who answers for a domain, by encoder, and its saved thresholds."""
+    """A domain's aliases by encoder digest, and its saved thresholds."""
     by_encoder, targets = store.every_alias(domain)
     aliases = {digest: {name: getattr(one, name) for name in ALIASES} for digest, one in sorted(by_encoder.items())}
     return {"aliases": aliases, "thresholds": {name: target.facts for name, target in targets.items()}}
@@ -187,7 +188,7 @@ def put(archive: tarfile.TarFile, name: str, content: bytes) -> None:
     member = tarfile.TarInfo(name)
     member.size, member.mode = len(content), 0o644
     archive.addfile(member, io.BytesIO(content))
-    archive.members = []  # type: ignore[attr-defined]  # else it keeps all of them
+    archive.members = []  # type: ignore[attr-defined]  # otherwise it keeps all of them
 
 
 def import_domains(
@@ -199,20 +200,20 @@ def import_domains(
     dry_run: bool = False,
     permit: Callable[[str], object] = lambda domain: None,
 ) -> Imported:
-    """Adds the versions of an archive. Overwrites nothing, promotes nothing, makes no encoder; may be repeated.
+    """Adds the versions of an archive. Overwrites nothing, promotes nothing, adds no encoder; safe to repeat.
 
     Args:
-        file: the archive, from its beginning; it is read twice.
-        rename: the domain's name here, for an archive of one domain.
-        dry_run: checks everything and says what would be done.
-        permit: raises for a domain that the caller may not change, before anything is added.
+        file: the archive, positioned at its beginning; it is read twice.
+        rename: another name for the domain, if the archive has only one domain.
+        dry_run: checks everything and reports what would be done.
+        permit: raises if the caller may not change the domain; called before anything is added.
 
     Raises:
-        InvalidInput: this is no archive, or its members are not what they should be.
-            A file differs from its manifest, or cannot be read as what it is.
-        TooLarge: a member is larger than any of its kind.
-        EncoderMismatch: a version is of an encoder that the store has not.
-        Conflict: in a bucket other processes kept changing the aliases of a domain.
+        InvalidInput: the file is not an archive, a member is invalid or does not match its manifest, or a version
+            cannot be used.
+        TooLarge: a member is larger than any of its kind can be.
+        EncoderMismatch: the store does not have the encoder of a version.
+        Conflict: in a bucket, other processes kept changing the aliases of a domain.
     """
     if not file.seekable():
         raise InvalidInput("the archive is read twice, and this is a pipe: save it into a file first")
@@ -225,7 +226,7 @@ def import_domains(
 
 
 class Import:
-    """One reading of an archive: a dry run, which checks it, or the one that adds its versions."""
+    """Reads an archive once: as a dry run, which checks it, or to add its versions."""
 
     def __init__(
         self,
@@ -239,12 +240,12 @@ class Import:
         self.store, self.encoders, self.rename, self.permit, self.dry_run = store, encoders, rename, permit, dry_run
         self.imported = Imported()
         self.release = ""
-        self.domain = ""  # in the archive, the one being read
-        self.target = ""  # its name here
-        self.facts: dict[str, Any] = {}  # of its domain.json
-        self.there: dict[str, int] = {}  # versions of the target by what they are made of
-        self.known: set[int] = set()  # numbers that were looked at for it
-        self.next = 1  # the lowest number that a version of the target could get in a dry run
+        self.domain = ""  # the domain being read, by its name in the archive
+        self.target = ""  # its name in this store
+        self.facts: dict[str, Any] = {}  # content of its domain.json
+        self.there: dict[str, int] = {}  # versions of the target, by `made_of`
+        self.known: set[int] = set()  # versions of the target whose manifests were read
+        self.next = 1  # in a dry run, the number that the next version of the target would get
 
     def run(self, file: BinaryIO) -> Imported:
         """Raises as `import_domains` does."""
@@ -269,7 +270,7 @@ class Import:
         return self.imported
 
     def _versions(self, file: BinaryIO, archive: Iterator[tuple[str, int]]) -> Generator[ArchivedVersion]:
-        """Each version, once all files of its manifest are there, in a folder that lasts until the next one is read."""
+        """Yields each version after all its files were read; its folder exists until the next version is read."""
         finished, numbers = set[str](), set[int]()
         for name, size in archive:
             match = MEMBER.fullmatch(name)
@@ -315,7 +316,7 @@ class Import:
             missing.discard(kind)
 
     def _begin(self) -> None:
-        """What there is of the target before its first version is added."""
+        """Looks up the target's versions before the first one is added."""
         self.there, self.known = {}, set()
         self._look()
         self.next = self.store.highest(self.target) + 1
@@ -328,10 +329,10 @@ class Import:
                     self.there.setdefault(made_of(self.store.manifest(self.target, number)), number)
 
     def _adopt(self, version: ArchivedVersion, facts: Mapping[str, Any], least: int) -> tuple[int, bool]:
-        """The version's number here, and whether an import at the same time has added it.
+        """The version's number in this store, and whether a concurrent import added it.
 
-        Each look at what is there comes after the one that chose a number. Whoever adds the same version after the
-        look takes that number first, so that this import is refused it, and looks again.
+        `claim` looks for the same version after a number was chosen. An import that adds the same version after this
+        look takes that number first, so this import does not get the number and looks again with the next one.
         """
         what = made_of(version.manifest)
 
@@ -354,13 +355,13 @@ class Import:
             number = max(self.next, least)
             self.next = number + 1
         elif number is None:
-            origin = manifest.get("origin") or {  # of a version that moved before, the place where it was made
+            origin = manifest.get("origin") or {  # a version imported before keeps its first origin
                 "domain": version.domain,
                 "version": version.number,
                 "release": self.release,
                 "imported": datetime.now(UTC).isoformat(timespec="seconds"),
             }
-            # A job belongs to its store: the same id here could be another's.
+            # Job ids are valid in one store only: here, the same id could be another job.
             facts = {**without(manifest, "files", "upload", "version"), "job": None, "origin": origin}
             number, there = self._adopt(version, facts, least)
         self.there[what] = number
@@ -369,7 +370,7 @@ class Import:
         return ImportedVersion(version.name, self.target, number, manifest["encoder"]["id"], was, there)
 
     def _add_targets(self) -> None:
-        """Saves the thresholds whose names are free, once the domain has a version."""
+        """Saves the thresholds whose names are free; called once the domain has a version."""
         _, saved = self.store.every_alias(self.target)
         room = MOST_TARGETS - len(saved)
         for name, target in list(targets_in(self.facts.get("thresholds")).items())[:MOST_TARGETS]:
@@ -387,25 +388,25 @@ class Import:
 
 
 def made_of(manifest: Mapping[str, Any]) -> str:
-    """What a version consists of: equal for the same files of the same encoder, as of an import that is repeated."""
+    """A key that is equal for versions with the same files and encoder, so that a repeated import finds them."""
     return json.dumps([manifest["encoder"]["digest"], manifest["files"]], sort_keys=True)
 
 
 def object_in(facts: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """An object of an archive's facts; an empty one where there is something else in its place."""
+    """The JSON object `name` of `facts`; an empty one if it is missing or not an object."""
     value = facts.get(name)
     return value if isinstance(value, dict) else {}
 
 
 class EncodersOfStore:
-    """The encoders that are there, each with its calibrator, opened once."""
+    """The store's encoders; each calibrator is opened once."""
 
     def __init__(self, store: EncoderStore) -> None:
         self.store = store
         self._opened: dict[str, tuple[OnnxCalibrator, int]] = {}
 
     def of(self, manifest: Mapping[str, Any], place: str) -> tuple[OnnxCalibrator, int]:
-        """The calibrator of a version's encoder, and the dimensions of its vectors. Raises EncoderMismatch."""
+        """The calibrator of a version's encoder, and the dimension of its vectors. Raises EncoderMismatch."""
         digest = manifest["encoder"]["digest"]
         if digest not in self._opened:
             artifact = self._artifact(manifest["encoder"], place)
@@ -423,7 +424,7 @@ class EncodersOfStore:
         return self.store.find(f"{encoder['id']}@{encoder['digest']}")
 
     def check(self, version: ArchivedVersion) -> None:
-        """Reads a version as a server would, and lets it score. Raises EncoderMismatch, InvalidInput."""
+        """Loads a version as a server would, and scores with it. Raises EncoderMismatch, InvalidInput."""
         calibrator, dimensions = self.of(version.manifest, version.name)
         manifest = version.folder / MANIFEST
         try:
@@ -436,13 +437,13 @@ class EncodersOfStore:
                 check_scores(read_version(version.folder), calibrator, dimensions)
             manifest.unlink()
         except (ValueError, TypeError, IndexError, ArithmeticError, IsosimError) as error:
-            # Wrong shapes, and whatever else arrays can be that the parts of a domain model do not look for.
+            # The parts of a domain model do not check the shapes and values of their arrays, so these errors can occur.
             reason = str(error).replace(str(version.folder), version.name)
             raise InvalidInput(f"{version.name} cannot be used: {reason}") from None
 
 
 def bytes_of(calibrator: OnnxCalibrator) -> int:
-    """Size of a version's weights."""
+    """Upper limit for the bytes of a version's weights."""
     return sum(8 * int(np.prod(shape)) for shape, _ in calibrator.shapes.values())
 
 
@@ -450,7 +451,7 @@ def check_scores(stored: StoredVersion, calibrator: OnnxCalibrator, dimensions: 
     """Scores random vectors as a server would.
 
     Raises:
-        CorruptArtifact: the weights do not fit, or numbers come out that are no scores.
+        CorruptArtifact: the weights do not fit, or the results are not valid scores.
         ValueError, TypeError, IndexError, ArithmeticError, BackendFailure: the arrays do not fit one another.
     """
     transform = None if stored.weights is None else calibrator.bind(stored.weights)
@@ -484,7 +485,7 @@ def check_scores(stored: StoredVersion, calibrator: OnnxCalibrator, dimensions: 
 
 
 def check_reference(reference: ReferenceDistribution) -> npt.NDArray[np.float64]:
-    """The false-match rates of similarities from −1 to 1. Raises CorruptArtifact unless they fall from 1 to 0."""
+    """The false-match rates of similarities from −1 to 1. Raises CorruptArtifact unless they fall and are in [0, 1]."""
     rates = reference.false_match_rate(np.linspace(-1, 1, 401))
     finite("false-match rates", rates)
     if (np.diff(rates) > 1e-9).any() or rates.min() < 0 or rates.max() > 1:
@@ -497,15 +498,15 @@ def check_reference(reference: ReferenceDistribution) -> npt.NDArray[np.float64]
 
 
 def finite(name: str, numbers: npt.NDArray[Any]) -> None:
-    """Raises CorruptArtifact."""
+    """Raises CorruptArtifact if a number is NaN or infinite."""
     if not np.isfinite(numbers).all():
         raise CorruptArtifact(f"its {name} are not finite numbers")
 
 
 def members(file: BinaryIO) -> Iterator[tuple[str, int]]:
-    """Names and sizes (bytes) of a tar's members; the file stands at a member's content when its name is given.
+    """Names and sizes (bytes) of a tar's members; when one is yielded, `file` is at the beginning of its content.
 
-    `tarfile` would follow extended headers of any length, and sparse files; an archive of ours has neither.
+    `tarfile` would accept extended headers of any length and sparse files; our archives have neither.
 
     Raises:
         InvalidInput: the file is not a tar, or a member is not a plain file.
@@ -539,7 +540,7 @@ def pieces(file: BinaryIO, name: str, size: int) -> Iterator[bytes]:
 def json_of(
     file: BinaryIO, name: str, size: int, read: Callable[[bytes, str], dict[str, Any]] = parsed
 ) -> dict[str, Any]:
-    """Raises InvalidInput where a member is no JSON object, TooLarge."""
+    """A member's JSON object. Raises InvalidInput if it is not one, TooLarge if it is too large."""
     most = MOST_JSON[name.rpartition("/")[2]]
     if size > most:
         raise TooLarge(f"{name} has {size:,} bytes, at most {most:,} are read")
@@ -558,7 +559,7 @@ def release_in(facts: Mapping[str, Any]) -> str:
 
 
 def checked_manifest(manifest: dict[str, Any], name: str, domain: str, version: int) -> dict[str, Any]:
-    """Raises InvalidInput where a manifest is not this version's, or readers would stumble over it."""
+    """The manifest. Raises InvalidInput if it belongs to another version, or has a value that readers do not expect."""
     encoder, files, format_ = manifest.get("encoder"), manifest.get("files"), manifest.get("format", 1)
     if not isinstance(encoder, dict) or not ENCODER.fullmatch(f"{encoder.get('id')}@{encoder.get('digest')}"):
         raise InvalidInput(f"{name} names no encoder")
@@ -581,7 +582,7 @@ def checked_manifest(manifest: dict[str, Any], name: str, domain: str, version: 
 
 
 def checked_origin(origin: object, name: str) -> dict[str, Any]:
-    """Where a version was made that was imported before it was exported. Raises InvalidInput."""
+    """The origin of a version that had been imported before it was exported. Raises InvalidInput."""
     kinds = {"domain": str, "version": int, "release": str, "imported": str}
     if not isinstance(origin, dict) or not all(type(origin.get(key)) is kind for key, kind in kinds.items()):
         raise InvalidInput(f"{name}: origin is not a domain, a version, a release and a date")
@@ -592,7 +593,7 @@ def checked_origin(origin: object, name: str) -> dict[str, Any]:
 
 
 def check_date(date: object, name: str) -> None:
-    """Raises InvalidInput unless it is text, ISO 8601 with a time zone."""
+    """Raises InvalidInput unless `date` is text, ISO 8601 with a time zone."""
     try:
         since(date if isinstance(date, str) else None)
     except CorruptArtifact as error:
@@ -600,10 +601,9 @@ def check_date(date: object, name: str) -> None:
 
 
 def check_arrays(path: Path) -> None:
-    """Raises CorruptArtifact unless a .npz holds arrays of numbers, uncompressed, each as long as it says.
+    """Raises CorruptArtifact unless a .npz holds uncompressed arrays of numbers, each as long as its header says.
 
-    A few kB of compressed zeros are terabytes of memory where they are read, and so is a header that lies, or members
-    that lie over one another.
+    A few kB of compressed zeros could unpack to terabytes of memory; so could a false header, or overlapping members.
     """
     size = path.stat().st_size
     try:
@@ -612,7 +612,7 @@ def check_arrays(path: Path) -> None:
             file.seek(-min(LEAST_ZIP + LOCATOR, size), 2)
             end = file.read()
         directory = int.from_bytes(end[-10:-6], "little")
-        # Directories in zip64 have their length in another place; numpy takes a file of another beginning for a .npy.
+        # A zip64 directory has its length elsewhere; numpy does not read a file with other first bytes as a .npz.
         if begin != b"PK\3\4" or end[-LEAST_ZIP:][:4] != b"PK\5\6" or end[:4] == b"PK\6\7":
             raise CorruptArtifact(f"{path.name} is no .npz")
         if directory > MOST_DIRECTORY:

@@ -1,4 +1,4 @@
-"""Stored versions made ready to serve on this process's encoder."""
+"""Loads stored versions for serving with this process's encoder, and watches the store for changes."""
 
 import asyncio
 import math
@@ -14,7 +14,7 @@ from service.core.errors import EncoderMismatch
 from service.core.scoring.calibration import Calibration, DomainRef
 from service.core.scoring.registry import DomainAliases, Registry
 
-OVERHEAD = 100_000  # bytes of objects beside the arrays: measured 10,000 (identity) to 140,000 (loadtest/domains.py)
+OVERHEAD = 100_000  # bytes of objects besides the arrays: measured 10,000 (identity) to 140,000 (loadtest/domains.py)
 
 
 class StoredCalibrations:
@@ -36,7 +36,7 @@ class StoredCalibrations:
         return self.store.missing(domain, versions)
 
     def load(self, domain: str, version: int) -> Calibration:
-        """Raises NotFound, EncoderMismatch or CorruptArtifact."""
+        """A version ready to score. Raises NotFound, EncoderMismatch or CorruptArtifact."""
         encoder = self.store.manifest(domain, version)["encoder"]
         if encoder["digest"] != self.encoder_digest:
             raise EncoderMismatch(
@@ -52,44 +52,44 @@ class StoredCalibrations:
 
 
 def load_calibration(store: Path, artifact: EncoderArtifact, domain: DomainRef, providers: list[str]) -> Calibration:
-    """The version that a reference means now, ready to use on an encoder, once and without a watch for changes.
+    """Loads the version that `domain` refers to now, without watching for later changes.
 
     Raises:
-        NotFound, EncoderMismatch, CorruptArtifact
+        NotFound, EncoderMismatch, CorruptArtifact: as `Registry.resolve`.
     """
     calibrator = OnnxCalibrator(artifact.calibrator, providers)
     source = StoredCalibrations(DomainStore(store), calibrator, artifact.digest)
     return asyncio.run(Registry(source, artifact.digest).resolve(domain))
 
 
-FULL_LOOK = 60.0  # s in which each resident domain is compared with the store
-FEWEST = 16  # domains of a folder that a look compares: all of a small server; measured 0.16 ms of a core
+FULL_LOOK = 60.0  # s within which every resident domain is compared with the store
+FEWEST = 16  # domains compared by each call, at least: all of a small server; measured 0.16 ms of a core in a folder
 
 
 class ChangeWatch:
-    """One reader's view of a store's changes. Safe from any thread."""
+    """Finds domains of a store that have changed since the last call. Thread-safe."""
 
     def __init__(self, store: DomainStore) -> None:
         self.store = store
         self._lock = threading.Lock()
-        self._announced: frozenset[str] = frozenset()  # what the last listing held
-        self._bell: str | None = None  # when they were listed last
+        self._announced: frozenset[str] = frozenset()  # announcements in the last listing
+        self._bell: str | None = None  # the store's bell at the last listing
         self._stamps: dict[str, Hashable] = {}  # of resident domains, when they were last compared
-        self._waiting: list[str] = []  # domains this round has still to compare, the next one last
-        self._compared = -math.inf  # s, monotonic: the last comparison
+        self._waiting: list[str] = []  # domains still to be compared in this round, in reverse order
+        self._compared = -math.inf  # s, monotonic clock: the last comparison
 
     def changes(self, resident: Mapping[str, frozenset[int]]) -> set[str]:
-        """Domains that may have changed since the last call; others than the resident may be among them.
+        """Domains that may have changed since the last call; may include domains that are not resident.
 
         Args:
             resident: the domains that the caller serves, each with its versions in memory.
 
         Raises:
-            OSError: the store cannot be read; the next call tells what this one would have told.
+            OSError: the store cannot be read; the next call reports the changes instead.
         """
         with self._lock:
             now = time.monotonic()
-            bell = self.store.bell()  # before the announcements: one made after this look differs from it
+            bell = self.store.bell()  # read before the announcements, so that a later announcement changes it
             announced = self._announced
             if bell is None or bell != self._bell:
                 announced = frozenset(self.store.announced())
@@ -106,9 +106,9 @@ class ChangeWatch:
             return changed
 
     def _next(self, resident: Mapping[str, frozenset[int]], elapsed: float) -> list[str]:
-        """The domains to compare now: a share by the time that has passed, so that a round takes FULL_LOOK at most.
+        """The domains to compare now. Their share grows with the elapsed time: a round takes FULL_LOOK at most.
 
-        After a pause in which announcements may have been swept (a stopped process), these are all.
+        After a long pause (of a stopped process), announcements may have been swept, so all domains are compared.
         """
         if self.store.distant and elapsed < FULL_LOOK:
             return []

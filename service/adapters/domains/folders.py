@@ -1,4 +1,4 @@
-"""Domains in a folder: `<domain>/<version>/` and `<domain>/aliases.json`, changed under a lock."""
+"""Domains in a folder: `<domain>/<version>/` and `<domain>/aliases.json`, which is changed under a lock."""
 
 import contextlib
 import os
@@ -26,49 +26,49 @@ from service.adapters.storage.artifacts import (
 )
 
 ALIASES = "aliases.json"
-TOMBSTONE = "deleted"  # keeps a deleted version's number from being given again
+TOMBSTONE = "deleted"  # this file keeps a deleted version's number from being used again
 CHANGES = ".changes"  # no domain's name begins with a dot
-ANNOUNCED = 300.0  # s that an announcement stays: readers list them all, and a full look has found it long before
+ANNOUNCED = 300.0  # s that an announcement is kept: readers list all of them, and full looks find changes sooner
 
 
 @dataclass(frozen=True)
 class AliasSnapshot:
-    """A domain's aliases as they were read, and the tag by which a later write sees whether they changed."""
+    """A domain's aliases as they were read, with a tag that lets a later write detect whether they changed."""
 
-    content: bytes | None  # None: there are none
+    content: bytes | None  # None: the domain has no aliases
     tag: str | None = None
 
 
-Claim = Callable[[int], None]  # called with the number a version is about to get; what it raises ends the publication
+Claim = Callable[[int], None]  # called with the number that a version is about to get; an error ends the publication
 
 
 class VersionStorage(Protocol):
-    """Where a store keeps its domains: versions that never change, and aliases that are replaced whole.
+    """Storage of domains: versions, which never change, and aliases, which are always replaced as a whole.
 
-    The caller checks names. Methods raise FileNotFoundError where something does not exist, and OSError where the
-    place cannot be reached.
+    The caller checks names. Methods raise FileNotFoundError if something does not exist, and OSError if the storage
+    cannot be reached.
     """
 
-    exclusive: bool  # `changing` locks the domain; without a lock, a deletion is announced in the aliases
+    exclusive: bool  # whether `changing` locks the domain; without a lock, the aliases list versions to be deleted
 
     def prepare(self) -> None:
-        """Looks that the place is there, and makes it where it can."""
+        """Creates the folder, or checks that the bucket can be reached."""
         ...
 
     def names(self, after: str, contains: str, wanted: Callable[[str], bool]) -> Iterator[str]:
-        """Sorted names after `after` that contain `contains` and are wanted; only those are looked at in the store."""
+        """Sorted names after `after` that contain `contains`, are `wanted` and have a version."""
         ...
 
     def versions(self, domain: str) -> list[int]:
-        """Existing versions, rising."""
+        """Existing versions in ascending order."""
         ...
 
     def highest(self, domain: str) -> int:
-        """The highest version number that was ever given; 0 before the first."""
+        """The highest version number ever used; 0 before the first version."""
         ...
 
     def where(self, domain: str, version: int | None = None) -> str:
-        """Of a domain or a version, for messages."""
+        """The location of a domain or a version, for messages."""
         ...
 
     def manifest(self, domain: str, version: int) -> dict[str, Any]: ...
@@ -78,26 +78,26 @@ class VersionStorage(Protocol):
         ...
 
     def files(self, domain: str, version: int, manifest: Mapping[str, Any]) -> contextlib.AbstractContextManager[Path]:
-        """A folder with the version's files, as long as the block lasts."""
+        """A folder with the version's files, valid inside the context."""
         ...
 
     def building(self, domain: str) -> contextlib.AbstractContextManager[Path]:
-        """An empty folder for a version's files."""
+        """An empty folder for the files of a new version; removed at the end unless it was published."""
         ...
 
     def publish(self, domain: str, folder: Path, facts: Mapping[str, object], claim: Claim, least: int = 1) -> int:
-        """Makes the folder the next version, or number `least` where all numbers from there on are free.
+        """Publishes the folder under the next free number, which is at least `least`, and returns the number.
 
-        `version` joins the facts. Appears whole or not at all.
+        The number is added to `facts` as `version`. The version becomes visible as a whole or not at all.
         """
         ...
 
     def retire(self, domain: str, version: int) -> None:
-        """Takes a number, if it is free, so that no version can be published under it any more."""
+        """Takes a number, if it is free, so that no version can be published under it."""
         ...
 
     def bury(self, domain: str, version: int) -> None:
-        """Deletes a version for good; its number is taken for ever."""
+        """Deletes a version; its number is never used again."""
         ...
 
     def size(self, domain: str, version: int) -> int:
@@ -107,58 +107,58 @@ class VersionStorage(Protocol):
     def aliases(self, domain: str) -> AliasSnapshot: ...
 
     def changing(self, domain: str) -> contextlib.AbstractContextManager[AliasSnapshot]:
-        """Yields the aliases to a caller that is about to replace them."""
+        """Yields the aliases to a caller that is about to replace them, under the lock if the storage has one."""
         ...
 
     def replace(self, domain: str, before: AliasSnapshot, content: bytes) -> None:
-        """Replaces the aliases. Raises Conflict where another writer replaced them since `before` was read."""
+        """Replaces the aliases. Raises Conflict if another writer has replaced them since `before` was read."""
         ...
 
     def announce(self, domain: str) -> None:
-        """Tells readers that the domain's aliases were replaced. OSError where that is impossible."""
+        """Tells readers that the domain's aliases were replaced. Raises OSError if this fails."""
         ...
 
     def bell(self) -> str | None:
-        """A value that differs after an announcement. None where it is not known, or costs as much as `announced`."""
+        """A value that changes with every announcement; None if it is unknown, or as expensive as `announced`."""
         ...
 
     def announced(self) -> Iterable[str]:
-        """Names of the announcements that readers may not have seen: `<ns>-<domain>`, each made once."""
+        """Names of recent announcements, `<ns>-<domain>`, which readers may not have seen yet; all are distinct."""
         ...
 
     def stamps(self, domains: Mapping[str, frozenset[int]]) -> dict[str, Hashable]:
-        """For each domain a value that differs after its aliases were replaced or one of these versions was deleted.
+        """For each domain, a value that changes when its aliases are replaced or one of these versions is deleted.
 
         Raises:
-            OSError: the volume is away; it must not look as if every domain had been deleted.
+            OSError: the volume is not reachable; without this error all domains would look deleted.
         """
         ...
 
     def missing(self, domain: str, versions: Iterable[int]) -> set[int]:
-        """Those of the versions that were deleted. Raises OSError where the volume is away."""
+        """Those of the versions that were deleted. Raises OSError if the volume is not reachable."""
         ...
 
     def sweep(self, domain: str) -> None:
-        """Removes the unfinished files of killed writers."""
+        """Removes what killed writers left unfinished, or announcements that all readers have seen."""
         ...
 
     def garbage(self, age: float) -> Iterator[Garbage]:
-        """Things that belong to no version and are at least `age` seconds old: uploads, numbers, announcements."""
+        """What belongs to no version and is older than `age` seconds: uploads, numbers, announcements."""
         ...
 
 
 class FolderStorage:
-    """On a local or shared volume."""
+    """Domains on a local or shared volume."""
 
     exclusive = True
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self._prepared = False
-        self._swept = -ANNOUNCED  # s, monotonic: when this process last removed old announcements
+        self._swept = -ANNOUNCED  # s, monotonic clock: when this process last removed old announcements
 
     def prepare(self) -> None:
-        """From then on the folder's absence means that the volume is away."""
+        """Creates the folder; if it is missing later, the volume is not mounted or not reachable."""
         self.root.mkdir(parents=True, exist_ok=True)
         self._prepared = True
 
@@ -222,7 +222,7 @@ class FolderStorage:
 
     def bury(self, domain: str, version: int) -> None:
         folder = self._folder(domain, version)
-        (folder / MANIFEST).unlink()  # first: from here on the version is not there
+        (folder / MANIFEST).unlink()  # first: without its manifest the version does not exist
         (folder / TOMBSTONE).touch()
         for file in folder.iterdir():
             if file.name != TOMBSTONE:
@@ -260,7 +260,7 @@ class FolderStorage:
                 drop(old)
 
     def _old_announcements(self, before: float) -> Iterator[Path]:
-        """Those made before a time by the volume's clock: the clocks of the machines that write may differ."""
+        """Announcements older than `before` (s) by the volume's clock, since the clocks of the writers may differ."""
         with contextlib.suppress(FileNotFoundError), os.scandir(self.root / CHANGES) as entries:
             for entry in entries:
                 with contextlib.suppress(FileNotFoundError):  # swept by another process
@@ -272,13 +272,13 @@ class FolderStorage:
 
     def announced(self) -> Iterable[str]:
         try:
-            return os.listdir(self.root / CHANGES)  # noqa: PTH208 - opens the folder: NFS clients ask the server then
+            return os.listdir(self.root / CHANGES)  # noqa: PTH208 - opens the folder, so that NFS clients ask the server
         except FileNotFoundError:
             self._check_there()
             return ()
 
     def _check_there(self) -> None:
-        """Raises OSError where the volume is away."""
+        """Raises OSError if the volume is not reachable."""
         if self._prepared:
             self.root.stat()
 
@@ -299,7 +299,7 @@ class FolderStorage:
         missing = set()
         for version in versions:
             try:
-                with (self._folder(domain, version) / MANIFEST).open("rb"):  # NFS clients may answer `stat` from memory
+                with (self._folder(domain, version) / MANIFEST).open("rb"):  # NFS clients may cache `stat`
                     pass
             except FileNotFoundError:
                 missing.add(version)
@@ -325,11 +325,11 @@ class FolderStorage:
                 rest = [file for file in folder.iterdir() if file.name != TOMBSTONE]
                 if rest:
                     yield Garbage(str(folder), "half deleted", size_of(folder), partial(self._finish, folder))
-                elif folder != numbered[-1]:  # the highest number keeps all below it from being given again
+                elif folder != numbered[-1]:  # new versions get numbers above the highest one
                     yield Garbage(str(folder), "the number of a deleted version", 0, partial(drop, folder))
 
     def _finish(self, folder: Path) -> None:
-        """Completes a deletion that was cut off; another process may be completing it at the same time."""
+        """Completes an interrupted deletion; another process may be doing the same."""
         if not (folder / MANIFEST).exists():
             (folder / TOMBSTONE).touch()
             for file in folder.iterdir():
@@ -338,9 +338,9 @@ class FolderStorage:
 
 
 def facts_of(file: str) -> tuple[int, int] | None:
-    """Modification time and inode, which change whenever another file is moved to its place; None without a file."""
+    """Modification time and inode, which change whenever the file is replaced; None if there is no file."""
     try:
-        status = os.stat(file)  # noqa: PTH116 - a thousand of them: a sixth of pathlib's time
+        status = os.stat(file)  # noqa: PTH116 - takes a sixth of pathlib's time, for a thousand files
     except FileNotFoundError:
         return None
     return status.st_mtime_ns, status.st_ino

@@ -1,7 +1,8 @@
-"""Migrations in the model store: one small file for all domains, so that replicas look at one thing.
+"""Migrations in the model store: one small file for all domains, so that each replica watches one file only.
 
-In a folder `domains/.migrations.json`, changed under a lock: no domain's name begins with a dot. In a bucket
-`domains/migrations.json`, replaced only over the one that was read; then the bell of domains rings (`objects.py`).
+In a folder it is `domains/.migrations.json`, changed under a lock (no domain's name begins with a dot). In a bucket it
+is `domains/migrations.json`, replaced only if it is still the one that was read; after that, the bell of domains is
+replaced too (`objects.py`).
 """
 
 import contextlib
@@ -24,33 +25,34 @@ log = logging.getLogger("isosim")
 NAME, KEY = ".migrations.json", "domains/migrations.json"
 FORMAT = 1  # raise it when an older release would read the file wrongly
 ATTEMPTS = 5  # in a bucket, where another process may be changing another domain's migration
-FULL_LOOK = 60.0  # s after which they are read although no bell was heard: it is lost where a process dies before it
+FULL_LOOK = 60.0  # s after which the file is read again with an unchanged bell: a writer may die before it rings
 
 
 class MigrationStore:
-    """Of a folder, or of a bucket (s3://bucket/prefix)."""
+    """The migrations of a folder or of a bucket (s3://bucket/prefix)."""
 
     def __init__(self, root: Path) -> None:
         self.path = root / "domains" / NAME
         self.storage = opened(root) if remote(root) else None
         self.where = f"{self.storage.address}/{KEY}" if self.storage is not None else str(self.path)
-        self._looked: tuple[str, float, Mapping[str, Migration]] | None = None  # bell, s, and what was read
-        self._was_there = False  # the folder: from then on its absence means that the volume is away
+        self._looked: tuple[str, float, Mapping[str, Migration]] | None = None  # bell, time (s), migrations
+        self._was_there = False  # the folder was there; if it is missing now, the volume is not reachable
 
     def all(self) -> Mapping[str, Migration]:
-        """Domain by domain; a missing file is none.
+        """The migrations by domain; empty if there is no file.
 
         Raises:
-            CorruptArtifact: the file is not understood. Unavailable: a newer release wrote it.
-            OSError: the store is away; it must not look as if no domain had moved.
+            CorruptArtifact: the file is invalid.
+            Unavailable: a newer release wrote it.
+            OSError: the store is not reachable; without this error all migrations would look ended.
         """
         return self._understood(self._stored(self._read()[0]))
 
     def look(self, bell: str | None) -> Mapping[str, Migration]:
-        """The same, read again only where the bell differs from the one of the last look, or FULL_LOOK has passed.
+        """As `all`, but the file is read again only if the bell has changed since the last look, or after FULL_LOOK.
 
         Args:
-            bell: as the caller heard it just before; None where there is none.
+            bell: the store's bell, which the caller has just read; None if it has none.
 
         Raises:
             CorruptArtifact, Unavailable, OSError: as `all`; the next look reads again.
@@ -94,10 +96,10 @@ class MigrationStore:
             ) from error
 
     def set(self, domain: str, wanted: Migration | None, *, expected: Migration | None) -> None:
-        """Writes or, with None, removes a domain's migration, if it still is the expected one.
+        """Writes a domain's migration, or removes it if `wanted` is None, provided that it is still the expected one.
 
         Raises:
-            Conflict: another caller has changed it meanwhile.
+            Conflict: another caller has changed it.
         """
         for _ in range(ATTEMPTS):
             with self._alone(), contextlib.suppress(PreconditionFailed):
@@ -105,7 +107,7 @@ class MigrationStore:
                 stored = self._stored(content)
                 if self._understood(stored).get(domain) != expected:
                     break
-                # Fields that a newer release has written beside ours stay.
+                # Fields that a newer release has added are kept.
                 before = stored["domains"].pop(domain, {})
                 if wanted is not None:
                     stored["domains"][domain] = before | to_facts(wanted)
@@ -120,7 +122,7 @@ class MigrationStore:
             yield
 
     def _write(self, content: bytes, tag: str | None) -> None:
-        """Raises PreconditionFailed where a bucket's object is no longer the one that was read."""
+        """Raises PreconditionFailed if the object in the bucket is no longer the one that was read."""
         if self.storage is None:
             write_atomically(self.path, content)
         else:
@@ -132,12 +134,12 @@ class MigrationStore:
 
 
 def understood(facts: Any) -> Migration:
-    """The migration that the facts describe. Raises TypeError where they describe none."""
+    """The migration that the facts describe. Raises TypeError if they are invalid."""
     migration = from_facts(Migration, facts)
     texts = (migration.old, migration.old_id, migration.new, migration.new_id, migration.started, migration.changed)
     numbers = (migration.share, migration.shadow, migration.revision)
     if not all(isinstance(text, str) for text in texts) or not isinstance(migration.finished, bool):
-        raise TypeError("a name that is none")
+        raise TypeError("a name or time is not text, or finished is not true or false")
     if not all(isinstance(number, int | float) for number in numbers):
-        raise TypeError("a number that is none")
+        raise TypeError("share, shadow or revision is not a number")
     return migration

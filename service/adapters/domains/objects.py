@@ -1,13 +1,13 @@
-"""Domains in object storage, where there are no folders and no locks: files first, then the manifest, made once.
+"""Domains in object storage, which has no locks: a version's files are written first, then its manifest.
 
-    domains/files/<domain>/<upload>/<file>   never changed; of one attempt to publish
-    domains/manifests/<domain>!<version>     made only where there is none: this takes the number and shows the version;
-                                             empty once the version is deleted, so that the number stays taken
-    domains/aliases/<domain>                 replaced only over the one that was read
-    domains/changes/<ns>-<domain>            says that aliases were replaced; readers need not look at all of them
-    domains/bell                             replaced after each announcement; readers list those only where it differs
+    domains/files/<domain>/<upload>/<file>   files of one attempt to publish; never changed
+    domains/manifests/<domain>!<version>     written only if it does not exist: this takes the number and makes the
+                                             version visible; empty after a deletion, so that the number stays taken
+    domains/aliases/<domain>                 replaced only if it is still the object that was read
+    domains/changes/<ns>-<domain>            announces that aliases were replaced; readers read only those
+    domains/bell                             replaced after each announcement; readers list announcements if it changed
 
-`!` sorts before everything a name may hold, so that keys and names have one order.
+`!` sorts before all characters of names, so that keys and names have the same order.
 """
 
 import contextlib
@@ -32,20 +32,20 @@ from service.core.errors import Conflict, CorruptArtifact, IsosimError
 
 MANIFESTS, ALIASES, FILES, CHANGES = "domains/manifests/", "domains/aliases/", "domains/files/", "domains/changes/"
 BELL = "domains/bell"
-LISTING = 12  # tags that cost as much as a page of a listing, at S3's prices
-OVERLAP = 300.0  # s by which writers' clocks may be behind before a change is seen only by the next full look
-ANNOUNCED = 3600.0  # s after which everybody has seen a change, by an announcement or a full look
-SIDE_BY_SIDE = 8  # files of a version on their way at a time
+LISTING = 12  # this many tags cost as much as one page of a listing, at S3's prices
+OVERLAP = 300.0  # s by which a writer's clock may be behind; otherwise only a full look finds its change
+ANNOUNCED = 3600.0  # s after which all readers have seen a change, by an announcement or a full look
+SIDE_BY_SIDE = 8  # files of a version transferred in parallel
 
 
 class BucketStorage:
-    """In a bucket; every worker and API process may be on a machine of its own."""
+    """Domains in a bucket; every worker and API process may be on a machine of its own."""
 
     exclusive = False
 
     def __init__(self, storage: ObjectStorage) -> None:
         self.storage = storage
-        self._pages = 1  # of the last listing of all aliases
+        self._pages = 1  # pages of the last listing of all aliases
 
     def prepare(self) -> None:
         next(self.storage.list(MANIFESTS), None)
@@ -90,7 +90,7 @@ class BucketStorage:
             (folder / MANIFEST).write_bytes(manifest_bytes(manifest))
 
             def fetch(name: str) -> None:
-                with contextlib.suppress(FileNotFoundError):  # the comparison with the manifest reports it
+                with contextlib.suppress(FileNotFoundError):  # the comparison with the manifest reports a missing file
                     self.storage.download(place + name, folder / name)
 
             with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
@@ -126,11 +126,11 @@ class BucketStorage:
     def bury(self, domain: str, version: int) -> None:
         try:
             place = self._files(domain, self.manifest(domain, version))
-        except FileNotFoundError:  # another process deletes it
+        except FileNotFoundError:  # deleted already
             return
-        except (CorruptArtifact, KeyError):  # which files were its own is unknown; `garbage` finds them
+        except (CorruptArtifact, KeyError):  # its files are unknown; `garbage` finds them
             place = None
-        self.storage.write(f"{MANIFESTS}{domain}!{version}", b"")  # first: from here on the version is not there
+        self.storage.write(f"{MANIFESTS}{domain}!{version}", b"")  # first: empty means deleted
         if place is not None:
             self.storage.delete([entry.key for entry in self.storage.list(place)])
 
@@ -148,7 +148,7 @@ class BucketStorage:
         yield self.aliases(domain)
 
     def replace(self, domain: str, before: AliasSnapshot, content: bytes) -> None:
-        marked = orjson.dumps({**orjson.loads(content), "change": uuid.uuid4().hex})  # no two writers' are equal
+        marked = orjson.dumps({**orjson.loads(content), "change": uuid.uuid4().hex})  # unique for each write
         try:
             self.storage.write(ALIASES + domain, marked, over=before.tag, new=before.tag is None)
         except PreconditionFailed as error:
@@ -157,10 +157,10 @@ class BucketStorage:
     def announce(self, domain: str) -> None:
         while True:
             with contextlib.suppress(PreconditionFailed):  # another process announced at the same nanosecond
-                # The content differs, so that a lost answer is told from another process's announcement.
+                # Unique content: after a lost answer, `write` recognizes its own announcement by it.
                 self.storage.write(f"{CHANGES}{time.time_ns():020d}-{domain}", uuid.uuid4().bytes, new=True)
                 break
-        self.storage.write(BELL, uuid.uuid4().bytes)  # last: who sees it finds the announcement
+        self.storage.write(BELL, uuid.uuid4().bytes)  # last, so that readers who see it find the announcement
 
     def bell(self) -> str | None:
         try:
@@ -174,7 +174,7 @@ class BucketStorage:
             yield entry.key.removeprefix(CHANGES)
 
     def stamps(self, domains: Mapping[str, frozenset[int]]) -> dict[str, Hashable]:
-        """The tags of aliases: a deletion replaces them, too. Few are asked for by themselves, many by a listing."""
+        """Tags of the aliases, which a deletion replaces too. Few are requested one by one, many with a listing."""
         if len(domains) <= LISTING * self._pages:
             with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
                 return dict(zip(domains, pool.map(self._tag, domains), strict=True))
@@ -192,8 +192,8 @@ class BucketStorage:
         return set(versions) - set(self.versions(domain))
 
     def sweep(self, domain: str) -> None:
-        """Removes announcements that every reader has seen. Uploads stay: only their age tells whether they are in use
-        (`garbage`)."""
+        """Removes announcements that all readers have seen. Unfinished uploads are left to `garbage`, which knows their
+        age: a newer one may be in use."""
         self.storage.delete([entry.key for entry in self._old_news(ANNOUNCED)])
 
     def _old_news(self, age: float) -> Iterator[Entry]:
@@ -204,7 +204,7 @@ class BucketStorage:
         keys = [entry.key for entry in self._old_news(age)]
         if keys:
             yield Garbage(CHANGES, f"{len(keys)} announcements", 0, partial(self.storage.delete, keys))
-        # Uploads before manifests: one that is published between the two looks is in the second.
+        # Uploads are listed before manifests, so that the manifest of an upload published in between is found.
         uploads = {name: list(files) for name, files in groupby(self.storage.list(FILES), upload_of)}
         manifests = [
             (domain, list(group)) for domain, group in groupby(self.storage.list(MANIFESTS), lambda e: split(e)[0])
@@ -232,11 +232,11 @@ def old(entry: Entry, age: float) -> bool:
 
 
 def upload_of(entry: Entry) -> str:
-    """The folder of a version's file."""
+    """The prefix of a version's files, from the key of one of them."""
     return entry.key.rpartition("/")[0] + "/"
 
 
 def split(entry: Entry) -> tuple[str, int]:
-    """Domain and version of a manifest's key."""
+    """Domain and version, from the key of a manifest."""
     domain, _, version = entry.key.removeprefix(MANIFESTS).rpartition("!")
     return domain, int(version)

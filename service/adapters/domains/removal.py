@@ -1,4 +1,4 @@
-"""Deletes a whole domain: its versions, its move to another encoder, and the calibrations that would make it again."""
+"""Deletes a whole domain: its versions, its migration to another encoder, and calibrations that would recreate it."""
 
 import contextlib
 
@@ -11,10 +11,10 @@ from service.core.scoring.registry import DEFAULT
 
 
 def remove_domain(domains: DomainStore, jobs: JobStore, migrations: MigrationStore, domain: str) -> list[Job]:
-    """Deletes a domain. May be repeated: it answers the same, and completes what an earlier call could not do.
+    """Deletes a domain. Safe to repeat: a later call succeeds too, and completes what an earlier one left undone.
 
     Returns:
-        Calibrations whose end this call has decided; the caller stops what runs of them, then cancels them.
+        Calibrations that this call has decided to end; the caller stops those that run, then cancels all of them.
 
     Raises:
         UnknownDomain: there never was such a domain.
@@ -28,11 +28,11 @@ def remove_domain(domains: DomainStore, jobs: JobStore, migrations: MigrationSto
     unfinished = [job for job in mine if not job.status.ended]
     if not moving and not unfinished and not domains.was_there(domain):
         raise UnknownDomain(domain)
-    domains.remove(domain)  # first: from here on no calibration that began before can publish
+    domains.remove(domain)  # first: from now on, calibrations that have already begun cannot publish
     ended = []
     for job in unfinished:
-        with contextlib.suppress(NotFound):  # its record went meanwhile
-            # One that is publishing has decided its end itself; it finds the domain deleted, and fails.
+        with contextlib.suppress(NotFound):  # its record was removed meanwhile
+            # A job that is publishing has already decided its own end; it finds the domain deleted and fails.
             if jobs.decide(job.id) or job.status is not Status.RUNNING:
                 ended.append(job)
     for _ in range(ATTEMPTS):
@@ -41,5 +41,5 @@ def remove_domain(domains: DomainStore, jobs: JobStore, migrations: MigrationSto
             break
         with contextlib.suppress(Conflict):  # another process changed it; look again
             migrations.set(domain, None, expected=migration)
-    jobs.free_keys({job.id for job in mine})  # a text that is posted again with its key is a new calibration
+    jobs.free_keys({job.id for job in mine})  # the same text posted again with its key starts a new calibration
     return ended

@@ -1,6 +1,7 @@
-"""Calibrations in the model store: versions, aliases, and the rules by which they change, wherever they are kept.
+"""Domains in the model store: versions and aliases, and the rules by which they change, in a folder or a bucket.
 
-Aliases are kept by encoder digest, so that fleets on different encoders share a store: each has its own champion.
+Aliases are kept by encoder digest: servers with different encoders can share a store, and each encoder has its own
+champion.
 """
 
 import contextlib
@@ -40,35 +41,35 @@ PART = ".npz"  # a file for each part of the domain model
 FORMAT = 1  # of a version's files; raise it when an older release would read them wrongly
 NAME = re.compile(DOMAIN_NAME)
 ALIASES = ("champion", "previous")
-SIDE_BY_SIDE = 16  # domains of object storage read at a time; unmeasured
-MOST_TARGETS = 50  # saved for a domain
-ATTEMPTS = 5  # to replace aliases that other processes change, too
-MOST_LISTED = 20  # versions in a message, the newest
+SIDE_BY_SIDE = 16  # domains of object storage read in parallel; unmeasured
+MOST_TARGETS = 50  # saved thresholds of a domain
+ATTEMPTS = 5  # to replace aliases that other processes change as well
+MOST_LISTED = 20  # newest versions listed in a message
 REMEDY = "delete it and promote a version"  # for aliases that cannot be understood
 
 
 @dataclass(frozen=True)
 class Aliases:
-    """Which versions answer for a domain, for one encoder. `revision` counts every change of the file."""
+    """The versions that aliases name in a domain, for one encoder. `revision` counts all changes of the aliases."""
 
     champion: int | None = None
     previous: int | None = None
     revision: int = 0
-    rolled_back: bool = field(default=False, compare=False)  # the champion was reached by a rollback from `previous`
+    rolled_back: bool = field(default=False, compare=False)  # the last change was a rollback from `previous`
     targets: Mapping[str, Target] = field(
         default_factory=dict, compare=False
-    )  # saved, by name; the same for all encoders
+    )  # saved thresholds by name; the same for all encoders
 
 
 @dataclass(frozen=True)
 class Start:
-    """The state of a domain that a caller saw before it asked for a change; None where it does not say."""
+    """The state in which a caller saw a domain before requesting a change; None if the caller did not send it."""
 
-    version: int | None = None  # the champion; 0 is the built-in one of `default`
+    version: int | None = None  # the champion; 0: no stored version
     revision: int | None = None
 
     def check(self, domain: str, found: Aliases) -> None:
-        """Raises Conflict where the domain has changed since the caller looked."""
+        """Raises Conflict if the domain has changed since the caller saw it."""
         champion = found.champion or 0
         if self.version is not None and self.version != champion:
             now = f"version {champion}" if champion else "no stored version"
@@ -82,7 +83,7 @@ class Start:
 
 @dataclass(frozen=True)
 class StoredVersion:
-    """A version read back and verified; weights are None for identity."""
+    """A version that was read and verified; weights are None for the method `identity`."""
 
     manifest: dict[str, Any]
     weights: Weights | None
@@ -96,7 +97,7 @@ class StoredVersion:
 
 
 def read_version(folder: Path) -> StoredVersion:
-    """Raises CorruptArtifact with the name of the file that does not match its manifest, or cannot be read."""
+    """The version in a folder. Raises CorruptArtifact, which names the file that is unreadable or does not match."""
     manifest = verified(folder)
     weights = None
     parts: dict[str, dict[str, npt.NDArray[Any]]] = {}
@@ -114,43 +115,43 @@ def read_version(folder: Path) -> StoredVersion:
 
 
 def understood(named: object) -> bool:
-    """Are these one encoder's aliases?"""
+    """Whether `named` are valid aliases of one encoder."""
     return isinstance(named, dict) and all(named.get(n) is None or type(named[n]) is int for n in ALIASES)
 
 
 class DomainStore:
-    """A folder's domains, or a bucket's (s3://bucket/prefix)."""
+    """The domains of a folder or of a bucket (s3://bucket/prefix)."""
 
     def __init__(self, root: Path) -> None:
         self.root = root / "domains"
-        self.heard: str | None = None  # the bell, when it was asked for last
+        self.heard: str | None = None  # last result of `bell`
         self.storage: VersionStorage = BucketStorage(opened(root)) if remote(root) else FolderStorage(self.root)
 
     @property
     def distant(self) -> bool:
-        """Whether every look at it is a request over the network."""
+        """Whether every access is a request over the network."""
         return not self.storage.exclusive
 
     def prepare(self) -> None:
-        """Makes the folder; from then on its absence means that the volume is away."""
+        """Creates the folder; if it is missing later, the volume is not mounted or not reachable."""
         self.storage.prepare()
 
     def checked(self, domain: str) -> str:
-        """No path and no key is ever made of a name that was not checked.
+        """The name itself. Every name is checked here before it becomes part of a path or key.
 
         Raises:
-            InvalidInput: this is no name.
+            InvalidInput: the name breaks the rule for names.
         """
         if not NAME.fullmatch(domain):
             raise InvalidInput(f"domain {domain[:80]!r} is no name")
         return domain
 
     def domains(self) -> list[str]:
-        """Names of all domains that have a version."""
+        """Sorted names of all domains that have a version."""
         return list(self.names())
 
     def read_each(self, domains: Sequence[str], read: Callable[[str], T]) -> list[T]:
-        """`read` of each domain, in order; some at a time where each is a request to object storage."""
+        """The result of `read` for each domain, in order; for object storage, domains are read in parallel."""
         if not self.distant:
             return [read(domain) for domain in domains]
         with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
@@ -159,40 +160,43 @@ class DomainStore:
     def names(
         self, after: str = "", contains: str = "", wanted: Callable[[str], bool] = lambda _: True
     ) -> Iterator[str]:
-        """The same one by one, sorted, after a name; the store is asked about those wanted, when they are asked for."""
+        """Sorted names after `after` that contain `contains`, are wanted and have a version.
+
+        Names are looked up one by one as they are read, and only if `wanted`.
+        """
         return self.storage.names(after, contains, lambda name: NAME.fullmatch(name) is not None and wanted(name))
 
     def bell(self) -> str | None:
-        """A value that differs after an announcement; None: one must look at the announcements themselves."""
+        """A value that changes with every announcement; None if the announcements themselves must be read."""
         self.heard = self.storage.bell()
         return self.heard
 
     def announced(self) -> Iterable[str]:
-        """Announcements of changes, `<ns>-<domain>`, that readers may not have seen (see `ChangeWatch`)."""
+        """Recent announcements of changes, `<ns>-<domain>`, which readers may not have seen yet (see `ChangeWatch`)."""
         return self.storage.announced()
 
     def stamps(self, domains: Mapping[str, frozenset[int]]) -> dict[str, Hashable]:
-        """For each domain a value that differs after its aliases were replaced or one of these versions was deleted.
+        """For each domain, a value that changes when its aliases are replaced or one of these versions is deleted.
 
         Raises:
-            OSError: the volume is away; it must not look as if every domain had been deleted.
+            OSError: the volume is not reachable; without this error all domains would look deleted.
         """
         return self.storage.stamps({self.checked(domain): versions for domain, versions in domains.items()})
 
     def missing(self, domain: str, versions: Iterable[int]) -> set[int]:
-        """Those of the versions that were deleted. Raises OSError where the volume is away."""
+        """Those of the versions that were deleted. Raises OSError if the volume is not reachable."""
         return self.storage.missing(self.checked(domain), versions)
 
     def versions(self, domain: str) -> list[int]:
-        """Existing versions, rising."""
+        """Existing versions in ascending order."""
         return self.storage.versions(self.checked(domain))
 
     def manifest(self, domain: str, version: int) -> dict[str, Any]:
-        """A version's facts.
+        """The manifest of a version.
 
         Raises:
             NotFound: there is no such version.
-            CorruptArtifact: what is there is another version's, or not understood.
+            CorruptArtifact: the manifest is invalid or belongs to another version.
             Unavailable: a newer release wrote it.
         """
         where = self.storage.where(self.checked(domain), version)
@@ -215,7 +219,7 @@ class DomainStore:
         return manifest
 
     def _no_version(self, domain: str, version: int) -> NotFound:
-        """The refusal of a version that is not there, or of a domain that has none."""
+        """The error for a version that does not exist; UnknownDomain if the domain has no versions at all."""
         there = self.versions(domain)
         if not there and domain != DEFAULT:
             return UnknownDomain(domain)
@@ -224,7 +228,7 @@ class DomainStore:
         return NotFound(f"domain {domain!r} has no version {version}; it has {listed}")
 
     def made_by(self, domain: str, job: str) -> int | None:
-        """The version that a calibration job has written, if it has."""
+        """The version that a calibration job has written; None if it has written none."""
         for version in reversed(self.versions(domain)):
             with contextlib.suppress(NotFound, Unavailable):  # deleted meanwhile, or not readable
                 if self.manifest(domain, version).get("job") == job:
@@ -241,7 +245,7 @@ class DomainStore:
             raise self._no_version(domain, version) from None
 
     def load(self, domain: str, version: int) -> StoredVersion:
-        """Raises NotFound, or CorruptArtifact with the name of the file that does not match."""
+        """The version itself. Raises NotFound, or CorruptArtifact, which names the file that does not match."""
         return self._read(domain, version, read_version)
 
     def contents(self, domain: str, version: int) -> tuple[dict[str, Any], dict[str, bytes]]:
@@ -264,7 +268,7 @@ class DomainStore:
             with self.storage.files(domain, version, manifest) as folder:
                 return read(folder)
         except (FileNotFoundError, CorruptArtifact):
-            self.manifest(domain, version)  # NotFound where it was deleted meanwhile
+            self.manifest(domain, version)  # raises NotFound if it was deleted meanwhile
             raise
 
     def publish(
@@ -278,18 +282,19 @@ class DomainStore:
         generation: int | None = None,
         claim: Claim = lambda _: None,
     ) -> int:
-        """Writes a new version and returns its number; nothing half-written is ever visible.
+        """Writes a new version and returns its number; an incomplete version is never visible.
 
         Args:
-            generation: the domain's when the work on the version began; None publishes into any.
-            claim: called with the number that the version is about to get; what it raises ends the publication.
+            generation: the domain's generation when the work on the version began; None skips the check.
+            claim: called with the number that the version is about to get; an error that it raises ends the
+                publication.
 
         Raises:
-            Conflict: the domain was deleted since then.
+            Conflict: the domain was deleted after this generation.
         """
         with self.storage.building(self.checked(domain)) as folder:
             if weights is not None:
-                (folder / WEIGHTS).write_bytes(safetensors.numpy.save(weights))  # its own writer raises no OSError
+                (folder / WEIGHTS).write_bytes(safetensors.numpy.save(weights))  # `save_file` would not raise OSError
             for name, arrays in model.arrays().items():
                 np.savez(folder / (name + PART), allow_pickle=False, **arrays)
             write_json(folder / REPORT, report)
@@ -297,10 +302,10 @@ class DomainStore:
             facts = {**manifest, "format": FORMAT, "domain": domain, "created": created}
             if generation is None:
                 return self.storage.publish(domain, folder, facts, claim)
-            with self.storage.changing(domain):  # no deletion in a folder until it is published
+            with self.storage.changing(domain):  # in a folder, the lock prevents a deletion meanwhile
                 self.check_generation(domain, generation)
                 version = self.storage.publish(domain, folder, facts, claim)
-            if not self.storage.exclusive:  # a deletion replaced the aliases before it listed the versions to delete
+            if not self.storage.exclusive:  # a deletion replaces the aliases before it lists versions
                 try:
                     self.check_generation(domain, generation)
                 except Conflict:
@@ -316,13 +321,13 @@ class DomainStore:
         least: int,
         claim: Claim = lambda _: None,
     ) -> int:
-        """Publishes the files of a version that was made elsewhere, and returns its number here.
+        """Publishes the files of a version that was made in another store, and returns its number in this one.
 
         Args:
-            folder: its files and nothing else; the caller has read them.
-            manifest: its facts, without those that follow from its place here.
-            least: the number it gets where all numbers from there on are free.
-            claim: as for `publish`; called again where another process took the number.
+            folder: the version's files and nothing else; the caller has verified them.
+            manifest: the version's manifest without its number and files.
+            least: the number it gets, or the next free number if this or a higher one is taken.
+            claim: as for `publish`; called again if another process took the number.
         """
         with self.storage.building(self.checked(domain)) as place:
             for file in folder.iterdir():
@@ -331,20 +336,20 @@ class DomainStore:
             return self.storage.publish(domain, place, wanted, claim, least)
 
     def retire(self, domain: str, version: int) -> None:
-        """Takes a number under which a stalled process may yet publish; does nothing where it is taken."""
+        """Takes a number so that a stalled process cannot publish under it; does nothing if it is taken already."""
         self.storage.retire(self.checked(domain), version)
 
     def highest(self, domain: str) -> int:
-        """The highest version number that was ever given; 0 before the first."""
+        """The highest version number ever used; 0 before the first version."""
         return self.storage.highest(self.checked(domain))
 
     def generation(self, domain: str) -> int:
-        """Counts how often the domain was deleted."""
+        """How often the domain was deleted."""
         generation: int = self._aliases(domain, self.storage.aliases(self.checked(domain))).get("generation", 0)
         return generation
 
     def check_generation(self, domain: str, generation: int) -> None:
-        """Raises Conflict where the domain was deleted since it had this generation."""
+        """Raises Conflict if the domain was deleted after this generation."""
         if self.generation(domain) != generation:
             raise Conflict(f"domain {domain!r} was deleted after this calibration began")
 
@@ -367,7 +372,7 @@ class DomainStore:
         return aliases_in(self._aliases(domain, self.storage.aliases(self.checked(domain))), encoder)
 
     def every_alias(self, domain: str) -> tuple[dict[str, Aliases], dict[str, Target]]:
-        """The aliases by encoder digest, and the saved targets, which hold for all encoders."""
+        """The aliases by encoder digest, and the saved targets, which apply to all encoders."""
         stored = self._aliases(domain, self.storage.aliases(self.checked(domain)))
         return {digest: aliases_in(stored, digest) for digest in stored["encoders"]}, targets_in(
             stored.get("thresholds")
@@ -376,13 +381,14 @@ class DomainStore:
     def promote(
         self, domain: str, encoder: str, version: int, *, expected: Aliases, repeatable: bool = False
     ) -> Aliases:
-        """Makes a version the champion, if nothing has changed since `expected` was read.
+        """Makes a version the champion if the aliases have not changed since `expected` was read.
 
-        repeatable: the caller may send the same change again, and is answered alike; where another call has made
-        the very same change since `expected` was read, it counts as this one's.
+        Args:
+            repeatable: if another call has made exactly this change since `expected` was read, succeed as if this call
+                had made it, so that a caller may send the same change again.
 
         Raises:
-            NotFound: no such version.
+            NotFound: there is no such version.
             Conflict: another caller changed the aliases first, or the version belongs to another encoder.
         """
         if self.manifest(domain, version)["encoder"]["digest"] != encoder:
@@ -393,7 +399,7 @@ class DomainStore:
         return self._change(domain, encoder, wanted, repeatable=repeatable)
 
     def rollback(self, domain: str, encoder: str, *, expected: Aliases, repeatable: bool = False) -> Aliases:
-        """Swaps champion and previous; `repeatable` as for `promote`."""
+        """Swaps champion and previous; `repeatable` as for `promote`. Raises Conflict without a previous version."""
         if expected.previous is None:
             raise Conflict(f"domain {domain!r} has no previous version to roll back to")
         wanted = replace(expected, champion=expected.previous, previous=expected.champion, rolled_back=True)
@@ -419,10 +425,10 @@ class DomainStore:
                     raise NotFound(f"version {wanted.champion} of {domain!r} is being deleted")
             stored["revision"] += 1
             named = {"champion": wanted.champion, "previous": wanted.previous}
-            before_it = stored["encoders"].get(encoder, {})  # with what a newer release has written beside them
+            before_it = stored["encoders"].get(encoder, {})  # keeps fields that a newer release has written
             stored["encoders"][encoder] = before_it | named
             rollbacks = {name: pair for name, pair in rollbacks_in(stored).items() if name != encoder}
-            if wanted.rolled_back:  # with both versions: an older release changes the champion and leaves this as it is
+            if wanted.rolled_back:  # both versions, since an older release changes the champion but not this entry
                 rollbacks[encoder] = [wanted.previous, wanted.champion]
             stored.pop("rollbacks", None)
             if rollbacks:
@@ -431,25 +437,25 @@ class DomainStore:
         return replace(wanted, revision=stored["revision"])
 
     def set_target(self, domain: str, name: str, target: Target | None, *, revision: int | None = None) -> int:
-        """Saves a target under a name for all versions of the domain, or deletes it (None).
+        """Saves a target under a name for all versions of the domain, or deletes it if `target` is None.
 
-        May be repeated: where the wanted state is there already nothing is changed, also where `revision` is the one
-        from before the first call.
+        Safe to repeat: if the target is saved or deleted already, nothing changes, even with the `revision` from
+        before the first call.
 
         Returns:
             The revision of the aliases.
 
         Raises:
-            InvalidInput: the name breaks the rule for names, or the domain has the most targets it may have already.
-            NotFound: the domain has no version, or a target that is to be deleted was not there.
-            Conflict: the aliases are not at `revision` any more, or in a bucket other processes kept changing them.
+            InvalidInput: the name breaks the rule for names, or the domain already has `MOST_TARGETS` targets.
+            NotFound: the domain has no version, or there is no target to delete.
+            Conflict: the aliases are no longer at `revision`, or in a bucket other processes kept changing them.
         """
         if not NAME.fullmatch(name):
             raise InvalidInput(
                 f"threshold {name[:80]!r}: a name has 1 to 64 of a-z, 0-9, '.', '_', '-' and starts with a letter or "
                 "digit"
             )
-        check_any(domain, self.versions(domain))  # before a lock file is made
+        check_any(domain, self.versions(domain))  # before a lock file is created
         for left in reversed(range(ATTEMPTS)):
             try:
                 return self._set_target(domain, name, target, revision)
@@ -464,11 +470,11 @@ class DomainStore:
             check_any(domain, set(self.versions(domain)).difference(stored.get("deleted", ())))
             now: int = stored["revision"]
             thresholds = stored.get("thresholds")
-            saved = dict(thresholds) if isinstance(thresholds, dict) else {}  # also what a newer release has saved
+            saved = dict(thresholds) if isinstance(thresholds, dict) else {}  # includes targets of newer releases
             if target is not None and saved.get(name) == target.facts:
                 return now
             if target is None and name not in saved:
-                if revision is not None and revision < now:  # an earlier call has deleted it
+                if revision is not None and revision < now:  # an earlier call may have deleted it
                     return now
                 raise unknown_threshold(domain, name, saved)
             Start(revision=revision).check(domain, Aliases(revision=now))
@@ -489,13 +495,13 @@ class DomainStore:
         return named_in(self._aliases(domain, self.storage.aliases(self.checked(domain))))
 
     def deleted(self, domain: str, version: int) -> bool:
-        """Whether this number was given to a version that is gone; in a bucket a deletion that was cut off goes on."""
+        """Whether this number belongs to a deleted version. In a bucket, completes an interrupted deletion first."""
         if version in self._aliases(domain, self.storage.aliases(self.checked(domain))).get("deleted", ()):
             self.storage.bury(domain, version)
         return version not in self.versions(domain) and version <= self.storage.highest(domain)
 
     def delete(self, domain: str, version: int) -> None:
-        """Also one whose manifest is damaged. Raises NotFound; Conflict for a version that an alias names."""
+        """Deletes a version, even with a damaged manifest. Raises NotFound; Conflict if an alias names the version."""
         self._check_there(domain, version)
         with self.storage.changing(domain) as before:
             self._check_there(domain, version)
@@ -508,14 +514,16 @@ class DomainStore:
             self._bury(domain, [version], before, stored)
 
     def _check_there(self, domain: str, version: int) -> None:
-        """Raises NotFound; Unavailable where a newer release wrote it."""
+        """Raises NotFound; Unavailable if a newer release wrote the version."""
         with contextlib.suppress(CorruptArtifact):
             self.manifest(domain, version)
 
     def prune(self, domain: str, keep: int, spare: Collection[int] = ()) -> list[int]:
-        """Deletes all but the newest `keep` versions, never a champion or previous, and what is left of killed workers.
+        """Deletes all but the newest `keep` versions, and unfinished files of killed workers; returns what it deleted.
 
-        spare: versions that must stay although they are old, for example because a job rests on them.
+        Args:
+            spare: versions to keep although they are old, for example because a job needs them. Champions and previous
+                versions are always kept.
         """
         self.storage.sweep(self.checked(domain))
         with self.storage.changing(domain) as before:
@@ -528,8 +536,9 @@ class DomainStore:
     def _bury(self, domain: str, versions: list[int], before: AliasSnapshot, stored: dict[str, Any]) -> None:
         """Deletes versions, and replaces the aliases so that every reader looks at the domain again.
 
-        Without a lock a deletion and a promotion meet at the aliases: one of the two replaces them, and the deletion
-        does so first. Under a lock the files go first: a full disk has room for new aliases only then.
+        In a bucket there is no lock: the aliases are replaced first, so that a concurrent promotion of a deleted
+        version fails. In a folder, under the lock, the files are deleted first: on a full disk, only this makes room
+        for the new aliases.
         """
         stored["revision"] += 1
         if self.storage.exclusive:
@@ -537,7 +546,7 @@ class DomainStore:
                 self.storage.bury(domain, version)
             try:
                 self._replace(domain, before, stored)
-            except OSError as error:  # what was asked for is done
+            except OSError as error:  # the versions are deleted all the same
                 log.warning("readers find the deletion in %s with their next full look: %s", domain, error)
             return
         there = set(self.versions(domain))
@@ -547,7 +556,7 @@ class DomainStore:
             self.storage.bury(domain, version)
 
     def _replace(self, domain: str, before: AliasSnapshot, stored: Mapping[str, Any]) -> None:
-        """Replaces the aliases and announces it; without the announcement readers find it with their next full look."""
+        """Replaces the aliases and announces it. If that fails, readers find the change with their next full look."""
         self.storage.replace(domain, before, json_bytes(stored))
         try:
             self.storage.announce(domain)
@@ -555,17 +564,17 @@ class DomainStore:
             log.warning("the change of %s was not announced: %s", domain, error)
 
     def was_there(self, domain: str) -> bool:
-        """Whether the domain has or ever had a version or aliases."""
+        """Whether the domain has, or ever had, a version or aliases."""
         return self.storage.highest(self.checked(domain)) > 0 or self.storage.aliases(domain).content is not None
 
     def remove(self, domain: str) -> None:
-        """Deletes a domain with all its versions; may be repeated. Also where its files are damaged.
+        """Deletes a domain with all its versions, even if its files are damaged. Safe to repeat.
 
-        The taken numbers and the aliases stay as a tombstone: a domain that is made again under the name goes on
-        counting, and a calibration that began before cannot publish.
+        The used version numbers stay, and so does the aliases file, without aliases. So a new domain of the same name
+        continues with the next number, and calibrations that began before the deletion cannot publish.
 
         Raises:
-            Conflict: in a bucket other processes kept changing the aliases.
+            Conflict: in a bucket, other processes kept changing the aliases.
         """
         for left in reversed(range(ATTEMPTS)):
             try:
@@ -581,14 +590,14 @@ class DomainStore:
             try:
                 stored = self._aliases(domain, before)
             except CorruptArtifact:
-                stored = {"revision": 0, "generation": int(time.time())}  # more than any count of deletions
+                stored = {"revision": 0, "generation": int(time.time())}  # larger than any number of deletions
             versions = self.versions(domain)
-            if self.storage.exclusive:  # the files first, as in `_bury`
+            if self.storage.exclusive:  # files first, as in `_bury`
                 for version in versions:
                     self.storage.bury(domain, version)
             revision, generation = stored["revision"] + 1, stored.get("generation", 0) + 1
             tombstone: dict[str, Any] = {"revision": revision, "generation": generation, "encoders": {}}
-            if versions and not self.storage.exclusive:  # no promotion until they are buried, as in `_bury`
+            if versions and not self.storage.exclusive:  # prevents their promotion, as in `_bury`
                 tombstone["deleted"] = versions
             self._replace(domain, before, tombstone)
         if not self.storage.exclusive:
@@ -597,13 +606,13 @@ class DomainStore:
 
 
 def check_any(domain: str, versions: Collection[int]) -> None:
-    """Raises NotFound for a domain without versions."""
+    """Raises NotFound if the domain has no versions."""
     if not versions:
         raise NotFound(f"domain {domain!r} has no version; calibrate it first: POST /calibrate?domain={domain}")
 
 
 def aliases_in(stored: Mapping[str, Any], encoder: str) -> Aliases:
-    """One encoder's aliases, out of a domain's file."""
+    """One encoder's aliases, from the content of a domain's aliases file."""
     mine = stored["encoders"].get(encoder, {})
     champion, previous = mine.get("champion"), mine.get("previous")
     rolled_back = rollbacks_in(stored).get(encoder) == [previous, champion]
@@ -611,7 +620,7 @@ def aliases_in(stored: Mapping[str, Any], encoder: str) -> Aliases:
 
 
 def rollbacks_in(stored: Mapping[str, Any]) -> Mapping[str, Any]:
-    """By encoder digest the two versions of its last change, where that was a rollback: from, to."""
+    """By encoder digest, the versions [from, to] of its last change if that was a rollback."""
     rollbacks = stored.get("rollbacks")
     return rollbacks if isinstance(rollbacks, dict) else {}
 

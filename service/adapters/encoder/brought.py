@@ -1,4 +1,4 @@
-"""Vectors that were computed elsewhere: an encoder of which only the number of dimensions is known."""
+"""Encoders whose users compute the vectors themselves; only the number of dimensions is known here."""
 
 import base64
 import binascii
@@ -13,13 +13,13 @@ from service.core.arrays import Floats, Vectors
 from service.core.encoding.texts import Content, Side, Tokens
 from service.core.errors import InvalidInput
 
-LENGTH_OFF = 5e-4  # of a vector that should have length 1; float16 and bfloat16 round it by a tenth of that
+LENGTH_OFF = 5e-4  # accepted deviation from length 1; rounding to float16 or bfloat16 causes a tenth of that
 NO_VECTOR = "is no vector: send a list of numbers, or little-endian float32 in base64"
-SHORTEST, LONGEST = 1e-12, 1e12  # lengths: squares of others leave float32, in which scales are made
+SHORTEST, LONGEST = 1e-12, 1e12  # accepted lengths; squares of others do not fit float32, used to compute scales
 
 
 class NoEncoder:
-    """In place of an encoder and its tokenizer: every text is refused."""
+    """Replaces an encoder and its tokenizer, and refuses every text."""
 
     def __init__(self, name: str, dim: int) -> None:
         self.name, self.dim = name, dim
@@ -49,7 +49,7 @@ class NoEncoder:
         self.refuse()
 
     def refuse(self) -> NoReturn:
-        """Raises InvalidInput: says what takes the place of texts."""
+        """Raises InvalidInput, which says what to send instead of texts."""
         raise InvalidInput(
             f"encoder {self.name} computes no vectors, its users bring them, and texts cannot be scored; send vectors "
             f'of {self.dim} numbers, POST /similarity {{"vectors": [[a, b], …]}}, or cosines or distances, '
@@ -58,7 +58,7 @@ class NoEncoder:
 
 
 def refuse_texts(artifact: EncoderArtifact) -> None:
-    """Raises InvalidInput where an encoder's vectors are brought."""
+    """Raises InvalidInput if users of this encoder compute the vectors themselves."""
     if artifact.kind == "vectors":
         NoEncoder(artifact.id, artifact.spec.dim).refuse()
 
@@ -73,7 +73,7 @@ def encoded(vector: Vectors) -> str:
 
 
 def decoded(text: str) -> Vectors:
-    """The vector (D,) of such a text. Raises InvalidInput if the text holds no vector."""
+    """The vector (D,) of a text that `encoded` returns. Raises InvalidInput if the text holds no vector."""
     try:
         content = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -94,7 +94,7 @@ def vector_of(value: object) -> Vectors:
         odd = next(number for number, one in enumerate(value) if type(one) not in (int, float))
         raise InvalidInput(f"holds {type(value[odd]).__name__} among its numbers, at place {odd} (from 0)")
     try:
-        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused
+        with np.errstate(over="ignore"):  # values beyond float32 become infinite and are refused later
             vector: Vectors = np.array(value, np.float64).astype(np.float32)
     except OverflowError:
         raise InvalidInput("holds a number beyond float64") from None
@@ -102,7 +102,7 @@ def vector_of(value: object) -> Vectors:
 
 
 def brought_vector(value: object, name: str, artifact: EncoderArtifact) -> Vectors:
-    """A vector (D,) of the encoder's out of JSON. Raises InvalidInput, which says what is wrong with `name`."""
+    """A vector (D,) for the encoder, from JSON. Raises InvalidInput, which says what is wrong with `name`."""
     try:
         vector = vector_of(value)
     except InvalidInput as error:
@@ -113,7 +113,7 @@ def brought_vector(value: object, name: str, artifact: EncoderArtifact) -> Vecto
 
 
 def fault_of(vector: npt.NDArray[np.floating], dim: int, *, unit: bool) -> str | None:
-    """Why a vector cannot be used; None where it can.
+    """Why a vector cannot be used; None if it can.
 
     >>> fault_of(np.zeros(2), 2, unit=False)
     'is a vector of zeros, which has no direction'
@@ -124,7 +124,7 @@ def fault_of(vector: npt.NDArray[np.floating], dim: int, *, unit: bool) -> str |
 
 
 def faults(vectors: Floats, *, unit: bool) -> dict[int, str]:
-    """Rows of (N, D) that cannot be used, and why. `unit`: all should have length 1."""
+    """Rows of (N, D) that cannot be used, and why. With `unit`, vectors must have length 1."""
     squares = np.vecdot(vectors, vectors, dtype=np.float64)
     usable = (squares >= SHORTEST**2) & (squares <= LONGEST**2)  # False for NaN
     if unit:

@@ -1,4 +1,4 @@
-"""The machine's cores and memory, how the encoder is fed on it, and how many calibrations fit beside it."""
+"""The machine's cores and memory: how batches and threads are planned, and how many bytes of calibrations fit."""
 
 import os
 from dataclasses import dataclass
@@ -8,43 +8,43 @@ from service.adapters.encoder.onnx_engine import on_gpu
 from service.adapters.encoder.remote import REQUEST_TEXTS, REQUEST_TOKENS, REQUESTS
 from service.core.encoding.batching import BatchingPlan
 
-MOST_RUNS = 8  # more cores than that share a run: a single text should not be slow on a large machine
-CPU_TOKENS = 128  # padded; measured on 2 cores: larger batches are no faster, and longer
+MOST_RUNS = 8  # with more cores, each run gets several: a single text should not be slow on a large machine
+CPU_TOKENS = 128  # padded; measured on 2 cores: larger batches have no higher throughput and take longer
 GPU_TOKENS = 16384
 CGROUPS, OWN_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 MACHINE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # bytes
-PROCESS = 320 * 2**20  # bytes beside weights, cache and calibrations: 220 MiB under load, 85 that many domains add
+PROCESS = 320 * 2**20  # bytes without weights, cache and calibrations: 220 MiB under load, plus 85 for many domains
 GPU_PROCESS = 2 * 2**30  # the same with CUDA's libraries and buffers; unmeasured
-GROWTH = 1.25  # of the process by calibrations, over what they count (loadtest/resident.py)
-RESIDENT = 2**30  # bytes of calibrations where nothing limits the process
-LEAST_RESIDENT = 32 * 2**20  # bytes: some calibrations are loaded again and again with less
+GROWTH = 1.25  # growth of the process per byte of calibrations as they are counted (loadtest/resident.py)
+RESIDENT = 2**30  # bytes of calibrations, at most, if the process has no memory limit
+LEAST_RESIDENT = 32 * 2**20  # bytes; with less, some calibrations would be loaded repeatedly
 
 
 @dataclass(frozen=True)
 class Execution:
-    """Threads of one encoder run, of one that has the device to itself, and the batches beside and behind it."""
+    """Threads of one encoder run, threads of a run that has the device to itself, and the batching plan."""
 
     threads: int
-    threads_alone: int  # 0: no run ever has it
+    threads_alone: int  # 0: no run has the device to itself
     plan: BatchingPlan
 
 
 def usable_cores(root: Path = Path("/sys/fs/cgroup")) -> int:
-    """Cores this process may use: its affinity, and what a container's limit leaves of it (cgroup version 2)."""
+    """Cores that this process may use: its CPU affinity, reduced to the container's limit (cgroup version 2)."""
     cores = len(os.sched_getaffinity(0))
     try:
         quota, period = (root / "cpu.max").read_text().split()
         return max(1, min(cores, int(quota) // int(period)))
-    except (OSError, ValueError):  # no limit reads `max`; another system has no such file
+    except (OSError, ValueError):  # without a limit the file says `max`; other systems have no such file
         return cores
 
 
 def memory_limit(root: Path = CGROUPS, own: Path = OWN_CGROUP) -> int | None:
-    """Bytes that the container may hold: the smallest limit of its cgroup and those around it. None without one, or
-    where it is no less than the machine's memory: version 1 writes a number like 2**63 for no limit.
+    """Memory limit of the container in bytes: the smallest limit of its cgroup and the enclosing ones.
 
-    A container usually sees its own group as the root; without a namespace of its own, version 1 names a path that is
-    only there on the host.
+    None without a limit, or if it is not below the machine's memory: cgroup version 1 writes a number like 2**63 for
+    no limit. A container usually sees its own group as the root; without a cgroup namespace, version 1 names a path
+    that exists only on the host.
     """
     files = {"memory.max": root, "memory.limit_in_bytes": root / "memory"}
     places = set(files.items())
@@ -59,7 +59,7 @@ def memory_limit(root: Path = CGROUPS, own: Path = OWN_CGROUP) -> int | None:
 
 
 def lines_of(path: Path) -> list[str]:
-    """None of a file that is not there: another version of cgroup, or another system."""
+    """Lines of a file; an empty list if it does not exist, as with another cgroup version or another system."""
     try:
         return path.read_text().splitlines()
     except OSError:
@@ -67,9 +67,9 @@ def lines_of(path: Path) -> list[str]:
 
 
 def plan_resident(limit: int | None, held: int, *, gpu: bool = False, jobs: bool = False) -> int:
-    """Bytes of calibrations that fit beside `held` bytes of weights and caches into a container's limit.
+    """Bytes of calibrations that fit into the container's `limit` next to `held` bytes of weights and caches.
 
-    `jobs`: calibrations run in this container too, and get half of what is left.
+    With `jobs`, calibration jobs run in this container too; half of the remaining memory is left to them.
     """
     room = (limit or MACHINE) - held - (GPU_PROCESS if gpu else PROCESS)
     budget = max(LEAST_RESIDENT, int(room / GROWTH / (2 if jobs else 1)))
@@ -79,7 +79,7 @@ def plan_resident(limit: int | None, held: int, *, gpu: bool = False, jobs: bool
 def plan_remote(
     *, runs: int, max_batch_tokens: int, max_batch_texts: int, max_queued_texts: int, max_wait: float, hung_after: float
 ) -> Execution:
-    """Fills in what is 0 where an encoder runs elsewhere: runs are requests to its server."""
+    """Replaces settings that are 0 by defaults for a remote encoder, whose runs are requests to its server."""
     plan = BatchingPlan(
         runs=runs or REQUESTS,
         remote=True,
@@ -104,7 +104,11 @@ def plan_execution(
     max_wait: float,
     exclusive: bool,
 ) -> Execution:
-    """Fills in what is 0. On a processor a run a core: one thread each needs no barriers (loadtest/README.md)."""
+    """Replaces settings that are 0 by defaults for the device.
+
+    On a CPU there is one run per core, up to MOST_RUNS: with one thread each, no run waits at barriers
+    (loadtest/README.md).
+    """
     gpu = on_gpu(providers)
     runs = runs or (1 if gpu else min(cores, MOST_RUNS))
     exclusive = exclusive and not gpu and runs > 1

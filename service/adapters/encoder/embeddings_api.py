@@ -1,6 +1,7 @@
-"""OpenAI's `POST /v1/embeddings` from the side of a caller who trusts the other server with nothing.
+"""Client of OpenAI's `POST /v1/embeddings` that does not trust the server.
 
-Answers are bounded in size and time and checked whole, redirects are not followed, and no link-local address is asked.
+It limits the size and duration of every answer and checks all of it, follows no redirect, and connects to no
+link-local address.
 """
 
 import binascii
@@ -29,26 +30,26 @@ from service.core.errors import InvalidInput
 CONNECT_SECONDS = 5.0
 KEY_BYTES = 8192
 CHUNK = 65_536  # bytes
-ANSWER_BYTES = 200_000  # of an answer beside its vectors, and of one that says what is wrong
-BYTES_A_NUMBER = 32  # of a vector written as JSON
+ANSWER_BYTES = 200_000  # limit for an answer without its vectors, and for an error message
+BYTES_A_NUMBER = 32  # limit for one number of a vector written as JSON
 RETRIED = {408, 429, 500, 502, 503, 504}
-WHATEVER_IS_SENT = {401, 403, 404, 405, 408, 429}  # statuses below 500 that no text is to blame for
-SAID = 200  # characters of a server's own words
+WHATEVER_IS_SENT = {401, 403, 404, 405, 408, 429}  # statuses below 500 that do not depend on the texts sent
+SAID = 200  # characters quoted of a server's error message
 TOO_LATE = "it does not answer in time"
-METADATA = {ipaddress.ip_address("fd00:ec2::254")}  # a cloud's, beside the link-local ones
+METADATA = {ipaddress.ip_address("fd00:ec2::254")}  # metadata service of a cloud, not in the link-local range
 
 
 def checked_url(url: str) -> str:
-    """The address without its last slash.
+    """The address up to `/v1`: without a trailing slash and without `/embeddings`.
 
     Raises:
-        InvalidInput: no http or https address, one with a password or a query in it, or a link-local one.
+        InvalidInput: the address is not http or https, contains a password or a query, or is link-local.
     """
     try:
         parts = urlsplit(url)
         wrong = parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0
         wrong = wrong or not (parts.hostname or "").encode("idna").isascii() or " " in url
-    except ValueError:  # and UnicodeError, of a host that no name can have
+    except ValueError:  # UnicodeError is one: the host is not a valid name
         wrong = True
     if wrong:
         raise InvalidInput(f"{url!r} is no address like http://127.0.0.1:8080/v1")
@@ -59,10 +60,10 @@ def checked_url(url: str) -> str:
 
 
 def refuse_link_local(host: str) -> None:
-    """Raises InvalidInput for an address that only this machine's network segment has, as a cloud's metadata has."""
+    """Raises InvalidInput for a link-local address, which includes the metadata services of clouds."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:  # a name
+    except ValueError:  # a host name; it is checked after it is resolved
         return
     address = getattr(address, "ipv4_mapped", None) or address
     if address.is_link_local or address in METADATA:
@@ -72,20 +73,22 @@ def refuse_link_local(host: str) -> None:
 
 
 class Watchdog:
-    """Ends requests that take longer than they may, whichever part of the answer trickles: timeouts of a socket begin
-    anew with every byte. One thread for all."""
+    """Ends requests that exceed their time limit, also when the server sends its answer byte by byte.
+
+    A socket's own timeout does not help there: it restarts with every byte. One thread watches all requests.
+    """
 
     def __init__(self) -> None:
         self._some = threading.Condition()
-        # By thread: when its request ends (s, monotonic), whose it is, and its socket.
+        # By thread id: deadline of its request (s, monotonic clock), the request's owner, and its socket.
         self._under_way: dict[int, tuple[float, object, socket.socket | None]] = {}
         self._thread: threading.Thread | None = None
 
     @contextmanager
     def watching(self, until: float, owner: object) -> Iterator[None]:
-        """The calling thread makes one request meanwhile."""
+        """Watches the one request that the calling thread makes inside this context."""
         with self._some:
-            if self._thread is None or not self._thread.is_alive():  # a fork has none of its parent's
+            if self._thread is None or not self._thread.is_alive():  # a fork does not inherit threads
                 self._thread = threading.Thread(target=self._watch, name="remote-watchdog", daemon=True)
                 self._thread.start()
             self._under_way[threading.get_ident()] = until, owner, None
@@ -97,14 +100,14 @@ class Watchdog:
                 del self._under_way[threading.get_ident()]
 
     def attach(self, connected: socket.socket) -> None:
-        """The socket of the request that the calling thread makes."""
+        """Registers the socket of the calling thread's request, so that the request can be ended."""
         with self._some:
             found = self._under_way.get(threading.get_ident())
             if found is not None:
                 self._under_way[threading.get_ident()] = *found[:2], connected
 
     def end(self, owner: object) -> None:
-        """Ends all requests of an owner soon."""
+        """Ends all requests of an owner at the next check, within `WATCH_SECONDS`."""
         with self._some:
             for thread, (_, whose, connected) in self._under_way.items():
                 if whose is owner:
@@ -126,14 +129,14 @@ WATCHDOG, WATCH_SECONDS = Watchdog(), 0.25
 
 
 class CheckedConnection(HTTPConnection):
-    """Connects to no link-local address, whatever name stands for it."""
+    """Refuses to connect to a link-local address, also when a host name resolves to one."""
 
     def _new_conn(self) -> socket.socket:
         for *_, address in socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM):
             refuse_link_local(str(address[0]))
         connected = super()._new_conn()
         try:
-            refuse_link_local(str(connected.getpeername()[0]))  # a name may stand for another address the second time
+            refuse_link_local(str(connected.getpeername()[0]))  # the name may now resolve to another address
         except BaseException:
             connected.close()
             raise
@@ -146,7 +149,7 @@ class CheckedConnection(HTTPConnection):
 
 
 class CheckedTlsConnection(CheckedConnection, HTTPSConnection):
-    """The same with TLS; certificates are verified with the system's authorities."""
+    """The same with TLS; certificates are verified against the system's certificate authorities."""
 
 
 class HTTPPool(urllib3.HTTPConnectionPool):
@@ -159,25 +162,25 @@ class HTTPSPool(urllib3.HTTPSConnectionPool):
 
 @dataclass(eq=False)
 class Refusal(Exception):
-    """Why there are no vectors: the status of the answer (0: there was none), and what the server says."""
+    """Why there are no vectors: the answer's status (0: no answer), and the server's message."""
 
     why: str
     status: int = 0
     retry_after: int = 1  # s
-    of_texts: bool = False  # others might have been answered
+    of_texts: bool = False  # the texts are the reason: the server may accept others
 
     @property
     def again(self) -> bool:
-        """Whether the next attempt may fare better."""
+        """Whether another attempt may succeed."""
         return self.status == 0 or self.status in RETRIED
 
 
 class OtherDimension(Refusal):
-    """All vectors have a dimension that the registered model's had not."""
+    """The vectors have another dimension than those of the registered model."""
 
 
 class Conversation:
-    """Texts to vectors over HTTP, one request a call; safe from several threads. Nothing is compared here."""
+    """Converts texts to vectors over HTTP, one request per call; thread-safe. It does not compare probes."""
 
     def __init__(self, endpoint: Endpoint, requests: int) -> None:
         self.endpoint = endpoint
@@ -187,11 +190,11 @@ class Conversation:
         self.path = f"{parts.path.rstrip('/')}/embeddings"
 
     def __call__(self, texts: Sequence[str], dim: int | None, seconds: float) -> Vectors:
-        """(N, D), row by row as asked, within so many seconds; `dim` None: whatever dimension they have.
+        """Vectors (N, D) in the order of the texts, within `seconds`; with `dim` None, any dimension is accepted.
 
         Raises:
-            Refusal: the server does not answer, or without usable vectors; its key cannot be read; its address is
-                link-local.
+            Refusal: the server does not answer, or its answer has no usable vectors; its key cannot be read; its
+                address is link-local.
         """
         until = time.monotonic() + seconds
         key = self._key()
@@ -201,7 +204,7 @@ class Conversation:
         except (urllib3.exceptions.HTTPError, OSError) as error:
             late = time.monotonic() >= until
             raise Refusal(TOO_LATE if late else reason(error)) from error
-        if time.monotonic() >= until:  # headers that were cut off look like their end
+        if time.monotonic() >= until:  # http.client takes headers cut off by the watchdog for complete ones
             raise Refusal(TOO_LATE)
         if status != 200:
             why = said(status, body)
@@ -226,7 +229,7 @@ class Conversation:
             response = self.pool.urlopen(
                 "POST", self.path, body, headers, retries=False, redirect=False, timeout=timeout, preload_content=False
             )
-        except InvalidInput as error:  # a name of a link-local address
+        except InvalidInput as error:  # the host name resolves to a link-local address
             raise Refusal(str(error), 403) from error
         whole = False
         try:
@@ -242,7 +245,7 @@ class Conversation:
         return response.status, content, int(after) if after.isdigit() and len(after) < 4 else 1
 
     def _key(self) -> str | None:
-        """Raises Refusal where the file cannot be read."""
+        """The key of the key file, or None without one. Raises Refusal if the file cannot be read or holds no key."""
         if self.endpoint.key_file is None:
             return None
         try:
@@ -255,13 +258,13 @@ class Conversation:
         return key
 
     def close(self) -> None:
-        """Ends what is under way, too."""
+        """Closes the connections and ends requests in progress."""
         WATCHDOG.end(self)
         self.pool.close()
 
 
 def pieces(response: urllib3.BaseHTTPResponse, most: int, until: float) -> Iterator[bytes]:
-    """The body, piece by piece; Refusal where it is too long or takes too long."""
+    """Yields the body piece by piece. Raises Refusal if it is too long or arrives too late."""
     size = 0
     while piece := response.read1(CHUNK):
         size += len(piece)
@@ -273,7 +276,7 @@ def pieces(response: urllib3.BaseHTTPResponse, most: int, until: float) -> Itera
 
 
 def reason(error: BaseException) -> str:
-    """What went wrong, without the addresses and object names that urllib3 puts around it."""
+    """The cause of an error, without the addresses and object names that urllib3 adds."""
     if isinstance(error, urllib3.exceptions.TimeoutError) and not isinstance(
         error, urllib3.exceptions.ConnectTimeoutError
     ):
@@ -286,7 +289,7 @@ def reason(error: BaseException) -> str:
 
 
 def said(status: int, body: bytes) -> str:
-    """An answer other than 200, in the server's own words where it has some."""
+    """Describes an answer other than 200, quoting the server's message if it sent one."""
     if status in (401, 403):  # some servers repeat the key they were sent
         return f"it answers {status}: it refuses the key, or wants one"
     if 300 <= status < 400:
@@ -296,13 +299,13 @@ def said(status: int, body: bytes) -> str:
         found = parsed.get("error", parsed) if isinstance(parsed, dict) else parsed
         words = found.get("message", found.get("detail", found)) if isinstance(found, dict) else found
     except orjson.JSONDecodeError:
-        words = ""  # a page for people
+        words = ""  # an HTML page, for example
     hint = "; does the address end with /v1?" if status == 404 else ""
     return f"it answers {status}: {' '.join(str(words).split())[:SAID]}".rstrip(": ") + hint
 
 
 def vectors_in(body: bytes, count_wanted: int, dim: int | None) -> Vectors:
-    """The vectors (N, D) of an answer, in the order of its `index`. Raises Refusal where it is anything else."""
+    """The vectors (N, D) of an answer, ordered by `index`. Raises Refusal if the body is not a valid answer."""
     try:
         entries = orjson.loads(body)["data"]
         if not isinstance(entries, list) or len(entries) != count_wanted:
@@ -332,7 +335,7 @@ def vectors_in(body: bytes, count_wanted: int, dim: int | None) -> Vectors:
 
 
 def vector_of(embedding: object) -> Vectors:
-    """Raises TypeError or ValueError where it is neither base64 of float32 nor a list of numbers."""
+    """One vector (D,), from base64 of float32 or a list of numbers. Raises TypeError or ValueError otherwise."""
     if isinstance(embedding, str):
         return np.frombuffer(binascii.a2b_base64(embedding, strict_mode=True), "<f4")
     if not isinstance(embedding, list) or not all(type(number) in (float, int) for number in embedding):

@@ -1,4 +1,4 @@
-"""Many texts to vectors at once, through the exported graph that also serves, without a server around it."""
+"""Encodes many texts at once without a server, with the same exported graph that the server uses."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -25,20 +25,20 @@ from service.core.arrays import Rows, Vectors
 from service.core.encoding.texts import PooledVector, Tokens, VectorCodec
 from service.core.errors import BackendFailure, EncoderUnreachable, InvalidInput
 
-# Padded, on a CPU. A batch of 2048 takes 1.13 times the processor time (1.04 to 1.17) and 1.17 times the wall time in
-# the median of 12 blocks of 1,500 Wikipedia sentences of 31 tokens, encoded by turns on MiniLM and 2 threads; 2 cores,
-# Intel Xeon with AVX2 and AVX-512. Others used the machine too: single wall times say little.
+# Padded, on a CPU. Batches of 2048 take 1.13 times the processor time (1.04 to 1.17) and 1.17 times the wall time:
+# medians over 12 blocks of 1,500 Wikipedia sentences of 31 tokens, both sizes in turn, with MiniLM and 2 threads on
+# 2 cores of an Intel Xeon with AVX2 and AVX-512. The machine was shared: single wall times are unreliable.
 BATCH_TOKENS = 256
 PROGRESS_SECONDS = 1.0
-REMOTE_SECONDS = 600.0  # of one request of a job, its attempts together
+REMOTE_SECONDS = 600.0  # for one request of a job, all attempts included
 SHORTEST_VECTOR = 24  # characters of base64; eight numbers have 44
-WINDOW = 4096  # texts that are tokenized at once and sorted by length among themselves
+WINDOW = 4096  # texts tokenized together and sorted by length
 
 
 @dataclass(frozen=True)
 class Encodings:
-    """Vectors (N, D) of N texts, and of each: its tokens, special ones included; whether it was cut; whether the
-    encoder knows no token of it."""
+    """Vectors (N, D) of N texts. For each text: number of tokens, special ones included; whether it was cut; whether
+    the encoder knows none of its tokens."""
 
     vectors: Vectors
     tokens: Rows
@@ -47,32 +47,32 @@ class Encodings:
 
     @classmethod
     def build(cls, count: int, dim: int) -> "Encodings":
-        """Empty arrays to be filled."""
+        """Arrays for `count` texts, to be filled in."""
         vectors: Vectors = np.empty((count, dim), np.float32)
         return cls(vectors, np.empty(count, np.intp), np.zeros(count, bool), np.zeros(count, bool))
 
     def texts(self) -> list[PooledVector]:
-        """One object a text, as scoring takes them."""
+        """One object per text, as scoring takes them."""
         columns = (self.tokens.tolist(), self.truncated.tolist(), self.unreadable.tolist())
         return [PooledVector(vector, *facts) for vector, *facts in zip(self.vectors, *columns, strict=True)]
 
 
 class TextEncoder(Protocol):
-    """An encoder of many texts: one in this process, or many elsewhere."""
+    """An encoder of many texts: in this process, on another server, or a reader of given vectors."""
 
     def __call__(self, texts: Sequence[str], progress: Callable[[float], None] = ...) -> Encodings: ...
 
 
-Sending = Callable[[int], None]  # is told how many texts go to another server, and may refuse it
+Sending = Callable[[int], None]  # called with the number of texts that go to another server; may raise to refuse
 
 
 def open_texts(
     artifact: EncoderArtifact, threads: int = 0, *, sending: Sending = lambda _: None, **options: Any
 ) -> TextEncoder:
-    """An encoder of many texts: in this process, with the options of `OfflineEncoder`, or on the server it runs on.
+    """An encoder of many texts: in this process, with the options of `OfflineEncoder`, or on another server.
 
     Raises:
-        InvalidInput: the encoder's vectors are brought by its users.
+        InvalidInput: users of this encoder compute the vectors themselves.
     """
     refuse_texts(artifact)
     if artifact.remote is None:
@@ -81,7 +81,7 @@ def open_texts(
 
 
 class RemoteTexts:
-    """Many texts to vectors on another server: requests side by side, each with a probe."""
+    """Encodes many texts on another server, with parallel requests that each carry a probe."""
 
     def __init__(
         self, artifact: EncoderArtifact, *, codec: VectorCodec | None = None, sending: Sending = lambda _: None
@@ -111,7 +111,7 @@ class RemoteTexts:
                     vectors = self._result(future, rows, tokens)
                     encodings.vectors[rows] = self.codec.round(vectors) if self.codec else vectors
                     done += len(rows)
-                progress(done / len(texts))  # it may end the job
+                progress(done / len(texts))  # may raise to end the job
         except BaseException:
             self.encoder.close()
             raise
@@ -120,7 +120,7 @@ class RemoteTexts:
         return encodings
 
     def _result(self, future: "Future[Vectors]", rows: list[int], tokens: Sequence[Tokens]) -> Vectors:
-        """The vectors of a request. Raises BackendFailure, which says which text the server does not take."""
+        """The vectors of a request. Raises BackendFailure, which names the text that the server rejects."""
         try:
             return future.result()
         except EncoderUnreachable:
@@ -139,7 +139,7 @@ class RemoteTexts:
 
 
 def requests_of(lengths: Rows) -> Iterator[list[int]]:
-    """Rows of one request each: as many as fit, in their order."""
+    """Rows of each request, in order: as many per request as fit."""
     group: list[int] = []
     size = 0
     for row, length in enumerate(lengths.tolist()):
@@ -153,14 +153,14 @@ def requests_of(lengths: Rows) -> Iterator[list[int]]:
 
 
 class OfflineEncoder:
-    """Tokenizer and encoder of this process. Texts of like length share a batch; safe from several threads.
+    """Tokenizer and encoder in this process. Texts of similar length share a batch; thread-safe.
 
     Args:
-        threads: of one run; 0 is one a physical core.
-        providers: of ONNX Runtime; None takes a GPU where there is one.
-        batch_tokens: padded tokens of a batch; 0 is what this device does best. It moves the last bits of vectors.
+        threads: threads of one run; 0 means one per physical core.
+        providers: of ONNX Runtime; None uses a GPU if there is one.
+        batch_tokens: padded tokens per batch; 0 means the default for this device. It affects the last bits of vectors.
         codec: rounds vectors as a cache would.
-        window: texts sorted among themselves; None sorts all of a call. It decides which texts share a batch.
+        window: number of texts sorted by length together; None sorts all texts of a call. It affects the batches.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class OfflineEncoder:
     def _fill(self, encodings: Encodings, start: int, texts: Sequence[str], progress: Callable[[int], None]) -> None:
         """Encodes the texts of a window into the rows from `start`; `progress` gets how many texts are done."""
         tokens = self.tokenize([self.prompt + text for text in texts], "right")
-        # A text of nothing but control characters has no tokens where no special ones are added.
+        # A text of control characters only has no tokens if the tokenizer adds no special ones.
         ids = [one.ids or [self.encode.pad_token_id] for one in tokens]
         rows = slice(start, start + len(texts))
         encodings.tokens[rows] = [len(one) for one in ids]
@@ -210,13 +210,13 @@ class OfflineEncoder:
 
 
 class BroughtItems:
-    """A `TextEncoder` whose texts stand for vectors: base64, or the numbers of rows (from 0) of a file."""
+    """A `TextEncoder` whose texts denote vectors: base64, or row numbers (from 0) of a file."""
 
     def __init__(self, artifact: EncoderArtifact, file: VectorFile | None = None) -> None:
         self.dim, self.unit, self.file = artifact.spec.dim, artifact.unit_vectors, file
 
     def __call__(self, texts: Sequence[str], progress: Callable[[float], None] = lambda _: None) -> Encodings:
-        """Raises InvalidInput where one is no vector of the encoder's."""
+        """The vectors of the items. Raises InvalidInput if an item is not a vector of this encoder."""
         encodings = Encodings.build(len(texts), self.dim)
         encodings.tokens[:] = 0
         named = [row for row, text in enumerate(texts) if is_row(text)] if self.file is not None else []
@@ -234,7 +234,7 @@ class BroughtItems:
         return encodings
 
     def _decoded(self, text: str) -> Vectors:
-        """Raises InvalidInput, which says what is taken."""
+        """The vector of an item in base64. Raises InvalidInput, which lists the accepted forms."""
         try:
             return decoded(text)
         except InvalidInput:
@@ -246,18 +246,20 @@ class BroughtItems:
 
 
 def is_row(item: str) -> bool:
-    """A row's number; base64 of a vector is longer."""
+    """Whether an item is a row number; base64 of a vector is longer."""
     return item.isdecimal() and len(item) < SHORTEST_VECTOR
 
 
 def default_batch_tokens(*, gpu: bool) -> int:
-    """Padded tokens of a batch where no setting names another number."""
+    """Padded tokens per batch if no setting gives a number."""
     return GPU_TOKENS if gpu else BATCH_TOKENS
 
 
 def batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
-    """Rows of like length together, at most so many padded tokens a batch; the shortest first, so that the last text
-    decides. A single longer text is a batch of its own."""
+    """Batches of rows of similar length, each of at most `max_tokens` padded tokens; a longer text is a batch alone.
+
+    Rows are sorted with the shortest first, so that the row added last decides the padded length of a batch.
+    """
     order = sorted(range(len(lengths)), key=lengths.__getitem__)  # stable: of equals the earlier row first
     batch: list[int] = []
     for row in order:
@@ -270,9 +272,9 @@ def batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
 
 
 def find_unreadable(texts: Sequence[str], artifact: EncoderArtifact) -> set[str]:
-    """The texts without any token that the encoder knows: it gives nearly the same vector to all of them.
+    """The texts without any token that the encoder knows: the encoder gives all of them nearly the same vector.
 
-    None where the tokenizer is elsewhere.
+    Empty if the encoder's tokenizer is not in this process.
     """
     if artifact.kind != "onnx":
         return set()

@@ -17,15 +17,15 @@ from service.core.errors import BackendFailure, CorruptArtifact, Unavailable
 
 log = logging.getLogger("isosim")
 
-PREFIX = "calibrator."  # of the calibrator's weights among the graph's inputs
+PREFIX = "calibrator."  # of the names of the calibrator's weights among the graph's inputs
 
-# On the CPU the fused kernel takes five times as long as the addition and the normalization it replaces (1.31, AVX2:
-# 296 µs against 60 µs for 128 × 384), 8 % of an encoder run.
+# On the CPU the fused kernel is five times slower than the addition and the normalization it replaces (ONNX Runtime
+# 1.31, AVX2: 296 µs against 60 µs for 128 × 384); that is 8 % of an encoder run.
 SLOWER_FUSED = ["SkipLayerNormFusion"]
 
-# onnxruntime's exceptions share no base but Exception; these are what `run` raises.
+# onnxruntime's exceptions have no common base below Exception; RUN_ERRORS lists those that `run` raises.
 CUDA = "CUDAExecutionProvider"
-LOAD_ERRORS = (RuntimeError, ValueError)  # of a provider; a broken graph raises others
+LOAD_ERRORS = (RuntimeError, ValueError)  # raised when a provider does not load; a broken graph raises others
 RUN_ERRORS = (
     ort.capi.onnxruntime_pybind11_state.Fail,
     ort.capi.onnxruntime_pybind11_state.InvalidArgument,
@@ -35,10 +35,11 @@ RUN_ERRORS = (
 
 
 def choose_providers(wanted: tuple[str, ...], trial: Path) -> list[str]:
-    """The wanted execution providers, or CUDA where it is installed and loads the graph `trial`; the CPU always last.
+    """The wanted execution providers; if none are given, CUDA when it is installed and loads the graph `trial`. The
+    CPU provider is appended if it is not among them.
 
     Raises:
-        Unavailable: a wanted one is not installed.
+        Unavailable: a wanted provider is not installed.
     """
     installed = ort.get_available_providers()
     missing = [name for name in wanted if name not in installed]
@@ -49,7 +50,7 @@ def choose_providers(wanted: tuple[str, ...], trial: Path) -> list[str]:
 
 
 def loads(provider: str, trial: Path) -> bool:
-    """Whether it does here, and not only lies on the disk."""
+    """Whether the provider loads the graph `trial` on this machine, rather than only being installed."""
     try:
         open_session(trial, [provider], threads=1)
     except Unavailable as error:
@@ -61,21 +62,22 @@ def loads(provider: str, trial: Path) -> bool:
 def open_session(
     path: Path, providers: list[str], threads: int, *, spin: bool = False, memory: int = 0
 ) -> ort.InferenceSession:
-    """`threads` of one run; 0 is one a physical core. `spin`: they wait for each other awake, and
-    some milliseconds for the next run.
+    """Opens a graph with `threads` threads per run; 0 means one per physical core. `memory`: see `gpu_options`.
+
+    With `spin`, threads wait for each other, and a few milliseconds for the next run, without sleeping.
 
     Raises:
-        Unavailable: the first provider does not load. ONNX Runtime would go on with the others and not say so.
+        Unavailable: the first provider does not load. ONNX Runtime itself would silently use the others.
     """
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
-    # Threads that spin between runs take a core that the event loop needs when there is much to do. Those of a session
-    # that has the machine to itself save a lone request the time to wake them: 4 % of its p50 (loadtest/README.md).
+    # Threads that spin between runs occupy a core that the event loop needs under load. In a session that has the
+    # machine to itself, spinning saves a single request the time to wake threads: 4 % of its p50 (loadtest/README.md).
     options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
     options.add_session_config_entry("session.force_spinning_stop", "0" if spin else "1")
-    # Shapes change with every batch: a remembered plan for each of them is memory that only grows.
+    # Shapes change with every batch, and ONNX Runtime would keep a memory plan for each shape without bound.
     options.enable_mem_pattern = False
     if CUDA in providers:
         load_cuda()
@@ -94,8 +96,8 @@ def open_session(
 
 @functools.cache
 def load_cuda() -> None:
-    """CUDA's libraries out of the wheels that [gpu] brings; where there are none, the system's."""
-    with contextlib.redirect_stdout(sys.stderr):  # it prints what it misses; stdout is for results
+    """Loads CUDA's libraries from the wheels of the extra [gpu], or the system's if those are not installed."""
+    with contextlib.redirect_stdout(sys.stderr):  # `preload_dlls` prints missing libraries; stdout is for results
         ort.preload_dlls()
 
 
@@ -104,21 +106,27 @@ def on_gpu(providers: list[str]) -> bool:
 
 
 def gpu_options(providers: list[str], memory: int) -> list[dict[str, str]]:
-    """One set of options a provider. CUDA's arena grows by what is asked for, not by powers of two, up to `memory`
-    bytes (0: all there is), and products stay float32 where the graph says so: TF32 moves scores by 1e-3."""
+    """One set of options for each provider.
+
+    CUDA's arena grows by the bytes requested rather than by powers of two, up to `memory` bytes (0: no limit).
+    Matrix products of a float32 graph stay in float32: TF32 would change scores by 1e-3.
+    """
     cuda = {"arena_extend_strategy": "kSameAsRequested", "use_tf32": "0"}
     if memory:
         cuda["gpu_mem_limit"] = str(memory)
     return [cuda if name == CUDA else {} for name in providers]
 
 
-BUCKET = 16  # tokens; GPU kernels are chosen by shape, and memory is kept for each
+BUCKET = 16  # tokens; on a GPU, each shape has its own kernels and memory
 Feeds = dict[str, npt.NDArray[np.int64]]
 
 
 class OnnxEncoder:
-    """Token ids to pooled vectors. With `threads_alone`, runs that have the device to themselves take so many threads:
-    that is a second session, and a second copy of the weights."""
+    """Converts token ids to pooled vectors.
+
+    With `threads_alone`, a run that has the device to itself uses that many threads. This needs a second session, and
+    with it a second copy of the weights.
+    """
 
     def __init__(
         self,
@@ -143,7 +151,7 @@ class OnnxEncoder:
         return self.run(self.prepare(ids))
 
     def prepare(self, ids: Sequence[Sequence[int]]) -> Feeds:
-        """Arrays (N, T), padded to the longest; on a GPU to the next bucket, so that there are few shapes."""
+        """Arrays (N, T), padded to the longest row; on a GPU, T is a multiple of `BUCKET` to keep shapes few."""
         lengths = [len(row) for row in ids]
         longest = -(-max(lengths) // self.bucket) * self.bucket
         padded = np.full((len(ids), longest), self.pad_token_id, np.int64)
@@ -157,10 +165,10 @@ class OnnxEncoder:
         return feeds
 
     def run(self, prepared: Feeds, *, exclusive: bool = False) -> Vectors:
-        """Prepared arrays -> (N, D) float32. Safe from several threads; `alone`: nothing else runs.
+        """Prepared arrays -> (N, D) float32. Thread-safe; `exclusive`: no other run is in progress.
 
         Raises:
-            BackendFailure: the run failed, or gave NaN or infinity.
+            BackendFailure: the run failed, or returned NaN or infinity.
         """
         try:
             session = self.wide if exclusive else self.session
@@ -175,7 +183,7 @@ class OnnxEncoder:
 
 
 def run_bound(session: ort.InferenceSession, feeds: Feeds) -> list[Vectors]:
-    """A run whose output alone comes back from the device: (N, D), not the hidden states."""
+    """Runs the graph and copies only the pooled vectors (N, D) back from the device, not the hidden states."""
     binding = session.io_binding()
     for name, value in feeds.items():
         binding.bind_cpu_input(name, value)
@@ -186,7 +194,7 @@ def run_bound(session: ort.InferenceSession, feeds: Feeds) -> list[Vectors]:
 
 
 class OnnxCalibrator:
-    """The calibrator graph: pooled vectors and a domain's weights to latents. Safe from any thread."""
+    """The calibrator graph: converts pooled vectors to latents with a domain's weights. Thread-safe."""
 
     def __init__(self, path: Path, providers: list[str]) -> None:
         self.session = open_session(path, providers, threads=1)
@@ -196,7 +204,7 @@ class OnnxCalibrator:
         }
 
     def bind(self, weights: Weights) -> "BoundCalibrator":
-        """Raises CorruptArtifact where names, shapes or types are not the graph's."""
+        """The calibrator with these weights. Raises CorruptArtifact if names, shapes or types do not fit the graph."""
         shapes = {name: (list(array.shape), ONNX_TYPES.get(array.dtype.name)) for name, array in weights.items()}
         if shapes != self.shapes:
             wrong = sorted(name for name in shapes.keys() | self.shapes if shapes.get(name) != self.shapes.get(name))
@@ -209,7 +217,7 @@ ONNX_TYPES = {"float32": "tensor(float)", "int64": "tensor(int64)"}
 
 
 class BoundCalibrator:
-    """One version's calibrator; its weights stay in ONNX Runtime's memory."""
+    """The calibrator of one domain version; its weights stay in ONNX Runtime's memory."""
 
     def __init__(self, session: ort.InferenceSession, weights: dict[str, Any]) -> None:
         self.session = session

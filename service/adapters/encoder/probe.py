@@ -1,7 +1,7 @@
-"""A known sentence and the vector it had at export: does this machine compute what was exported?
+"""Checks that this machine computes the same vector for a known sentence as the export did.
 
-A wrong kernel, a provider that lost precision or a tokenizer of another release gives scores that look like scores;
-nothing but a known answer tells them apart.
+With a wrong kernel, a provider of lower precision or a tokenizer of another release, scores are wrong but look
+plausible; only a known result reveals it.
 """
 
 from pathlib import Path
@@ -17,27 +17,27 @@ from service.core.encoding.texts import Tokenize
 from service.core.errors import CorruptArtifact, TokenizerFailure
 
 SENTENCE = "In 2019 about 1,000 people heard Zoë's café band play guitar – naïve, isn't it?"
-LONGER = " ".join([SENTENCE] * 3)  # beside it the sentence is padded
-# Largest ‖computed − known‖ / ‖known‖. Another batch or padding moves scores by 1e-7 (loadtest/README.md); what
-# instruction sets and GPUs differ by is unmeasured, what is wrong differs by tenths.
+LONGER = " ".join([SENTENCE] * 3)  # in a batch with it, the sentence is padded
+# Largest accepted ‖computed − known‖ / ‖known‖. Another batch or padding changes scores by 1e-7 (loadtest/README.md);
+# differences between instruction sets and GPUs are unmeasured; errors differ by tenths.
 TOLERANCE, REDUCED_TOLERANCE = 1e-3, 2e-2
 
 
 def take(folder: Path, spec: EncoderSpec) -> dict[str, object] | None:
-    """The probe of the encoder graph in a folder, for its manifest; None where it has no tokens for the sentence."""
+    """The probe of the encoder graph in `folder`, for its manifest; None if the sentence cannot be tokenized."""
     encoder = OnnxEncoder(folder / ENCODER, ["CPUExecutionProvider"], 0, spec.pad_token_id)
     try:
         (tokens,) = FastTokenizer(folder / TOKENIZER, spec.max_length)([SENTENCE], "right")
-    except TokenizerFailure:  # a vocabulary without a token for the unknown
+    except TokenizerFailure:  # the vocabulary has no unknown token
         return None
     return {"text": SENTENCE, "pooled": [float(f"{x:.7g}") for x in encoder([tokens.ids])[0]]}
 
 
 def check(artifact: EncoderArtifact, tokenizer: Tokenize, encoder: OnnxEncoder) -> float | None:
-    """Largest relative difference to the known vector, alone and padded; None where the export kept none.
+    """Largest relative difference to the known vector, alone and padded; None if the export stored no probe.
 
     Raises:
-        CorruptArtifact: it is above what precision explains.
+        CorruptArtifact: the difference is larger than the encoder's precision explains.
     """
     probe: Probe | None = artifact.probe
     if probe is None:
@@ -47,7 +47,7 @@ def check(artifact: EncoderArtifact, tokenizer: Tokenize, encoder: OnnxEncoder) 
     known = np.asarray(probe.pooled, np.float32)
     worst = max(difference(alone, known), difference(padded, known))
     limit = TOLERANCE if artifact.spec.precision == "fp32" else REDUCED_TOLERANCE
-    if not worst <= limit:  # NaN is worse than any
+    if not worst <= limit:  # written so that NaN fails, too
         raise CorruptArtifact(
             f"encoder {artifact.id} gives another vector here than at its export: off by {worst:.1e}, "
             f"at most {limit:.0e} is taken; export it again on this machine, or try other execution providers"

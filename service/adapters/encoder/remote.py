@@ -1,7 +1,8 @@
-"""An encoder that runs elsewhere: any server with OpenAI's `POST /v1/embeddings`.
+"""An encoder on another server: any server with OpenAI's `POST /v1/embeddings`.
 
-Every request carries one of the probes that were stored when the encoder was registered. Its vector is compared before
-any vector of that answer is used, so that a model swapped behind its name answers nothing.
+Requests carry one of the probes that were stored when the encoder was registered. The vector of the probe is compared
+with the stored one before any vector of that answer is used. Answers of a model that was replaced under the same name
+are therefore rejected.
 """
 
 import copy
@@ -28,27 +29,27 @@ from service.core.errors import (
     Overloaded,
 )
 
-# Largest ‖answered − registered‖ / ‖registered‖ of a probe. Measured on three encoders: fp16 is off by 0.010 at most;
-# int8 by 0.07 at least, a prompt that is lost by 0.12, another model by 1.1 (docs/how-to/remote-encoder.md).
+# Largest accepted ‖answered − registered‖ / ‖registered‖ of a probe. Measured on three encoders: fp16 differs by 0.010
+# at most; int8 by 0.07 at least, a missing prompt by 0.12, another model by 1.1 (docs/how-to/remote-encoder.md).
 TOLERANCE = 0.05
 BYTES_A_TOKEN = 4
-REQUESTS = 8  # at once, of one process
-REQUEST_TEXTS = 31  # of one request, beside its probe: text-embeddings-inference takes 32 unless it is told otherwise
-REQUEST_TOKENS = 16_384  # estimated, of one request
-TRIAL_SECONDS = 10.0  # of the one request that finds out whether a server is there again
-ATTEMPTS = 3  # of a request that answers a caller
-PATIENT_ATTEMPTS = 10  # of a request of a calibration: over half a minute or more
-FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0  # s between attempts; each is twice the one before, times 0.5 to 1.5
-CHECK_SECONDS = 10.0  # for one answer to a check
-PROBE_SECONDS = 60.0  # between probes where not every request carries one
-LONGEST_WAIT = 2.0  # s that a server may ask for before it is taken for full; a job waits longer
+REQUESTS = 8  # in parallel, per process
+REQUEST_TEXTS = 31  # in one request, plus its probe: text-embeddings-inference accepts 32 by default
+REQUEST_TOKENS = 16_384  # in one request, estimated
+TRIAL_SECONDS = 10.0  # for the single request that tests whether a server is back
+ATTEMPTS = 3  # for a request on behalf of a caller
+PATIENT_ATTEMPTS = 10  # for a request of a calibration: they span half a minute or more
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0  # s between attempts; doubled each time, times a random 0.5 to 1.5
+CHECK_SECONDS = 10.0  # for the answer to one check
+PROBE_SECONDS = 60.0  # between probes if not every request carries one
+LONGEST_WAIT = 2.0  # s; longest pause before another attempt while a caller waits; jobs wait longer
 
 Event = Literal["ok", "unreachable", "refused", "changed"]
 State = Literal["unknown", "ok", "down", "changed"]
 
 
 class EstimatedTokens(Sequence[int]):
-    """Stands for the tokens of a text whose tokenizer is elsewhere: the text itself, and an estimate of its length."""
+    """Replaces the tokens of a text whose tokenizer is on another server: the text and an estimate of its length."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -66,16 +67,16 @@ class EstimatedTokens(Sequence[int]):
 
 
 class RemoteTokenizer:
-    """In place of a tokenizer: estimates lengths, cuts what is surely too long, and refuses what needs real tokens."""
+    """Replaces a tokenizer: estimates lengths, cuts texts that are too long, and refuses requests for real tokens."""
 
     def __init__(self, name: str, max_length: int) -> None:
         self.name, self.max_length = name, max_length
 
     def __call__(self, contents: Sequence[Content], side: Side) -> list[Tokens]:
-        """A text longer than `max_length` estimated tokens is cut there, and marked; what the server cuts is not known.
+        """Cuts and marks texts longer than `max_length` estimated tokens; texts that the server cuts are not marked.
 
         Raises:
-            InvalidInput: contents are token ids, or are to be cut on the left.
+            InvalidInput: contents are token ids, or `side` is "left".
         """
         if side == "left":
             self._refuse("does not cut texts on the left")
@@ -106,17 +107,18 @@ class RemoteTokenizer:
 
 
 class TextsRefused(BackendFailure):
-    """The server answers, and does not take these texts."""
+    """The server works but rejects these texts."""
 
 
 class RemoteEncoder:
-    """A `BatchEncoder` whose runs are requests to a server; safe from several threads.
+    """A `BatchEncoder` whose runs are requests to a server; thread-safe.
 
     Args:
-        seconds: one run may take, its attempts together.
-        each: every request carries a probe; else one a minute does, and the first after a failure.
-        patient: a job waits for a server that starts anew; others get an answer at once while it is away.
-        on_request: what came of a request, and its seconds.
+        seconds: time limit of one run, all attempts included.
+        each: every request carries a probe; otherwise one per minute does, and the first after a failure.
+        patient: for jobs: keep trying while the server restarts. Otherwise a run fails at once while it is down.
+        requests: size of the connection pool.
+        on_request: called with the outcome of each request and its duration in seconds.
     """
 
     def __init__(
@@ -138,16 +140,16 @@ class RemoteEncoder:
         self.seconds, self.each, self.patient, self.clock = seconds, each, patient, clock
         self.on_request = on_request
         self.state: State = "unknown"
-        self.met = False  # it has answered as registered once
-        self.failure: IsosimError | None = None  # the last one, while nothing is asked after it
+        self.met = False  # whether the server has answered a probe correctly at least once
+        self.failure: IsosimError | None = None  # the last failure; None after the next correct probe
         self._breaker = CircuitBreaker(clock=clock)
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._turn = count()
-        self._trying = False  # the circuit is open, and one request finds out
-        self._failures = 0  # so far; what was asked for before one of them needs a probe of its own
-        self._probed = -np.inf  # s, when a probe that was right was asked for
-        self.off = 0.0  # how far it was off, as a share of the known vector's length
+        self._trying = False  # the circuit is open and one request tests the server
+        self._failures = 0  # number so far; a request that overlaps a failure is not trusted without its own probe
+        self._probed = -np.inf  # s, start of the last request whose probe was correct
+        self.off = 0.0  # difference of that probe, as a share of the known vector's length
 
     def prepare(self, ids: Sequence[Any]) -> list[str]:
         """The texts themselves; `ids` are `EstimatedTokens`."""
@@ -157,19 +159,20 @@ class RemoteEncoder:
         """Texts -> (N, D).
 
         Raises:
-            EncoderUnreachable: no answer, or none that one could use whatever the texts; also without a request, after
-                failures in a row.
-            EncoderChanged: a probe has another vector than at registration; nothing of the answer is used.
-            Overloaded: the server has too much to do. BackendFailure: it refuses these texts.
+            EncoderUnreachable: the server sent no answer, or no usable one for a reason other than the texts. After
+                several failures in a row it is raised without a request.
+            EncoderChanged: the vector of a probe differs from the registered one; the answer is discarded.
+            Overloaded: the server is overloaded.
+            BackendFailure: the server rejects these texts.
         """
         return self._run(prepared, PATIENT_ATTEMPTS if self.patient else ATTEMPTS, forced=self.patient)
 
     def check(self) -> None:
-        """One request of a probe alone, whatever was before: does the server answer as registered? Raises as `run`."""
+        """Sends only a probe, even if the circuit is open, and compares its vector. Raises as `run`."""
         self._run([], 1, forced=True)
 
     def close(self) -> None:
-        """Ends waits between attempts, and requests that are under way."""
+        """Ends pauses between attempts and requests in progress."""
         self._stopped.set()
         self.converse.close()
 
@@ -198,7 +201,10 @@ class RemoteEncoder:
         raise AssertionError("the last attempt returns or raises")
 
     def _begin_trial(self) -> bool:
-        """False while the circuit is closed. While it is open: the last failure, but for one request at a time."""
+        """Whether this request is the trial of an open circuit; False while the circuit is closed.
+
+        While the circuit is open, only one request at a time is a trial; for all others the last failure is raised.
+        """
         with self._lock:
             if not self._breaker.is_open:
                 return False
@@ -224,7 +230,7 @@ class RemoteEncoder:
         with self._lock:
             if failures == self._failures:
                 self._probed = started if due else self._probed
-            elif not due and self.failure is not None:  # what failed meanwhile may have been of another model
+            elif not due and self.failure is not None:  # after a failure meanwhile, the model may have changed
                 raise copy.copy(self.failure)
             self._breaker.succeeded()
             if due:
@@ -243,7 +249,7 @@ class RemoteEncoder:
         raise error
 
     def _error_of(self, refusal: Refusal, texts: list[str], *, tried: bool) -> IsosimError:
-        """What it means for the caller; what it says of the server is counted. `tried`: often enough."""
+        """The error to raise for a refusal. A failure of the server is counted; `tried`: no attempts are left."""
         what = f"the server of encoder {self.id} "
         if refusal.status == 429:
             return Overloaded(f"{what}has too much to do: {refusal.why}", refusal.retry_after)
@@ -256,7 +262,7 @@ class RemoteEncoder:
         return down
 
     def _answers_probe(self) -> bool:
-        """After a 500, which some servers give for a single text: is it that text alone?"""
+        """Whether the server still answers a probe. After a 500, this means that the texts caused the error."""
         try:
             self._ask([], CHECK_SECONDS)
         except Refusal:
@@ -268,14 +274,14 @@ class RemoteEncoder:
             self.failure, self._probed = error, -np.inf
             self._failures += 1
             self._breaker.failed()
-            if state == "changed":  # one is enough
+            if state == "changed":  # a single one opens the circuit
                 self._breaker.open()
             if self._breaker.is_open:
                 self.state = state
 
 
 def check(artifact: EncoderArtifact, seconds: float = CHECK_SECONDS) -> float:
-    """Asks for every probe, one request each: the largest difference, as a share of a known vector's length.
+    """Requests every probe separately; returns the largest difference, as a share of the known vector's length.
 
     Raises:
         EncoderChanged, EncoderUnreachable, Overloaded, BackendFailure: as `RemoteEncoder.run`.
@@ -292,7 +298,7 @@ def check(artifact: EncoderArtifact, seconds: float = CHECK_SECONDS) -> float:
 
 
 def probes_of(texts: Sequence[str], vectors: Vectors) -> tuple[Probe, ...]:
-    """What a registration keeps: seven digits are more than any server's answers agree in."""
+    """The probes that a registration stores, with seven digits: more than repeated answers of a server agree in."""
     return tuple(
         Probe(text, [float(f"{x:.7g}") for x in vector.tolist()]) for text, vector in zip(texts, vectors, strict=True)
     )

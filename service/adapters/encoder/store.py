@@ -1,4 +1,4 @@
-"""Exported encoders in the model store: `encoders/<id>/<digest>/`."""
+"""Encoders in the model store: `encoders/<id>/<digest>/`."""
 
 import contextlib
 import dataclasses
@@ -35,13 +35,13 @@ JOINED, ENCODER, CALIBRATOR, TOKENIZER = "model.onnx", "encoder.onnx", "calibrat
 
 
 def cache() -> Path:
-    """Where this machine keeps encoders that it has fetched; their hashes are compared at every start."""
+    """Folder of encoders that this machine has fetched from a bucket; their hashes are compared at every start."""
     return Path.home() / ".cache" / "isosim"
 
 
 @dataclass(frozen=True)
 class Probe:
-    """A sentence and its vector at export."""
+    """A sentence and its vector at export or registration."""
 
     text: str
     pooled: list[float]
@@ -49,12 +49,12 @@ class Probe:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a remote encoder runs: a server that speaks OpenAI's embeddings. Not part of the encoder's identity."""
+    """Where a remote encoder runs: a server with OpenAI's embeddings API. Not part of the encoder's identity."""
 
-    url: str  # up to and with /v1
+    url: str  # up to and including /v1
     model: str
     key_file: str | None = None  # read at each request; the key itself is never stored
-    encoding: Literal["base64", "float"] = "base64"  # of vectors in its answers
+    encoding: Literal["base64", "float"] = "base64"  # of vectors in the server's answers
 
 
 Kind = Literal["onnx", "remote", "vectors"]
@@ -62,22 +62,22 @@ Kind = Literal["onnx", "remote", "vectors"]
 
 @dataclass(frozen=True)
 class EncoderArtifact:
-    """An encoder's files. `joined` is the whole graph; `encoder` and `calibrator` are cut out of it.
+    """An encoder's files. `joined` is the whole graph; `encoder` and `calibrator` are parts of it.
 
-    Of the other kinds there is the calibrator alone: a `remote` encoder runs on another server, and of one whose
-    `vectors` its users bring only the number of dimensions is known.
+    The other kinds have only a calibrator: a `remote` encoder runs on another server; for the kind `vectors`, users
+    compute the vectors themselves and only the number of dimensions is known.
     """
 
     id: str
     spec: EncoderSpec
     folder: Path
-    probe: Probe | None = None  # exports of earlier versions have none
-    licence: str | None = None  # of the weights; exports of earlier versions do not say
-    prompts: Mapping[str, str] = field(default_factory=dict)  # a caller may name one; it takes the place of the spec's
+    probe: Probe | None = None  # None for exports of earlier versions
+    licence: str | None = None  # of the weights; None for exports of earlier versions
+    prompts: Mapping[str, str] = field(default_factory=dict)  # by name; a named prompt replaces the spec's prompt
     remote: Endpoint | None = None
-    probes: tuple[Probe, ...] = ()  # of a remote encoder: what it answered at its registration
+    probes: tuple[Probe, ...] = ()  # of a remote encoder: its answers at registration
     kind: Kind = "onnx"
-    unit_vectors: bool = False  # all brought vectors have length 1
+    unit_vectors: bool = False  # for the kind `vectors`: all vectors have length 1
 
     @property
     def digest(self) -> str:
@@ -85,7 +85,7 @@ class EncoderArtifact:
 
     @property
     def every_prompt(self) -> set[str]:
-        """All prompts that may stand before a text."""
+        """All prompts that may precede a text."""
         return {self.spec.prompt, *self.prompts.values()}
 
     @property
@@ -106,23 +106,23 @@ class EncoderArtifact:
 
 
 def bury(folder: Path) -> None:
-    """Deletes an export, its manifest first: readers do not begin on an export without one."""
+    """Deletes an export, its manifest first: readers ignore an export without a manifest."""
     (folder / "manifest.json").unlink(missing_ok=True)
     drop(folder)
 
 
 class EncoderStore:
-    """A folder's encoders, or a bucket's: those are fetched into a folder of this machine, and read there."""
+    """The encoders of a folder or of a bucket. Encoders of a bucket are fetched into a local folder and read there."""
 
     def __init__(self, root: Path) -> None:
         self.bucket = EncoderBucket(opened(root), cache() / key_of(root)) if remote(root) else None
         self.root = (root if self.bucket is None else self.bucket.folder) / "encoders"
 
     def find(self, name: str) -> EncoderArtifact:
-        """The encoder `id` (its newest export) or `id@<digest's beginning>`; files verified.
+        """The encoder `id` (its newest export) or `id@<start of a digest>`, after its files were verified.
 
         Raises:
-            Unavailable: there is none, or it is another release's; the message says how to make one.
+            Unavailable: there is no such encoder, or another release made it; the message says how to make one.
             CorruptArtifact: a file does not match its manifest.
         """
         artifact_id, _, digest = name.partition("@")
@@ -168,14 +168,14 @@ class EncoderStore:
         )
 
     def ids(self) -> list[str]:
-        """Names of all encoders that have an export."""
+        """Ids of all encoders in the store, sorted."""
         if self.bucket is not None:
             return self.bucket.ids()
         names = {f.parent.parent.name for f in self.root.glob("*/*/manifest.json") if not f.parent.name.startswith(".")}
         return sorted(names)
 
     def garbage(self, age: float, needed: Collection[str] | None) -> Iterator[Garbage]:
-        """Unfinished exports; and, unless `needed` is None, exports whose digest is not in it."""
+        """Exports older than `age` (s) that are unfinished or, unless `needed` is None, have a digest not in it."""
         if self.bucket is not None:
             yield from self.bucket.garbage(age, needed)
             return
@@ -186,7 +186,7 @@ class EncoderStore:
             if folder.name.startswith(".") or folder.name in needed:
                 continue
             if since(read_manifest(folder).get("created")) > age:
-                yield Garbage(str(folder), "an encoder nobody names", size_of(folder), partial(bury, folder))
+                yield Garbage(str(folder), "an unused encoder", size_of(folder), partial(bury, folder))
 
     def has(self, artifact_id: str, digest: str) -> bool:
         if self.bucket is not None:
@@ -194,12 +194,12 @@ class EncoderStore:
         return (self.root / artifact_id / digest / "manifest.json").is_file()
 
     def add(self, artifact_id: str, spec: EncoderSpec, write: Callable[[Path], dict[str, object]]) -> EncoderArtifact:
-        """Publishes what `write` puts into a folder; what it returns goes into the manifest."""
+        """Publishes the files that `write` puts into a folder; the facts that it returns go into the manifest."""
         if not artifact_id.replace("-", "").replace(".", "").replace("_", "").isalnum() or artifact_id[0] in ".-":
             raise InvalidInput(f"encoder id {artifact_id!r}: use letters, digits, '-', '_' and '.'")
         place = self.root / artifact_id / spec.digest
         if self.bucket is not None:
-            shutil.rmtree(place, ignore_errors=True)  # of an export that was not sent to its end
+            shutil.rmtree(place, ignore_errors=True)  # left by an export whose upload did not finish
         with building(place.parent) as folder:
             facts = write(folder)
             created = datetime.now(UTC).isoformat()
@@ -211,7 +211,7 @@ class EncoderStore:
         return self.find(f"{artifact_id}@{spec.digest}")
 
     def readdress(self, artifact: EncoderArtifact, endpoint: Endpoint) -> EncoderArtifact:
-        """The same remote encoder at another address, or with another key file."""
+        """Stores another address or key file for a remote encoder, and returns the encoder with it."""
         manifest = read_manifest(artifact.folder) | {"remote": dataclasses.asdict(endpoint)}
         write_atomically(artifact.folder / MANIFEST, manifest_bytes(manifest))
         if self.bucket is not None:
@@ -219,17 +219,17 @@ class EncoderStore:
         return self.find(f"{artifact.id}@{artifact.digest}")
 
     def remove(self, artifact: EncoderArtifact) -> None:
-        """Deletes an encoder; versions that were made for it stay, and cannot be served any more."""
+        """Deletes an encoder. Domain versions calibrated for it stay but can no longer be served."""
         if self.bucket is not None:
             self.bucket.remove(artifact.id, artifact.digest)
         bury(artifact.folder)
 
 
 def kind_of(manifest: Mapping[str, object]) -> Kind:
-    """Manifests of earlier releases name no kind: they are of exported graphs.
+    """The kind of an encoder. Manifests of earlier releases have no kind and describe exported graphs.
 
     Raises:
-        Unavailable: a later release has made it.
+        Unavailable: the kind is unknown; a later release made the manifest.
     """
     kind = manifest.get("kind", "onnx")
     if kind not in get_args(Kind):
@@ -238,7 +238,7 @@ def kind_of(manifest: Mapping[str, object]) -> Kind:
 
 
 def files_of(manifest: Mapping[str, object]) -> tuple[str, ...]:
-    """The files that serving needs."""
+    """Names of the files that serving needs."""
     return (ENCODER, CALIBRATOR, TOKENIZER) if kind_of(manifest) == "onnx" else (CALIBRATOR,)
 
 
@@ -246,13 +246,13 @@ ENCODERS = "encoders/"
 
 
 class EncoderBucket:
-    """Graphs are hundreds of megabytes and are read as files: each machine keeps those it has used."""
+    """Encoders in a bucket, with a local copy of each one used: graphs have hundreds of megabytes and must be files."""
 
     def __init__(self, storage: ObjectStorage, folder: Path) -> None:
         self.storage, self.folder = storage, folder
 
     def _manifests(self, prefix: str = "") -> list[str]:
-        """Keys of manifests."""
+        """Keys of the manifests of encoders whose key starts with `prefix`."""
         keys = (entry.key for entry in self.storage.list(ENCODERS + prefix))
         return [key for key in keys if key.count("/") == 3 and key.endswith(f"/{MANIFEST}")]
 
@@ -263,11 +263,11 @@ class EncoderBucket:
         return f"{ENCODERS}{artifact_id}/{digest}/{MANIFEST}" in self._manifests(f"{artifact_id}/{digest}/")
 
     def fetch(self, artifact_id: str, digest: str) -> str:
-        """Puts the newest export whose digest begins so into the folder, unless it is there. -> its digest
+        """Downloads the newest export whose digest starts with `digest`, unless it is there; returns its whole digest.
 
         Raises:
-            Unavailable: there is none.
-            CorruptArtifact: what was fetched does not match its manifest.
+            Unavailable: there is no such export.
+            CorruptArtifact: the downloaded files do not match their manifest.
             OSError: object storage does not answer, or the folder cannot be written.
         """
         read = {key: self.storage.read(key)[0] for key in self._manifests(f"{artifact_id}/{digest}")}
@@ -298,14 +298,14 @@ class EncoderBucket:
                 self.storage.download(prefix + name, folder / name)
             write_atomically(folder / MANIFEST, manifest)
             verified(folder)
-            shutil.rmtree(place, ignore_errors=True)  # an export in this place is not the wanted one: see `_is_there`
+            shutil.rmtree(place, ignore_errors=True)  # `_is_there` found that an export here is not the wanted one
             try:
                 folder.rename(place)
-            except OSError:  # another process of this machine was faster
+            except OSError:  # another process on this machine was faster
                 verified(place)
 
     def send(self, place: Path) -> None:
-        """An export that lies in the folder; files first, the manifest last, which makes it visible."""
+        """Uploads an export from the folder: first its files, then its manifest, which makes the export visible."""
         prefix = f"{ENCODERS}{place.parent.name}/{place.name}/"
         manifest = read_manifest(place)
         for name in manifest["files"]:
@@ -314,7 +314,7 @@ class EncoderBucket:
             self.storage.write(prefix + MANIFEST, (place / MANIFEST).read_bytes(), new=True)
 
     def replace_manifest(self, place: Path) -> None:
-        """Another manifest in place of the one that is there."""
+        """Overwrites the manifest in the bucket with that of the folder."""
         self.storage.write(f"{ENCODERS}{place.parent.name}/{place.name}/{MANIFEST}", (place / MANIFEST).read_bytes())
 
     def remove(self, artifact_id: str, digest: str) -> None:
@@ -323,13 +323,13 @@ class EncoderBucket:
         self._bury(sorted(keys, key=lambda key: not key.endswith(f"/{MANIFEST}")))
 
     def garbage(self, age: float, needed: Collection[str] | None) -> Iterator[Garbage]:
-        """Exports that were not sent completely; and, unless `needed` is None, those whose digest is not in it."""
+        """Exports older than `age` (s) that are incomplete or, unless `needed` is None, have a digest not in it."""
         for prefix, entries in groupby(self.storage.list(ENCODERS), lambda entry: entry.key.rpartition("/")[0]):
             files = sorted(entries, key=lambda entry: not entry.key.endswith(f"/{MANIFEST}"))  # the manifest goes first
             whole = files[0].key.endswith(f"/{MANIFEST}")
             unwanted = not whole or (needed is not None and prefix.rpartition("/")[2] not in needed)
             if unwanted and all((datetime.now(UTC) - entry.modified).total_seconds() > age for entry in files):
-                why = "an encoder nobody names" if whole else "left unfinished"
+                why = "an unused encoder" if whole else "left unfinished"
                 size = sum(entry.size for entry in files)
                 name = f"{self.storage.address}/{prefix}"
                 yield Garbage(name, why, size, partial(self._bury, [entry.key for entry in files]))

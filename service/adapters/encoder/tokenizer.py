@@ -1,4 +1,4 @@
-"""The encoder's tokenizer (Hugging Face tokenizers): texts to ids, with a mark where a text was cut."""
+"""The encoder's tokenizer (Hugging Face tokenizers): converts texts to ids and marks texts that were cut."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from service.core.errors import InvalidInput, TokenizerFailure
 
 
 class Piece(NamedTuple):
-    """One token of a text, and the characters it stands for; a special token stands for none."""
+    """One token of a text and its character range; a special token has no range (`start` and `stop` are None)."""
 
     id: int
     text: str
@@ -26,10 +26,10 @@ SPACE = "▁"  # SentencePiece's sign for the space before a word
 
 
 class FastTokenizer:
-    """Truncates at `max_length` tokens, special tokens included; never pads. Safe from any thread.
+    """Truncates at `max_length` tokens, special tokens included; never pads. Thread-safe.
 
-    A text without any known token is marked `unreadable`: nothing but special tokens and the vocabulary's unknown
-    token, besides one of `prompts` at its beginning. Tokenizers that fall back to bytes know every text.
+    A text is marked `unreadable` if, apart from one of `prompts` at its beginning, it has only special tokens and the
+    vocabulary's unknown token. Tokenizers with a byte fallback can read every text.
     """
 
     def __init__(self, path: Path, max_length: int, prompts: Iterable[str] = ()) -> None:
@@ -52,7 +52,7 @@ class FastTokenizer:
         return tokenizer
 
     def __call__(self, contents: Sequence[Content], side: Side) -> list[Tokens]:
-        """Raises TokenizerFailure where a text cannot be turned into tokens. Contents given as tokens are only cut."""
+        """Tokenizes texts; contents given as token ids are only cut. Raises TokenizerFailure if tokenization fails."""
         texts = [content for content in contents if isinstance(content, str)]
         try:
             encodings = iter(self.sides[side].encode_batch_fast(texts))
@@ -66,26 +66,26 @@ class FastTokenizer:
             else:
                 kept = content[: self.max_length] if side == "right" else content[-self.max_length :]
                 ids, truncated = list(kept), len(kept) < len(content)
-            # The look at the ids ends with the first that is known, in most texts the second.
+            # `issuperset` stops at the first known id, which is the second id of most texts.
             unreadable = self._suspected.issuperset(ids) and self._is_unreadable(content, ids, side)
             tokens.append(Tokens(ids, truncated, unreadable))
         return tokens
 
     def _is_unreadable(self, content: Content, ids: Sequence[int], side: Side) -> bool:
-        """Whether no known token stands for a letter behind the prompt."""
+        """Whether the text after its prompt has no known token."""
         if self.unknown.issuperset(ids):
             return True
         if not isinstance(content, str):
             return False
         begin = next((len(prompt) for prompt in self.prompts if content.startswith(prompt)), 0)
-        if not content[begin:].strip():  # the text itself is what some prompt says
+        if not content[begin:].strip():  # the text is itself equal to a prompt
             return False
         encoding = self.sides[side].encode(content)
         places = zip(encoding.ids, encoding.offsets, strict=True)
         return all(number in self.unknown or stop <= begin for number, (_, stop) in places)
 
     def pieces(self, texts: Sequence[str], *, special: bool) -> list[list[Piece]]:
-        """Every token of each text, uncut. Raises TokenizerFailure."""
+        """All tokens of each text, without truncation. Raises TokenizerFailure."""
         try:
             encodings = self.whole.encode_batch(list(texts), add_special_tokens=special)
         except Exception as error:  # tokenizers raises bare Exceptions
@@ -101,26 +101,26 @@ class FastTokenizer:
         ]
 
     def decode(self, rows: Sequence[Sequence[int]], *, skip_special: bool) -> list[str]:
-        """Texts of token ids. Raises InvalidInput where an id is not of this vocabulary."""
+        """Texts for lists of token ids. Raises InvalidInput if an id is not in this vocabulary."""
         for row in rows:
             self.check(row)
         return [self.whole.decode(list(row), skip_special_tokens=skip_special) for row in rows]
 
     def check(self, ids: Sequence[int]) -> None:
-        """Raises InvalidInput where an id is not of this vocabulary."""
+        """Raises InvalidInput if an id is not in this vocabulary."""
         wrong = next((number for number in ids if not 0 <= number < self.size), None)
         if wrong is not None:
             raise InvalidInput(f"token id {wrong} is not of this encoder's vocabulary, which has {self.size}")
 
 
 def unknown_ids(tokenizer: Tokenizer, path: Path) -> list[int]:
-    """Tokens that say nothing of a text: special ones, the unknown one, and a space that no letter belongs to."""
+    """Ids of tokens without content: special tokens, the unknown token, and SentencePiece's lone space."""
     ids = [number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special]
     model = tokenizer.model
     names: list[str | None] = [SPACE] if isinstance(model, BPE | Unigram) else []
     if isinstance(model, BPE | WordPiece | WordLevel):
         names.append(model.unk_token)
     else:
-        number = orjson.loads(path.read_bytes())["model"].get("unk_id")  # Unigram's has no attribute for it
+        number = orjson.loads(path.read_bytes())["model"].get("unk_id")  # the Unigram class has no attribute for it
         ids += [] if number is None else [number]
     return ids + [number for name in names if name and (number := tokenizer.token_to_id(name)) is not None]

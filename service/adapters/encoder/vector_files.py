@@ -1,4 +1,4 @@
-"""Files of vectors that were computed elsewhere: `.npy`, and a column of a Parquet file. Read block by block."""
+"""Reads files of vectors that were computed elsewhere, block by block: `.npy`, or a column of a Parquet file."""
 
 import hashlib
 import mmap
@@ -15,14 +15,14 @@ from service.core.arrays import Rows, Vectors
 from service.core.errors import EmptyInput, InvalidInput, Unavailable
 from service.core.jobs.requirements import MOST_SENTENCES
 
-BLOCK = 8 * 2**20  # bytes of float32 that are looked at together
+BLOCK = 8 * 2**20  # bytes of float32 read at once
 MAGIC = np.lib.format.MAGIC_PREFIX
-LONGEST_HEADER = 4096  # bytes of a .npy; one that numpy writes has 118
+LONGEST_HEADER = 4096  # bytes accepted for a .npy header; numpy itself writes 118
 KINDS = "float16, float32 or float64"
 
 
 class VectorFile(Protocol):
-    """Vectors of one dimension, in order."""
+    """An ordered file of vectors that all have the same dimension."""
 
     name: str
     dim: int
@@ -30,21 +30,21 @@ class VectorFile(Protocol):
     def __len__(self) -> int: ...
 
     def blocks(self) -> Iterator[Vectors]:
-        """All rows, in order, some at once (n, D); each block is a copy.
+        """All rows in order, in blocks (n, D); each block is a copy.
 
         Raises:
-            InvalidInput: a row is no vector; the message says which one.
+            InvalidInput: a row is not a vector; the message names the row.
         """
 
     def texts(self) -> Iterator[str] | None:
-        """What the vectors are of, row by row; None: the file does not say."""
+        """The text of each vector, in order; None if the file has no texts."""
 
 
 class NpyFile:
-    """A numpy array (N, D) in a file, mapped into memory. Pickled objects are never read."""
+    """A memory-mapped `.npy` file with an array (N, D). Pickled objects are never read."""
 
     def __init__(self, path: Path, name: str | None = None) -> None:
-        """Raises InvalidInput where the file is no such array, or has not the size that its header says."""
+        """Raises InvalidInput if the file holds no such array, or if its size does not match its header."""
         self.path, self.name = path, name or str(path)
         with path.open("rb") as file:
             try:
@@ -71,23 +71,23 @@ class NpyFile:
             every = flat.reshape(self.shape, order="F" if self.fortran else "C")
             try:
                 for start in range(0, len(self), rows):
-                    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused
+                    with np.errstate(over="ignore"):  # values beyond float32 become infinite and are refused later
                         block = every[start : start + rows].astype(np.float32, order="C")
                     yield block
                     del block
-                    mapping.madvise(mmap.MADV_DONTNEED)  # else what was read would count as this process's memory
+                    mapping.madvise(mmap.MADV_DONTNEED)  # otherwise the pages read count as this process's memory
             finally:
-                del flat, every  # the mapping cannot be closed while something points into it
+                del flat, every  # the mapping cannot be closed while an array refers to it
 
     def texts(self) -> None:
         return None
 
 
 def read_header(file: BinaryIO) -> tuple[tuple[int, int], bool, np.dtype[Any]]:
-    """Shape, whether columns lie one after the other (Fortran), and type of a `.npy`; no object is unpickled.
+    """Shape, whether the order is Fortran (column by column), and type of a `.npy`; nothing is unpickled.
 
     Raises:
-        InvalidInput: it is no `.npy`, or holds something else than rows of floating-point numbers.
+        InvalidInput: the file is not a `.npy`, or holds anything but rows of floating-point numbers.
     """
     if file.read(len(MAGIC)) != MAGIC:
         raise InvalidInput("no .npy file: it does not begin as numpy.save writes it")
@@ -96,7 +96,7 @@ def read_header(file: BinaryIO) -> tuple[tuple[int, int], bool, np.dtype[Any]]:
         version = np.lib.format.read_magic(file)
         read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
         shape, fortran, dtype = read(file, max_header_size=LONGEST_HEADER)
-    except Exception as error:  # noqa: BLE001 - numpy parses it as Python: whatever comes of it is the file's fault
+    except Exception as error:  # noqa: BLE001 - numpy parses the header as Python, so a bad file can raise anything
         why = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise InvalidInput(f"its .npy header cannot be read: {why}") from None
     if dtype.hasobject or dtype.kind != "f" or dtype.itemsize > 8:
@@ -109,10 +109,10 @@ def read_header(file: BinaryIO) -> tuple[tuple[int, int], bool, np.dtype[Any]]:
 
 
 class ParquetColumn:
-    """A column of lists of numbers, and one with the texts, if there is one; read with pyarrow (isosim[ray])."""
+    """A Parquet column of lists of numbers, and an optional column of texts; read with pyarrow (isosim[ray])."""
 
     def __init__(self, path: Path, column: str, text_column: str | None = None) -> None:
-        """Raises InvalidInput where the file has no such columns; Unavailable without pyarrow."""
+        """Raises InvalidInput without such columns, EmptyInput without rows, Unavailable without pyarrow."""
         try:
             import pyarrow.compute  # noqa: PLC0415 - an extra
             import pyarrow.parquet  # noqa: PLC0415
@@ -141,7 +141,7 @@ class ParquetColumn:
         return self._rows
 
     def _cells(self, column: str, batch: int) -> Iterator[Any]:
-        """The rows of a column as Python or numpy objects."""
+        """The rows of a column as pyarrow scalars."""
         with self.arrow.parquet.ParquetFile(self.path) as file:
             for one in file.iter_batches(batch, columns=[column], use_threads=False):
                 yield from one.column(0)
@@ -154,7 +154,7 @@ class ParquetColumn:
                 start += len(batch)
 
     def _block(self, cells: Any, start: int) -> Vectors:
-        """(n, D) out of n lists. Raises InvalidInput, naming the row."""
+        """A block (n, D) from n lists. Raises InvalidInput, which names the row or the range of rows."""
         if cells.null_count:
             row = start + next(number for number, cell in enumerate(cells) if not cell.is_valid)
             raise InvalidInput(f"{self.path}, row {row} (from 0): no vector")
@@ -178,7 +178,7 @@ class ParquetColumn:
 
 
 def holds_vectors(path: Path, column: str) -> bool:
-    """Whether a column of a Parquet file holds lists, and not text; false where it is not there."""
+    """Whether a column of a Parquet file exists and holds lists rather than text. False without pyarrow."""
     try:
         import pyarrow.parquet  # noqa: PLC0415 - an extra
     except ModuleNotFoundError:
@@ -192,24 +192,24 @@ def holds_vectors(path: Path, column: str) -> bool:
 
 
 def hash_of(vector: Vectors, seed: int = 0) -> int:
-    """A vector's place, uniform in [0, 2⁶⁴); equal ones have one place."""
+    """A hash of the vector, uniform in [0, 2⁶⁴); equal vectors have equal hashes."""
     digest = hashlib.blake2b(vector.tobytes(), digest_size=8, key=seed.to_bytes(8, "little", signed=True)).digest()
     return int.from_bytes(digest, "big")
 
 
 @dataclass(frozen=True)
 class DrawnRows:
-    """Rows to use, in the file's order where it is used whole, and how many distinct vectors there are."""
+    """The rows to use and the number of distinct vectors. Rows are in file order if all distinct vectors are used."""
 
     rows: Rows
     vectors: Vectors
     distinct: int
-    sha256: str  # of these vectors' hashes, whatever their order
+    sha256: str  # of these vectors' sorted hashes, so that it does not depend on their order
 
 
 def draw_rows(file: VectorFile, dim: int, seed: int, *, unit: bool, most: int = MOST_SENTENCES) -> DrawnRows:
-    """All distinct vectors; beyond `most` that many, in the order of their hashes, as `core.jobs.requirements.draw` has
-    it for texts. The file is read twice; of what is not used only hashes are held.
+    """Draws at most `most` distinct vectors, those with the smallest hashes, as `core.jobs.requirements.draw` does for
+    texts. The file is read twice; of vectors that are not drawn, only hashes are kept in memory.
 
     Raises:
         InvalidInput: as `checked_blocks`.
@@ -222,7 +222,7 @@ def draw_rows(file: VectorFile, dim: int, seed: int, *, unit: bool, most: int = 
     ranks, first = np.unique(hashes, return_index=True)
     rows = np.sort(first) if len(ranks) <= most else first[:most]
     vectors = rows_at(file, rows)
-    used = np.sort(np.array([hash_of(vector) for vector in vectors], np.uint64))  # whatever the seed
+    used = np.sort(np.array([hash_of(vector) for vector in vectors], np.uint64))  # independent of the seed
     return DrawnRows(rows, vectors, len(ranks), hashlib.sha256(used.tobytes()).hexdigest())
 
 
@@ -231,10 +231,11 @@ def rows_of_a_block(dim: int) -> int:
 
 
 def checked_blocks(file: VectorFile, dim: int, *, unit: bool) -> Iterator[Vectors]:
-    """The blocks of a file whose vectors an encoder's domains can be calibrated on.
+    """The blocks of a file, after a check that domains can be calibrated on its vectors.
 
     Raises:
-        InvalidInput: another dimension, NaN or infinity, zeros, or a length that is not 1 where all should have it.
+        InvalidInput: a vector has another dimension, NaN or infinity, only zeros, or an extreme length; or, with
+            `unit`, a length that is not 1.
     """
     if file.dim != dim:
         raise InvalidInput(f"{file.name}: vectors of {file.dim:,} numbers; the encoder's have {dim:,}")
@@ -247,10 +248,10 @@ def checked_blocks(file: VectorFile, dim: int, *, unit: bool) -> Iterator[Vector
 
 
 def rows_at(file: VectorFile, rows: Sequence[int] | npt.NDArray[np.integer]) -> Vectors:
-    """Some of a file's vectors (M, D), in the order asked for.
+    """The vectors (M, D) of the given rows, in the given order.
 
     Raises:
-        InvalidInput: there is no such row.
+        InvalidInput: the file has no such row.
     """
     wanted = np.asarray(rows, np.int64)
     if len(wanted) and not 0 <= wanted.min() <= wanted.max() < len(file):

@@ -1,4 +1,4 @@
-"""Counts the jobs on record, and tells of each end once, wherever the job ran."""
+"""Counts the recorded jobs, and reports the end of each job once, wherever it ran."""
 
 from collections import Counter
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from service.core.jobs.job import Job, Status
 
 class Census(NamedTuple):
     counts: Counter[Status]
-    ended: list[Job]  # since the census before; an interruption is the end of an attempt
+    ended: list[Job]  # since the last census; includes interrupted jobs, once per attempt
     queued: list[Job]
 
 
@@ -19,7 +19,7 @@ class JobCensus:
     def __init__(self, jobs: JobStore) -> None:
         self.jobs = jobs
         self._ended: set[str] | None = None  # None before the first census
-        self._interrupted: dict[str, int] = {}  # job: its attempt
+        self._interrupted: dict[str, int] = {}  # job id: attempt
 
     def take(self) -> Census:
         unended, ended = self.jobs.survey()

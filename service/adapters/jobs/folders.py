@@ -1,6 +1,6 @@
-"""Jobs in a folder: `jobs/<id>/job.json`; until a job ends `input`, and `vectors.npy` where some were posted.
+"""Jobs in a folder: `jobs/<id>/job.json`; until the job ends also `input`, and `vectors.npy` if vectors were posted.
 
-A record is changed under a lock. How a job ends is decided by creating the file `decided`.
+A record is changed under a lock. A process decides how a job ends by creating the file `decided`.
 """
 
 import contextlib
@@ -36,47 +36,47 @@ JOB_ID = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True)
 class Record:
-    """What is stored of a job."""
+    """The stored state of a job."""
 
     job: Job
     decided: bool = False  # one process has decided how the job ends and is about to record the end
-    # In a bucket alone:
+    # Only in a bucket:
     publishing: int | None = None  # number of the version that the latest attempt may be writing
     key: str | None = None  # name of its idempotency key
 
 
 class JobStorage(Protocol):
-    """Where jobs are kept: a record, which is replaced whole, and input, which goes when the job ends.
+    """Storage of jobs: a record, which is always replaced as a whole, and input, which is deleted when the job ends.
 
-    The caller checks ids. Methods raise NotFound where there is no such job, CorruptArtifact where its record is not
-    understood, and OSError where the place cannot be reached.
+    The caller checks ids. Methods raise NotFound if there is no such job, CorruptArtifact if its record is invalid, and
+    OSError if the storage cannot be reached.
     """
 
-    exclusive: bool  # `change` locks the record; without a lock a stalled process may still write what it has begun
-    scratch: Path  # a folder of this machine for what is on its way
+    exclusive: bool  # whether `change` locks the record; without a lock, a stalled process may still publish later
+    scratch: Path  # a local folder for input that is still arriving
 
     def spool(self) -> Spool:
-        """Takes input that is still arriving."""
+        """A new spool for input that is still arriving."""
         ...
 
     def create(self, job: Job, spool: Spool, key: str | None, fingerprint: str) -> None:
-        """Makes the spooled input a job; an idempotency key is the job's only after `take`."""
+        """Makes the spooled input a job; `take` must follow to give the idempotency key to the job."""
         ...
 
     def names(self) -> list[str]:
-        """The ids of the jobs on record, in no order; may include invalid ones."""
+        """The ids of all recorded jobs, in no particular order; may include invalid ids."""
         ...
 
     def read_each(self, names: Collection[str], read: Callable[[str], Job | None]) -> list[Job | None]:
-        """`read` of each job, in order; some at a time where each is a request over the network."""
+        """The result of `read` for each job, in order; in parallel if each is a request over the network."""
         ...
 
     def read(self, job_id: str) -> Record: ...
 
     def change(self, job_id: str, step: Callable[[Record], Record]) -> Record:
-        """Replaces a record by what `step` makes of it, unless that is the same, and returns it.
+        """Replaces a record by the result of `step`, if that differs, and returns the result.
 
-        No other process changes it in between; without a lock `step` is called again where one did.
+        No other process changes the record meanwhile. Without a lock, `step` is called again if one did.
         """
         ...
 
@@ -87,28 +87,28 @@ class JobStorage(Protocol):
         ...
 
     def vectors(self, job_id: str) -> AbstractContextManager[Path | None]:
-        """A file of the posted vectors, to be read while the context lasts; None where there are none."""
+        """A file of the posted vectors, valid inside the context; None if no vectors were posted."""
         ...
 
     def drop_input(self, job_id: str) -> None: ...
 
     def remove(self, job_id: str) -> None:
-        """Removes a job whole, also where the process dies meanwhile: then `sweep` removes the rest."""
+        """Removes a job; if the process dies meanwhile, `sweep` removes the rest."""
         ...
 
     def sweep(self) -> None:
-        """Removes input that a process which died has left."""
+        """Removes input that a dead process has left behind."""
         ...
 
     def garbage(self, age: float) -> Iterator[Garbage]:
-        """The same, older than `age` seconds, to be looked at before it is removed."""
+        """Input as for `sweep` that is older than `age` seconds, listed instead of removed."""
         ...
 
     def take(self, key: str, job_id: str, fingerprint: str) -> str:
-        """The id of the job that has an idempotency key: this one, or the one with the same content that was faster.
+        """Gives an idempotency key to the job, unless another job with the same content has it; returns its holder.
 
         Raises:
-            Conflict: the key was used for something else.
+            Conflict: a job with other content has the key.
         """
         ...
 
@@ -117,12 +117,12 @@ class JobStorage(Protocol):
         ...
 
     def free_keys(self, deleted: Collection[str] = ()) -> None:
-        """Frees the keys of jobs that are gone, and of those whose domain was deleted."""
+        """Frees the keys of removed jobs, and of the `deleted` jobs, whose domain was deleted."""
         ...
 
 
 def parsed_record(raw: Mapping[str, Any], where: str) -> Job:
-    """Raises CorruptArtifact, with the record's place."""
+    """The job of a record. Raises CorruptArtifact, which names `where`, if the record is invalid."""
     try:
         stated = {"request": from_facts(JobRequest, raw["request"]), "status": Status(raw["status"])}
         return from_facts(Job, {**raw, **stated})
@@ -131,7 +131,7 @@ def parsed_record(raw: Mapping[str, Any], where: str) -> Job:
 
 
 def key_name(key: str) -> str:
-    """Of an idempotency key, which callers choose, in names of files and objects."""
+    """A hash of an idempotency key for names of files and objects, since callers choose keys freely."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 
@@ -140,7 +140,7 @@ def used_otherwise() -> Conflict:
 
 
 class FolderJobs:
-    """On a disk, or on a volume that several machines mount."""
+    """Jobs on a disk, or on a volume that several machines mount."""
 
     exclusive = True
 
@@ -249,7 +249,8 @@ class FolderJobs:
                 self._free_if_gone(key, deleted)
 
     def _free_if_gone(self, key: Path, deleted: Collection[str] = ()) -> None:
-        """A key comes after its job and goes after it: one without a job was left by a process that died between."""
+        """Frees a key whose job is gone or deleted. Keys are created and removed after their jobs, so a process that
+        died in between leaves a key without a job."""
         with contextlib.suppress(FileNotFoundError, CorruptArtifact):
             job = str(read_json(key).get("job"))
             if job in deleted or not (self.root / job / RECORD).is_file():

@@ -1,4 +1,4 @@
-"""Calibrations without Redis: one child process at a time, at low priority, killable."""
+"""Runs calibrations without Redis: one child process at a time, with low priority, which can be killed."""
 
 import asyncio
 import contextlib
@@ -30,15 +30,15 @@ class LocalJobs:
         on_busy: Callable[[bool], None] = lambda _: None,
     ) -> None:
         self.jobs, self.model_store, self.threads, self.timeout = jobs, model_store, threads, timeout
-        self.on_busy = on_busy  # told when a calibration starts and ends to use this machine
+        self.on_busy = on_busy  # called with True when a calibration starts on this machine, with False when it ends
         self._queue: asyncio.Queue[str] = asyncio.Queue()
-        self._waiting: set[str] = set()  # what is in the queue
+        self._waiting: set[str] = set()  # ids of the jobs in the queue
         self._task: asyncio.Task[None] | None = None
         self._current: tuple[str, asyncio.subprocess.Process] | None = None
-        self._stopped: str | None = None  # the job whose end its canceller records
+        self._stopped: str | None = None  # the job that was cancelled while it ran: the canceller records its end
 
     async def __aenter__(self) -> Self:
-        """Takes up what an earlier process left: queued jobs run, running ones are marked interrupted."""
+        """Continues after an earlier process: queued jobs are queued again, running ones marked as interrupted."""
         for job in reversed(await asyncio.to_thread(self.jobs.unended)):
             if job.status is Status.QUEUED and self.jobs.decided(job.id):
                 await asyncio.to_thread(self.jobs.cancel, job.id)  # the process died while cancelling
@@ -85,8 +85,8 @@ class LocalJobs:
             try:
                 await self._run_one(job_id)
             except NotFound:
-                continue  # cancelled while it waited, and its record is gone
-            except Exception:  # the loop's boundary: one odd job must not stop all others
+                continue  # cancelled while it waited, and its record is removed
+            except Exception:  # boundary of the loop: one broken job must not stop all others
                 log.exception("job %s could not be run", job_id)
 
     async def _run_one(self, job_id: str) -> None:
@@ -99,8 +99,9 @@ class LocalJobs:
             "ISOSIM_JOBS_FOLDER": str(self.jobs.root.parent),
             "ISOSIM_WORKER_THREADS": str(self.threads),
         }
-        # No session of its own: Linux divides time among sessions before it looks at priorities (sched(7), autogroup).
-        # A child that had one took half of the machine, and a lone request's p99 from 12 to 115 ms.
+        # The child stays in our session: Linux divides processor time among sessions before it considers priorities
+        # (sched(7), autogroup). A child in its own session took half of the machine and raised the p99 of single
+        # requests from 12 to 115 ms.
         child = await asyncio.create_subprocess_exec(sys.executable, "-m", "service.worker", job_id, env=environment)
         self._current = (job_id, child)
         self.on_busy(True)
@@ -114,8 +115,8 @@ class LocalJobs:
             await kill(child)
             self._current = None
             self.on_busy(False)
-            # The child is gone, so a job whose record says running does not run. A queued one has either not begun or,
-            # after an attempt that was put off, been retried already.
+            # The child has ended, so a job recorded as running does not run any more. A queued job has either not begun
+            # or, if its attempt is higher, has already been retried.
             job = await asyncio.to_thread(self.jobs.read, job_id)
             retried = job.status is Status.QUEUED and job.attempt > before.attempt
             if job.status in (Status.RUNNING, Status.QUEUED) and not retried and self._stopped != job_id:
@@ -127,7 +128,8 @@ class LocalJobs:
 
 
 async def kill(child: asyncio.subprocess.Process) -> None:
-    """Ends a child and all it started; returns when it is gone. A child leads its own group, once it has begun."""
+    """Kills a child and all processes that it started, and waits for its end. A child that has begun leads its own
+    process group."""
     if child.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)

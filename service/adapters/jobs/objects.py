@@ -1,9 +1,9 @@
-"""Jobs in object storage, where there are no locks: a record is replaced only over the one that was read (`If-Match`).
+"""Jobs in object storage, which has no locks: a record is replaced only if it is still the one read (`If-Match`).
 
-jobs/records/<id>          the record; made after the input, and gone before it
-jobs/input/<id>/<part>     posted text and labels, a part every 8 MB
+jobs/records/<id>          the record; created after the input, and removed before it
+jobs/input/<id>/<part>     posted text and labels, in parts of 8 MB
 jobs/input/<id>/vectors    posted vectors, a `.npy`
-jobs/keys/<hash>           an idempotency key: the job that has it, and the fingerprint of what was posted with it
+jobs/keys/<hash>           an idempotency key: the job that has it, and the fingerprint of its content
 """
 
 import contextlib
@@ -27,14 +27,14 @@ from service.core.errors import CorruptArtifact, NotFound
 from service.core.jobs.job import Job
 
 RECORDS, INPUTS, KEYS, VECTORS = "jobs/records/", "jobs/input/", "jobs/keys/", "vectors"
-PART = 8_000_000  # bytes of text in an object; held in memory while it arrives, and while it is read; unmeasured
-ATTEMPTS = 50  # at a record: each that fails means that another process has changed it
-ABANDONED = 3600.0  # s without a further part after which input without a record counts as left by a dead process
-SIDE_BY_SIDE = 8  # records on their way at a time
+PART = 8_000_000  # bytes of text in one object, held in memory while it arrives and while it is read; unmeasured
+ATTEMPTS = 50  # to change a record; each fails only if another process has changed it
+ABANDONED = 3600.0  # s without a new part after which input without a record counts as left by a dead process
+SIDE_BY_SIDE = 8  # records read in parallel
 
 
 class Parts(BytesIO):
-    """Text on its way into a bucket: holds a part at most."""
+    """Writes text into a bucket part by part, and holds at most one part in memory."""
 
     def __init__(self, storage: ObjectStorage, prefix: str) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Parts(BytesIO):
 
 
 class BucketSpool(Spool):
-    """Text goes into the bucket as it arrives; vectors into a file, since their header is written last."""
+    """Writes text into the bucket as it arrives, and vectors into a local file first, since their header comes last."""
 
     def __init__(self, storage: ObjectStorage, scratch: Path) -> None:
         self.storage, self.kept = storage, False
@@ -65,7 +65,7 @@ class BucketSpool(Spool):
         return self.parts
 
     def keep(self) -> None:
-        """Puts the rest into the bucket; from now on closing the spool removes nothing there."""
+        """Writes the rest into the bucket; after that, closing the spool does not remove the input."""
         if self._vectors is not None:
             self._vectors.flush()
             self.storage.upload(f"{INPUTS}{self.id}/{VECTORS}", self.vectors)
@@ -85,7 +85,7 @@ def drop_input(storage: ObjectStorage, job_id: str) -> None:
 
 
 class BucketJobs:
-    """In a bucket; every worker and API process may be on a machine of its own."""
+    """Jobs in a bucket; every worker and API process may be on a machine of its own."""
 
     exclusive = False
 
@@ -96,7 +96,7 @@ class BucketJobs:
         return BucketSpool(self.storage, self.scratch)
 
     def create(self, job: Job, spool: Spool, key: str | None, fingerprint: str) -> None:
-        assert isinstance(spool, BucketSpool)  # noqa: S101 - of this class
+        assert isinstance(spool, BucketSpool)  # noqa: S101 - made by `spool`
         spool.keep()
         record = Record(job, key=None if key is None else key_name(key))
         self.storage.write(RECORDS + job.id, content_of(record), new=True)
@@ -166,11 +166,11 @@ class BucketJobs:
             item.remove()
 
     def garbage(self, age: float) -> Iterator[Garbage]:
-        """Input before records: a job that is made between the two looks is in the second."""
+        """Input without a record. Input is listed before records, so that a job created in between has a record."""
         arrived = [(name, list(entries)) for name, entries in groupby(self.storage.list(INPUTS), job_of)]
         if not arrived:
             return
-        known, now = set(self.names()), self.now()  # the storage's clock and this machine's are about the same
+        known, now = set(self.names()), self.now()  # the storage's clock may differ by minutes
         for name, entries in arrived:
             newest = max(entry.modified for entry in entries)
             if name not in known and (now - newest).total_seconds() > max(age, ABANDONED):
@@ -191,7 +191,7 @@ class BucketJobs:
                 self.read(holder)
             except FileNotFoundError:  # freed meanwhile
                 continue
-            except (NotFound, KeyError):  # left by a process that died between its job's end and the key's
+            except (NotFound, KeyError):  # its job is gone: a process died before it freed the key
                 with contextlib.suppress(PreconditionFailed):
                     self.storage.write(place, mine, over=tag)
                     return job_id
@@ -208,7 +208,7 @@ class BucketJobs:
         return False
 
     def free_keys(self, deleted: Collection[str] = ()) -> None:
-        """Those of jobs that were removed went before them."""
+        """Frees the keys of the `deleted` jobs; `remove` has already freed the keys of removed jobs."""
         for job_id in deleted:
             with contextlib.suppress(NotFound, CorruptArtifact):
                 self._free_key(job_id, self.read(job_id).key)
@@ -218,14 +218,14 @@ class BucketJobs:
             self.storage.delete([KEYS + key])
 
     def _holder(self, place: str) -> str | None:
-        """The id of the job that has a key."""
+        """The id of the job that has a key; None if there is none."""
         with contextlib.suppress(FileNotFoundError, CorruptArtifact):
             return str(parsed(self.storage.read(place)[0], place).get("job"))
         return None
 
 
 def content_of(record: Record) -> bytes:
-    """No two writers' are equal, so that a lost answer is told from another process's write."""
+    """The stored form of a record. It is unique: after a lost answer, `write` recognizes its own record by it."""
     beside = {"decided": record.decided, "publishing": record.publishing, "key": record.key}
     return json_bytes({**to_facts(record.job), **beside, "change": uuid.uuid4().hex})
 

@@ -1,4 +1,4 @@
-"""Calibrations behind Redis: RQ carries the job's id, a worker anywhere runs it in a killable child."""
+"""Runs calibrations through Redis: RQ passes the job's id to a worker, which runs it in a child process."""
 
 import asyncio
 import contextlib
@@ -25,13 +25,13 @@ from service.core.jobs.job import Job
 QUEUE = "isosim"
 TASK = "service.worker.run_queued"
 REMEDY = "start one with: isosim worker"
-STOP_SECONDS = 10.0  # how long a cancel waits for the worker to end its child
+STOP_SECONDS = 10.0  # how long a cancellation waits for the worker to end its child
 TIMEOUT = 2.0  # s for Redis to connect, and to answer
-THREADS = 4  # of their own: a Redis that hangs must not take those that scoring needs
-MOST_CALLS = 64  # under way or waiting for a thread; a Redis that answers is done with as many in a moment
-LONGEST = 5.0  # s for a call, its wait for a thread included
-RETRIES = 1  # by RQ itself, of a job whose worker or process died
-KILLED = "killed"  # in RQ's facts about a job: its process is known to be dead
+THREADS = 4  # separate threads: if Redis hangs, it must not block the threads that scoring needs
+MOST_CALLS = 64  # running or waiting for a thread; a working Redis needs only moments for these
+LONGEST = 5.0  # s for a call, including its wait for a thread
+RETRIES = 1  # RQ itself repeats a job whose worker or process has died
+KILLED = "killed"  # key in RQ's metadata of a job: its process is known to be dead
 ENDED = {JobStatus.FINISHED, JobStatus.FAILED, JobStatus.STOPPED, JobStatus.CANCELED}
 
 T = TypeVar("T")
@@ -39,24 +39,24 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Delivery:
-    """How RQ brought the job that this process runs."""
+    """How RQ delivered the job that this process runs."""
 
-    handed: int  # attempts that had begun when the job was handed to RQ: the end of RQ's id
-    repeated: bool  # RQ has delivered it before, and takes that worker for dead
-    killed: bool  # the worker has seen its process die
+    handed: int  # number of attempts begun before the job was handed to RQ; stands at the end of RQ's id
+    repeated: bool  # RQ has delivered it before and considers that worker dead
+    killed: bool  # a worker has seen the job's process die
 
     @classmethod
     def current(cls) -> Self:
         job = get_current_job()
-        assert job is not None  # noqa: S101 - RQ alone calls what asks
+        assert job is not None  # noqa: S101 - only called inside an RQ job
         return cls(int(job.id.rpartition("-")[2]), job.retries_left != RETRIES, bool(job.meta.get(KILLED)))
 
 
 class RqJobs:
-    """Hands jobs to RQ. Redis holds nothing but the id."""
+    """Hands jobs to RQ. Redis stores only the job's id."""
 
     def __init__(self, url: str, timeout: int) -> None:
-        # Without redis-py's retries: who asks is told within seconds, and may try again.
+        # Without redis-py's retries, so that callers get an error within seconds and can retry themselves.
         self.redis = Redis.from_url(url, socket_timeout=TIMEOUT, socket_connect_timeout=TIMEOUT, retry=None)
         self.queue = Queue(QUEUE, connection=self.redis)
         self.timeout = timeout
@@ -64,7 +64,7 @@ class RqJobs:
         self._places = asyncio.Semaphore(MOST_CALLS)
 
     async def _call(self, function: Callable[..., T], *args: object, seconds: float = LONGEST) -> T:
-        """Raises OSError at once where too many wait for Redis already, and where it takes too long."""
+        """Calls `function` in a thread. Raises OSError at once if too many calls wait for Redis, or after `seconds`."""
         if self._places.locked():
             raise BlockingIOError(f"{MOST_CALLS} calls wait for Redis already")
         async with self._places, asyncio.timeout(seconds):
@@ -79,7 +79,7 @@ class RqJobs:
             raise Unavailable(f"no calibration worker is running; {REMEDY}")
 
     def _workers(self) -> int:
-        """Those that still beat: a killed worker stays in RQ's list until another one looks at it."""
+        """Number of workers with a live heartbeat; RQ lists a killed worker until another worker removes it."""
         keys = Worker.all_keys(queue=self.queue)
         return int(self.redis.exists(*keys)) if keys else 0
 
@@ -90,24 +90,24 @@ class RqJobs:
             raise Unavailable(f"the job queue cannot be reached ({type(error).__name__}); retry the job") from error
 
     async def recover(self, waiting: Sequence[Job]) -> None:
-        with contextlib.suppress(RedisError, OSError):  # the next look may find Redis again
+        with contextlib.suppress(RedisError, OSError):  # Redis may be back at the next recovery
             for job in waiting:
                 await self._call(self._enqueue, job.id, job.attempt)
 
     def _enqueue(self, job_id: str, attempt: int) -> None:
-        # One id an attempt: a request that is sent twice does not queue the job twice.
+        # One RQ id for each attempt: a request that is sent twice does not queue the job twice.
         name = f"{job_id}-{attempt}"
         with contextlib.suppress(DuplicateJobError):
             self._put(name, job_id)
             return
         with contextlib.suppress(DuplicateJobError, NoSuchJobError):
             before = RqJob.fetch(name, connection=self.redis)
-            if before.get_status() in ENDED:  # no worker could even begin it
+            if before.get_status() in ENDED:  # it ended before a worker could begin it
                 before.delete()
                 self._put(name, job_id)
 
     def _put(self, name: str, job_id: str) -> None:
-        # One retry: a killed worker's job runs again on another; a job that fails by itself does not raise.
+        # One retry: the job of a killed worker runs again on another. A calibration that fails does not raise.
         self.queue.enqueue(
             TASK, job_id, job_id=name, job_timeout=self.timeout, retry=Retry(max=RETRIES),
             result_ttl=60, failure_ttl=24 * 3600, unique=True,
@@ -138,14 +138,15 @@ class RqJobs:
 
 log = logging.getLogger(__name__)
 
-TTL = 60  # s; a killed worker counts as there for twice as long, and a cut connection is noticed after as long
-MONITORING = 10  # s between signs of life of a running job; a minute after the last, another worker takes it over
-MAINTENANCE = 60  # s between looks for jobs whose worker has died
+TTL = 60  # s; a killed worker counts as alive for twice this time; a broken connection is noticed after this time
+MONITORING = 10  # s between heartbeats of a running job; a minute after the last one, another worker takes it over
+MAINTENANCE = 60  # s between checks for jobs whose worker has died
 PAUSE = 2.0  # s between attempts to reach Redis
 
 
 class QueueWorker(Worker):
-    """Takes jobs one after the other, each in a child of its own. `on_lost` is told of a job that is not run again."""
+    """Runs jobs one after the other, each in its own child process. Calls `on_lost` with the id of a job whose process
+    died and that RQ does not repeat."""
 
     def __init__(self, connection: Redis, on_lost: Callable[[str], None]) -> None:
         super().__init__(
@@ -164,28 +165,28 @@ class QueueWorker(Worker):
 
     def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
         super().heartbeat(timeout, pipeline)
-        register(self, pipeline)  # a Redis that was restarted empty does not know this worker any more
+        register(self, pipeline)  # Redis may have been restarted without its data
 
-    # While Redis is away a running job goes on: its own heartbeat is in its record in the store.
+    # While Redis does not answer, a running job continues: its own heartbeat is in its record in the store.
 
     def maintain_heartbeats(self, job: Any) -> None:
         try:
             super().maintain_heartbeats(job)
         except RedisError as error:
-            log.warning("Redis does not hear of job %s: %s", job.id, error)
+            log.warning("cannot tell Redis that job %s is running: %s", job.id, error)
 
     def set_current_job_working_time(self, current_job_working_time: float, pipeline: Any = None) -> None:
         try:
             super().set_current_job_working_time(current_job_working_time, pipeline)
         except RedisError as error:
-            log.warning("Redis does not hear of a running job: %s", error)
+            log.warning("cannot tell Redis how long the current job has run: %s", error)
 
     def handle_work_horse_killed(self, job: Any, retpid: Any, ret_val: Any, rusage: Any) -> None:
         if not job.retries_left:
             self.on_lost(job.args[0])
             return
         job.meta[KILLED] = True
-        with contextlib.suppress(RedisError):  # then the next process waits for a heartbeat before it takes over
+        with contextlib.suppress(RedisError):  # then the next process first waits for a heartbeat
             job.save_meta()
 
     def teardown(self) -> None:
@@ -197,7 +198,7 @@ class QueueWorker(Worker):
 
 
 def work(connection: Redis, on_lost: Callable[[str], None], log_level: str, *, burst: bool) -> None:
-    """Runs until it is told to stop, or with `burst` until the queue is empty.
+    """Runs a worker until it is told to stop, or with `burst` until the queue is empty.
 
     Raises:
         Unavailable: Redis is a cluster; with `burst`, Redis cannot be reached.
@@ -219,5 +220,5 @@ def work(connection: Redis, on_lost: Callable[[str], None], log_level: str, *, b
             return
         try:
             time.sleep(PAUSE)
-        except StopRequested:  # from a signal's handler
+        except StopRequested:  # raised by a signal handler
             return

@@ -1,4 +1,4 @@
-"""Text and vectors that are still arriving, on their way into a store of jobs."""
+"""Receives the text and vectors of a calibration that are still arriving, before they become a job."""
 
 import contextlib
 import hashlib
@@ -15,10 +15,11 @@ from service.core.jobs.job import LabelledPair
 
 
 class Spool:
-    """Input on its way to disk, hashed as it passes: a line is a JSON string, or [text, text, label]; vectors go into a
-    file of their own, and labelled ones are in base64.
+    """Writes input to disk and hashes it. The job that is made of it gets the spool's id.
 
-    The job that is made of it gets its id."""
+    Each line is a JSON string, or a labelled pair [text, text, label] with an optional weight. Vectors go into a file
+    of their own; those of labelled pairs are in base64.
+    """
 
     def __init__(self, root: Path) -> None:
         root.mkdir(parents=True, exist_ok=True)
@@ -27,7 +28,7 @@ class Spool:
         self._file = self._opened()
         self._vectors: BinaryIO | None = None
         self._hash = hashlib.sha256()
-        # Of vectors, texts and labels by themselves: in which pieces a body arrived decides how they alternate.
+        # Separate hashes, since the order in which texts, labels and vectors alternate depends on how a body arrives.
         self._hashes = {name: hashlib.sha256() for name in ("vectors", "texts", "labels")}
 
     def _opened(self) -> BinaryIO:
@@ -43,13 +44,13 @@ class Spool:
         self.close()
 
     def close(self) -> None:
-        """Text and vectors that became no job go."""
+        """Deletes text and vectors that did not become a job."""
         try:
             self._path.unlink(missing_ok=True)
             self.vectors.unlink(missing_ok=True)
         finally:
             for file in (self._file, self._vectors):
-                with contextlib.suppress(OSError):  # a full disk: what was not written yet is not wanted any more
+                with contextlib.suppress(OSError):  # the disk is full, but the unwritten rest is not needed any more
                     if file is not None:
                         file.close()
 
@@ -57,16 +58,16 @@ class Spool:
         self._write("texts", texts)
 
     def extend_labels(self, pairs: Iterable[LabelledPair]) -> None:
-        """Weights are written where there are some: earlier releases read three fields."""
+        """Writes labelled pairs. A weight of 1 is omitted, since earlier releases read exactly three fields."""
         self._write("labels", (pair[:4] if pair.weight != 1 else pair[:3] for pair in pairs))
 
     @property
     def vectors(self) -> Path:
-        """The file of vectors; there is none before the first ones are written."""
+        """The file of vectors; it does not exist before the first vectors are written."""
         return self._path.with_suffix(".npy")
 
     def extend_vectors(self, content: bytes) -> None:
-        """The next bytes of that file."""
+        """Appends bytes to the file of vectors."""
         if self._vectors is None:
             self._vectors = self.vectors.open("w+b")
             claim(self._vectors.fileno())
@@ -74,7 +75,7 @@ class Spool:
         self._vectors.write(content)
 
     def end_vectors(self, begin: bytes = b"") -> None:
-        """Other bytes at its beginning, where some are given; from now on the file can be read."""
+        """Overwrites the beginning of the file with `begin`, and flushes it: from now on the file can be read."""
         if self._vectors is not None:
             self._vectors.seek(0)
             self._vectors.write(begin)
@@ -92,7 +93,7 @@ class Spool:
         return b"".join(one.digest() for one in self._hashes.values())
 
     def move_to(self, place: Path, vectors: Path) -> None:
-        """Puts what was written there, to stay."""
+        """Moves the files to their final places, safe against a crash."""
         if self._vectors is not None:
             self._vectors.flush()
             os.fsync(self._vectors.fileno())

@@ -1,4 +1,4 @@
-"""Jobs in the model store, in a folder or in a bucket: their states from the posting to the end."""
+"""Jobs in the model store, in a folder or in a bucket, and the rules by which their states change."""
 
 import hashlib
 import logging
@@ -22,16 +22,16 @@ from service.core.errors import Conflict, CorruptArtifact, JobCancelled, NotFoun
 from service.core.jobs.job import Job, JobRequest, LabelledPair, Status
 
 SILENCE = 30.0  # s without a new heartbeat before a running job counts as interrupted; workers beat every 2 s
-AT_A_TIME = 32  # records read for a list before more are
+AT_A_TIME = 32  # records of ended jobs read at once for a list
 
 
 log = logging.getLogger(__name__)
 
 
 def posted(request: JobRequest) -> dict[str, Any]:
-    """The request without what was looked up for it: the same labels posted again are the same request."""
+    """The request without facts that were looked up for it: the same labels posted again are the same request."""
     facts = to_facts(request)
-    facts.pop("generation", None)  # looked up, too
+    facts.pop("generation", None)  # looked up as well
     if request.base is not None:
         for name in ("base", "champion", "method", "normalization"):
             del facts[name]
@@ -44,44 +44,47 @@ def now() -> str:
 
 @dataclass(frozen=True)
 class Ended:
-    """What is remembered of a job that has ended: its record never changes."""
+    """Facts kept in memory about a job that has ended: its record does not change any more."""
 
     status: Status
     created: str
 
 
 class JobStore:
-    """How a job ends is decided once, by the first who notes it in the record: the worker that is about to publish,
-    the worker that failed, or the API for a caller who cancels. The losers stop.
+    """The jobs of a folder or of a bucket.
 
-    Whether a worker still beats is judged by this process's own clock, from one look to a later one: the clocks of
-    two machines differ, and each may jump."""
+    How a job ends is decided once, by the first process that notes its decision in the record: the worker that is about
+    to publish, the worker that failed, or the API for a caller who cancels. The others stop.
+
+    This process's own clock measures how long a heartbeat has not changed, since the clocks of two machines differ and
+    may jump.
+    """
 
     def __init__(self, root: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self.root, self.clock = root / "jobs", clock
         self.storage: JobStorage = BucketJobs(opened(root)) if remote(root) else FolderJobs(self.root)
         self._ended: dict[str, Ended] = {}
-        self._seen: dict[str, tuple[float, float]] = {}  # of running jobs: the last heartbeat, and when it was new
-        self._waiting: dict[str, tuple[float, float]] = {}  # of interrupted jobs: `waited` at the last look, and when
+        self._seen: dict[str, tuple[float, float]] = {}  # of running jobs: last heartbeat, when it was first seen
+        self._waiting: dict[str, tuple[float, float]] = {}  # of interrupted jobs: `waited` at the last look, its time
 
     @property
     def distant(self) -> bool:
-        """Whether every look at it is a request over the network."""
+        """Whether every access is a request over the network."""
         return not self.storage.exclusive
 
     @property
     def scratch(self) -> Path:
-        """A folder for what is on its way to become a job."""
+        """A local folder for input that is still arriving."""
         return self.storage.scratch
 
     def _checked(self, job_id: str) -> str:
-        """No path and no key is ever made of an id that was not checked. Raises NotFound."""
+        """The id itself. Every id is checked here before it becomes part of a path or key. Raises NotFound."""
         if not JOB_ID.fullmatch(job_id):
             raise NotFound(f"no calibration job {job_id[:64]!r}")
         return job_id
 
     def spool(self) -> Spool:
-        """Takes input that is still arriving, outside any job."""
+        """A new spool for input that is still arriving."""
         return self.storage.spool()
 
     def create(
@@ -92,11 +95,10 @@ class JobStore:
         idempotency_key: str | None,
         traceparent: str | None = None,
     ) -> Job:
-        """Makes the spooled text a queued job, which has the spool's id; the same key and the same content give the
-        job made before.
+        """Makes the spooled input a queued job with the spool's id, or returns the job with the same key and content.
 
         Raises:
-            Conflict: the key was used for something else.
+            Conflict: the key was used with other content.
         """
         job = Job(spool.id, request, created=now(), heartbeat=time.time(), notices=notices, traceparent=traceparent)
         fingerprint = hashlib.sha256(orjson.dumps(posted(request)) + spool.digest()).hexdigest()
@@ -106,7 +108,7 @@ class JobStore:
         holder = ""
         try:
             while (holder := self.storage.take(idempotency_key, job.id, fingerprint)) != job.id:
-                with suppress(NotFound):  # forgotten at this moment: the key is free now
+                with suppress(NotFound):  # it was just removed, which frees the key
                     return self.read(holder)
             return job
         finally:
@@ -122,7 +124,7 @@ class JobStore:
         self.storage.free_keys(deleted)
 
     def read(self, job_id: str) -> Job:
-        """The record as it stands; a running job whose worker fell silent reads `interrupted`."""
+        """The recorded job; a running job whose heartbeat has stopped is reported as `interrupted`."""
         return self._heard(self._record(job_id))
 
     def _record(self, job_id: str) -> Job:
@@ -143,7 +145,7 @@ class JobStore:
         return now - since > SILENCE
 
     def beats(self, job_id: str, attempt: int, seconds: float) -> bool:
-        """Whether an attempt is running and is heard of within so many seconds; waits for it."""
+        """Waits up to `seconds` for a new heartbeat of a running attempt; whether one came, or the job ended."""
         before, deadline = self._record(job_id), time.monotonic() + seconds
         while (before.status, before.attempt) == (Status.RUNNING, attempt) and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -153,7 +155,7 @@ class JobStore:
         return False
 
     def rested_on(self) -> defaultdict[str, set[int]]:
-        """Domain by domain, the versions that jobs which have not ended name."""
+        """By domain, the versions that unended jobs refer to."""
         versions: defaultdict[str, set[int]] = defaultdict(set)
         for job in self.unended():
             named = (job.request.base, job.request.champion)
@@ -161,8 +163,10 @@ class JobStore:
         return versions
 
     def survey(self) -> tuple[list[Job], dict[str, Ended]]:
-        """Jobs that have not ended, the newest first, and by their ids those that have. A record that ended is read
-        once by this process."""
+        """Jobs that have not ended, newest first, and those that have ended, by id.
+
+        This process reads the record of an ended job only once.
+        """
         names = [name for name in self.storage.names() if JOB_ID.fullmatch(name)]
         ended = {name: known for name in names if (known := self._ended.get(name)) is not None}
         jobs = []
@@ -175,25 +179,25 @@ class JobStore:
         return sorted(jobs, key=lambda job: job.created, reverse=True), ended
 
     def read_each(self, names: Collection[str]) -> list[Job]:
-        """Those of the jobs that are there and understood, in order."""
+        """The jobs that exist and have a valid record, in order."""
 
         def read(name: str) -> Job | None:
             try:
                 return self.read(name)
-            except NotFound:  # forgotten meanwhile
+            except NotFound:  # removed meanwhile
                 return None
             except CorruptArtifact as error:
-                log.warning("job %s is passed over: %s", name, error)
+                log.warning("job %s is left out: %s", name, error)
                 return None
 
         return [job for job in self.storage.read_each(names, read) if job is not None]
 
     def unended(self) -> list[Job]:
-        """Newest first."""
+        """All jobs that have not ended, newest first."""
         return self.survey()[0]
 
     def newest(self) -> Iterator[Job]:
-        """All jobs, the newest first; records of ended ones are read as they are asked for."""
+        """All jobs, newest first; records of ended jobs are read as the caller consumes them."""
         unended, ended = self.survey()
         created = {job.id: job.created for job in unended} | {name: one.created for name, one in ended.items()}
         known = {job.id: job for job in unended}
@@ -204,7 +208,7 @@ class JobStore:
             yield from (job for name in names if (job := known.get(name) or read.get(name)) is not None)
 
     def all(self) -> list[Job]:
-        """Newest first."""
+        """All jobs, newest first."""
         return list(self.newest())
 
     def counts(self) -> Counter[Status]:
@@ -212,22 +216,24 @@ class JobStore:
         return Counter([job.status for job in unended] + [one.status for one in ended.values()])
 
     def write(self, job: Job) -> Job:
-        """Replaces the job in its record, whatever stands there."""
+        """Replaces the job in its record unconditionally."""
         return self.storage.change(self._checked(job.id), lambda record: replace(record, job=job)).job
 
     def begin(
         self, job_id: str, handed: int | None = None, dead: int | None = None, champion: int | None = None
     ) -> Job:
-        """A worker takes the job, which becomes its next attempt.
+        """Begins the next attempt of the job, on behalf of a worker.
 
         Args:
-            handed: how many attempts had begun when the job was handed over; with more of them the worker is late.
-            dead: an attempt whose process has died, if the queue hands the job over again for that reason.
-            champion: of the job's domain, now. The first attempt notes it; later ones replace no newer champion.
+            handed: number of attempts that had begun when the job was handed over. If more have begun since, this
+                hand-over is too late.
+            dead: an attempt whose process has died, if the queue hands the job over again for this reason.
+            champion: the domain's current champion. The first attempt records it, so that later attempts do not replace
+                a newer champion.
 
         Raises:
-            JobCancelled: it has ended.
-            Conflict: another worker is at it, or a later hand-over takes its turn.
+            JobCancelled: the job has ended or is being cancelled.
+            Conflict: another worker runs it, or the job was handed over again later.
         """
 
         def step(record: Record) -> Record:
@@ -242,7 +248,7 @@ class JobStore:
                 raise Conflict(f"job {job_id} was handed over again after attempt {job.attempt}")
             if decided:
                 raise JobCancelled(f"job {job_id} is being cancelled")
-            if job.attempt == 0 and job.request.base is None:  # labels are for the champion of when they were posted
+            if job.attempt == 0 and job.request.base is None:  # labels apply to the champion at their posting
                 job = replace(job, request=replace(job.request, champion=champion))
             attempt = job.attempt + 1
             started = job.become(Status.RUNNING, stage="starting", progress=0.0, attempt=attempt, started=now())
@@ -252,7 +258,7 @@ class JobStore:
         return self.storage.change(self._checked(job_id), step).job
 
     def beat(self, job: Job) -> bool:
-        """Records how far an attempt is; False where another attempt has taken over, or the job's end is decided."""
+        """Records an attempt's progress. False if another attempt has taken over, or the job's end is decided."""
         mine = True
 
         def step(record: Record) -> Record:
@@ -265,7 +271,10 @@ class JobStore:
         return mine
 
     def decide(self, job_id: str, attempt: int | None = None) -> bool:
-        """True for the first to decide how the job ends; an attempt does so as long as no other has taken its place."""
+        """Decides that the caller records how the job ends. True only for the first caller.
+
+        With `attempt`, also False if another attempt has taken its place.
+        """
         first = False
 
         def step(record: Record) -> Record:
@@ -277,10 +286,11 @@ class JobStore:
         return first
 
     def check_turn(self, job: Job, version: int | None = None) -> None:
-        """Raises JobCancelled where another attempt has taken this one's place.
+        """Raises JobCancelled if another attempt has taken this one's place.
 
-        version: the number that this attempt is about to publish under. Where no lock holds off a next attempt, that
-        finds the number in the record and retires it, so that this one cannot publish any more.
+        Args:
+            version: the number under which this attempt is about to publish. In a bucket, where no lock delays the next
+                attempt, it is recorded: the next attempt retires the number, so that this one can no longer publish.
         """
 
         def step(record: Record) -> Record:
@@ -291,14 +301,14 @@ class JobStore:
         self.storage.change(self._checked(job.id), step)
 
     def publishing(self, job_id: str) -> int | None:
-        """The number under which an earlier attempt may yet publish; the caller retires it before it goes on."""
+        """The number under which an earlier attempt may still publish; the caller retires it before it continues."""
         return self.storage.read(self._checked(job_id)).publishing
 
     def decided(self, job_id: str) -> bool:
         return self.storage.read(self._checked(job_id)).decided
 
     def end(self, job: Job, status: Status, **facts: Any) -> Job:
-        """Records the end; the caller has won `decide`. The posted text is deleted before the record says so.
+        """Records the end, after `decide` returned True. The posted text is deleted before the record is written.
 
         Raises:
             JobCancelled: another attempt has taken this one's place.
@@ -317,7 +327,7 @@ class JobStore:
         return job.become(status, stage=status.value, progress=progress, finished=now(), **facts)
 
     def cancel(self, job_id: str) -> Job:
-        """Records a cancel that was decided; a job that has ended stays as it is."""
+        """Records a cancellation that was decided; a job that has ended does not change."""
 
         def step(record: Record) -> Record:
             job = self._heard(record.job)
@@ -326,10 +336,10 @@ class JobStore:
         return self.storage.change(self._checked(job_id), step).job
 
     def requeue(self, job_id: str) -> Job:
-        """An interrupted job becomes queued again; one that is queued stays so, for a queue that lost it.
+        """Makes an interrupted job queued again. A queued job stays queued: the queue may have lost it.
 
         Raises:
-            Conflict: it runs or has ended.
+            Conflict: the job runs or has ended.
         """
 
         def step(record: Record) -> Record:
@@ -339,18 +349,18 @@ class JobStore:
             if job.status is not Status.INTERRUPTED:
                 raise Conflict(f"job {job_id} is {job.status}; only an interrupted job can be retried")
             waiting = job.become(Status.QUEUED, stage="queued", progress=0.0, error=None, waited=0.0)
-            return replace(record, job=waiting, decided=False)  # decided by an attempt that died while ending
+            return replace(record, job=waiting, decided=False)  # an attempt may have died while ending the job
 
         return self.storage.change(self._checked(job_id), step).job
 
     def discard(self, job_id: str) -> bool:
-        """Forgets a job that could not be handed over, and its idempotency key; False where it has begun."""
+        """Removes a job that could not be handed over, and its idempotency key. False if the job has begun."""
         fresh = False
 
         def step(record: Record) -> Record:
             nonlocal fresh
             fresh = record.job.attempt == 0
-            return replace(record, decided=True) if fresh else record  # no worker begins it from now on
+            return replace(record, decided=True) if fresh else record  # so that no worker begins it
 
         self.storage.change(self._checked(job_id), step)
         if fresh:
@@ -359,19 +369,19 @@ class JobStore:
         return fresh
 
     def sweep(self) -> None:
-        """Removes what a process that died has left half-made, posted text among it."""
+        """Removes what dead processes have left unfinished, including posted text."""
         self.storage.sweep()
 
     def garbage(self, age: float) -> Iterator[Garbage]:
-        """The same, older than `age` seconds, to be looked at before it is removed."""
+        """Unfinished files as for `sweep` that are older than `age` seconds, listed instead of removed."""
         return self.storage.garbage(age)
 
     def expire(self, age: float) -> None:
-        """Ends interrupted jobs that were not retried for `age` seconds, and those whose canceller died or could not
-        write: their text is deleted. Sweeps, too.
+        """Ends interrupted jobs that were not retried for `age` seconds, and queued jobs whose cancellation was not
+        completed. Deletes their text. Sweeps afterwards.
 
-        The seconds are counted by the processes that look, each from one look to its next, and added up in the
-        record: no machine's clock is compared with another's, and a restart loses only the time in which none looked.
+        Each process measures the time between two of its calls and adds it to the record. So clocks of different
+        machines are never compared, and a restart loses only the time in which no process looked.
         """
         unended = self.unended()
         self._waiting = {
@@ -391,20 +401,20 @@ class JobStore:
         def step(record: Record) -> Record:
             job = self._heard(record.job)
             if job.status is Status.QUEUED and record.decided:
-                # No worker begins it; a canceller who is still at it finds it done.
+                # No worker can begin it any more; a canceller that is still at work finds the job ended.
                 return replace(record, job=self._ended_as(job, Status.CANCELLED))
             if job.status is not Status.INTERRUPTED:
                 return record
             waited = self._waited(job, now)
             if waited > age:
-                error = f"{job.error}; it was not for {age:g} s: its text is deleted"
+                error = f"{job.error}; not retried within {age:g} s: its text was deleted"
                 return replace(record, job=self._ended_as(job, Status.FAILED, error=error), decided=True)
-            # Its status stays: a silent worker may come back.
+            # The recorded status stays: a silent worker may come back.
             return replace(record, job=replace(record.job, waited=waited))
 
         try:
             job = self._heard(self.storage.change(job_id, step).job)
-        except OSError as error:  # a full disk: the next look counts from where the last one did
+        except OSError as error:  # the disk is full, for example; the next call counts the time from the same start
             log.warning("job %s: %s", job_id, error)
             return
         if job.status is Status.INTERRUPTED:
@@ -419,7 +429,7 @@ class JobStore:
         return job.waited + (now - since if waited == job.waited else 0.0)
 
     def interrupt(self, job_id: str, why: str | None = None, attempt: int | None = None) -> Job:
-        """Marks a job whose worker is known to be dead, or could not go on. Its text stays, for another attempt.
+        """Marks a job whose worker is known to be dead or could not continue. Its text is kept for another attempt.
 
         Raises:
             JobCancelled: another attempt has taken this one's place.
@@ -429,7 +439,7 @@ class JobStore:
             job = record.job
             if attempt is not None and superseded(job, attempt):
                 raise JobCancelled(f"attempt {attempt} of job {job_id} is over")
-            if job.status is Status.QUEUED:  # its process died before it could begin: that was an attempt, too
+            if job.status is Status.QUEUED:  # its process died before it could begin: this counts as an attempt
                 job = replace(job, attempt=job.attempt + 1)
             return record if job.status.ended else replace(record, job=interrupted(job, why))
 
@@ -443,7 +453,7 @@ class JobStore:
         return (entry for entry in self._input(job_id) if isinstance(entry, str))
 
     def vectors(self, job_id: str) -> AbstractContextManager[Path | None]:
-        """A file of posted vectors, to be read while the context lasts; None where text was posted."""
+        """A file of the posted vectors, valid inside the context; None if no vectors were posted."""
         return self.storage.vectors(self._checked(job_id))
 
     def labels(self, job_id: str) -> list[LabelledPair]:
@@ -455,7 +465,7 @@ class JobStore:
             yield orjson.loads(line)
 
     def forget(self, keep: int) -> None:
-        """Removes the records of all but the newest `keep` ended jobs, and what dead processes left behind."""
+        """Removes all ended jobs but the newest `keep`, and what dead processes have left behind."""
         _, ended = self.survey()
         old = sorted(ended, key=lambda name: ended[name].created, reverse=True)[keep:]
         for job_id in old:
@@ -466,7 +476,7 @@ class JobStore:
 
 
 def superseded(job: Job, attempt: int) -> bool:
-    """Whether the job was queued again while this attempt was taken for dead; it may no longer touch it."""
+    """Whether another attempt has replaced this one, which was considered dead; if so, it must not change the job."""
     over = job.attempt != attempt or job.status is Status.QUEUED
     if over:
         log.warning("attempt %d of job %s was taken for dead and is over", attempt, job.id)

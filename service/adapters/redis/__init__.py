@@ -1,1 +1,1 @@
-"""Redis: connections, the shared vector cache, limits that hold for all processes together."""
+"""Redis: connections, the shared vector cache, and limits that apply to all processes together."""

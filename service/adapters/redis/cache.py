@@ -1,4 +1,4 @@
-"""The shared vector cache in Redis: best effort, bounded in time, never a reason for a request to fail."""
+"""The shared vector cache in Redis: best effort, limited in time; its failures never fail a request."""
 
 import asyncio
 import logging
@@ -16,17 +16,17 @@ log = logging.getLogger("isosim")
 
 Event = Literal["error", "open", "dropped"]
 
-PREFIX = b"isosim:v3:"  # with the version of an entry (core/encoding/texts.py): replicas of two releases do not meet
+PREFIX = b"isosim:v3:"  # contains the version of entries (core/encoding/texts.py): releases do not share entries
 BACKLOG = 8192  # entries waiting to be stored; more are dropped and counted
-CHUNK = 256  # entries a pipeline
-PROBED = [PREFIX + b"probe:1", PREFIX + b"probe:2"]  # two keys, as most lookups have; a cluster has them in two slots
+CHUNK = 256  # entries per pipeline
+PROBED = [PREFIX + b"probe:1", PREFIX + b"probe:2"]  # two keys, like most lookups; in a cluster they have two slots
 
 
-EVERY = 2.0  # s; three failures open the circuit, so a Redis that goes is known within 6 s
+EVERY = 2.0  # s; three failures open the circuit, so an outage is noticed within 6 s
 
 
 class RedisCache:
-    """One MGET a lookup; stores go through a bounded backlog and a pipeline. An async context manager."""
+    """Looks up with one MGET; writes entries in the background, from a bounded backlog. An async context manager."""
 
     def __init__(
         self, url: str, *, ttl: int, timeout: float, on_event: Callable[[Event, int], None] = lambda _, __: None
@@ -36,7 +36,7 @@ class RedisCache:
         )
         self.ttl, self.timeout, self.on_event = ttl, timeout, on_event
         self.breaker = CircuitBreaker()
-        self.refusal = ""  # what Redis said to the last probe, where it answered with an error
+        self.refusal = ""  # Redis's error message for the last probe; empty if it sent none
         self._backlog: asyncio.Queue[tuple[bytes, bytes]] = asyncio.Queue(BACKLOG)
         self._writer: asyncio.Task[None] | None = None
 
@@ -49,7 +49,7 @@ class RedisCache:
         await self.redis.aclose()
 
     async def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """An entry or None for each key; a failure, a timeout or an open circuit is all None."""
+        """An entry or None for each key; all None after a failure or timeout, and while the circuit is open."""
         if not self.breaker.allows():
             self.on_event("open", len(keys))
             return [None] * len(keys)
@@ -58,7 +58,7 @@ class RedisCache:
                 entries: object = await self.redis.mget([PREFIX + key for key in keys])
             if not isinstance(entries, list) or len(entries) != len(keys):
                 raise ConnectionError("no answer to what was asked")
-        except Exception:  # noqa: BLE001 - a cache fails no request, and redis-py meets garbage with whatever int() raises
+        except Exception:  # noqa: BLE001 - a cache must not fail a request; on garbage, redis-py raises what int() does
             self.breaker.failed()
             self.on_event("error", len(keys))
             return [None] * len(keys)
@@ -67,13 +67,13 @@ class RedisCache:
 
     @property
     def up(self) -> bool:
-        """Whether Redis is in use: it has answered, and the last attempts did not all fail."""
+        """Whether Redis is used: it has answered before, and the circuit is closed."""
         return self.breaker.closed
 
     async def probe(self) -> None:
-        """A lookup that costs no request anything; it counts as any other.
+        """Makes a lookup outside any request; its result counts for the circuit like any other.
 
-        PING would not do: a cluster, or a user without the right to MGET, answers it and refuses every lookup.
+        PING would not be enough: a cluster, or a user without the right to MGET, answers it but refuses every lookup.
         """
         if not self.breaker.allows():
             return
@@ -83,7 +83,7 @@ class RedisCache:
         except ResponseError as error:
             self.breaker.failed()
             self.refusal = f"{type(error).__name__}: {error}"
-        except Exception:  # noqa: BLE001 - redis-py meets garbage with whatever int() raises
+        except Exception:  # noqa: BLE001 - on garbage, redis-py raises what int() does
             self.breaker.failed()
             self.refusal = ""
         else:
@@ -110,10 +110,10 @@ class RedisCache:
                     for key, entry in entries:
                         pipeline.set(PREFIX + key, entry, ex=self.ttl)
                     await pipeline.execute()
-            except ResponseError:  # it answers, and is full or read-only: what it holds can still be read
+            except ResponseError:  # Redis is full or read-only, but lookups still work
                 self.breaker.succeeded()
                 self.on_event("dropped", len(entries))
-            except Exception:  # noqa: BLE001 - as above; and the writer must outlive it
+            except Exception:  # noqa: BLE001 - as above; and the writer must go on
                 self.breaker.failed()
                 self.on_event("dropped", len(entries))
             else:
@@ -121,7 +121,7 @@ class RedisCache:
 
 
 async def beat(cache: RedisCache) -> None:
-    """Until cancelled; says when Redis goes and comes back, and why it refuses lookups where it answers."""
+    """Probes Redis until cancelled; logs when it stops answering, answers again, or refuses lookups, and why."""
     up, refusal, since = True, "", time.monotonic()
     while True:
         await cache.probe()

@@ -1,4 +1,4 @@
-"""The keys' limits for all processes together: one script in Redis, one round trip a request."""
+"""Limits of API keys that apply to all processes together: one script in Redis, one round trip per request."""
 
 import asyncio
 import math
@@ -15,13 +15,14 @@ from service.core.errors import Overloaded
 from service.core.grants import Grant, Limit, LocalLimits, Release, nothing, too_fast, too_many
 
 PREFIX = "isosim:limit:"
-CONNECTIONS = 32  # requests that ask Redis at the same time; redis-py would open one for each that comes
-BACKLOG = 4096  # releases waiting to be told; those dropped end with their lease
-CHUNK = 256
-AGAIN = 0.5  # s until Redis is told again what it did not take
+CONNECTIONS = 32  # requests that use Redis at the same time; without a limit, redis-py opens a connection for each
+BACKLOG = 4096  # releases waiting to be sent; if one is dropped, its request counts until its lease ends
+CHUNK = 256  # releases per pipeline
+AGAIN = 0.5  # s until releases that failed are sent again
 
-# The clock is Redis's own, so that the processes' clocks need not agree. Numbers go back as text: Redis cuts them
-# to integers otherwise. A request that is never released (its process was killed) counts until its lease ends.
+# The script uses Redis's clock, so that the processes' clocks need not agree. It returns numbers as text, since Redis
+# would truncate them to integers. A request that is never released (its process was killed) counts until its lease
+# ends.
 SCRIPT = """
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1e6
@@ -50,9 +51,11 @@ return {}
 
 
 class RedisLimits:
-    """Shared limits; where Redis does not answer in time, this process's own. An async context manager.
+    """Limits shared through Redis; if it does not answer in time, limits of this process. An async context manager.
 
-    `lease` is the time (s) a request may take: after it, it no longer counts as under way.
+    Args:
+        timeout: s for an answer of Redis.
+        lease: s that a request may take; after that it no longer counts as in progress.
     """
 
     def __init__(
@@ -99,7 +102,7 @@ class RedisLimits:
                         args=[*rate_of(grant), texts, grant.concurrent or 0, math.ceil(self.lease), request, "ask"],
                     )
                 refused, wait = refusal(answer)
-            except Exception:  # noqa: BLE001 - limits fail no request, and redis-py meets garbage with whatever int() raises
+            except Exception:  # noqa: BLE001 - limits must not fail a request; on garbage, redis-py raises what int() does
                 self.breaker.failed()
                 self.on_fallback()
                 return self._take_here(grant, texts, release)
@@ -129,7 +132,7 @@ class RedisLimits:
         await self.local.owe(grant, texts)
 
     def _take_here(self, grant: Grant, texts: int, release: Release) -> Release:
-        """Redis may run the script yet, once it goes on: it is told of the request's end all the same."""
+        """Admits by the local limits. Redis may still run the script later, so the release is sent to it as well."""
         try:
             release_here = self.local.take(grant, texts)
         except Overloaded:
@@ -144,7 +147,7 @@ class RedisLimits:
 
     def _tell(self, under_way: str, request: str) -> asyncio.Future[None] | None:
         if self._released.full():
-            return None  # its lease ends it
+            return None  # the request counts until its lease ends
         told = asyncio.get_running_loop().create_future()
         self._released.put_nowait((under_way, request, told))
         return told
@@ -161,34 +164,34 @@ class RedisLimits:
                     told.set_result(None)
 
     async def _tell_all(self, ended: list[tuple[str, str, asyncio.Future[None]]]) -> bool:
-        """False where Redis did not answer. Only after it has may a request count as released: see `admit`."""
+        """Sends releases to Redis. False if it did not answer, so that they must be sent again."""
         try:
             async with asyncio.timeout(1.0), self.redis.pipeline(transaction=False) as pipeline:
                 for under_way, request, _ in ended:
                     pipeline.zrem(under_way, request)
                 await pipeline.execute()
-        except ResponseError:  # of another kind under our name: no release will help
+        except ResponseError:  # the key holds another type of value: a repetition would fail as well
             return True
-        except Exception:  # noqa: BLE001 - as above; and the releases must outlive it
+        except Exception:  # noqa: BLE001 - as above; and releases must go on
             return False
         return True
 
 
 def places(grant: Grant) -> list[str]:
-    """Where a key's texts and its requests under way are counted."""
+    """Redis keys for an API key's texts and for its requests in progress."""
     return [f"{PREFIX}{{{grant.id}}}:{name}" for name in ("texts", "requests")]
 
 
 def rate_of(grant: Grant) -> tuple[str, int]:
-    """Texts a second, and as many as may come at once."""
+    """Texts per second, and the number of texts that may come at once; "0" and 0 without a limit."""
     return ("0", 0) if grant.rate is None else (f"{grant.rate.per_second:.9f}", grant.rate.texts)
 
 
 def refusal(answer: object) -> tuple[Limit | None, float]:
-    """The limit that is reached, according to the script, and the seconds until it no longer is.
+    """The limit that was reached according to the script, or None, and the seconds to wait.
 
     Raises:
-        ValueError: this is no answer of the script.
+        ValueError: the answer does not come from the script.
     """
     match answer:
         case []:

@@ -1,1 +1,1 @@
-"""Files that appear whole or not at all, in a folder or in object storage."""
+"""Files that appear as a whole or not at all, in a folder or in object storage."""

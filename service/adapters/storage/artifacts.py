@@ -1,4 +1,4 @@
-"""Folders of files that appear whole or not at all, and never change: every file's SHA-256 in the manifest."""
+"""Folders of files that appear as a whole or not at all and never change; a manifest has the SHA-256 of every file."""
 
 import contextlib
 import dataclasses
@@ -22,9 +22,9 @@ from service.core.errors import CorruptArtifact
 
 T = TypeVar("T")
 MANIFEST = "manifest.json"
-SEAL = "seal"  # of the manifest: SHA-256 of all else in it; those of the first release have none
-FRESH = 60.0  # s within which the maker of a file or folder has surely locked it
-LEFTOVER = 24 * 3600.0  # s after which an unfinished folder counts as abandoned where locks do not tell
+SEAL = "seal"  # field of a manifest: SHA-256 of its other fields; manifests of the first release have none
+FRESH = 60.0  # s within which the process that creates a file or folder has certainly locked it
+LEFTOVER = 24 * 3600.0  # s after which an unfinished folder counts as abandoned if locks cannot tell
 
 
 def fsync(path: Path) -> None:
@@ -36,7 +36,7 @@ def fsync(path: Path) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Readers see the old content or the new, never a part; a crash keeps one of both."""
+    """Replaces a file. Readers see the old or the new content, never a part of it; after a crash, too."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         with temporary.open("wb") as file:
@@ -54,12 +54,12 @@ def write_json(path: Path, value: object) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Raises CorruptArtifact where the file is no JSON object; FileNotFoundError where it is not there."""
+    """The JSON object in a file. Raises CorruptArtifact if it is not one, FileNotFoundError without a file."""
     return parsed(path.read_bytes(), f"{path.name} of {path.parent}")
 
 
 def parsed(content: bytes, name: str) -> dict[str, Any]:
-    """Raises CorruptArtifact, with the name, where the content is no JSON object."""
+    """The JSON object in `content`. Raises CorruptArtifact, which contains `name`, if it is not one."""
     try:
         value = orjson.loads(content)
     except orjson.JSONDecodeError as error:
@@ -74,10 +74,10 @@ def json_bytes(value: object) -> bytes:
 
 
 def from_facts(kind: type[T], facts: Mapping[str, Any]) -> T:
-    """A dataclass's stored fields; those that a newer release has added are passed over.
+    """A dataclass from its stored fields; fields that a newer release has added are ignored.
 
     Raises:
-        TypeError: a field is missing, or these are no facts.
+        TypeError: a field is missing, or `facts` is not a mapping.
     """
     known: Any = kind
     if not isinstance(facts, Mapping):
@@ -87,8 +87,11 @@ def from_facts(kind: type[T], facts: Mapping[str, Any]) -> T:
 
 
 def to_facts(record: Any) -> dict[str, Any]:
-    """A dataclass's fields as they are stored: one that an earlier release would refuse, its metadata says `later`,
-    is written only where it differs from its default."""
+    """A dataclass's fields for storing.
+
+    A field whose metadata has `later` is unknown to earlier releases, which would refuse it. It is written only if it
+    differs from its default.
+    """
     facts = {}
     for field in dataclasses.fields(record):
         value = getattr(record, field.name)
@@ -104,7 +107,7 @@ def sha256(path: Path) -> str:
 
 @contextmanager
 def building(parent: Path) -> Iterator[Path]:
-    """A private folder beside its place to be; removed unless `seal` moved it there."""
+    """A private folder in `parent`; removed at the end unless it was moved to its final place, as by `seal`."""
     parent.mkdir(parents=True, exist_ok=True)
     folder = parent / f".building-{uuid.uuid4().hex}"
     folder.mkdir()
@@ -119,14 +122,15 @@ def building(parent: Path) -> Iterator[Path]:
 
 def claim(descriptor: int) -> None:
     """Locks an unfinished file or folder for this process, until it is closed or the process has ended."""
-    with contextlib.suppress(OSError):  # a volume that cannot lock it: there its age must tell
+    with contextlib.suppress(OSError):  # the volume has no locks: `abandoned` then uses its age
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def sweep(*leftovers: Path) -> None:
-    """Removes unfinished files and folders whose makers have died.
+    """Removes unfinished files and folders of dead processes.
 
-    A living maker holds a lock, so that no clock has to be trusted; a clock that jumps can only keep something longer.
+    A living process holds a lock on its files, so this does not depend on clocks; a clock that jumps can only delay the
+    removal.
     """
     for path in leftovers:
         with contextlib.suppress(OSError):  # another process was faster, or the volume is read-only
@@ -136,13 +140,13 @@ def sweep(*leftovers: Path) -> None:
 
 
 def abandoned(path: Path, age: float) -> bool:
-    """Whether the maker of an unfinished file or folder has ended; by its age (s) where locks do not tell.
+    """Whether the process that created an unfinished file or folder has ended; without locks, its age (s) decides.
 
-    NFS grants an exclusive lock only on what is open for writing. A folder cannot be: there its age tells.
+    NFS grants an exclusive lock only on files that are open for writing, so for folders on NFS the age decides.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
-    except PermissionError:  # another user's
+    except PermissionError:  # it belongs to another user
         return age > LEFTOVER
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -156,7 +160,7 @@ def abandoned(path: Path, age: float) -> bool:
 
 
 def seal(folder: Path, place: Path, manifest: Mapping[str, object]) -> None:
-    """Writes the manifest with all files' hashes, flushes everything, and moves the folder to its place at once.
+    """Writes the manifest with the hashes of all files, flushes everything, and moves the folder to its final place.
 
     Raises:
         FileExistsError: the place is taken.
@@ -168,7 +172,7 @@ def seal(folder: Path, place: Path, manifest: Mapping[str, object]) -> None:
     fsync(folder)
     try:
         folder.rename(place)
-    except OSError as error:  # a non-empty folder is there: ENOTEMPTY or EEXIST
+    except OSError as error:  # ENOTEMPTY or EEXIST: a non-empty folder has this name
         if place.exists():
             raise FileExistsError(str(place)) from error
         raise
@@ -176,22 +180,22 @@ def seal(folder: Path, place: Path, manifest: Mapping[str, object]) -> None:
 
 
 def sealed_by(facts: Mapping[str, object]) -> str:
-    """SHA-256 (hex) of a manifest's facts."""
+    """SHA-256 (hex) of a manifest's fields."""
     return hashlib.sha256(orjson.dumps(facts, option=orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY)).hexdigest()
 
 
 def manifest_bytes(facts: Mapping[str, object]) -> bytes:
-    """A manifest with its seal, as it is kept."""
+    """A manifest as it is stored, with its seal."""
     return json_bytes({**facts, SEAL: sealed_by(facts)})
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Raises FileNotFoundError where there is no such artifact; CorruptArtifact where its manifest was changed."""
+    """An artifact's manifest. Raises FileNotFoundError without an artifact; CorruptArtifact if it was changed."""
     return parsed_manifest((folder / MANIFEST).read_bytes(), str(folder / MANIFEST))
 
 
 def parsed_manifest(content: bytes, name: str) -> dict[str, Any]:
-    """Raises CorruptArtifact, with the name, where it was changed."""
+    """The manifest in `content`, without its seal. Raises CorruptArtifact, which contains `name`, if it was changed."""
     manifest = parsed(content, name)
     seal = manifest.pop(SEAL, None)
     if seal is not None and seal != sealed_by(manifest):
@@ -200,11 +204,11 @@ def parsed_manifest(content: bytes, name: str) -> dict[str, Any]:
 
 
 def verified(folder: Path, *names: str) -> dict[str, Any]:
-    """The manifest, after the named files (all of them if none is named) were compared with it.
+    """The manifest, after the named files, or all files if none is named, were compared with it.
 
     Raises:
         FileNotFoundError: there is no such artifact.
-        CorruptArtifact: a file is missing or has another hash; the message names it.
+        CorruptArtifact: a file is missing or has another hash; the message names the file.
     """
     manifest = read_manifest(folder)
     files = manifest.get("files")
@@ -221,7 +225,7 @@ def verified(folder: Path, *names: str) -> dict[str, Any]:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Holds an exclusive lock that ends with the process (flock; NFS version 4 and local volumes have it)."""
+    """Waits for an exclusive lock and holds it; it ends with the process (flock; NFS version 4 and local volumes)."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -230,7 +234,7 @@ def locked(path: Path) -> Iterator[None]:
 
 @contextmanager
 def try_lock(path: Path) -> Iterator[bool]:
-    """The same lock without waiting; False where another process or thread holds it."""
+    """The same lock without waiting: yields False if another process or thread holds it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         try:
@@ -243,7 +247,7 @@ def try_lock(path: Path) -> Iterator[bool]:
 
 @dataclass(frozen=True)
 class Garbage:
-    """Something to remove: its name, why it is not needed, how much it holds (bytes)."""
+    """Something to remove: its name, why it is not needed, and its size (bytes)."""
 
     name: str
     why: str
@@ -257,13 +261,13 @@ def size_of(path: Path) -> int:
 
 
 def drop(path: Path) -> None:
-    """Deletes a file or folder; does nothing where it is gone already."""
+    """Deletes a file or folder; does nothing if it does not exist."""
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def leftovers(paths: Iterable[Path], age: float) -> Iterator[Garbage]:
-    """Unfinished files and folders that are old enough and whose makers hold no lock on them any more."""
+    """Unfinished files and folders that are older than `age` (s) and that no living process has locked."""
     for path in sorted(paths):
         with contextlib.suppress(FileNotFoundError):
             old = time.time() - path.stat().st_mtime
@@ -272,7 +276,7 @@ def leftovers(paths: Iterable[Path], age: float) -> Iterator[Garbage]:
 
 
 def since(created: object) -> float:
-    """Seconds since a manifest's date, ISO 8601; CorruptArtifact where it is none."""
+    """Seconds since a manifest's date. Raises CorruptArtifact unless it is ISO 8601 with a time zone."""
     try:
         return (datetime.now(UTC) - datetime.fromisoformat(str(created))).total_seconds()
     except (ValueError, TypeError) as error:
@@ -280,5 +284,5 @@ def since(created: object) -> float:
 
 
 def superfluous(versions: Collection[int], keep: int, needed: Collection[int]) -> list[int]:
-    """All but the newest `keep` versions, rising, without the needed ones."""
+    """All versions but the newest `keep` and the needed ones, in ascending order."""
     return [version for version in sorted(versions)[:-keep] if version not in needed]

@@ -1,7 +1,7 @@
 """Objects of a bucket below a prefix: whole objects, conditional writes, listings in the order of their keys.
 
-It needs what Amazon S3 promises, and MinIO, R2 and Ceph with it: reads see the last write, `If-None-Match: *` makes an
-object only where there is none, `If-Match` replaces only the one that was read.
+The storage must guarantee what Amazon S3, MinIO, R2 and Ceph guarantee: reads see the last write, `If-None-Match: *`
+writes an object only if it does not exist, and `If-Match` replaces only the version that was read.
 """
 
 import contextlib
@@ -17,14 +17,14 @@ from typing import Any
 from service.core.errors import Unavailable
 
 SCHEME = "s3:"
-CONNECT, READ = 5.0, 5.0  # s without a byte: an outage must not hold up a thread for long; unmeasured
-ATTEMPTS = 2  # of each request, for what passes
-BATCH = 1000  # keys of one deletion and of one page of a listing, S3's limit
+CONNECT, READ = 5.0, 5.0  # s without a byte: an outage must not block a thread for long; unmeasured
+ATTEMPTS = 2  # of each request, for temporary errors
+BATCH = 1000  # keys per deletion and per page of a listing, S3's limit
 REFUSED = ("PreconditionFailed", "ConditionalRequestConflict")
 
 
 class PreconditionFailed(Exception):
-    """A conditional write met another object than it expected. No IsosimError: the caller says what it means."""
+    """A conditional write found another object than it expected. Not an IsosimError: callers translate it."""
 
 
 @dataclass(frozen=True)
@@ -38,20 +38,20 @@ class Entry:
 
 
 def remote(root: Path) -> bool:
-    """Whether a store lies in object storage; pathlib writes s3://bucket as s3:/bucket."""
+    """Whether a store is in object storage; pathlib writes s3://bucket as s3:/bucket."""
     return root.parts[:1] == (SCHEME,)
 
 
 def address(root: Path) -> str:
-    """s3://bucket/prefix"""
+    """The store's address, as s3://bucket/prefix."""
     return f"{SCHEME}//{PurePosixPath(*root.parts[1:])}"
 
 
 def opened(root: Path) -> "ObjectStorage":
-    """One for each store and process: connections are kept, and are not inherited.
+    """The object storage of a store; one per store and process, which keeps its connections. Forks get a new one.
 
     Raises:
-        Unavailable: the packages are missing, or the address names no bucket.
+        Unavailable: the packages are missing, or the address has no bucket.
     """
     return of_process(root, os.getpid())
 
@@ -62,7 +62,7 @@ def of_process(root: Path, process: int) -> "ObjectStorage":
 
 
 class ObjectStorage:
-    """Credentials, region and endpoint come from AWS's own variables and files. Safe from any thread."""
+    """The objects of a store. Credentials, region and endpoint come from AWS's variables and files. Thread-safe."""
 
     def __init__(self, root: Path) -> None:
         try:
@@ -78,7 +78,7 @@ class ObjectStorage:
         self._fs.retries = ATTEMPTS
 
     def _call(self, method: str, **arguments: Any) -> Any:
-        """Raises FileNotFoundError, PreconditionFailed, or OSError for everything else that fails."""
+        """Calls the S3 client. Raises FileNotFoundError, PreconditionFailed, or OSError for all other failures."""
         from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - an extra, as above
 
         try:
@@ -95,7 +95,7 @@ class ObjectStorage:
             raise OSError(f"object storage {self.address}: {error}") from error
 
     def read(self, key: str) -> tuple[bytes, str]:
-        """Content and tag. Raises FileNotFoundError."""
+        """Content and tag of an object. Raises FileNotFoundError."""
         try:
             answer = self._call("get_object", Key=self.prefix + key)
         except FileNotFoundError:
@@ -114,16 +114,17 @@ class ObjectStorage:
         return content
 
     def tag(self, key: str) -> str:
-        """Raises FileNotFoundError."""
+        """The tag of an object. Raises FileNotFoundError."""
         return str(self._call("head_object", Key=self.prefix + key)["ETag"])
 
     def write(self, key: str, content: bytes, *, over: str | None = None, new: bool = False) -> str:
-        """The tag of what is there now. `new`: only where nothing is; `over`: only over the object with this tag.
+        """Writes an object and returns its tag.
 
-        An answer that was lost is asked for again, and then met its own object: content that is equal has won.
+        With `new`, it must not exist; with `over`, it must have this tag. If the answer was lost and the retry finds an
+        object with equal content, the first attempt has succeeded.
 
         Raises:
-            PreconditionFailed: another object is there, or none is any more.
+            PreconditionFailed: another object exists, or the object with the tag `over` does not exist any more.
         """
         condition = {"IfNoneMatch": "*"} if new else {"IfMatch": over} if over is not None else {}
         try:
@@ -138,7 +139,7 @@ class ObjectStorage:
             raise
 
     def upload(self, key: str, path: Path) -> None:
-        """A file, in parts where it is large."""
+        """Uploads a file, in parts if it is large."""
         from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - an extra
 
         try:
@@ -157,7 +158,7 @@ class ObjectStorage:
             raise OSError(f"object storage {self.address}: {error}") from error
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Deletes objects; passes over keys that do not exist."""
+        """Deletes objects; ignores keys that do not exist."""
         wanted = [{"Key": self.prefix + key} for key in keys]
         for start in range(0, len(wanted), BATCH):
             answer = self._call("delete_objects", Delete={"Objects": wanted[start : start + BATCH], "Quiet": True})
@@ -166,7 +167,7 @@ class ObjectStorage:
                 raise OSError(f"object storage {self.address}: {failed.get('Key')} stays: {failed.get('Message')}")
 
     def list(self, prefix: str, after: str = "") -> Iterator[Entry]:
-        """Objects below a prefix, by key, beyond a key; a thousand a request, asked for as they are read."""
+        """Objects whose keys start with `prefix` and sort after `after`, in order; pages are requested while read."""
         arguments: dict[str, Any] = {"Prefix": self.prefix + prefix}
         if after:
             arguments["StartAfter"] = self.prefix + after
@@ -181,5 +182,5 @@ class ObjectStorage:
 
 
 def key_of(root: Path) -> str:
-    """A short name of a store for the folder of what is kept of it on this machine."""
+    """A short name for the local folder with copies of the store's encoders."""
     return hashlib.sha256(address(root).encode()).hexdigest()[:16]

@@ -1,1 +1,1 @@
-"""Files that people own, read as tables: text, CSV, TSV, NDJSON, Parquet, Excel workbooks."""
+"""Reads users' files as tables: text, CSV, TSV, NDJSON, Parquet, Excel workbooks."""

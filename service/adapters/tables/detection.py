@@ -1,7 +1,7 @@
-"""What a file is, by its content: its format, the encoding of its text, its separator, whether it has a header.
+"""Detects from a file's content its format, the encoding of its text, its separator, and whether it has a header.
 
-The name of a file and a content type are hints at most: browsers call a CSV `application/vnd.ms-excel`, and people
-call anything `.txt`.
+A file's name and content type are only hints: browsers send CSV as `application/vnd.ms-excel`, and any file can be
+named `.txt`.
 """
 
 import codecs
@@ -24,28 +24,28 @@ from service.core.wording import nearest
 Format = Literal["text", "csv", "tsv", "ndjson", "parquet", "xlsx"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
-HEAD = 1 << 20  # bytes looked at
-LOOKED_AT = 1000  # rows looked at
-LONGEST_ROW = 1 << 20  # characters; a row of CSV, a line of text
+HEAD = 1 << 20  # bytes examined
+LOOKED_AT = 1000  # rows examined
+LONGEST_ROW = 1 << 20  # characters of a cell of CSV or of a line
 LONGEST_NAME = 64  # characters of a column's name
-MANY = 5  # rows from which on equal numbers of separators are no accident
+MANY = 5  # with at least this many rows, equal numbers of separators are no coincidence
 SEPARATORS = ("\t", ";", ",", "|")
 
 MARKS = {
     codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32",
     codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16",
 }  # fmt: skip
-# Encodings that may be named. Python knows others that are no encodings of files, such as `idna` and `undefined`.
+# Accepted encodings. Python has others that are not encodings of files, such as `idna` and `undefined`.
 ENCODINGS = (
     "utf-8", "utf-16", "utf-16-le", "utf-16-be", "utf-32", *(f"windows-{page}" for page in range(1250, 1259)),
     *(f"iso-8859-{part}" for part in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 14, 15, 16)),
     "koi8-r", "koi8-u", "mac-roman", "cp437", "cp850", "cp866", "shift_jis", "euc-jp", "gb18030", "big5", "euc-kr",
 )  # fmt: skip
-SEPARATOR_LINE = re.compile(r"sep=([\t;,|])\r?\n")  # the first line of some CSV: Excel obeys it and does not show it
+SEPARATOR_LINE = re.compile(r"sep=([\t;,|])\r?\n")  # first line of some CSV files: Excel uses it and does not show it
 WESTERN = set("äöüÄÖÜßéèêëàâáãåæçîïíìñôòóõøœùûúÿýÉÈÀÂÁÅÆÇÊÎÍÑÓÔÕØŒÚÛ‘’“”„‚‹›«»–—…•€£¥©®™§°·¡¿´`²³½¼µ×\u00a0")
-INNER = set("¡¿²³½¼µ×©®™£¥§°´¹")  # between two letters they are letters of another encoding
+INNER = set("¡¿²³½¼µ×©®™£¥§°´¹")  # between two letters they indicate letters in another encoding
 
-# First bytes of files that are not text: what the file is, and what the user can do.
+# First bytes of files that are not text: the kind of file, and what the user can do.
 SIGNATURES = {
     b"%PDF": "a PDF; copy its text into a plain text file, one sentence a line, or export the table behind it as CSV",
     b"\xd0\xcf\x11\xe0": "a file of an old office program (.xls, .doc); save it as .xlsx or as CSV",
@@ -71,28 +71,28 @@ ZIPPED = {
 
 @dataclass(frozen=True)
 class FileForm:
-    """How a file is to be read. `encoding`: None for binary formats; `certain`: false where it is a guess."""
+    """How to read a file. `encoding` is None for binary formats; `certain` is False if it was guessed."""
 
     format: Format
     encoding: str | None = None
     certain: bool = True
     separator: str | None = None
-    quoted: bool = True  # cells may stand in quotation marks
+    quoted: bool = True  # cells may be in quotation marks
 
 
 @dataclass(frozen=True)
 class Hints:
-    """What the caller says of a file; None: to be found out."""
+    """What the caller states about a file; None means: detect it."""
 
     format: Format | None = None
     charset: str | None = None
     sheet: str | None = None
     header: bool | None = None
-    declared: Format | None = None  # by a content type or a file name, which may be wrong
-    lines: bool = False  # each line of a text is a sentence, also where the lines look like a table
+    declared: Format | None = None  # from a content type or a file name, which may be wrong
+    lines: bool = False  # each line of a text is a sentence, even if the lines look like a table
 
     def __post_init__(self) -> None:
-        """Raises InvalidInput for a format or an encoding that is not known."""
+        """Raises InvalidInput if the format or the encoding is unknown."""
         if self.format is not None and self.format not in FORMATS:
             raise InvalidInput(f"format: {self.format[:40]!r} is not known; known are {', '.join(FORMATS)}")
         if self.charset is not None:
@@ -100,10 +100,10 @@ class Hints:
 
 
 def encoding_named(charset: str) -> str:
-    """The encoding's usual name. Raises InvalidInput for one that is not known."""
+    """The encoding's usual name. Raises InvalidInput if it is unknown."""
     try:
         wanted = codecs.lookup(charset.strip()).name if charset.isascii() else ""
-    except (LookupError, ValueError):  # ValueError: a zero byte
+    except (LookupError, ValueError):  # ValueError: it contains a zero byte
         wanted = ""
     for name in ENCODINGS:
         if codecs.lookup(name).name == wanted:
@@ -114,12 +114,12 @@ def encoding_named(charset: str) -> str:
 
 
 def detect(file: BinaryIO, hints: Hints) -> FileForm:
-    """Looks at the first megabyte, and at all of a text for its encoding. The file is at its begin afterwards.
+    """Examines the first megabyte, and the whole of a text for its encoding. Afterwards the file is at its beginning.
 
     Raises:
         EmptyInput: the file is empty.
-        UnsupportedMedia: it is no text and no table that can be read; the message says what it is and what to do.
-        InvalidInput: its encoding cannot be told, or it is a form of JSON that is not read line by line.
+        UnsupportedMedia: it is neither text nor a table that can be read; the message says what it is and what to do.
+        InvalidInput: its encoding cannot be detected, it is one JSON list, or it contradicts the hints.
     """
     file.seek(0)
     head = file.read(HEAD)
@@ -143,7 +143,7 @@ def detect(file: BinaryIO, hints: Hints) -> FileForm:
 
 
 def binary(begin: bytes) -> str | None:
-    """What a body that should be UTF-8 text is by its first bytes, and what to do with it; None: it may be text."""
+    """The kind of a body that should be UTF-8 text, from its first bytes, and what to do; None if it may be text."""
     found = next((what for signature, what in SIGNATURES.items() if begin.startswith(signature)), None)
     if found is None and begin.startswith((b"PK\x03\x04", b"PAR1")):
         return "an Excel workbook, a Parquet file or an archive"
@@ -153,7 +153,7 @@ def binary(begin: bytes) -> str | None:
 
 
 def binary_format(head: bytes, file: BinaryIO) -> Format | None:
-    """Raises UnsupportedMedia for a format that is known and not read."""
+    """Parquet, xlsx, or None for other files. Raises UnsupportedMedia for known formats that cannot be read."""
     for begin, what in SIGNATURES.items():
         if head.startswith(begin):
             raise UnsupportedMedia(f"the file is {what}")
@@ -177,11 +177,12 @@ def binary_format(head: bytes, file: BinaryIO) -> Format | None:
 def encoding_of(file: BinaryIO, head: bytes, charset: str | None) -> tuple[str, bool]:
     """The encoding of a text, and whether it is certain.
 
-    A byte order mark or valid UTF-8 is certain, and so is what the caller names. Text that is neither is taken for
-    windows-1252 where it then looks like a Western European language; that is a guess.
+    The encoding that the caller names, that of a byte order mark, and valid UTF-8 are certain. Other text is read as
+    windows-1252 if it then looks like a Western European language; this is a guess.
 
     Raises:
-        UnsupportedMedia: the file is not text. InvalidInput: its encoding is not known, or differs from `charset`.
+        UnsupportedMedia: the file is not text.
+        InvalidInput: its encoding cannot be detected, or the file is not text in the encoding `charset`.
     """
     if charset is not None:
         name = encoding_named(charset)
@@ -207,7 +208,7 @@ def encoding_of(file: BinaryIO, head: bytes, charset: str | None) -> tuple[str, 
 
 
 def without_mark(head: bytes) -> Exception:
-    """Text in UTF-16, read as such, has letters and spaces; other files that hold zeros are no text."""
+    """The error for a file with zero bytes and no byte order mark. Read as UTF-16, real text has letters and spaces."""
     for name in ("utf-16-le", "utf-16-be"):
         text = head[: len(head) // 2 * 2].decode(name, "replace")
         if sum(sign.isalnum() or sign in " \r\n\t.,;:?!-" for sign in text) > 0.8 * len(text) and " " in text:
@@ -219,7 +220,7 @@ def without_mark(head: bytes) -> Exception:
 
 
 def decoding_fault(file: BinaryIO, encoding: str) -> str | None:
-    """Where the file is not text of this encoding; None where it is. The file is at its begin afterwards."""
+    """The first line that is not text in this encoding; None if all are. Afterwards the file is at its beginning."""
     decoder = codecs.getincrementaldecoder(encoding)()
     lines = 1
     file.seek(0)
@@ -242,13 +243,13 @@ def check_decodes(file: BinaryIO, encoding: str) -> None:
 
 
 def looks_western(file: BinaryIO) -> bool:
-    """Whether bytes beyond ASCII are letters and marks that Western European text has, where it has them."""
+    """Whether bytes beyond ASCII, read as windows-1252, are letters and marks as in Western European text."""
     file.seek(0)
     text = file.read(8 * HEAD).decode("cp1252", "replace")
     file.seek(0)
     beyond = [place for place, sign in enumerate(text) if sign > "\x7f"]
     letters = sum(map(str.isalpha, text))
-    if len(beyond) > 0.25 * max(letters, 1):  # of Cyrillic or Greek text all letters
+    if len(beyond) > 0.25 * max(letters, 1):  # in Cyrillic or Greek text, all letters are
         return False
     strange = sum(
         text[place] not in WESTERN
@@ -259,14 +260,14 @@ def looks_western(file: BinaryIO) -> bool:
 
 
 def decoded_head(head: bytes, encoding: str) -> str:
-    """Whole lines of it, where it has whole lines."""
+    """The decoded first bytes of a file, without the last line if it is cut off."""
     text = codecs.getincrementaldecoder(encoding)().decode(head).removeprefix("\ufeff")
     whole = text if len(head) < HEAD else text.rpartition("\n")[0]
     return whole or text
 
 
 def text_form(text: str, declared: Format | None, *, asked: bool) -> FileForm:
-    """Format and separator of decoded text. `asked`: the format was named, and is not only likely."""
+    """Format and separator of decoded text. `asked`: the caller requires the format `declared`."""
     first = text.lstrip()[:1]
     if declared == "ndjson" or (declared is None and first in ("{", "[", '"')):
         if asked or is_ndjson(text):
@@ -289,11 +290,11 @@ def text_form(text: str, declared: Format | None, *, asked: bool) -> FileForm:
 
 
 def is_ndjson(text: str) -> bool:
-    """Whether the first lines are JSON objects, or all lines that are looked at JSON strings."""
-    lines = [line for line in text.split("\n", LOOKED_AT)[:LOOKED_AT] if line.strip()]  # U+2028 ends no line here
+    """Whether the first 20 lines are JSON objects or strings; all examined lines if the first is a string."""
+    lines = [line for line in text.split("\n", LOOKED_AT)[:LOOKED_AT] if line.strip()]  # U+2028 does not end a line
     if len(text) >= HEAD // 4:
         lines = lines[:-1] or lines  # the last one may be cut off
-    strings = lines[0].lstrip().startswith('"')  # a dialogue, too, may begin with some lines in quotation marks
+    strings = lines[0].lstrip().startswith('"')  # a dialogue may also begin with some lines in quotation marks
     try:
         return all(isinstance(json.loads(line), dict | str) for line in (lines if strings else lines[:20]))
     except (ValueError, RecursionError):
@@ -301,7 +302,7 @@ def is_ndjson(text: str) -> bool:
 
 
 def declared_table(text: str, declared: Format) -> FileForm:
-    """A file that is called CSV or TSV: the separator that most rows agree on, else a single column."""
+    """The form of a file declared as CSV or TSV: the separator on which most rows agree, otherwise a single column."""
     candidates = ("\t", ";", ",", "|") if declared == "tsv" else (";", ",", "\t", "|")
     best, separator = 0.0, "\t" if declared == "tsv" else ","
     for one in candidates:
@@ -318,10 +319,10 @@ def table_form(text: str, separator: str) -> FileForm:
 
 
 def separator_of(text: str) -> str | None:
-    """The separator of a table that is not called one; None: these are sentences.
+    """The separator of a table that is not declared as one; None if the lines are sentences.
 
-    All rows have as many cells, and the first one looks like names of columns; or the lines look like a table's
-    (core/jobs/tables.py).
+    A text is a table if all rows have the same number of cells and the first row looks like column names, or if its
+    lines look like rows (core/jobs/tables.py). With tabs, equal numbers of cells are enough.
     """
     for separator in SEPARATORS:
         rows = records(text, separator)
@@ -339,7 +340,7 @@ def is_column_name(cell: str) -> bool:
 
 
 def records(text: str, separator: str) -> list[list[str]]:
-    """The first rows of a text with this separator; none where it is no such table."""
+    """The first rows of a text split at this separator; empty if it does not contain the separator."""
     if separator not in text:
         return []
     quoted = separator != "\t" or has_quoted_cells(text)
@@ -358,8 +359,11 @@ def records(text: str, separator: str) -> list[list[str]]:
 
 
 def has_quoted_cells(text: str) -> bool:
-    """Whether a table with tabs has cells in quotation marks, as spreadsheets write them around cells that hold a tab,
-    a line break, a comma or a quotation mark; in other tables they belong to the text."""
+    """Whether quotation marks enclose cells in a table with tabs.
+
+    Spreadsheets write them around cells that contain a tab, a line break, a comma or a quotation mark. In other tables
+    they belong to the text.
+    """
     if '"' not in text:
         return False
     reason = False
@@ -373,12 +377,12 @@ def has_quoted_cells(text: str) -> bool:
 
 
 def is_header(rows: Sequence[Sequence[str]]) -> bool:
-    """Whether the first row holds the names of the columns: short, different, and unlike what stands below them."""
+    """Whether the first row has the names of the columns: short, distinct, and unlike the cells below them."""
     names, rest = [cell.strip() for cell in rows[0]], rows[1:200]
     while names and not names[-1]:
-        names.pop()  # separators at the end of each row
+        names.pop()  # rows end with separators
     if names and not names[0] and all(is_code(row[0].strip()) for row in rest if row):
-        names, rest = names[1:], [row[1:] for row in rest]  # the numbers of the rows, as pandas and R write them
+        names, rest = names[1:], [row[1:] for row in rest]  # a column of row numbers, as pandas and R write it
     if not rest or not names or not all(names):
         return False
     if any(len(name) > LONGEST_NAME or is_code(name) for name in names):
@@ -387,7 +391,7 @@ def is_header(rows: Sequence[Sequence[str]]) -> bool:
     columns = (filled + [[]] * len(names))[: len(names)]
     for cells in columns:
         if cells and sum(map(is_code, cells)) >= 0.8 * len(cells):
-            return True  # a name above numbers, dates or identifiers
+            return True  # the name of a column of numbers, dates or identifiers
     lengths = [statistics.median(map(len, cells)) if cells else 0.0 for cells in columns]
     place = max(range(len(names)), key=lengths.__getitem__)
     name = names[place]
@@ -396,7 +400,7 @@ def is_header(rows: Sequence[Sequence[str]]) -> bool:
 
 
 def format_of_name(name: str) -> Format | None:
-    """What a file's name says it is."""
+    """The format according to a file's name; None if unknown."""
     ending = name.rpartition(".")[2].lower()
     known: dict[str, Format] = {
         "txt": "text", "text": "text", "csv": "csv", "tsv": "tsv", "tab": "tsv", "ndjson": "ndjson", "jsonl": "ndjson",
@@ -406,7 +410,7 @@ def format_of_name(name: str) -> Format | None:
 
 
 def format_of_type(content_type: str) -> Format | None:
-    """What a content type says; also what browsers say of CSV where Excel is installed."""
+    """The format according to a content type; None if unknown, as the type that browsers send for CSV with Excel."""
     known: dict[str, Format] = {
         "text/plain": "text", "text/csv": "csv", "application/csv": "csv", "text/tab-separated-values": "tsv",
         "application/x-ndjson": "ndjson", "application/vnd.apache.parquet": "parquet",

@@ -1,8 +1,8 @@
-"""Reads a file of a stranger in a child process with limits on memory, processor time and output.
+"""Reads an untrusted file in a child process with limits on memory, processor time and output.
 
-A workbook of 2 kB may ask for 50 GB (one cell in the last corner of the sheet), and its parser then ends the process
-that it runs in. The child gets the file as its standard input, writes sentences or rows to its standard output, a file,
-and says on its last line of standard error what it found, or why it refuses.
+A workbook of 2 kB may need 50 GB (one cell in the last corner of the sheet), and its parser would then end the process
+that it runs in. The child gets the file as standard input, writes sentences or rows to standard output (a file), and
+writes facts about the file, or the reason for a refusal, as the last line of standard error.
 """
 
 import errno
@@ -28,25 +28,25 @@ from service.core.jobs.tables import FEWEST, MOST, is_code
 
 Give = Literal["facts", "sentences", "rows", "numbered_rows"]  # the last: [number of the row, cells]
 
-MEMORY = 3 << 29  # bytes; 1,000,000 rows of five columns in a workbook of 22 MB took 990 MB
-SECONDS = 60  # of processor time; that workbook took 9
-PATIENCE = 100  # s until a child that waits for a disk or a busy processor is ended; a request has 120
-SHOWN_ROWS, SHOWN_COLUMNS, SHOWN_CHARACTERS = 10, 100, 200  # of a preview
-PLACES = 5  # rows that are named, of those that are left out
+MEMORY = 3 << 29  # bytes; a workbook of 22 MB with 1,000,000 rows and five columns needed 990 MB
+SECONDS = 60  # s of processor time; this workbook needed 9
+PATIENCE = 100  # s until a child that waits for a disk or a busy processor is killed; a request may take 120
+SHOWN_ROWS, SHOWN_COLUMNS, SHOWN_CHARACTERS = 10, 100, 200  # in a preview
+PLACES = 5  # skipped rows that are named, at most
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Of what is read out of a file."""
+    """Limits for what is read from a file."""
 
-    characters: int  # a sentence
+    characters: int  # per sentence
     sentences: int
     size: int  # bytes of JSON that the child may write
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What is wanted of a file. `facts` reads it whole, too: it counts the sentences of the column."""
+    """What to read from a file, and how. For `facts` the whole file is read as well, to count the sentences."""
 
     give: Give = "facts"
     column: str | None = None
@@ -54,11 +54,11 @@ class Reading:
 
     @property
     def plain(self) -> bool:
-        """Whether nothing was said of how to read the file."""
+        """Whether the caller stated nothing about how to read the file."""
         return self.column is None and replace(self.hints, declared=None) == Hints()
 
     def of_lines(self, force: bool) -> "Reading":
-        """`force`: each line of a text is a sentence, also where the lines look like a table."""
+        """The same reading; with `force`, each line of a text is a sentence, even if the lines look like a table."""
         return replace(self, hints=replace(self.hints, lines=force))
 
 
@@ -66,7 +66,7 @@ def read_isolated(file: BinaryIO, reading: Reading, limits: Limits, out: BinaryI
     """Facts of a file; its sentences or rows go to `out` as JSON, one a line.
 
     Args:
-        file, out: files of the operating system. `file` is read from its begin.
+        file, out: files with a file descriptor. `file` is read from its beginning.
 
     Raises:
         UnsupportedMedia, InvalidInput, EmptyInput, TooLarge: as `open_table` does, or a limit is reached.
@@ -78,7 +78,7 @@ def read_isolated(file: BinaryIO, reading: Reading, limits: Limits, out: BinaryI
         "OMP_NUM_THREADS": "1",
         "RUST_BACKTRACE": "0",
         "ARROW_DEFAULT_MEMORY_POOL": "system",
-        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),  # what this process imports from, and with -P no more
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),  # the import path of this process; -P adds nothing to it
     }
     with subprocess.Popen(  # noqa: S603 - our own interpreter and module
         [sys.executable, "-P", "-m", __name__, wanted],
@@ -93,7 +93,7 @@ def read_isolated(file: BinaryIO, reading: Reading, limits: Limits, out: BinaryI
             child.kill()
             raise errors.InvalidInput(TOO_MUCH) from None
     if child.returncode < 0:
-        raise errors.InvalidInput(TOO_MUCH)  # ended by its limits, or by a parser that got no memory
+        raise errors.InvalidInput(TOO_MUCH)  # killed at a limit, or by a parser without memory
     if child.returncode > 0:
         raise RuntimeError(f"the reader of files failed:\n{said.decode(errors='replace')[-2000:]}")
     kind, content = json.loads(said.splitlines()[-1])
@@ -105,10 +105,12 @@ def read_isolated(file: BinaryIO, reading: Reading, limits: Limits, out: BinaryI
 
 @contextmanager
 def read_path(path: Path, reading: Reading, limits: Limits) -> Iterator[tuple[dict[str, Any], Iterator[Any]]]:
-    """Facts of a file of the user's own, or of standard input (`-`), and its sentences or rows, which are not held.
+    """Facts of a local file or of standard input (`-`), and an iterator over its sentences or rows.
 
     Raises:
-        OSError: it cannot be opened. Else as `read_isolated`, with the file's name and the command line's options.
+        OSError: the file cannot be opened.
+        UnsupportedMedia, InvalidInput, EmptyInput, TooLarge: as `read_isolated`; the message has the file's name, and
+            options of the command line instead of parameters.
     """
     declared = reading.hints.declared or format_of_name(path.name)
     reading = replace(reading, hints=replace(reading.hints, declared=declared))
@@ -130,7 +132,7 @@ def read_path(path: Path, reading: Reading, limits: Limits) -> Iterator[tuple[di
 
 
 def as_options(message: str) -> str:
-    """A message of the reader, whose parameters are options on the command line."""
+    """A message of the reader with its parameters written as command-line options."""
     return re.sub(r"\b(column|charset|format|sheet|header)=", r"--\1 ", message)
 
 
@@ -142,7 +144,7 @@ TOO_MUCH = (
 
 
 def main(wanted: str) -> None:
-    """The child: bounded before it looks at the file."""
+    """The child process: it sets its limits before it reads the file."""
     give, column, hints, bounds = json.loads(wanted)
     limits = Limits(**bounds)
     bound(limits.size)
@@ -157,7 +159,7 @@ def main(wanted: str) -> None:
         said = ["InvalidInput", f"the file cannot be read: {error}"]
         if error.errno == errno.EFBIG:
             said = ["TooLarge", f"the file holds more than {limits.size:,} bytes of text; send a random sample of it"]
-    except BaseException as error:  # a panic of a parser in Rust is no Exception, and its class cannot be imported
+    except BaseException as error:  # a panic in Rust is not an Exception, and its class cannot be imported
         if type(error).__name__ != "PanicException":
             raise
         said = ["InvalidInput", "the workbook cannot be read; save it again, or as CSV"]
@@ -165,7 +167,7 @@ def main(wanted: str) -> None:
 
 
 def bound(size: int) -> None:
-    """Limits this process. Where memory runs out in spite of them, the kernel ends this process and not the server."""
+    """Limits this process. If memory runs out all the same, the kernel kills this process and not the server."""
     os.nice(10)
     wanted = {"RLIMIT_CPU": SECONDS, "RLIMIT_DATA": MEMORY, "RLIMIT_FSIZE": size, "RLIMIT_CORE": 0}
     for name, most in wanted.items():
@@ -173,12 +175,12 @@ def bound(size: int) -> None:
         hard = resource.getrlimit(kind)[1]
         least = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(kind, (least, least))
-    with suppress(OSError):  # not Linux, or a sandbox without it
+    with suppress(OSError):  # not on Linux, or in a sandbox without this file
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 def facts_of(table: Table, give: Give, column: str | None, limits: Limits, out: BinaryIO) -> dict[str, Any]:
-    """Reads the table to its end, and writes what was asked for."""
+    """Reads the whole table and writes its sentences or rows to `out` if they were requested; returns the facts."""
     facts: dict[str, Any] = {
         "format": table.form.format,
         "encoding": table.form.encoding,
@@ -225,7 +227,7 @@ def facts_of(table: Table, give: Give, column: str | None, limits: Limits, out: 
 
 
 def what_was_read(facts: dict[str, Any], sheet: str | None = None) -> list[str]:
-    """Notices of what was guessed and what was left out. `sheet`: the one that was asked for."""
+    """Notices about what was guessed and what was left out. `sheet`: the sheet that the caller named, if any."""
     notices = []
     if not facts["encoding_certain"]:
         notices.append(
@@ -242,7 +244,7 @@ def what_was_read(facts: dict[str, Any], sheet: str | None = None) -> list[str]:
 
 
 class Counts:
-    """What a column holds."""
+    """Counts the sentences of a column."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -251,10 +253,10 @@ class Counts:
         self.distinct: set[int] = set()
 
     def of(self, table: Table, column: int) -> Iterator[str]:
-        """The column's sentences that can be used.
+        """Yields the usable sentences of the column, and counts all of them.
 
         Raises:
-            InvalidInput: there are too many.
+            InvalidInput: there are too many sentences.
         """
         for number, text in table.sentences(column):
             if not text:

@@ -1,4 +1,4 @@
-"""The rows of a file, whatever its format; and the sentences of one of its columns.
+"""Reads the rows of a file of any known format, and the sentences of one column.
 
 >>> import io
 >>> file = io.BytesIO(b"id;question\\n1;How do I log in?\\n2;Where is my invoice?\\n")
@@ -24,12 +24,12 @@ from service.core.errors import EmptyInput, InvalidInput, UnsupportedMedia
 from service.core.jobs.tables import is_code
 from service.core.wording import nearest
 
-Row = tuple[int, list[str]]  # its number as a person counts: the line it begins in, or the row of a sheet; its cells
+Row = tuple[int, list[str]]  # number from 1 (the line in which the row begins, or the row of a sheet), cells
 MOST_COLUMNS = 1000
-SHOWN = 1000  # characters of the names of columns in a message
-FEW_ROWS = 20  # a sheet with fewer is a cover, where another sheet has more
-OPEN = "unexpected end of data"  # what the csv module says of a cell that is open at the end of the file
-EXPANDED = 2 << 30  # bytes that a workbook may unpack to
+SHOWN = 1000  # characters of column names in a message
+FEW_ROWS = 20  # a sheet with fewer rows is taken for a cover sheet if another one has more
+OPEN = "unexpected end of data"  # message of the csv module for a cell that is not closed at the end of the file
+EXPANDED = 2 << 30  # bytes that a workbook may have when unpacked
 WITHOUT_CALAMINE = (
     "this server cannot read Excel workbooks: install python-calamine (pip install 'isosim[xlsx]'), or save the sheet "
     "as CSV"
@@ -39,7 +39,7 @@ WITHOUT_PYARROW = "this server cannot read Parquet: install pyarrow (pip install
 
 @dataclass
 class Table:
-    """A file that was recognized. `rows` begin after the header."""
+    """A table in a file whose format was detected. `rows` begin after the header."""
 
     form: FileForm
     columns: list[str]
@@ -47,16 +47,16 @@ class Table:
     suggested: int  # the column that seems to hold the sentences, from 0
     sheets: list[str] = field(default_factory=list)
     sheet: str | None = None
-    blank: int = 0  # rows without any cell, among those read so far
-    no_text: dict[int, str] = field(default_factory=dict)  # columns that hold something else, and what
+    blank: int = 0  # number of blank rows among those read so far
+    no_text: dict[int, str] = field(default_factory=dict)  # columns that do not hold text: index, what they hold
     _rows: Iterator[Row] = field(default_factory=lambda: iter(()))
     _first: Row | None = None  # the header
 
     def rows(self) -> Iterator[Row]:
-        """Rows below the header, once.
+        """The rows below the header; they can be read only once.
 
         Raises:
-            InvalidInput: a row cannot be read, or has cells beyond the last column; the message names it.
+            InvalidInput: a row cannot be read, or has more cells than there are columns; the message names the row.
         """
         width = len(self.columns)
         for number, cells in self._rows:
@@ -73,11 +73,11 @@ class Table:
             yield number, cells
 
     def every_row(self) -> Iterator[Row]:
-        """The header, where there is one, and all rows."""
+        """The header, if there is one, and all rows."""
         return itertools.chain([] if self._first is None else [self._first], self.rows())
 
     def preview(self, count: int) -> list[Row]:
-        """The next rows, which `rows` will give all the same."""
+        """The next rows, without consuming them: `rows` still yields them."""
         first = list(itertools.islice(self._rows, count))
         self._rows = itertools.chain(first, self._rows)
         return first
@@ -86,11 +86,11 @@ class Table:
         return f"{'row' if self.form.format in ('xlsx', 'parquet') else 'line'} {number}"
 
     def index(self, column: str | None) -> int:
-        """Of a column by its name, or by its number from 1; None: the only one.
+        """The index of a column, given by its name or its number from 1; None means the only column.
 
         Raises:
-            InvalidInput: there is no such column, or it holds no text, or there are several and none was named; the
-                message lists them.
+            InvalidInput: there is no such column, it does not hold text, or no column was named and there are several;
+                the message says which columns there are.
         """
         place = self._index(column)
         if place in self.no_text:
@@ -102,7 +102,7 @@ class Table:
 
     @property
     def hint(self) -> str:
-        """What to say for the column that seems to hold the sentences: its name; its number where it has no name."""
+        """Value of the parameter `column` for the suggested column: its name, or its number if it has no name."""
         named = self.header or self.form.format in ("ndjson", "parquet")
         return self.columns[self.suggested] if named else str(self.suggested + 1)
 
@@ -131,14 +131,14 @@ class Table:
         )
 
     def sentences(self, place: int) -> Iterator[tuple[int, str]]:
-        """Cells of a column with the numbers of their rows, also blank ones. Raises as `rows`."""
+        """Row numbers and cells of a column, including blank cells. Raises as `rows`."""
         for number, cells in self.rows():
             cell = cells[place] if len(cells) > place else ""
             yield number, " ".join(cell.split()) if "\n" in cell else cell.strip()
 
 
 def named(columns: Iterable[str]) -> str:
-    """The names as a list, as many as a message has room for."""
+    """The names as a comma-separated list, shortened to about `SHOWN` characters."""
     every = [name[:80] for name in columns]
     ends = itertools.accumulate(len(name) + 2 for name in every)
     shown = [name for name, end in zip(every, ends, strict=True) if end <= SHOWN]
@@ -146,10 +146,10 @@ def named(columns: Iterable[str]) -> str:
 
 
 def open_table(file: BinaryIO, hints: Hints | None = None) -> Table:
-    """Recognizes a file and begins to read it.
+    """Detects the format of a file and begins to read it.
 
     Raises:
-        UnsupportedMedia, InvalidInput, EmptyInput: it cannot be read; the message says why and what to do.
+        UnsupportedMedia, InvalidInput, EmptyInput: the file cannot be read; the message says why and what to do.
     """
     hints = hints or Hints()
     form = detect(file, hints)
@@ -186,9 +186,9 @@ def check_columns(count: int) -> None:
 def rows_of(
     file: BinaryIO, form: FileForm, sheet: str | None, no_text: dict[int, str]
 ) -> tuple[list[str] | None, Iterator[Row], list[str], str | None]:
-    """Names of the columns, where the format has them; the rows; and of a workbook its sheets and the one read.
+    """Column names if the format has them, the rows, and for a workbook the names of its sheets and of the sheet read.
 
-    Columns that by their type hold something else than text are noted in `no_text`.
+    Parquet columns with lists, structures or bytes are added to `no_text`.
     """
     match form.format:
         case "text":
@@ -204,7 +204,7 @@ def rows_of(
 
 
 def filled(rows: Iterator[Row]) -> tuple[list[Row], int]:
-    """The first rows that are not blank, and how many blank ones stood among them."""
+    """The first rows that are not blank, and the number of blank rows among them."""
     found: list[Row] = []
     blank = 0
     while len(found) < LOOKED_AT and (row := next(rows, None)) is not None:
@@ -216,7 +216,7 @@ def filled(rows: Iterator[Row]) -> tuple[list[Row], int]:
 
 
 def column_names(header: Row | None, rows: list[Row]) -> list[str]:
-    """Those of the header, without the empty ones at its end; a column without a name has its number."""
+    """The column names of the header, without empty ones at its end; a column without a name gets its number."""
     width = max((len(cells) for _, cells in rows), default=0)
     if header is None:
         return [f"column {place + 1}" for place in range(width)]
@@ -228,7 +228,7 @@ def column_names(header: Row | None, rows: list[Row]) -> list[str]:
 
 
 def likeliest(names: list[str], rows: list[Row], no_text: Container[int] = ()) -> int:
-    """The column that seems to hold the sentences: the one with the most characters, identifiers aside."""
+    """The column that probably holds the sentences: the one with the most characters, not counting identifiers."""
 
     def length(place: int) -> int:
         cells = [cells[place].strip() for _, cells in rows if len(cells) > place]
@@ -238,7 +238,7 @@ def likeliest(names: list[str], rows: list[Row], no_text: Container[int] = ()) -
 
 
 def lines_of(file: BinaryIO, form: FileForm, newline: str) -> Iterator[tuple[int, str]]:
-    """Decoded lines with their numbers. Raises InvalidInput where one is too long to be a row of a table."""
+    """Decoded lines with their numbers. Raises InvalidInput if a line is too long."""
     encoding = "utf-8-sig" if form.encoding == "utf-8" else str(form.encoding)
     file.seek(0)
     text = io.TextIOWrapper(file, encoding, newline=newline)
@@ -261,11 +261,11 @@ def text_rows(file: BinaryIO, form: FileForm) -> Iterator[Row]:
 
 
 def csv_rows(file: BinaryIO, form: FileForm) -> Iterator[Row]:
-    """Misplaced quotation marks are read as they stand where their row is a single line: no other row is at risk.
+    """The rows of a CSV or TSV file. Misplaced quotation marks in a row of a single line are read as text.
 
     Raises:
-        InvalidInput: a cell over several lines is too long, is never closed, or ends in the middle of a cell. Rows
-            between two stray quotation marks would else be one cell, and be lost in silence.
+        InvalidInput: a cell of several lines is too long, is never closed, or has text after its closing quotation
+            mark. Otherwise rows between two stray quotation marks would silently become one cell.
     """
     csv.field_size_limit(LONGEST_ROW)
     line = ""
@@ -296,7 +296,7 @@ def csv_rows(file: BinaryIO, form: FileForm) -> Iterator[Row]:
 
 
 def json_rows(file: BinaryIO, form: FileForm) -> tuple[list[str], Iterator[Row]]:
-    """Strings, or objects whose keys are the columns."""
+    """Column names and rows of NDJSON: strings, or objects whose keys are the columns."""
     entries = json_entries(file, form)
     first = list(itertools.islice(entries, LOOKED_AT))
     names = list(dict.fromkeys(name for _, entry in first if isinstance(entry, dict) for name in entry))
@@ -343,7 +343,7 @@ def json_entries(file: BinaryIO, form: FileForm) -> Iterator[tuple[int, str | di
 
 
 def check_surrogates(entry: str | dict[str, Any], number: int) -> None:
-    """Raises InvalidInput for half of a surrogate pair, which JSON can spell and no text holds."""
+    """Raises InvalidInput for half of a surrogate pair, which JSON can express but Unicode text cannot contain."""
     try:
         json.dumps(entry, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -351,14 +351,14 @@ def check_surrogates(entry: str | dict[str, Any], number: int) -> None:
 
 
 def cell_text(value: Any) -> str:
-    """A cell as it is shown. A number without a fraction has none."""
+    """A value as text; a whole number is written without decimals."""
     if value is None:
         return ""
     if isinstance(value, str):
         return value
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
-    if isinstance(value, dict | list):  # of Parquet, also with dates, decimals and bytes in it
+    if isinstance(value, dict | list):  # in Parquet they may contain dates, decimals and bytes
         return json.dumps(value, ensure_ascii=False, default=str)[:LONGEST_ROW]
     return str(value)
 
@@ -384,7 +384,7 @@ def parquet_rows(file: BinaryIO, no_text: dict[int, str]) -> tuple[list[str], It
                 for cells in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                     number += 1
                     yield number, [cell_text(cell) for cell in cells]
-        except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:  # bytes, dates out of range
+        except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:  # bad UTF-8, dates out of range
             raise InvalidInput(f"the Parquet file cannot be read after row {number}: {str(error)[:200]}") from None
 
     return names, rows()
@@ -393,7 +393,8 @@ def parquet_rows(file: BinaryIO, no_text: dict[int, str]) -> tuple[list[str], It
 def sheet_rows(file: BinaryIO, sheet: str | None) -> tuple[list[str], str, Iterator[Row]]:
     """Names of the sheets, the name of the sheet that is read, and its rows.
 
-    Without a name the first sheet with 20 rows is read, else the longest. A formula gives the value that was saved.
+    Without a name, the first sheet with at least 20 rows is read, otherwise the longest. Formulas have their saved
+    values.
     """
     try:
         from python_calamine import CalamineError, CalamineWorkbook, PasswordError  # noqa: PLC0415 - an extra
@@ -419,12 +420,12 @@ def sheet_rows(file: BinaryIO, sheet: str | None) -> tuple[list[str], str, Itera
         raise InvalidInput(f"the workbook cannot be read ({str(error)[:200]}); save it again, or as CSV") from None
     if rows is None:
         raise EmptyInput("the workbook is empty" if sheet is None else f"the sheet {sheet!r} is empty")
-    numbered = enumerate(rows.iter_rows(), 1)  # also the empty rows above the first one
+    numbered = enumerate(rows.iter_rows(), 1)  # includes empty rows above the first filled one
     return sheets, str(chosen), ((number, [cell_text(cell) for cell in cells]) for number, cells in numbered)
 
 
 def check_expansion(file: BinaryIO) -> None:
-    """Raises InvalidInput where the workbook says that it unpacks to more than is read."""
+    """Raises InvalidInput if the workbook, by its own directory, unpacks to more than `EXPANDED` bytes."""
     with zipfile.ZipFile(file) as archive:
         size = sum(member.file_size for member in archive.infolist())
     file.seek(0)

@@ -1,1 +1,1 @@
-"""Calibration jobs: what is asked, what text has to fulfil."""
+"""Calibration jobs: requests, states, and requirements on posted text and labels."""

@@ -1,1 +1,1 @@
-"""Vectors to scores: calibrations, what they know of their domain, and which of them answers."""
+"""Vectors to scores: calibrations, the models of their domains, and the registry of versions that answer."""
