@@ -44,7 +44,7 @@ export function advisor(version, context, { champion, saved }) {
   if (!after) return missing(TITLE, "This version has no distribution of random pairs, so no threshold can be advised.", "whole");
   const kinds = Object.keys(KINDS).filter((name) => name !== "precision" || isReliable(report));
   const begin = isReliable(report) && bestRow(report.labels) ? "precision" : "fmr"; // what the report advises
-  const kind = select(kinds.map((name) => [name, KINDS[name].label]), begin, { onchange: reset });
+  const kind = select(kinds.map((name) => [name, `${KINDS[name].label} ${KINDS[name].of}`]), begin, { onchange: reset });
   const input = h("input", { type: "number", step: "any", inputmode: "decimal", oninput: () => later() });
   const entries = h("input", { type: "number", step: "1", min: "1", inputmode: "numeric", value: String(ENTRIES), oninput: () => later() });
   const wanted = field(labelOf(begin), input, KINDS[begin].hint);
@@ -179,6 +179,7 @@ function sentences(found, among) {
   }[kind];
   return [
     h("p", {}, `For ${what} take pairs with a similarity of at least `, h("strong", { class: "big" }, score(found.similarity, 4)), "."),
+    kind === "false_hit_rate" && h("p", { class: "verdict warn" }, "The best match of every sentence counts as wrong here. Where sentences of the text mean the same, this similarity is too high to find such duplicates: ask for a precision, which takes labelled pairs."),
     h("p", { class: "muted" }, `95 % interval ${score(low, 4)} to ${score(high, 4)}, from ${count(found.pairs)} ${KINDS[kind].from}.`,
       found.extrapolated ? " Fewer than 10 of them are as similar, so that this value is read off a fitted curve." : "",
       found.precision_interval === undefined ? "" : ` The precision itself has a 95 % interval of ${range(found.precision_interval)}.`,
@@ -186,7 +187,7 @@ function sentences(found, among) {
       kind === "fmr" || found.false_match_rate === undefined ? "" : ` ${percent(found.false_match_rate)} of random pairs pass.`,
       among > 1 && (found.target.fmr ?? found.false_match_rate) !== undefined ? ` ${amongSentences(among, found.target.fmr ?? found.false_match_rate)}` : "",
       found.query_spread > 2 ? ` Searches differ: one with a wrong match is ${score(found.query_spread, 1)} times as likely as the average one to have another.` : ""),
-  ];
+  ].filter(Boolean);
 }
 
 function spoken(found, before) {

@@ -5,6 +5,7 @@ import { call, idempotencyKey } from "./api.js";
 import { button, fault, field, h, select, unique } from "./dom.js";
 import { count, counted, METHOD_NAMES, nameLike, PROMOTIONS, sentence } from "./format.js";
 import { fileIntake, LANGUAGES, rowsOf } from "./intake.js";
+import { noteText } from "./job.js";
 import { jobList } from "./jobs.js";
 import { firstFault, parsePairs, pastedRows } from "./labels.js";
 import { page, typed, withNamed } from "./listing.js";
@@ -161,6 +162,7 @@ export async function openCalibrate([wanted = ""], context) {
       });
       state.posting ??= idempotencyKey(); // the same for another try, which then finds the job of the first
       const { job } = await call("POST", `calibrate?${asked}`, { body, headers: { "content-type": type, "idempotency-key": state.posting }, signal });
+      noteText(job, intake.source());
       location.hash = `#/job/${job}`;
     } catch (error) {
       if (signal.aborted || context.refused(error)) return;

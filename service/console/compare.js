@@ -50,9 +50,9 @@ export async function openCompare([left = "default", right = ""], context) {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) submit(event);
   } },
     h("fieldset", { class: "choices" }, h("legend", {}, "Compare"), one, many),
-    h("div", { class: "row even" }, field("Sentence", a, ""), field("With", b, "")),
+    h("div", { class: "row even" }, field("Sentence", a, ""), field("Compared with", b, "")),
     find && field("Find a domain", find, "There are more domains than the lists below show; they show those with this in their name."),
-    h("div", { class: "row even" }, field("Scored by", first, ""), field("Beside it", second, "Another domain or version, to see the difference.")),
+    h("div", { class: "row even" }, field("Scored by", first, "The version that answers for a domain, or one of its versions: name@2 is version 2."), field("Second version", second, "Another domain or version, to see the difference.")),
     target.element,
     h("div", { class: "buttons" }, score_, h("button", { type: "button", onclick: fill }, "Fill in an example"), h("span", { class: "muted small keys" }, "Ctrl + Enter scores")));
 
@@ -144,7 +144,7 @@ function targetFields(context) {
   function fill(kinds, chosen) {
     kind.replaceChildren(...[
       saved.length && h("optgroup", { label: "Saved thresholds" }, saved.map(({ name, target }) => h("option", { value: `saved:${name}` }, `${name}: ${describeTarget(target)}`))),
-      h("optgroup", { label: "A rate" }, kinds.map((name) => h("option", { value: name }, KINDS[name].label))),
+      h("optgroup", { label: "A rate" }, kinds.map((name) => h("option", { value: name }, `${KINDS[name].label} ${KINDS[name].of}`))),
       h("option", { value: "" }, "no verdict"),
     ].filter(Boolean));
     kind.value = chosen;

@@ -37,7 +37,7 @@ function show(list, { domains, next }, contains, context) {
     body.append(...rows);
     label(body.closest("table"));
   } else {
-    const made = table("Domains", ["Domain", h("th", { scope: "col" }, term("champion", "Champion")), "Method", "Made", h("th", { scope: "col" }, term("drift", "Drift")), "Actions"], rows, { class: "stacked" });
+    const made = table("Domains", ["Domain", h("th", { scope: "col" }, term("champion", "Champion")), h("th", { scope: "col" }, term("method", "Method")), "Made", h("th", { scope: "col" }, term("drift", "Drift")), "Actions"], rows, { class: "stacked" });
     made.querySelector("tbody").classList.add("domains");
     list.append(made);
   }
@@ -74,10 +74,11 @@ function domainRows(state, context) {
   const { domain, champion, versions } = state;
   const version = versions.find((one) => one.version === champion);
   const damaged = isDamaged(state);
+  const bare = champion === 0 && !versions.length && !state.unreadable.length; // there is nothing to unfold
   const id = unique("versions");
   const fold = h("tr", { class: "fold", id, hidden: true });
   const about = (what) => ({ "aria-label": `${what} ${domain}` });
-  const toggle = button(state.versions.length === 1 ? "1 version" : `${count(versions.length)} versions`, () => open(fold.hidden), { "aria-expanded": "false", "aria-controls": id, class: "toggle", ...about("Versions of") });
+  const toggle = button(damaged ? "What to do" : counted(versions.length, "version"), () => open(fold.hidden), { "aria-expanded": "false", "aria-controls": id, class: "toggle", ...about("Versions of") });
 
   function open(wanted) {
     fold.hidden = !wanted;
@@ -91,14 +92,14 @@ function domainRows(state, context) {
     h("th", { scope: "row" }, domain),
     h("td", {}, damaged ? badge("damaged", "bad") : champion === null || (!version && champion !== 0) ? badge("none", "warn") : champion === 0 ? "built in" : `version ${champion}`,
       !damaged && state.unreadable.length > 0 && badge("unreadable parts", "warn")),
-    h("td", {}, version ? methodName(version.method) : champion === 0 && !damaged ? "raw cosine" : "–"),
-    h("td", {}, version ? ago(version.created) : "–"),
-    h("td", {}, driftWord(state.drift)),
+    h("td", {}, version ? methodName(version.method) : champion === 0 && !damaged ? "raw cosine, no percentiles" : "–"),
+    h("td", {}, version ? ago(version.created) : bare ? null : "–"),
+    h("td", {}, bare ? null : driftWord(state.drift)),
     h("td", {}, h("div", { class: "buttons tight" },
       version && action("Report", `#/report/${encodeURIComponent(domain)}/${champion}`, about("Report of the champion of")),
       !damaged && action("Try it", `#/compare/${encodeURIComponent(domain)}`, about("Try")),
-      toggle)));
-  if (damaged || opened.has(domain)) open(true);
+      bare ? action("Calibrate", `#/calibrate/${encodeURIComponent(domain)}`, about("Calibrate")) : toggle)));
+  if (opened.has(domain) && !bare) open(true);
   return [line, fold];
 }
 
@@ -109,30 +110,33 @@ function folded(state, context) {
     if (await rollBack(context, state)) context.reload();
   });
   const gone = domain !== "default" && button("Delete domain", async () => {
-    if (await removeDomain(context, domain, versions.length)) context.reload();
+    if (await removeDomain(context, state)) context.reload();
   }, { class: "danger quiet", "aria-label": `Delete domain ${domain}` });
   return [
-    ...(isDamaged(state) ? damage(state) : [h("p", {}, ...championLine(state)), unreadable.length > 0 && h("p", { class: "verdict warn" }, `Cannot be read: ${unreadable.join("; ")}`)]),
+    ...(isDamaged(state) ? damage(state) : [h("p", {}, ...championLine(state)), unreadable.length > 0 && h("p", { class: "verdict warn" }, `Cannot be read: ${unreadable.map(inStore).join("; ")}`)]),
     newest.length > 0 && table(`Versions of ${domain}`, ["Version", "Role", "Method", "Made", "Sentences", "Labels", "Actions"],
       newest.map((version, place) => versionRow(version, state, context, place < COUNTED)), { class: "stacked" }),
     versions.length > 0 && !isDamaged(state) && thresholdList(domain, null, context, { champion }).element,
     driftDetails(state.drift),
-    h("div", { class: "buttons" }, champion === 0 && !isDamaged(state) && action("Calibrate", `#/calibrate/${encodeURIComponent(domain)}`, { "aria-label": `Calibrate ${domain}` }), champion > 0 && !isDamaged(state) && action("Add labels", `#/label/${encodeURIComponent(domain)}`, { "aria-label": `Add labels to ${domain}` }), back || null, gone || null),
+    h("div", { class: "buttons" }, champion > 0 && !isDamaged(state) && action("Add labels", `#/label/${encodeURIComponent(domain)}`, { "aria-label": `Add labels to ${domain}` }), back || null, gone || null),
   ].filter(Boolean);
 }
+
+/** A message whose files are named from the model store on, without the place of the store on the server. */
+const inStore = (text) => text.replaceAll(/(?:\w+:)?\/\S*\/(?=domains\/)/g, "");
 
 /** What the API does with requests for a damaged domain, and what to do. */
 function damage({ domain, champion, unreadable, versions }) {
   return [h("div", { class: "alert" },
     h("p", {}, h("strong", {}, `Requests for ${domain} are answered with status 503`), ", unless a server still has its champion in memory. ", champion === null ? "It cannot be read which version answers." : `Version ${champion}, which answers them, is damaged.`),
-    ...unreadable.map((text) => h("p", {}, sentence(text))),
+    ...unreadable.map((text) => h("p", {}, sentence(inStore(text)))),
     h("p", {}, versions.length && champion !== null ? "Promote another version, restore the files from a backup, or calibrate the domain anew." : "Restore the files from a backup, or calibrate the domain anew."))];
 }
 
 function championLine({ champion, versions }) {
   const version = versions.find((one) => one.version === champion);
   if (champion === null) return ["No version answers yet: promote one."];
-  if (!version) return ["Raw cosines answer, without a scale: no percentiles. Calibrate this domain to give it one."];
+  if (!version) return ["Raw cosines answer, without a scale: no percentiles. Promote a version to give it one."];
   return [
     h("strong", {}, `Version ${champion}`), ` answers: ${methodName(version.method)}, `, ago(version.created),
     version.sentences ? `, from ${counted(version.sentences, "sentence")}.` : ".",

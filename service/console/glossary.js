@@ -26,6 +26,7 @@ const WORDS = {
 
 const DETAILS = {
   rawness: "How much more the encoder's vectors show the surface of a sentence (length, marks, digits, capitals) than a plain list of its words does; a high value asks for a correction.",
+  "bag of words": "A list of the words of a sentence without their order, the simplest vector of it.",
   whitening: "A method that makes all directions of the vectors equally strong; the soft kind does so in part.",
   nulling: "A method that removes the few directions that nearly all sentences have in common.",
   flow: "A method with a small neural network that gives the vectors of the domain the shape of a round cloud.",

@@ -255,7 +255,7 @@ export function fileIntake(context, given) {
     return facts([
       ["Sentences", count(found.sentences)],
       ["Distinct", count(found.distinct)],
-      ["Duplicates", count(found.sentences - found.distinct)],
+      ["Same word for word", count(found.sentences - found.distinct)],
       ["Empty", count(found.empty)],
       ["Too long", count(found.too_long)],
       ["Longest (characters)", count(found.longest)],
@@ -301,6 +301,9 @@ export function fileIntake(context, given) {
     element,
     found: () => state.found,
     name: () => state.name,
+
+    /** What the text is read from: "tickets.xlsx, Excel workbook, sheet Tickets, column Question". */
+    source: () => [state.name, describeFile(state.found), state.found.columns.length > 1 && `column ${state.found.column}`].filter(Boolean).join(", "),
     refresh: show,
 
     /** What was understood, once the server has looked; null where it could not, which is said at the file's field. */

@@ -9,6 +9,7 @@ import {
 } from "./drawing.js";
 import { axis, figure } from "./figure.js";
 import { count, counted, percent, score, sentence } from "./format.js";
+import { term } from "./glossary.js";
 import { fileIntake, parseLines, rowsOf } from "./intake.js";
 import { firstFault, parsePairs, tableOf } from "./labels.js";
 import { page, typed, withNamed } from "./listing.js";
@@ -202,7 +203,7 @@ function drawPart(labels, { domain, champion }, drawn, context) {
       const sentences = sampleOf(parseLines(await (await intake.sentences(until)).text()).map(oneLine), Number(seed.value));
       const vectors = await vectorsOf(sentences, `${domain}@${champion}`, server, until, (done) => {
         bar.value = done / sentences.length;
-        words.textContent = `Fetching vectors: ${count(done)} of ${counted(sentences.length, "sentence")}`;
+        words.textContent = `Reading with the encoder: ${count(done)} of ${counted(sentences.length, "sentence")}`;
       });
       words.textContent = `Comparing ${counted((sentences.length * (sentences.length - 1)) / 2, "pair")}…`;
       const similarities = await cosines(vectors, sentences.length, until);
@@ -362,8 +363,8 @@ function expected({ strata, near }, judged) {
   });
   return [
     h("p", {}, `What so many labels tell of the precision among the ${percent(strata[edge].above)} of pairs that score highest:`),
-    table("Expected width of the interval", ["Labels", "Effective labels", "95 % interval"], rows, { class: "widths" }),
-    h("p", { class: "muted small" }, "A simple binomial width, at its widest: where half of these pairs match. Effective labels: only labels of these pairs tell of them, and those with a small weight tell less. The version's report has the exact intervals."),
+    table("Expected width of the interval", ["Labels", h("th", { scope: "col" }, term("effective labels", "Effective labels")), h("th", { scope: "col" }, term("95 % interval"))], rows, { class: "widths" }),
+    h("p", { class: "muted small" }, "Widths where half of these pairs match, the least certain case. Only labels of these pairs tell of them. The version's report has the exact intervals."),
   ];
 }
 

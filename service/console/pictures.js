@@ -34,10 +34,10 @@ const atLeast = (rate, least = 0) => (rate < least ? `below ${percent(least)}` :
 const heads = (cells) => cells.map((cell) => h("th", { scope: "col" }, cell));
 
 export function randomPairs(report, signal) {
-  const title = "Random pairs, before and after";
   const [before, after] = [report.raw_reference?.curve, report.reference?.curve];
-  if (!before || !after) return missing(title, "This version's report has no distribution of random pairs; a new calibration writes one.");
+  if (!before || !after) return missing("Random pairs", "This version's report has no distribution of random pairs; a new calibration writes one.");
   const unchanged = same(before, after);
+  const title = unchanged ? "Random pairs" : "Random pairs, before and after";
   const edges = sharedEdges([before, after], BINS);
   const series = [[BEFORE, before, "before"], [AFTER, after, "after"]].slice(unchanged ? 1 : 0);
   const middle = edges.slice(1).map((edge, index) => (edge + edges[index]) / 2);
@@ -46,7 +46,7 @@ export function randomPairs(report, signal) {
     type: "bar",
     data: {
       datasets: series.map(([label, curve, colour]) => ({
-        label: unchanged ? "before and after" : label,
+        label: unchanged ? "random pairs" : label,
         data: histogram(curve, edges).map((y, index) => ({ x: middle[index], y })),
         backgroundColor: faint(palette[colour], 0.55), borderColor: palette[colour], borderWidth: 1,
         grouped: false, barPercentage: 1, categoryPercentage: 1,
@@ -71,8 +71,8 @@ export function randomPairs(report, signal) {
     summary: unchanged
       ? `This version leaves raw cosines as they are; half of the random pairs reach ${median(after)}.`
       : `Half of the random pairs reach ${median(before)} before and ${median(after)} after calibration.`,
-    numbers: table("Similarity that a share of random pairs reaches", ["Share of random pairs", "Before", "After"],
-      levels.map((level) => [percent(level), score(similarityAt(before, level)), score(similarityAt(after, level))])),
+    numbers: table("Similarity that a share of random pairs reaches", ["Share of random pairs", ...(unchanged ? ["Similarity"] : ["Before", "After"])],
+      levels.map((level) => [percent(level), ...(unchanged ? [after] : [before, after]).map((curve) => score(similarityAt(curve, level)))])),
   }, signal).element;
 }
 
@@ -96,7 +96,7 @@ export function spectrum(report, signal) {
         },
       },
     }),
-    summary: `Effective rank ${rank(report.before)} before, ${rank(report.after)} after; mean cosine of random pairs ${score(report.before.mean_random_cosine)} before, ${score(report.after.mean_random_cosine)} after.`,
+    summary: `Effective rank ${rank(report.before)} before, ${rank(report.after)} after; mean cosine of random pairs ${score(report.before.mean_random_cosine)} before, ${score(report.after.mean_random_cosine)} after.${report.evidence?.directions ? ` The ${score(report.evidence.directions, 0)} directions of “Why this method” are another measure, in which strong directions count more.` : ""}`,
     numbers: table("Singular values relative to the largest", ["Direction", "Before", "After"],
       [1, 2, 3, 5, 10, 20, 40, 64].filter((n) => n <= before.length).map((n) => [count(n), score(before[n - 1]), score(after[n - 1])])),
   }, signal).element;
@@ -146,7 +146,7 @@ export function reliability(labels, signal) {
 
 const MEASURES = {
   mean_random_cosine: ["Mean cosine of random pairs", "0 is a space in which random sentences look unlike."],
-  effective_rank: ["Effective rank", "Directions in use; more tell more sentences apart."],
+  effective_rank: ["Effective rank", "Directions in use; more tell more sentences apart. Compare it between candidates: under “Singular spectrum” other sentences are counted."],
   hubness: ["Hubness", "0: no sentence is a near neighbour of everybody."],
   uniformity: ["Uniformity", "Lower is spread more evenly."],
   agreement: ["Agreement with raw cosines", "1 keeps the order of raw cosines."],

@@ -9,9 +9,9 @@ import { term } from "./glossary.js";
 
 /** What can be asked for. `from`: what the answer rests on. */
 export const KINDS = {
-  fmr: { label: "false-match rate", first: "1", hint: "The share of random pairs that may pass.", from: "random pairs" },
-  false_hit_rate: { label: "false hit rate", first: "1", hint: "The share of searches that may end with a wrong match.", from: "comparisons of random sentences" },
-  precision: { label: "precision", first: "90", hint: "The share of true matches among the pairs that pass, for pairs like the labelled ones.", from: "labelled pairs" },
+  fmr: { label: "false-match rate", of: "of pairs", first: "1", hint: "The share of random pairs that may pass.", from: "random pairs" },
+  false_hit_rate: { label: "false hit rate", of: "of searches", first: "1", hint: "The share of searches that may end with a wrong match.", from: "comparisons of random sentences" },
+  precision: { label: "precision", of: "of the pairs that pass", first: "90", hint: "The share of true matches among the pairs that pass, for pairs like the labelled ones.", from: "labelled pairs" },
 };
 export const ENTRIES = 10000; // searched, where nothing else is said
 

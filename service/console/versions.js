@@ -77,12 +77,12 @@ async function unreached(domain, version, context) {
   return thresholds.filter(({ similarity, target }) => similarity === null && target.fmr === undefined).map(({ name, notice }) => ({ name, notice: sentence(plainly(notice)) }));
 }
 
-export function removeDomain(context, domain, versions) {
+export function removeDomain(context, { domain, versions, unreadable }) {
   return change(context, {
     question: {
       title: `Delete ${domain}?`,
       text: [
-        `Its ${counted(versions, "version")} and its saved thresholds go for good, and its calibrations are cancelled.`,
+        `${unreadable.length ? "All of its versions" : `Its ${counted(versions.length, "version")}`} and its saved thresholds go for good, and its calibrations are cancelled.`,
         "Requests that name it will fail. A domain that is calibrated anew under the name goes on counting its versions.",
       ],
       label: "Delete the domain",

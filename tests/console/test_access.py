@@ -115,6 +115,7 @@ def test_on_a_phone_report_promote_and_delete_are_in_sight(visit: Visit, shown: 
     number = max(version["version"] for version in shown.client.get("/domains/letters").json()["versions"])
     analyst = visit(shown, "#/domains", color_scheme=scheme)
     analyst.page.set_viewport_size({"width": 390, "height": 844})
+    assert analyst.page.locator("header.top").bounding_box()["height"] < 100  # two rows; three took 113
     analyst.presses("Versions of letters")
     for name in ("Report of", "Promote", "Delete"):
         box = analyst.page.get_by_label(re.compile(rf"^{name} letters, version {number}$")).bounding_box()
@@ -134,7 +135,7 @@ def test_two_versions_side_by_side_are_not_cut_at_any_width(visit: Visit, shown:
     analyst.page.set_viewport_size({"width": width, "height": 900})
     analyst.page.get_by_label("One against many").check()
     analyst.fills("Sentence", "Ωμέγα 東京 quite foreign")  # flagged
-    analyst.fills("With", "\n".join([*sentences(3), "東京 Ωμέγα ✂ " * 400]))
+    analyst.fills("Compared with", "\n".join([*sentences(3), "東京 Ωμέγα ✂ " * 400]))
     analyst.presses("Score")
     table = analyst.page.get_by_role("table", name="Scores")
     table.wait_for()

@@ -34,7 +34,7 @@ def test_twenty_thousand_lines_become_a_version_and_the_next_is_refused_with_its
     assert understood["Distinct"] == f"{len(set(text.splitlines())):,}"
     analyst.presses("Start the calibration")
     analyst.sees("Reading the sentences with the encoder", 30)
-    analyst.sees(re.compile(r"about \d+ \w+ left"), 120)
+    analyst.sees(re.compile(r"about .+ until they are read; comparing and measuring come after that"), 120)
     analyst.sees(OUTCOME, 900)
     assert analyst.page.locator(".outcome").inner_text() == "promoted Version 1 of reuters answers now."
     analyst.sees("the domain had no champion")
@@ -63,7 +63,7 @@ def test_pasted_text_and_labelled_pairs_become_a_version_with_probabilities(visi
     analyst = visit(server, "#/calibrate")
     analyst.fills("Or paste", "\n".join([*sentences(400), "", *sentences(50)]))
     assert analyst.understood() == {
-        "Sentences": "450", "Distinct": "400", "Duplicates": "50", "Empty": "1", "Too long": "0",
+        "Sentences": "450", "Distinct": "400", "Same word for word": "50", "Empty": "1", "Too long": "0",
         "Longest (characters)": str(max(len(text) for text in sentences(400))),
     }  # fmt: skip
     analyst.fills("Domain", "letters")
@@ -103,6 +103,8 @@ def test_too_few_sentences_are_said_before_and_refused_with_the_servers_words(vi
     analyst.presses("Start the calibration")
     assert "20 distinct sentences; method 'auto' needs at least 200" in analyst.alert()
     assert "Change it and try again." in analyst.alert()
+    analyst.fills("Or paste", "\n".join(sentences(250)))
+    analyst.page.locator("#alerts .alert").wait_for(state="detached")  # it was about the text before
 
 
 @pytest.mark.parametrize("name", ["Über uns", "letters@2", "", "-x", "a" * 65])
@@ -163,6 +165,20 @@ def test_an_interrupted_calibration_can_be_retried(visit: Visit, server: Server,
     analyst.sees("The worker went away; the text is still there. It was attempt 1.")
     analyst.presses("Retry")
     analyst.sees("Version 1 of letters", 120)
+
+
+def test_the_time_that_is_left_is_that_of_the_reading(visit: Visit, server: Server, store: Path) -> None:
+    jobs, encoder = JobStore(store), EncoderStore(store).find("tiny")
+    with jobs.spool() as spool:
+        spool.extend(sentences(300))
+        wanted = JobRequest("letters", encoder.digest, encoder.id, method="sn", sentences=300)
+        job = jobs.begin(jobs.create(wanted, spool, [], None).id)
+    jobs.write(replace(job, stage="embedding", progress=0.1))
+    analyst = visit(server, f"#/job/{job.id}")
+    analyst.sees("10 %")
+    time.sleep(1)
+    jobs.write(replace(job, stage="embedding", progress=0.4))
+    analyst.sees(re.compile(r"^40 %, about \d+ seconds? until they are read; comparing and measuring come after"))
 
 
 def test_a_failed_calibration_says_why_and_what_to_do(visit: Visit, server: Server, store: Path) -> None:

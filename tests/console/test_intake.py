@@ -59,6 +59,7 @@ def test_a_table_in_an_old_encoding_becomes_a_version_of_its_column(visit: Visit
     analyst.sees("1 row longer than 10,000 characters will be left out (row 303).")
     analyst.fills("Domain", "tickets")
     analyst.presses("Start the calibration")
+    analyst.sees("tickets.csv, CSV with semicolons, windows-1252, column question")
     analyst.sees(OUTCOME, 120)
     assert server.client.get("/calibrate").json()["jobs"][0]["sentences"] == 300
 
@@ -139,7 +140,7 @@ def test_a_click_chooses_another_column(visit: Visit, tiny_server: Server) -> No
     analyst.page.get_by_role("radio", name="state").click()
     analyst.page.wait_for_function("() => document.querySelector('.facts.tiles').innerText.includes('39')")
     shown = analyst.understood()
-    assert (shown["Sentences"], shown["Distinct"], shown["Duplicates"]) == ("40", "1", "39")
+    assert (shown["Sentences"], shown["Distinct"], shown["Same word for word"]) == ("40", "1", "39")
     assert analyst.page.get_by_role("radio", name="state").is_checked()
     analyst.page.keyboard.press("ArrowLeft")  # the focus is still on the chosen column
     analyst.page.wait_for_function("() => !document.querySelector('.facts.tiles').innerText.includes('39')")

@@ -33,7 +33,7 @@ def test_it_asks_for_a_key_refuses_a_wrong_one_and_keeps_a_right_one_for_the_ses
     analyst.sees("default")
     assert analyst.heading() == "Domains"
     analyst.page.reload()
-    analyst.sees("no requests yet")
+    analyst.sees("raw cosine, no percentiles")
     assert "owner" not in analyst.page.content()
     assert analyst.page.evaluate("localStorage.length") == 0
     assert analyst.page.context.cookies() == []
@@ -71,5 +71,5 @@ def test_whoever_declines_to_give_a_key_is_told_why_nothing_is_shown(visit: Visi
     analyst.presses("Enter a key")
     analyst.fills("API key", "reader")
     analyst.answers("Use this key")
-    analyst.sees("no requests yet")
+    analyst.sees("raw cosine, no percentiles")
     assert analyst.heading() == "Domains"

@@ -220,7 +220,7 @@ def test_drawing_can_be_stopped_and_begun_again(visit: Visit, letters: Server) -
     analyst.fills("Or paste", "\n".join(sentences(120)))
     analyst.sees("Text, one sentence a line, UTF-8.")
     analyst.presses("Draw pairs")
-    analyst.sees("Fetching vectors", 30)
+    analyst.sees("Reading with the encoder", 30)
     analyst.presses("Stop")
     analyst.page.get_by_role("button", name="Stop").wait_for(state="detached")
     assert not analyst.page.locator(".judging").is_visible()

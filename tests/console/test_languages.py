@@ -12,8 +12,8 @@ def test_sentences_run_in_their_own_direction_where_they_are_typed_and_where_the
 ) -> None:
     analyst = visit(tiny_server, "#/compare")
     analyst.fills("Sentence", ARABIC)
-    analyst.fills("With", HEBREW)
-    for label in ("Sentence", "With"):
+    analyst.fills("Compared with", HEBREW)
+    for label in ("Sentence", "Compared with"):
         assert analyst.page.get_by_label(label, exact=True).evaluate(DIRECTION) == "rtl"
     analyst.presses("Score")
     analyst.sees("Scores")

@@ -43,7 +43,7 @@ def compare_many(analyst: Analyst) -> list[list[str]]:
     some = sentences(5)
     analyst.page.get_by_label("One against many").check()
     analyst.fills("Sentence", some[0])
-    analyst.fills("With", "\n".join(some))
+    analyst.fills("Compared with", "\n".join(some))
     return [[some[0], other] for other in some]
 
 
@@ -54,7 +54,7 @@ def test_each_pair_is_called_a_match_or_not_at_a_rate_that_was_typed_in(visit: V
     analyst = visit(shown, "#/compare/letters")
     pairs = compare_many(analyst)
     analyst.fills("Wanted false-match rate in per cent", "20")
-    analyst.chooses("Beside it", "letters@1")
+    analyst.chooses("Second version", "letters@1")
     analyst.presses("Score")
     expected: dict[str, list[str]] = {}
     for reference in ("letters", "letters@1"):

@@ -68,7 +68,6 @@ def test_promotion_rollback_and_deletion_happen_after_a_confirmation_and_not_bef
 def test_a_domain_is_deleted_after_its_name_was_typed(visit: Visit, changing: Server) -> None:
     changing.calibrate("fleeting", sentences(300), method="sn")
     analyst = visit(changing, "#/domains")
-    analyst.presses("Versions of default")
     analyst.presses("Versions of fleeting")
     assert analyst.page.get_by_role("button", name="Delete domain default").count() == 0
     analyst.presses("Delete domain fleeting")
@@ -154,11 +153,16 @@ def test_searches_have_a_threshold_of_their_own(visit: Visit, shown: Server) -> 
     analyst.chooses("Ask for", "false_hit_rate")
     analyst.sees(re.compile("For a wrong match in 1 % of searches among 10,000 entries"))
     analyst.fills("Entries searched", "50")
+    analyst.sees(re.compile("Where sentences of the text mean the same, this similarity is too high"))
     advised = shown.client.get("/domains/letters@2/threshold?false_hit_rate=0.01&gallery=50").json()
     analyst.sees(re.compile("For a wrong match in 1 % of searches among 50 entries"))
     analyst.sees(f"{advised['similarity']:.4f}")
     analyst.fills("Entries searched", "0")
     analyst.sees("Give a whole number above 0.")
+    analyst.chooses("Ask for", "fmr")
+    analyst.sees(re.compile("For a false-match rate of 1 %"))
+    assert analyst.page.get_by_text("is too high to find such duplicates").count() == 0
+    assert not re.search("^false$", analyst.page.locator(".answer").inner_text(), re.MULTILINE)
 
 
 def test_a_labelled_version_tells_what_each_threshold_brings_and_costs(visit: Visit, shown: Server) -> None:
@@ -182,6 +186,37 @@ def test_labels_and_candidates_have_their_pictures(visit: Visit, shown: Server) 
     analyst.page.locator("figure", has_text="The candidates").get_by_text("Numbers").click()
     assert table.get_by_role("row").count() == len(report["candidates"]) + 1
     assert table.get_by_role("rowheader", name=re.compile("chosen")).count() == 1
+
+
+def test_raw_cosines_have_one_picture_and_directions_say_how_they_are_counted(visit: Visit, shown: Server) -> None:
+    analyst = visit(shown, "#/report/tickets/1")
+    report = shown.client.get("/domains/tickets/versions/1").json()["report"]
+    analyst.opens_details()
+    analyst.sees(re.compile(f"The {report['evidence']['directions']:.0f} directions of .* are another measure"))
+    analyst.chooses("Evidence shown", "effective_rank")
+    analyst.sees(re.compile("^Effective rank.*under “Singular spectrum” other sentences are counted"))
+    analyst.go("#/report/letters/1")
+    analyst.opens_details()
+    title = analyst.page.get_by_role("heading", name=re.compile("^Random pairs"))
+    assert title.inner_text() == "Random pairs"
+    columns = analyst.page.locator("table", has_text="Similarity that a share of random pairs").locator("th[scope=col]")
+    assert columns.all_text_contents() == ["Share of random pairs", "Similarity"]
+    analyst.go("#/report/letters/2")
+    analyst.opens_details()
+    assert title.inner_text() == "Random pairs, before and after"
+    assert columns.all_text_contents() == ["Share of random pairs", "Before", "After"]
+
+
+def test_the_default_domain_without_versions_offers_a_calibration_and_nothing_to_unfold(
+    visit: Visit, shown: Server
+) -> None:
+    analyst = visit(shown, "#/domains")
+    row = analyst.page.locator("tr.domain", has_text="default")
+    assert "raw cosine, no percentiles" in row.inner_text()
+    assert row.get_by_role("button").count() == 0
+    row.get_by_role("link", name="Calibrate default").click()
+    analyst.sees("1. Text of the domain")
+    assert analyst.page.get_by_label("Domain", exact=True).input_value() == "default"
 
 
 def test_a_version_from_before_the_numbers_says_so(visit: Visit, serve: Serve, store: Path) -> None:
@@ -214,12 +249,22 @@ def test_a_damaged_domain_says_that_requests_get_503_and_what_to_do(
     server = serve(model_store=store, encoder="tiny")
     assert server.client.post("/similarity", json={"pairs": [["a", "b"]], "domain": "torn"}).status_code == 503
     [unreadable] = server.client.get("/domains/torn").json()["unreadable"]
+    assert f"{store}/domains/torn" in unreadable
     analyst = visit(server, "#/domains")
-    analyst.sees(re.compile("^Requests for torn are answered with status 503"))
-    analyst.sees(re.compile(re.escape(unreadable[1:])))
+    row = analyst.page.locator("tr.domain", has_text="torn")
+    assert row.get_by_role("link").count() == 0  # nothing of it can be tried
+    assert "0 versions" not in row.inner_text()
+    said = analyst.page.get_by_text(re.compile("^Requests for torn are answered with status 503"))
+    assert said.count() == 0  # fifty damaged domains are fifty lines
+    analyst.presses("Versions of torn")
+    said.wait_for()
+    analyst.sees(re.compile(re.escape(unreadable.replace(f"{store}/", "")[1:])))
+    assert str(store) not in analyst.page.locator("main").inner_text()  # where the store lies is not the analyst's
     analyst.sees(re.compile("Restore the files from a backup|Promote another version"))
     assert analyst.page.locator("tr.domain", has_text="torn").get_by_text("damaged").is_visible()
     assert analyst.page.get_by_text("Raw cosines answer").count() == 0
+    analyst.presses("Delete domain torn")
+    assert "0 versions" not in analyst.page.get_by_role("dialog").inner_text()
     analyst.go("#/compare/torn")
     assert "torn: damaged" in analyst.page.get_by_label("Scored by").inner_text()
 
@@ -237,8 +282,8 @@ def test_two_versions_score_side_by_side(visit: Visit, shown: Server) -> None:
     analyst.page.get_by_label("One against many").check()
     some = sentences(4)
     analyst.fills("Sentence", some[0])
-    analyst.fills("With", "\n".join(some[1:]))
-    analyst.chooses("Beside it", "letters@1")
+    analyst.fills("Compared with", "\n".join(some[1:]))
+    analyst.chooses("Second version", "letters@1")
     analyst.presses("Score")
     table = analyst.page.get_by_role("table", name="Scores")
     table.wait_for()
@@ -253,7 +298,7 @@ def test_two_versions_score_side_by_side(visit: Visit, shown: Server) -> None:
         assert f"{answer['similarity'][best]:.4f}" in row
     assert "letters@2 whitening" in table.inner_text()
     analyst.chooses("Scored by", "tickets")
-    analyst.chooses("Beside it", "default")
+    analyst.chooses("Second version", "default")
     analyst.presses("Score")
     table.get_by_text("Probability").wait_for()
     analyst.sees("default has no scale yet, so there is no percentile: calibrate it with its own text.")
