@@ -67,20 +67,27 @@ class Table:
                     f"{self.place(number)} has {len(cells)} cells where the table has {width} columns; a cell that "
                     "holds the separator has to stand in quotation marks"
                 )
-            if not any(cell.strip() for cell in cells):
+            if not "".join(cells).strip():
                 self.blank += 1
                 continue
             yield number, cells
 
     def every_row(self) -> Iterator[Row]:
         """The header, where there is one, and all rows."""
-        return itertools.chain([] if self._first is None else [self._first], self.rows())
+        rows = (
+            self.rows() if self.form.format != "ndjson" else ((number, self.full(row)) for number, row in self.rows())
+        )
+        return itertools.chain([] if self._first is None else [self._first], rows)
+
+    def full(self, cells: list[str]) -> list[str]:
+        """The cells of an object, with empty ones for the columns that it lacks at its end."""
+        return cells + [""] * (len(self.columns) - len(cells))
 
     def preview(self, count: int) -> list[Row]:
         """The next rows, which `rows` will give all the same."""
         first = list(itertools.islice(self._rows, count))
         self._rows = itertools.chain(first, self._rows)
-        return first
+        return first if self.form.format != "ndjson" else [(number, self.full(cells)) for number, cells in first]
 
     def place(self, number: int) -> str:
         return f"{'row' if self.form.format in ('xlsx', 'parquet') else 'line'} {number}"
@@ -300,7 +307,8 @@ def json_rows(file: BinaryIO, form: FileForm) -> tuple[list[str], Iterator[Row]]
     entries = json_entries(file, form)
     first = list(itertools.islice(entries, LOOKED_AT))
     names = list(dict.fromkeys(name for _, entry in first if isinstance(entry, dict) for name in entry))
-    check_columns(len(names))  # each row has a cell for each name
+    check_columns(len(names))
+    places = {name: place for place, name in enumerate(names)}
     plain = any(isinstance(entry, str) for _, entry in first)
     pairs = bool(first) and is_labelled_pair(first[0][1])
     if plain and names:
@@ -318,9 +326,24 @@ def json_rows(file: BinaryIO, form: FileForm) -> tuple[list[str], Iterator[Row]]
                     "it; post sentences with labels as application/x-ndjson and without options of files, or give the "
                     "labels in a file of their own"
                 )
-            yield number, [entry] if isinstance(entry, str) else [cell_text(entry.get(name)) for name in names]
+            yield number, [entry] if isinstance(entry, str) else cells_of(entry, places)
 
     return names or ["text"], rows()
+
+
+def cells_of(entry: dict[str, Any], places: dict[str, int]) -> list[str]:
+    """The cells up to the last that the object has.
+
+    All 1,000 cells of each of 1,000,000 objects with one key took more than the minute that a file has.
+    """
+    cells: list[str] = []
+    for name, value in entry.items():
+        place = places.get(name)
+        if place is not None:
+            if place >= len(cells):
+                cells += [""] * (place + 1 - len(cells))
+            cells[place] = cell_text(value)
+    return cells
 
 
 def is_labelled_pair(entry: str | dict[str, Any]) -> bool:
