@@ -13,27 +13,19 @@ import csv
 import io
 import itertools
 import json
-import zipfile
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, BinaryIO, Literal
 
 from service.adapters.tables.detection import LONGEST_ROW, LOOKED_AT, SEPARATOR_LINE, FileForm, Hints, detect, is_header
+from service.adapters.tables.workbooks import MOST_COLUMNS, named, sheet_rows
 from service.core.errors import EmptyInput, InvalidInput, UnsupportedMedia
 from service.core.jobs.tables import is_code
 from service.core.wording import nearest
 
 Row = tuple[int, list[str]]  # its number as a person counts: the line it begins in, or the row of a sheet; its cells
-MOST_COLUMNS = 1000
-SHOWN = 1000  # characters of the names of columns in a message
-FEW_ROWS = 20  # a sheet with fewer is a cover, where another sheet has more
 OPEN = "unexpected end of data"  # what the csv module says of a cell that is open at the end of the file
-EXPANDED = 2 << 30  # bytes that a workbook may unpack to
-WITHOUT_CALAMINE = (
-    "this server cannot read Excel workbooks: install python-calamine (pip install 'isosim[xlsx]'), or save the sheet "
-    "as CSV"
-)
 WITHOUT_PYARROW = "this server cannot read Parquet: install pyarrow (pip install 'isosim[ray]'), or save it as CSV"
 
 
@@ -144,14 +136,6 @@ class Table:
             yield number, " ".join(cell.split()) if "\n" in cell else cell.strip()
 
 
-def named(columns: Iterable[str]) -> str:
-    """The names as a list, as many as a message has room for."""
-    every = [name[:80] for name in columns]
-    ends = itertools.accumulate(len(name) + 2 for name in every)
-    shown = [name for name, end in zip(every, ends, strict=True) if end <= SHOWN]
-    return ", ".join(shown) + (f" and {len(every) - len(shown)} more" * (len(every) > len(shown)))
-
-
 def open_table(file: BinaryIO, hints: Hints | None = None) -> Table:
     """Recognizes a file and begins to read it.
 
@@ -205,8 +189,8 @@ def rows_of(
         case "parquet":
             return *parquet_rows(file, no_text), [], None
         case "xlsx":
-            sheets, chosen, rows = sheet_rows(file, sheet)
-            return None, rows, sheets, chosen
+            sheets, chosen, found = sheet_rows(file, sheet)
+            return None, ((number, [cell_text(cell) for cell in cells]) for number, cells in found), sheets, chosen
     return None, csv_rows(file, form), [], None
 
 
@@ -411,45 +395,3 @@ def parquet_rows(file: BinaryIO, no_text: dict[int, str]) -> tuple[list[str], It
             raise InvalidInput(f"the Parquet file cannot be read after row {number}: {str(error)[:200]}") from None
 
     return names, rows()
-
-
-def sheet_rows(file: BinaryIO, sheet: str | None) -> tuple[list[str], str, Iterator[Row]]:
-    """Names of the sheets, the name of the sheet that is read, and its rows.
-
-    Without a name the first sheet with 20 rows is read, else the longest. A formula gives the value that was saved.
-    """
-    try:
-        from python_calamine import CalamineError, CalamineWorkbook, PasswordError  # noqa: PLC0415 - an extra
-    except ModuleNotFoundError as error:
-        raise UnsupportedMedia(WITHOUT_CALAMINE) from error
-    check_expansion(file)
-    try:
-        workbook = CalamineWorkbook.from_filelike(file)
-        sheets = list(workbook.sheet_names)
-        if sheet is not None and sheet not in sheets:
-            raise InvalidInput(f"sheet: there is no {sheet[:80]!r}; the sheets are {named(sheets)}")
-        chosen: str | None = sheet
-        rows: Any = None
-        for name in sheets if sheet is None else [sheet]:
-            content = workbook.get_sheet_by_name(name)
-            if content.height and (rows is None or content.height > rows.height):
-                chosen, rows = name, content
-            if content.height >= FEW_ROWS:
-                break
-    except PasswordError:
-        raise InvalidInput("the workbook is protected by a password; save it without one") from None
-    except (CalamineError, OSError, ValueError) as error:
-        raise InvalidInput(f"the workbook cannot be read ({str(error)[:200]}); save it again, or as CSV") from None
-    if rows is None:
-        raise EmptyInput("the workbook is empty" if sheet is None else f"the sheet {sheet!r} is empty")
-    numbered = enumerate(rows.iter_rows(), 1)  # also the empty rows above the first one
-    return sheets, str(chosen), ((number, [cell_text(cell) for cell in cells]) for number, cells in numbered)
-
-
-def check_expansion(file: BinaryIO) -> None:
-    """Raises InvalidInput where the workbook says that it unpacks to more than is read."""
-    with zipfile.ZipFile(file) as archive:
-        size = sum(member.file_size for member in archive.infolist())
-    file.seek(0)
-    if size > EXPANDED:
-        raise InvalidInput(f"the workbook unpacks to {size:,} bytes, at most {EXPANDED:,} are read; save it as CSV")

@@ -29,7 +29,7 @@ from service.adapters.tables.isolation import (
     what_was_read,
 )
 from service.core.errors import CallerLeft, InvalidInput, IsosimError
-from tests.workbooks import row, workbook
+from tests.workbooks import altered, row, workbook
 
 LIMITS = Limits(characters=100, sentences=1000, size=1_000_000)
 
@@ -185,6 +185,33 @@ def test_a_workbook_that_expands_is_refused_and_takes_no_more_than_its_limit(con
     peak, said = done.stdout.decode().split(maxsplit=1)
     assert message in said
     assert int(peak) < 1.2 * MEMORY / 1024
+
+
+BOOK = workbook([["id", "question"], *([n, f"How do I log in the {n}th time?"] for n in range(30))])
+LAUGHS = '<!DOCTYPE lolz [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;&a;&a;">]>'
+SHEET, RELATIONS = "xl/worksheets/sheet1.xml", "xl/_rels/workbook.xml.rels"
+UNCLOSED = b'id,text\n1,"How do I log in\n' + b"2,How do I log in when it fails\n" * 3_000_000
+WIDE = row(1, ["id"]) + f'<row r="2">{"<c><v>1</v></c>" * 200_000}</row>'
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (altered(BOOK, "xl/workbook.xml", "<workbook", LAUGHS + "<workbook"), "'xl/workbook.xml' in the workbook def"),
+        (altered(BOOK, SHEET, "<worksheet", LAUGHS + "<worksheet"), f"'{SHEET}' in the workbook defines XML entities"),
+        (altered(BOOK, SHEET, "id", "id", **{"../../evil.xml": "<a/>"}), "a file for another folder, '../../evil.xml'"),
+        (altered(BOOK, SHEET, "id", "id", **{"/opt/evil.xml": "<a/>"}), "a file for another folder, '/opt/evil.xml'"),
+        (altered(BOOK, RELATIONS, "worksheets/sheet1.xml", "../../etc/passwd"), "'Sheet1' of the workbook lies outsi"),
+        (BOOK[:400] + BOOK[420:], "damaged"),
+        (workbook(xml=WIDE), "the sheet 'Sheet1' has more than 1,000 columns; send only the one with the sentences"),
+        (UNCLOSED, "line 2: .* never closed"),
+    ],
+    ids=["entities", "entities of a sheet", "path upwards", "absolute path", "target", "damaged", "wide", "quote"],
+)
+def test_a_hostile_file_is_refused_with_what_is_wrong_and_what_to_do(content: bytes, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message) as refused:
+        isolated(content, Reading("sentences", "question"))
+    assert any(remedy in str(refused.value) for remedy in ("save it again", "send only", "Double it"))
 
 
 def test_ten_million_empty_rows_are_passed_over() -> None:
