@@ -249,6 +249,8 @@ def facts_of(table: Table, give: Give, column: str | None, limits: Limits, out: 
             f"column: {facts['column']!r} holds numbers or identifiers, no sentences; the likeliest is "
             f"column={table.hint}"
         )
+    if give == "sentences" and chosen != table.suggested:
+        facts["likelier"] = table.hint
     if give == "sentences" and counts.too_long and not counts.sentences:
         rows = ", ".join(map(str, counts.places)) + ", …" * (counts.too_long > len(counts.places))
         raise errors.InvalidInput(

@@ -268,9 +268,9 @@ LONG = "x" * 10_001
 
 
 def post_text(server: Server, content: str, kind: str = "text/plain") -> Any:
-    return server.client.post(
-        "/calibrate", params={"domain": "said"}, content=content.encode(), headers={"content-type": kind}
-    )
+    kind, _, column = kind.partition("; column=")
+    query = {"domain": "said"} | ({"column": column} if column else {})
+    return server.client.post("/calibrate", params=query, content=content.encode(), headers={"content-type": kind})
 
 
 @pytest.mark.parametrize(
@@ -283,6 +283,14 @@ def post_text(server: Server, content: str, kind: str = "text/plain") -> Any:
         (f"{LONG}\n{LONG}\n", "text/plain", 422, "all sentences are longer than 10,000 characters: 2 (line 1, line 2)"),
         (f"{LONG}\n{LONG}\n", OCTETS, 422, "all sentences of the file are longer than 10,000 characters: 2 (rows 1"),
         ("<p>One sentence.</p>\n" * 300, "text/html", 415, "is a page with tags; send its text, one sentence a line"),
+        (
+            '{"id": "1", "headline": "How do I log in?"}\n', "application/x-ndjson", 422,
+            "line 1 is an object with id, headline; say which field holds the sentence, perhaps column=headline",
+        ),
+        ("[1]", "application/json", 422, "domain: belongs into the JSON body; the query is for other bodies, which say "
+         "so in their content-type: text/plain, application/x-ndjson, application/x-npy, application/octet-stream"),
+        (table(","), f"{OCTETS}; column=state", 422, "1 distinct sentences among 400"),
+        (table(","), f"{OCTETS}; column=state", 422, "column 'state' was read, the likeliest is column=question"),
     ],
 )  # fmt: skip
 def test_a_body_that_cannot_be_used_is_told_why(
