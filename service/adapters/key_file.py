@@ -175,8 +175,5 @@ class Keys:
             raise Unauthorized("an API key is needed: Authorization: Bearer <key>")
         grant = self.file.find(key.strip())
         if grant is None:
-            raise Unauthorized(
-                "the API key is not known: it was mistyped, or withdrawn; the server's operator makes keys with isosim "
-                "keys new"
-            )
+            raise Unauthorized("the API key is not known")
         return grant

@@ -87,8 +87,8 @@ def checked_parts(file: BinaryIO) -> dict[str, str]:
             if member.filename.startswith("/") or ".." in re.split(r"[/\\]", member.filename):
                 raise InvalidInput(f"the workbook holds a file for another folder, {member.filename[:80]!r}; {ANEW}")
             if member.filename.endswith((".xml", ".rels")):
-                with archive.open(member) as part:
-                    if b"<!DOCTYPE" in part.read(PROLOG):
+                with archive.open(member) as content:
+                    if b"<!DOCTYPE" in content.read(PROLOG):
                         raise InvalidInput(f"{member.filename[:80]!r} in the workbook defines XML entities; {ANEW}")
         targets = {
             relation.get("Id"): posixpath.normpath(posixpath.join("/xl", relation.get("Target", ""))).lstrip("/")
