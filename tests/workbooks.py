@@ -53,6 +53,14 @@ def workbook(*sheets: Sequence[Sequence[str | float]], names: Sequence[str] = ()
     return zipped({name: f'<?xml version="1.0" encoding="UTF-8"?>{content}' for name, content in parts.items()})
 
 
+def altered(content: bytes, part: str, before: str, after: str, **more: str) -> bytes:
+    """A workbook with other words in one of its parts, and with `more` parts."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        parts = {name: archive.read(name).decode() for name in archive.namelist()}
+    assert before in parts[part]
+    return zipped({**parts, part: parts[part].replace(before, after), **more})
+
+
 def zipped(parts: dict[str, str]) -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -143,6 +143,7 @@ class Service:
     phase: Phase = Phase.STARTING
     event_streams: int = 0  # open event streams of jobs
     file_readers: int = 0  # files and archives being read or written
+    whole_files: asyncio.Lock = field(default_factory=asyncio.Lock)  # one workbook or Parquet file is read at a time
     tokenizing: asyncio.Lock = field(default_factory=asyncio.Lock)  # one /tokenize at a time, to leave scoring threads
     admission: asyncio.Lock = field(default_factory=asyncio.Lock)  # one calibration at a time is counted and accepted
 

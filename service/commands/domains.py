@@ -27,7 +27,7 @@ from service.commands.shared import (
     versions,
 )
 from service.commands.terminal import EPILOG, complain, print_json, show
-from service.core.errors import InvalidInput, NotFound, Unavailable
+from service.core.errors import InvalidInput, NotFound, Unavailable, UnknownDomain
 from service.core.scoring.calibration import DomainRef
 from service.settings import Settings
 
@@ -269,9 +269,12 @@ def delete_domain(settings: Settings, domain: str, *, yes: bool, as_json: bool) 
     count = len(store.versions(name))
     versions = f"{count} version{'' if count == 1 else 's'}"
     confirmed(f"Delete {name} with {versions} for good, and cancel its calibrations?", yes=yes)
-    cancelled = [
-        jobs.cancel(job.id).id for job in remove_domain(store, jobs, MigrationStore(settings.model_store), name)
-    ]
+    try:
+        ended = remove_domain(store, jobs, MigrationStore(settings.model_store), name)
+    except UnknownDomain:
+        known(settings, name)  # says which names there are
+        raise
+    cancelled = [jobs.cancel(job.id).id for job in ended]
     if as_json:
         print_json({"domain": name, "deleted": True, "versions": [], "cancelled": cancelled})
         return

@@ -208,6 +208,7 @@ class GuardedProtocol(HttpToolsProtocol):
             return
         self._in_body, self._around, self._deadline = False, 0, NEVER
         super().on_message_complete()
+        self._flow.resume_reading()  # uvicorn leaves it paused after a large body, and would not notice a disconnect
         self._rest()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:

@@ -112,6 +112,20 @@ def test_a_domain_is_deleted_with_its_versions_and_again_without_complaint(run: 
         assert why in done.stderr
 
 
+def test_a_domain_that_is_not_there_is_told_the_nearest(run: Run, own_store: Path) -> None:
+    for words in (("domains", "delete", "ticket", "--yes"), ("threshold", "ticket", "--fmr", "0.1")):
+        done = run(*words, model_store=own_store)
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+        assert "no domain 'ticket' in " in done.stderr
+        assert "did you mean 'tickets'? there are: default, " in done.stderr
+
+
+def test_a_champion_that_cannot_be_deleted_is_told_what_can(run: Run, own_store: Path) -> None:
+    done = run("domains", "delete", "tickets", "2", "--yes", model_store=own_store)
+    assert done.returncode == 1
+    assert "is champion or previous and cannot be deleted; promote others first, or delete the whole dom" in done.stderr
+
+
 def test_a_version_that_nothing_names_can_be_deleted(run: Run, own_store: Path, tiny: EncoderArtifact) -> None:
     store = DomainStore(own_store)
     stored = store.load("tickets", 1)

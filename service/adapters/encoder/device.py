@@ -46,6 +46,28 @@ def memory_limit(root: Path = CGROUPS, own: Path = OWN_CGROUP) -> int | None:
     no limit. A container usually sees its own group as the root; without a cgroup namespace, version 1 names a path
     that exists only on the host.
     """
+    return min((limit for _, _, limit in memory_limits(root, own)), default=None)
+
+
+def memory_left(root: Path = CGROUPS, own: Path = OWN_CGROUP) -> int | None:
+    """Bytes that the container may still take, its cached files aside; None without a limit."""
+    left = []
+    for name, folder, limit in memory_limits(root, own):
+        usage, cached = USAGE[name]
+        used = sum(int(line) for line in lines_of(folder / usage) if line.isdigit())
+        stats = dict(line.split(" ", 1) for line in lines_of(folder / "memory.stat"))
+        left.append(limit - used + int(stats.get(cached, 0)))
+    return min(left, default=None)
+
+
+USAGE = {  # by the name of the limit: the file of what is used, and what of it the kernel frees when it is needed
+    "memory.max": ("memory.current", "inactive_file"),
+    "memory.limit_in_bytes": ("memory.usage_in_bytes", "total_inactive_file"),
+}
+
+
+def memory_limits(root: Path, own: Path) -> list[tuple[str, Path, int]]:
+    """Limits of this process's cgroup and those around it: the name of the file, its folder, bytes."""
     files = {"memory.max": root, "memory.limit_in_bytes": root / "memory"}
     places = set(files.items())
     for line in lines_of(own):
@@ -54,8 +76,8 @@ def memory_limit(root: Path = CGROUPS, own: Path = OWN_CGROUP) -> int | None:
         if not controllers or "memory" in controllers.split(","):
             group = files[name] / path.strip("/")
             places |= {(name, around) for around in (group, *group.parents) if around.is_relative_to(files[name])}
-    limits = [int(line) for name, folder in places for line in lines_of(folder / name) if line.isdigit()]
-    return min((limit for limit in limits if limit < MACHINE), default=None)
+    limits = [(name, folder, line) for name, folder in places for line in lines_of(folder / name)]
+    return [(name, folder, int(line)) for name, folder, line in limits if line.isdigit() and int(line) < MACHINE]
 
 
 def lines_of(path: Path) -> list[str]:

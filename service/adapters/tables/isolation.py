@@ -14,6 +14,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -28,9 +30,12 @@ from service.core.jobs.tables import FEWEST, MOST, is_code
 
 Give = Literal["facts", "sentences", "rows", "numbered_rows"]  # the last: [number of the row, cells]
 
-MEMORY = 3 << 29  # bytes; a workbook of 22 MB with 1,000,000 rows and five columns needed 990 MB
+MEMORY = 3 << 29  # bytes for a file that is held whole; a workbook of 22 MB with 1,000,000 rows and five columns needed 990 MB
+MEMORY_OF_LINES = 3 << 27  # bytes for a file that is read line by line; 100 MB of CSV or NDJSON needed 200 MB
+LEAST_MEMORY = 3 << 25  # bytes; Parquet is not read with 64 MB, a workbook of 20,000 rows is with 48
 SECONDS = 60  # s of processor time; this workbook needed 9
 PATIENCE = 100  # s until a child that waits for a disk or a busy processor is killed; a request may take 120
+LOOK = 0.1  # s between looks whether the caller has left
 SHOWN_ROWS, SHOWN_COLUMNS, SHOWN_CHARACTERS = 10, 100, 200  # in a preview
 PLACES = 5  # skipped rows that are named, at most
 
@@ -42,6 +47,7 @@ class Limits:
     characters: int  # per sentence
     sentences: int
     size: int  # bytes of JSON that the child may write
+    memory: int = MEMORY  # bytes of the child
 
 
 @dataclass(frozen=True)
@@ -62,14 +68,22 @@ class Reading:
         return replace(self, hints=replace(self.hints, lines=force))
 
 
-def read_isolated(file: BinaryIO, reading: Reading, limits: Limits, out: BinaryIO | None = None) -> dict[str, Any]:
+def read_isolated(
+    file: BinaryIO,
+    reading: Reading,
+    limits: Limits,
+    out: BinaryIO | None = None,
+    left: threading.Event | None = None,
+) -> dict[str, Any]:
     """Facts of a file; its sentences or rows go to `out` as JSON, one a line.
 
     Args:
         file, out: files with a file descriptor. `file` is read from its beginning.
+        left: set by another thread when the caller no longer waits; the child is then killed.
 
     Raises:
         UnsupportedMedia, InvalidInput, EmptyInput, TooLarge: as `open_table` does, or a limit is reached.
+        CallerLeft: `left` was set.
     """
     os.lseek(file.fileno(), 0, os.SEEK_SET)
     wanted = json.dumps([reading.give, reading.column, asdict(reading.hints), asdict(limits)])
@@ -87,13 +101,9 @@ def read_isolated(file: BinaryIO, reading: Reading, limits: Limits, out: BinaryI
         stderr=subprocess.PIPE,
         env=environment,
     ) as child:
-        try:
-            said = child.communicate(timeout=PATIENCE)[1]
-        except subprocess.TimeoutExpired:
-            child.kill()
-            raise errors.InvalidInput(TOO_MUCH) from None
+        said = last_words(child, limits, left or threading.Event())
     if child.returncode < 0:
-        raise errors.InvalidInput(TOO_MUCH)  # killed at a limit, or by a parser without memory
+        raise errors.InvalidInput(too_much(limits.memory))  # killed at a limit, or by a parser without memory
     if child.returncode > 0:
         raise RuntimeError(f"the reader of files failed:\n{said.decode(errors='replace')[-2000:]}")
     kind, content = json.loads(said.splitlines()[-1])
@@ -101,6 +111,24 @@ def read_isolated(file: BinaryIO, reading: Reading, limits: Limits, out: BinaryI
         facts: dict[str, Any] = content
         return facts
     raise getattr(errors, kind)(content)
+
+
+def last_words(
+    child: subprocess.Popen[bytes], limits: Limits, left: threading.Event, patience: float = PATIENCE
+) -> bytes:
+    """Standard error of the child, once it has ended. Kills it if it takes too long or its caller has left.
+
+    Raises:
+        InvalidInput, CallerLeft
+    """
+    latest = time.monotonic() + patience
+    while True:
+        try:
+            return child.communicate(timeout=LOOK)[1]
+        except subprocess.TimeoutExpired:
+            if left.is_set() or time.monotonic() > latest:
+                child.kill()
+                raise (errors.CallerLeft() if left.is_set() else errors.InvalidInput(too_much(limits.memory))) from None
 
 
 @contextmanager
@@ -136,25 +164,31 @@ def as_options(message: str) -> str:
     return re.sub(r"\b(column|charset|format|sheet|header)=", r"--\1 ", message)
 
 
-TOO_MUCH = (
-    f"the file cannot be read within {MEMORY >> 20:,} MB of memory and {SECONDS} seconds; send only the column with "
-    "the sentences, as plain text or CSV. Such a file may have very many columns or one huge cell, or, as a workbook, "
-    "a cell far outside the table: delete it"
-)
+def held_whole(file: BinaryIO) -> bool:
+    """Whether the file is of a format whose parser holds more than some rows at a time: a workbook, Parquet."""
+    return os.pread(file.fileno(), 4, 0) in (b"PK\x03\x04", b"PAR1")
+
+
+def too_much(memory: int) -> str:
+    return (
+        f"the file cannot be read within {memory >> 20:,} MB of memory and {SECONDS} seconds; send only the column "
+        "with the sentences, as plain text or CSV. Such a file may have very many columns or one huge cell, or, as a "
+        "workbook, a cell far outside the table: delete it"
+    )
 
 
 def main(wanted: str) -> None:
     """The child process: it sets its limits before it reads the file."""
     give, column, hints, bounds = json.loads(wanted)
     limits = Limits(**bounds)
-    bound(limits.size)
+    bound(limits.size, limits.memory)
     try:
         with open(0, "rb", closefd=False) as file, open(1, "wb", closefd=False) as out:
             said: list[Any] = ["facts", facts_of(open_table(file, Hints(**hints)), give, column, limits, out)]
     except errors.IsosimError as error:
         said = [type(error).__name__, str(error)]
     except MemoryError:
-        said = ["InvalidInput", TOO_MUCH]
+        said = ["InvalidInput", too_much(limits.memory)]
     except OSError as error:
         said = ["InvalidInput", f"the file cannot be read: {error}"]
         if error.errno == errno.EFBIG:
@@ -166,10 +200,10 @@ def main(wanted: str) -> None:
     print(json.dumps(said), file=sys.stderr)
 
 
-def bound(size: int) -> None:
+def bound(size: int, memory: int) -> None:
     """Limits this process. If memory runs out all the same, the kernel kills this process and not the server."""
     os.nice(10)
-    wanted = {"RLIMIT_CPU": SECONDS, "RLIMIT_DATA": MEMORY, "RLIMIT_FSIZE": size, "RLIMIT_CORE": 0}
+    wanted = {"RLIMIT_CPU": SECONDS, "RLIMIT_DATA": memory, "RLIMIT_FSIZE": size, "RLIMIT_CORE": 0}
     for name, most in wanted.items():
         kind = getattr(resource, name)
         hard = resource.getrlimit(kind)[1]
@@ -217,6 +251,8 @@ def facts_of(table: Table, give: Give, column: str | None, limits: Limits, out: 
             f"column: {facts['column']!r} holds numbers or identifiers, no sentences; the likeliest is "
             f"column={table.hint}"
         )
+    if give == "sentences" and chosen != table.suggested:
+        facts["likelier"] = table.hint
     if give == "sentences" and counts.too_long and not counts.sentences:
         rows = ", ".join(map(str, counts.places)) + ", …" * (counts.too_long > len(counts.places))
         raise errors.InvalidInput(

@@ -13,27 +13,19 @@ import csv
 import io
 import itertools
 import json
-import zipfile
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, BinaryIO, Literal
 
 from service.adapters.tables.detection import LONGEST_ROW, LOOKED_AT, SEPARATOR_LINE, FileForm, Hints, detect, is_header
+from service.adapters.tables.workbooks import MOST_COLUMNS, named, sheet_rows
 from service.core.errors import EmptyInput, InvalidInput, UnsupportedMedia
 from service.core.jobs.tables import is_code
 from service.core.wording import nearest
 
 Row = tuple[int, list[str]]  # number from 1 (the line in which the row begins, or the row of a sheet), cells
-MOST_COLUMNS = 1000
-SHOWN = 1000  # characters of column names in a message
-FEW_ROWS = 20  # a sheet with fewer rows is taken for a cover sheet if another one has more
 OPEN = "unexpected end of data"  # message of the csv module for a cell that is not closed at the end of the file
-EXPANDED = 2 << 30  # bytes that a workbook may have when unpacked
-WITHOUT_CALAMINE = (
-    "this server cannot read Excel workbooks: install python-calamine (pip install 'isosim[xlsx]'), or save the sheet "
-    "as CSV"
-)
 WITHOUT_PYARROW = "this server cannot read Parquet: install pyarrow (pip install 'isosim[ray]'), or save it as CSV"
 
 
@@ -67,20 +59,27 @@ class Table:
                     f"{self.place(number)} has {len(cells)} cells where the table has {width} columns; a cell that "
                     "holds the separator has to stand in quotation marks"
                 )
-            if not any(cell.strip() for cell in cells):
+            if not "".join(cells).strip():
                 self.blank += 1
                 continue
             yield number, cells
 
     def every_row(self) -> Iterator[Row]:
         """The header, if there is one, and all rows."""
-        return itertools.chain([] if self._first is None else [self._first], self.rows())
+        rows = (
+            self.rows() if self.form.format != "ndjson" else ((number, self.full(row)) for number, row in self.rows())
+        )
+        return itertools.chain([] if self._first is None else [self._first], rows)
+
+    def full(self, cells: list[str]) -> list[str]:
+        """The cells of an object, followed by empty ones for columns that it does not reach."""
+        return cells + [""] * (len(self.columns) - len(cells))
 
     def preview(self, count: int) -> list[Row]:
         """The next rows, without consuming them: `rows` still yields them."""
         first = list(itertools.islice(self._rows, count))
         self._rows = itertools.chain(first, self._rows)
-        return first
+        return first if self.form.format != "ndjson" else [(number, self.full(cells)) for number, cells in first]
 
     def place(self, number: int) -> str:
         return f"{'row' if self.form.format in ('xlsx', 'parquet') else 'line'} {number}"
@@ -137,14 +136,6 @@ class Table:
             yield number, " ".join(cell.split()) if "\n" in cell else cell.strip()
 
 
-def named(columns: Iterable[str]) -> str:
-    """The names as a comma-separated list, shortened to about `SHOWN` characters."""
-    every = [name[:80] for name in columns]
-    ends = itertools.accumulate(len(name) + 2 for name in every)
-    shown = [name for name, end in zip(every, ends, strict=True) if end <= SHOWN]
-    return ", ".join(shown) + (f" and {len(every) - len(shown)} more" * (len(every) > len(shown)))
-
-
 def open_table(file: BinaryIO, hints: Hints | None = None) -> Table:
     """Detects the format of a file and begins to read it.
 
@@ -198,8 +189,8 @@ def rows_of(
         case "parquet":
             return *parquet_rows(file, no_text), [], None
         case "xlsx":
-            sheets, chosen, rows = sheet_rows(file, sheet)
-            return None, rows, sheets, chosen
+            sheets, chosen, found = sheet_rows(file, sheet)
+            return None, ((number, [cell_text(cell) for cell in cells]) for number, cells in found), sheets, chosen
     return None, csv_rows(file, form), [], None
 
 
@@ -300,7 +291,8 @@ def json_rows(file: BinaryIO, form: FileForm) -> tuple[list[str], Iterator[Row]]
     entries = json_entries(file, form)
     first = list(itertools.islice(entries, LOOKED_AT))
     names = list(dict.fromkeys(name for _, entry in first if isinstance(entry, dict) for name in entry))
-    check_columns(len(names))  # each row has a cell for each name
+    check_columns(len(names))
+    places = {name: place for place, name in enumerate(names)}
     plain = any(isinstance(entry, str) for _, entry in first)
     pairs = bool(first) and is_labelled_pair(first[0][1])
     if plain and names:
@@ -318,9 +310,24 @@ def json_rows(file: BinaryIO, form: FileForm) -> tuple[list[str], Iterator[Row]]
                     "it; post sentences with labels as application/x-ndjson and without options of files, or give the "
                     "labels in a file of their own"
                 )
-            yield number, [entry] if isinstance(entry, str) else [cell_text(entry.get(name)) for name in names]
+            yield number, [entry] if isinstance(entry, str) else cells_of(entry, places)
 
     return names or ["text"], rows()
+
+
+def cells_of(entry: dict[str, Any], places: dict[str, int]) -> list[str]:
+    """The cells up to the last that the object has.
+
+    All 1,000 cells of each of 1,000,000 objects with one key took more than the minute that a file has.
+    """
+    cells: list[str] = []
+    for name, value in entry.items():
+        place = places.get(name)
+        if place is not None:
+            if place >= len(cells):
+                cells += [""] * (place + 1 - len(cells))
+            cells[place] = cell_text(value)
+    return cells
 
 
 def is_labelled_pair(entry: str | dict[str, Any]) -> bool:
@@ -388,46 +395,3 @@ def parquet_rows(file: BinaryIO, no_text: dict[int, str]) -> tuple[list[str], It
             raise InvalidInput(f"the Parquet file cannot be read after row {number}: {str(error)[:200]}") from None
 
     return names, rows()
-
-
-def sheet_rows(file: BinaryIO, sheet: str | None) -> tuple[list[str], str, Iterator[Row]]:
-    """Names of the sheets, the name of the sheet that is read, and its rows.
-
-    Without a name, the first sheet with at least 20 rows is read, otherwise the longest. Formulas have their saved
-    values.
-    """
-    try:
-        from python_calamine import CalamineError, CalamineWorkbook, PasswordError  # noqa: PLC0415 - an extra
-    except ModuleNotFoundError as error:
-        raise UnsupportedMedia(WITHOUT_CALAMINE) from error
-    check_expansion(file)
-    try:
-        workbook = CalamineWorkbook.from_filelike(file)
-        sheets = list(workbook.sheet_names)
-        if sheet is not None and sheet not in sheets:
-            raise InvalidInput(f"sheet: there is no {sheet[:80]!r}; the sheets are {named(sheets)}")
-        chosen: str | None = sheet
-        rows: Any = None
-        for name in sheets if sheet is None else [sheet]:
-            content = workbook.get_sheet_by_name(name)
-            if content.height and (rows is None or content.height > rows.height):
-                chosen, rows = name, content
-            if content.height >= FEW_ROWS:
-                break
-    except PasswordError:
-        raise InvalidInput("the workbook is protected by a password; save it without one") from None
-    except (CalamineError, OSError, ValueError) as error:
-        raise InvalidInput(f"the workbook cannot be read ({str(error)[:200]}); save it again, or as CSV") from None
-    if rows is None:
-        raise EmptyInput("the workbook is empty" if sheet is None else f"the sheet {sheet!r} is empty")
-    numbered = enumerate(rows.iter_rows(), 1)  # includes empty rows above the first filled one
-    return sheets, str(chosen), ((number, [cell_text(cell) for cell in cells]) for number, cells in numbered)
-
-
-def check_expansion(file: BinaryIO) -> None:
-    """Raises InvalidInput if the workbook, by its own directory, unpacks to more than `EXPANDED` bytes."""
-    with zipfile.ZipFile(file) as archive:
-        size = sum(member.file_size for member in archive.infolist())
-    file.seek(0)
-    if size > EXPANDED:
-        raise InvalidInput(f"the workbook unpacks to {size:,} bytes, at most {EXPANDED:,} are read; save it as CSV")

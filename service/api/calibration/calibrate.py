@@ -115,7 +115,8 @@ async def calibrate(
     limits = intake_limits(service)
     async with spooling(service.jobs) as spool:
         intake: Intake | VectorIntake
-        notices = []
+        notices: list[str] = []
+        facts: dict[str, Any] = {}
         if kind != "application/json":
             given = {
                 "domain": domain, "method": method, "promote": promote, "seed": seed, "normalization": normalization,
@@ -131,9 +132,8 @@ async def calibrate(
             intake = intake_of(artifact, spool, limits, direct or "file", force=options.force)
             if direct is None:
                 reading = reading.of_lines(options.force)
-                notices = what_was_read(
-                    await feed_sentences(request, service, reading, intake.feed), reading.hints.sheet
-                )
+                facts = await feed_sentences(request, service, reading, intake.feed)
+                notices = what_was_read(facts, reading.hints.sheet)
             else:
                 await stream(request, intake.feed)
             await asyncio.to_thread(intake.close)
@@ -142,7 +142,7 @@ async def calibrate(
             options, intake = await asyncio.to_thread(take_json, await read_json_body(request), spool, limits, trace)
             artifact = target_encoder(service, options.domain, options.encoder).artifact
             check_takes(artifact, "json")
-        notices += intake.check_enough(options.method, artifact.spec.dim)
+        notices += check_enough(intake, options.method, artifact.spec.dim, facts)
         if artifact.remote is not None:
             most = min(intake.sentences, MOST_SENTENCES)
             notices.append(f"up to {most:,} texts and some altered copies go to the server of encoder {artifact.id}")
@@ -158,6 +158,22 @@ async def calibrate(
             labels=intake.labels,
         )
         return await accept(service, trace, wanted, spool, notices, idempotency_key)
+
+
+def check_enough(intake: Intake | VectorIntake, method: str, dim: int, facts: dict[str, Any]) -> list[str]:
+    """Notices for the job. `facts`: of the file that was read, if any.
+
+    Raises:
+        InvalidInput: as `Intake.check_enough`; where another column than the likeliest was read, it names both.
+    """
+    try:
+        return intake.check_enough(method, dim)
+    except InvalidInput as error:
+        if "likelier" not in facts:
+            raise
+        raise InvalidInput(
+            f"{error}; column {facts['column'][:80]!r} was read, the likeliest is column={facts['likelier'][:80]}"
+        ) from None
 
 
 def intake_of(

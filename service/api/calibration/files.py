@@ -2,25 +2,36 @@
 
 import asyncio
 import tempfile
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Annotated, Any, BinaryIO, Literal, cast
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
+from service.adapters.encoder.device import memory_left
 from service.adapters.tables.detection import FORMATS, Format, Hints, format_of_type
-from service.adapters.tables.isolation import Limits, Reading, read_isolated
+from service.adapters.tables.isolation import (
+    LEAST_MEMORY,
+    MEMORY,
+    MEMORY_OF_LINES,
+    Limits,
+    Reading,
+    held_whole,
+    read_isolated,
+)
 from service.api.calibration.schemas import Inspection
 from service.api.requests import documented, json_response, media_type, needs, sent_as
 from service.api.state import Service, ServiceDep
+from service.api.trace import Trace
 from service.core.errors import Overloaded, TooLarge, UnsupportedMedia
 
 router = APIRouter(tags=["calibration"])
 
 CHUNK = 256 * 1024  # bytes handed to a thread at once
-MOST_READERS = 4  # files read at a time by a process; each may use a core and the memory that isolation.py allows
+MOST_READERS = 4  # files read at a time by a process, of workbooks and Parquet one; each may use a core
 JSON_GROWTH = 2  # most bytes of JSON for each byte of the file; Asian text in UTF-16 takes 1.5
 
 FORMS = ("multipart/form-data", "application/x-www-form-urlencoded")  # web forms, which wrap the file
@@ -159,14 +170,41 @@ async def read_file(request: Request, service: Service, reading: Reading, out: B
     Raises:
         Overloaded: too many files are being read.
         TooLarge, UnsupportedMedia, InvalidInput, EmptyInput: as `read_isolated`.
+        CallerLeft: the caller has disconnected; the child is ended.
     """
     settings = service.settings
     size = settings.max_calibration_bytes
-    limits = Limits(settings.max_characters, settings.max_calibration_sentences, JSON_GROWTH * size)
+    trace: Trace = request.scope["state"]["trace"]
     async with temporary(service) as file:
         await store(request, file, size, "a random sample of 20,000 sentences is enough")
+        whole, left = held_whole(file), threading.Event()
+
+        def read() -> dict[str, Any]:
+            limits = Limits(
+                settings.max_characters,
+                settings.max_calibration_sentences,
+                JSON_GROWTH * size,
+                memory_of_reader(memory_left(), whole=whole),
+            )
+            return read_isolated(file, reading, limits, out, left)
+
         with one_of_few(service):
-            return await asyncio.to_thread(read_isolated, file, reading, limits, out)
+            unwatch = trace.watch(left.set)
+            try:
+                async with service.whole_files if whole else nullcontext():
+                    return await asyncio.to_thread(read)
+            finally:
+                left.set()  # the thread goes on where this task is cancelled
+                unwatch()
+
+
+def memory_of_reader(left: int | None, *, whole: bool) -> int:
+    """Bytes that a reader may take where `left` are left in the container (None: it has no limit).
+
+    One reader of a whole file and three of lines together take no more than seven eighths.
+    """
+    most, share = (MEMORY, 2) if whole else (MEMORY_OF_LINES, 8)
+    return most if left is None else max(LEAST_MEMORY, min(most, left // share))
 
 
 async def feed_sentences(

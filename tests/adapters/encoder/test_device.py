@@ -14,6 +14,7 @@ from service.adapters.encoder.device import (
     PROCESS,
     RESIDENT,
     Execution,
+    memory_left,
     memory_limit,
     plan_execution,
     plan_resident,
@@ -75,6 +76,39 @@ def test_a_memory_limit_is_the_smallest_of_a_group_and_those_around_it(
 
 def test_another_system_has_no_memory_limit(tmp_path: Path) -> None:
     assert memory_limit(tmp_path / "absent", tmp_path / "neither") is None
+    assert memory_left(tmp_path / "absent", tmp_path / "neither") is None
+
+
+@pytest.mark.parametrize(
+    ("files", "left"),
+    [
+        ({"memory.max": 8 * GIB, "memory.current": 3 * GIB, "memory.stat": f"anon 1\ninactive_file {GIB}"}, 6 * GIB),
+        (
+            {
+                "memory.max": 4 * GIB, "memory.current": 2 * GIB, "memory.stat": "inactive_file 0",
+                "pod/memory.max": 3 * GIB, "pod/memory.current": GIB, "pod/memory.stat": "inactive_file 0",
+            },
+            2 * GIB,
+        ),
+        (
+            {
+                "memory/memory.limit_in_bytes": 4 * GIB, "memory/memory.usage_in_bytes": 3 * GIB,
+                "memory/memory.stat": f"inactive_file 5\ntotal_inactive_file {GIB}",
+            },
+            2 * GIB,
+        ),
+        ({"memory.max": "max", "memory.current": GIB}, None),
+    ],
+)  # fmt: skip
+def test_what_a_container_may_still_take_leaves_out_cached_files(
+    tmp_path: Path, files: dict[str, int | str], left: int | None
+) -> None:
+    for name, content in files.items():
+        file = tmp_path / "cgroup" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"{content}\n")
+    (tmp_path / "self").write_text("0::/pod\n4:memory:/pod\n")
+    assert memory_left(tmp_path / "cgroup", tmp_path / "self") == left
 
 
 @pytest.mark.parametrize("limit", [GIB, 2 * GIB, 8 * GIB])

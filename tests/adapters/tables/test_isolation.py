@@ -5,6 +5,8 @@ import json
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import zipfile
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -21,12 +23,13 @@ from service.adapters.tables.isolation import (
     Limits,
     Reading,
     as_options,
+    last_words,
     read_isolated,
     read_path,
     what_was_read,
 )
-from service.core.errors import InvalidInput, IsosimError
-from tests.workbooks import row, workbook
+from service.core.errors import CallerLeft, InvalidInput, IsosimError
+from tests.workbooks import altered, row, workbook
 
 LIMITS = Limits(characters=100, sentences=1000, size=1_000_000)
 
@@ -184,6 +187,33 @@ def test_a_workbook_that_expands_is_refused_and_takes_no_more_than_its_limit(con
     assert int(peak) < 1.2 * MEMORY / 1024
 
 
+BOOK = workbook([["id", "question"], *([n, f"How do I log in the {n}th time?"] for n in range(30))])
+LAUGHS = '<!DOCTYPE lolz [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;&a;&a;">]>'
+SHEET, RELATIONS = "xl/worksheets/sheet1.xml", "xl/_rels/workbook.xml.rels"
+UNCLOSED = b'id,text\n1,"How do I log in\n' + b"2,How do I log in when it fails\n" * 3_000_000
+WIDE = row(1, ["id"]) + f'<row r="2">{"<c><v>1</v></c>" * 200_000}</row>'
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (altered(BOOK, "xl/workbook.xml", "<workbook", LAUGHS + "<workbook"), "'xl/workbook.xml' in the workbook def"),
+        (altered(BOOK, SHEET, "<worksheet", LAUGHS + "<worksheet"), f"'{SHEET}' in the workbook defines XML entities"),
+        (altered(BOOK, SHEET, "id", "id", **{"../../evil.xml": "<a/>"}), "a file for another folder, '../../evil.xml'"),
+        (altered(BOOK, SHEET, "id", "id", **{"/opt/evil.xml": "<a/>"}), "a file for another folder, '/opt/evil.xml'"),
+        (altered(BOOK, RELATIONS, "worksheets/sheet1.xml", "../../etc/passwd"), "'Sheet1' of the workbook lies outsi"),
+        (BOOK[:400] + BOOK[420:], "damaged"),
+        (workbook(xml=WIDE), "the sheet 'Sheet1' has more than 1,000 columns; send only the one with the sentences"),
+        (UNCLOSED, "line 2: .* never closed"),
+    ],
+    ids=["entities", "entities of a sheet", "path upwards", "absolute path", "target", "damaged", "wide", "quote"],
+)
+def test_a_hostile_file_is_refused_with_what_is_wrong_and_what_to_do(content: bytes, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message) as refused:
+        isolated(content, Reading("sentences", "question"))
+    assert any(remedy in str(refused.value) for remedy in ("save it again", "send only", "Double it"))
+
+
 def test_ten_million_empty_rows_are_passed_over() -> None:
     empty = "".join(f'<row r="{number}"/>' for number in range(4, 1_000_000))
     content = workbook(xml=row(1, ["id", "text"]) + row(2, [1, "a b c d e f"]) + row(3, [2, "g h i j k l"]) + empty)
@@ -192,6 +222,41 @@ def test_ten_million_empty_rows_are_passed_over() -> None:
         b"id,text\n1,a b c d e f g\n" + b"\n" * 2_000_000, Reading("sentences", "text", Hints(declared="csv"))
     )
     assert (sentences, facts["empty"]) == (["a b c d e f g"], 2_000_000)
+
+
+def test_a_caller_who_leaves_ends_the_child() -> None:
+    left, begun = threading.Event(), time.monotonic()
+    threading.Timer(0.5, left.set).start()
+    with tempfile.TemporaryFile() as file, pytest.raises(CallerLeft):
+        file.write(b"id,text,state\n1,a b c d e f,open\n" + b",,\n" * 10_000_000)  # 20 s
+        file.flush()
+        read_isolated(file, Reading(hints=Hints(declared="csv")), LIMITS, left=left)
+    assert time.monotonic() - begun < 10
+
+
+def test_a_child_that_waits_for_something_is_ended() -> None:
+    """A limit on processor time does not end it."""
+    with (
+        subprocess.Popen(["sleep", "60"], stderr=subprocess.PIPE) as child,
+        pytest.raises(InvalidInput, match="60 seconds"),
+    ):
+        last_words(child, LIMITS, threading.Event(), patience=0.3)
+    assert child.returncode < 0
+
+
+def test_a_file_that_needs_more_memory_than_it_is_given_is_refused() -> None:
+    content = b"\n".join(b'{"text": "%s"}' % (b"a" * 900_000) for _ in range(100))
+    with pytest.raises(InvalidInput, match="cannot be read within 64 MB"):
+        isolated(content, Reading("sentences"), Limits(100, 1000, 1_000_000, memory=64 << 20))
+    with pytest.raises(InvalidInput, match="longer than 100 characters: 100 "):
+        isolated(content, Reading("sentences"), Limits(100, 1000, 1_000_000))
+
+
+@pytest.mark.parametrize("last", [2_000_000, 999])
+def test_a_million_objects_with_a_thousand_keys_are_read_in_time(last: int) -> None:
+    """Cells for each key of each object took more than the minute that a file has."""
+    content = b"\n".join(b'{"key %d": "a b c d e f"}' % min(number, last) for number in range(1_000_000))
+    assert isolated(content, Reading("sentences", "key 3"))[1] == ["a b c d e f"]
 
 
 def test_a_fault_of_the_reader_itself_is_not_taken_for_the_file(monkeypatch: pytest.MonkeyPatch) -> None:

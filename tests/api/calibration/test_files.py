@@ -1,17 +1,23 @@
 """Files of any kind: shown by /inspect, calibrated over HTTP and from the command line alike."""
 
+import contextlib
 import json
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
-from tests.processes import Process, Server, environment, serve_with
+from service.adapters.tables.isolation import LEAST_MEMORY, MEMORY, MEMORY_OF_LINES
+from service.api.calibration.files import memory_of_reader
+from tests.processes import Process, Server, environment, serve_with, wait_until
 from tests.tables import FILES, TEXTS, table
+from tests.workbooks import row, workbook
 
 OCTETS = "application/octet-stream"
 
@@ -171,6 +177,63 @@ def test_nothing_is_kept_of_what_was_inspected_or_refused(reading_server: Server
     assert sorted(path.name for path in jobs.iterdir()) == before
 
 
+BLANK_ROWS = b"id,text,state\n1,a b c d e f,open\n" + b",,\n" * 10_000_000  # read in 20 s
+
+
+def readers(server: Server) -> list[str]:
+    """Processes in which the server reads files."""
+    found = []
+    for task in Path(f"/proc/{server.popen.pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # a thread or a child that has ended
+            children = task.read_text().split()
+            found += [child for child in children if b"tables.isolation" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    return found
+
+
+@pytest.mark.parametrize("path", ["/inspect", "/calibrate?domain=d"])
+def test_a_caller_who_hangs_up_ends_the_reading(reading_server: Server, path: str) -> None:
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(
+            reading_server.url + path, content=BLANK_ROWS, headers={"content-type": "text/csv"},
+            timeout=httpx.Timeout(30, read=2),
+        )  # fmt: skip
+    wait_until(lambda: not readers(reading_server), 5)
+    route = f'"{path.partition("?")[0]}"'
+    lines: Callable[[], list[str]] = lambda: reading_server.log.read_text().splitlines()  # noqa: E731 - asked again
+    last = wait_until(lambda: [line for line in lines() if route in line and '"status":499' in line])[0]
+    assert json.loads(last)["level"] == "info"
+
+
+def test_one_workbook_is_read_at_a_time_and_a_text_beside_it(reading_server: Server) -> None:
+    """Their parsers hold the whole file: four together could take 6 GB."""
+    rows = "".join(f'<row r="{number}"><c r="A{number}"/></row>' for number in range(4, 1_500_000))
+    content = workbook(xml=row(1, ["id", "text"]) + row(2, [1, "a b c d e f"]) + rows)
+    answers: list[int] = []
+    posts = [
+        threading.Thread(target=lambda: answers.append(inspect(reading_server, content).status_code)) for _ in range(2)
+    ]
+    for post in posts:
+        post.start()
+    most, texts = 0, 0
+    while any(post.is_alive() for post in posts):
+        most = max(most, len(readers(reading_server)))
+        if most and not texts:
+            assert inspect(reading_server, b"one sentence\nanother one\n").status_code == 200
+            texts = 1
+    assert (answers, most, texts) == ([200, 200], 1, 1)
+
+
+@pytest.mark.parametrize("left", [None, 2**40, 2**32, 2**31, 2**30])
+def test_readers_together_take_less_than_a_container_has_left(left: int | None) -> None:
+    whole, lines = (memory_of_reader(left, whole=kind) for kind in (True, False))
+    assert LEAST_MEMORY <= lines < whole <= MEMORY
+    if left is None:
+        assert (whole, lines) == (MEMORY, MEMORY_OF_LINES)
+    else:
+        assert whole + 3 * lines < left
+    assert memory_of_reader(1000, whole=True) == LEAST_MEMORY
+
+
 def test_a_file_that_is_too_large_is_refused_while_it_streams(reading_server: Server) -> None:
     answer = inspect(reading_server, b"a sentence\n" * 10_000_000)
     assert (answer.status_code, answer.json()["error_type"]) == (413, "TooLarge")
@@ -205,9 +268,9 @@ LONG = "x" * 10_001
 
 
 def post_text(server: Server, content: str, kind: str = "text/plain") -> Any:
-    return server.client.post(
-        "/calibrate", params={"domain": "said"}, content=content.encode(), headers={"content-type": kind}
-    )
+    kind, _, column = kind.partition("; column=")
+    query = {"domain": "said"} | ({"column": column} if column else {})
+    return server.client.post("/calibrate", params=query, content=content.encode(), headers={"content-type": kind})
 
 
 @pytest.mark.parametrize(
@@ -220,6 +283,14 @@ def post_text(server: Server, content: str, kind: str = "text/plain") -> Any:
         (f"{LONG}\n{LONG}\n", "text/plain", 422, "all sentences are longer than 10,000 characters: 2 (line 1, line 2)"),
         (f"{LONG}\n{LONG}\n", OCTETS, 422, "all sentences of the file are longer than 10,000 characters: 2 (rows 1"),
         ("<p>One sentence.</p>\n" * 300, "text/html", 415, "is a page with tags; send its text, one sentence a line"),
+        (
+            '{"id": "1", "headline": "How do I log in?"}\n', "application/x-ndjson", 422,
+            "line 1 is an object with id, headline; say which field holds the sentence, perhaps column=headline",
+        ),
+        ("[1]", "application/json", 422, "domain: belongs into the JSON body; the query is for other bodies, which say "
+         "so in their content-type: text/plain, application/x-ndjson, application/x-npy, application/octet-stream"),
+        (table(","), f"{OCTETS}; column=state", 422, "1 distinct sentences among 400"),
+        (table(","), f"{OCTETS}; column=state", 422, "column 'state' was read, the likeliest is column=question"),
     ],
 )  # fmt: skip
 def test_a_body_that_cannot_be_used_is_told_why(

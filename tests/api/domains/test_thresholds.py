@@ -218,7 +218,8 @@ def test_a_name_that_is_not_saved_is_a_404_with_the_nearest(server: Server) -> N
     ("body", "said"),
     [
         ({}, "give one of them"),
-        ({"fmr": 0.1, "precision": 0.9}, "fmr, precision or false_hit_rate: give one of them"),
+        ({"fmr": 0.1, "precision": 0.9}, "give one of them, for example fmr=0.01; several are given"),
+        ({}, "give one of them, for example fmr=0.01; none is given"),
         ({"fmr": 1.5}, "fmr: 1.5; it is a share, at least 1e-07 and less than 1 (1 % is 0.01)"),
         ({"fmr": "0.1"}, "it must be a number"),
         ({"precision": 1}, "precision: 1; a precision is more than 0 and less than 1"),

@@ -1,0 +1,141 @@
+"""The sheets of an Excel workbook.
+
+A workbook is a zip archive of XML files. It is looked at before the parser reads it: the parser takes a sheet as a
+whole, and its own messages do not say what is wrong with an archive that no spreadsheet program wrote.
+"""
+
+import itertools
+import posixpath
+import re
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, BinaryIO
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
+
+from service.core.errors import EmptyInput, InvalidInput, UnsupportedMedia
+
+MOST_COLUMNS = 1000  # of any table
+SHOWN = 1000  # characters of the names of columns or sheets in a message
+FEW_ROWS = 20  # a sheet with fewer is a cover, where another sheet has more
+EXPANDED = 2 << 30  # bytes that a workbook may unpack to
+PROLOG = 4096  # bytes of an XML file, in which a document type stands
+FIRST_ROWS = 1 << 20  # bytes of a sheet in which its width is looked for
+ROW_END, FILLED_CELL = re.compile(rb"</(?:\w+:)?row>"), re.compile(rb"<(?:\w+:)?(?:v|is)[ >]")
+ANEW = "open it in a spreadsheet program and save it again, or as CSV"
+WITHOUT_CALAMINE = (
+    "this server cannot read Excel workbooks: install python-calamine (pip install 'isosim[xlsx]'), or save the sheet "
+    "as CSV"
+)
+
+
+def named(columns: Iterable[str]) -> str:
+    """The names as a list, as many as a message has room for."""
+    every = [name[:80] for name in columns]
+    ends = itertools.accumulate(len(name) + 2 for name in every)
+    shown = [name for name, end in zip(every, ends, strict=True) if end <= SHOWN]
+    return ", ".join(shown) + (f" and {len(every) - len(shown)} more" * (len(every) > len(shown)))
+
+
+def sheet_rows(file: BinaryIO, sheet: str | None) -> tuple[list[str], str, Iterator[tuple[int, list[Any]]]]:
+    """Names of the sheets, the name of the sheet that is read, and its rows.
+
+    Without a name the first sheet with 20 rows is read, else the longest. A formula gives the value that was saved.
+    """
+    try:
+        from python_calamine import CalamineError, CalamineWorkbook, PasswordError  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError as error:
+        raise UnsupportedMedia(WITHOUT_CALAMINE) from error
+    parts = checked_parts(file)
+    try:
+        workbook = CalamineWorkbook.from_filelike(file)
+        sheets = list(workbook.sheet_names)
+        if sheet is not None and sheet not in sheets:
+            raise InvalidInput(f"sheet: there is no {sheet[:80]!r}; the sheets are {named(sheets)}")
+        chosen: str | None = sheet
+        rows: Any = None
+        for name in sheets if sheet is None else [sheet]:
+            check_width(file, name, parts.get(name))
+            content = workbook.get_sheet_by_name(name)
+            if content.height and (rows is None or content.height > rows.height):
+                chosen, rows = name, content
+            if content.height >= FEW_ROWS:
+                break
+    except PasswordError:
+        raise InvalidInput("the workbook is protected by a password; save it without one") from None
+    except (CalamineError, OSError, ValueError) as error:
+        raise InvalidInput(f"the workbook cannot be read ({str(error)[:200]}); save it again, or as CSV") from None
+    if rows is None:
+        raise EmptyInput("the workbook is empty" if sheet is None else f"the sheet {sheet!r} is empty")
+    return sheets, str(chosen), enumerate(rows.iter_rows(), 1)  # also the empty rows above the first one
+
+
+def checked_parts(file: BinaryIO) -> dict[str, str]:
+    """The part of the archive that holds each sheet, as far as it is in there.
+
+    Raises:
+        InvalidInput: the workbook unpacks to more than is read, or holds what no spreadsheet program writes.
+    """
+    with opened(file) as archive:
+        members, names = archive.infolist(), set(archive.namelist())
+        size = sum(member.file_size for member in members)
+        if size > EXPANDED:
+            raise InvalidInput(f"the workbook unpacks to {size:,} bytes, at most {EXPANDED:,} are read; save it as CSV")
+        for member in members:
+            if member.filename.startswith("/") or ".." in re.split(r"[/\\]", member.filename):
+                raise InvalidInput(f"the workbook holds a file for another folder, {member.filename[:80]!r}; {ANEW}")
+            if member.filename.endswith((".xml", ".rels")):
+                with archive.open(member) as content:
+                    if b"<!DOCTYPE" in content.read(PROLOG):
+                        raise InvalidInput(f"{member.filename[:80]!r} in the workbook defines XML entities; {ANEW}")
+        targets = {
+            relation.get("Id"): posixpath.normpath(posixpath.join("/xl", relation.get("Target", ""))).lstrip("/")
+            for relation in elements(archive, "xl/_rels/workbook.xml.rels", "Relationship")
+        }
+        parts = {}
+        for sheet in elements(archive, "xl/workbook.xml", "sheet"):
+            name = sheet.get("name", "")
+            part = targets.get(next((value for key, value in sheet.attrib.items() if key.endswith("}id")), None), "")
+            if part in names:
+                parts[name] = part
+            elif part and not part.startswith("xl/"):
+                raise InvalidInput(
+                    f"the sheet {name[:80]!r} of the workbook lies outside of it, in {part[:80]!r}; {ANEW}"
+                )
+    return parts
+
+
+@contextmanager
+def opened(file: BinaryIO) -> Iterator[zipfile.ZipFile]:
+    """The archive; the file is at its beginning afterwards. Raises InvalidInput where a part cannot be unpacked."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            yield archive
+    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, NotImplementedError, RuntimeError) as error:
+        raise InvalidInput(f"the workbook is damaged or packed in an unusual way ({error}); {ANEW}") from None
+    finally:
+        file.seek(0)
+
+
+def elements(archive: zipfile.ZipFile, part: str, name: str) -> list[Element]:
+    """Elements of this name in a part whose prolog was checked; none where it cannot be read."""
+    try:
+        root = ElementTree.fromstring(archive.read(part))  # noqa: S314 - it defines no entities
+    except (KeyError, ElementTree.ParseError):
+        return []
+    return [element for element in root.iter() if element.tag.rpartition("}")[2] == name]
+
+
+def check_width(file: BinaryIO, sheet: str, part: str | None) -> None:
+    """Raises InvalidInput where one of the first rows has too many cells: the parser would hold all rows by then."""
+    if part is None:
+        return
+    with opened(file) as archive, archive.open(part) as content:
+        rows = ROW_END.split(content.read(FIRST_ROWS))
+    if max(len(FILLED_CELL.findall(row)) for row in rows) > MOST_COLUMNS:
+        raise InvalidInput(
+            f"the sheet {sheet[:80]!r} has more than {MOST_COLUMNS:,} columns; send only the one with the sentences, "
+            "or name another sheet: sheet=NAME"
+        )
