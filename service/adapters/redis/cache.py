@@ -37,6 +37,7 @@ class RedisCache:
         self.ttl, self.timeout, self.on_event = ttl, timeout, on_event
         self.breaker = CircuitBreaker()
         self.refusal = ""  # what Redis said to the last probe, where it answered with an error
+        self.write_refusal = ""  # and to the last entries: it is full, or read-only
         self._backlog: asyncio.Queue[tuple[bytes, bytes]] = asyncio.Queue(BACKLOG)
         self._writer: asyncio.Task[None] | None = None
 
@@ -109,20 +110,24 @@ class RedisCache:
                 async with asyncio.timeout(1.0), self.redis.pipeline(transaction=False) as pipeline:
                     for key, entry in entries:
                         pipeline.set(PREFIX + key, entry, ex=self.ttl)
-                    await pipeline.execute()
-            except ResponseError:  # it answers, and is full or read-only: what it holds can still be read
-                self.breaker.succeeded()
-                self.on_event("dropped", len(entries))
+                    # An error that it raises would quote the command, and with it the vector.
+                    answers = await pipeline.execute(raise_on_error=False)
+                refused = [answer for answer in answers if isinstance(answer, Exception)]
+                if others := [error for error in refused if not isinstance(error, ResponseError)]:
+                    raise others[0]
             except Exception:  # noqa: BLE001 - as above; and the writer must outlive it
                 self.breaker.failed()
                 self.on_event("dropped", len(entries))
             else:
-                self.breaker.succeeded()
+                self.breaker.succeeded()  # even if it is full or read-only: what it holds can still be read
+                self.write_refusal = f"{type(refused[0]).__name__}: {refused[0]}" if refused else ""
+                if refused:
+                    self.on_event("dropped", len(refused))
 
 
 async def beat(cache: RedisCache) -> None:
-    """Until cancelled; says when Redis goes and comes back, and why it refuses lookups where it answers."""
-    up, refusal, since = True, "", time.monotonic()
+    """Until cancelled; says when Redis goes and comes back, and why it refuses lookups or vectors where it answers."""
+    up, refusal, write_refusal, since = True, "", "", time.monotonic()
     while True:
         await cache.probe()
         if cache.up is not up:
@@ -135,4 +140,10 @@ async def beat(cache: RedisCache) -> None:
             refusal = cache.refusal
             if refusal:
                 log.warning("Redis refuses lookups: %s", refusal)
+        if cache.write_refusal != write_refusal:
+            write_refusal = cache.write_refusal
+            if write_refusal:
+                log.warning("Redis refuses vectors: %s", write_refusal)
+            else:
+                log.info("Redis takes vectors again")
         await asyncio.sleep(EVERY)
