@@ -84,6 +84,19 @@ def test_a_worker_waits_for_a_redis_that_is_not_there_yet(
     assert waiting.popen.poll() is None
 
 
+def test_a_worker_says_that_a_full_redis_refuses_it_and_goes_on_when_there_is_room(
+    redis_server: RedisServer, worker: Callable[..., Process], store: Path
+) -> None:
+    with Redis.from_url(redis_server.url) as redis:
+        redis.config_set("maxmemory", 1)
+        refused = worker(model_store=store, redis_url=redis_server.url)
+        wait_until(lambda: "Redis refuses commands, trying again" in refused.log.read_text())
+        assert "cannot be reached" not in refused.log.read_text()
+        redis.config_set("maxmemory", 0)
+        wait_until(lambda: redis.scard("rq:workers:isosim") == 1)
+    assert refused.popen.poll() is None
+
+
 def test_a_worker_that_is_killed_with_its_job_is_noticed_and_the_job_can_be_retried_on_another(
     queue: StartQueue, worker: Callable[..., Process], redis_server: RedisServer, store: Path
 ) -> None:

@@ -115,7 +115,7 @@ def test_the_pages_on_domains_keys_and_errors(site: Site, tmp_path: Path) -> Non
     shows(site.look("calibration-load-failing", "What to do", DOMAIN="news"), '"champion":1')
     assert score(server, "news").json()["version"] == 1
     assert "weights.safetensors" not in site.look("calibration-load-failing").rpartition("champion of news")[2][300:]
-    shows(site.look("domain-drift", DOMAIN="news"), '"drift"')
+    shows(site.look("domain-drift", DOMAIN="news"), '"drift"', '"caller":"operator"')
 
     right = (tmp_path / "keys").read_text()
     (tmp_path / "keys").write_text(right + "nonsense\n")
@@ -134,6 +134,11 @@ def test_the_pages_on_redis(site: Site) -> None:
     assert redis is not None
     subprocess.run(["redis-cli", "-p", str(redis.port), "config", "set", "maxmemory", "100mb"], check=True)
     shows(site.look("cache-writes-dropped"), "noeviction", "maxmemory-policy volatile-lru", "used_memory_human")
+    subprocess.run(["redis-cli", "-p", str(redis.port), "config", "set", "maxmemory", "1"], check=True)
+    server.client.post("/embed", json={"inputs": sentences(3)}).raise_for_status()
+    wait_until(lambda: "Redis refuses vectors" in server.log.read_text())
+    shows(site.look("cache-writes-dropped"), "Redis refuses vectors: OutOfMemoryError")
+    subprocess.run(["redis-cli", "-p", str(redis.port), "config", "set", "maxmemory", "100mb"], check=True)
     shows(site.look("redis-errors"), "ping ", "connected_clients")
     shows(site.look("cache-hit-ratio-fell"), "evicted_keys", "keyspace_misses", "maxmemory:104857600")
     redis.kill()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
 from redis import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 from rq import Queue, Retry, Worker, get_current_job
 from rq.command import send_stop_job_command
 from rq.exceptions import DuplicateJobError, InvalidJobOperation, NoSuchJobError, StopRequested
@@ -215,7 +215,8 @@ def work(connection: Redis, on_lost: Callable[[str], None], log_level: str, *, b
         except RedisError as error:
             if burst:
                 raise Unavailable(f"the job queue cannot be reached: {error}") from error
-            log.warning("Redis cannot be reached, trying again: %s", error)
+            refuses = isinstance(error, ResponseError)  # full, read-only, or a right is missing
+            log.warning("Redis %s, trying again: %s", "refuses commands" if refuses else "cannot be reached", error)
         if burst or (worker is not None and worker.stopping):
             return
         try:

@@ -37,6 +37,7 @@ class RedisCache:
         self.ttl, self.timeout, self.on_event = ttl, timeout, on_event
         self.breaker = CircuitBreaker()
         self.refusal = ""  # Redis's error message for the last probe; empty if it sent none
+        self.write_refusal = ""  # the same for the last entries; Redis is full or read-only
         self._backlog: asyncio.Queue[tuple[bytes, bytes]] = asyncio.Queue(BACKLOG)
         self._writer: asyncio.Task[None] | None = None
 
@@ -109,20 +110,24 @@ class RedisCache:
                 async with asyncio.timeout(1.0), self.redis.pipeline(transaction=False) as pipeline:
                     for key, entry in entries:
                         pipeline.set(PREFIX + key, entry, ex=self.ttl)
-                    await pipeline.execute()
-            except ResponseError:  # Redis is full or read-only, but lookups still work
-                self.breaker.succeeded()
-                self.on_event("dropped", len(entries))
+                    # An error that it raises would quote the command, and with it the vector.
+                    answers = await pipeline.execute(raise_on_error=False)
+                refused = [answer for answer in answers if isinstance(answer, Exception)]
+                if others := [error for error in refused if not isinstance(error, ResponseError)]:
+                    raise others[0]
             except Exception:  # noqa: BLE001 - as above; and the writer must go on
                 self.breaker.failed()
                 self.on_event("dropped", len(entries))
             else:
-                self.breaker.succeeded()
+                self.breaker.succeeded()  # even if it is full or read-only: what it holds can still be read
+                self.write_refusal = f"{type(refused[0]).__name__}: {refused[0]}" if refused else ""
+                if refused:
+                    self.on_event("dropped", len(refused))
 
 
 async def beat(cache: RedisCache) -> None:
-    """Probes Redis until cancelled; logs when it stops answering, answers again, or refuses lookups, and why."""
-    up, refusal, since = True, "", time.monotonic()
+    """Probes Redis until cancelled; logs when it stops or resumes answering, and why it refuses lookups or vectors."""
+    up, refusal, write_refusal, since = True, "", "", time.monotonic()
     while True:
         await cache.probe()
         if cache.up is not up:
@@ -135,4 +140,10 @@ async def beat(cache: RedisCache) -> None:
             refusal = cache.refusal
             if refusal:
                 log.warning("Redis refuses lookups: %s", refusal)
+        if cache.write_refusal != write_refusal:
+            write_refusal = cache.write_refusal
+            if write_refusal:
+                log.warning("Redis refuses vectors: %s", write_refusal)
+            else:
+                log.info("Redis takes vectors again")
         await asyncio.sleep(EVERY)

@@ -30,7 +30,7 @@ from service.core.jobs.tables import FEWEST, MOST, is_code
 
 Give = Literal["facts", "sentences", "rows", "numbered_rows"]  # the last: [number of the row, cells]
 
-MEMORY = 3 << 29  # bytes for a file that is held whole; a workbook of 22 MB with 1,000,000 rows and five columns needed 990 MB
+MEMORY = 3 << 29  # bytes for a file that is held whole; a workbook of 1,000,000 rows and five columns needed 990 MB
 MEMORY_OF_LINES = 3 << 27  # bytes for a file that is read line by line; 100 MB of CSV or NDJSON needed 200 MB
 LEAST_MEMORY = 3 << 25  # bytes; Parquet is not read with 64 MB, a workbook of 20,000 rows is with 48
 SECONDS = 60  # s of processor time; this workbook needed 9

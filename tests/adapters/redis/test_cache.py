@@ -179,6 +179,34 @@ async def test_entries_put_while_redis_is_away_are_dropped_and_counted(
 
 
 @pytest.mark.anyio
+async def test_a_full_redis_says_why_it_takes_no_vectors_and_is_read_meanwhile(
+    cache: RedisCache, redis_server: RedisServer, events: Counter[str]
+) -> None:
+    await store(cache, known=b"1")
+    with sync_redis.Redis.from_url(redis_server.url) as client:
+        client.config_set("maxmemory", 1)
+        cache.put([(b"new", b"the vector"), (b"newer", b"the vector")])
+
+        async def dropped() -> bool:
+            return events["dropped"] == 2
+
+        await eventually(dropped)
+        # Nothing of the command, which holds the vector.
+        assert cache.write_refusal == "OutOfMemoryError: command not allowed when used memory > 'maxmemory'."
+        assert await cache.get([b"known"]) == [b"1"]
+        assert cache.up
+        client.config_set("maxmemory", 0)
+    await store(cache, new=b"the vector")
+    await eventually(lambda: settled(cache))
+    assert events["dropped"] == 2
+
+
+async def settled(cache: RedisCache) -> bool:
+    """The writer has heard that the last entries are stored."""
+    return cache.write_refusal == ""
+
+
+@pytest.mark.anyio
 async def test_a_quiet_service_notices_that_redis_went_and_came_back(
     cache: RedisCache, redis_server: RedisServer, events: Counter[str]
 ) -> None:
