@@ -1,6 +1,6 @@
-"""Before the API: waits until a worker has registered the remote encoder at this address.
+"""Init container of the API: waits until a worker has registered the remote encoder at this address.
 
-Arguments: the encoder's name, the address, the key's file or nothing. The model store is that of ISOSIM_MODEL_STORE.
+Arguments: the encoder's name, the address, the key's file or an empty string. ISOSIM_MODEL_STORE names the model store.
 """
 
 import json
@@ -14,7 +14,7 @@ from service.adapters.storage.object_storage import opened, remote
 
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a container's first process has no default action
 NAME, URL, KEY_FILE = sys.argv[1:]
-WANTED = (URL.rstrip("/").removesuffix("/embeddings"), KEY_FILE or None)  # as the registration has them
+WANTED = (URL.rstrip("/").removesuffix("/embeddings"), KEY_FILE or None)  # in the form of the registration
 STORE = Path(os.environ["ISOSIM_MODEL_STORE"])
 
 

@@ -1,4 +1,4 @@
-"""`helm test`: is the server ready, and does it score, or ask for a key? Arguments: host, port, open or keys."""
+"""`helm test`: checks that the server is ready, and scores or requires a key. Arguments: host, port, open or keys."""
 
 import json
 import sys

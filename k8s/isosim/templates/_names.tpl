@@ -2,7 +2,7 @@
 {{ .Values.nameOverride | default .Chart.Name | trunc 63 | trimSuffix "-" }}
 {{- end }}
 
-{{/* Release and chart, once where one holds the other; leaves room for "-worker-" and a pod's ending. */}}
+{{/* Names of release and chart, or of the release alone if it contains the chart's; leaves room for "-worker-" and a pod's suffix. */}}
 {{- define "isosim.fullname" -}}
 {{- $name := include "isosim.name" . -}}
 {{- if .Values.fullnameOverride -}}
@@ -14,7 +14,7 @@
 {{- end -}}
 {{- end }}
 
-{{/* What a selector may name: these never change in a release. */}}
+{{/* Labels for selectors: they never change within a release. */}}
 {{- define "isosim.selector" -}}
 app.kubernetes.io/name: {{ include "isosim.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -35,7 +35,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{ .Values.modelStore.existingClaim | default (printf "%s-model-store" (include "isosim.fullname" .)) }}
 {{- end }}
 
-{{/* A dict of root and target (cpu, gpu, worker). */}}
+{{/* Takes a dict of root and target (cpu, gpu, worker). */}}
 {{- define "isosim.image" -}}
 {{- $image := .root.Values.image -}}
 {{- with index $image.digests .target -}}

@@ -1,4 +1,4 @@
-{{/* What API and worker pods share: the same volumes, the same rights, the same ways to Redis and to a bucket. */}}
+{{/* Shared by API and worker pods: volumes, security contexts, access to Redis and to a bucket. */}}
 
 {{- define "isosim.podSecurityContext" -}}
 runAsNonRoot: true
@@ -11,7 +11,7 @@ runAsGroup: {{ int64 . }}
 {{- with .Values.podSecurity.fsGroup }}
 fsGroup: {{ int64 . }}
 {{- end }}
-# Walking over a large store at every start would take minutes.
+# Changing the owner of every file of a large store at each start would take minutes.
 fsGroupChangePolicy: OnRootMismatch
 seccompProfile: {type: RuntimeDefault}
 {{- end }}
@@ -22,7 +22,7 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
 
-{{/* The service has nothing to ask of the cluster; and a Service named isosim would set ISOSIM_PORT. */}}
+{{/* The service makes no calls to the cluster's API. Service links are off because a Service named isosim would set ISOSIM_PORT. */}}
 {{- define "isosim.isolation" -}}
 serviceAccountName: {{ include "isosim.serviceAccount" . }}
 automountServiceAccountToken: false
@@ -38,7 +38,7 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
-{{/* Where Redis is, and its password apart from that: any sign may be in it. */}}
+{{/* URL of Redis, and separately its password, which may contain any character. */}}
 {{- define "isosim.redisEnv" -}}
 {{- if eq .Values.redis.mode "own" -}}
 - name: ISOSIM_REDIS_URL
@@ -66,7 +66,7 @@ imagePullSecrets:
 {{- end -}}
 {{- end }}
 
-{{/* A bucket's access key, as AWS's own libraries look for it. */}}
+{{/* A bucket's access key, in the variables that AWS's libraries read. */}}
 {{- define "isosim.bucketEnv" -}}
 {{- with .Values.modelStore.bucket.credentialsSecret -}}
 {{- if .name -}}
@@ -87,7 +87,7 @@ imagePullSecrets:
 - name: cache
   emptyDir: {sizeLimit: {{ .Values.modelStore.bucket.cacheSize }}}
 {{- if eq .Values.redis.mode "none" }}
-# Of the one API process; with Redis they are in the bucket.
+# Jobs of the single API process; with Redis they are in the bucket.
 - name: jobs
   emptyDir: {}
 {{- end }}
@@ -112,15 +112,15 @@ imagePullSecrets:
   secret:
     secretName: {{ . }}
     defaultMode: 0440
-    optional: false  # without it the pod waits
+    optional: false  # the pod waits until the Secret exists
 {{- end }}
 {{- end }}
 
 {{- define "isosim.volumeMounts" -}}
-# Uploads on their way, caches of libraries (HOME is there). No place but these volumes can be written to.
+# Uploads in progress and caches of libraries (HOME is here). Only these volumes are writable.
 - {name: tmp, mountPath: /tmp}
 {{- if .Values.modelStore.bucket.url }}
-# The whole folder: a mount below it would leave it to root, and other libraries could cache nothing.
+# The whole folder: with a mount below it, root would own it and other libraries could not write their caches.
 - {name: cache, mountPath: /tmp/.cache}
 {{- if eq .Values.redis.mode "none" }}
 - {name: jobs, mountPath: /jobs}
@@ -146,7 +146,7 @@ imagePullSecrets:
 {{- end -}}
 {{- end }}
 
-{{/* A number of a dict as the service reads it: 67108864, where a template would print 6.7108864e+07. */}}
+{{/* A setting's value as the service reads it: 67108864, for which a template would print 6.7108864e+07. */}}
 {{- define "isosim.setting" -}}
 {{ kindIs "string" . | ternary . (toJson .) }}
 {{- end }}

@@ -1,4 +1,4 @@
-{{/* Up at once and by no more than doubling; down slowly, one at a time: a new pod begins with an empty cache. */}}
+{{/* Scales up at once, at most doubling; scales down slowly, one pod at a time, because a new pod starts with an empty cache. */}}
 {{- define "isosim.scaling" -}}
 scaleUp:
   stabilizationWindowSeconds: 0

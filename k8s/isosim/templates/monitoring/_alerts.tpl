@@ -9,7 +9,7 @@
 {{ toJson $names }}
 {{- end }}
 
-{{/* A recording rule with what prometheusRule.slo chooses. Takes the rule and the values. */}}
+{{/* A recording rule with the objectives of prometheusRule.slo. Takes the rule and the values. */}}
 {{- define "isosim.recordingRule" -}}
 {{- $rule := .rule -}}
 {{- $of := get .slo (dig "labels" "slo" "" $rule) -}}

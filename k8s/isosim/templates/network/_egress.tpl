@@ -3,7 +3,7 @@
   to: {{- toYaml .Values.networkPolicy.dns | nindent 4 }}
 {{- end }}
 
-{{/* What API and workers may reach: names, Redis, a bucket, a remote encoder, and what the operator adds. */}}
+{{/* Peers that API and workers may reach: DNS, Redis, a bucket, a remote encoder, and those that the operator adds. */}}
 {{- define "isosim.egress" -}}
 {{ include "isosim.dns" . }}
 {{- if eq .Values.redis.mode "own" }}

@@ -1,4 +1,4 @@
-{{/* What the worker and the registration before it share. */}}
+{{/* Shared by the worker and the init container that registers the remote encoder. */}}
 {{- define "isosim.workerContainer" -}}
 image: {{ include "isosim.image" (dict "root" . "target" "worker") }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
