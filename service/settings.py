@@ -135,7 +135,9 @@ class Settings(BaseSettings):
     def _are_origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for origin in value:
             if not ORIGIN.fullmatch(origin):
-                raise ValueError(f"{origin!r} is no origin: scheme, host and port alone, like https://app.example.com")
+                raise ValueError(
+                    f"{origin!r} is not an origin; give scheme, host and port alone, like https://app.example.com"
+                )
         return value
 
     @field_validator("redis_ca_file")

@@ -1,4 +1,4 @@
-"""The trace of a request: facts that middleware and route record for its headers, access log and spans."""
+"""Facts about one request, from middleware and route; for the response's headers, the access log and spans."""
 
 import asyncio
 import time

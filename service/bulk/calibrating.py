@@ -122,7 +122,7 @@ class SpreadEncoder:
         self.sending = sending
 
     def __call__(self, texts: Sequence[str], progress: Callable[[float], None] = lambda _: None) -> Encodings:
-        """Raises BackendFailure."""
+        """Encodes the texts. Raises BackendFailure if the encoder fails or cannot be reached."""
         if self.artifact.remote is not None:
             self.sending(len(texts))
         encodings = Encodings.build(len(texts), self.artifact.spec.dim)

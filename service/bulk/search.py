@@ -28,7 +28,7 @@ class Recall:
     pairs: int  # pairs that contain them
     found: float | None  # share of the pairs that the index finds, 0–1; None: there are no pairs
     cells: int
-    looked_at: int  # cells examined per query
+    looked_at: int  # cells (clusters) of the index that a query searches
 
 
 class ExactIndex:

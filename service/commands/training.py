@@ -21,8 +21,8 @@ def train(
     encoder: Annotated[str, typer.Option(help="encoder to start from: a folder, a hub id or a known name")] = "minilm",
     revision: Annotated[str | None, typer.Option(help="revision of a hub id")] = None,
     layers: Annotated[int | None, typer.Option(help="keep the first N transformer layers")] = None,
-    pooling: Annotated[str | None, typer.Option(help="cls, mean or max; default: the start encoder's")] = None,
-    dropout: Annotated[float | None, typer.Option(help="dropout in training; default: the start encoder's")] = None,
+    pooling: Annotated[str | None, typer.Option(help="cls, mean or max; default: that of the starting encoder")] = None,
+    dropout: Annotated[float | None, typer.Option(help="dropout rate; default: that of the starting encoder")] = None,
     word_deletion: Annotated[
         float, typer.Option(help="simcse: share of words removed from each of a sentence's two views")
     ] = 0.0,
@@ -53,7 +53,7 @@ def train(
         Literal["fp32", "bf16", "fp16"], typer.Option(help="number format in training; fp16 on a GPU only")
     ] = "fp32",
     seed: Annotated[int, typer.Option(help="the same seed gives the same weights on the same machine")] = 0,
-    licence: Annotated[str | None, typer.Option(help="licence of the result; default: the start encoder's")] = None,
+    licence: Annotated[str | None, typer.Option(help="licence of the result; default: the starting encoder's")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train an encoder, or resume the same command after a stop; export the folder with `isosim export`."""

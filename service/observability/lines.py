@@ -23,7 +23,7 @@ about: ContextVar[Facts] = ContextVar("about", default=MappingProxyType({}))
 
 
 def as_json(at: float, level: str, logger: str, message: str, facts: Facts) -> bytes:
-    """`at`: s since the epoch. Times are RFC 3339 in UTC; values that JSON cannot represent become strings."""
+    """A log line. `at`: seconds since the epoch. Values that JSON cannot represent become strings; times are in UTC."""
     when = datetime.fromtimestamp(at, UTC)
     line = {"time": when, "level": level, "logger": logger, "message": message, **facts}
     options = orjson.OPT_UTC_Z | orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS

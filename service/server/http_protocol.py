@@ -109,7 +109,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._deadline = self._begun + self.limits.header_timeout
         self._in_head = self._in_body = False
         self._taken = 0  # bytes of this body
-        self._around = 0  # bytes since the last part of a body: headers, chunk headers, trailers
+        self._around = 0  # bytes of headers, chunk headers and trailers that arrived since the last data of a body
         self._unread: tuple[float, int] | None = None  # (time, bytes) when the write buffer was first seen filled
         self.waiting[self] = None
         self._round = min(self.limits.header_timeout, self.limits.body_timeout) / 4

@@ -245,6 +245,6 @@ def test_a_full_queue_is_said_with_the_time_to_wait(visit: Visit, serve: Serve, 
     analyst.fills("Domain", "three")
     analyst.presses("Start the calibration")
     said = analyst.alert()
-    assert "1 calibrations are queued, at most 1 may be" in said
+    assert "1 calibrations are queued; the limit is 1" in said
     assert "It asks to wait 60 seconds." in said
     assert analyst.page.get_by_role("button", name="Try again").is_disabled()

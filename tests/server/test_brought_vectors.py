@@ -388,7 +388,7 @@ def test_a_body_beyond_its_bound_is_refused_while_it_streams(serve: Serve, ours:
 def test_text_and_vectors_are_told_apart(server: Server, tiny_server: Server) -> None:
     refused(calibrate(server, b"a text", "text/plain", domain="bad"), "computes no vectors", "application/x-npy")
     refused(server.client.post("/calibrate", json={"domain": "bad", "texts": sentences(300)}), "computes no vectors")
-    refused(calibrate(tiny_server, npy(VECTORS), "application/x-npy", domain="bad"), "computes its vectors itself")
+    refused(calibrate(tiny_server, npy(VECTORS), "application/x-npy", domain="bad"), "computes vectors itself")
     refused(
         calibrate(tiny_server, lines({"vector": ONE}), "application/x-ndjson", domain="bad"),
         "line 1",

@@ -522,7 +522,9 @@ def members(file: BinaryIO) -> Iterator[tuple[str, int]]:
         except (tarfile.HeaderError, ValueError) as error:
             raise InvalidInput(f"no archive of isosim domains export, or it is cut off: {error}") from None
         if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or member.size < 0:
-            raise InvalidInput(f"{member.name[:120]!r} is no plain file; an archive holds neither links nor folders")
+            raise InvalidInput(
+                f"{member.name[:120]!r} is not a regular file; an archive may hold neither links nor folders"
+            )
         content = file.tell()
         yield member.name, member.size
         file.seek(content + -(-member.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE)

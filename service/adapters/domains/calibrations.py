@@ -76,7 +76,7 @@ class ChangeWatch:
         self._bell: str | None = None  # the store's bell at the last listing
         self._stamps: dict[str, Hashable] = {}  # of resident domains, when they were last compared
         self._waiting: list[str] = []  # domains still to be compared in this round, in reverse order
-        self._compared = -math.inf  # s, monotonic clock: the last comparison
+        self._compared = -math.inf  # time of the last comparison with the store, in seconds of the monotonic clock
 
     def changes(self, resident: Mapping[str, frozenset[int]]) -> set[str]:
         """Domains that may have changed since the last call; may include domains that are not resident.

@@ -39,7 +39,7 @@ class AliasSnapshot:
     tag: str | None = None
 
 
-Claim = Callable[[int], None]  # called with the number that a version is about to get; an error ends the publication
+Claim = Callable[[int], None]  # called before publication with the version's number; if it raises, nothing is published
 
 
 class VersionStorage(Protocol):

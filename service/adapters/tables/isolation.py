@@ -32,7 +32,7 @@ Give = Literal["facts", "sentences", "rows", "numbered_rows"]  # the last: [numb
 
 MEMORY = 3 << 29  # bytes for a file that is held whole; a workbook of 1,000,000 rows and five columns needed 990 MB
 MEMORY_OF_LINES = 3 << 27  # bytes for a file that is read line by line; 100 MB of CSV or NDJSON needed 200 MB
-LEAST_MEMORY = 3 << 25  # bytes; Parquet is not read with 64 MB, a workbook of 20,000 rows is with 48
+LEAST_MEMORY = 3 << 25  # 96 MiB: reading Parquet fails with 64; a workbook of 20,000 rows is still read with 48
 SECONDS = 60  # s of processor time; this workbook needed 9
 PATIENCE = 100  # s until a child that waits for a disk or a busy processor is killed; a request may take 120
 LOOK = 0.1  # s between looks whether the caller has left

@@ -1,7 +1,7 @@
 """The sheets of an Excel workbook.
 
-A workbook is a zip archive of XML files. It is looked at before the parser reads it: the parser takes a sheet as a
-whole, and its own messages do not say what is wrong with an archive that no spreadsheet program wrote.
+A workbook is a zip archive of XML files. It is checked before it is parsed, because the parser loads whole sheets into
+memory, and because its messages do not say what is wrong with a damaged or hostile archive.
 """
 
 import itertools

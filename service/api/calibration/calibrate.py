@@ -195,8 +195,8 @@ def check_takes(artifact: EncoderArtifact, form: str) -> None:
         )
     if artifact.kind != "vectors" and form == "npy":
         raise InvalidInput(
-            f"encoder {artifact.id} computes its vectors itself: post text; for vectors of your own register them "
-            "(isosim encoder add NAME --dimensions N) and serve that encoder"
+            f"encoder {artifact.id} computes vectors itself, so post text; to post your own vectors, register an encoder "
+            "for them (isosim encoder add NAME --dimensions N) and serve it"
         )
 
 
@@ -322,7 +322,7 @@ def check_backlog(service: Service) -> None:
     """Raises Overloaded if too many jobs wait; each keeps its text on disk."""
     waiting, most = service.jobs.counts()[Status.QUEUED], service.settings.max_queued_jobs
     if waiting >= most:
-        raise Overloaded(f"{waiting} calibrations are queued, at most {most} may be", retry_after=60)
+        raise Overloaded(f"{waiting} calibrations are queued; the limit is {most}", retry_after=60)
 
 
 @asynccontextmanager

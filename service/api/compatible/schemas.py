@@ -146,7 +146,7 @@ FalseHitRate = Annotated[
 
 
 class Rank(BaseModel):
-    """TEI's answer; `text` only if the request asks for it."""
+    """An entry of text-embeddings-inference's answer; `text` is set only if the request asks for it."""
 
     index: int
     score: float

@@ -75,7 +75,7 @@ class ImportedVersionState(BaseModel):
     domain: str
     version: int = Field(description="number in this store; the archive's own number if that and all later are free")
     encoder: str = Field(description="id of the encoder")
-    was: str | None = Field(description="champion or previous in the store it comes from; an import does not promote")
+    was: str | None = Field(description="champion or previous in the exporting store; importing does not promote it")
     there: bool = Field(description="true if this store already has a version with the same files; nothing was added")
 
 

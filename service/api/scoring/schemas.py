@@ -238,7 +238,7 @@ class SimilarityResponse(BaseModel):
         "comes from a fitted curve; null if percentile is null"
     )
     probability: list[float] | None = Field(
-        description="probability of a match; if labels are grades, the mean grade scaled to 0–1; null without labels"
+        description="probability of a match; with grades, the expected grade scaled to 0–1; null without labels"
     )
     flags: list[PairFlags]
     notices: list[str]

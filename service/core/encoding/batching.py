@@ -217,7 +217,7 @@ class MicroBatcher:
             )
         if self.queued + len(pending_texts) > self.plan.max_queued_texts:
             raise Overloaded(
-                f"{self.queued} texts are queued and at most {self.plan.max_queued_texts} may be; "
+                f"{self.queued} texts are queued, and the limit is {self.plan.max_queued_texts}; "
                 f"{len(pending_texts)} more do not fit now",
                 retry_after(wait or 1.0),
             )
@@ -412,7 +412,7 @@ def give_way(niceness: int) -> None:
     """Lowers the priority of the calling thread; at LEAST_URGENT it runs only on otherwise idle cores."""
     with contextlib.suppress(OSError, AttributeError):  # Linux only: priorities are per thread
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
-        if niceness == LEAST_URGENT:  # at niceness 19 alone they still get 4 % of a core, in slices of milliseconds
+        if niceness == LEAST_URGENT:  # at niceness 19, threads still get 4 % of a core in slices of milliseconds
             os.sched_setscheduler(threading.get_native_id(), os.SCHED_IDLE, os.sched_param(0))
 
 

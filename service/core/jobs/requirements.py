@@ -49,7 +49,7 @@ def check_sentences(
 
 def besides(unreadable: int) -> str:
     """End of an error message: the number of unreadable texts."""
-    return f" ({unreadable} more hold no token that the encoder knows)" if unreadable else ""
+    return f" ({unreadable} others contain no token that the encoder knows)" if unreadable else ""
 
 
 class LabelSummary:

@@ -163,7 +163,7 @@ def check_gallery(table: FalseHitTable, domain: str, gallery: int) -> None:
 
 
 def for_false_hits(model: DomainModel, domain: str, share: float, gallery: int, *, raw: bool) -> Advice:
-    """The similarity that the best wrong match reaches for this share of queries, in a search of `gallery` entries."""
+    """The threshold at which a fraction `share` of queries has at least one false hit among `gallery` entries."""
     reference, table = false_hits_of(model, domain, raw=raw)
     check_gallery(table, domain, gallery)
     level = table.level(share, gallery)
@@ -266,7 +266,7 @@ class DecisionThreshold:
     rate: float | None = None
     interval: tuple[float, float] | None = None  # 95 %, of the similarity
     extrapolated: bool | None = None
-    notice: str | None = None  # why there is no similarity
+    notice: str | None = None  # if no similarity can be given: the reason
 
     @property
     def reached(self) -> bool:
@@ -277,7 +277,8 @@ class DecisionThreshold:
         if self.similarity is not None:
             passing: npt.NDArray[np.bool_] = scores.similarity >= np.float32(self.similarity)
         elif self.rate is not None and scores.percentile is not None:
-            passing = scores.percentile >= 1.0 - self.rate  # not 1 - percentile <= rate: 1 - 0.99 exceeds 0.01
+            # `1 - percentile <= rate` would fail by rounding: 1 - 0.99 is slightly more than 0.01.
+            passing = scores.percentile >= 1.0 - self.rate
         else:
             return None
         return passing if scores.unreadable is None else passing & ~scores.unreadable

@@ -36,7 +36,7 @@ class FalseHitTable:
     rates: Doubles  # (L,) false-match rates, falling
     galleries: Doubles  # (G,) numbers of entries, rising; the last two stand in a ratio of about 2
     hits: Doubles  # (G, L) share of queries with a false hit
-    errors: Doubles  # (G, L) its relative standard error; NaN where too few queries have a hit
+    errors: Doubles  # (G, L) relative standard error of the rates; NaN where too few queries have a hit
     repeats: Doubles  # (L,) how many times likelier than others a query with a false hit has another; NaN as above
     queries: int
     entries: int

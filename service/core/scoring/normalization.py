@@ -80,7 +80,7 @@ class ItemNormalization:
         if not (np.abs(lengths - 1) <= UNIT_ERROR).all():
             raise ValueError("the vectors of a cohort have unit length")
         if not 1 <= self.nearest <= len(self.cohort):
-            raise ValueError(f"nearest is 1 to {len(self.cohort)}, here it is {self.nearest}")
+            raise ValueError(f"nearest must be 1 to {len(self.cohort)}; it is {self.nearest}")
 
     def cohort_statistics(self, latents: Vectors) -> CohortStatistics:
         """Usual score of each sentence of latents (N, D), independent of the other rows bit for bit."""
@@ -110,7 +110,7 @@ class ItemNormalization:
         """Raises KeyError if an array is missing, ValueError if one is invalid."""
         kind, nearest = int(arrays["kind"]), int(arrays["nearest"])
         if not 0 <= kind < len(KINDS):
-            raise ValueError(f"a stored kind is 0 to {len(KINDS) - 1}, here it is {kind}")
+            raise ValueError(f"a stored kind must be 0 to {len(KINDS) - 1}; it is {kind}")
         own = {name.removeprefix(REFERENCE): array for name, array in arrays.items() if name.startswith(REFERENCE)}
         return cls(KINDS[kind], arrays["cohort"].astype(np.float32), nearest, ReferenceDistribution.from_arrays(own))
 

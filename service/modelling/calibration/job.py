@@ -56,7 +56,7 @@ COPIES = 100  # noised copies, which can veto the gate's rule
 FOLDS = 10  # folds of the reference; 5 make thresholds 1.5 % too strict, 20 are noisier at a rate of 0.1 %
 SURE = 0.01  # one-sided p below which labels agree or disagree with the encoder's similarities
 SAME_VECTORS = "the encoder gives most sentences the same vector, so no other method can be fitted"
-FLOW_FOLDS = 4  # a flow's fit costs a hundred times a linear one
+FLOW_FOLDS = 4  # fewer, because fitting a flow takes a hundred times as long as fitting a linear method
 MOST_GROUPS = 20  # groups of repeated texts that a report lists, and lines of each
 
 
@@ -457,7 +457,7 @@ def with_labels(model: DomainModel, fitted: FittedMap, labels: Labels, seed: int
         InvalidInput: there are too few pairs, all labels are equal, or the version has no reference.
     """
     if model.reference is None:
-        raise InvalidInput("labels: the version has no reference distribution, which probabilities need")
+        raise InvalidInput("labels: the version has no reference distribution, and probabilities need one")
     left, right = fitted(labels.left), fitted(labels.right)
     similarities: Any = cosine(left, right)
     scale = model.reference

@@ -44,7 +44,7 @@ def folds(count: int, number: int, rng: np.random.Generator) -> list[Rows]:
 
 
 def sample_pairs(groups: Sequence[tuple[Vectors, Rows]], rng: np.random.Generator, most: int = MOST_PAIRS) -> Pairs:
-    """Pairs inside each group, which has latents (N, D) and their sentences' numbers (N,).
+    """Draws pairs within each group. A group is latents (N, D) and the index of each one's sentence (N,).
 
     Takes all pairs if there are at most `most`; otherwise a balanced circulant design, in which every sentence occurs
     equally often (incomplete U-statistic; Blom, 1976). Rows are permuted first, because neighbouring sentences in a

@@ -58,7 +58,7 @@ def words(text: str) -> list[str]:
 
 
 def is_unspaced(text: str) -> bool:
-    """Whether most words of the text are letters of a script without spaces between words."""
+    """Whether the text is mostly in a script without spaces between words, such as Chinese or Thai."""
     return 2 * len(LETTER.findall(text)) > len(words(text))
 
 

@@ -272,7 +272,7 @@ def int8(model: onnx.ModelProto, feeds: Sequence[Feeds], bench: Bench, say: Call
     """Quantizes the graph with the smoothing strength that changes the cosines least.
 
     Raises:
-        InvalidInput: the graph has no product to quantize, for example without layers.
+        InvalidInput: the graph has no matrix multiplication to quantize, for example because it has no layers.
     """
     model = separate(model)
     if not weight_products(model):

@@ -122,7 +122,9 @@ def readme(identity: Identity, outcome: Outcome, licence: str | None) -> str:
     if recipe.objective == "triplet":
         settings.insert(5, ("margin", f"{recipe.knobs.margin:g}"))
     if outcome.grades is not None:
-        settings.insert(5, ("grades", f"{outcome.grades[0]:g} to {outcome.grades[1]:g} became cosines 0 to 1"))
+        settings.insert(
+            5, ("grades", f"{outcome.grades[0]:g} to {outcome.grades[1]:g} became target cosines of 0 to 1")
+        )
     if outcome.classes:
         settings.insert(5, ("classes", str(outcome.classes)))
     if identity.dev is not None and outcome.start_score is not None:

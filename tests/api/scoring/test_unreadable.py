@@ -126,5 +126,7 @@ def test_they_enter_neither_a_reference_nor_a_probability_and_the_report_counts_
 
 
 def test_a_calibration_of_too_few_others_says_so(store: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"100 distinct sentences.*300 more hold no token that the encoder knows"):
+    with pytest.raises(
+        InvalidInput, match=r"100 distinct sentences.*300 others contain no token that the encoder knows"
+    ):
         calibrate(store, "runes", [*TEXTS[:100], *("ᚠ" + "ᛇ" * n for n in range(1, 301))])
