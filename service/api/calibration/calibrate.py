@@ -195,7 +195,7 @@ def check_takes(artifact: EncoderArtifact, form: str) -> None:
         )
     if artifact.kind != "vectors" and form == "npy":
         raise InvalidInput(
-            f"encoder {artifact.id} computes vectors itself, so post text; to post your own vectors, register an encoder "
+            f"encoder {artifact.id} computes vectors itself, so post text; for your own vectors, register an encoder "
             "for them (isosim encoder add NAME --dimensions N) and serve it"
         )
 
