@@ -50,6 +50,7 @@ class Reporter:
         self.pause = 1.0 if jobs.distant else 0.25  # s between records of progress
         self._lock = threading.Lock()
         self._written = 0.0
+        self._failing = False
         self._cancelled = False
 
     def __call__(self, stage: str, progress: float) -> None:
@@ -65,10 +66,18 @@ class Reporter:
             self.try_to_beat()
 
     def try_to_beat(self) -> None:
+        """Sends a heartbeat. A failing store stops neither heartbeats nor the fit, and is logged once until it recovers."""
         try:
             self.beat()
-        except (OSError, IsosimError):  # a short failure of the store must stop neither heartbeat nor fit
-            log.exception("the heartbeat of job %s could not be written", self.job.id)
+        except (OSError, IsosimError):
+            self._written = time.monotonic()  # progress tries again after the same pause as otherwise
+            if not self._failing:
+                log.exception("the heartbeat of job %s cannot be written; the job goes on", self.job.id)
+            self._failing = True
+        else:
+            if self._failing:
+                log.info("the heartbeat of job %s is written again", self.job.id)
+            self._failing = False
 
     def beat(self) -> None:
         with self._lock:

@@ -690,3 +690,25 @@ def test_what_a_dead_attempt_has_promoted_is_the_jobs_result(jobs: JobStore) -> 
     done = worker.published_before(jobs, domains, second)
     assert done is not None
     assert (done.status, done.version, done.promoted) == (Status.SUCCEEDED, version, True)
+
+
+def test_a_store_that_takes_no_heartbeats_is_logged_once_and_progress_does_not_hurry_it(
+    jobs: JobStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    reporter, tries = worker.Reporter(jobs, jobs.begin(post(jobs).id)), []
+
+    def full(job: Job) -> bool:
+        tries.append(job)
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched, caplog.at_level("INFO", "service.worker"):
+        patched.setattr(jobs, "beat", full)
+        for step in range(100):
+            reporter("embedding", step / 100)
+        reporter.try_to_beat()
+    assert len(tries) < 10  # the first of the stage, one after each pause, and the last
+    assert len(caplog.records) == 1
+    assert caplog.records[0].getMessage().endswith("cannot be written; the job goes on")
+    with caplog.at_level("INFO", "service.worker"):
+        reporter.try_to_beat()
+    assert caplog.records[-1].getMessage().endswith("is written again")
