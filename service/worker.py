@@ -66,7 +66,7 @@ class Reporter:
             self.try_to_beat()
 
     def try_to_beat(self) -> None:
-        """Sends a heartbeat. A failing store stops neither heartbeats nor the fit, and is logged once until it recovers."""
+        """Sends a heartbeat. A failing store stops neither heartbeats nor fit, and is logged once until it recovers."""
         try:
             self.beat()
         except (OSError, IsosimError):
