@@ -213,7 +213,7 @@ def pairs(
     domain: Domain = "default",
     vectors: Annotated[
         str | None,
-        typer.Option(help="folder that keeps the vectors for a later --fmr; default: OUTPUT/_vectors"),
+        typer.Option(help="keeps the vectors for another --fmr or --precision; default: OUTPUT/_vectors"),
     ] = None,
     exact_up_to: Annotated[
         int, typer.Option(min=0, help="rows up to which the search is exact; beyond, an index with --recall is used")
