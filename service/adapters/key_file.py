@@ -129,7 +129,7 @@ def parse(text: str, path: Path, place: Callable[[bytes], bytes]) -> dict[bytes,
         if not words:
             continue
         if not SHA256.fullmatch(words[0]):
-            raise ValueError(f"{path}, line {number}: {SHAPE}")
+            raise ValueError(f"{path}, line {number}: {SHAPE}; its first word is not a hash of 64 hexadecimal digits")
         digest = bytes.fromhex(words[0])
         try:
             # Sixteen digits distinguish keys, also in Redis; the rest of the hash is not needed.

@@ -109,7 +109,7 @@ export function nameLike(text) {
 
 const PLAINER = [
   [/^encoder_mismatch: /, ""],
-  [/; promote one, or name one in the request \(\S+\)/, "; promote one"],
+  [/; promote a version of this encoder, or name one in the request \(\S+\)/, "; promote a version of this encoder"],
   [/; charset=NAME names another encoding/, "; another encoding can be chosen where the file is chosen"],
   [/; others \(sheet=NAME\) are /, "; the others are "],
   [/; give it text: POST \/calibrate/, "; calibrate it with its own text"],

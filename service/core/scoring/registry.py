@@ -199,7 +199,7 @@ class Registry:
             if await self._call(self.source.exists, domain):
                 raise EncoderMismatch(
                     f"encoder_mismatch: no version of domain {domain!r} is promoted for this server's encoder; promote "
-                    f"one, or name one in the request ({domain}@1)"
+                    f"a version of this encoder, or name one in the request ({domain}@N)"
                 )
             raise UnknownDomain(domain)
         calibration = self._resident.get((domain, named.champion))  # may be resident as a pinned version
