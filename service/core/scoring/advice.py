@@ -19,7 +19,7 @@ from service.core.scoring.false_hits import SMALLEST_RATE as SMALLEST_FALSE_HIT_
 from service.core.scoring.reference import COUNTED, TOLERANCE, ReferenceDistribution
 from service.core.scoring.similarity import Scores
 
-SMALLEST_FMR = 1e-7  # no amount of text supports a smaller one
+SMALLEST_FMR = 1e-7  # no amount of text supports a smaller false-match rate
 MOST_GALLERY = 10**9  # entries
 MOST_DECISIONS = 100  # thresholds remembered for a version; a domain has at most 50 saved targets
 NO_REFERENCE = (
@@ -35,8 +35,8 @@ class Advice:
     target: dict[str, float]
     similarity: float  # rounded by `in_single_precision`
     interval: tuple[float, float]
-    pairs: int  # random pairs, or labelled ones
-    extrapolated: bool  # the rate is below 10 / pairs, or that near to 1: too rare to count in the sample
+    pairs: int  # number of random pairs behind it; for a precision, of labelled pairs
+    extrapolated: bool  # the rate is less than 10 / pairs from 0 or 1, too near to be counted in the sample
     facts: dict[str, Any] = field(default_factory=dict)  # other figures at this similarity
 
     def as_facts(self) -> dict[str, Any]:
@@ -96,8 +96,8 @@ class Target:
 def advise(model: DomainModel, domain: str, target: Target, *, raw: bool = False) -> Advice:
     """The similarity that reaches a target.
 
-    It is rounded to float32, as answers are: a caller that compares similarities with it (>=) decides as `match` of a
-    saved threshold does.
+    It is rounded to float32, as the similarities in responses are, so that a caller who compares them with it (>=) gets
+    the same result as `match` gives for a saved threshold.
 
     Raises:
         Conflict: the domain lacks what the target needs: a reference, labels, or counts of false hits.
@@ -187,7 +187,7 @@ def for_false_hits(model: DomainModel, domain: str, share: float, gallery: int, 
 
 
 def rarity(percentile: float, pairs: int) -> str:
-    """How rarely a random pair of the domain scores as high, within the resolution of a sample of `pairs`."""
+    """How rarely a random pair of the domain reaches the percentile, within the resolution of a sample of `pairs`."""
     rate = 1 - percentile
     if rate < COUNTED / pairs:
         most = pairs if rate < 1 / pairs else pairs // COUNTED
@@ -225,7 +225,7 @@ def for_precision(model: DomainModel, domain: str, precision: float, *, raw: boo
     return Advice({"precision": precision}, similarity, (low, high), labelled.pairs, extrapolated=False, facts=facts)
 
 
-TABLE = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)  # precisions
+TABLE = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)  # precisions that get a row in `operating_points`
 GALLERY = 10_000  # default number of entries that a query is compared with
 
 
@@ -262,9 +262,9 @@ class DecisionThreshold:
     """
 
     target: Target
-    similarity: float | None = None  # exact in float32, as the similarities of an answer are
+    similarity: float | None = None  # exact in float32, as the similarities in responses are
     rate: float | None = None
-    interval: tuple[float, float] | None = None  # 95 %, of the similarity
+    interval: tuple[float, float] | None = None  # 95 % interval of the similarity
     extrapolated: bool | None = None
     notice: str | None = None  # if no similarity can be given: the reason
 
@@ -285,7 +285,7 @@ class DecisionThreshold:
 
 
 def decision_threshold(calibration: Calibration, target: Target) -> DecisionThreshold:
-    """The threshold of a version for a target, remembered because neither ever changes."""
+    """The threshold of a version for a target. It is remembered, because neither version nor target ever changes."""
     known: DecisionThreshold | None = calibration.decisions.get(target)
     if known is None:
         if len(calibration.decisions) >= MOST_DECISIONS:
@@ -295,7 +295,7 @@ def decision_threshold(calibration: Calibration, target: Target) -> DecisionThre
 
 
 def decide(model: DomainModel, domain: str, target: Target) -> DecisionThreshold:
-    """Like `decision_threshold`, but always computed."""
+    """The threshold of a version for a target, computed anew; `decision_threshold` remembers it."""
     normalization = model.normalization
     try:
         if normalization is None:
@@ -321,7 +321,9 @@ def decide(model: DomainModel, domain: str, target: Target) -> DecisionThreshold
 
 
 def in_single_precision(similarity: float) -> float:
-    """The smallest float32 at or above, in its shortest decimal form, so that callers' own comparisons agree.
+    """The smallest float32 that is not below the similarity, in its shortest decimal form.
+
+    Callers who compare the float32 similarities of responses with it then decide as the server does.
 
     >>> in_single_precision(0.41), in_single_precision(0.4100000001)
     (0.41000003, 0.41000003)

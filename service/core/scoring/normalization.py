@@ -83,7 +83,7 @@ class ItemNormalization:
             raise ValueError(f"nearest must be 1 to {len(self.cohort)}; it is {self.nearest}")
 
     def cohort_statistics(self, latents: Vectors) -> CohortStatistics:
-        """Usual score of each sentence of latents (N, D), independent of the other rows bit for bit."""
+        """Usual score of each sentence, from latents (N, D); each is independent of the other rows to the last bit."""
         return cohort_statistics(cohort_cosines(latents, self.cohort), self.nearest)
 
     def score(
@@ -95,13 +95,13 @@ class ItemNormalization:
     ) -> Doubles:
         """Normalized scores of the pairs (left[i], right[i]) of latents (N, D), whose cosines (P,) are given.
 
-        (P,) in (−1, 1), symmetric in the two sides and independent of the rest of the batch, both bit for bit.
+        They are (P,) in (−1, 1), symmetric in the two sides and independent of the rest of the batch, to the last bit.
         """
         own = self.cohort_statistics(latents)
         return normalize(self.kind, similarities, own[left], own[right])
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """For storage, as numbers only; `from_arrays` is the inverse."""
+        """The fields as arrays of numbers, for storage; `from_arrays` is the inverse."""
         own = {"kind": np.array(KINDS.index(self.kind)), "cohort": self.cohort, "nearest": np.array(self.nearest)}
         return own | {REFERENCE + name: array for name, array in self.reference.arrays().items()}
 
@@ -116,7 +116,7 @@ class ItemNormalization:
 
 
 def cohort_cosines(latents: Vectors, cohort: Vectors) -> npt.NDArray[np.float32]:
-    """Cosines of latents (N, D) to a cohort (C, D) -> (N, C), independent of the other rows bit for bit.
+    """Cosines of latents (N, D) to a cohort (C, D) -> (N, C); each row is independent of the others to the last bit.
 
     Each row is multiplied separately, because BLAS sums in another order when rows are multiplied together.
     """
