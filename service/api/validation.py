@@ -82,7 +82,8 @@ BOUNDS = {
     "less_than_equal": ("le", "{} or less"),
     "less_than": ("lt", "less than {}"),
 }
-TEXTS = {"string_type", "list_type", "tuple_type", "named_tuple_type", "model_type", "entry_type"}  # value not quoted
+# Error types of values that may be texts, which messages do not quote.
+TEXTS = {"string_type", "list_type", "tuple_type", "named_tuple_type", "model_type", "entry_type"}
 ENCODER_PATTERN = "^(answering|next|[0-9a-f]{64})$"
 PATTERNS: dict[str, Callable[[str], str]] = {
     f"^{DOMAIN_NAME}$": name_fault,
@@ -95,7 +96,7 @@ PATTERNS: dict[str, Callable[[str], str]] = {
 def describe(error: RequestValidationError, route: BaseRoute | None) -> IsosimError:
     """The error to answer with: a sentence about one wrong field, then the names of others.
 
-    An unknown field comes first: a missing field may be the one that it misspells.
+    An unknown field is described before a missing one, because it may be the missing field, misspelt.
     """
     every = error.errors()
     first = next((one for one in every if one["type"] == "extra_forbidden"), every[0])
@@ -131,7 +132,7 @@ def path_of(detail: Detail) -> list[str | int]:
 
 
 def also_wrong(every: Sequence[Detail], path: Sequence[str | int], known: Sequence[str]) -> str:
-    """Names of other wrong fields, without those that are missing because their name was misspelt."""
+    """Names of the other wrong fields, without missing ones whose name was misspelt."""
     tops = [(str(top[0]), one["type"]) for one in every if (top := path_of(one))]
     meant = {nearest(name, known) for name, kind in tops if kind == "extra_forbidden"}
     others = [name[:SHOWN] for name, kind in tops if not (kind == "missing" and name in meant)]

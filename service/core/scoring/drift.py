@@ -110,7 +110,7 @@ class DriftMonitor:
         self._windows: OrderedDict[str, DriftWindow] = OrderedDict()
 
     def observe(self, calibration: Calibration, scores: Scores) -> None:
-        """Adds scores. Call it only for the champion's: requests that pin another version do not describe the domain."""
+        """Adds scores, of the champion only: requests that pin another version do not describe the domain."""
         window = self._windows.get(calibration.domain)
         if window is None or window.version != calibration.version:
             window = self._windows[calibration.domain] = DriftWindow(calibration.version)

@@ -37,8 +37,8 @@ class FalseHitTable:
     galleries: Doubles  # (G,) numbers of entries, rising; the last is about twice the one before it
     hits: Doubles  # (G, L) share of queries with a false hit
     errors: Doubles  # (G, L) relative standard error of the rates; NaN where too few queries have a hit
-    # (L,) how many times likelier a query with one false hit is to have another than any query is to have one; NaN
-    # where too few queries have a hit.
+    # (L,) how many times likelier a further false hit is for a query that has one than a false hit is for a random
+    # query; NaN where too few queries have a hit.
     repeats: Doubles
     queries: int
     entries: int
@@ -149,7 +149,7 @@ class Law:
         return np.asarray(self.shape * np.log1p(np.expm1(self.expected[-1] / self.shape) * part), np.float64)
 
     def rate(self, share: float) -> float:
-        """The false-match rate at which this share of queries (above 0, below 1) has a false hit; inverse of `share`."""
+        """The false-match rate at which this share of queries, in (0, 1), has a false hit; the inverse of `share`."""
         wanted = -np.log1p(-share)
         if wanted > self.expected[0]:
             hits = wanted * alike(self.rates[0], self.gallery) / self.expected[0]
