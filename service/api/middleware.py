@@ -320,7 +320,7 @@ def check_origin(method: str, head: Head, *, anonymous: bool, allowed: Collectio
         raise Forbidden("requests from other sites need an API key, or their origin in ISOSIM_CORS_ORIGINS")
     if not anonymous and not is_local(host):
         raise Forbidden(
-            "a server without keys answers to an address or a name of this machine alone; "
+            "a server without keys answers only requests whose Host is an address or a local name; "
             "behind a proxy that authenticates callers, set ISOSIM_ALLOW_ANONYMOUS=true"
         )
 

@@ -163,7 +163,7 @@ def refuse_parameter(name: str, route: Route, known: Sequence[str]) -> None:
     if compatible:
         raise misplaced(name, "query parameter", models[0] if models else None)
     if name in own_fields(route):
-        raise refusal(name, "belongs into the JSON body, not into the query")
+        raise refusal(name, "belongs in the JSON body, not in the query")
     raise unknown(name, "query parameter", known)
 
 

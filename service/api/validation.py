@@ -113,7 +113,7 @@ def describe(error: RequestValidationError, route: BaseRoute | None) -> IsosimEr
     others = also_wrong(every, path, own_fields(route))
     if not others:
         return refusal
-    longer = type(refusal)(f"{refusal}; missing or wrong, too: {others}")
+    longer = type(refusal)(f"{refusal}; also missing or wrong: {others}")
     longer.field = refusal.field
     return longer
 
@@ -188,7 +188,7 @@ def rule(same: Sequence[Detail], named: str, entry: str) -> str:
         return f"{named} has {context.get('actual_length', len(value or ''))} {unit}; it may have {most} or fewer"
     kinds = list(dict.fromkeys(one["type"] for one in same if one["type"] in TYPES))
     if not kinds:
-        return f"{named} cannot be used as it is; the page /docs says what it may hold"
+        return f"{named} is not valid; the page /docs says which values are"
     wanted = " or ".join(dict.fromkeys(TYPES[one] for one in kinds))
     if kinds[0] in ("model_type", "dict_type", "model_attributes_type"):
         wanted += f" such as {OBJECTS[entry]}" if entry in OBJECTS else ""
@@ -210,9 +210,9 @@ def missing(named: str, entry: str, where: str, *, whole: bool) -> str:
 def no_json(why: str, route: BaseRoute | None) -> IsosimError:
     """Error for a body that is not JSON."""
     if "hex escape" in why:
-        return TokenizerFailure(f"a text holds half of a surrogate pair, which is no Unicode: {why}")
+        return TokenizerFailure(f"a text holds half of a surrogate pair, which is not valid Unicode: {why}")
     if re.match(r"EOF while parsing a value at line 1 column 0|Expecting value", why):
-        return InvalidInput(f"the body is empty or no JSON; send {example_of(route)}")
+        return InvalidInput(f"the body is empty or not JSON; send {example_of(route)}")
     if where := re.match(r"invalid unicode code point( at line \d+ column \d+)", why):
         return InvalidInput(f"the body is not UTF-8{where[1]}; JSON is sent in UTF-8")
     return InvalidInput(f"the body is not valid JSON: {why}; this route wants {example_of(route)}")

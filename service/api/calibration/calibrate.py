@@ -204,7 +204,7 @@ def check_no_query(request: Request) -> None:
     """Raises InvalidInput for a query beside a JSON body, since options in the query would be ignored."""
     for name in request.query_params:
         raise InvalidInput(
-            f"{name}: belongs into the JSON body; the query is for other bodies, which say so in their content-type: "
+            f"{name}: belongs in the JSON body; options go in the query only for bodies of these content-types: "
             f"{', '.join(FORMATS)}, application/octet-stream"
         )
 

@@ -183,7 +183,7 @@ class Intake:
         try:
             extend(entries)
         except (TypeError, UnicodeError):
-            raise InvalidInput("a sentence holds a lone surrogate, which is no Unicode text") from None
+            raise InvalidInput("a sentence holds half of a surrogate pair, which is not valid Unicode") from None
 
     def check_labels(self) -> None:
         """Raises InvalidInput if there are too few labelled pairs, saying how many are needed."""
@@ -215,7 +215,7 @@ class Intake:
 
 def flow_notices(method: str, distinct: int, what: str) -> list[str]:
     if "flow" in method and distinct < STEADY_FLOW:
-        return [f"a flow fitted on fewer than {STEADY_FLOW} distinct {what} is unsteady; here are {distinct}"]
+        return [f"a flow fitted to fewer than {STEADY_FLOW} distinct {what} is unstable; there are only {distinct}"]
     return []
 
 

@@ -156,7 +156,7 @@ class VectorIntake:
         if text is None:
             return
         if not isinstance(text, str) or not text.strip():
-            raise InvalidInput("the text is empty, or none")
+            raise InvalidInput("the text is empty, or not a string")
         if len(text) > self.limits.characters:
             raise InvalidInput(f"the text has {len(text)} characters, at most {self.limits.characters} are taken")
         texts.append(text.strip())

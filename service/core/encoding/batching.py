@@ -215,7 +215,7 @@ class MicroBatcher:
         never_too_long = max(self.plan.free_size, self.plan.free_requests * size)
         if wait > self.plan.max_wait and self.queued_size > never_too_long:
             raise Overloaded(
-                f"the queue takes {wait:.1f} s and at most {self.plan.max_wait:g} s are waited", retry_after(wait)
+                f"the queue takes {wait:.1f} s; a request may wait at most {self.plan.max_wait:g} s", retry_after(wait)
             )
         if self.queued + len(pending_texts) > self.plan.max_queued_texts:
             raise Overloaded(

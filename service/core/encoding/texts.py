@@ -95,7 +95,7 @@ class KeyMaker:
         try:
             key.update(text.content.encode())
         except UnicodeEncodeError:
-            raise TokenizerFailure("a text holds a lone surrogate, which is no Unicode") from None
+            raise TokenizerFailure("a text holds half of a surrogate pair, which is not valid Unicode") from None
         return key.digest()
 
 

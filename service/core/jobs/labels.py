@@ -8,7 +8,7 @@ from service.core.jobs.job import LabelledPair
 
 COLUMNS = 3
 HIGHEST_GRADE = 5.0
-WANTED = "write 1 for a match and 0 for none, or a grade from 0 to 5"
+WANTED = "write 1 for a match and 0 for no match, or a grade from 0 to 5"
 LABEL, WEIGHT = "label", "weight"  # column names
 
 
@@ -60,7 +60,7 @@ def parse_pairs(rows: Iterable[tuple[int, Sequence[str]]], name: str) -> list[La
     for (line, cells), label, weight in zip(table, firsts if first else lasts, weights, strict=True):
         if label is None:
             raise InvalidInput(
-                f"{name}, line {line}: the label {cells[0 if first else -1][:20]!r} is no number; {WANTED}"
+                f"{name}, line {line}: the label {cells[0 if first else -1][:20]!r} is not a number; {WANTED}"
             )
         a, b = (cells[1], cells[2]) if first else (cells[0], cells[1])
         if not a.strip() or not b.strip():

@@ -67,7 +67,7 @@ class LabelSummary:
     def add(self, a: str, b: str, label: float, weight: float = 1.0) -> None:
         """Raises InvalidInput for a label outside 0–5, or a weight that is not above 0."""
         if not 0 < weight < math.inf:
-            raise InvalidInput(f"weight {weight:g}: a weight is a number above 0")
+            raise InvalidInput(f"weight {weight:g}: a weight must be a number above 0")
         if not 0 <= label <= HIGHEST_GRADE:
             raise InvalidInput(f"label {label:g}: labels are 0 or 1, or grades within 0–1 or 0–5")
         self.lowest, self.highest = min(self.lowest, label), max(self.highest, label)
@@ -96,8 +96,8 @@ def check_spread(lightest: float, heaviest: float) -> None:
     """Raises InvalidInput if the largest weight makes the smallest one negligible."""
     if lightest * MOST_UNEVEN < heaviest:
         raise InvalidInput(
-            f"labels: weights from {lightest:g} to {heaviest:g}; the largest is at most {MOST_UNEVEN:,.0f} times the "
-            "smallest"
+            f"labels: weights from {lightest:g} to {heaviest:g}; the largest may be at most {MOST_UNEVEN:,.0f} times "
+            "the smallest"
         )
 
 

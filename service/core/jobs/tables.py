@@ -55,8 +55,8 @@ def check_sentences_only(lines: Iterable[str]) -> None:
     if table is not None:
         raise InvalidInput(
             f"texts: these lines look like a table: {table.why}. Name the column with the sentences, perhaps column="
-            f"{table.column}, and send the file as it is, with the content-type application/octet-stream; where each "
-            "line is one sentence all the same, force=true"
+            f"{table.column}, and send the file as it is, with the content-type application/octet-stream; if each line "
+            "is a sentence nevertheless, add force=true"
         )
     first = some(first)
     if len(first) < FEWEST:
@@ -64,25 +64,25 @@ def check_sentences_only(lines: Iterable[str]) -> None:
     if quoted_cells(first):
         raise InvalidInput(
             "texts: these lines look like a CSV with one column, whose cells stand in quotation marks; send it with "
-            "the content-type text/csv; where each line is one sentence all the same, force=true"
+            "the content-type text/csv; if each line is a sentence nevertheless, add force=true"
         )
     if is_markup(first):
-        raise InvalidInput(f"texts: {MARKUP}, force=true")
+        raise InvalidInput(f"texts: {MARKUP}, add force=true")
     values = [value for line in first if isinstance(value := json_value(line), str | dict)]
     if len(values) == len(first) or sum(isinstance(value, dict) for value in values) >= MOST * len(first):
         names = list(next((value for value in values if isinstance(value, dict)), {}))
         which = f", and name the field with the sentences: column=NAME (there are {', '.join(names)[:200]})"
         raise InvalidInput(
             "texts: each line is a JSON value; send the lines as a file, with the content-type application/octet-stream"
-            f"{which if names else ''}; where each line is one sentence all the same, force=true"
+            f"{which if names else ''}; if each line is a sentence nevertheless, add force=true"
         )
     if sum(JSON.fullmatch(line) is not None for line in first) > len(first) / 2:
         raise InvalidInput(f"texts: these lines look like indented JSON; {ONE_A_LINE}")
 
 
 MARKUP = (
-    "most lines begin with a tag, as in HTML or XML; send the text without its tags, one sentence a line; where the "
-    "tags belong to the sentences"
+    "most lines begin with a tag, as in HTML or XML; send the text without its tags, one sentence a line; if the tags "
+    "belong to the sentences"
 )
 ONE_A_LINE = (
     "send one JSON value a line, with the content-type application/octet-stream: jq -c '.[]' FILE > FILE.ndjson"

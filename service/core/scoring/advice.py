@@ -67,15 +67,17 @@ class Target:
             raise InvalidInput("false_hit_rate and gallery (the number of entries searched): give both")
         if self.fmr is not None and not SMALLEST_FMR <= self.fmr < 1:
             raise InvalidInput(
-                f"fmr: {self.fmr:g}; it is a share, at least {SMALLEST_FMR:g} and less than 1 (1 % is 0.01)"
+                f"fmr: {self.fmr:g}; it must be a share, at least {SMALLEST_FMR:g} and less than 1 (1 % is 0.01)"
             )
         if self.precision is not None and not 0 < self.precision < 1:
-            raise InvalidInput(f"precision: {self.precision:g}; a precision is more than 0 and less than 1")
+            raise InvalidInput(f"precision: {self.precision:g}; it must be more than 0 and less than 1")
         share = self.false_hit_rate
         if share is not None and not SMALLEST_FALSE_HIT_RATE <= share < 1:
-            raise InvalidInput(f"false_hit_rate: {share:g}; it is at least {SMALLEST_FALSE_HIT_RATE:g} and less than 1")
+            raise InvalidInput(
+                f"false_hit_rate: {share:g}; it must be at least {SMALLEST_FALSE_HIT_RATE:g} and less than 1"
+            )
         if self.gallery is not None and not 1 <= self.gallery <= MOST_GALLERY:
-            raise InvalidInput(f"gallery: {self.gallery}; the entries searched are 1 to {MOST_GALLERY:,}")
+            raise InvalidInput(f"gallery: {self.gallery}; the number of entries must be 1 to {MOST_GALLERY:,}")
 
     @property
     def facts(self) -> dict[str, float | int]:
@@ -157,7 +159,7 @@ def check_gallery(table: FalseHitTable, domain: str, gallery: int) -> None:
     most = MOST_BEYOND * table.entries
     if gallery > most:
         raise InvalidInput(
-            f"gallery: {gallery:,}; the {table.entries + 1:,} sentences that {domain!r} was counted on tell of at most "
+            f"gallery: {gallery:,}; the {table.entries + 1:,} sentences on which {domain!r} was counted allow at most "
             f"{most:,} entries; calibrate it from more text"
         )
 

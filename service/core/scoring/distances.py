@@ -65,6 +65,6 @@ def check_metric(metric: Metric, encoder: str, *, unit: bool) -> None:
     if metric != "cosine_distance" and not unit:
         raise InvalidInput(
             f"{metric} stands for a cosine only where all vectors have length 1, which is not known of encoder "
-            f"{encoder}'s; use cosine_distance, or cosines (encoders of vectors that are brought can be registered as "
-            "such: isosim encoder add NAME --dimensions N --unit-vectors)"
+            f"{encoder}'s; use cosine_distance, or cosines (an encoder for vectors that callers send can be registered "
+            "with this length: isosim encoder add NAME --dimensions N --unit-vectors)"
         )

@@ -99,17 +99,17 @@ class FalseHitTable:
         table = cls(**values)
         shape = (len(table.galleries), len(table.rates))
         if table.hits.shape != shape or table.errors.shape != shape or table.repeats.shape != shape[1:]:
-            raise ValueError("a table of false hits has a row a number of entries and a column a rate")
+            raise ValueError("a table of false hits needs a row for each number of entries, a column for each rate")
         if len(table.galleries) < 2 or len(table.rates) < 2 or not ((table.hits >= 0) & (table.hits <= 1)).all():
-            raise ValueError("a table of false hits holds shares, for two numbers of entries and two rates or more")
+            raise ValueError("a table of false hits must hold shares for at least two numbers of entries and two rates")
         if (
             not (np.diff(table.rates) < 0).all()
             or not (table.rates > 0).all()
             or not (np.diff(table.galleries) > 0).all()
         ):
-            raise ValueError("rates of a table of false hits fall, and numbers of entries rise")
+            raise ValueError("the rates of a table of false hits must fall, and its numbers of entries must rise")
         if not (np.diff(table.hits, axis=0) >= -1e-9).all() or not (np.diff(table.hits, axis=1) <= 1e-9).all():
-            raise ValueError("false hits do not fall where entries are added, nor rise with a stricter threshold")
+            raise ValueError("false hits must not fall with more entries, nor rise with a stricter threshold")
         return table
 
 

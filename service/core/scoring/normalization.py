@@ -75,10 +75,10 @@ class ItemNormalization:
         if self.kind not in KINDS:
             raise ValueError(f"no item normalization {self.kind!r}; there are {', '.join(KINDS)}")
         if self.cohort.ndim != 2 or not self.cohort.size:
-            raise ValueError(f"a cohort is an array (C, D), here is {self.cohort.shape}")
+            raise ValueError(f"a cohort must be an array (C, D); its shape is {self.cohort.shape}")
         lengths = np.linalg.norm(self.cohort.astype(np.float64), axis=1)
         if not (np.abs(lengths - 1) <= UNIT_ERROR).all():
-            raise ValueError("the vectors of a cohort have unit length")
+            raise ValueError("the vectors of a cohort must have unit length")
         if not 1 <= self.nearest <= len(self.cohort):
             raise ValueError(f"nearest must be 1 to {len(self.cohort)}; it is {self.nearest}")
 

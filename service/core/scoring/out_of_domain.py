@@ -149,7 +149,10 @@ class Standardization:
             ValueError: the statistics lack levels, or have levels that the test was fitted without.
         """
         if statistics.shape[1] != self.location.shape[1]:
-            raise ValueError(f"{statistics.shape[1]} statistics, {self.location.shape[1]} expected: levels or none?")
+            raise ValueError(
+                f"{statistics.shape[1]} statistics, {self.location.shape[1]} expected: levels must be given if, and "
+                "only if, the test was fitted with them"
+            )
         location, inverse = self._tables
         row = row_of(tokens, len(location))
         standard = (statistics - location.take(row, 0)) * inverse.take(row, 0)
@@ -184,15 +187,15 @@ class Combination:
         """Raises ValueError if a curve does not rise, or if there is a probe curve without a probe."""
         curves = [self.distance_curve, self.bands_curve, self.final_curve, *([self.probe_curve] if probed else [])]
         if not all(curve.ndim == 2 and len(curve) == 2 and curve.shape[1] for curve in curves):
-            raise ValueError("a curve is points and values")
+            raise ValueError("a curve must have two rows, points and values")
         if not all((np.diff(curve[0]) > 0).all() for curve in curves):
             raise ValueError("the points of a curve must rise")
         if self.probe_curve.shape != (2, 0) and not probed:
-            raise ValueError("a curve for a probe, and no probe")
+            raise ValueError("there is a curve for a probe, but no probe")
         if (np.diff(self.final_curve[1]) < 0).any() or self.final_curve[1, 0] < 0:
             raise ValueError("p-values must fall with the score, from at most 1")
         if self.length_shift.ndim != 2 or len(self.length_shift) != 2:
-            raise ValueError("a shift is lengths and scores")
+            raise ValueError("a length shift must have two rows, lengths and scores")
         check_lengths(self.length_shift[0])
 
     def score(self, standard: Doubles) -> Doubles:
@@ -263,7 +266,7 @@ class DomainTest:
             Combination(**values(Combination)),
         )
         if not all(np.isfinite(arrays[name]).all() for name in test.arrays()):
-            raise ValueError("a domain test is made of finite numbers")
+            raise ValueError("a domain test must consist of finite numbers")
         test.statistics.check()
         test.standardization.check(len(test.statistics.edges) - 1 + NORMS, probed=len(test.statistics.probe) > 0)
         test.combination.check(probed=len(test.statistics.probe) > 0)

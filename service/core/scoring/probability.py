@@ -73,7 +73,9 @@ class ProbabilityMap:
         if self.graded:
             raise ValueError("a precision needs labels of matches, 0 and 1; this domain was given grades")
         if not len(self.precisions):
-            raise ValueError(f"the {self.pairs} labelled pairs reach no precision of 0.5; label more that score high")
+            raise ValueError(
+                f"the {self.pairs} labelled pairs reach no precision of 0.5; label more pairs that score high"
+            )
         lowest, highest = float(self.precisions[0]), float(self.precisions[-1])
         if not lowest <= precision <= highest:
             raise ValueError(
@@ -121,7 +123,7 @@ class ProbabilityMap:
             values[name] = kind(values[name])
         probability_map = cls(**values)
         if not all(np.isfinite(value).all() for value in probability_map.arrays().values()):
-            raise ValueError("a probability map is made of finite numbers")
+            raise ValueError("a probability map must consist of finite numbers")
         if (
             probability_map.knots.ndim != 1
             or probability_map.knots.shape != probability_map.logits.shape
