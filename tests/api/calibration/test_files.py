@@ -287,8 +287,8 @@ def post_text(server: Server, content: str, kind: str = "text/plain") -> Any:
             '{"id": "1", "headline": "How do I log in?"}\n', "application/x-ndjson", 422,
             "line 1 is an object with id, headline; say which field holds the sentence, perhaps column=headline",
         ),
-        ("[1]", "application/json", 422, "domain: belongs in the JSON body; options go in the query only for "
-         "bodies of these content-types: text/plain, application/x-ndjson, application/x-npy, application/octet-stream"),
+        ("[1]", "application/json", 422, "domain: belongs in the JSON body; options go in the query only for bodies "
+         "of these content-types: text/plain, application/x-ndjson, application/x-npy, application/octet-stream"),
         (table(","), f"{OCTETS}; column=state", 422, "1 distinct sentences among 400"),
         (table(","), f"{OCTETS}; column=state", 422, "column 'state' was read, the likeliest is column=question"),
     ],

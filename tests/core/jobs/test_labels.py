@@ -92,7 +92,9 @@ def test_among_row_numbers_the_labels_are_the_column_of_small_ones(last: bool) -
 
 def test_labels_in_words_are_refused_with_the_numbers_to_write() -> None:
     rows = [(1, ["yes", "red car", "crimson car"]), (2, ["no", "red car", "slow boat"])]
-    with pytest.raises(InvalidInput, match=r"line 1 has 'yes' and 'crimson car'.* write 1 for a match and 0 for no match"):
+    with pytest.raises(
+        InvalidInput, match=r"line 1 has 'yes' and 'crimson car'.* write 1 for a match and 0 for no match"
+    ):
         parse_pairs(rows, "pairs.tsv")
 
 
