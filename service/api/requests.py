@@ -166,7 +166,7 @@ class ScoringRoute(APIRoute):
             response: Response = await endpoint(body, service, trace)
             return response
 
-        async def handle(request: Request) -> Response:  # for paths that FastAPI's router matches less strictly
+        async def handle(request: Request) -> Response:  # for paths that only FastAPI's router recognizes
             trace = await trace_of(request)
             self.check(head_of(request.headers.raw), trace)
             return await respond(await request.body(), service_of(request), trace)

@@ -21,7 +21,7 @@ NAMED = 3  # most further wrong fields that a message names
 
 Detail = Mapping[str, Any]  # one entry of pydantic's `errors()`
 
-WANTED = {  # by field, if its type alone says too little
+WANTED = {  # what a field must hold, for fields whose type alone says too little
     "pairs": 'a list of pairs of texts, [["a", "b"], …]',
     "vectors": "a list of pairs of vectors, [[[0.6, 0.8], [0.8, 0.6]], …]",
     "labels": 'a list of labelled pairs, [["a", "b", 1], …]',
@@ -43,7 +43,7 @@ WANTED = {  # by field, if its type alone says too little
     "threshold": 'the name of a saved threshold, such as "duplicates"',
 }
 SHARES = {"fmr", "precision", "false_hit_rate"}  # parameters that users sometimes give in per cent
-ENTRY = {  # by list field: form of one entry
+ENTRY = {  # the form of one entry of a list, by the list's field
     "pairs": 'a pair is two texts, ["a", "b"]',
     "vectors": "a pair is two vectors, [[0.6, 0.8], [0.8, 0.6]]",
     "labels": 'a labelled pair is ["a", "b", 1]: two texts, a label (0, 1 or a grade), and a weight if any',

@@ -169,8 +169,8 @@ async def post_labels(
     trace: TraceDep,
     idempotency_key: Annotated[str | None, Header(max_length=256)] = None,
 ) -> Response:
-    """Learns match probabilities from labelled pairs, and stores them in a new version whose similarities and
-    percentiles are those of the version before."""
+    """Learns match probabilities from labelled pairs, and stores them in a new version. Its similarities and
+    percentiles are those of the version to which the labels were added."""
     await check_room(service)
     body = await asyncio.to_thread(parse_json, LabelsRequest, await read_json_body(request))
     if not await asyncio.to_thread(accepted_before, service, trace, idempotency_key):

@@ -134,7 +134,7 @@ class JobRunner(Protocol):
         """
 
     async def recover(self, waiting: Sequence[Job]) -> None:
-        """Submits the `waiting` jobs that the queue has lost again."""
+        """Submits again those of the `waiting` jobs that the queue has lost."""
 
     async def stop(self, job_id: str) -> None:
         """Ends the process that runs the job. After this returns, no process runs the job or will start it."""

@@ -60,13 +60,13 @@ class DomainRef:
 class DomainModel:
     """The parts of a version that give similarities a meaning. Each may be missing."""
 
-    reference: ReferenceDistribution | None = None  # of the calibrated similarity
-    raw_reference: ReferenceDistribution | None = None  # of the frozen encoder's cosine
+    reference: ReferenceDistribution | None = None  # distribution of the calibrated similarity
+    raw_reference: ReferenceDistribution | None = None  # distribution of the frozen encoder's cosine
     normalization: ItemNormalization | None = None
     probability: ProbabilityMap | None = None
     domain_test: DomainTest | None = None
-    false_hits: FalseHitTable | None = None  # of searches by calibrated similarity
-    raw_false_hits: FalseHitTable | None = None  # of searches by the frozen encoder's cosine
+    false_hits: FalseHitTable | None = None  # for searches by calibrated similarity
+    raw_false_hits: FalseHitTable | None = None  # for searches by the frozen encoder's cosine
 
     KINDS: ClassVar[dict[str, Any]] = {
         "reference": ReferenceDistribution,

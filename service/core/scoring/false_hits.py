@@ -12,7 +12,7 @@ from service.core.arrays import Doubles
 MOST_BEYOND = 1000  # results are extrapolated to at most this many times the number of counted entries
 COUNTED = 10  # fewest queries with a false hit from which their share is estimated
 SMALLEST_RATE = 1e-6
-CONFIDENCE_Z = 1.96  # of a 95 % interval
+CONFIDENCE_Z = 1.96  # standard errors from the estimate to each end of a 95 % interval
 
 
 class Level(NamedTuple):

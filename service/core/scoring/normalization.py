@@ -15,7 +15,7 @@ from service.core.arrays import Doubles, Vectors
 from service.core.scoring.reference import ReferenceDistribution
 
 KINDS = ("as-norm", "csls")
-SMALLEST_SPREAD = 0.01  # of cosines; keeps a score finite if a sentence is equally near to all of its cohort
+SMALLEST_SPREAD = 0.01  # least spread of cosines; keeps scores finite if a sentence is equally near to all its cohort
 STEEPNESS = {"as-norm": 0.25, "csls": 1.0}  # keeps the scores of typical pairs where tanh is far from 1
 UNIT_ERROR = 1e-3  # largest difference of a stored cohort vector's length from 1
 REFERENCE = "reference."  # prefix of the reference's arrays
@@ -69,7 +69,7 @@ class ItemNormalization:
     kind: str  # one of KINDS
     cohort: Vectors  # (C, D) unit vectors
     nearest: int  # number of nearest cohort vectors used for a sentence, 1 … C
-    reference: ReferenceDistribution  # of the normalized scores of random pairs
+    reference: ReferenceDistribution  # distribution of the normalized scores of random pairs
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:

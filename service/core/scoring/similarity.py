@@ -18,8 +18,8 @@ TINY = float(np.finfo(np.float64).tiny)
 class Scores(NamedTuple):
     """Columns with one entry per pair; `verdicts` has one per text."""
 
-    cosine: npt.NDArray[np.float32]  # of the frozen encoder's vectors
-    similarity: npt.NDArray[np.float32]  # of the calibrated latents
+    cosine: npt.NDArray[np.float32]  # cosine of the frozen encoder's vectors
+    similarity: npt.NDArray[np.float32]  # cosine of the calibrated latents
     percentile: Doubles | None  # None: the domain has no reference
     extrapolated: npt.NDArray[np.bool_] | None  # percentiles too extreme to be counted in the reference; None as above
     probability: Doubles | None  # None: the domain has no labels
