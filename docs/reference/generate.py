@@ -83,8 +83,6 @@ def errors_page() -> Iterator[str]:
 
 WHEN = {
     "MethodNotAllowed": "the route has other methods, named in `Allow`",
-    "Unauthorized": "no key, or one that is not known",
-    "Forbidden": "a key without the needed scope, or not for this domain; without keys: a page of another site",
 }
 
 

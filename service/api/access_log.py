@@ -41,7 +41,9 @@ class AccessEntry(NamedTuple):
         return self.status >= 500 or self.status == 424
 
 
-STACK_SECONDS = 60.0  # unmeasured; a stack has 3 kB, and an unreachable store fails each request at the same place
+# Time in which the same stack is logged only once (unmeasured): a stack has 3 kB, and while a store cannot be reached,
+# every request fails at the same place.
+STACK_SECONDS = 60.0
 MOST_STACKS = 100
 
 
@@ -144,7 +146,8 @@ class Observer:
         if span is not None:
             name = f"{ended.method} {route}"
             parts = [] if trace.scored is None else stages(trace.scored, trace.started)
-            failure = (trace.error_type or str(status)) if status >= 500 else None  # OpenTelemetry: 4xx is no failure
+            # By OpenTelemetry's conventions, 4xx is not a failure of the server.
+            failure = (trace.error_type or str(status)) if status >= 500 else None
             span.end(name, attributes(scope, trace, ended), parts, failure)
 
 

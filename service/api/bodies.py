@@ -1,4 +1,4 @@
-"""Base classes of bodies, bodies of errors, and their OpenAPI entries."""
+"""Base classes of request bodies, the bodies of errors, and OpenAPI entries for bodies."""
 
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
@@ -39,7 +39,7 @@ all_texts = entries(lambda entry: isinstance(entry, str), "a text")
 
 
 def example(*bodies: dict[str, Any]) -> ConfigDict:
-    """Model configuration with examples for the documentation; merged into that of the base class."""
+    """Model configuration with examples for the documentation; pydantic merges it into that of the base class."""
     return ConfigDict(json_schema_extra={"examples": list(bodies)})
 
 

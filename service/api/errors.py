@@ -35,7 +35,7 @@ TABLE: dict[type[e.IsosimError], tuple[int, str]] = {
 }
 ERROR_TYPES = sorted({name for _, name in TABLE.values()} | {"Internal"})
 HTTP: dict[int, type[e.IsosimError]] = {404: e.NotFound, 405: e.MethodNotAllowed}
-MOST_PARTS = 8  # parts of an unknown path that are searched for the nearest route
+MOST_PARTS = 8  # only the first parts of an unknown path, at most this many, are compared with the routes
 HEALS = {429, 503}  # statuses after which a client may retry
 
 # OpenAI's error types by status, for routes under /v1, where 422 is answered as 400.
@@ -134,7 +134,7 @@ def methods_of(request: Request) -> set[str]:
 
 
 def nearest_route(request: Request) -> str:
-    """What a path that no route has was likely to mean: the nearest one, also below a prefix that is not ours."""
+    """End of the message for an unknown path: suggests the nearest route, also if a prefix precedes it in the path."""
     known = [route.path for route in flat(request.app.routes) if isinstance(route, Route) and "{" not in route.path]
     parts = request.url.path.strip("/").split("/")[:MOST_PARTS]
     for start in range(len(parts)):

@@ -40,7 +40,11 @@ def admit(scope: Scope, head: Head, service: Service, trace: Trace, limit: int, 
     `permitted_job`, rates in `service.limits`.
 
     Raises:
-        TooLarge, Forbidden, NotReady, Unauthorized, InvalidInput
+        TooLarge: the announced length of the body exceeds `limit`.
+        Forbidden: a web page of another site sent the request (`check_origin`).
+        NotReady: the server is starting or stopping.
+        Unauthorized: the key is missing or wrong.
+        InvalidInput: the query has a parameter that the route does not take.
     """
     settings = service.settings
     declared = head.get(b"content-length", b"0")
@@ -90,7 +94,8 @@ def bounded(receive: Receive, limit: int) -> Receive:
 
 
 CONNECTION = "isosim.connection"  # ASGI extension of server/http_protocol.py: sends whole answers, reports disconnects
-AtOnce = Callable[[int, Iterable[tuple[bytes, bytes]], bytes], bool]  # status, headers, body; False: not sent
+# Sends status, headers and body of an answer in one piece; returns False if nothing was sent.
+AtOnce = Callable[[int, Iterable[tuple[bytes, bytes]], bytes], bool]
 
 
 class Answer:
@@ -252,13 +257,13 @@ class TimeLimit:
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self._begun: dict[asyncio.Task[Any], float] = {}  # s, monotonic; the oldest first
+        self._begun: dict[asyncio.Task[Any], float] = {}  # start in seconds of the monotonic clock; the oldest first
         self._late: set[asyncio.Task[Any]] = set()
-        self._loop: asyncio.AbstractEventLoop | None = None  # of the timer; None: no timer is set
+        self._loop: asyncio.AbstractEventLoop | None = None  # event loop of the timer; None if no timer is set
 
     async def bound(self, work: Awaitable[None]) -> None:
         task = asyncio.current_task()
-        assert task is not None  # noqa: S101 - a coroutine is run by one
+        assert task is not None  # noqa: S101 - a coroutine always runs in a task
         self._begun[task] = time.monotonic()
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
@@ -296,7 +301,7 @@ def guards(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
 
 
 HARMLESS = {"GET", "HEAD", "OPTIONS"}
-OWN = {"same-origin", "none"}  # Sec-Fetch-Site, set by the browser; none: the user typed the address
+OWN = {"same-origin", "none"}  # values of the browser's header Sec-Fetch-Site; none: the user typed the address
 
 
 def check_origin(method: str, head: Head, *, anonymous: bool, allowed: Collection[str] = ()) -> None:
@@ -315,7 +320,7 @@ def check_origin(method: str, head: Head, *, anonymous: bool, allowed: Collectio
         raise Forbidden("requests from other sites need an API key, or their origin in ISOSIM_CORS_ORIGINS")
     if not anonymous and not is_local(host):
         raise Forbidden(
-            "a server without keys answers to an address or a name of this machine alone; "
+            "a server without keys answers only requests whose Host is an address or a local name; "
             "behind a proxy that authenticates callers, set ISOSIM_ALLOW_ANONYMOUS=true"
         )
 

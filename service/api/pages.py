@@ -29,7 +29,7 @@ STRICT = (
 
 @dataclass(frozen=True)
 class Page:
-    """Files of one folder and their media types. They need no key; the routes that supply their data do."""
+    """The files of a web page and their media types. They need no key; the routes from which the page gets data do."""
 
     folder: Traversable
     types: Mapping[str, str]
@@ -70,12 +70,12 @@ class ConsoleEncoder(BaseModel):
 class ConsoleLimits(BaseModel):
     """Limits of requests."""
 
-    characters: int = Field(description="in one text")
-    sentences: int = Field(description="in one calibration")
-    bytes: int = Field(description="in the body of a calibration")
-    pairs: int = Field(description="in one scoring request")
-    texts: int = Field(description="in one request for vectors")
-    scoring_bytes: int = Field(description="in the body of a request for scores or vectors")
+    characters: int = Field(description="most characters in one text")
+    sentences: int = Field(description="most sentences in one calibration")
+    bytes: int = Field(description="most bytes in the body of a calibration")
+    pairs: int = Field(description="most pairs in one scoring request")
+    texts: int = Field(description="most texts in one request for vectors")
+    scoring_bytes: int = Field(description="most bytes in the body of a request for scores or vectors")
 
 
 class ConsoleFacts(BaseModel):
@@ -87,7 +87,7 @@ class ConsoleFacts(BaseModel):
     limits: ConsoleLimits
     fewest: dict[str, int] = Field(description="distinct sentences that each method needs")
     fewest_labels: int = Field(description="distinct labelled pairs that a domain needs")
-    steady_flow: int = Field(description="with fewer distinct sentences, a flow is unsteady")
+    steady_flow: int = Field(description="with fewer distinct sentences than this, the fit of a flow is unstable")
     promotions: list[str]
     normalizations: list[str]
     domain_pattern: str
@@ -122,7 +122,7 @@ def console_page(request: Request) -> Response:
 @console.head("/", include_in_schema=False)
 @console.get("/", include_in_schema=False)
 def console_with_slash() -> Response:
-    """Redirects to the address without a slash, to which the page's links are relative."""
+    """Redirects to the address without a slash, because the page's links are relative to it."""
     return RedirectResponse("../console", 308)
 
 

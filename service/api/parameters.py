@@ -24,9 +24,11 @@ ELSEWHERE = {  # where a field of ours belongs if this route does not take it
     "gallery": "POST /rerank takes one",
     "threshold": "POST /similarity takes the name of a saved one and answers which pairs match",
 }
-CLOSE = 0.8  # difflib ratio: `domian` has 0.83, `spcae` 0.8; fields of TEI, OpenAI, Cohere, Jina, vLLM are below 0.75
+# Least difflib ratio at which a name counts as a misspelling of one of ours: `domian` has 0.83, `spcae` 0.8; the fields
+# of text-embeddings-inference, OpenAI, Cohere, Jina and vLLM are below 0.75.
+CLOSE = 0.8
 MOST_PARAMETERS = 64
-MOST_BYTES = 8192  # of a query string: 60 kB took 5.7 ms to parse, before the key is checked
+MOST_BYTES = 8192  # most bytes of a query string; 60 kB took 5.7 ms to parse
 
 # Routes whose parameters other services defined; a route that is not listed here is our own.
 COMPATIBLE = ("/v1", "/v2", "/embed", "/rerank", "/score", "/tokenize", "/decode", "/info", "/health", "/ping")
@@ -39,7 +41,7 @@ def below(path: str, places: Iterable[str]) -> bool:
 
 
 def flat(routes: Sequence[BaseRoute]) -> Iterator[BaseRoute]:
-    """All routes, those of included routers too; FastAPI keeps each included router as one nested route."""
+    """All routes, also those of included routers, each of which FastAPI keeps as one nested route."""
     for route in routes:
         inner = getattr(route, "original_router", None)
         yield from flat(inner.routes) if inner is not None else (route,)
@@ -123,7 +125,8 @@ def refusal(name: str, why: str) -> IsosimError:
 def check_query(scope: Scope) -> None:
     """Raises InvalidInput for a query parameter that the request's route does not take.
 
-    Runs before FastAPI's router, so a request with a query has its route looked up twice; scoring requests have none.
+    Runs before FastAPI's router, so the route of a request with a query is looked up twice. Scoring requests have no
+    query.
     """
     query, path = scope["query_string"], scope["path"]
     if not query or below(path, EXEMPT):
@@ -160,7 +163,7 @@ def refuse_parameter(name: str, route: Route, known: Sequence[str]) -> None:
     if compatible:
         raise misplaced(name, "query parameter", models[0] if models else None)
     if name in own_fields(route):
-        raise refusal(name, "belongs into the JSON body, not into the query")
+        raise refusal(name, "belongs in the JSON body, not in the query")
     raise unknown(name, "query parameter", known)
 
 
@@ -187,7 +190,7 @@ def misplaced(name: str, what: str, body: type[BaseModel] | None) -> IsosimError
 
 
 def place_of(name: str, body: type[BaseModel]) -> str | None:
-    """Path of the field with this name in a body: `domain` or `parameters.domain`; None if it has none."""
+    """Path of the field with this name in a body: `domain` or `parameters.domain`; None if the body lacks the field."""
     if name in body.model_fields:
         return name
     for outer, field in body.model_fields.items():

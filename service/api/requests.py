@@ -28,9 +28,9 @@ from service.migration.encoders import Resolution
 
 
 def needs(scope: Scope, *, texts: int = 1) -> Any:  # FastAPI types a dependency as Any
-    """Dependency that requires a scope and charges `texts` to the key's limits; 0: the route charges them itself."""
+    """Dependency that requires a scope and charges `texts` to the key's limits; with 0, the route must charge them."""
 
-    async def check(request: Request, service: ServiceDep) -> None:  # async: a plain function costs a thread
+    async def check(request: Request, service: ServiceDep) -> None:  # async: FastAPI runs plain functions in threads
         trace: Trace = request.scope["state"]["trace"]
         trace.grant.check_scope(scope)
         if texts:
@@ -92,7 +92,7 @@ def check_json(head: Head, route: BaseRoute | None) -> None:
         )
 
 
-async def json_body(request: Request) -> None:  # async: a plain function costs a thread
+async def json_body(request: Request) -> None:  # async: FastAPI runs plain functions in threads
     check_json(head_of(request.headers.raw), request.scope.get("route"))
 
 
@@ -113,7 +113,7 @@ def name_ignored(trace: Trace, body: Compatible) -> None:
     if ignored:
         check_ignored(ignored, type(body))
         listed = ", ".join(ignored)[:512]
-        trace.headers["x-isosim-ignored"] = re.sub(r"[^\x20-\x7e]", "?", listed)  # callers choose the names
+        trace.headers["x-isosim-ignored"] = re.sub(r"[^\x20-\x7e]", "?", listed)  # callers choose these names
 
 
 class JsonResponse(Response):
@@ -166,7 +166,7 @@ class ScoringRoute(APIRoute):
             response: Response = await endpoint(body, service, trace)
             return response
 
-        async def handle(request: Request) -> Response:  # for paths that FastAPI's router matches less strictly
+        async def handle(request: Request) -> Response:  # for paths that only FastAPI's router recognizes
             trace = await trace_of(request)
             self.check(head_of(request.headers.raw), trace)
             return await respond(await request.body(), service_of(request), trace)
@@ -217,7 +217,7 @@ DomainName = Annotated[str, Depends(permitted_domain)]  # path parameter
 async def permitted_job(
     job_id: Annotated[str, Path(examples=["2f1c0f5e8a9b4c7d9e0f1a2b3c4d5e6f"])], service: ServiceDep, trace: TraceDep
 ) -> Job:
-    """The job of the path. Raises NotFound, not Forbidden, if the key may not use its domain: the path names none."""
+    """The job that the path names. Raises NotFound, not Forbidden, if the key may not use the job's domain."""
     job = await asyncio.to_thread(service.jobs.read, job_id)
     if not trace.grant.may_use(job.request.domain):
         raise NotFound(f"no calibration job {job_id[:64]!r}")

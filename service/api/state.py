@@ -31,10 +31,11 @@ from service.settings import Settings
 T = TypeVar("T")
 
 
-THREADS = 2  # for listings; each may keep a core busy that the event loop needs too
-MOST_KNOWN = 20_000  # versions whose creation time is kept in memory; about 4 MB
-MOST_ASKED = 32  # waiting listings per key; one waits even after its caller has left
-DOMAINS_A_TEXT = 10  # listing 10 domains costs as much as one text: 0.2 ms each with versions (loadtest/many.py)
+THREADS = 2  # threads for listings; few, because each may keep a core busy that the event loop needs
+MOST_KNOWN = 20_000  # most versions whose creation time is kept in memory; about 4 MB
+MOST_ASKED = 32  # most waiting listings per key; a listing keeps waiting even after its caller has left
+# Listing this many domains is charged like one text; a domain with versions takes 0.2 ms (loadtest/many.py).
+DOMAINS_A_TEXT = 10
 
 
 class Phase(Enum):
@@ -46,10 +47,10 @@ class Phase(Enum):
     STOPPING = "stopping"  # new work is refused, requests in flight finish
 
 
-MOST_NAMES = 1000  # domain names kept for suggestions; more would make an error costly
+MOST_NAMES = 1000  # most domain names kept for suggestions; comparing more would make an error costly
 FRESH = 30.0  # s between listings of the store for suggestions
 PATIENCE = 0.25  # s that an error waits for such a listing; after that it suggests no name
-MOST_ALIKE = 64  # names compared by difflib, 20 µs each
+MOST_ALIKE = 64  # most names compared by difflib, which takes 20 µs for each
 CLOSE = 0.7  # least difflib ratio of a suggested name; `ticket` and `tickets` have 0.92
 
 
@@ -108,7 +109,7 @@ class Listings:
         return nearest(domain, closest, CLOSE)
 
     def _remember(self, listing: asyncio.Future[list[str]]) -> None:
-        """Keeps the listed names; after a failure the next attempt waits FRESH seconds too."""
+        """Keeps the listed names. The next listing waits FRESH seconds, also after a failure."""
         self._listing, self._listed = None, time.monotonic()
         if not listing.cancelled() and listing.exception() is None:
             self._names = listing.result()
@@ -144,7 +145,7 @@ class Service:
     event_streams: int = 0  # open event streams of jobs
     file_readers: int = 0  # files and archives being read or written
     whole_files: asyncio.Lock = field(default_factory=asyncio.Lock)  # one workbook or Parquet file is read at a time
-    tokenizing: asyncio.Lock = field(default_factory=asyncio.Lock)  # one /tokenize at a time, to leave scoring threads
+    tokenizing: asyncio.Lock = field(default_factory=asyncio.Lock)  # one /tokenize at a time, so threads stay free
     admission: asyncio.Lock = field(default_factory=asyncio.Lock)  # one calibration at a time is counted and accepted
 
     @property

@@ -1,4 +1,4 @@
-"""Facts about one request, from middleware and route; for the response's headers, the access log and spans."""
+"""Facts about one request, which middleware and route record for response headers, access log and spans."""
 
 import asyncio
 import time
@@ -21,8 +21,8 @@ class ScoringRecord(NamedTuple):
 
     calibration: Calibration
     embeddings: Embeddings
-    spent: float  # s on calibration
-    ended: float  # perf_counter at the end of calibration
+    spent: float  # seconds that applying the calibration took
+    ended: float  # when that ended, in seconds of perf_counter
 
 
 @dataclass(slots=True)
@@ -30,9 +30,10 @@ class Trace:
     """Facts about one request, recorded by the middleware and its route."""
 
     request_id: str
-    started: float  # s, perf_counter
+    started: float  # time in seconds of perf_counter
     receive: Receive
-    on_left: Callable[[Callable[[], None] | None], None] | None = None  # offered by our HTTP protocol; needs no task
+    # Registers a callback for a closed connection. Only our HTTP protocol offers it; otherwise `watch` starts a task.
+    on_left: Callable[[Callable[[], None] | None], None] | None = None
     headers: dict[str, str] = field(default_factory=dict)  # the route's own response headers
     scored: ScoringRecord | None = None
     error_type: str | None = None  # None: the answer is not an error
@@ -47,7 +48,7 @@ class Trace:
         return release()
 
     def watch(self, left: Callable[[], None]) -> Callable[[], None]:
-        """Calls `left` when the connection closes; returns a function that stops watching. Read the body first."""
+        """Calls `left` when the connection closes; returns a function that stops this. The body must be read before."""
         if self.on_left is not None:
             self.on_left(left)
             return partial(self.on_left, None)
@@ -98,10 +99,10 @@ def timed(scored: ScoringRecord) -> list[tuple[bytes, bytes]]:
 
 
 def stages(scored: ScoringRecord, started: float) -> list[Stage]:
-    """Stages of a request that began at `started` (s, perf_counter), in order.
+    """Stages of a request that began at `started` (in seconds of perf_counter), in order of time.
 
-    They are laid end to end and end with calibration. Each stage is as long as that of the slowest text, so their sum
-    can exceed the request; starts are clipped to `started`.
+    Only their durations are known, so each stage is placed right before the next; the last one is calibration. A stage
+    is as long as it was for the slowest text, so their sum can exceed the request; no stage begins before `started`.
     """
     timings, lookup = scored.embeddings.timings, scored.embeddings.lookup
     parts: list[tuple[str, float, Attributes]] = [

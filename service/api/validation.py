@@ -21,7 +21,7 @@ NAMED = 3  # most further wrong fields that a message names
 
 Detail = Mapping[str, Any]  # one entry of pydantic's `errors()`
 
-WANTED = {  # by field, if its type alone says too little
+WANTED = {  # what a field must hold, for fields whose type alone says too little
     "pairs": 'a list of pairs of texts, [["a", "b"], …]',
     "vectors": "a list of pairs of vectors, [[[0.6, 0.8], [0.8, 0.6]], …]",
     "labels": 'a list of labelled pairs, [["a", "b", 1], …]',
@@ -43,7 +43,7 @@ WANTED = {  # by field, if its type alone says too little
     "threshold": 'the name of a saved threshold, such as "duplicates"',
 }
 SHARES = {"fmr", "precision", "false_hit_rate"}  # parameters that users sometimes give in per cent
-ENTRY = {  # by list field: form of one entry
+ENTRY = {  # the form of one entry of a list, by the list's field
     "pairs": 'a pair is two texts, ["a", "b"]',
     "vectors": "a pair is two vectors, [[0.6, 0.8], [0.8, 0.6]]",
     "labels": 'a labelled pair is ["a", "b", 1]: two texts, a label (0, 1 or a grade), and a weight if any',
@@ -82,7 +82,8 @@ BOUNDS = {
     "less_than_equal": ("le", "{} or less"),
     "less_than": ("lt", "less than {}"),
 }
-TEXTS = {"string_type", "list_type", "tuple_type", "named_tuple_type", "model_type", "entry_type"}  # value not quoted
+# Error types of values that may be texts, which messages do not quote.
+TEXTS = {"string_type", "list_type", "tuple_type", "named_tuple_type", "model_type", "entry_type"}
 ENCODER_PATTERN = "^(answering|next|[0-9a-f]{64})$"
 PATTERNS: dict[str, Callable[[str], str]] = {
     f"^{DOMAIN_NAME}$": name_fault,
@@ -95,7 +96,7 @@ PATTERNS: dict[str, Callable[[str], str]] = {
 def describe(error: RequestValidationError, route: BaseRoute | None) -> IsosimError:
     """The error to answer with: a sentence about one wrong field, then the names of others.
 
-    An unknown field comes first: a missing field may be the one that it misspells.
+    An unknown field is described before a missing one, because it may be the missing field, misspelt.
     """
     every = error.errors()
     first = next((one for one in every if one["type"] == "extra_forbidden"), every[0])
@@ -112,7 +113,7 @@ def describe(error: RequestValidationError, route: BaseRoute | None) -> IsosimEr
     others = also_wrong(every, path, own_fields(route))
     if not others:
         return refusal
-    longer = type(refusal)(f"{refusal}; missing or wrong, too: {others}")
+    longer = type(refusal)(f"{refusal}; also missing or wrong: {others}")
     longer.field = refusal.field
     return longer
 
@@ -131,7 +132,7 @@ def path_of(detail: Detail) -> list[str | int]:
 
 
 def also_wrong(every: Sequence[Detail], path: Sequence[str | int], known: Sequence[str]) -> str:
-    """Names of other wrong fields, without those that are missing because their name was misspelt."""
+    """Names of the other wrong fields, without missing ones whose name was misspelt."""
     tops = [(str(top[0]), one["type"]) for one in every if (top := path_of(one))]
     meant = {nearest(name, known) for name, kind in tops if kind == "extra_forbidden"}
     others = [name[:SHOWN] for name, kind in tops if not (kind == "missing" and name in meant)]
@@ -187,7 +188,7 @@ def rule(same: Sequence[Detail], named: str, entry: str) -> str:
         return f"{named} has {context.get('actual_length', len(value or ''))} {unit}; it may have {most} or fewer"
     kinds = list(dict.fromkeys(one["type"] for one in same if one["type"] in TYPES))
     if not kinds:
-        return f"{named} cannot be used as it is; the page /docs says what it may hold"
+        return f"{named} is not valid; the page /docs says which values are"
     wanted = " or ".join(dict.fromkeys(TYPES[one] for one in kinds))
     if kinds[0] in ("model_type", "dict_type", "model_attributes_type"):
         wanted += f" such as {OBJECTS[entry]}" if entry in OBJECTS else ""
@@ -209,9 +210,9 @@ def missing(named: str, entry: str, where: str, *, whole: bool) -> str:
 def no_json(why: str, route: BaseRoute | None) -> IsosimError:
     """Error for a body that is not JSON."""
     if "hex escape" in why:
-        return TokenizerFailure(f"a text holds half of a surrogate pair, which is no Unicode: {why}")
+        return TokenizerFailure(f"a text holds half of a surrogate pair, which is not valid Unicode: {why}")
     if re.match(r"EOF while parsing a value at line 1 column 0|Expecting value", why):
-        return InvalidInput(f"the body is empty or no JSON; send {example_of(route)}")
+        return InvalidInput(f"the body is empty or not JSON; send {example_of(route)}")
     if where := re.match(r"invalid unicode code point( at line \d+ column \d+)", why):
         return InvalidInput(f"the body is not UTF-8{where[1]}; JSON is sent in UTF-8")
     return InvalidInput(f"the body is not valid JSON: {why}; this route wants {example_of(route)}")

@@ -6,7 +6,8 @@ IsosimError
 │   └── TokenizerFailure     a text cannot be turned into tokens
 ├── TooLarge                 the body exceeds its limit
 ├── UnsupportedMedia         the route does not read this content type
-├── Unauthorized · Forbidden no key or a wrong one · a key without the needed scope, or not for this domain
+├── Unauthorized             the request has no API key, or a wrong one
+├── Forbidden                the key lacks the scope or may not use the domain; without keys: a page of another site
 ├── NotFound                 no such domain, version, job or route
 │   ├── UnknownDomain        no such domain; the message offers the nearest name that the caller may use
 │   ├── UnknownModel         no such model on a compatible route; the message lists the available ones
@@ -17,7 +18,7 @@ IsosimError
 ├── BackendFailure           the encoder failed on this input
 │   └── EncoderUnreachable   the server that runs the encoder does not answer, whatever the input
 ├── NotReady                 starting, draining or broken
-│   └── EncoderChanged       that server returns different vectors than when the encoder was registered
+│   └── EncoderChanged       the encoder's server returns other vectors than when the encoder was registered
 ├── Unavailable              a part that this request needs is missing; the message says how to get it
 │   └── CorruptArtifact      a stored file does not match its manifest
 └── JobCancelled             never sent to a caller: stops the worker that runs the job

@@ -1,4 +1,4 @@
-"""Rights of an API key (scopes, domains, rate of texts, concurrent requests), and the counters of the two limits.
+"""Rights of an API key (scopes, domains, rate of texts, concurrent requests), and the counters for the last two.
 
 >>> grant = parse_grant("a1", ["read", "domains=reuters,sts-*", "rate=100/s", "search", "team"])
 >>> grant.name, grant.may_use("sts-b"), grant.may_use("tickets")
@@ -29,7 +29,7 @@ PERIODS = {1: "a second", 60: "a minute", 3600: "an hour"}
 
 @dataclass(frozen=True)
 class Rate:
-    """Texts per period of `seconds`; all texts of a period may come at once."""
+    """The number of texts that a key may send in a period of `seconds`; it may send them all at once."""
 
     texts: int
     seconds: int
@@ -48,9 +48,9 @@ class Grant:
 
     id: str
     scopes: frozenset[str]
-    patterns: tuple[str, ...] | None = None  # globs of domains; None: all
+    patterns: tuple[str, ...] | None = None  # globs of the permitted domains; None permits all
     rate: Rate | None = None
-    concurrent: int | None = None  # requests under way
+    concurrent: int | None = None  # most requests under way at the same time; None for no limit
     name: str = ""
 
     @cached_property
@@ -65,22 +65,22 @@ class Grant:
         return self.patterns is None or self._domains.match(domain) is not None
 
     def check_scope(self, scope: Scope) -> None:
-        """Raises Forbidden."""
+        """Raises Forbidden if the key lacks the scope."""
         if scope not in self.scopes:
             raise Forbidden(
                 f"the API key lacks the scope {scope!r}; ask for a key with it: isosim keys new --scopes {scope}"
             )
 
     def check_domain(self, domain: str) -> None:
-        """Raises Forbidden, with the same message whether the domain exists or not."""
+        """Raises Forbidden if the key may not use the domain. The message does not reveal whether the domain exists."""
         if not self.scopes:
-            raise Unauthorized("an API key is needed")  # called before the key was checked: refuse
+            raise Unauthorized("an API key is needed")  # no scope: the key has not been checked yet
         if not self.may_use(domain):
             raise Forbidden(f"the API key may not use the domain {domain!r}")
 
 
 NOBODY = Grant("nobody", frozenset())
-ANYBODY = Grant("anybody", frozenset(SCOPES))  # of a server without keys
+ANYBODY = Grant("anybody", frozenset(SCOPES))  # the rights of all callers if the server has no keys
 
 
 def parse_grant(key_id: str, words: Sequence[str]) -> Grant:
@@ -125,8 +125,8 @@ EXAMPLES = {
 }
 
 
-# Ends the count of a request. The future, if any, is done once all processes see the end; the answer waits for it, so
-# that the caller's next request is not refused.
+# Called when a request ends, so that it no longer counts as under way. If it returns a future, this is done once all
+# processes know of the end; the response waits for that, so that the caller's next request is not refused.
 Release = Callable[[], asyncio.Future[None] | None]
 Limit = Literal["rate", "concurrent"]
 
@@ -139,16 +139,16 @@ class Limits(Protocol):
     """Counts what a key uses: in this process, or in Redis for all processes."""
 
     async def admit(self, grant: Grant, texts: int) -> Release:
-        """Takes the texts from the key's rate and counts the request until the release is called.
+        """Takes the texts from the key's rate, and counts the request as under way until its release is called.
 
         Raises:
             Overloaded: the key has used up its rate, or has too many requests under way; nothing was taken.
         """
 
     async def owe(self, grant: Grant, texts: int) -> None:
-        """Takes texts even if the key has none left; its next requests are refused until they are paid off.
+        """Takes texts even if the key has none left; its next requests are then refused until the debt is paid off.
 
-        For costs known only after admission. A negative number gives texts back.
+        For costs that are known only after admission. A negative number gives texts back.
         """
 
 
@@ -165,15 +165,15 @@ def too_many(concurrent: int) -> Overloaded:
 class TokenBucket:
     """Holds one period's texts and refills at the key's rate.
 
-    A request larger than the bucket passes when the bucket is full, and is paid off afterwards: every request of a
-    permitted size can pass, and the mean rate still holds.
+    A request larger than the bucket passes when the bucket is full, and leaves it below zero until it has refilled. So
+    a request of any permitted size can pass, and the mean rate still holds.
     """
 
     def __init__(self, rate: Rate, now: float) -> None:
         self.rate, self.tokens, self.at = rate, float(rate.texts), now
 
     def take(self, texts: int, now: float) -> float:
-        """Returns 0 if it took the texts, else the seconds until it can."""
+        """Takes the texts and returns 0 if it holds enough; else takes none, and returns the seconds until it does."""
         capacity, per_second = self.rate.texts, self.rate.per_second
         self.fill(now)
         missing = min(texts, capacity) - self.tokens
@@ -208,7 +208,7 @@ class LocalLimits:
         self, clock: Callable[[], float] = time.monotonic, on_refused: Callable[[Limit], None] = lambda _: None
     ) -> None:
         self.clock, self.on_refused = clock, on_refused
-        self._usage: dict[str, Usage] = {}  # by key id; at most as many as the keys file has held
+        self._usage: dict[str, Usage] = {}  # by key id; one entry at most for each key that the keys file has ever held
 
     async def admit(self, grant: Grant, texts: int) -> Release:
         return self.take(grant, texts) if grant.limited else nothing
@@ -218,7 +218,7 @@ class LocalLimits:
             self._bucket(self._usage.setdefault(grant.id, Usage()), grant.rate).owe(texts, self.clock())
 
     def _bucket(self, usage: Usage, rate: Rate) -> TokenBucket:
-        if usage.bucket is None or usage.bucket.rate != rate:  # the keys file has a new rate
+        if usage.bucket is None or usage.bucket.rate != rate:  # the keys file was changed: the key has a new rate
             usage.bucket = TokenBucket(rate, self.clock())
         return usage.bucket
 

@@ -3,10 +3,12 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-SHOWN = 80  # characters of a caller's name, in a message
-LIKELY = 0.6  # smallest difflib ratio of a suggestion: `metod`, `promot` pass; `sentences` and `encoder` have 0.5
+SHOWN = 80  # a message shows at most this many characters of a name that the caller sent
+# Smallest difflib ratio of a suggested name to the name that was sent. The misspellings `metod` and `promot` are above
+# it; two unrelated names such as `sentences` and `encoder` have 0.5.
+LIKELY = 0.6
 
-ENTRIES = {  # name of a list: its entry, and the entry's parts
+ENTRIES = {  # name of a list: the words for one of its entries, and for the parts of that entry
     "pairs": ("pair", ("1st text", "2nd text")),
     "vectors": ("pair", ("1st vector", "2nd vector")),
     "labels": ("labelled pair", ("1st text", "2nd text", "label", "weight")),
@@ -24,13 +26,14 @@ ENTRIES = {  # name of a list: its entry, and the entry's parts
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = LIKELY) -> str | None:
-    """The known name that the caller most likely meant."""
+    """The known name that the caller most likely meant, or None if no name is similar."""
     close = get_close_matches(name[:SHOWN].lower(), list(known), 1, cutoff)
     return close[0] if close else None
 
 
 def ordinal(number: int) -> str:
-    """
+    """A number as an ordinal in digits.
+
     >>> [ordinal(number) for number in (1, 2, 3, 4, 11, 22, 113)]
     ['1st', '2nd', '3rd', '4th', '11th', '22nd', '113th']
     """
@@ -39,7 +42,7 @@ def ordinal(number: int) -> str:
 
 
 def place(field: str) -> str:
-    """A field's path as messages name it: entries as in code, from 0, and as a person counts them, from 1.
+    """A field's path for a message; an entry of a list is counted from 0, as in code, and in words, from 1.
 
     >>> place("pairs.4.1")
     'pairs[4][1] (the 2nd text of the 5th pair)'

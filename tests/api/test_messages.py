@@ -125,7 +125,7 @@ CASES: list[tuple[str, Any, str]] = [
     (
         "/similarity",
         {"pair": PAIR, "detail": 1},
-        "pair: unknown field; did you mean pairs?; missing or wrong, too: detail",
+        "pair: unknown field; did you mean pairs?; also missing or wrong: detail",
     ),
     ("/similarity", {}, 'pairs is missing; send a list of pairs of texts, [["a", "b"], …]'),
     (

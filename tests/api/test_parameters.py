@@ -125,7 +125,7 @@ def test_a_misspelt_calibration_is_refused_and_not_promoted(tiny_server: Server)
     for query in ("method=flow", "promote=never"):
         answer = tiny_server.client.post(f"/calibrate?{query}", json=body)
         assert answer.status_code == 422
-        assert "belongs into the JSON body" in answer.json()["error"]
+        assert "belongs in the JSON body" in answer.json()["error"]
     assert "JSON body" in tiny_server.client.post("/calibrate?labels=1", json=body).json()["error"]
     assert len(tiny_server.client.get("/calibrate").json()["jobs"]) == jobs
 

@@ -53,9 +53,9 @@ router = APIRouter(prefix="/calibrate", tags=["calibration"])
 READ, CALIBRATE = [needs("read")], [needs("calibrate")]
 
 FORMATS: dict[str, Format] = {"text/plain": "text", "application/x-ndjson": "ndjson", "application/x-npy": "npy"}
-EVENT_SECONDS = 0.25  # between reads of a job's record for its event stream
-DISTANT_EVENT_SECONDS = 1.0  # the same if each read is a request to object storage
-MAX_EVENT_STREAMS = 256  # of a process; each reads its job's record four times a second
+EVENT_SECONDS = 0.25  # seconds between reads of a job's record for its event stream
+DISTANT_EVENT_SECONDS = 1.0  # the same, if each read is a request to object storage
+MAX_EVENT_STREAMS = 256  # most event streams of a process; each reads its job's record four times a second
 KEEP_ALIVE_SECONDS = 15.0  # proxies close connections that are silent for a minute, some for half a minute
 
 BODY_DOC = body_of(
@@ -161,10 +161,10 @@ async def calibrate(
 
 
 def check_enough(intake: Intake | VectorIntake, method: str, dim: int, facts: dict[str, Any]) -> list[str]:
-    """Notices for the job. `facts`: of the file that was read, if any.
+    """Notices for the job. `facts` describes the file that was read; empty for other bodies.
 
     Raises:
-        InvalidInput: as `Intake.check_enough`; where another column than the likeliest was read, it names both.
+        InvalidInput: as `Intake.check_enough`. If another column than the likeliest was read, the message names both.
     """
     try:
         return intake.check_enough(method, dim)
@@ -204,7 +204,7 @@ def check_no_query(request: Request) -> None:
     """Raises InvalidInput for a query beside a JSON body, since options in the query would be ignored."""
     for name in request.query_params:
         raise InvalidInput(
-            f"{name}: belongs into the JSON body; the query is for other bodies, which say so in their content-type: "
+            f"{name}: belongs in the JSON body; options go in the query only for bodies of these content-types: "
             f"{', '.join(FORMATS)}, application/octet-stream"
         )
 
@@ -241,7 +241,7 @@ def list_jobs(service: ServiceDep, trace: TraceDep, limit: Annotated[int, Query(
 
 @router.get("/{job_id}", dependencies=READ, responses=documented(404))
 async def get_job(job: JobDep) -> JobState:
-    """A job's progress; its report once it has succeeded, its error if it failed."""
+    """A job's state and progress, with its report once it has succeeded and its error if it has failed."""
     return state(job)
 
 
@@ -332,7 +332,7 @@ async def spooling(jobs: JobStore) -> AsyncIterator[Spool]:
     try:
         yield spool
     finally:
-        await asyncio.shield(asyncio.to_thread(spool.close))  # shielded: a disconnect cancels this task
+        await asyncio.shield(asyncio.to_thread(spool.close))  # shielded, because a disconnect cancels this task
 
 
 def check_domain(domain: str, trace: Trace) -> None:

@@ -31,8 +31,9 @@ from service.core.errors import Overloaded, TooLarge, UnsupportedMedia
 router = APIRouter(tags=["calibration"])
 
 CHUNK = 256 * 1024  # bytes handed to a thread at once
-MOST_READERS = 4  # files read at a time by a process, of workbooks and Parquet one; each may use a core
-JSON_GROWTH = 2  # most bytes of JSON for each byte of the file; Asian text in UTF-16 takes 1.5
+# Most files that a process reads at the same time, workbooks and Parquet files one by one; each may use a core.
+MOST_READERS = 4
+JSON_GROWTH = 2  # most bytes of JSON for each byte of the file; Asian text in UTF-16 needs 1.5
 
 FORMS = ("multipart/form-data", "application/x-www-form-urlencoded")  # web forms, which wrap the file
 PAGES = ("text/html", "application/xhtml+xml")
@@ -89,7 +90,7 @@ async def reading_of(
     ] = None,
     sheet: Annotated[
         str | None,
-        Query(max_length=1000, description="sheet of a workbook; default: the first with 20 rows, or the longest"),
+        Query(max_length=1000, description="sheet of a workbook; default: the first with 20 rows, else the longest"),
     ] = None,
     header: Annotated[
         bool | None, Query(description="whether the first row names the columns; detected by default")
@@ -194,14 +195,14 @@ async def read_file(request: Request, service: Service, reading: Reading, out: B
                 async with service.whole_files if whole else nullcontext():
                     return await asyncio.to_thread(read)
             finally:
-                left.set()  # the thread goes on where this task is cancelled
+                left.set()  # ends the child if this task is cancelled, which does not stop the thread
                 unwatch()
 
 
 def memory_of_reader(left: int | None, *, whole: bool) -> int:
-    """Bytes that a reader may take where `left` are left in the container (None: it has no limit).
+    """Bytes of memory that a reader may take if `left` bytes are free in the container (None: it has no limit).
 
-    One reader of a whole file and three of lines together take no more than seven eighths.
+    One reader of a whole file and three readers of lines together take at most seven eighths of the free memory.
     """
     most, share = (MEMORY, 2) if whole else (MEMORY_OF_LINES, 8)
     return most if left is None else max(LEAST_MEMORY, min(most, left // share))
@@ -210,7 +211,10 @@ def memory_of_reader(left: int | None, *, whole: bool) -> int:
 async def feed_sentences(
     request: Request, service: Service, reading: Reading, feed: Callable[[bytes], Any]
 ) -> dict[str, Any]:
-    """Passes the sentences of the posted file to `feed` as NDJSON and returns its facts. Raises as both do."""
+    """Passes the sentences of the posted file to `feed` as NDJSON and returns the file's facts.
+
+    Raises what `read_file` and `feed` raise.
+    """
     async with temporary(service) as out:
         facts = await read_file(request, service, replace(reading, give="sentences"), out)
         for piece in pieces(out):
@@ -225,7 +229,7 @@ def pieces(file: BinaryIO) -> Iterator[bytes]:
 
 
 async def sent(stack: AsyncExitStack, file: BinaryIO) -> AsyncIterator[bytes]:
-    """Content of a file; closes `stack`, which owns the file, at the end or when the caller leaves."""
+    """The content of a file, in pieces; closes `stack`, which owns the file, at the end or when the caller leaves."""
     async with stack:
         for piece in pieces(file):
             yield piece

@@ -24,7 +24,8 @@ Format = Literal["text", "ndjson", "npy"]
 Body = TypeVar("Body", bound=BaseModel)
 
 MAX_LABELS = 100_000
-LONGEST_CHARACTER = 24  # bytes of a line for each allowed character: two texts, each character as \uXXXX\uXXXX
+# Most bytes of a line for each allowed character: a line may hold two texts, with each character as \uXXXX\uXXXX.
+LONGEST_CHARACTER = 24
 LABELLED = TypeAdapter(Label)
 JSON_LIST = re.compile(rb'\s*\[\s*"(?:[^"\\]|\\.)*"\s*,\s*"')
 FILE_NAME = re.compile(r"\S*[\w-]\.[A-Za-z][A-Za-z0-9]{1,6}")
@@ -42,10 +43,10 @@ def stripped(pair: LabelledPair) -> LabelledPair:
 
 @dataclass(frozen=True)
 class Limits:
-    sentences: int
-    characters: int  # a sentence
+    sentences: int  # most sentences
+    characters: int  # most characters of a sentence
     dim: int  # dimension of the vectors that a method fits; the largest if several encoders serve
-    size: int  # bytes of a text body
+    size: int  # most bytes of a text body
 
 
 class Intake:
@@ -64,8 +65,9 @@ class Intake:
         self._summary = LabelSummary()
         self._rest, self._received = b"", 0
         self._given, self._too_long = False, 0
-        self._places: list[str] = []  # of the first texts that are too long
-        self._first: list[str] | None = None if force else []  # first texts, to recognize a table; None: checked
+        self._places: list[str] = []  # places of the first texts that are too long
+        # The first texts, which are checked for a table; None once that is done, or with `force`.
+        self._first: list[str] | None = None if force else []
         self._seen: set[str] = set()  # distinct sentences, about `_enough` at most
 
     @property
@@ -181,7 +183,7 @@ class Intake:
         try:
             extend(entries)
         except (TypeError, UnicodeError):
-            raise InvalidInput("a sentence holds a lone surrogate, which is no Unicode text") from None
+            raise InvalidInput("a sentence holds half of a surrogate pair, which is not valid Unicode") from None
 
     def check_labels(self) -> None:
         """Raises InvalidInput if there are too few labelled pairs, saying how many are needed."""
@@ -213,7 +215,7 @@ class Intake:
 
 def flow_notices(method: str, distinct: int, what: str) -> list[str]:
     if "flow" in method and distinct < STEADY_FLOW:
-        return [f"a flow fitted on fewer than {STEADY_FLOW} distinct {what} is unsteady; here are {distinct}"]
+        return [f"a flow fitted to fewer than {STEADY_FLOW} distinct {what} is unstable; there are only {distinct}"]
     return []
 
 

@@ -20,14 +20,14 @@ Normalization = Literal[NORMALIZATIONS]  # type: ignore[valid-type]
 
 
 class CalibrateOptions(Own):
-    """Options of a calibration: in the query beside a text body, in a JSON body among its fields."""
+    """Options of a calibration: query parameters if the body is text or a file, fields of the body if it is JSON."""
 
     domain: str
     method: Method = "auto"
     promote: Promotion = Field(
         default="if_better",
-        description="if_better: promote if the new scale fits the new text better than the champion's, by more than "
-        "the error of the difference, and answers keep all their fields; a domain's first version is promoted",
+        description="if_better: the new version is promoted if its scale fits the new text better than the champion's, "
+        "by more than the error of the difference, and responses keep all their fields; or if it is the domain's first",
     )
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
     normalization: Normalization = Field(
@@ -37,9 +37,9 @@ class CalibrateOptions(Own):
     encoder: str = Field(
         default="answering",
         pattern=ENCODER_PATTERN,
-        description="answering: the encoder that answers for the domain; next: the one it moves to "
-        "(ISOSIM_NEXT_ENCODER); or the digest of the encoder that made posted vectors (409 if this server does not run "
-        "it)",
+        description="answering: the encoder that answers for the domain; next: the encoder to which the domain moves "
+        "(ISOSIM_NEXT_ENCODER); or the digest of the encoder that made the posted vectors (409 if this server does not "
+        "run it)",
     )
     force: bool = Field(
         default=False, description="take each line as a sentence even if lines look like rows of a table"
@@ -55,7 +55,7 @@ NO_VECTORS = "a text is wanted; vectors are taken for encoders whose users bring
 
 
 def text_or_vector(value: Any) -> str | list[Any]:
-    """A side of a labelled pair."""
+    """Validator of a side of a labelled pair: a text, or a vector."""
     if not isinstance(value, str | list):
         raise PydanticCustomError("entry_type", "no text", {"wanted": "a text, or a vector where vectors are brought"})
     return value
@@ -127,7 +127,7 @@ class CalibrateRequest(CalibrateOptions):
 
 
 class LabelsRequest(Own):
-    """Labelled pairs for an existing version; they make a new version from it."""
+    """Labelled pairs that are added to an existing version; the result is a new version."""
 
     model_config = example({"labels": [["Printer is jammed.", "Paper stuck in the printer.", 1]]})
 

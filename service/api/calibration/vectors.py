@@ -33,7 +33,7 @@ class VectorIntake:
     def __init__(self, spool: Spool, limits: Limits, artifact: EncoderArtifact, *, npy: bool) -> None:
         self.spool, self.limits, self.npy = spool, limits, npy
         self.artifact, self.dim = artifact, artifact.spec.dim
-        self.sentences = 0  # vectors
+        self.sentences = 0  # number of vectors
         self.labels = 0
         self.lines = 0
         self._expected = self._received = 0  # bytes of a .npy
@@ -45,7 +45,7 @@ class VectorIntake:
         self._enough = max(STEADY_FLOW, fewest_sentences("whitening", self.dim))
 
     def feed(self, chunk: bytes) -> None:
-        """Takes a part of the body. Raises InvalidInput, naming the line; for a `.npy` after reading its header."""
+        """Takes a part of the body. Raises InvalidInput for an invalid line, or a `.npy` of wrong header or size."""
         if self.npy:
             if not self._expected:
                 self._check_header(chunk)
@@ -156,7 +156,7 @@ class VectorIntake:
         if text is None:
             return
         if not isinstance(text, str) or not text.strip():
-            raise InvalidInput("the text is empty, or none")
+            raise InvalidInput("the text is empty, or not a string")
         if len(text) > self.limits.characters:
             raise InvalidInput(f"the text has {len(text)} characters, at most {self.limits.characters} are taken")
         texts.append(text.strip())

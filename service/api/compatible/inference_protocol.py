@@ -21,7 +21,7 @@ from service.core.errors import InvalidInput
 router = APIRouter(prefix="/v2", tags=["Open Inference Protocol"])
 
 READ = [needs("read")]
-VersionPath = Annotated[str, Path(description="of the domain", examples=["1"])]
+VersionPath = Annotated[str, Path(description="version of the domain", examples=["1"])]
 MODEL_STATUSES = (404, 409)
 INFER: dict[str, Any] = {
     "responses": {
@@ -31,7 +31,7 @@ INFER: dict[str, Any] = {
     "openapi_extra": body_of(
         tensors.InferRequest, {"application/octet-stream": {"type": "string", "format": "binary"}}
     ),
-    "dependencies": [needs("read", texts=0)],  # `embed` counts them
+    "dependencies": [needs("read", texts=0)],  # `embed` charges them
     "response_class": Response,
 }
 
@@ -89,7 +89,7 @@ async def infer_version(
     """Embeds or scores a tensor of texts with a version of a domain."""
     check_encoding(head_of(request.headers.raw))
     settings = service.settings
-    # Off the event loop: a body of 2 MB may hold half a million elements.
+    # In a thread, because a body of 2 MB may hold half a million elements.
     asked, texts = await asyncio.to_thread(tensors.read, await request.body(), header_length, settings.max_texts)
     for name, entries in texts.items():
         listed(entries, name[: tensors.SHOWN], service, settings.max_texts if name == "text" else settings.max_pairs)

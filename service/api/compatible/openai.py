@@ -114,7 +114,7 @@ def cards(service: Service, domain: str) -> list[ModelCard]:
 
 
 def since(service: Service, domain: str, version: int) -> int:
-    """When a version was made; 0 if that cannot be read, so that one broken domain does not fail the list."""
+    """When a version was made; 0 if that cannot be read, so that a broken domain does not make the whole list fail."""
     try:
         return created(service, domain, version)
     except (IsosimError, OSError):

@@ -1,4 +1,4 @@
-"""POST /rerank with TEI's or Cohere's body, and POST /score with vLLM's."""
+"""POST /rerank with the body of text-embeddings-inference or Cohere, and POST /score with that of vLLM."""
 
 import time
 from typing import Annotated, Any
@@ -93,8 +93,8 @@ def false_hit_rates(result: Scores, model: models.Model, gallery: int) -> list[f
     """False-hit rate of each text; None for a text in which the encoder knows no token.
 
     Raises:
-        Conflict: the version has no counts of false hits, or uses item normalization, which they do not cover.
-        InvalidInput: the version has no counts for so large a gallery.
+        Conflict: the version has no counts of false hits, or uses item normalization, for which none were counted.
+        InvalidInput: the gallery is too large for the version's counts.
     """
     calibration, raw = model.resolution.calibration, model.space == "raw"
     if calibration.model.normalization is not None and not raw:

@@ -1,4 +1,4 @@
-"""Bodies and answers that other services defined: OpenAI, TEI, Cohere, Jina, vLLM."""
+"""Bodies and answers that other services defined: OpenAI, text-embeddings-inference, Cohere, Jina, vLLM."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
@@ -19,7 +19,7 @@ def is_row(entry: Any) -> bool:
 
 Texts = Annotated[list[str], all_texts]
 TokenIds = Annotated[list[int], entries(lambda entry: type(entry) is int, "a token id")]
-# `is_row` checks the ids too: pydantic would build an error for each wrong row.
+# `is_row` also checks the ids, because pydantic would build an error for each wrong row.
 TokenRows = Annotated[list[TokenIds], entries(is_row, "a list of token ids")]
 MODEL_NAMES = "isosim, isosim/<domain>[@version], isosim/<domain>:raw"
 ModelField = Annotated[str, Field(description=MODEL_NAMES)]
@@ -52,7 +52,7 @@ EmbeddingsInput = Annotated[
 
 
 class EmbeddingsRequest(Compatible):
-    """OpenAI's body."""
+    """The body of OpenAI's embeddings route."""
 
     model_config = example({"model": "isosim", "input": ["A man is playing a guitar."]})
 
@@ -60,7 +60,10 @@ class EmbeddingsRequest(Compatible):
     model: ModelField = "isosim"
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = Field(
-        default=None, ge=1, le=65_536, description="raw vectors only: cut to so many numbers, then normalized"
+        default=None,
+        ge=1,
+        le=65_536,
+        description="only for raw vectors: how many of the first numbers are kept; the vectors are then normalized",
     )
     user: str | None = None
 
@@ -89,8 +92,8 @@ class EmbeddingsResponse(BaseModel):
 class ModelCard(BaseModel):
     id: str
     object: Literal["model"] = "model"
-    max_model_len: int = Field(description="tokens of a text, special ones included")
-    created: int = Field(description="s since 1970; 0 for the built-in version")
+    max_model_len: int = Field(description="most tokens of a text, special ones included")
+    created: int = Field(description="when the version was made, in seconds since 1970; 0 for the built-in version")
     owned_by: str = "isosim"
 
 
@@ -113,7 +116,7 @@ Documents = Annotated[list[str | Document], entries(is_document, "a text or an o
 
 
 class RerankRequest(Compatible):
-    """TEI's body with `texts`; Cohere's, Jina's and Voyage's with `documents`."""
+    """The body of text-embeddings-inference with `texts`, or that of Cohere, Jina and Voyage with `documents`."""
 
     model_config = example(
         {"query": "Who plays?", "texts": ["A man is playing a guitar.", "Shares fell."], "return_text": True}
@@ -123,7 +126,7 @@ class RerankRequest(Compatible):
     texts: Texts | None = None
     documents: Documents | None = None
     model: ModelField | None = None
-    domain: DomainField | None = Field(default=None, description="the domain, if no model is named")
+    domain: DomainField | None = Field(default=None, description="domain that scores the texts, if no model is named")
     raw_scores: bool = Field(default=False, description="return similarities instead of percentiles")
     truncate: bool | None = None
     truncation_direction: TruncationDirection = "Right"
@@ -204,7 +207,7 @@ class ScoreResponse(BaseModel):
 
 
 class TokenizeRequest(Compatible):
-    """TEI's body."""
+    """The body of text-embeddings-inference."""
 
     model_config = example({"inputs": "A man is playing a guitar."})
 
@@ -217,7 +220,7 @@ class SimpleToken(BaseModel):
     id: int
     text: str
     special: bool
-    start: int | None = Field(description="character; null for a special token")
+    start: int | None = Field(description="position of its first character in the text; null for a special token")
     stop: int | None
 
 
@@ -226,7 +229,7 @@ def which_ids(value: Any) -> str:
 
 
 class DecodeRequest(Compatible):
-    """TEI's body."""
+    """The body of text-embeddings-inference."""
 
     model_config = example({"ids": [101, 1037, 2158, 102]})
 
@@ -246,7 +249,7 @@ class ModelType(BaseModel):
 
 
 class Info(BaseModel):
-    """TEI's fields, and the version of isosim's HTTP contract."""
+    """The fields of text-embeddings-inference, and the version of isosim's HTTP contract."""
 
     model_id: str
     model_sha: str

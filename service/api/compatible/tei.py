@@ -28,7 +28,7 @@ router = APIRouter(tags=["operations"])
 DTYPES = {"fp32": "float32", "fp16": "float16"}
 STATUSES = (400, 413, 415, 422)
 DEPRECATED_SINCE = "@1795564800"  # 2026-11-25 (RFC 9745, section 2.1)
-MOST_CHARACTERS = 200_000  # in a request: each becomes up to 60 bytes of the answer
+MOST_CHARACTERS = 200_000  # most characters in a request; each becomes up to 60 bytes of the answer
 
 
 @tokens.post("/tokenize", response_model=list[list[SimpleToken]], responses=documented(*STATUSES))
@@ -53,7 +53,7 @@ def pieces_of(texts: list[str], service: Service, *, special: bool) -> Response:
 
 @tokens.post("/decode", response_model=list[str], responses=documented(*STATUSES), deprecated=True)
 async def decode(body: DecodeRequest, service: ServiceDep, trace: TraceDep) -> Response:
-    """Turns token ids back into texts. Deprecated: tokenizers does it (docs/reference/compatibility.md)."""
+    """Turns token ids back into texts. Deprecated: use the library `tokenizers` (docs/reference/compatibility.md)."""
     check_count(len(body.ids), "ids", service.settings.max_characters)
     rows = id_rows(body.ids)
     name_ignored(trace, body)

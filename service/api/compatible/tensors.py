@@ -61,7 +61,7 @@ class InferRequest(Compatible):
 
 
 def read(body: bytes, header_length: str | None, most: int) -> tuple[InferRequest, dict[str, list[str]]]:
-    """Parses a body into the request and the texts of each input by name; a tensor may hold `most` texts.
+    """Parses a body into the request and the texts of each input by name; a tensor may hold at most `most` texts.
 
     Raises:
         EmptyInput, InvalidInput: the body does not follow the protocol; the message names the tensor.

@@ -85,7 +85,7 @@ def state(service: Service, domain: str) -> DomainState:
 
 
 def facts_of(service: Service, domain: str, aliases: Aliases | None) -> dict[str, Any]:
-    """Fields of a domain's state that its aliases decide, and its drift; `aliases` None: they cannot be read."""
+    """A domain's drift, and the fields of its state that follow from its `aliases` (None if they cannot be read)."""
     drift = service.drift.measure(domain)
     facts = {"drift": None if drift is None else DriftState(**vars(drift))}
     if aliases is None:
@@ -146,7 +146,7 @@ def get_domain(domain: DomainName, service: ServiceDep) -> DomainState:
 
 @router.get("/{domain}/versions/{version}", dependencies=READ, responses=documented(404, 422))
 def get_version(domain: DomainName, version: VersionNumber, service: ServiceDep) -> VersionState:
-    """A version's provenance and measured report."""
+    """Where a version comes from, and the report of what was measured when it was made."""
     facts = summary(service, domain, version)
     manifest = service.domains.manifest(domain, version)
     report = service.domains.report(domain, version)
@@ -169,7 +169,8 @@ async def post_labels(
     trace: TraceDep,
     idempotency_key: Annotated[str | None, Header(max_length=256)] = None,
 ) -> Response:
-    """Learns match probabilities from labelled pairs; makes a new version with the same map and scale."""
+    """Learns match probabilities from labelled pairs, and stores them in a new version. Its similarities and
+    percentiles are those of the version to which the labels were added."""
     await check_room(service)
     body = await asyncio.to_thread(parse_json, LabelsRequest, await read_json_body(request))
     if not await asyncio.to_thread(accepted_before, service, trace, idempotency_key):

@@ -40,7 +40,7 @@ def now() -> str:
 
 
 async def of(service: Service, domain: str) -> Migration:
-    """The domain's migration, read from the store. Raises NotFound."""
+    """The domain's migration, read from the store. Raises NotFound if it has none."""
     await service.encoders.refresh_migrations()
     migration = service.encoders.migrations.get(domain)
     if migration is None:
@@ -130,7 +130,8 @@ async def shown(service: Service, domain: str, migration: Migration) -> Migratio
 
 @router.post("", status_code=201, dependencies=[*ADMIN, JsonBody], responses=documented(*WITH_BODY))
 async def start_migration(domain: DomainName, body: MigrationStart, service: ServiceDep) -> MigrationState:
-    """Begins a domain's move from this server's encoder to the next: both need a champion with a reference."""
+    """Begins a domain's move from this server's encoder to the next one. The domain needs a champion with a reference
+    for each of the two."""
     await service.encoders.refresh_migrations()
     before = service.encoders.migrations.get(domain)
     old, new = service.encoders.first, service.encoders.require_next()
@@ -229,7 +230,7 @@ async def get_equivalent(
         Literal["calibrated", "raw"], Query(description="raw: thresholds for the frozen encoders' cosines")
     ] = "calibrated",
 ) -> MigrationThreshold:
-    """The new version's threshold with the same false-match rate; works before a migration begins, too."""
+    """The new version's threshold with the same false-match rate. Works also before a migration begins."""
     await service.encoders.refresh_migrations()
     old, new = service.encoders.pair(domain)
     versions = [await champion(loaded_encoder, domain) for loaded_encoder in (old, new)]

@@ -28,9 +28,12 @@ class DriftState(BaseModel):
     distance_mean: float | None = Field(
         description="mean of log ‖z‖², in standard deviations of the domain's own text; 0 for that text"
     )
-    distance_spread: float | None = Field(description="standard deviation of the same; 1 for the domain's own text")
+    distance_spread: float | None = Field(
+        description="standard deviation of log ‖z‖², in the same unit; 1 for the domain's own text"
+    )
     stability_index: float | None = Field(
-        description="population stability index of similarities against the first ones served; 0.25 is a shift"
+        description="population stability index of the similarities, compared with the first ones that the champion "
+        "gave; above 0.25, they have shifted"
     )
 
 
@@ -73,7 +76,9 @@ class VersionState(VersionSummary):
 class ImportedVersionState(BaseModel):
     source: str = Field(description="name@version in the archive")
     domain: str
-    version: int = Field(description="number in this store; the archive's own number if that and all later are free")
+    version: int = Field(
+        description="number in this store; the same as in the archive if this number and all higher ones are free"
+    )
     encoder: str = Field(description="id of the encoder")
     was: str | None = Field(description="champion or previous in the exporting store; importing does not promote it")
     there: bool = Field(description="true if this store already has a version with the same files; nothing was added")
@@ -83,13 +88,13 @@ class ImportState(BaseModel):
     versions: list[ImportedVersionState]
     thresholds: list[str] = Field(description="domain/name of the saved thresholds that were added")
     kept: list[str] = Field(
-        description="domain/name of those that were not added: the name has another target here, or the domain has the "
-        "most thresholds it may have"
+        description="domain/name of the saved thresholds that were not added, because the name has another target here "
+        "or the domain has as many thresholds as are allowed"
     )
 
 
 class Threshold(BaseModel):
-    """The similarity from which pairs match, for a wanted rate of false matches, false hits, or precision."""
+    """The similarity at or above which pairs match, for a wanted false-match rate, false-hit rate or precision."""
 
     domain: str
     version: int
@@ -98,29 +103,35 @@ class Threshold(BaseModel):
     similarity: float
     # A list, not a tuple: some OpenAPI tools misread `prefixItems`.
     interval: list[float] = Field(
-        min_length=2, max_length=2, description="95 %, from a bootstrap over sentences or labelled pairs"
+        min_length=2,
+        max_length=2,
+        description="95 % interval of the similarity, from a bootstrap over sentences or labelled pairs",
     )
     unit: Metric | None = Field(default=None, description="unit of the distance, if the request named one")
     distance: float | None = Field(default=None, description="the threshold in this unit")
-    distance_interval: list[float] | None = Field(default=None, min_length=2, max_length=2, description="95 %")
+    distance_interval: list[float] | None = Field(
+        default=None, min_length=2, max_length=2, description="95 % interval of the distance"
+    )
     pairs: int = Field(
         description="number of random pairs, labelled pairs or search comparisons that the threshold was computed from"
     )
     extrapolated: bool = Field(
-        description="true if the wanted rate is rarer than the pairs can count (below 10 / pairs; for searches, more "
-        "entries or rarer hits than counted)"
+        description="true if the wanted rate is too small to be counted in the pairs (below 10 / pairs; for searches: "
+        "more entries or rarer hits than were counted)"
     )
-    false_match_rate: float | None = Field(default=None, description="of random pairs, at this threshold")
+    false_match_rate: float | None = Field(default=None, description="share of random pairs that reach this threshold")
     recall: float | None = Field(
         default=None, description="with precision: share of true matches that reach the threshold"
     )
-    recall_interval: list[float] | None = Field(default=None, min_length=2, max_length=2, description="95 %")
+    recall_interval: list[float] | None = Field(
+        default=None, min_length=2, max_length=2, description="95 % interval of the recall"
+    )
     precision_interval: list[float] | None = Field(
         default=None,
         min_length=2,
         max_length=2,
-        description="with precision: 95 %, of the share of matches at this similarity; wide if few labelled pairs "
-        "score that high",
+        description="with precision: 95 % interval of the share of matches at this similarity; wide if few labelled "
+        "pairs score that high",
     )
     query_spread: float | None = Field(
         default=None,
@@ -138,7 +149,9 @@ class SavedThreshold(BaseModel):
         description="least similarity of a match; null if the version cannot reach the target, or if item "
         "normalization is on, since percentiles then decide"
     )
-    interval: list[float] | None = Field(min_length=2, max_length=2, description="95 %; null if similarity is null")
+    interval: list[float] | None = Field(
+        min_length=2, max_length=2, description="95 % interval of the similarity; null if the similarity is null"
+    )
     extrapolated: bool | None = Field(
         description="as in GET /domains/{domain}/threshold; null if the version cannot reach the target"
     )
@@ -148,7 +161,7 @@ class SavedThreshold(BaseModel):
 class Thresholds(BaseModel):
     domain: str
     version: int = Field(description="version that the similarities belong to")
-    revision: int = Field(description="of the domain: counts the changes of champion, previous and thresholds")
+    revision: int = Field(description="counts the changes of the domain's champion, previous version and thresholds")
     thresholds: list[SavedThreshold] = Field(description="sorted by name")
 
 
@@ -156,7 +169,7 @@ class SavedTarget(BaseModel):
     domain: str
     name: str
     target: TargetFacts
-    revision: int = Field(description="of the domain, after the change")
+    revision: int = Field(description="revision of the domain after the change")
     notice: str | None = Field(description="why the version that answers now cannot reach the target; else null")
 
 
@@ -218,7 +231,7 @@ class ChampionRequest(StartOfChange):
 
 
 class MigrationStart(Own):
-    """First shares of a domain's migration to the next encoder."""
+    """The shares of requests with which a domain's migration to the next encoder begins."""
 
     model_config = example({"share": 0.0, "shadow": 0.1, "from": 1})
 
@@ -230,13 +243,13 @@ class MigrationStart(Own):
         default=0.1,
         ge=0,
         le=1,
-        description="share of the old encoder's requests that the new one scores too, for comparison only; each costs "
-        "the new encoder's computation",
+        description="share of the requests answered by the old encoder that the new one scores as well, only for "
+        "comparison; each is computed by both",
     )
 
 
 class MigrationChange(StartOfChange):
-    """New shares of a migration; omitted fields keep their value."""
+    """New shares of requests for a migration; omitted fields keep their value."""
 
     model_config = example({"share": 0.1, "revision": 1})
 
@@ -249,9 +262,9 @@ class MigrationFinish(StartOfChange):
 
 
 class MigrationSide(BaseModel):
-    encoder: str = Field(description="digest")
+    encoder: str = Field(description="digest of the encoder")
     id: str
-    version: int | None = Field(description="champion for this encoder")
+    version: int | None = Field(description="the domain's champion for this encoder")
 
 
 class EquatedThreshold(BaseModel):
@@ -260,8 +273,10 @@ class EquatedThreshold(BaseModel):
     similarity: float = Field(description="threshold of the old version")
     fmr: float
     equivalent: float = Field(description="threshold of the new version")
-    interval: list[float] = Field(min_length=2, max_length=2, description="95 %, of `equivalent`")
-    extrapolated: bool = Field(description="true if the rate is too rare for the pairs of either version to count")
+    interval: list[float] = Field(min_length=2, max_length=2, description="95 % interval of `equivalent`")
+    extrapolated: bool = Field(
+        description="true if the rate is too small to be counted in the random pairs of the old or the new version"
+    )
 
 
 class MigrationThreshold(EquatedThreshold):
@@ -276,8 +291,8 @@ class ShadowState(BaseModel):
 
     pairs: int
     window: int = Field(description="number of most recent pairs that the figures are computed from")
-    mean_difference: float | None = Field(description="mean of |Δ percentile|")
-    difference_95: float | None = Field(description="95th percentile of |Δ percentile|")
+    mean_difference: float | None = Field(description="mean absolute difference of the two percentiles of a pair")
+    difference_95: float | None = Field(description="95th percentile of this absolute difference")
     changed_sides: dict[str, float] | None = Field(
         description="by false-match rate: share of pairs on which the two versions' thresholds for that rate disagree"
     )
@@ -297,6 +312,6 @@ class MigrationState(BaseModel):
     old: MigrationSide
     new: MigrationSide
     thresholds: list[EquatedThreshold] | None = Field(
-        description="at the usual false-match rates; null if this server cannot load both versions"
+        description="thresholds of both versions at the usual false-match rates; null if this server cannot load both"
     )
-    seen: ShadowState | None = Field(description="shadow scoring; null until this process has compared pairs")
+    seen: ShadowState | None = Field(description="result of shadow scoring; null until this process has compared pairs")

@@ -49,9 +49,14 @@ async def get_threshold(
     gallery: Annotated[int | None, Query(ge=1, le=MOST_GALLERY, description="entries that are searched")] = None,
     space: Annotated[
         Literal["calibrated", "raw"] | None,
-        Query(description="raw: a threshold for the frozen encoder's cosine; else calibrated, and raw with a distance"),
+        Query(
+            description="raw: a threshold for the frozen encoder's cosine. Default: calibrated, or raw if unit is a "
+            "distance"
+        ),
     ] = None,
-    unit: Annotated[Unit, Query(description=f"also in a database's unit, on the raw scale: {METRICS}")] = "similarity",
+    unit: Annotated[
+        Unit, Query(description=f"gives the threshold also in the unit of a database, for raw vectors: {METRICS}")
+    ] = "similarity",
 ) -> Threshold:
     """The similarity threshold for a false-match rate, a precision, or a rate of false hits in searches."""
     target = Target(fmr, precision, false_hit_rate, gallery)
@@ -106,8 +111,8 @@ async def list_thresholds(domain: DomainName, service: ServiceDep, trace: TraceD
 async def put_threshold(
     domain: DomainName, name: ThresholdName, body: TargetRequest, service: ServiceDep, trace: TraceDep
 ) -> SavedTarget:
-    """Saves a target under a name. Scoring requests that name it get `match` for each pair, with any version and
-    encoder of the domain. The request may be repeated."""
+    """Saves a target under a name. Scoring requests that name it get `match` for each pair, whichever version and
+    encoder of the domain answers. The request may be repeated."""
     target = body.target
     resolution = await resolve(service, trace, domain)
     revision = await asyncio.to_thread(service.domains.set_target, domain, name, target, revision=body.revision)

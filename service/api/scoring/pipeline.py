@@ -22,19 +22,19 @@ from service.migration.encoders import Resolution
 
 Space = Literal["calibrated", "raw"]
 
-INLINE_ROWS = 64  # up to so many texts or pairs, scoring is faster than handing them to a thread
+INLINE_ROWS = 64  # scoring up to this many texts or pairs is faster than handing them to a thread
 
 
 def check_count(count: int, field: str, limit: int) -> None:
-    """Raises EmptyInput or InvalidInput, naming the field."""
+    """Raises EmptyInput if a field has no entries, InvalidInput if it has more than `limit`; both name the field."""
     if not count:
-        raise fault(EmptyInput, f"`{field}`", "cannot be empty")  # TEI's words
+        raise fault(EmptyInput, f"`{field}`", "cannot be empty")  # the words of text-embeddings-inference
     if count > limit:
         raise fault(InvalidInput, field, f"has {count} entries, at most {limit} are taken")
 
 
 def check_text(text: str, field: str, max_characters: int) -> None:
-    """Raises EmptyInput or InvalidInput, naming the field."""
+    """Raises EmptyInput for a blank text, InvalidInput for one that is too long; both name the field."""
     if not text or text.isspace():
         raise fault(EmptyInput, field, "is empty")
     if len(text) > max_characters:
@@ -42,7 +42,7 @@ def check_text(text: str, field: str, max_characters: int) -> None:
 
 
 def check_texts(texts: Sequence[str], field: Callable[[int], str], max_characters: int) -> None:
-    """Raises EmptyInput or InvalidInput for the first invalid text; `field` gives its name by its index."""
+    """Raises EmptyInput or InvalidInput for the first invalid text, whose field is `field(index)`."""
     for number, text in enumerate(texts):
         if not text or len(text) > max_characters or text.isspace():
             check_text(text, field(number), max_characters)
@@ -103,12 +103,13 @@ async def embed(
     """Vectors of the texts, computed by the frozen encoder that answers.
 
     Args:
-        truncate: False refuses a text that is too long, as in TEI.
+        truncate: False refuses a text that is too long, as in text-embeddings-inference.
         prompt: put before each text; None: the encoder's default prompt.
-        scored: False skips the domain test, which only scores need.
+        scored: False skips the out-of-domain test, which only scores need.
 
     Raises:
-        InvalidInput, TokenizerFailure, Overloaded, BackendFailure; CallerLeft if the caller has disconnected.
+        InvalidInput: a text is too long and may not be truncated, or the encoder takes vectors instead of texts.
+        TokenizerFailure, Overloaded, BackendFailure, CallerLeft: as `Embedder.embed`.
     """
     refuse_texts(resolution.encoder.artifact)
     trace.release = await service.limits.admit(trace.grant, len(contents))
@@ -164,7 +165,7 @@ async def scores(
     )
     if service.encoders.is_champion(calibration):  # checked here, because another version may have been promoted
         service.drift.observe(calibration, result)
-        if resolution.side == "old":  # a migration compares the next encoder on these pairs
+        if resolution.side == "old":  # during a migration, the next encoder scores these pairs for comparison
             service.shadow.offer(resolution, embeddings, a, b, result)
     note(service, trace, calibration, embeddings, time.perf_counter() - started)
     return result

@@ -24,7 +24,9 @@ ThresholdField = Annotated[
     ),
 ]
 DETAIL = "adds `detail` to the answer: the numbers behind flags and percentiles"
-OF_ENCODER = "digest of the encoder that made the vectors, as in answers; if another encoder answers now: 409"
+OF_ENCODER = (
+    "digest of the encoder that made the vectors, as responses name it; 409 if another encoder answers for the domain"
+)
 
 
 class PairsRequest(Own):
@@ -57,8 +59,8 @@ class VectorsRequest(Own):
         list[tuple[Vector, Vector]],
         FailFast(),
         Field(
-            description="pairs, at most ISOSIM_MAX_PAIRS; a vector is a list of numbers, or base64 of little-endian "
-            "float32, which takes a third of the bytes"
+            description="pairs of vectors, at most ISOSIM_MAX_PAIRS; a vector is a list of numbers, or base64 of "
+            "little-endian float32, which takes a third of the bytes of a list"
         ),
     ]
     domain: DomainField = "default"
@@ -72,8 +74,8 @@ class PercentileRequest(Own):
 
     model_config = example({"cosines": [0.31, 0.87], "domain": "default"})
 
-    cosines: Annotated[list[float] | None, all_numbers] = Field(default=None, description="-1 to 1")
-    distances: Annotated[list[float] | None, all_numbers] = Field(default=None, description="in the unit of `metric`")
+    cosines: Annotated[list[float] | None, all_numbers] = Field(default=None, description="cosines, -1 to 1")
+    distances: Annotated[list[float] | None, all_numbers] = Field(default=None, description="distances by `metric`")
     metric: Metric | None = Field(default=None, description=METRICS)
     domain: DomainField = "default"
     encoder: Annotated[str | None, Field(description=OF_ENCODER)] = None
@@ -101,13 +103,13 @@ class PercentileResponse(BaseModel):
     version: int
     encoder: str
     method: str
-    cosine: list[float] = Field(description="cosines of the scores")
+    cosine: list[float] = Field(description="the cosines that were sent, or that belong to the distances")
     percentile: list[float] = Field(description="share of the domain's random pairs that have a lower cosine")
     false_match_rate: list[float] = Field(description="share of the domain's random pairs with at least this cosine")
     extrapolated: list[bool] = Field(description="as in /similarity")
     probability: list[float] | None = Field(
-        description="probability of a match, if the domain has labels; null unless its method is identity without "
-        "item normalization"
+        description="probability of a match; null if the version has no labels, another method than identity, or item "
+        "normalization"
     )
     notices: list[str]
 

@@ -107,7 +107,7 @@ def brought(pairs: Sequence[tuple[Any, Any]], artifact: EncoderArtifact) -> Embe
 
 
 def check_encoder(digest: str | None, resolution: Resolution) -> None:
-    """Raises EncoderMismatch if the vectors are not of the encoder that answers for the domain."""
+    """Raises EncoderMismatch if the digest is not that of the encoder that answers for the domain."""
     answering = resolution.encoder
     if digest is not None and digest != answering.digest:
         raise EncoderMismatch(
@@ -202,7 +202,7 @@ async def percentile(body: PercentileRequest, service: ServiceDep, trace: TraceD
     if values is None or (body.cosines is None) == (body.distances is None):
         raise InvalidInput("cosines or distances: give one of them")
     if (body.metric is None) != (body.distances is None):
-        both = "distances: the metric they are in is needed, too"
+        both = "distances: send their metric as well"
         raise InvalidInput(both if body.metric is None else "metric: belongs to distances; cosines need none")
     check_count(len(values), name, MOST_SCORES)
     resolution = await resolve(service, trace, body.domain)
@@ -236,8 +236,8 @@ async def percentile(body: PercentileRequest, service: ServiceDep, trace: TraceD
     )
 
 
-MOST_SCORES = 10_000  # in a request to /percentile
-MOST_INLINE = 1000  # up to so many scores, computing percentiles is faster than handing them to a thread
+MOST_SCORES = 10_000  # most scores in a request to /percentile
+MOST_INLINE = 1000  # computing the percentiles of up to this many scores is faster than handing them to a thread
 
 ANSWERS = documented(400, 404, 409, 413, 415, 422, 424, 429)
 

@@ -40,22 +40,22 @@ from service.core.errors import (
 
 log = logging.getLogger(__name__)
 
-NICENESS = 5  # of the running threads, so that the event loop, which needs little time, runs before them
+NICENESS = 5  # of the threads that run batches, so that the event loop, which needs little time, runs before them
 LEAST_URGENT = 19  # niceness of all threads of a background batcher
 JOIN_SECONDS = 5.0
 HANDLING = 16  # fixed cost of encoding any text, in characters; added to its length
 FREE_SIZE = 12_000  # characters (with HANDLING) that may always be queued: about 64 pairs of sentences
 FREE_REQUESTS = 16  # a queue up to this many times the new request's size is always allowed
-INLINE_SIZE = 400  # characters that an idle batcher tokenizes on the event loop: 0.05 ms, Chinese 0.5 ms
-MIN_FILL = 0.7  # share of real tokens in a batch; below it, padding costs more than a second batch (unmeasured)
+INLINE_SIZE = 400  # most characters tokenized on the event loop, which this blocks for 0.05 ms, for Chinese 0.5 ms
+MIN_FILL = 0.7  # least share of real tokens in a batch; below it, padding costs more than a second batch (unmeasured)
 WINDOW = 1024  # oldest waiting texts considered for a batch
-NO_TEXTS_FAULT = (EncoderUnreachable, NotReady, Overloaded)  # errors that any text would have met
+NO_TEXTS_FAULT = (EncoderUnreachable, NotReady, Overloaded)  # errors that do not depend on the texts
 LEAD = 0.25  # s: only texts that arrived within this time of the oldest may join its batch
 
 
 @dataclass(eq=False, slots=True)
 class PendingText:
-    """One text being encoded, with the callers waiting for it. Written by the event loop, except where marked."""
+    """One text being encoded, with the callers waiting for it. The event loop writes all fields that are not marked."""
 
     key: bytes
     text: Text
@@ -63,13 +63,13 @@ class PendingText:
     waiters: set["Waiter"] = field(default_factory=set)
     result: PooledVector | None = None
     error: IsosimError | None = None
-    arrived: float = 0.0  # s, perf_counter
+    arrived: float = 0.0  # time in seconds of perf_counter
     size: int = 0  # characters + HANDLING: estimated cost of encoding, before the tokens are known
     tokens: Tokens | None = None  # written by the tokenizing thread
-    length: int = 0  # tokens, likewise
-    tokenization: float = 0.0  # s, likewise
-    queue: float = 0.0  # s, written by the running thread
-    inference: float = 0.0  # s, likewise
+    length: int = 0  # number of tokens; written by the tokenizing thread
+    tokenization: float = 0.0  # duration in s; written by the tokenizing thread
+    queue: float = 0.0  # time in the queue, in s; written by the thread that runs the batch
+    inference: float = 0.0  # duration in s; written by the thread that runs the batch
 
 
 @dataclass(eq=False, slots=True)
@@ -90,7 +90,7 @@ class BatchStats:
     """Size and duration (seconds) of a batch."""
 
     texts: int
-    tokens: int  # real
+    tokens: int  # without padding
     padded_tokens: int
     inference: float
 
@@ -110,22 +110,24 @@ class BatchingPlan:
     """How texts are queued and batched for the device."""
 
     runs: int = 1  # batches the device computes at the same time
-    ahead: int = 0  # batches prepared meanwhile; useful where preparation is slow compared with a run
+    ahead: int = 0  # batches prepared while others run; useful where preparation is slow compared with a run
     exclusive: bool = False  # when at most `runs` texts wait, one batch of them gets the whole device
-    remote: bool = False  # runs are requests to another server, which pads by itself: send as few as possible
-    max_batch_tokens: int = 2048  # padded
+    # A run is a request to another server, which pads by itself; batches are filled so that few requests are sent.
+    remote: bool = False
+    max_batch_tokens: int = 2048  # padding included
     max_batch_texts: int = 64
-    max_queued_texts: int = 4096  # admitted and unfinished
+    max_queued_texts: int = 4096  # texts admitted and unfinished
     max_wait: float = 0.3  # s; requests are refused when the expected wait before their batch is longer
-    # Always admitted, whatever the expected wait, so that a slow processor does not refuse a few callers:
+    # Limits up to which requests are admitted however long the expected wait, so that a slow processor does not refuse
+    # a few callers (see FREE_SIZE and FREE_REQUESTS).
     free_size: int = FREE_SIZE
     free_requests: int = FREE_REQUESTS
-    hung_after: float = 300.0  # s of one run after which the device counts as hung
+    hung_after: float = 300.0  # s; the device counts as hung when a single run takes longer
     background: bool = False  # no caller waits: the threads run only when the processor is otherwise idle
 
 
 class MicroBatcher:
-    """Owns its threads; a context manager. Call `submit` on the event loop that entered it."""
+    """Encodes texts in batches. A context manager that owns its threads; `submit` is called on its event loop."""
 
     def __init__(
         self,
@@ -148,11 +150,11 @@ class MicroBatcher:
         self.waiting: deque[PendingText] = deque()  # tokenized, in order of arrival
         self._arrived = threading.Condition()
         self._ready = threading.Condition()
-        self.cpu_contended = False  # other work uses the processor: a run on all cores would wait for the slowest
+        self.cpu_contended = False  # other work uses the processor, so a run on all cores waits for the slowest core
         self._device = threading.Semaphore(plan.runs)
         self.idle_threads = 0  # running threads that wait for texts
         self._exclusive = False  # a batch has the device to itself
-        self._runs_since: dict[int, float] = {}  # thread: when its run began, s, monotonic
+        self._runs_since: dict[int, float] = {}  # thread id: start of its current run, in s of the monotonic clock
         self._stopping = False
         self._dead = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -191,7 +193,7 @@ class MicroBatcher:
 
     @property
     def expected_wait(self) -> float:
-        """Seconds until all texts queued now are encoded."""
+        """Estimated seconds until all texts that are queued now are encoded."""
         return self.queued_size / self.rate if self.rate else 0.0
 
     def set_cpu_contended(self, cpu_contended: bool) -> None:
@@ -202,7 +204,7 @@ class MicroBatcher:
 
         Raises:
             Overloaded: the queue has no room for all of them, or they would wait too long; `retry_after` is the time
-                that the queue takes.
+                until the queue is empty.
             NotReady: a thread of the batcher has died.
         """
         if self._dead or self._stopping or self._hangs:
@@ -213,7 +215,7 @@ class MicroBatcher:
         never_too_long = max(self.plan.free_size, self.plan.free_requests * size)
         if wait > self.plan.max_wait and self.queued_size > never_too_long:
             raise Overloaded(
-                f"the queue takes {wait:.1f} s and at most {self.plan.max_wait:g} s are waited", retry_after(wait)
+                f"the queue takes {wait:.1f} s; a request may wait at most {self.plan.max_wait:g} s", retry_after(wait)
             )
         if self.queued + len(pending_texts) > self.plan.max_queued_texts:
             raise Overloaded(
@@ -239,7 +241,7 @@ class MicroBatcher:
         """Outermost frame of a thread: any failure is logged and reported to all waiting callers."""
         try:
             main()
-        except BaseException:  # the loop's boundary; a Rust panic in the tokenizer is not an Exception
+        except BaseException:  # the loop's boundary; not Exception, because a Rust panic in the tokenizer is not one
             log.exception("the batcher failed in the thread %s", threading.current_thread().name)
             self._dead = True
             if self._loop is not None and not self._loop.is_closed():
@@ -336,7 +338,10 @@ class MicroBatcher:
         return batch, exclusive
 
     def _budget(self, waiting: Sequence[PendingText]) -> int:
-        """Padded tokens of the next batch. Idle threads share the waiting texts, so that both of a pair run at once."""
+        """Most tokens of the next batch, padding included.
+
+        If several threads are idle, they share the waiting texts, so that the two texts of a pair run in parallel.
+        """
         idle = min(self.idle_threads, self.plan.runs)
         if idle < 2 or self.plan.remote:
             return self.plan.max_batch_tokens
@@ -350,7 +355,7 @@ class MicroBatcher:
         self._deliver(batch)
 
     def _encode(self, batch: list[PendingText], exclusive: bool) -> bool:
-        """False if the encoder failed and one text of the batch may be the cause; all texts then carry the error."""
+        """Encodes a batch. After a failure all texts carry the error; returns False if one of them may be the cause."""
         ids = [pending.tokens.ids for pending in batch if pending.tokens is not None]
         error: IsosimError | None = None
         start = time.perf_counter()
@@ -390,7 +395,10 @@ class MicroBatcher:
 
     @staticmethod
     def _divide(pending_texts: Iterable[PendingText]) -> tuple[list[PendingText], list[PendingText]]:
-        """Texts with waiting callers, and abandoned ones. Each is read once: the event loop may change `waiters`."""
+        """Texts with waiting callers, and texts that all callers have left.
+
+        Reads `waiters` only once for each text, because the event loop may change it at any time.
+        """
         wanted: list[PendingText] = []
         gone: list[PendingText] = []
         for pending in pending_texts:
@@ -401,7 +409,7 @@ class MicroBatcher:
         if pending_texts and self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._finish, pending_texts)
 
-    def _finish(self, pending_texts: list[PendingText]) -> None:  # on the event loop
+    def _finish(self, pending_texts: list[PendingText]) -> None:  # runs on the event loop
         self.queued -= len(pending_texts)
         self.queued_size -= sum(pending.size for pending in pending_texts)
         for pending in pending_texts:
@@ -410,9 +418,9 @@ class MicroBatcher:
 
 def give_way(niceness: int) -> None:
     """Lowers the priority of the calling thread; at LEAST_URGENT it runs only on otherwise idle cores."""
-    with contextlib.suppress(OSError, AttributeError):  # Linux only: priorities are per thread
+    with contextlib.suppress(OSError, AttributeError):  # threads have priorities of their own only on Linux
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
-        if niceness == LEAST_URGENT:  # at niceness 19, threads still get 4 % of a core in slices of milliseconds
+        if niceness == LEAST_URGENT:  # niceness 19 alone still gives a thread 4 % of a core, milliseconds at a time
             os.sched_setscheduler(threading.get_native_id(), os.SCHED_IDLE, os.sched_param(0))
 
 

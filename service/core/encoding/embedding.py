@@ -34,7 +34,7 @@ class Timings(NamedTuple):
     queue: float = 0.0
     inference: float = 0.0
     tokens: int = 0
-    cache: float = 0.0  # mostly Redis
+    cache: float = 0.0  # time in the caches, nearly all of it in Redis
 
 
 class CacheLookup(NamedTuple):
@@ -64,7 +64,7 @@ class MemoryCache:
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity  # bytes
-        self.size = 0  # bytes
+        self.size = 0  # bytes of all entries
         self._entries: OrderedDict[bytes, PooledVector] = OrderedDict()
 
     def __len__(self) -> int:
@@ -181,7 +181,7 @@ class Embedder:
             if found is not None:
                 shared_hits += 1
                 self.memory.put(key, found)
-            # Another request may have finished the text during the lookup; its vector, already in use here, wins.
+            # Another request may have finished the text during the lookup; the vector in memory is then preferred.
             pooled = self.memory.get(key) or found
             if pooled is not None:
                 known[key] = pooled
@@ -190,7 +190,7 @@ class Embedder:
     def _join(
         self, keys: Sequence[bytes], wanted: Mapping[bytes, Text], judge: Judge | None
     ) -> tuple[list[PendingText], list[PendingText]]:
-        """The pending texts of these keys, and those among them that are new."""
+        """The pending texts of these keys, and those among them that no other request has submitted yet."""
         pending_texts, new = [], []
         for key in keys:
             pending = self._under_way.get(key)

@@ -7,8 +7,12 @@ from typing import NamedTuple
 
 from service.core.encoding.texts import Judge, PooledVector, SharedCache, VectorCodec, judge_together
 
-LOOKUPS = 3  # at the same time, each for several requests; three failures open the circuit (adapters/redis)
-MOST_KEYS = 256  # of a combined lookup; one request may exceed it alone, and its texts are then judged when scored
+# Most lookups under way at the same time; each serves several requests. Three failures open the circuit breaker
+# (adapters/redis).
+LOOKUPS = 3
+# Most keys in a combined lookup. A single request may have more; its texts are then tested (out of domain or not) only
+# when they are scored.
+MOST_KEYS = 256
 
 Found = list[PooledVector | None]
 
@@ -22,10 +26,10 @@ class Question(NamedTuple):
 
 
 class SharedLookups:
-    """Combines lookups of one turn of the event loop, and those that arrive while `LOOKUPS` are running.
+    """Combines the lookups that are requested in one turn of the event loop, or while `LOOKUPS` others are running.
 
-    One Redis command serves them all, and each domain's test judges all of its texts in one call. Lives on one event
-    loop.
+    One Redis command serves all lookups that were combined, and each domain's out-of-domain test judges all of its
+    texts in one call. Lives on one event loop.
     """
 
     def __init__(self, shared: SharedCache, codec: VectorCodec) -> None:
@@ -34,7 +38,7 @@ class SharedLookups:
         self._under_way: set[asyncio.Task[None]] = set()
 
     async def find(self, keys: Sequence[bytes], judge: Judge | None) -> Found:
-        """The cached text of each key, or None."""
+        """The cached vector of each key, or None."""
         loop = asyncio.get_running_loop()
         question = Question(keys, judge, loop.create_future())
         if not self._asked:
@@ -43,7 +47,7 @@ class SharedLookups:
         return await question.answer
 
     def close(self) -> None:
-        """Ends lookups; all open ones are answered as misses."""
+        """Ends all lookups; those still open are answered as misses."""
         while self._asked:
             question = self._asked.popleft()
             if not question.answer.done():
@@ -57,7 +61,7 @@ class SharedLookups:
             count = 0
             while self._asked and (not questions or count + len(self._asked[0].keys) <= MOST_KEYS):
                 question = self._asked.popleft()
-                if not question.answer.done():  # else its caller has left
+                if not question.answer.done():  # done already if the caller has left
                     questions.append(question)
                     count += len(question.keys)
             if questions:
@@ -75,7 +79,7 @@ class SharedLookups:
         try:
             entries = await self.shared.get(keys)
             found = [None if e is None else self.codec.decode(key, e) for key, e in zip(keys, entries, strict=True)]
-            if len(keys) <= MOST_KEYS:  # more would block the event loop
+            if len(keys) <= MOST_KEYS:  # judging more texts would block the event loop
                 judges = [question.judge for question in questions for _ in question.keys]
                 judge_together(zip(judges, found, strict=True))
         finally:

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 
-GRAPH_FORMAT = 1  # raise when the exported graph's numbers change for the same weights
+GRAPH_FORMAT = 1  # to be raised when exported graphs compute different vectors from the same weights
 
 
 @dataclass(frozen=True)

@@ -33,15 +33,15 @@ class Verdict(NamedTuple):
 
     test: object  # identifies the test; a reference to the test itself would keep it in memory
     p_value: float  # share of the domain's own sentences that are at least as unusual
-    distance: float  # log ‖z‖² for its length, in the domain's standard deviations from its mean
+    distance: float  # log ‖z‖² of the text, in standard deviations from the mean of the domain's texts of its length
 
 
 @dataclass(eq=False, slots=True)
 class PooledVector:
     """A text's vector (D,), its number of tokens (special ones included), and whether it was truncated.
 
-    `unreadable`: the encoder knows no token of it, so other such texts have the same vector. `verdict` is from the
-    domain test that judged the text last.
+    `unreadable`: the encoder knows no token of the text, so other such texts have the same vector. `verdict` is from
+    the out-of-domain test that judged the text last.
     """
 
     vector: npt.NDArray[np.float32]
@@ -51,14 +51,14 @@ class PooledVector:
     verdict: Verdict | None = None
 
 
-# Writes verdicts into texts, given their vectors (N, D).
+# A domain's out-of-domain test, which writes its verdicts into the texts; called with N texts and their vectors (N, D).
 Judge = Callable[[Sequence[PooledVector], Vectors], object]
 
 
 def judge_together(texts: Iterable[tuple[Judge | None, PooledVector | None]]) -> None:
-    """Calls each domain's test once for all of its texts; one by one would take four times as long.
+    """Calls each domain's out-of-domain test once for all of its texts; separate calls would take four times as long.
 
-    If a test fails here, it runs again when the request is scored, and that request fails.
+    If a test raises an error, it is only logged: the test runs again when the request is scored, which then fails.
     """
     texts_of: dict[int, tuple[Judge, list[PooledVector]]] = {}
     for judge, text in texts:
@@ -95,13 +95,13 @@ class KeyMaker:
         try:
             key.update(text.content.encode())
         except UnicodeEncodeError:
-            raise TokenizerFailure("a text holds a lone surrogate, which is no Unicode") from None
+            raise TokenizerFailure("a text holds half of a surrogate pair, which is not valid Unicode") from None
         return key.digest()
 
 
 HEADER = struct.Struct("<BBH")
 TRUNCATED, UNREADABLE = 1, 2  # bits of the flag byte
-CHECK = 8  # bytes
+CHECK = 8  # bytes of the checksum
 
 
 class VectorCodec:
@@ -113,7 +113,8 @@ class VectorCodec:
 
     def __init__(self, precision: Literal["float32", "float16"], dim: int) -> None:
         self.exact = precision == "float32"
-        self.version = {"float32": 5, "float16": 6}[precision]  # 3, 4: no `unreadable`; 1, 2: no checksum
+        # Earlier versions: 3 and 4 had no flag `unreadable`, 1 and 2 no checksum.
+        self.version = {"float32": 5, "float16": 6}[precision]
         self.dtype: np.dtype[np.floating] = np.dtype({"float32": "<f4", "float16": "<f2"}[precision])
         self.dim = dim
 
@@ -127,7 +128,7 @@ class VectorCodec:
         return entry + checksum(key, entry)
 
     def decode(self, key: bytes, entry: bytes) -> PooledVector | None:
-        """The stored text, or None if version, size or checksum do not match."""
+        """The stored vector, or None if version, size or checksum do not match."""
         if len(entry) != HEADER.size + self.dim * self.dtype.itemsize + CHECK:
             return None
         version, flags, tokens = HEADER.unpack_from(entry)

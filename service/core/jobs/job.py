@@ -8,8 +8,8 @@
      |  +---------------- INTERRUPTED ---------> FAILED: it was not retried in time
      +----------------------> (its process died before it could begin)
 
-QUEUED, RUNNING and INTERRUPTED become CANCELLED when a caller cancels, and FAILED when their time limit passes. Final
-states never change. `Job.become` refuses every other change; `adapters/jobs/store.py` writes them.
+QUEUED, RUNNING and INTERRUPTED become CANCELLED when a caller cancels the job, and FAILED when its time limit passes.
+Final states never change. `Job.become` refuses all other changes; `adapters/jobs/store.py` stores the permitted ones.
 """
 
 from collections.abc import Sequence
@@ -26,11 +26,11 @@ class Status(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
-    INTERRUPTED = "interrupted"  # its worker died; can be retried
+    INTERRUPTED = "interrupted"  # the job's worker died; the job can be retried
 
     @property
     def ended(self) -> bool:
-        """True for a final state; the posted text is then deleted."""
+        """True for a final state. When a job reaches one, its posted text is deleted."""
         return not NEXT[self]
 
 
@@ -47,7 +47,7 @@ METHODS = (
     "partial", "soft", "flow", "flow-paper", "soft-flow",
 )  # fmt: skip
 PROMOTIONS = ("if_better", "always", "never")
-# Marks stored fields that releases up to 0.1.0 do not know: written only if they differ from the default.
+# Marks fields that releases up to 0.1.0 do not know. They are stored only if they differ from the default.
 LATER = {"later": True}
 
 
@@ -79,9 +79,11 @@ class JobRequest:
     normalization: str = "none"
     sentences: int = 0  # as posted, duplicates included
     labels: int = 0  # labelled pairs, as posted
-    base: int | None = None  # the version that labels are added to; there is no text, and its method and scale are kept
-    champion: int | None = None  # when the labels were posted (with a base), else when the first attempt began
-    generation: int = field(default=0, metadata=LATER)  # deletions of the domain before the job was posted
+    # The version to which labels are added. Such a job has no text; the new version keeps the base's method and scale.
+    base: int | None = None
+    # The domain's champion when the labels were posted (job with a base) or when the first attempt began (without).
+    champion: int | None = None
+    generation: int = field(default=0, metadata=LATER)  # how often the domain was deleted before the job was posted
 
 
 @dataclass(frozen=True)
@@ -97,14 +99,15 @@ class Job:
     created: str = ""
     started: str | None = None
     finished: str | None = None
-    heartbeat: float = 0.0  # seconds since the epoch
+    heartbeat: float = 0.0  # time of the worker's last sign of life, in seconds since the epoch
     version: int | None = None
     promoted: bool | None = None
     report: dict[str, Any] | None = None
     error: str | None = None
     notices: list[str] = field(default_factory=list)
-    traceparent: str | None = None  # of the request that posted it (W3C), if traced
-    waited: float = field(default=0.0, metadata=LATER)  # s spent interrupted, as counted by those that monitor jobs
+    traceparent: str | None = None  # W3C trace context of the request that posted the job, if it was traced
+    # Seconds in the state INTERRUPTED, as counted by the processes that monitor jobs.
+    waited: float = field(default=0.0, metadata=LATER)
 
     def become(self, status: Status, **changes: Any) -> Self:
         """The job in its next state.
@@ -118,7 +121,7 @@ class Job:
 
 
 class JobRunner(Protocol):
-    """Runs stored jobs: in a child process here, or in a worker through Redis."""
+    """Runs stored jobs: in a child process of the service, or in a worker that receives them through Redis."""
 
     async def available(self) -> None:
         """Raises Unavailable, with the remedy, if no process can run a job."""
@@ -131,7 +134,7 @@ class JobRunner(Protocol):
         """
 
     async def recover(self, waiting: Sequence[Job]) -> None:
-        """Submits again those queued jobs that the queue has lost."""
+        """Submits again those of the `waiting` jobs that the queue has lost."""
 
     async def stop(self, job_id: str) -> None:
-        """Ends the job's process; when this returns, none is running and none will start."""
+        """Ends the process that runs the job. After this returns, no process runs the job or will start it."""

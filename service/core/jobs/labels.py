@@ -8,7 +8,7 @@ from service.core.jobs.job import LabelledPair
 
 COLUMNS = 3
 HIGHEST_GRADE = 5.0
-WANTED = "write 1 for a match and 0 for none, or a grade from 0 to 5"
+WANTED = "write 1 for a match and 0 for no match, or a grade from 0 to 5"
 LABEL, WEIGHT = "label", "weight"  # column names
 
 
@@ -22,7 +22,7 @@ def parse_pairs(rows: Iterable[tuple[int, Sequence[str]]], name: str) -> list[La
 
     Args:
         rows: line numbers and cells, without blank lines.
-        name: of the file, for messages.
+        name: name of the file, for messages.
 
     Raises:
         InvalidInput: a row is not a labelled pair; the message names its line.
@@ -60,7 +60,7 @@ def parse_pairs(rows: Iterable[tuple[int, Sequence[str]]], name: str) -> list[La
     for (line, cells), label, weight in zip(table, firsts if first else lasts, weights, strict=True):
         if label is None:
             raise InvalidInput(
-                f"{name}, line {line}: the label {cells[0 if first else -1][:20]!r} is no number; {WANTED}"
+                f"{name}, line {line}: the label {cells[0 if first else -1][:20]!r} is not a number; {WANTED}"
             )
         a, b = (cells[1], cells[2]) if first else (cells[0], cells[1])
         if not a.strip() or not b.strip():
@@ -70,7 +70,7 @@ def parse_pairs(rows: Iterable[tuple[int, Sequence[str]]], name: str) -> list[La
 
 
 def in_the_middle(table: Sequence[tuple[int, Sequence[str]]]) -> str:
-    """The end of a message where the middle column holds the labels."""
+    """Advice at the end of an error message if the middle column seems to hold the labels; else empty."""
     labels = [label_of(cells[1]) for _, cells in table]
     return ". Column 2 seems to hold them: move it to the front" if labels and None not in labels else ""
 
@@ -82,7 +82,7 @@ def is_first(
     last: tuple[int, int],
     name: str,
 ) -> bool:
-    """True if the first column holds the labels, False if the last one does.
+    """True if the first column holds the labels, False if the last one does; `first` and `last` are their sort keys.
 
     Raises:
         InvalidInput: all columns hold numbers that could be labels.
@@ -100,7 +100,10 @@ def is_first(
 
 
 def worse(labels: Sequence[float | None]) -> tuple[int, int]:
-    """Sort key of a column, smallest for the most label-like: cells without a number, numbers outside 0 to 5."""
+    """Sort key of a column: how many cells hold no number, and how many hold one outside 0 to 5.
+
+    Of two columns, the one with the smaller key is more likely to hold the labels.
+    """
     return labels.count(None), sum(label is not None and not 0 <= label <= HIGHEST_GRADE for label in labels)
 
 
@@ -124,7 +127,7 @@ def drop(cells: Sequence[str], column: int) -> list[str]:
 
 
 def label_of(cell: str) -> float | None:
-    """The cell as a finite number, or None."""
+    """The cell as a number, or None if it is not a finite number."""
     try:
         label = float(cell)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Requirements on the text and labels of a calibration; checked when they are posted and again before the fit."""
+"""Requirements on the text and labels of a calibration, checked when it is posted and again before the fit."""
 
 import hashlib
 import math
@@ -9,17 +9,20 @@ from service.core.errors import InvalidInput
 from service.core.jobs.job import LabelledPair
 from service.core.jobs.labels import HIGHEST_GRADE
 
-FEWEST_SENTENCES = 200  # distinct; with fewer, a threshold for 1 % is wrong by up to a factor of 2 (docs/quality.md)
+# Distinct sentences. With fewer, the false-match rate at a threshold for 1 % is wrong by up to a factor of 2
+# (docs/quality.md).
+FEWEST_SENTENCES = 200
 FEWEST_FOR_A_FLOW = 500
 STEADY_FLOW = 3000  # with fewer sentences, a flow's fit is unstable (QUALITY section 4)
-FEWEST_LABELS = 20  # distinct pairs
+FEWEST_LABELS = 20  # distinct labelled pairs
 MOST_UNEVEN = 1e6  # largest ratio between the weights of two labelled pairs
 
 
 def fewest_sentences(method: str, dim: int) -> int:
     """Smallest number of distinct sentences that a method accepts for vectors of this width.
 
-    Full whitening is worst when there are about as many sentences as dimensions (QUALITY section 4).
+    Full whitening needs two sentences per dimension: it is least accurate where sentences and dimensions are about
+    equally many (QUALITY section 4).
     """
     name = method.partition(":")[0]
     if name in {"whitening", "whitening-k"}:
@@ -30,9 +33,10 @@ def fewest_sentences(method: str, dim: int) -> int:
 def check_sentences(
     method: str, dim: int, distinct: int, *, sent: int | None = None, unreadable: int = 0, brought: bool = False
 ) -> None:
-    """Checks the number of distinct sentences, or of vectors if `brought`.
+    """Checks that the method accepts this number of distinct sentences, or of vectors if the caller `brought` them.
 
-    Of the `sent` sentences, repetitions included, `unreadable` were left out.
+    `sent` is the number of sentences with repetitions, `unreadable` the number of texts that were left out because the
+    encoder knows no token of them. Both only appear in the message.
 
     Raises:
         InvalidInput: there are too few; the message says how many are needed.
@@ -53,17 +57,17 @@ def besides(unreadable: int) -> str:
 
 
 class LabelSummary:
-    """Checks labelled pairs, one by one as they arrive, for whether a probability can be fitted to them."""
+    """Collects labelled pairs one by one, and checks whether a probability can be fitted to them."""
 
     def __init__(self) -> None:
         self.lowest, self.highest = float("inf"), float("-inf")
         self.lightest, self.heaviest = float("inf"), 0.0
-        self._pairs: set[tuple[str, str]] = set()  # distinct pairs, at most FEWEST_LABELS
+        self._pairs: set[tuple[str, str]] = set()  # the first FEWEST_LABELS distinct pairs; others need not be counted
 
     def add(self, a: str, b: str, label: float, weight: float = 1.0) -> None:
         """Raises InvalidInput for a label outside 0–5, or a weight that is not above 0."""
         if not 0 < weight < math.inf:
-            raise InvalidInput(f"weight {weight:g}: a weight is a number above 0")
+            raise InvalidInput(f"weight {weight:g}: a weight must be a number above 0")
         if not 0 <= label <= HIGHEST_GRADE:
             raise InvalidInput(f"label {label:g}: labels are 0 or 1, or grades within 0–1 or 0–5")
         self.lowest, self.highest = min(self.lowest, label), max(self.highest, label)
@@ -72,7 +76,7 @@ class LabelSummary:
             self._pairs.add((min(a, b), max(a, b)))
 
     def check(self, *, unreadable: int = 0) -> None:
-        """Checks all pairs added; `unreadable`: number of pairs that were left out.
+        """Checks the pairs added so far; `unreadable` is the number of pairs that were left out.
 
         Raises:
             InvalidInput: too few distinct pairs, only one label, or weights that differ too much.
@@ -92,8 +96,8 @@ def check_spread(lightest: float, heaviest: float) -> None:
     """Raises InvalidInput if the largest weight makes the smallest one negligible."""
     if lightest * MOST_UNEVEN < heaviest:
         raise InvalidInput(
-            f"labels: weights from {lightest:g} to {heaviest:g}; the largest is at most {MOST_UNEVEN:,.0f} times the "
-            "smallest"
+            f"labels: weights from {lightest:g} to {heaviest:g}; the largest may be at most {MOST_UNEVEN:,.0f} times "
+            "the smallest"
         )
 
 
@@ -108,8 +112,8 @@ def check_labels(labels: Iterable[LabelledPair], *, unreadable: int = 0) -> None
 def distinct_labels(labels: Sequence[LabelledPair]) -> list[LabelledPair]:
     """Removes copies of a pair, also with its sentences swapped; a pair with two labels is kept once per label.
 
-    A held-out copy of a pair in the fit would make held-out figures too good. The weights of copies are added up, if
-    any pair has one.
+    If one copy of a pair were used for the fit and another were held out, the held-out figures would be too good. If
+    any pair has a weight, the weights of copies are added up.
     """
     distinct: dict[tuple[str, str, float], LabelledPair] = {}
     weighted = any(pair.weight != 1 for pair in labels)
@@ -123,9 +127,9 @@ def distinct_labels(labels: Sequence[LabelledPair]) -> list[LabelledPair]:
     return list(distinct.values())
 
 
-# Limited by memory: a vector of 768 numbers takes 3 kB, and a fit holds several copies of all (loadtest/peak.py).
+# Limited by memory: a vector of 768 numbers takes 3 kB, and a fit holds several copies of each (loadtest/peak.py).
 MOST_SENTENCES = 100_000
-SPARE = 2  # texts are dropped once this many times the sample is held
+SPARE = 2  # `draw` removes surplus texts once it holds this many times the size of the sample
 
 
 def rank(text: str, seed: int) -> int:
@@ -140,12 +144,12 @@ class Allowance:
     def __init__(
         self, encoder: str, most: int | None, remedy: str, say: Callable[[str], None] = lambda _: None
     ) -> None:
-        """`most`: None for no limit."""
+        """`most` is the largest number of texts, None for no limit. `say` receives a notice before texts are sent."""
         self.encoder, self.most, self.remedy, self.say = encoder, most, remedy, say
         self.sent = 0
 
     def __call__(self, texts: int) -> None:
-        """Call before sending texts. Raises InvalidInput if the total exceeds the limit."""
+        """To be called before texts are sent, with their number. Raises InvalidInput if the total exceeds the limit."""
         self.sent += texts
         if self.most is not None and self.sent > self.most:
             raise InvalidInput(
@@ -157,18 +161,21 @@ class Allowance:
 
 @dataclass(frozen=True)
 class Draw:
-    """Sentences to use, and how many were posted and distinct (counted by 64-bit hash if not all are used)."""
+    """The sentences to use, and the numbers of posted and of distinct sentences.
+
+    If only a sample is used, distinct sentences are counted by their 64-bit hashes.
+    """
 
     texts: list[str]
     posted: int
     distinct: int
-    lines: list[int] = field(default_factory=list, compare=False)  # of each text's first appearance, from 1
+    lines: list[int] = field(default_factory=list, compare=False)  # line of each text's first appearance, from 1
 
 
 def draw(posted: Iterable[str], seed: int, most: int = MOST_SENTENCES) -> Draw:
     """All distinct texts in order of first appearance; if more than `most`, a random sample of `most`.
 
-    Only hashes are kept of texts outside the sample: 1,000,000 distinct sentences take 0.1 GB.
+    Of the texts outside the sample only hashes are kept, so that 1,000,000 distinct sentences take 0.1 GB.
     """
     lines, count = iter(posted), 0
     lines_of: dict[str, int] = {}  # first line of each text

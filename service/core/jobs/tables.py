@@ -1,7 +1,7 @@
 """Detects tables, JSON or markup that were sent as sentences: `0,2026-01-01,How do I log in?,open`.
 
-Identifiers, dates and states make all rows similar: in an example the rows gave a threshold of 0.517 for 1 % false
-matches, and the sentences alone 0.309.
+Identifiers, dates and states make all rows similar and so raise thresholds: in an example, the whole rows gave a
+threshold of 0.517 for 1 % false matches, and the sentences without the other columns gave 0.309.
 A table has the same separator on most lines and fields typical of tables. In prose a space follows a comma, and the
 number of commas differs from line to line. No text of the evaluation data is mistaken for a table (whole or in parts of
 200 to 2,000 lines; tests/core/jobs/test_tables.py).
@@ -17,23 +17,26 @@ from itertools import accumulate, islice
 
 from service.core.errors import InvalidInput
 
-LOOKED_AT = 2000  # first lines of a text that are examined
-MOST_CHARACTERS = 400_000  # of these lines: 20,000,000 in short cells took 500 MB and blocked Python for a minute
+LOOKED_AT = 2000  # only the first lines of a text are examined, at most this many
+# At most this many characters of these lines are examined: 20,000,000 characters in short cells took 500 MB and blocked
+# Python for a minute.
+MOST_CHARACTERS = 400_000
 FEWEST = 20  # lines; shorter texts are not examined
 MOST = 0.8  # share of lines that must look alike; not all, since cells may hold line breaks and a header may come first
 EDGE = 3  # columns examined at either end; an unquoted text between them may itself contain separators
-LONGEST_FIELD = 40  # characters of an identifier, a date or a number
-LONGEST_NAME = 24  # characters of a state, a language, a category
-REPEATED = 0.1  # at most this many distinct values per line in a column of repeated values
+LONGEST_FIELD = 40  # characters; longest identifier, date or number
+LONGEST_NAME = 24  # characters; longest name of a state, language or category
+REPEATED = 0.1  # a column repeats its values if it has at most this many distinct values per line
 SEPARATORS = {"\t": "tabs", "|": "pipes", ";": "semicolons", ",": "commas"}
-CERTAIN = ("\t", "|")  # do not occur in prose
-FEWEST_QUOTED = 5  # quoted lines with doubled quotation marks inside that identify a CSV
-TAG = re.compile(r"\s*<[!/?]?[A-Za-z][^<>]*>")  # of HTML or XML, at the start of a line
+CERTAIN = ("\t", "|")  # separators that do not occur in prose
+FEWEST_QUOTED = 5  # a CSV of one column has at least this many quoted lines with doubled quotation marks inside
+TAG = re.compile(r"\s*<[!/?]?[A-Za-z][^<>]*>")  # a tag of HTML or XML, at the start of a line
 JSON = re.compile(r'\s*(?:[\[{}\]],?|"[^"]*"\s*:.*)\s*')  # a line of indented JSON
-CODE = re.compile(r"[!-~]*[0-9][!-~]*")  # an identifier, a number, a date: no space, a digit
-IDEOGRAPHS = "\u2e80"  # the first of East Asian characters
+CODE = re.compile(r"[!-~]*[0-9][!-~]*")  # an identifier, number or date: no space, at least one digit
+IDEOGRAPHS = "\u2e80"  # the first East Asian character
 MOMENT = re.compile(r"[0-9]{1,4}[-/.][0-9]{1,2}[-/.][0-9]{1,4} [0-9]{1,2}:[0-9]{2}[!-~ ]*")
-NUMBER = re.compile(r"(?<!\S)[0-9]+(?:,[0-9]+)+(?=[\s.!?)]|$)")  # 1,250 and 3,5; not the first cells of 0,2026-01-01
+# A number that contains commas, such as 1,250 or 3,5; does not match the first cells of `0,2026-01-01`.
+NUMBER = re.compile(r"(?<!\S)[0-9]+(?:,[0-9]+)+(?=[\s.!?)]|$)")
 
 
 @dataclass(frozen=True)
@@ -52,8 +55,8 @@ def check_sentences_only(lines: Iterable[str]) -> None:
     if table is not None:
         raise InvalidInput(
             f"texts: these lines look like a table: {table.why}. Name the column with the sentences, perhaps column="
-            f"{table.column}, and send the file as it is, with the content-type application/octet-stream; where each "
-            "line is one sentence all the same, force=true"
+            f"{table.column}, and send the file as it is, with the content-type application/octet-stream; if each line "
+            "is a sentence nevertheless, add force=true"
         )
     first = some(first)
     if len(first) < FEWEST:
@@ -61,25 +64,25 @@ def check_sentences_only(lines: Iterable[str]) -> None:
     if quoted_cells(first):
         raise InvalidInput(
             "texts: these lines look like a CSV with one column, whose cells stand in quotation marks; send it with "
-            "the content-type text/csv; where each line is one sentence all the same, force=true"
+            "the content-type text/csv; if each line is a sentence nevertheless, add force=true"
         )
     if is_markup(first):
-        raise InvalidInput(f"texts: {MARKUP}, force=true")
+        raise InvalidInput(f"texts: {MARKUP}, add force=true")
     values = [value for line in first if isinstance(value := json_value(line), str | dict)]
     if len(values) == len(first) or sum(isinstance(value, dict) for value in values) >= MOST * len(first):
         names = list(next((value for value in values if isinstance(value, dict)), {}))
         which = f", and name the field with the sentences: column=NAME (there are {', '.join(names)[:200]})"
         raise InvalidInput(
             "texts: each line is a JSON value; send the lines as a file, with the content-type application/octet-stream"
-            f"{which if names else ''}; where each line is one sentence all the same, force=true"
+            f"{which if names else ''}; if each line is a sentence nevertheless, add force=true"
         )
     if sum(JSON.fullmatch(line) is not None for line in first) > len(first) / 2:
         raise InvalidInput(f"texts: these lines look like indented JSON; {ONE_A_LINE}")
 
 
 MARKUP = (
-    "most lines begin with a tag, as in HTML or XML; send the text without its tags, one sentence a line; where the "
-    "tags belong to the sentences"
+    "most lines begin with a tag, as in HTML or XML; send the text without its tags, one sentence a line; if the tags "
+    "belong to the sentences"
 )
 ONE_A_LINE = (
     "send one JSON value a line, with the content-type application/octet-stream: jq -c '.[]' FILE > FILE.ndjson"
@@ -93,8 +96,8 @@ def is_markup(lines: Sequence[str]) -> bool:
 def quoted_cells(lines: Sequence[str]) -> bool:
     """Whether the lines are a CSV of one column.
 
-    There, a cell with a comma or a quotation mark is quoted, with quotation marks inside doubled, and no other line
-    contains either. Quoted dialogue has no doubled quotation marks.
+    In such a CSV, a cell with a comma or a quotation mark stands in quotation marks, those inside it are doubled, and
+    all other lines contain neither character. Lines of quoted dialogue have no doubled quotation marks.
     """
     reasons = 0
     for line in lines:
@@ -120,13 +123,13 @@ def json_value(line: str) -> object:
 
 
 def some(lines: Sequence[str]) -> list[str]:
-    """The lines within the first MOST_CHARACTERS."""
+    """The lines that lie within the first MOST_CHARACTERS characters."""
     size = accumulate(map(len, lines))
     return [line for line, end in zip(lines, size, strict=True) if end <= MOST_CHARACTERS]
 
 
 def table_of(lines: Sequence[str]) -> Table | None:
-    """The format of the table if the lines look like one, or None."""
+    """The table that the lines look like, or None."""
     lines = some(lines)
     if len(lines) < FEWEST:
         return None
@@ -156,7 +159,7 @@ def read(lines: Sequence[str], separator: str) -> Table | None:
 
 
 def cells(line: str, separator: str) -> list[str]:
-    """A row's cells; quoted ones may contain the separator. A comma inside a number does not separate."""
+    """The cells of a row. Quoted cells may contain the separator, and a comma inside a number separates no cells."""
     if separator == ",":
         line = NUMBER.sub(lambda number: number[0].replace(",", "."), line)
     if '"' not in line or separator in CERTAIN:
@@ -168,8 +171,9 @@ def cells(line: str, separator: str) -> list[str]:
 
 
 def edges(rows: Sequence[Sequence[str]]) -> Iterator[tuple[str, list[tuple[str, bool]]]]:
-    """The first and last EDGE columns: name, and per cell its text and whether no space follows its separator.
+    """Yields the first and last EDGE columns: the column's name, and for each cell its text and whether it is tight.
 
+    A cell is tight if no space follows the separator between it and the next column (from the end: the previous one).
     Inner columns are left out, because separators inside a text shift them.
     """
     for place in range(EDGE):
@@ -189,7 +193,7 @@ def is_name(cell: str, separator: str, *, tight: bool) -> bool:
 
 
 def is_tight(row: Sequence[str]) -> bool:
-    """Whether no separator looks like a comma of prose: followed by a space or by an ideograph."""
+    """False if a separator looks like a comma of prose, that is, if a space or an ideograph follows it."""
     return not any(cell[:1].isspace() or cell[:1] >= IDEOGRAPHS for cell in row[1:])
 
 

@@ -19,7 +19,7 @@ from service.core.scoring.false_hits import SMALLEST_RATE as SMALLEST_FALSE_HIT_
 from service.core.scoring.reference import COUNTED, TOLERANCE, ReferenceDistribution
 from service.core.scoring.similarity import Scores
 
-SMALLEST_FMR = 1e-7  # no amount of text supports a smaller one
+SMALLEST_FMR = 1e-7  # no amount of text supports a smaller false-match rate
 MOST_GALLERY = 10**9  # entries
 MOST_DECISIONS = 100  # thresholds remembered for a version; a domain has at most 50 saved targets
 NO_REFERENCE = (
@@ -35,8 +35,8 @@ class Advice:
     target: dict[str, float]
     similarity: float  # rounded by `in_single_precision`
     interval: tuple[float, float]
-    pairs: int  # random pairs, or labelled ones
-    extrapolated: bool  # the rate is below 10 / pairs, or that near to 1: too rare to count in the sample
+    pairs: int  # number of random pairs behind it; for a precision, of labelled pairs
+    extrapolated: bool  # the rate is less than 10 / pairs from 0 or 1, too near to be counted in the sample
     facts: dict[str, Any] = field(default_factory=dict)  # other figures at this similarity
 
     def as_facts(self) -> dict[str, Any]:
@@ -67,15 +67,17 @@ class Target:
             raise InvalidInput("false_hit_rate and gallery (the number of entries searched): give both")
         if self.fmr is not None and not SMALLEST_FMR <= self.fmr < 1:
             raise InvalidInput(
-                f"fmr: {self.fmr:g}; it is a share, at least {SMALLEST_FMR:g} and less than 1 (1 % is 0.01)"
+                f"fmr: {self.fmr:g}; it must be a share, at least {SMALLEST_FMR:g} and less than 1 (1 % is 0.01)"
             )
         if self.precision is not None and not 0 < self.precision < 1:
-            raise InvalidInput(f"precision: {self.precision:g}; a precision is more than 0 and less than 1")
+            raise InvalidInput(f"precision: {self.precision:g}; it must be more than 0 and less than 1")
         share = self.false_hit_rate
         if share is not None and not SMALLEST_FALSE_HIT_RATE <= share < 1:
-            raise InvalidInput(f"false_hit_rate: {share:g}; it is at least {SMALLEST_FALSE_HIT_RATE:g} and less than 1")
+            raise InvalidInput(
+                f"false_hit_rate: {share:g}; it must be at least {SMALLEST_FALSE_HIT_RATE:g} and less than 1"
+            )
         if self.gallery is not None and not 1 <= self.gallery <= MOST_GALLERY:
-            raise InvalidInput(f"gallery: {self.gallery}; the entries searched are 1 to {MOST_GALLERY:,}")
+            raise InvalidInput(f"gallery: {self.gallery}; the number of entries must be 1 to {MOST_GALLERY:,}")
 
     @property
     def facts(self) -> dict[str, float | int]:
@@ -96,8 +98,8 @@ class Target:
 def advise(model: DomainModel, domain: str, target: Target, *, raw: bool = False) -> Advice:
     """The similarity that reaches a target.
 
-    It is rounded to float32, as answers are: a caller that compares similarities with it (>=) decides as `match` of a
-    saved threshold does.
+    It is rounded to float32, as the similarities in responses are, so that a caller who compares them with it (>=) gets
+    the same result as `match` gives for a saved threshold.
 
     Raises:
         Conflict: the domain lacks what the target needs: a reference, labels, or counts of false hits.
@@ -157,7 +159,7 @@ def check_gallery(table: FalseHitTable, domain: str, gallery: int) -> None:
     most = MOST_BEYOND * table.entries
     if gallery > most:
         raise InvalidInput(
-            f"gallery: {gallery:,}; the {table.entries + 1:,} sentences that {domain!r} was counted on tell of at most "
+            f"gallery: {gallery:,}; the {table.entries + 1:,} sentences on which {domain!r} was counted allow at most "
             f"{most:,} entries; calibrate it from more text"
         )
 
@@ -187,7 +189,7 @@ def for_false_hits(model: DomainModel, domain: str, share: float, gallery: int, 
 
 
 def rarity(percentile: float, pairs: int) -> str:
-    """How rarely a random pair of the domain scores as high, within the resolution of a sample of `pairs`."""
+    """How rarely a random pair of the domain reaches the percentile, within the resolution of a sample of `pairs`."""
     rate = 1 - percentile
     if rate < COUNTED / pairs:
         most = pairs if rate < 1 / pairs else pairs // COUNTED
@@ -225,7 +227,7 @@ def for_precision(model: DomainModel, domain: str, precision: float, *, raw: boo
     return Advice({"precision": precision}, similarity, (low, high), labelled.pairs, extrapolated=False, facts=facts)
 
 
-TABLE = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)  # precisions
+TABLE = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)  # precisions that get a row in `operating_points`
 GALLERY = 10_000  # default number of entries that a query is compared with
 
 
@@ -262,9 +264,9 @@ class DecisionThreshold:
     """
 
     target: Target
-    similarity: float | None = None  # exact in float32, as the similarities of an answer are
+    similarity: float | None = None  # exact in float32, as the similarities in responses are
     rate: float | None = None
-    interval: tuple[float, float] | None = None  # 95 %, of the similarity
+    interval: tuple[float, float] | None = None  # 95 % interval of the similarity
     extrapolated: bool | None = None
     notice: str | None = None  # if no similarity can be given: the reason
 
@@ -285,7 +287,7 @@ class DecisionThreshold:
 
 
 def decision_threshold(calibration: Calibration, target: Target) -> DecisionThreshold:
-    """The threshold of a version for a target, remembered because neither ever changes."""
+    """The threshold of a version for a target. It is remembered, because neither version nor target ever changes."""
     known: DecisionThreshold | None = calibration.decisions.get(target)
     if known is None:
         if len(calibration.decisions) >= MOST_DECISIONS:
@@ -295,7 +297,7 @@ def decision_threshold(calibration: Calibration, target: Target) -> DecisionThre
 
 
 def decide(model: DomainModel, domain: str, target: Target) -> DecisionThreshold:
-    """Like `decision_threshold`, but always computed."""
+    """The threshold of a version for a target, computed anew; `decision_threshold` remembers it."""
     normalization = model.normalization
     try:
         if normalization is None:
@@ -321,7 +323,9 @@ def decide(model: DomainModel, domain: str, target: Target) -> DecisionThreshold
 
 
 def in_single_precision(similarity: float) -> float:
-    """The smallest float32 at or above, in its shortest decimal form, so that callers' own comparisons agree.
+    """The smallest float32 that is not below the similarity, in its shortest decimal form.
+
+    Callers who compare the float32 similarities of responses with it then decide as the server does.
 
     >>> in_single_precision(0.41), in_single_precision(0.4100000001)
     (0.41000003, 0.41000003)

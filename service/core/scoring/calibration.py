@@ -60,13 +60,13 @@ class DomainRef:
 class DomainModel:
     """The parts of a version that give similarities a meaning. Each may be missing."""
 
-    reference: ReferenceDistribution | None = None  # of the calibrated similarity
-    raw_reference: ReferenceDistribution | None = None  # of the frozen encoder's cosine
+    reference: ReferenceDistribution | None = None  # distribution of the calibrated similarity
+    raw_reference: ReferenceDistribution | None = None  # distribution of the frozen encoder's cosine
     normalization: ItemNormalization | None = None
     probability: ProbabilityMap | None = None
     domain_test: DomainTest | None = None
-    false_hits: FalseHitTable | None = None  # of searches by calibrated similarity
-    raw_false_hits: FalseHitTable | None = None  # by the frozen encoder's cosine
+    false_hits: FalseHitTable | None = None  # for searches by calibrated similarity
+    raw_false_hits: FalseHitTable | None = None  # for searches by the frozen encoder's cosine
 
     KINDS: ClassVar[dict[str, Any]] = {
         "reference": ReferenceDistribution,
@@ -80,7 +80,7 @@ class DomainModel:
 
     @property
     def scale(self) -> ReferenceDistribution | None:
-        """The reference of percentiles: that of normalized scores if the version normalizes them."""
+        """The reference from which percentiles are taken; if scores are normalized, the one of normalized scores."""
         return self.reference if self.normalization is None else self.normalization.reference
 
     def arrays(self) -> dict[str, dict[str, npt.NDArray[Any]]]:
@@ -113,7 +113,7 @@ class DomainModel:
 
 @dataclass(frozen=True)
 class Calibration:
-    """One version of a domain. `transform` maps pooled (N, D) to latents (N, D); None is identity."""
+    """One version of a domain. `transform` maps pooled vectors (N, D) to latents (N, D); None is the identity."""
 
     domain: str
     version: int
@@ -151,7 +151,7 @@ class Calibration:
 
     @cached_property
     def raw_notices(self) -> list[str]:
-        """Notices for callers that apply to the results of `place`."""
+        """Notices for callers that apply to scores of cosines (`place`)."""
         graded = [notice for notice in self.notices if notice.startswith("probability")]
         return graded if self._is_raw else ["raw_scale"]
 
@@ -163,7 +163,8 @@ class Calibration:
     def place(self, cosines: Doubles) -> tuple[Doubles, npt.NDArray[np.bool_], Doubles | None] | None:
         """Scores cosines (N,) of the frozen encoder: false-match rates, whether each is extrapolated, probabilities.
 
-        Probabilities are None unless the version's similarity is the cosine itself. None without a scale for cosines.
+        The probabilities are None unless the version's similarity is the cosine itself. Returns None for a version
+        without a reference for cosines.
         """
         model = self.model
         scale = model.raw_reference or (model.reference if self.transform is None else None)
@@ -186,7 +187,7 @@ class Calibration:
 
     @cached_property
     def early_judge(self) -> Judge | None:
-        """The out-of-domain test, for use before scoring. None without a test, or if it needs latents."""
+        """The out-of-domain test, for use before scoring. None if there is no test, or if it needs latents."""
         return None if self.model.domain_test is None or self.levels else self.model.domain_test.judge_texts
 
     def latents(self, pooled: Vectors) -> Vectors:

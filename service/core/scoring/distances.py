@@ -9,19 +9,19 @@ from service.core.errors import InvalidInput
 from service.core.wording import place
 
 Metric = Literal["cosine_distance", "l2", "l2_squared", "inner_product"]
-Unit = Literal["similarity", "cosine_distance", "l2", "l2_squared", "inner_product"]  # of a threshold
+Unit = Literal["similarity", "cosine_distance", "l2", "l2_squared", "inner_product"]  # of thresholds
 METRICS = (
     "cosine_distance = 1 - cosine; and of vectors of length 1 l2 = sqrt(2 - 2 * cosine), l2_squared = 2 - 2 * cosine, "
     "inner_product = cosine"
 )
-SLACK = 2e-3  # allowed excess of a cosine beyond -1 and 1: databases store float32, float16 or less
+SLACK = 2e-3  # a cosine may exceed -1 and 1 by this rounding error: databases store float32, float16 or less
 
 
 def cosines_of(values: Doubles, metric: Metric | None, name: str) -> Doubles:
-    """Cosines (N,) of a database's values; metric None: the values are cosines.
+    """Cosines (N,) for the values that a database returned; metric None means that the values are cosines.
 
     Args:
-        name: of the field, for messages.
+        name: name of the field, for messages.
 
     Raises:
         InvalidInput: a value is NaN or outside the metric's range; the message names its place.
@@ -48,7 +48,7 @@ def cosines_of(values: Doubles, metric: Metric | None, name: str) -> Doubles:
 
 
 def distance_of(cosine: float, metric: Metric) -> float:
-    """The database's value of a cosine; `cosines_of` is the inverse.
+    """The value that a database returns for a cosine; `cosines_of` is the inverse.
 
     >>> from typing import get_args
     >>> [distance_of(0.5, metric) for metric in get_args(Metric)]
@@ -61,10 +61,10 @@ def distance_of(cosine: float, metric: Metric) -> float:
 
 
 def check_metric(metric: Metric, encoder: str, *, unit: bool) -> None:
-    """Raises InvalidInput if the metric gives a cosine only for vectors of length 1, and the encoder's are not."""
+    """Raises InvalidInput if the metric gives cosines only for vectors of length 1, and the encoder's are not such."""
     if metric != "cosine_distance" and not unit:
         raise InvalidInput(
             f"{metric} stands for a cosine only where all vectors have length 1, which is not known of encoder "
-            f"{encoder}'s; use cosine_distance, or cosines (encoders of vectors that are brought can be registered as "
-            "such: isosim encoder add NAME --dimensions N --unit-vectors)"
+            f"{encoder}'s; use cosine_distance, or cosines (an encoder for vectors that callers send can be registered "
+            "with this length: isosim encoder add NAME --dimensions N --unit-vectors)"
         )

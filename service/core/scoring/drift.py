@@ -12,22 +12,22 @@ from service.core.scoring.calibration import Calibration
 from service.core.scoring.out_of_domain import FALSE_ALARMS
 from service.core.scoring.similarity import Scores
 
-WINDOW = 2000  # texts, and pairs
-BASELINE = 1000  # first pairs that a version scored; later ones are compared with them
-FEWEST = 100  # texts or pairs; with fewer, no figure is given
+WINDOW = 2000  # a window holds the last 2,000 texts and the last 2,000 pairs
+BASELINE = 1000  # the first pairs that a version scored, with which later pairs are compared
+FEWEST = 100  # a figure needs at least this many texts or pairs
 BINS = 10
 
 
 @dataclass(frozen=True)
 class Drift:
-    """Figures of a domain's window; None if it holds too few texts or pairs."""
+    """Figures of a domain's window; a figure is None if the window holds too few texts or pairs for it."""
 
     texts: int
     pairs: int
     out_of_domain: float | None  # share of texts flagged; the domain's own text gives FALSE_ALARMS
     distance_mean: float | None  # mean of log ‖z‖², standardized by the reference text
     distance_spread: float | None  # standard deviation, 1 for the reference text
-    stability_index: float | None  # PSI of the similarities against the version's first ones
+    stability_index: float | None  # see `stability_index`; compares the similarities with the version's first ones
 
 
 class Ring:
@@ -45,14 +45,15 @@ class Ring:
 
     @property
     def values(self) -> Doubles:
-        """In no particular order."""
+        """The numbers held, in no particular order."""
         return np.frombuffer(self._values)[: min(self._seen, len(self._values))]
 
 
 def stability_index(baseline: Doubles, recent: Doubles) -> float:
     """Population stability index over the baseline's deciles: Σ (r − b) ln(r / b) (Siddiqi, 2006, chapter 8).
 
-    Common reading: below 0.1 stable, above 0.25 shifted. Samples of n and m from one distribution give about 9/n + 9/m.
+    Below 0.1, a distribution is commonly called stable, above 0.25 shifted. Two samples of n and m values from the same
+    distribution give about 9/n + 9/m.
     """
     edges: Doubles = np.unique(np.quantile(baseline, np.linspace(0, 1, BINS + 1)[1:-1]))
 
@@ -109,7 +110,7 @@ class DriftMonitor:
         self._windows: OrderedDict[str, DriftWindow] = OrderedDict()
 
     def observe(self, calibration: Calibration, scores: Scores) -> None:
-        """Call for the champion's scores only: requests that pin another version do not describe the domain."""
+        """Adds scores, of the champion only: requests that pin another version do not describe the domain."""
         window = self._windows.get(calibration.domain)
         if window is None or window.version != calibration.version:
             window = self._windows[calibration.domain] = DriftWindow(calibration.version)

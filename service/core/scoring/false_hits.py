@@ -9,17 +9,17 @@ import numpy.typing as npt
 
 from service.core.arrays import Doubles
 
-MOST_BEYOND = 1000  # times the counted entries: the limit of extrapolation
+MOST_BEYOND = 1000  # results are extrapolated to at most this many times the number of counted entries
 COUNTED = 10  # fewest queries with a false hit from which their share is estimated
 SMALLEST_RATE = 1e-6
-CONFIDENCE_Z = 1.96  # of a 95 % interval
+CONFIDENCE_Z = 1.96  # standard errors from the estimate to each end of a 95 % interval
 
 
 class Level(NamedTuple):
     """The false-match rate that a threshold needs, with its 95 % interval."""
 
     rate: float
-    low: float  # the stricter end
+    low: float  # end of the interval with the stricter threshold
     high: float
     extrapolated: bool
     repeat: float | None  # see `FalseHitTable.repeats`
@@ -34,18 +34,20 @@ class FalseHitTable:
     """
 
     rates: Doubles  # (L,) false-match rates, falling
-    galleries: Doubles  # (G,) numbers of entries, rising; the last two stand in a ratio of about 2
+    galleries: Doubles  # (G,) numbers of entries, rising; the last is about twice the one before it
     hits: Doubles  # (G, L) share of queries with a false hit
     errors: Doubles  # (G, L) relative standard error of the rates; NaN where too few queries have a hit
-    repeats: Doubles  # (L,) how many times likelier than others a query with a false hit has another; NaN as above
+    # (L,) how many times likelier a further false hit is for a query that has one than a false hit is for a random
+    # query; NaN where too few queries have a hit.
+    repeats: Doubles
     queries: int
     entries: int
 
     def law(self, gallery: float) -> "Law":
         """Share of queries with a false hit as a function of the false-match rate, among `gallery` entries.
 
-        Within the counted numbers of entries, −ln(1 − share) is interpolated as a power law. Beyond the last, it
-        follows a negative binomial law whose spread between queries comes from the last two.
+        Within the counted numbers of entries, −ln(1 − share) is interpolated as a power law. Beyond the largest of
+        them, it follows a negative binomial law whose spread between queries is fitted to the two largest.
         """
         exponents = -np.log1p(-np.minimum(self.hits, 1 - 1e-12))  # (G, L): expected hits if all queries were alike
         known, logs = np.log(self.galleries), np.log(np.maximum(exponents, 1e-300))
@@ -72,7 +74,7 @@ class FalseHitTable:
         beyond = max(np.log(gallery / self.galleries[-1]), 0.0) / 2  # widens the interval where the law is extrapolated
         width = float(np.exp(np.hypot(CONFIDENCE_Z * error, beyond)))
         repeat = nearest_known(self.repeats, min(place, len(law.rates) - 1), np.nan)
-        above = rate > law.rates[0] and gallery > 1  # for a single entry both rates are equal
+        above = rate > law.rates[0] and gallery > 1  # with a single entry, the rates of hits and of matches are equal
         return Level(
             rate,
             law.rate(share / width),
@@ -86,7 +88,7 @@ class FalseHitTable:
         return self.law(gallery).share(rates)
 
     def arrays(self) -> dict[str, Doubles]:
-        """For storage; `from_arrays` is the inverse."""
+        """The fields as arrays, for storage; `from_arrays` is the inverse."""
         return {f.name: np.asarray(getattr(self, f.name), np.float64) for f in fields(self)}
 
     @classmethod
@@ -97,17 +99,17 @@ class FalseHitTable:
         table = cls(**values)
         shape = (len(table.galleries), len(table.rates))
         if table.hits.shape != shape or table.errors.shape != shape or table.repeats.shape != shape[1:]:
-            raise ValueError("a table of false hits has a row a number of entries and a column a rate")
+            raise ValueError("a table of false hits needs a row for each number of entries, a column for each rate")
         if len(table.galleries) < 2 or len(table.rates) < 2 or not ((table.hits >= 0) & (table.hits <= 1)).all():
-            raise ValueError("a table of false hits holds shares, for two numbers of entries and two rates or more")
+            raise ValueError("a table of false hits must hold shares for at least two numbers of entries and two rates")
         if (
             not (np.diff(table.rates) < 0).all()
             or not (table.rates > 0).all()
             or not (np.diff(table.galleries) > 0).all()
         ):
-            raise ValueError("rates of a table of false hits fall, and numbers of entries rise")
+            raise ValueError("the rates of a table of false hits must fall, and its numbers of entries must rise")
         if not (np.diff(table.hits, axis=0) >= -1e-9).all() or not (np.diff(table.hits, axis=1) <= 1e-9).all():
-            raise ValueError("false hits do not fall where entries are added, nor rise with a stricter threshold")
+            raise ValueError("false hits must not fall with more entries, nor rise with a stricter threshold")
         return table
 
 
@@ -119,11 +121,11 @@ def nearest_known(column: Doubles, place: int, otherwise: float) -> float:
 
 @dataclass(frozen=True)
 class Law:
-    """Expected hits of a query by false-match rate, for one number of entries.
+    """Expected false hits of a query as a function of the false-match rate, for one number of entries.
 
-    Between counted rates it is a power law. Above them it assumes that all queries are alike, scaled to meet the
-    highest counted rate. Below them it assumes a Gamma distribution of this shape between queries (infinite shape:
-    hits are proportional to the rate).
+    Between counted rates it is a power law. Above them it assumes that all queries are alike, and is scaled to agree
+    at the highest counted rate. Below them it assumes that the rates of the queries have a Gamma distribution of this
+    shape; with an infinite shape, hits are proportional to the rate.
     """
 
     rates: Doubles  # (L,) falling
@@ -131,7 +133,7 @@ class Law:
     shape: float
     gallery: float
 
-    def share(self, rates: Doubles) -> Doubles:  # (N,) -> (N,)
+    def share(self, rates: Doubles) -> Doubles:  # false-match rates (N,) -> shares of queries with a false hit (N,)
         logs = np.log(np.maximum(self.expected, 1e-300))
         inside = np.exp(np.interp(np.log(np.maximum(rates, 1e-300)), np.log(self.rates[::-1]), logs[::-1]))
         above = self.expected[0] / alike(self.rates[0], self.gallery) * alike(rates, self.gallery)
@@ -147,7 +149,7 @@ class Law:
         return np.asarray(self.shape * np.log1p(np.expm1(self.expected[-1] / self.shape) * part), np.float64)
 
     def rate(self, share: float) -> float:
-        """The false-match rate that gives this share, strictly between 0 and 1; the inverse of `share`."""
+        """The false-match rate at which this share of queries, in (0, 1), has a false hit; the inverse of `share`."""
         wanted = -np.log1p(-share)
         if wanted > self.expected[0]:
             hits = wanted * alike(self.rates[0], self.gallery) / self.expected[0]

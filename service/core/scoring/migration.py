@@ -13,7 +13,7 @@ State = Literal["shadow", "split", "finished"]
 
 @dataclass(frozen=True)
 class Migration:
-    """An operator's settings for a domain. `old` and `new` are encoder digests; their ids are for display."""
+    """An operator's settings for a domain. `old` and `new` are digests of encoders, the ids their names for display."""
 
     old: str
     old_id: str
@@ -34,7 +34,7 @@ class Migration:
 
 
 def is_chosen(domain: str, key: str, share: float) -> bool:
-    """Whether the new encoder answers requests with this key; the same on all replicas and after restarts.
+    """Whether the new encoder answers requests with this key. All replicas agree, also after restarts.
 
     A chosen key stays chosen when the share rises. Each domain chooses different keys.
     """

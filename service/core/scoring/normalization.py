@@ -15,7 +15,7 @@ from service.core.arrays import Doubles, Vectors
 from service.core.scoring.reference import ReferenceDistribution
 
 KINDS = ("as-norm", "csls")
-SMALLEST_SPREAD = 0.01  # of cosines; keeps a score finite if a sentence is equally near to all of its cohort
+SMALLEST_SPREAD = 0.01  # least spread of cosines; keeps scores finite if a sentence is equally near to all its cohort
 STEEPNESS = {"as-norm": 0.25, "csls": 1.0}  # keeps the scores of typical pairs where tanh is far from 1
 UNIT_ERROR = 1e-3  # largest difference of a stored cohort vector's length from 1
 REFERENCE = "reference."  # prefix of the reference's arrays
@@ -69,21 +69,21 @@ class ItemNormalization:
     kind: str  # one of KINDS
     cohort: Vectors  # (C, D) unit vectors
     nearest: int  # number of nearest cohort vectors used for a sentence, 1 … C
-    reference: ReferenceDistribution  # of the normalized scores of random pairs
+    reference: ReferenceDistribution  # distribution of the normalized scores of random pairs
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ValueError(f"no item normalization {self.kind!r}; there are {', '.join(KINDS)}")
         if self.cohort.ndim != 2 or not self.cohort.size:
-            raise ValueError(f"a cohort is an array (C, D), here is {self.cohort.shape}")
+            raise ValueError(f"a cohort must be an array (C, D); its shape is {self.cohort.shape}")
         lengths = np.linalg.norm(self.cohort.astype(np.float64), axis=1)
         if not (np.abs(lengths - 1) <= UNIT_ERROR).all():
-            raise ValueError("the vectors of a cohort have unit length")
+            raise ValueError("the vectors of a cohort must have unit length")
         if not 1 <= self.nearest <= len(self.cohort):
             raise ValueError(f"nearest must be 1 to {len(self.cohort)}; it is {self.nearest}")
 
     def cohort_statistics(self, latents: Vectors) -> CohortStatistics:
-        """Usual score of each sentence of latents (N, D), independent of the other rows bit for bit."""
+        """Usual score of each sentence, from latents (N, D); each is independent of the other rows to the last bit."""
         return cohort_statistics(cohort_cosines(latents, self.cohort), self.nearest)
 
     def score(
@@ -95,13 +95,13 @@ class ItemNormalization:
     ) -> Doubles:
         """Normalized scores of the pairs (left[i], right[i]) of latents (N, D), whose cosines (P,) are given.
 
-        (P,) in (−1, 1), symmetric in the two sides and independent of the rest of the batch, both bit for bit.
+        They are (P,) in (−1, 1), symmetric in the two sides and independent of the rest of the batch, to the last bit.
         """
         own = self.cohort_statistics(latents)
         return normalize(self.kind, similarities, own[left], own[right])
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """For storage, as numbers only; `from_arrays` is the inverse."""
+        """The fields as arrays of numbers, for storage; `from_arrays` is the inverse."""
         own = {"kind": np.array(KINDS.index(self.kind)), "cohort": self.cohort, "nearest": np.array(self.nearest)}
         return own | {REFERENCE + name: array for name, array in self.reference.arrays().items()}
 
@@ -116,7 +116,7 @@ class ItemNormalization:
 
 
 def cohort_cosines(latents: Vectors, cohort: Vectors) -> npt.NDArray[np.float32]:
-    """Cosines of latents (N, D) to a cohort (C, D) -> (N, C), independent of the other rows bit for bit.
+    """Cosines of latents (N, D) to a cohort (C, D) -> (N, C); each row is independent of the others to the last bit.
 
     Each row is multiplied separately, because BLAS sums in another order when rows are multiplied together.
     """

@@ -14,12 +14,13 @@ from service.core.arrays import Doubles, Floats, Integers, Vectors
 from service.core.encoding.texts import PooledVector, Verdict
 
 FALSE_ALARMS = 0.01  # texts with a lower p-value are flagged as out of domain
-BANDS = np.array([0, 8, 16, 32, 64, 128, 192, 256, 320, 384]) / 384  # of the spectrum, by falling eigenvalue
-NORMS = 2  # statistics beside the bands: log ‖x‖² and log ‖x − μ‖²
-CLIP = 6.0  # the probe clips whitened coordinates here
+# Edges of the bands of the spectrum, which is sorted by falling eigenvalue, as shares of the dimensions.
+BANDS = np.array([0, 8, 16, 32, 64, 128, 192, 256, 320, 384]) / 384
+NORMS = 2  # number of statistics besides the bands: log ‖x‖² and log ‖x − μ‖²
+CLIP = 6.0  # the probe clips whitened coordinates to ± this
 FLOOR = 1e-6  # smallest energy, in units of the domain's variance; lower values are rounding error
-DOUBLED_BYTES = 40_000_000  # of whitenings also kept in float64: 33 domains of 384 dimensions, 8 of 768
-LONGEST = 1_000_000  # tokens: limit of the tables by length
+DOUBLED_BYTES = 40_000_000  # memory for whitenings kept in float64 as well: 33 domains of 384 dimensions, or 8 of 768
+LONGEST = 1_000_000  # tokens; the tables by text length end here at the latest
 
 
 class Judgement(NamedTuple):
@@ -35,7 +36,7 @@ class Statistics:
 
     mean: Doubles  # (D,) μ
     whitening: Vectors  # (D, D) eigenvectors / √eigenvalue in columns, by falling eigenvalue
-    edges: Integers  # (B + 1,) of the bands of the spectrum: 0 … D
+    edges: Integers  # (B + 1,) edges of the bands of the spectrum, from 0 to D
     probe: Doubles  # (2D,) weights of [z, z²], high for shuffled words; (0,) without a probe
 
     @cached_property
@@ -46,14 +47,14 @@ class Statistics:
 
     @cached_property
     def _groups(self) -> Doubles:
-        """(D, 1 + B + 1): weights of z² whose sums are the energies ‖z‖², of each band, and ‖x − μ‖²."""
+        """(D, 1 + B + 1): weights of z². The weighted sums are ‖z‖², the energy of each band, and ‖x − μ‖²."""
         numbers = np.arange(len(self.mean))[:, None]
         inside = (self.edges[:-1] <= numbers) & (numbers < self.edges[1:])
         return np.column_stack([np.ones(len(self.mean)), inside, self._variances])
 
     @cached_property
     def _floors(self) -> Doubles:
-        """(1 + B + 2,): smallest value of each energy; lower ones are rounding error."""
+        """(1 + B + 2,): smallest value of each energy; lower values are rounding error."""
         return FLOOR * np.array([1.0] * len(self.edges) + [self._variances.sum()] * NORMS)
 
     def check(self) -> None:
@@ -69,7 +70,11 @@ class Statistics:
             raise ValueError("a whitening has a column of zeros")
 
     def __call__(self, pooled: Floats, levels: Floats | None = None) -> Doubles:
-        """(N, D), (N, L) -> (N, S): log energies of z, of its bands, ‖x − μ‖², ‖x‖²; levels; the probe's score."""
+        """Statistics of N vectors. (N, D), levels (N, L) -> (N, S)
+
+        The columns are the logarithms of ‖z‖², of the energy of each band, of ‖x − μ‖² and of ‖x‖²; then the levels of
+        a flow, if given; then the probe's score, if there is a probe.
+        """
         x = pooled.astype(np.float64)
         z = (x - self.mean) @ in_double(self)
         count = len(self._floors)
@@ -88,15 +93,15 @@ class Statistics:
         return out
 
 
-# Oldest first; an entry is dropped together with its domain.
+# Whitenings in float64, oldest first; an entry is dropped together with its domain.
 _doubled: "WeakKeyDictionary[Statistics, Doubles]" = WeakKeyDictionary()
 _adding = Lock()
 
 
 def in_double(statistics: Statistics) -> Doubles:
-    """The whitening in float64, so that a text alone and in a batch differ by 1e-15 (float32: 1e-6).
+    """The whitening in float64, so that results for a text alone and in a batch differ by 1e-15 (in float32 by 1e-6).
 
-    Kept for a few domains only, because it triples a domain's memory.
+    It is kept in memory for a few domains only, because it triples the memory that a domain takes.
     """
     whitening = _doubled.get(statistics)
     if whitening is None:
@@ -110,7 +115,10 @@ def in_double(statistics: Statistics) -> Doubles:
 
 @dataclass(frozen=True)
 class Standardization:
-    """Standardizes statistics by the domain's texts of the same length; linear in log tokens between centres."""
+    """Standardizes statistics by their mean and spread over the domain's texts of the same length.
+
+    Both are interpolated linearly in log tokens between the centres.
+    """
 
     centres: Doubles  # (C,) log tokens, rising
     location: Doubles  # (C, S) mean of each statistic
@@ -133,13 +141,18 @@ class Standardization:
             raise ValueError(f"locations {self.location.shape} and positive scales {self.scale.shape} must be {shape}")
 
     def __call__(self, statistics: Doubles, tokens: Integers) -> Doubles:
-        """(N, S), (N,) -> (N, T): distance, log band distance, and the probe's score if there is a probe.
+        """Standardized statistics, from the statistics and the numbers of tokens. (N, S), (N,) -> (N, T)
+
+        The columns are the distance, the logarithm of the band distance, and the probe's score if there is a probe.
 
         Raises:
             ValueError: the statistics lack levels, or have levels that the test was fitted without.
         """
         if statistics.shape[1] != self.location.shape[1]:
-            raise ValueError(f"{statistics.shape[1]} statistics, {self.location.shape[1]} expected: levels or none?")
+            raise ValueError(
+                f"{statistics.shape[1]} statistics, {self.location.shape[1]} expected: levels must be given if, and "
+                "only if, the test was fitted with them"
+            )
         location, inverse = self._tables
         row = row_of(tokens, len(location))
         standard = (statistics - location.take(row, 0)) * inverse.take(row, 0)
@@ -153,13 +166,14 @@ class Standardization:
 
 @dataclass(frozen=True)
 class Combination:
-    """Combines the statistics' p-values: the smallest of p / share of the alarms, calibrated to a p-value again.
+    """Combines the p-values of the statistics into one.
 
-    A curve (2, K) holds rising points and −ln p at each, interpolated linearly; p falls exponentially beyond the
-    sample.
+    Each p-value is divided by the share of the false alarms that its statistic may cause; the smallest quotient is
+    calibrated to a p-value again. A curve (2, K) holds rising points and −ln p at each, interpolated linearly; p falls
+    exponentially beyond the sample.
     """
 
-    distance_curve: Doubles  # two-sided; −ln(p / share), as the next two
+    distance_curve: Doubles  # for a two-sided p-value; holds −ln(p / share), as the next two curves do
     bands_curve: Doubles
     probe_curve: Doubles  # (2, 0) without a probe
     length_shift: Doubles  # (2, C): log tokens, and the correction that makes p-values comparable across lengths
@@ -173,19 +187,19 @@ class Combination:
         """Raises ValueError if a curve does not rise, or if there is a probe curve without a probe."""
         curves = [self.distance_curve, self.bands_curve, self.final_curve, *([self.probe_curve] if probed else [])]
         if not all(curve.ndim == 2 and len(curve) == 2 and curve.shape[1] for curve in curves):
-            raise ValueError("a curve is points and values")
+            raise ValueError("a curve must have two rows, points and values")
         if not all((np.diff(curve[0]) > 0).all() for curve in curves):
             raise ValueError("the points of a curve must rise")
         if self.probe_curve.shape != (2, 0) and not probed:
-            raise ValueError("a curve for a probe, and no probe")
+            raise ValueError("there is a curve for a probe, but no probe")
         if (np.diff(self.final_curve[1]) < 0).any() or self.final_curve[1, 0] < 0:
             raise ValueError("p-values must fall with the score, from at most 1")
         if self.length_shift.ndim != 2 or len(self.length_shift) != 2:
-            raise ValueError("a shift is lengths and scores")
+            raise ValueError("a length shift must have two rows, lengths and scores")
         check_lengths(self.length_shift[0])
 
     def score(self, standard: Doubles) -> Doubles:
-        """The largest −ln(p / share). (N, T) -> (N,)"""
+        """The largest −ln(p / share) of each text's statistics. (N, T) -> (N,)"""
         score = np.maximum(
             np.interp(standard[:, 0], *self.distance_curve), np.interp(standard[:, 1], *self.bands_curve)
         )
@@ -194,7 +208,7 @@ class Combination:
         return score
 
     def __call__(self, standard: Doubles, tokens: Integers) -> Doubles:
-        """p-values. (N, T), (N,) -> (N,)"""
+        """p-values, from standardized statistics and numbers of tokens. (N, T), (N,) -> (N,)"""
         shift = self._shift.take(row_of(tokens, len(self._shift)))
         p_values: Doubles = np.exp(-np.interp(self.score(standard) - shift, *self.final_curve))
         return p_values
@@ -216,7 +230,7 @@ class DomainTest:
     identity: object = field(default_factory=object, compare=False, repr=False)  # stored in each Verdict
 
     def judge(self, pooled: Floats, tokens: Integers, levels: Floats | None = None) -> Judgement:
-        """pooled (N, D), tokens (N,), levels (N, L) of a flow's latents -> (N,) each.
+        """Judges N vectors: pooled (N, D), tokens (N,), levels (N, L) of a flow's latents -> columns (N,).
 
         Raises:
             ValueError: levels are missing, or the test was fitted without them.
@@ -235,7 +249,7 @@ class DomainTest:
         return verdicts
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """For storage; `from_arrays` is the inverse."""
+        """The fields of all parts as arrays, for storage; `from_arrays` is the inverse."""
         parts = (self.statistics, self.standardization, self.combination)
         return {field.name: getattr(part, field.name) for part in parts for field in fields(part)}
 
@@ -252,7 +266,7 @@ class DomainTest:
             Combination(**values(Combination)),
         )
         if not all(np.isfinite(arrays[name]).all() for name in test.arrays()):
-            raise ValueError("a domain test is made of finite numbers")
+            raise ValueError("a domain test must consist of finite numbers")
         test.statistics.check()
         test.standardization.check(len(test.statistics.edges) - 1 + NORMS, probed=len(test.statistics.probe) > 0)
         test.combination.check(probed=len(test.statistics.probe) > 0)

@@ -23,7 +23,7 @@ def evidence(false_match_rates: npt.ArrayLike) -> Doubles:
 
 
 def absent() -> Doubles:
-    """Default of a column that versions of earlier releases lack. (0,)"""
+    """An empty array (0,): default of a column that versions from earlier releases lack."""
     return np.empty(0)
 
 
@@ -42,19 +42,19 @@ class ProbabilityMap:
     low: float  # range of the labels: 0 and 1, or the lowest and the highest grade
     high: float
     graded: bool
-    pairs: int  # labelled ones
+    pairs: int  # number of labelled pairs
     precisions: Doubles  # (P,) rising, up to the highest that the labels reach; empty for grades
     similarities: Doubles  # (P,) threshold of each precision, never falling
     interval_low: Doubles  # (P,) 95 % interval of the similarity, by bootstrap over the labelled pairs
     interval_high: Doubles  # (P,)
     recalls: Doubles = field(default_factory=absent)  # (P,) share of matches at or above the similarity
-    recall_low: Doubles = field(default_factory=absent)  # (P,) its 95 % interval
+    recall_low: Doubles = field(default_factory=absent)  # (P,) 95 % interval of the recall
     recall_high: Doubles = field(default_factory=absent)  # (P,)
     precision_low: Doubles = field(default_factory=absent)  # (P,) 95 % interval of the precision at the similarity
     precision_high: Doubles = field(default_factory=absent)  # (P,)
 
     def probability(self, false_match_rates: Doubles) -> Doubles:
-        """Probability of a match, monotone in the rate; for grades (mean − low) / (high − low). (N,) -> (N,)
+        """Probability of a match, monotone in the rate; for grades, (mean grade − low) / (high − low). (N,) -> (N,)
 
         >>> table, knots = np.empty(0), np.array([0.0, 5.0])
         >>> learnt = ProbabilityMap(knots, knots - 2, 0.01, 0, 1, False, 100, table, table, table, table)
@@ -73,7 +73,9 @@ class ProbabilityMap:
         if self.graded:
             raise ValueError("a precision needs labels of matches, 0 and 1; this domain was given grades")
         if not len(self.precisions):
-            raise ValueError(f"the {self.pairs} labelled pairs reach no precision of 0.5; label more that score high")
+            raise ValueError(
+                f"the {self.pairs} labelled pairs reach no precision of 0.5; label more pairs that score high"
+            )
         lowest, highest = float(self.precisions[0]), float(self.precisions[-1])
         if not lowest <= precision <= highest:
             raise ValueError(
@@ -92,7 +94,10 @@ class ProbabilityMap:
         return self._at(precision, self.recalls), *self._interval(precision, self.recall_low, self.recall_high)
 
     def precision_interval(self, precision: float) -> tuple[float, float] | None:
-        """95 % interval of the share of matches at the threshold for a precision. None as for `recall`."""
+        """95 % interval of the share of matches at the threshold for a precision.
+
+        None for versions of earlier releases.
+        """
         if not len(self.precision_low):
             return None
         return self._interval(precision, self.precision_low, self.precision_high)
@@ -104,7 +109,7 @@ class ProbabilityMap:
         return float(np.interp(precision, self.precisions, column))
 
     def arrays(self) -> dict[str, Doubles]:
-        """For storage; `from_arrays` is the inverse. Columns that an earlier release did not make stay absent."""
+        """The fields as arrays, for storage; `from_arrays` is the inverse. Columns that the map lacks are left out."""
         arrays = {f.name: np.asarray(getattr(self, f.name), np.float64) for f in fields(self)}
         optional = {f.name for f in fields(self) if f.default_factory is not MISSING}
         return {name: array for name, array in arrays.items() if array.size or name not in optional}
@@ -118,7 +123,7 @@ class ProbabilityMap:
             values[name] = kind(values[name])
         probability_map = cls(**values)
         if not all(np.isfinite(value).all() for value in probability_map.arrays().values()):
-            raise ValueError("a probability map is made of finite numbers")
+            raise ValueError("a probability map must consist of finite numbers")
         if (
             probability_map.knots.ndim != 1
             or probability_map.knots.shape != probability_map.logits.shape

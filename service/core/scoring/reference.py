@@ -12,7 +12,7 @@ from service.core.arrays import Doubles, Floats
 Z_MAX = 1 - 1e-7  # similarities are clipped to ± this before Fisher's z
 SMALLEST_RATE = 1e-12
 ROUNDING = 1e-6  # scores this close count as equal: cosines of identical texts differ by about 1e-7
-COUNTED = 10  # fewest pairs at or above a score to count its rate; with fewer it is extrapolated
+COUNTED = 10  # a score's rate is counted if at least this many pairs reach the score; otherwise it is extrapolated
 TOLERANCE = 1.25  # factor by which a threshold's rate may differ from the requested one, where scores tie
 
 
@@ -27,27 +27,27 @@ def fisher_z(similarity: Floats | float) -> Doubles:
 
 
 def clipped(similarity: float) -> float:
-    """Clips to the range of a cosine."""
+    """The similarity, clipped to the range of a cosine, −1 to 1."""
     return min(max(similarity, -1.0), 1.0)
 
 
 @dataclass(frozen=True)
 class ReferenceDistribution:
-    """False-match rate of random sentence pairs: quantile knots, and a generalized Pareto tail above the last.
+    """False-match rate of random sentence pairs: quantile knots, and a generalized Pareto tail above the last knot.
 
     Where many pairs tie (their texts have the same vector), the rate drops by a step, stored as two knots just below
     and above the tie. A tie at similarity 1 ends the scale, and no tail is used.
 
-    The tail is fitted to exceedances of Fisher's z (Coles, 2001, section 4.2). Fitted to the cosine itself, it ended
-    below 1 on domains whose top pairs are near-duplicates, and gave them a false-match rate of zero.
+    The tail is fitted to exceedances of Fisher's z (Coles, 2001, section 4.2). A tail fitted to the cosine itself ended
+    below 1 on domains whose most similar pairs are near-duplicates, and gave these pairs a false-match rate of zero.
     """
 
     similarities: Doubles  # (K,) knots, rising
     logits: Doubles  # (K,) logit of the false-match rate at the knots, falling
     shape: float  # ξ of the tail
     scale: float  # σ of the tail, in units of z
-    tail_error: float  # largest |ln(fitted / counted)| of rates that the sample can count
-    levels: Doubles  # (L,) false-match rates of the bootstrap, falling
+    tail_error: float  # largest |ln(fitted / counted)| among the rates that can be counted in the sample
+    levels: Doubles  # (L,) false-match rates at which the bootstrap was evaluated, falling
     low: Doubles  # (L,) 95 % interval of the threshold at each level
     high: Doubles  # (L,)
     relative_error: Doubles  # (L,) relative standard error of the rate; NaN where fewer than 10 pairs lie above
@@ -107,11 +107,14 @@ class ReferenceDistribution:
 
     @property
     def smallest_rate(self) -> float:
-        """The smallest rate that a threshold can have if the highest scores tie; else 0."""
+        """If the highest scores tie, the smallest rate that a threshold can have; else 0."""
         return float(self.gaps[-1, 1]) if len(self.tied) and self.gaps[-1, 0] < COUNTED / self.pairs else 0.0
 
     def reachable(self, rate: float) -> tuple[float, float]:
-        """The nearest rates at or below, and at or above, that a threshold can have; 0 below the smallest."""
+        """The nearest rates that a threshold can have, at or below this one and at or above it.
+
+        The first is 0 for a rate below the smallest that a threshold can have.
+        """
         if rate < self.smallest_rate:
             return 0.0, self.smallest_rate
         inside = [(float(low), float(high)) for low, high in self.gaps if low < rate < high]
@@ -123,9 +126,11 @@ class ReferenceDistribution:
         return beyond
 
     def interval(self, rate: float) -> tuple[float, float]:
-        """95 % interval of the threshold: the bootstrap's offsets, interpolated in log rate.
+        """95 % interval of the threshold for a rate.
 
-        The bootstrap covers the upper tail, where thresholds are set; beyond it the nearest level's offsets apply.
+        Its ends are offsets from the threshold, known at the levels of the bootstrap and interpolated in the logarithm
+        of the rate. The levels cover the upper tail, where thresholds are set; outside, the nearest level's offsets
+        apply.
         """
         centres = np.array([self.threshold(float(level)) for level in self.levels])
         at, x = np.log(rate), np.log(self.levels[::-1])
@@ -142,23 +147,26 @@ class ReferenceDistribution:
 
     @property
     def resolution(self) -> float:
-        """The smallest false-match rate that the data support: 10 / pairs, or where the relative error exceeds 0.5."""
+        """The smallest false-match rate that the data support.
+
+        It is at least 10 / pairs, and at least each level whose relative error is 0.5 or more.
+        """
         unsure = self.levels[~(self.relative_error < 0.5)]
         return max(COUNTED / self.pairs, float(unsure.max()) if len(unsure) else 0.0, self.smallest_rate)
 
     @property
     def ties_lost(self) -> bool:
-        """Whether an earlier release made this from a sample with ties, so that its rates there are too small.
+        """Whether an earlier release made this from a sample with ties, so that its rates at the ties are too small.
 
-        Those releases kept one of several equal knots. This leaves knots unusually far apart in rate, or a last knot
-        at similarity 1.
+        Those releases kept only one of several equal knots. Signs of this are knots unusually far apart in rate, or a
+        last knot at similarity 1.
         """
         steps = -np.diff(self.logits[2:])
         uneven = len(steps) > 0 and bool((steps > 1.5 * np.median(steps)).any())
         return not len(self.tied) and (uneven or (1 - ROUNDING <= self.join <= 1))
 
     def arrays(self) -> dict[str, Doubles]:
-        """For storage; `from_arrays` is the inverse. Ties are stored only if there are any."""
+        """The fields as arrays, for storage; `from_arrays` is the inverse. Ties are stored only if there are any."""
         arrays = {f.name: np.asarray(getattr(self, f.name), np.float64) for f in fields(self)}
         return {name: array for name, array in arrays.items() if len(self.tied) or not name.startswith("tied")}
 

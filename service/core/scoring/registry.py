@@ -22,9 +22,9 @@ T = TypeVar("T")
 Key = tuple[str, int]  # domain, version
 
 DEFAULT = "default"
-MOST_REPORTED = 1000  # domains whose last logged failure is remembered
-LOADERS = 4  # calibrations loaded at a time; each takes about 10 ms of a core from a disk
-MOST_PAUSE = 64  # refreshes between two attempts
+MOST_REPORTED = 1000  # most domains whose last logged failure is remembered
+LOADERS = 4  # calibrations loaded at the same time; loading one from a disk takes about 10 ms of a core
+MOST_PAUSE = 64  # most refreshes between two attempts to load a champion
 MOST_EVICTED = 4096  # evicted domains whose deletion is still reported to `on_gone`
 NO_VERSIONS: frozenset[int] = frozenset()
 
@@ -35,7 +35,7 @@ class DomainAliases:
 
     champion: int | None
     previous: int | None
-    targets: Mapping[str, Target] = field(default_factory=dict)  # saved for the domain, whatever the encoder
+    targets: Mapping[str, Target] = field(default_factory=dict)  # saved for the domain; they apply to every encoder
 
 
 class CalibrationSource(Protocol):
@@ -69,7 +69,7 @@ class Registry:
 
     Champions and pinned versions are loaded at their first request. When they take more than `resident_bytes`, the
     least recently used ones are evicted, except the champion of `default`; requests that hold an evicted one finish
-    with it. A refresh reads only what changed and is resident: its cost does not depend on the number of domains.
+    with it. A refresh reads only changes of resident domains, so its cost does not depend on the number of all domains.
 
     on_champion: called with each new champion. on_dropped: with each domain whose champion is no longer resident.
     on_gone: with each served domain that no longer has a champion or was deleted. on_failure: with each domain whose
@@ -98,11 +98,11 @@ class Registry:
         self._versions: dict[str, frozenset[int]] = {
             DEFAULT: NO_VERSIONS
         }  # resident versions of each domain; sets are never edited
-        self._targets: dict[str, Mapping[str, Target]] = {}  # of resident domains whose aliases were read
+        self._targets: dict[str, Mapping[str, Target]] = {}  # saved targets of resident domains whose aliases were read
         self._evicted: OrderedDict[str, None] = OrderedDict()  # domains evicted to save memory, the latest last
         self._news: deque[Iterable[str]] = deque()  # changed domains, found by threads
         self._due = {DEFAULT}  # domains to be compared with the store at the next refresh
-        self._identity = False  # `default` had no champion at its last comparison: the identity answers
+        self._identity = False  # `default` had no champion when last compared with the store: the identity answers
         self._misses: dict[str, Miss] = {}
         self._reported: dict[str, str] = {}  # domain: the reason logged last for a failing request
         self._refreshing = asyncio.Lock()
@@ -113,7 +113,7 @@ class Registry:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _call(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Runs in the registry's own threads, so that a hung store does not block those of scoring and `refresh`."""
+        """Runs a function in the registry's own threads: a hung store must not block the threads that score texts."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
 
     def holds(self, ref: DomainRef) -> bool:
@@ -133,7 +133,7 @@ class Registry:
         Raises:
             NotFound: no such domain, version or alias.
             EncoderMismatch: the domain or version belongs to another encoder.
-            CorruptArtifact: its files do not match their manifest.
+            CorruptArtifact: the files of the version do not match their manifest.
         """
         if ref.version == "champion":
             champion = self.champions.get(ref.name)
@@ -166,7 +166,7 @@ class Registry:
         if known is None or name not in known:
             known = (await self._call(self.source.named, domain)).targets
             if domain in self._versions:
-                self._due.add(domain)  # they may have changed while they were read
+                self._due.add(domain)  # the targets may have changed while they were read
                 self._targets[domain] = known
         if name not in known:
             raise unknown_threshold(domain, name, known)
@@ -185,7 +185,7 @@ class Registry:
     def _loaded(self, key: tuple[str, int | str], task: asyncio.Task[Calibration]) -> None:
         del self._loading[key]
         if not task.cancelled():
-            task.exception()  # marks it as retrieved: all callers may have left
+            task.exception()  # retrieved here, because asyncio would log it if all callers have left
 
     async def _load_champion(self, domain: str) -> Calibration:
         try:
@@ -213,7 +213,7 @@ class Registry:
                 self._report(domain, error)
                 raise
         self._due.add(domain)  # the store may have changed before this version became resident
-        current = self.champions.get(domain)  # a refresh may have been faster
+        current = self.champions.get(domain)  # a refresh may have set it meanwhile
         if current is None:
             self._set(calibration)
             self._keep_targets(domain, named.targets)
@@ -240,7 +240,7 @@ class Registry:
 
     async def _load_pinned(self, domain: str, version: int) -> Calibration:
         calibration = await self._call(self.source.load, domain, version)
-        self._due.add(domain)  # it may have been deleted while it was loaded
+        self._due.add(domain)  # the version may have been deleted while it was loaded
         self._keep(calibration)
         return calibration
 
@@ -287,7 +287,7 @@ class Registry:
             self._targets.pop(domain, None)
 
     def _keep_targets(self, domain: str, targets: Mapping[str, Target]) -> None:
-        """Stores the targets of a resident domain; changes of other domains would go unnoticed."""
+        """Keeps the targets of a resident domain in memory; refreshes would not notice changes of other domains."""
         if domain in self._versions:
             self._targets[domain] = targets
 
@@ -314,7 +314,7 @@ class Registry:
                 self._due.update(self._news.popleft())
             self._due = {domain for domain in self._due if domain in self._versions or domain in self._evicted}
             for domain in self._due:
-                self._misses.pop(domain, None)  # it changed again: retry at once
+                self._misses.pop(domain, None)  # the domain has changed again: retry at once
             for domain, miss in self._misses.items():
                 miss.left -= 1
                 if miss.left <= 0:
@@ -324,7 +324,10 @@ class Registry:
                 await self._compare(domain)
 
     def _look(self, resident: Mapping[str, frozenset[int]]) -> None:
-        """Runs in a thread that outlives a cancelled refresh; the next refresh then uses its result."""
+        """Asks the store which domains have changed.
+
+        Runs in a thread, which a cancelled refresh does not stop; the next refresh then uses its result.
+        """
         self._news.append(self.source.changes(resident))
 
     async def _compare(self, domain: str) -> None:
@@ -373,7 +376,7 @@ class Registry:
     def drop(self, domain: str, version: int) -> None:
         """Forgets a deleted version."""
         champion = self.champions.get(domain)
-        if champion is None or champion.version != version:  # a refresh removes a champion
+        if champion is None or champion.version != version:  # a champion is removed by the next refresh
             self._release((domain, version))
 
     def remove(self, domain: str) -> None:

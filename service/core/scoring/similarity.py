@@ -18,13 +18,13 @@ TINY = float(np.finfo(np.float64).tiny)
 class Scores(NamedTuple):
     """Columns with one entry per pair; `verdicts` has one per text."""
 
-    cosine: npt.NDArray[np.float32]  # of the frozen encoder's vectors
-    similarity: npt.NDArray[np.float32]  # of the calibrated latents
+    cosine: npt.NDArray[np.float32]  # cosine of the frozen encoder's vectors
+    similarity: npt.NDArray[np.float32]  # cosine of the calibrated latents
     percentile: Doubles | None  # None: the domain has no reference
-    extrapolated: npt.NDArray[np.bool_] | None  # percentiles too extreme to count in the reference; None as above
+    extrapolated: npt.NDArray[np.bool_] | None  # percentiles too extreme to be counted in the reference; None as above
     probability: Doubles | None  # None: the domain has no labels
     verdicts: list[Verdict] | None  # None: the domain has no out-of-domain test, or the caller sent vectors
-    unreadable: npt.NDArray[np.bool_] | None = None  # pairs with a text without known tokens; None: there are none
+    unreadable: npt.NDArray[np.bool_] | None = None  # pairs with a text without known tokens; None if there are none
 
     @property
     def readable(self) -> Rows:
@@ -33,7 +33,7 @@ class Scores(NamedTuple):
 
 
 def cosine(a: Vectors, b: Vectors) -> npt.NDArray[np.float32]:
-    """Cosine of each row pair, in float64 so that it does not depend on the other rows. (N, D)² -> (N,)
+    """Cosine of each pair of rows, in float64 so that it does not depend on other rows. (N, D), (N, D) -> (N,)
 
     >>> left, right = np.array([[3, 4], [1, 0]], np.float32), np.array([[4, 3], [-2, 0]], np.float32)
     >>> cosine(left, right)

@@ -244,7 +244,7 @@ def test_options_of_files_do_not_go_with_vectors_or_json(reading_server: Server)
     npy = post("/calibrate?domain=d&column=a", content=b"\x93NUMPY", headers={"content-type": "application/x-npy"})
     assert (npy.status_code, "not to .npy" in npy.json()["error"]) == (422, True)
     body = post("/calibrate?column=a", json={"domain": "d", "texts": ["a"]})
-    assert (body.status_code, "belongs into the JSON body" in body.json()["error"]) == (422, True)
+    assert (body.status_code, "belongs in the JSON body" in body.json()["error"]) == (422, True)
 
 
 @pytest.mark.parametrize("charset", ["utf-8", "UTF8", "us-ascii", "ascii"])
@@ -287,8 +287,8 @@ def post_text(server: Server, content: str, kind: str = "text/plain") -> Any:
             '{"id": "1", "headline": "How do I log in?"}\n', "application/x-ndjson", 422,
             "line 1 is an object with id, headline; say which field holds the sentence, perhaps column=headline",
         ),
-        ("[1]", "application/json", 422, "domain: belongs into the JSON body; the query is for other bodies, which say "
-         "so in their content-type: text/plain, application/x-ndjson, application/x-npy, application/octet-stream"),
+        ("[1]", "application/json", 422, "domain: belongs in the JSON body; options go in the query only for bodies "
+         "of these content-types: text/plain, application/x-ndjson, application/x-npy, application/octet-stream"),
         (table(","), f"{OCTETS}; column=state", 422, "1 distinct sentences among 400"),
         (table(","), f"{OCTETS}; column=state", 422, "column 'state' was read, the likeliest is column=question"),
     ],

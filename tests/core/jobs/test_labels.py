@@ -58,9 +58,9 @@ def test_nothing_is_no_pair() -> None:
         ([*FIRST, ["1", "red car"]], "line 3: expected a label and two sentences .*, found 2 columns"),
         (
             [*FIRST, ["x", "red car", "crimson car"]],
-            "line 3: the label 'x' is no number; write 1 for a match and 0 for none",
+            "line 3: the label 'x' is not a number; write 1 for a match and 0 for no match",
         ),
-        ([*LAST, ["red car", "crimson car", "nan"]], "line 3: the label 'nan' is no number"),
+        ([*LAST, ["red car", "crimson car", "nan"]], "line 3: the label 'nan' is not a number"),
         ([*FIRST, ["1", " ", "crimson car"]], "line 3: a sentence is empty"),
     ],
 )
@@ -92,7 +92,9 @@ def test_among_row_numbers_the_labels_are_the_column_of_small_ones(last: bool) -
 
 def test_labels_in_words_are_refused_with_the_numbers_to_write() -> None:
     rows = [(1, ["yes", "red car", "crimson car"]), (2, ["no", "red car", "slow boat"])]
-    with pytest.raises(InvalidInput, match=r"line 1 has 'yes' and 'crimson car'.* write 1 for a match and 0 for none"):
+    with pytest.raises(
+        InvalidInput, match=r"line 1 has 'yes' and 'crimson car'.* write 1 for a match and 0 for no match"
+    ):
         parse_pairs(rows, "pairs.tsv")
 
 

@@ -146,7 +146,7 @@ def test_no_text_of_the_measuring_data_is_refused_and_its_tables_are(data: Path)
     ("lines", "said"),
     [
         ([json.dumps({"id": n, "headline": text}) for n, text in enumerate(QUESTIONS)], "column=NAME .*id, headline"),
-        ([json.dumps(text) for text in QUESTIONS], "are JSON, one value a line; .* application/octet-stream; where"),
+        ([json.dumps(text) for text in QUESTIONS], "each line is a JSON value; .* application/octet-stream; if each"),
         ([f"<p>{text}</p>" for text in QUESTIONS], "begin with a tag, as in HTML or XML; .* force=true"),
         (["headline", *(f'"{text[:-1]}, ""why""?"' for text in sentences(600))], "a CSV with one column"),
     ],

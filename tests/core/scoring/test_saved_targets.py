@@ -53,12 +53,12 @@ def matched(decision: DecisionThreshold, found: Scores) -> list[bool]:
     [
         ({}, "give one of them"),
         ({"fmr": 0.1, "precision": 0.9}, "give one of them"),
-        ({"fmr": 1.0}, "fmr: 1; it is a share, at least 1e-07 and less than 1"),
+        ({"fmr": 1.0}, "fmr: 1; it must be a share, at least 1e-07 and less than 1"),
         ({"fmr": float("nan")}, "fmr: nan"),
-        ({"precision": 0.0}, "precision: 0; a precision is more than 0 and less than 1"),
-        ({"false_hit_rate": 0.0, "gallery": 10}, "false_hit_rate: 0; it is at least 1e-06"),
+        ({"precision": 0.0}, "precision: 0; it must be more than 0 and less than 1"),
+        ({"false_hit_rate": 0.0, "gallery": 10}, "false_hit_rate: 0; it must be at least 1e-06"),
         ({"false_hit_rate": 0.1}, "give both"),
-        ({"false_hit_rate": 0.1, "gallery": 0}, "gallery: 0; the entries searched are 1 to"),
+        ({"false_hit_rate": 0.1, "gallery": 0}, "gallery: 0; the number of entries must be 1 to"),
     ],
 )
 def test_a_target_out_of_its_range_is_refused_with_the_range(given: dict[str, Any], said: str) -> None:
