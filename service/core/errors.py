@@ -6,7 +6,7 @@ IsosimError
 │   └── TokenizerFailure     a text cannot be turned into tokens
 ├── TooLarge                 the body exceeds its limit
 ├── UnsupportedMedia         the route does not read this content type
-├── Unauthorized             the request has no API key, or a wrong one
+├── Unauthorized             the request has no key, or an unknown one
 ├── Forbidden                the key lacks the scope or may not use the domain; without keys: a page of another site
 ├── NotFound                 no such domain, version, job or route
 │   ├── UnknownDomain        no such domain; the message offers the nearest name that the caller may use

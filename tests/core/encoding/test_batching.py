@@ -127,7 +127,7 @@ async def test_texts_run_in_order_of_arrival_where_they_cannot_share_a_batch(enc
 async def test_a_full_queue_refuses_instead_of_waiting_and_computes_none_of_the_request(encoder: FakeEncoder) -> None:
     with embedder(encoder, max_queued_texts=3) as made:
         tasks = [await hold(made, encoder), await under_way(made, "second")]
-        with pytest.raises(Overloaded, match="at most 3") as raised:
+        with pytest.raises(Overloaded, match="the limit is 3") as raised:
             await vectors(made, "third", "fourth")
         assert raised.value.retry_after >= 1
         assert made.batcher.queued == 2
