@@ -191,7 +191,7 @@ def test_after_its_worker_was_killed(traces: Traces, calibrating: Begin) -> None
                 for _ in range(2):  # time is counted from the first look to the second
                     jobs.expire(0.0)
                 assert status(server, job) == "failed"
-                assert "text is deleted" in server.client.get(f"/calibrate/{job}").json()["error"]
+                assert "text was deleted" in server.client.get(f"/calibrate/{job}").json()["error"]
                 assert server.client.post(f"/calibrate/{job}/retry").status_code == 409
         wait_until(lambda: traces.found() == [])
 
