@@ -1,4 +1,4 @@
-"""`isosim evaluate` and `isosim measure …`: measure what the service promises; exit code 1 if a promise is broken."""
+"""`isosim evaluate` and `isosim measure …`: check the service's promises; the exit code is 1 if one is broken."""
 
 import dataclasses
 import json
@@ -400,7 +400,7 @@ def encoders(
     show(table, [*rows, *promises] if as_json else promises, as_json=as_json)
 
 
-KNOWN = (*METHODS, "sn-nulling")  # sn-nulling only reproduces the papers' tables
+KNOWN = (*METHODS, "sn-nulling")  # sn-nulling is needed only to reproduce the papers' tables
 
 
 def evaluate(
