@@ -40,7 +40,7 @@ class Result:
 
 
 def measure(data: Path, encode: Encoder, progress: Progress) -> list[Result]:
-    """Measures the threshold error on Wikipedia, and the ranking of STS-B's test pairs after fits to its training text."""
+    """Measures the threshold error on Wikipedia, and the ranking of STS-B's test pairs by fits to its training text."""
     texts = sample(data, HOME, max(SIZES) + TESTED, least=max(SIZES) + TESTED)
     vectors, _ = encode(texts, lambda done: progress(HOME, done))
     test = read_pairs(data / "sts/stsb/test.tsv")
