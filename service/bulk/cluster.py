@@ -60,7 +60,8 @@ def cluster(address: str | None, cores: int) -> Iterator[Any]:
         try:
             ray.init(**options)
         except (ConnectionError, RuntimeError, ValueError) as error:
-            raise Unavailable(f"no Ray at {address or 'this machine'}: {error}") from error
+            failed = "Ray does not start on this machine" if address is None else f"no Ray cluster answers at {address}"
+            raise Unavailable(f"{failed}: {error}") from error
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = False
         context.print_on_execution_start = False
@@ -81,7 +82,7 @@ def engines(ray: Any, *, gpu: bool, cores: int, most: int, local: bool) -> Engin
     there = int(resources.get("GPU", 0)) if gpu else int(resources.get("CPU", 0)) // cores
     if not there:
         have = ", ".join(f"{resources.get(kind, 0):g} {kind}" for kind in ("CPU", "GPU"))
-        raise Unavailable(f"no engine fits on this cluster ({have}); one takes {'a GPU' if gpu else f'{cores} cores'}")
+        raise Unavailable(f"no engine fits on this cluster ({have}); one needs {'a GPU' if gpu else f'{cores} cores'}")
     return Engines(min(there, most or there), cores, gpu, local)
 
 

@@ -121,7 +121,7 @@ class Engine:
         try:
             encodings = self.encode(list(distinct))
         except TokenizerFailure as error:
-            raise TokenizerFailure(f"{error} (one of {len(distinct)} rows)") from error
+            raise TokenizerFailure(f"{error} (in one of {len(distinct)} distinct texts)") from error
         sides = [np.array([distinct[records.cells[name][row]] for row in good], np.intp) for name in columns]
         return encodings.vectors, encodings.texts(), sides
 

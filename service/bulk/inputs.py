@@ -86,7 +86,7 @@ def sources_of(address: str) -> tuple[Place, list[Source]]:
     for one in files:
         if one["name"].endswith(PACKED):
             raise InvalidInput(
-                f"{one['name']} is packed and cannot be split into parts; unpack it or convert it to Parquet"
+                f"{one['name']} is compressed and cannot be split into parts; decompress it or convert it to Parquet"
             )
     known = [one for one in files if ending(one["name"]) in ENDINGS] if len(files) > 1 else files
     if not known:
@@ -155,7 +155,9 @@ def check_columns(
                 raise InvalidInput(f"{source.path}: column {name!r} holds {schema[name]}, not {wanted}")
         types = {name: schema[name] for name in keep}
         if first is not None and types != first:
-            raise InvalidInput(f"{source.path}: the kept columns are {types}, but in {sources[0].path} {first}")
+            raise InvalidInput(
+                f"{source.path}: the columns to keep have the types {types}, but in {sources[0].path} they have {first}"
+            )
         first = types
 
 

@@ -37,7 +37,7 @@ def equate(old: ReferenceDistribution, new: ReferenceDistribution, similarity: f
     if lower < rate / TOLERANCE:
         raise InvalidInput(
             f"similarity: {similarity:g} has a false-match rate of {rate:.3g}, which no threshold of the new version "
-            f"reaches, because texts repeat in what it was made from; the next one that is reached is {upper:.3g}"
+            f"reaches, because its calibration text contains repetitions; the next rate that is reached is {upper:.3g}"
         )
     equivalent = new.threshold(rate)
     new_low, new_high = new.interval(rate)

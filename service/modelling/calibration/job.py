@@ -242,9 +242,9 @@ def sample_texts(
 
 
 NOT_JUDGED = {
-    "out_of_domain": "whether a text belongs to the domain: its length is not known, nor the vectors of altered texts",
-    "recognition": "whether sentences that look different are found again: only their encoder could tell",
-    "rawness": "whether the space shows the surface of sentences: no text came with the vectors",
+    "out_of_domain": "whether a text belongs to the domain, because lengths and vectors of altered texts are not known",
+    "recognition": "whether sentences are recognized after a change of appearance, because this needs their encoder",
+    "rawness": "how much the vectors depend on the surface of sentences, because no texts came with them",
 }
 
 
@@ -262,7 +262,7 @@ def sample_vectors(
     """
     file = inputs.vectors
     if file is None:
-        raise InvalidInput(f"encoder {encoder.id} computes no vectors: bring them, as .npy or in a column of Parquet")
+        raise InvalidInput(f"encoder {encoder.id} computes no vectors: send them, as .npy or in a column of Parquet")
     report("embedding", 0.0)
     drawn = draw_rows(file, encoder.spec.dim, request.seed, unit=encoder.unit_vectors)
     check_sentences(request.method, encoder.spec.dim, len(drawn.rows), brought=True)
@@ -270,7 +270,9 @@ def sample_vectors(
     wanted = set(drawn.rows.tolist())
     text_of = {row: text for row, text in enumerate(every) if row in wanted}
     if text_of and len(text_of) < len(wanted):
-        raise InvalidInput(f"{file.name}: {len(file):,} vectors and fewer texts; give one for each, or none")
+        raise InvalidInput(
+            f"{file.name}: {len(file):,} vectors and fewer texts; give one text for each vector, or no texts"
+        )
     texts = [text_of[row] for row in drawn.rows.tolist()] if text_of else None
     labels, _ = readable_labels(inputs.labels, encoder)
     sides = list(dict.fromkeys(side for pair in labels for side in pair[:2]))

@@ -52,7 +52,7 @@ def configuration(folder: Path) -> Any:
     if not path.is_file():
         adapter = (folder / "adapter_config.json").is_file()
         raise InvalidInput(
-            f"{folder} holds an adapter without its model; merge it (merge_and_unload) and save the whole"
+            f"{folder} holds an adapter without its model; merge it (merge_and_unload) and save the merged model"
             if adapter
             else f"{folder} has no config.json; give the folder of a transformers or sentence-transformers checkpoint"
         )
@@ -69,7 +69,7 @@ def configuration(folder: Path) -> Any:
         raise InvalidInput(f"{folder} is a {kind}, an encoder with a decoder; only encoders and GPT-2 can be exported")
     if kind not in FAMILIES:
         what = "has no model_type in its config.json" if kind is None else f"is a {kind}"
-        raise InvalidInput(f"{folder} {what}; what can be exported: {', '.join(sorted(FAMILIES))}")
+        raise InvalidInput(f"{folder} {what}; these can be exported: {', '.join(sorted(FAMILIES))}")
     if stated.get("is_decoder"):
         raise InvalidInput(f"{folder} is a {kind} used as a decoder (is_decoder); only encoders and GPT-2 are exported")
     return AutoConfig.from_pretrained(folder)

@@ -68,7 +68,7 @@ def read(folder: Path) -> CheckpointFacts:
     facts = read_json(folder / "config_sentence_transformers.json")
     kind = facts.get("model_type", "SentenceTransformer")
     if kind != "SentenceTransformer":
-        raise InvalidInput(f"{folder} is a {kind}; only encoders that give one dense vector a text can be exported")
+        raise InvalidInput(f"{folder} is a {kind}; only encoders that give one dense vector per text can be exported")
     modules = read_modules(folder)
     transformer = folder / modules[0].folder if modules else folder
     pooling = next((module for module in modules if module.kind == "Pooling"), None)
@@ -103,7 +103,9 @@ def read_modules(folder: Path) -> tuple[Module, ...]:
             modules.append(Module(kind, place, {} if kind == "Transformer" else read_json(place / "config.json")))
     kinds = [module.kind for module in modules]
     if listed and (kinds[:1] != ["Transformer"] or kinds.count("Transformer") > 1 or kinds[1:].count("Pooling") != 1):
-        raise InvalidInput(f"{folder} is a chain of {', '.join(kinds) or 'nothing'}; needed: a Transformer, a Pooling")
+        raise InvalidInput(
+            f"{folder} has the modules {', '.join(kinds) or 'none'}; a Transformer followed by one Pooling is needed"
+        )
     if listed and kinds[1] != "Pooling":
         raise InvalidInput(f"{folder} has a {kinds[1]} before its pooling, which cannot be exported")
     return tuple(modules)
@@ -130,7 +132,9 @@ def head_of(modules: tuple[Module, ...]) -> tuple[Module, ...]:
     for module in head:
         keys = {module.stated.get(key) for key in ("module_input_name", "module_output_name")}
         if not keys <= {None, "sentence_embedding"}:
-            raise InvalidInput(f"{module.folder} works on {keys - {None}}, not on the sentence's vector: not exported")
+            raise InvalidInput(
+                f"{module.folder} works on {keys - {None}} instead of the sentence's vector and cannot be exported"
+            )
     while head and head[-1].kind == "Normalize":
         head.pop()
     return tuple(head)
@@ -145,7 +149,7 @@ def prompts_of(facts: dict[str, Any], folder: Path) -> tuple[dict[str, str], str
     prompts = {str(name): str(text) for name, text in (facts.get("prompts") or {}).items()}
     default = facts.get("default_prompt_name")
     if default is not None and default not in prompts:
-        raise InvalidInput(f"{folder} names {default!r} as its default prompt and has no such prompt; give --prompt")
+        raise InvalidInput(f"{folder} names {default!r} as its default prompt but has no such prompt; give --prompt")
     return prompts, prompts.get(default, "") if default is not None else ""
 
 

@@ -110,7 +110,7 @@ def describe(
 def check_pooling(pooling: str, layers: int) -> None:
     for name in parts(pooling):
         if name not in NAMES:
-            raise InvalidInput(f"--pooling {pooling!r}: one of {', '.join(NAMES)}, or several joined by +")
+            raise InvalidInput(f"--pooling {pooling!r}: give one of {', '.join(NAMES)}, or several joined by +")
         if layers < LAYERS_NEEDED.get(name, 0):
             raise InvalidInput(f"--pooling {name} needs at least one layer, --layers {layers} leaves none")
 

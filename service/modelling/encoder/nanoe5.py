@@ -90,7 +90,7 @@ class PackedModel:
         """Parses the file. Raises InvalidInput if it does not begin with the magic bytes of this format."""
         cursor = Cursor(data)
         if cursor.string(4) != MAGIC:
-            raise InvalidInput(f"{MEMBER} does not begin with {MAGIC.decode()}: another version of the package")
+            raise InvalidInput(f"{MEMBER} does not begin with {MAGIC.decode()}; the package has another version")
         cursor.numbers("I")
         names = ("dim", "layers", "heads", "inner", "vocabulary", "positions", "types")
         sizes = dict(zip(names, cursor.numbers("7i"), strict=True))

