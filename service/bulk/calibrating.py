@@ -116,8 +116,10 @@ class EncodeWorker:
 
 
 class SpreadEncoder:
-    """A TextEncoder that uses many engines. It divides texts into the same windows as a single process, so that the
-    vectors are the same."""
+    """A TextEncoder that uses many engines.
+
+    It divides the texts into the same windows as a single process would, so that the vectors are the same.
+    """
 
     def __init__(
         self, ray: Any, artifact: EncoderArtifact, options: RunOptions, shipped: Any, sending: Sending, *, gpu: bool

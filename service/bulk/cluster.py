@@ -89,7 +89,7 @@ def engines(ray: Any, *, gpu: bool, cores: int, most: int, local: bool) -> Engin
 def map_items(
     ray: Any, items: Sequence[str], worker: type, arguments: Mapping[str, Any], wanted: Engines
 ) -> Generator[dict[str, Any]]:
-    """Yields the workers' results as they complete, in any order; Ray Data streams.
+    """Lets workers on the cluster process the items, and yields their results as they complete, in any order.
 
     A worker is called with {"item": [one item]} and returns columns of one row. The number of items in progress is
     limited, so that results do not pile up. Close the generator before the block of `cluster` ends.

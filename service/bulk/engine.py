@@ -54,7 +54,11 @@ class Engine:
     """Encoder, calibration and reader; they are opened once and used for many parts."""
 
     def __init__(self, plan: Plan, store: Path, threads: int) -> None:
-        """Raises Unavailable, CorruptArtifact or NotFound if the store lacks what the plan names."""
+        """Opens the encoder and the version that the plan names.
+
+        Raises:
+            Unavailable, CorruptArtifact, NotFound: the store lacks one of them, or it cannot be opened.
+        """
         self.plan = plan
         artifact = EncoderStore(store).find(f"{plan.encoder}@{plan.digest}")
         self.fault: Callable[[Any], str | None] = partial(fault, longest=plan.options.max_characters)
@@ -113,7 +117,7 @@ class Engine:
         )
 
     def _encoded(self, records: Records, good: list[int]) -> Sides:
-        """Encodes the distinct texts."""
+        """Encodes the distinct texts of the rows `good`."""
         columns, distinct = self.plan.options.columns, dict[str, int]()
         for row in good:
             for name in columns:
@@ -126,7 +130,7 @@ class Engine:
         return encodings.vectors, encodings.texts(), sides
 
     def _brought(self, records: Records, good: list[int]) -> Sides:
-        """Reads vectors from the columns."""
+        """Reads the vectors of the rows `good`."""
         columns = self.plan.options.columns
         pooled = np.empty((len(columns) * len(good), self.dim), np.float32)
         for number, (name, row) in enumerate(product(columns, good)):

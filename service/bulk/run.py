@@ -171,7 +171,7 @@ class PartWorker:
     """
 
     def __init__(self, output: str, store: str, threads: int, shipped: Any, *, lenient: bool, plan: str) -> None:
-        os.environ["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"  # the tokenizer would use all cores
+        os.environ["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"  # it uses all cores otherwise
         self.output, self.lenient = Place(output), lenient
         self.failure: str | None = None
         try:

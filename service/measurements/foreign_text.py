@@ -1,4 +1,4 @@
-"""Measures how much foreign text a domain fitted to Wikipedia flags, and how much text of Wikipedia (false alarms)."""
+"""Measures how much foreign text a domain of Wikipedia sentences flags, and how many such sentences (false alarms)."""
 
 import sysconfig
 from collections.abc import Callable
@@ -36,7 +36,7 @@ class Result:
 
 
 def source_code() -> list[str]:
-    """Lines of Python's standard library."""
+    """Lines of code from Python's standard library, without short lines and comments."""
     files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
     lines = [line.strip() for f in files for line in f.read_text(encoding="utf-8", errors="ignore").split("\n")]
     return [line for line in lines if len(line) >= 15 and not line.startswith(("#", '"""'))]

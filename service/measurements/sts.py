@@ -137,7 +137,7 @@ def cell(values: Sequence[float], digits: int = 2) -> str:
     return f"{np.mean(values):.{digits}f}{spread}"
 
 
-WORST_ALLOWED = -1.0  # `auto` may change Spearman × 100 by no less than this on any set
+WORST_ALLOWED = -1.0  # lowest allowed change of Spearman × 100 by `auto` on any set
 RAW = 3.0  # if the best rival gains this many points on average, `auto` must gain as much
 
 

@@ -19,7 +19,7 @@ class EquatingResult:
     fmr: float  # false-match rate of both similarities
     equivalent: float  # similarity on the new scale
     interval: tuple[float, float]  # 95 % interval of `equivalent`
-    extrapolated: bool  # whether too few pairs of the old or the new scale lie beyond it to count the rate
+    extrapolated: bool  # whether the rate is too close to 0 or 1 to be counted on the pairs of either scale
 
 
 def equate(old: ReferenceDistribution, new: ReferenceDistribution, similarity: float) -> EquatingResult:

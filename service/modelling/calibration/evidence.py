@@ -20,7 +20,7 @@ from service.modelling.calibration.scripts import MARK, TOKEN, characters, is_un
 
 Score = Literal["spearman", "auroc"]
 
-TEMPERATURE = 0.05  # for InfoNCE (Gao et al., SimCSE, 2021, section 3.1)
+TEMPERATURE = 0.05  # temperature of InfoNCE (Gao et al., SimCSE, 2021, section 3.1)
 NEIGHBOURS = 10  # k for hubness (Radovanović et al., 2010, section 3)
 DROPPED = 0.2  # probability that a word is missing in a copy with noise
 BOOTSTRAPS = 2000  # number of bootstrap samples of the labelled pairs
@@ -179,7 +179,10 @@ def alignment(copies: Vectors, originals: Vectors) -> float:
 
 
 def uniformity(x: Vectors) -> float:
-    """log mean exp(−2 d²) over all pairs of unit vectors of x (N, D); lower is more uniform (Wang & Isola, 4.1)."""
+    """log mean exp(−2 d²) of the distances d between the unit vectors of x (N, D); lower means more uniform.
+
+    Source: Wang & Isola, 2020, section 4.1.
+    """
     cosines = pairwise(x)
     above = cosines[np.triu_indices(len(x), 1)]
     return float(np.log(np.exp(4 * (above.astype(np.float64) - 1)).mean()))
@@ -334,8 +337,8 @@ class LabelTest:
 
     pairs: int
     kind: Score
-    scores: dict[str, float]  # by map
-    samples: dict[str, Doubles]  # bootstrapped scores (B,) by map
+    scores: dict[str, float]  # map -> score
+    samples: dict[str, Doubles]  # map -> scores (B,) of the bootstrap samples
 
     @classmethod
     def from_labels(

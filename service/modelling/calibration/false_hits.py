@@ -53,7 +53,7 @@ def build(
     """
     ties = [high for high in reference.gaps[:, 1].tolist() if RATES[-1] < high < MOST_TIED]
     rates = np.unique([*RATES, *ties])[::-1]
-    # Tied pairs count as reaching the tie's threshold in spite of rounding errors.
+    # Thresholds are lowered a little, so that all pairs of a tie reach its threshold in spite of rounding errors.
     thresholds = np.array([reference.threshold(float(rate)) for rate in rates]) - ROUNDING
     found = [near(latents, thresholds, len(groups), rng) for latents, _ in groups]
     least = min(one.entries for one in found)

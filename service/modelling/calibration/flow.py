@@ -32,7 +32,7 @@ class FlowSettings:
     permutation: Literal["reverse", "random"] = "reverse"
     start_deviation: float | None = None  # the flow starts by scaling vectors to this deviation; None: as the identity
     check_every: int = 0  # steps between held-out checks; 0: no early stop
-    patience: int = 3  # checks without improvement before stopping
+    patience: int = 3  # number of checks without improvement after which the training stops
 
 
 PAPER = FlowSettings()

@@ -43,7 +43,7 @@ FEWEST_MEASURED = 50  # smallest number of sentences with which candidates are f
 FEWEST_LABELS = 20  # smallest number of labelled pairs that can overrule the rule
 FEWEST_OF_A_CLASS = 10  # smallest number of pairs with each of the labels 0 and 1
 MOST_LABELS = 2000  # largest number of labelled pairs used; a random sample if there are more
-SIGNIFICANCE = 0.05  # one-sided, over all candidates together (Bonferroni)
+SIGNIFICANCE = 0.05  # one-sided level of the test on labels, for all candidates together (Bonferroni)
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def choose(
     tried, test = measure_candidates(methods, split, usable, seed)
     by_method = {candidate.method: candidate.evidence for candidate in tried}
     z = by_method[rule.method]["copies_z"]
-    gaussian = by_method["whitening"]["bits_per_dimension"]  # whitening is the Gaussian with the shrunk covariance
+    gaussian = by_method["whitening"]["bits_per_dimension"]  # whitening's density is the Gaussian with shrunk covariance
     facts = {**rule.evidence, "gaussian_bits_per_dimension": gaussian, "copies_z": z}
     ruled, verdict = by_copies(rule.method, z, len(split.copies))
     verdicts = [rule.reason, *verdict, *remark]

@@ -30,7 +30,7 @@ class Affine:
 class Spectrum:
     """Mean (D,) of a sample, and descending eigenvalues (D,) and eigenvectors (D, D, columns) of its covariance.
 
-    The covariance is shrunk (Ledoit & Wolf, 2004), because whitening by an unshrunk one fails for few sentences.
+    The covariance is shrunk (Ledoit & Wolf, 2004); without shrinkage, whitening fails for few sentences.
     """
 
     mean: Doubles

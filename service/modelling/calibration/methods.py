@@ -86,7 +86,7 @@ def fit(
     """Fits a method to vectors (N, D) without labels.
 
     Args:
-        held_out: (H, D), used only for a flow's early stop.
+        held_out: (H, D) vectors, used only to decide when a flow's training stops.
         like: settings of an earlier fit, whose strength a linear method uses again.
         spectrum: spectrum of `train`, if it is already known; computing it takes most of a linear method's time.
 

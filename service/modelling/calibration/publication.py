@@ -88,7 +88,7 @@ class Result:
                 domains.promote(request.domain, self.encoder.digest, version, expected=expected)
             except Conflict:  # another version has become champion meanwhile: compare with that one
                 expected = domains.aliases(request.domain, self.encoder.digest)
-                domains.check_generation(request.domain, request.generation)  # must follow the read of the aliases
+                domains.check_generation(request.domain, request.generation)  # must come after reading the aliases
                 promote, why = self._wanted(domains, expected.champion, again=again)
             except OSError as error:
                 return version, False, f"it could not be promoted ({error}): PUT /domains/{request.domain}/champion"

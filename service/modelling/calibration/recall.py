@@ -1,4 +1,4 @@
-"""Recall and precision at a threshold, with intervals, from labelled pairs with or without weights."""
+"""Estimates recall and precision at a threshold, with intervals, from labelled pairs with or without weights."""
 
 from typing import NamedTuple
 

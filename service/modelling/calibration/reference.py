@@ -136,7 +136,7 @@ def find_ties(similarities: npt.NDArray[np.floating]) -> list[Tie]:
     """
     rising = np.sort(similarities)
     count = len(rising)
-    # Ties of this size contain at least one of these ranks.
+    # Every tie that is large enough contains at least one of these ranks.
     ranks = np.unique(np.geomspace(1, count, RANKS).astype(np.intp))
     ties: list[Tie] = []
     for value in rising[count - ranks]:

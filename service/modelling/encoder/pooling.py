@@ -122,7 +122,7 @@ class UnitLength(nn.Module):
 
 
 def build(modules: tuple[Module, ...], dim: int) -> tuple[nn.Sequential, int]:
-    """Builds the modules after the pooling, (B, dim) -> (B, D), and returns them with D.
+    """Builds the modules after the pooling; returns them, (B, dim) -> (B, D), and the number of dimensions D.
 
     Raises:
         InvalidInput: a module takes another number of dimensions than it gets, is unsupported, or lacks weights.

@@ -167,7 +167,7 @@ def half(model: onnx.ModelProto) -> onnx.ModelProto:
 def join(encoder: onnx.ModelProto, calibrator: onnx.ModelProto) -> onnx.ModelProto:
     """Joins encoder and calibrator into one graph: token ids and calibrator weights → pooled, latent.
 
-    Both were cut from the same graph and may contain the same constants, so the calibrator's are renamed.
+    Both were cut from the same graph and may contain values of the same names, so the calibrator's values are renamed.
     """
     calibrator = rename_tensors(calibrator, edges(encoder) - {"pooled"})
     versions = {entry.domain: entry.version for model in (encoder, calibrator) for entry in model.opset_import}
@@ -190,7 +190,7 @@ def edges(model: onnx.ModelProto) -> set[str]:
 
 
 def rename_tensors(model: onnx.ModelProto, taken: set[str]) -> onnx.ModelProto:
-    """The same graph with values renamed whose names are in `taken`."""
+    """The same graph, in which values whose names are in `taken` have new names."""
     fresh = onnx.ModelProto()
     fresh.CopyFrom(model)
     new = {name: f"calibrator/{name}" for name in edges(model) & taken}
@@ -214,7 +214,7 @@ def fingerprint(model: onnx.ModelProto) -> str:
 
 
 class Bench:
-    """Compares encoder graphs with the fp32 one on the same token ids."""
+    """Compares encoder graphs with the fp32 graph on the same token ids."""
 
     def __init__(self, fp32: onnx.ModelProto, ids: Ids, score: Callable[[OnnxEncoder], float] | None) -> None:
         self.ids, self.score = ids, score

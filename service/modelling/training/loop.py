@@ -1,5 +1,8 @@
-"""Extends the trainer of sentence-transformers: only complete checkpoints are resumed from, a resumed training stops
-early at the same step as an uninterrupted one, and progress is reported."""
+"""Extends the trainer of sentence-transformers: complete checkpoints, early stopping that can resume, progress.
+
+A killed training resumes from its newest complete checkpoint, and stops early at the same step as one that was not
+interrupted.
+"""
 
 import contextlib
 import fcntl
