@@ -1,4 +1,4 @@
-"""Calibrates from a corpus: draws a seeded sample of its texts, embeds it on many engines, and fits as usual."""
+"""Calibrates from a corpus: draws a sample of its texts by a seed, embeds it on many engines, and fits as usual."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -28,13 +28,13 @@ from service.modelling.calibration.job import CalibrationInput, calibrate_job
 
 @dataclass(frozen=True)
 class Corpus:
-    """Location of the texts."""
+    """Where the texts are, and how to read them."""
 
     input: str
     column: str
     form: str | None
     delimiter: str | None
-    longest: int  # characters of a text
+    longest: int  # largest number of characters of a text
 
 
 def fit_sample(
@@ -49,7 +49,10 @@ def fit_sample(
     report: Report,
     sending: Sending,
 ) -> dict[str, Any]:
-    """Samples, embeds, fits and publishes. Returns the version, whether it was promoted, why, and the report.
+    """Samples texts, embeds them, fits a calibration and publishes it.
+
+    Returns:
+        Domain, version, whether it was promoted, why or why not, and the report.
 
     Raises:
         EmptyInput, InvalidInput: the corpus has too few distinct texts for the method.
@@ -91,7 +94,7 @@ def fit_sample(
 
 
 class EncodeWorker:
-    """Encodes items [start, texts], and returns the encodings as bytes."""
+    """Encodes an item [start, texts], given as JSON, and returns start and the encodings as bytes."""
 
     def __init__(self, store: str, encoder: str, digest: str, threads: int, shipped: Any) -> None:
         self.failure: str | None = None
@@ -113,7 +116,10 @@ class EncodeWorker:
 
 
 class SpreadEncoder:
-    """A TextEncoder that uses many engines; it sends the same windows of texts as a single process would encode."""
+    """A TextEncoder that uses many engines.
+
+    It divides the texts into the same windows as a single process would, so that the vectors are the same.
+    """
 
     def __init__(
         self, ray: Any, artifact: EncoderArtifact, options: RunOptions, shipped: Any, sending: Sending, *, gpu: bool
@@ -147,13 +153,14 @@ class SpreadEncoder:
         return encodings
 
 
-SCAN_ROWS = 65_536  # rows per part
-SPARE = 4  # factor of the first limit: duplicates reduce the number of distinct texts
-SPACE = 2**64
+SCAN_ROWS = 65_536  # rows per part when a corpus is sampled
+# The first limit lets through this many times the wanted number of texts, because duplicates count only once.
+SPARE = 4
+SPACE = 2**64  # ranks are below this number
 
 
 class SampleWorker:
-    """Maps part numbers to the part's texts with a rank below a limit, and the number of rows without text."""
+    """Reads the part of a given number; returns its texts with a rank below a limit, and counts of its rows."""
 
     def __init__(
         self, sources: Sequence[Source], parts: Sequence[Part], form: str, delimiter: str, column: str,
@@ -194,7 +201,10 @@ def sample(
     options: RunOptions,
     report: Callable[[str, float | None], None],
 ) -> tuple[list[str], int]:
-    """At most `count` distinct texts in order of rank, and the number of rows without usable text."""
+    """Draws at most `count` distinct texts: those of the lowest ranks, in this order.
+
+    A text's rank is a hash of the text and the seed. Returns the texts and the number of rows without usable text.
+    """
     rows = sum(part.rows for part in parts)
     limit = min(SPACE, SPARE * count * SPACE // rows)
     while True:

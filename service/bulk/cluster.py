@@ -12,14 +12,14 @@ from typing import Any
 
 from service.core.errors import BackendFailure, Unavailable
 
-OBJECTS = 128 * 2**20  # bytes of a local Ray's object store, which holds outcomes, not parts
-AHEAD = 2  # parts assigned to an engine at a time, including the current one
-MOST_BLOCKS = 10_000  # Ray stores every block at the start; with more parts, several share a block
+OBJECTS = 128 * 2**20  # size in bytes of a local Ray's object store, which only holds the small results of parts
+AHEAD = 2  # number of parts assigned to an engine at a time, including the one that it works on
+MOST_BLOCKS = 10_000  # largest number of blocks, all of which Ray stores at the start; more parts share blocks
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
-    "RAY_ENABLE_AUTO_CONNECT": "0",  # otherwise cleanup after the end would start Ray again
+    "RAY_ENABLE_AUTO_CONNECT": "0",  # otherwise calls to Ray during cleanup would start it again
 }
 
 
@@ -28,14 +28,16 @@ class Engines:
     """Number of engines that run at a time, and the resources of each."""
 
     count: int
-    cores: int  # per engine
-    gpu: bool
-    local: bool = True  # on a local Ray
+    cores: int  # cores per engine
+    gpu: bool  # whether each engine has a GPU
+    local: bool = True  # whether they run on a local Ray, not on a cluster
 
 
 @contextmanager
 def cluster(address: str | None, cores: int) -> Iterator[Any]:
-    """Yields a connected Ray; a local one is stopped and its folder deleted when the block ends.
+    """Connects to the Ray cluster at the address, or starts a local Ray if there is none, and yields the package `ray`.
+
+    At the end of the block Ray is disconnected; a local Ray is stopped and its folder deleted.
 
     Raises:
         Unavailable: Ray is not installed, or nothing answers at the address.
@@ -58,7 +60,8 @@ def cluster(address: str | None, cores: int) -> Iterator[Any]:
         try:
             ray.init(**options)
         except (ConnectionError, RuntimeError, ValueError) as error:
-            raise Unavailable(f"no Ray at {address or 'this machine'}: {error}") from error
+            failed = "Ray does not start on this machine" if address is None else f"no Ray cluster answers at {address}"
+            raise Unavailable(f"{failed}: {error}") from error
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = False
         context.print_on_execution_start = False
@@ -70,7 +73,7 @@ def cluster(address: str | None, cores: int) -> Iterator[Any]:
 
 
 def engines(ray: Any, *, gpu: bool, cores: int, most: int, local: bool) -> Engines:
-    """One engine per GPU, or per group of cores; at most `most` unless it is 0.
+    """One engine per GPU, or per group of `cores` cores; at most `most` engines unless it is 0.
 
     Raises:
         Unavailable: the cluster lacks the resources of one engine.
@@ -79,21 +82,21 @@ def engines(ray: Any, *, gpu: bool, cores: int, most: int, local: bool) -> Engin
     there = int(resources.get("GPU", 0)) if gpu else int(resources.get("CPU", 0)) // cores
     if not there:
         have = ", ".join(f"{resources.get(kind, 0):g} {kind}" for kind in ("CPU", "GPU"))
-        raise Unavailable(f"no engine fits on this cluster ({have}); one takes {'a GPU' if gpu else f'{cores} cores'}")
+        raise Unavailable(f"no engine fits on this cluster ({have}); one needs {'a GPU' if gpu else f'{cores} cores'}")
     return Engines(min(there, most or there), cores, gpu, local)
 
 
 def map_items(
     ray: Any, items: Sequence[str], worker: type, arguments: Mapping[str, Any], wanted: Engines
 ) -> Generator[dict[str, Any]]:
-    """Yields the workers' results as they complete, in any order; Ray Data streams.
+    """Lets workers on the cluster process the items, and yields their results as they complete, in any order.
 
-    A worker is called with {"item": [one]} and returns columns of one row. The number of items in progress is limited,
-    so that results do not pile up. Close the generator before `cluster` ends.
+    A worker is called with {"item": [one item]} and returns columns of one row. The number of items in progress is
+    limited, so that results do not pile up. Close the generator before the block of `cluster` ends.
     """
     data = ray.data.from_items(list(items), override_num_blocks=min(len(items), MOST_BLOCKS))
-    # A local Ray does not restart engines, because the cause would also end the next one; on a cluster a node may be
-    # lost. Ray 2.64 removes this argument, but offers no replacement yet.
+    # On a cluster, engines of a lost node are restarted on other nodes. A local Ray does not restart engines, because
+    # whatever ended the first one would also end the next. Ray 2.64 removes this argument, but offers no replacement.
     once = (lambda: {"max_restarts": 0, "max_task_retries": 0}) if wanted.local else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -118,4 +121,4 @@ def map_items(
             f"Ray stopped with an error: {reason} Finished parts are kept: run the command again to continue"
         ) from error
     finally:
-        batches.close()  # ends the engines, too
+        batches.close()  # also ends the engines

@@ -1,4 +1,4 @@
-"""An engine turns a part of the input into the bytes of its output file. Independent of Ray."""
+"""An engine turns a part of the input into the bytes of its output file. It does not depend on Ray."""
 
 import hashlib
 import time
@@ -30,7 +30,8 @@ from service.core.errors import Conflict, InvalidInput, TokenizerFailure
 from service.core.scoring.calibration import DomainRef
 from service.core.scoring.similarity import flags_of, normalized, score
 
-Sides = tuple[Vectors, list[PooledVector], list[Rows]]  # vectors (N, D), facts about each, and each column's rows
+# Vectors (N, D), facts about each vector, and for each column the index of each row's vector.
+Sides = tuple[Vectors, list[PooledVector], list[Rows]]
 PROVIDERS = {"cpu": ["CPUExecutionProvider"], "gpu": [CUDA, "CPUExecutionProvider"]}
 
 
@@ -40,8 +41,8 @@ class Outcome:
 
     number: int
     rows: int
-    failed: dict[str, int]  # rows without a result, by reason
-    sentences: int  # distinct texts, which were encoded
+    failed: dict[str, int]  # reason -> number of rows that have no result for it
+    sentences: int  # number of distinct texts; each was encoded once
     tokens: int
     bytes: int
     sha256: str
@@ -50,10 +51,14 @@ class Outcome:
 
 
 class Engine:
-    """Encoder, calibration and readers, opened once."""
+    """Encoder, calibration and reader; they are opened once and used for many parts."""
 
     def __init__(self, plan: Plan, store: Path, threads: int) -> None:
-        """Raises Unavailable, CorruptArtifact or NotFound if the store lacks what the plan names."""
+        """Opens the encoder and the version that the plan names.
+
+        Raises:
+            Unavailable, CorruptArtifact, NotFound: the store lacks one of them, or it cannot be opened.
+        """
         self.plan = plan
         artifact = EncoderStore(store).find(f"{plan.encoder}@{plan.digest}")
         self.fault: Callable[[Any], str | None] = partial(fault, longest=plan.options.max_characters)
@@ -76,7 +81,12 @@ class Engine:
         self.reader = reader_of(plan.options.form, plan.options.delimiter)
 
     def __call__(self, part: Part, *, lenient: bool) -> tuple[bytes, Outcome]:
-        """Raises InvalidInput if a row has no result and `lenient` is false, Conflict if the input changed."""
+        """The bytes of the part's output file, and its outcome.
+
+        Raises:
+            InvalidInput: a row is unusable, and `lenient` is false.
+            Conflict: the input has changed since the job began.
+        """
         began = time.perf_counter()
         plan, options = self.plan, self.plan.options
         path = plan.input[part.source].path
@@ -107,7 +117,7 @@ class Engine:
         )
 
     def _encoded(self, records: Records, good: list[int]) -> Sides:
-        """Encodes the distinct texts."""
+        """Encodes the distinct texts of the rows `good`."""
         columns, distinct = self.plan.options.columns, dict[str, int]()
         for row in good:
             for name in columns:
@@ -115,12 +125,12 @@ class Engine:
         try:
             encodings = self.encode(list(distinct))
         except TokenizerFailure as error:
-            raise TokenizerFailure(f"{error} (one of {len(distinct)} rows)") from error
+            raise TokenizerFailure(f"{error} (in one of {len(distinct)} distinct texts)") from error
         sides = [np.array([distinct[records.cells[name][row]] for row in good], np.intp) for name in columns]
         return encodings.vectors, encodings.texts(), sides
 
     def _brought(self, records: Records, good: list[int]) -> Sides:
-        """Reads vectors from the columns."""
+        """Reads the vectors of the rows `good`."""
         columns = self.plan.options.columns
         pooled = np.empty((len(columns) * len(good), self.dim), np.float32)
         for number, (name, row) in enumerate(product(columns, good)):
@@ -176,7 +186,7 @@ class Engine:
 
 
 def spread(values: Any, rows: Any, count: int, kind: pa.DataType) -> pa.Array:
-    """Values at `rows` of a column of `count` entries; null in the others."""
+    """A column of `count` entries with the values at `rows`; the other entries are null."""
     every: list[Any] = [None] * count
     for row, value in zip(rows.tolist(), values, strict=True):
         every[row] = value

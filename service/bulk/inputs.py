@@ -1,4 +1,4 @@
-"""The input of a bulk command: its files, their format, and the parts they are split into."""
+"""The input of a bulk command: its files, their format, and the parts into which they are split."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,37 +15,37 @@ ENDINGS = {
     ".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl",
 }  # fmt: skip
 PACKED = (".gz", ".bz2", ".xz", ".zst", ".zip", ".lz4")
-MAGIC = "*?["  # characters that make a name a pattern
+MAGIC = "*?["  # a name with one of these characters is a pattern
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file of the input, with a mark that changes with its content: modification time, or the store's ETag."""
+    """A file of the input."""
 
     path: str
     size: int  # bytes
-    stamp: str
+    stamp: str  # the object storage's ETag or the modification time, to detect changes of the content
 
 
 @dataclass(frozen=True)
 class Part:
-    """Rows of one input file that give one output file; `start` and `stop` are rows in Parquet, bytes otherwise."""
+    """Rows of one input file that give one output file."""
 
-    number: int
-    source: int  # number of the input file
+    number: int  # number of the part, from 0
+    source: int  # index of the input file
     first: int  # number of the first row, counted over the whole input
     rows: int
-    start: int
-    stop: int
+    start: int  # first row in the file for Parquet, otherwise the position of the first byte
+    stop: int  # row or byte after the last one
 
 
 @dataclass
 class Records:
-    """The rows of a part: unchanged cells of the requested columns, and the columns to copy to the output."""
+    """The rows of a part: cells of the columns to process, unchanged, and the columns to copy to the output."""
 
     cells: dict[str, Sequence[Any]]
     kept: pa.Table
-    broken: dict[int, str] = field(default_factory=dict)  # reasons by row for rows that cannot be parsed
+    broken: dict[int, str] = field(default_factory=dict)  # row that cannot be parsed -> reason
 
 
 Open = Callable[[], BinaryIO]
@@ -55,7 +55,7 @@ class Reader(Protocol):
     """Reads one file format."""
 
     def schema(self, open_file: Open) -> dict[str, str | None]:
-        """Types of the columns by name, None if unknown; empty if the format has no schema."""
+        """Name -> type of each column, None if the type is unknown; empty if the format has no schema."""
 
     def cut(self, open_file: Open, rows: int) -> Iterator[tuple[int, int, int]]:
         """Yields the number of rows, start and stop of each part of at most `rows` rows."""
@@ -64,12 +64,13 @@ class Reader(Protocol):
 
 
 def sources_of(address: str) -> tuple[Place, list[Source]]:
-    """The files of an input in the order of their names: one file, those of a folder, or of a pattern.
+    """The place of an input and its files, sorted by name; the address names one file, a folder, or a pattern.
 
-    Names that begin with `.` or `_` are skipped, as by other readers of data folders.
+    Names that begin with `.` or `_` are skipped, as other readers of data folders do.
 
     Raises:
-        EmptyInput: there is none. InvalidInput: a file is packed.
+        EmptyInput: there is no file.
+        InvalidInput: a file is compressed.
     """
     place = Place(address)
     with reaching(address):
@@ -85,7 +86,7 @@ def sources_of(address: str) -> tuple[Place, list[Source]]:
     for one in files:
         if one["name"].endswith(PACKED):
             raise InvalidInput(
-                f"{one['name']} is packed and cannot be split into parts; unpack it or convert it to Parquet"
+                f"{one['name']} is compressed and cannot be split into parts; decompress it or convert it to Parquet"
             )
     known = [one for one in files if ending(one["name"]) in ENDINGS] if len(files) > 1 else files
     if not known:
@@ -99,12 +100,16 @@ def ending(name: str) -> str:
 
 
 def stamp(info: dict[str, Any]) -> str:
-    """A mark of the file's state from the storage."""
+    """The storage's ETag or modification time of a file, to detect changes of its content."""
     return str(info.get("ETag") or info.get("etag") or info.get("mtime") or info.get("LastModified") or "")
 
 
 def form_of(sources: Sequence[Source], asked: str | None) -> str:
-    """Format of the files: the requested one, else by their names. Raises InvalidInput if it is not unique."""
+    """Format of the files: the requested one, otherwise the one that their names tell.
+
+    Raises:
+        InvalidInput: the names tell no format, or several.
+    """
     forms = {asked} if asked else {ENDINGS.get(ending(source.path)) for source in sources}
     if len(forms) > 1:
         raise InvalidInput(
@@ -150,7 +155,9 @@ def check_columns(
                 raise InvalidInput(f"{source.path}: column {name!r} holds {schema[name]}, not {wanted}")
         types = {name: schema[name] for name in keep}
         if first is not None and types != first:
-            raise InvalidInput(f"{source.path}: the kept columns are {types}, but in {sources[0].path} {first}")
+            raise InvalidInput(
+                f"{source.path}: the columns to keep have the types {types}, but in {sources[0].path} they have {first}"
+            )
         first = types
 
 
@@ -175,7 +182,7 @@ BAD = ("malformed", "null", "not_text", "empty", "too_long", "not_unicode")
 
 
 def fault(cell: Any, longest: int) -> str | None:
-    """Why a text cannot be embedded, or None; the same rules as in the API."""
+    """Why a text cannot be embedded; None if it can. The rules are those of the API."""
     if cell is None:
         return "null"
     if not isinstance(cell, str):
@@ -192,7 +199,7 @@ def fault(cell: Any, longest: int) -> str | None:
 
 
 def vector_fault(cell: Any, dim: int, *, unit: bool) -> str | None:
-    """Why a cell is not a vector of the encoder, or None."""
+    """Why a cell is not a usable vector of the encoder; None if it is."""
     if cell is None:
         return "null"
     try:
@@ -205,7 +212,7 @@ def vector_fault(cell: Any, dim: int, *, unit: bool) -> str | None:
 
 
 def faults(records: Records, rows: int, fault: Callable[[Any], str | None]) -> list[str | None]:
-    """For each row the reason why it has no result, taken from the first faulty column."""
+    """For each row, why it has no result (the fault of its first faulty column); None if it has one."""
     columns: Mapping[str, Any] = records.cells
     reasons: list[str | None] = [None] * rows
     for row in range(rows):

@@ -28,57 +28,59 @@ from service.core.scoring.similarity import normalized, score
 
 FORMAT = 1
 VECTORS = "_vectors"
-BLOCK = 4096  # rows per output file; their pairs with earlier rows are in it
-EXACT_UP_TO = 100_000  # rows: 4 · 10¹² operations, less than a minute on two cores
-RECALL = 0.99
+BLOCK = 4096  # rows per output file; a file contains the pairs of its rows with all earlier rows
+EXACT_UP_TO = 100_000  # rows; comparing all takes 4 · 10¹² operations, less than a minute on two cores
+RECALL = 0.99  # default recall of the index for more rows
 
 Report = Callable[[str, float | None], None]
 
 
 @dataclass(frozen=True)
 class PairSearch:
-    """The requested false-match rate, or the precision whose threshold gives it, and the limits of the search."""
+    """The requested false-match rate or precision, and the limits of the search."""
 
-    fmr: float
-    write: str
-    exact_up_to: int = EXACT_UP_TO
+    fmr: float  # false-match rate; if a precision is requested, the rate of its threshold
+    write: str  # format of the output
+    exact_up_to: int = EXACT_UP_TO  # largest number of rows that are searched exactly
     recall: float = RECALL
     seed: int = 0
-    most: int = 50_000_000  # largest number of pairs; more are usually caused by many exact copies
+    most: int = 50_000_000  # largest number of pairs; if there are more, the cause is usually many exact copies
     block: int = BLOCK
-    clusters: bool = False  # also write a file of clusters
-    precision: float | None = None
+    clusters: bool = False  # whether to write a file of clusters as well
+    precision: float | None = None  # None: the false-match rate was requested
 
     def wanted(self) -> dict[str, Any]:
-        """Fields for the plan; newer ones only if they are set, so that plans of earlier releases stay equal."""
+        """Fields for the plan; those that earlier releases lack are left out unless set, so that old plans match."""
         later = {"clusters": False, "precision": None}
         return {name: value for name, value in asdict(self).items() if name not in later or value != later[name]}
 
 
 @dataclass(frozen=True)
 class PairSearchResult:
-    """Counts, files and threshold of a search. `recall` is None for an exact one."""
+    """Counts, files and threshold of a search."""
 
     rows: int
     without_text: int
     pairs: int
-    files: dict[str, str]  # SHA-256 by name
+    files: dict[str, str]  # name -> SHA-256
     threshold: float
     extrapolated: bool
     reference_pairs: int
-    recall: dict[str, Any] | None
-    # False pairs: from the precision, else the rate times N (N − 1) / 2, as if all rows were unrelated.
+    recall: dict[str, Any] | None  # fields of `search.Recall`; None for an exact search
+    # Number of false pairs that the precision implies; without one, the false-match rate times N (N − 1) / 2, as if all
+    # rows were unrelated.
     expected_false: float = 0.0
-    clusters: int | None = None  # number of clusters, if requested
-    expected_false_interval: tuple[float, float] | None = None  # 95 %, with a precision
+    clusters: int | None = None  # number of clusters; None: not requested
+    expected_false_interval: tuple[float, float] | None = None  # 95 % interval; None without a precision
 
 
 def threshold_of(calibration: Calibration, fmr: float, precision: float | None = None) -> Advice:
-    """The similarity threshold, from `precision` if given, else from the false-match rate.
+    """The similarity threshold for `precision` if it is given, otherwise for the false-match rate.
 
     Raises:
         Conflict: the domain lacks a reference or labels, or has item normalization.
-        InvalidInput: the rate is out of range or identical texts do not reach it, or no threshold has the precision.
+        InvalidInput: the rate is out of range, or so low that identical texts would not match; or no threshold has the
+            precision.
     """
     model = calibration.model
     if precision is not None:
@@ -100,13 +102,13 @@ def threshold_of(calibration: Calibration, fmr: float, precision: float | None =
 
 
 def load(vectors: Place, plan: Plan, keep: Sequence[str]) -> tuple[Any, Vectors, pa.Table]:
-    """Numbers (N,) of the rows that have a readable text, their vectors (N, D), and their kept columns."""
+    """Numbers (N,) of the rows that have a readable text, their vectors (N, D), and the columns to copy."""
     rows, parts, kept = [], [], []
     for part in plan.parts:
         table = pq.read_table(io.BytesIO(vectors.read(plan.name(part))))
         table = table.filter(pc.is_valid(table[VECTOR]))
-        if UNREADABLE in table.column_names:  # vectors of earlier releases lack the column
-            table = table.filter(pc.invert(table[UNREADABLE]))  # unreadable texts would all count as copies
+        if UNREADABLE in table.column_names:  # files of earlier releases lack this column
+            table = table.filter(pc.invert(table[UNREADABLE]))  # all unreadable texts have the same vector
         array = table[VECTOR].combine_chunks()
         rows.append(table["row"].to_numpy())
         parts.append(np.asarray(array.flatten(), np.float32).reshape(len(table), array.type.list_size))
@@ -126,7 +128,8 @@ def find(
     """Searches pairs, scores them as /similarity does, and writes a file for every block of rows.
 
     Raises:
-        Conflict: OUTPUT belongs to another plan. InvalidInput: more pairs than `search.most`.
+        Conflict: OUTPUT belongs to another plan.
+        InvalidInput: there are more pairs than `search.most`.
     """
     advice = threshold_of(calibration, search.fmr, search.precision)
     facts = {
@@ -207,10 +210,13 @@ def expected_false(
 def write_clusters(
     output: Place, names: Sequence[str], every: Any, kept: pa.Table, plan: Plan, search: PairSearch
 ) -> tuple[int, str, str]:
-    """Writes every row that is in a pair with its cluster (the lowest connected row), the cluster's size, kept columns.
+    """Writes the clusters: sets of rows that are connected through pairs.
+
+    The file has a line for every row that is in a pair: the row, its cluster (the lowest row number in it), the
+    cluster's size, and the kept columns.
 
     Args:
-        every: sorted numbers of the rows that `kept` describes.
+        every: row numbers of the rows of `kept`, sorted.
 
     Returns:
         The number of clusters, the file's name and its SHA-256.
@@ -252,7 +258,7 @@ def read_ends(content: bytes, form: str) -> "np.ndarray[tuple[int, int], np.dtyp
 
 
 def in_blocks(calibration: Calibration, pooled: Vectors) -> Vectors:
-    """Calibrated latents at unit length (N, D)."""
+    """Calibrated vectors (N, D), scaled to unit length; computed in blocks to save memory."""
     unit = np.empty_like(pooled)
     for start in range(0, len(pooled), BLOCK):
         unit[start : start + BLOCK] = normalized(calibration.latents(pooled[start : start + BLOCK]))
@@ -262,7 +268,7 @@ def in_blocks(calibration: Calibration, pooled: Vectors) -> Vectors:
 def score_pairs(
     calibration: Calibration, pooled: Vectors, left: Any, right: Any, search: PairSearch, threshold: float
 ) -> dict[str, Any]:
-    """Scores pairs as /similarity does, and returns the columns of those that pass the threshold."""
+    """Scores pairs as /similarity does, and returns columns with the pairs at or above the threshold."""
     needed, places = np.unique(np.concatenate([left, right]), return_inverse=True)
     a, b = np.split(places.astype(np.intp), 2)
     if not len(needed):
@@ -283,7 +289,7 @@ def write(
     output: Place, name: str, mark: str, block: list[dict[str, Any]], rows: Any, kept: pa.Table, plan: Plan,
     search: PairSearch,
 ) -> dict[str, Any]:  # fmt: skip
-    """Writes one file, ordered by i and j, and marks it as done."""
+    """Writes one file, sorted by i and j, and marks it as finished."""
     filled = [one for one in block if len(one["i"])] or block[:1]
     columns = {key: np.concatenate([one[key] for one in filled]) for key in filled[0]}
     order = np.lexsort((columns["j"], columns["i"]))

@@ -1,4 +1,4 @@
-"""Folders that bulk jobs read and write, local or in object storage (through fsspec)."""
+"""Folders that bulk jobs read and write; local, or in object storage through fsspec."""
 
 import os
 import uuid
@@ -15,7 +15,7 @@ from service.core.errors import Conflict, Unavailable
 
 @contextmanager
 def reaching(where: str) -> Iterator[None]:
-    """Converts errors of a storage client, such as botocore's, which are not OSErrors.
+    """Converts errors of a storage client such as botocore, which do not derive from OSError.
 
     Raises:
         Unavailable: the client is not installed, or cannot reach the storage.
@@ -47,7 +47,7 @@ class Place:
         return Place(f"{self.address}/{name}")
 
     def read(self, name: str, start: int | None = None, stop: int | None = None) -> bytes:
-        """Bytes start … stop of a file. Raises FileNotFoundError."""
+        """Bytes of a file from `start` to before `stop`. Raises FileNotFoundError if there is no such file."""
         with reaching(self.address):
             return cast(bytes, self.fs.cat_file(self.path(name), start=start, end=stop))
 
@@ -91,7 +91,7 @@ class Place:
             self.fs.rm(self.path(name), recursive=True)
 
     def names(self, folder: str = "") -> dict[str, int]:
-        """Sizes in bytes of a folder's files, without hidden ones; empty if the folder does not exist."""
+        """Name -> size in bytes of a folder's files that are not hidden; empty if the folder does not exist."""
         with reaching(self.address):
             self.fs.invalidate_cache()
             try:

@@ -20,8 +20,9 @@ from service.core.errors import Conflict, CorruptArtifact, InvalidInput
 from service.core.scoring.calibration import Calibration, DomainRef
 
 PLAN, DONE, SUCCESS = "_plan.json", "_done", "_SUCCESS"
-FORMAT = 1  # version of the output; increase it when the same plan gives different bytes
-PART_ROWS = 4096  # rows per part: 6 MB of vectors of 384 dimensions, some seconds of one core
+FORMAT = 1  # version of the output; increase it if a code change makes the same plan give different bytes
+PART_ROWS = 4096  # rows per part: 6 MB of vectors of 384 dimensions, which take one core some seconds
+# Packages whose version can change the bytes of the output.
 DECIDE_BYTES = ("isosim", "onnxruntime", "onnxruntime-gpu", "pyarrow", "tokenizers")
 
 ROW, ERROR = "row", "error"  # columns of the output
@@ -31,34 +32,35 @@ Task = Literal["embed", "score"]
 
 @dataclass(frozen=True)
 class Options:
-    """Options of the command line that shape the result."""
+    """Options of the command line that determine the output."""
 
     columns: tuple[str, ...]  # columns with text or vectors: one to embed, two to score
     keep: tuple[str, ...]  # columns to copy to the output
     form: str  # format of the input
-    delimiter: str  # of CSV
+    delimiter: str  # character between the cells of CSV
     write: str  # format of the output
-    space: str  # for embed: calibrated or raw
-    normalize: bool  # for embed: to unit length
-    max_characters: int
-    precision: Literal["float32", "float16"]  # vectors are rounded to it, as in the server's caches
-    vectors: bool = False  # the columns hold vectors
+    space: str  # for embed: whether to write calibrated or raw vectors
+    normalize: bool  # for embed: whether to scale vectors to unit length
+    max_characters: int  # longer texts get no result
+    precision: Literal["float32", "float16"]  # vectors are rounded to this precision, as in the server's caches
+    vectors: bool = False  # whether the columns contain vectors instead of texts
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All inputs that determine the output; `parts` follow from the others."""
+    """All facts that determine the output; `parts` follow from the others."""
 
     task: Task
     input: tuple[Source, ...]
     options: Options
-    encoder: str  # id
-    digest: str
+    encoder: str  # id of the encoder
+    digest: str  # digest of the encoder
     domain: str
     version: int
     method: str
     device: Literal["cpu", "gpu"]
-    batch_tokens: int  # with padding; the batch changes a vector's last bits
+    # Largest number of tokens in a batch, with padding. It determines the batches, which affect a vector's last bits.
+    batch_tokens: int
     part_rows: int
     software: dict[str, str]
     parts: tuple[Part, ...]
@@ -104,7 +106,7 @@ class Plan:
 
 
 def result_columns(plan: Plan) -> tuple[str, ...]:
-    """Columns of the output, without the kept ones."""
+    """Columns of the output, without those copied from the input."""
     if plan.task == "embed":
         return (ROW, VECTOR, "truncated", UNREADABLE, ERROR)
     return (ROW, "cosine", "similarity", "percentile", "probability", "extrapolated", "flags_a", "flags_b", ERROR)
@@ -125,7 +127,8 @@ def stored_plan(output: Place) -> Plan | None:
     """The plan with which OUTPUT was started.
 
     Raises:
-        Conflict: OUTPUT holds files but no plan. CorruptArtifact: the plan cannot be read.
+        Conflict: OUTPUT contains files but no plan.
+        CorruptArtifact: the plan cannot be read.
     """
     names = output.names()
     if PLAN in names:
@@ -136,7 +139,7 @@ def stored_plan(output: Place) -> Plan | None:
 
 
 def check_same(stored: Mapping[str, Any], wanted: Mapping[str, Any], where: str) -> None:
-    """Raises Conflict with the differences if the stored plan is not the wanted one."""
+    """Raises Conflict, with the differences in its message, if the stored plan differs from the wanted one."""
     facts, now = (orjson.loads(orjson.dumps(dict(plan))) for plan in ({n: stored.get(n) for n in wanted}, wanted))
     told = []
     for name in sorted(wanted):
@@ -165,7 +168,7 @@ class BulkRequest:
     input: str
     columns: Sequence[str]
     keep: Sequence[str]
-    form: str | None  # None: by the files' names
+    form: str | None  # format of the input; None: as the files' names tell
     delimiter: str | None  # None: a tab for .tsv, else a comma
     write: str
     space: str
@@ -176,7 +179,7 @@ class BulkRequest:
     batch_tokens: int = 0  # 0: the server's default for this device
     max_characters: int = 10_000
     precision: Literal["float32", "float16"] = "float32"
-    vectors: bool = False  # the columns hold vectors; implied by an encoder of kind "vectors"
+    vectors: bool = False  # whether the columns contain vectors; always true with an encoder of kind "vectors"
 
 
 def device_of(asked: str) -> Literal["cpu", "gpu"]:
@@ -189,12 +192,13 @@ def device_of(asked: str) -> Literal["cpu", "gpu"]:
 
 
 def plan_for(request: BulkRequest, store: Path, encoder: str, output: Place) -> tuple[Plan, Calibration]:
-    """The plan in OUTPUT if it is the same; else a new one, written there.
+    """The plan stored in OUTPUT if it fits the request; a new plan, stored there, if OUTPUT is empty.
 
-    A job that started with a domain's champion continues with that version, even after a promotion.
+    A job that started with a domain's champion continues with that version, even if another version has become champion
+    since.
 
     Raises:
-        Conflict: OUTPUT belongs to another plan, or holds other files.
+        Conflict: OUTPUT belongs to another plan, or contains other files.
         EmptyInput, InvalidInput: the input has no rows, or lacks the columns.
     """
     place, sources = sources_of(request.input)
@@ -239,5 +243,5 @@ def plan_for(request: BulkRequest, store: Path, encoder: str, output: Place) -> 
 
 
 def with_address(place: Place, source: Source) -> Source:
-    """The same file with its full URL, for other processes."""
+    """The same file with its full URL, by which other processes can open it."""
     return Source(str(place.fs.unstrip_protocol(source.path)), source.size, source.stamp)

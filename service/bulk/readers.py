@@ -1,7 +1,7 @@
 """Reads parts of CSV, JSONL and Parquet files.
 
-CSV follows RFC 4180 and needs a header line. A part of CSV or JSONL is a range of bytes of whole records. The CSV
-parser itself finds the ends of records, so quoted cells may contain line ends, delimiters and doubled quotes.
+CSV follows RFC 4180 and needs a header line. A part of CSV or JSONL is a range of bytes that contains whole records.
+Python's CSV parser finds the ends of records, so quoted cells may contain line ends, delimiters and doubled quotes.
 """
 
 import csv
@@ -17,12 +17,15 @@ from service.bulk.inputs import Open, Part, Reader, Records
 from service.bulk.places import Place, reaching
 from service.core.errors import EmptyInput, InvalidInput
 
-LONGEST_CELL = 2**30  # characters; Python's own limit is 131,072
+LONGEST_CELL = 2**30  # largest number of characters of a CSV cell; Python's default is 131,072
 MARK = b"\xef\xbb\xbf"  # byte order mark
 
 
 class ByteCounter:
-    """Passes lines of a file to the parser and counts their bytes; decodes Latin-1, where each byte is a character."""
+    """Passes lines of a file to the parser and counts their bytes.
+
+    Decodes them as Latin-1, because every byte is then one character and none is invalid.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
         self.file = file
@@ -95,13 +98,13 @@ class CsvReader:
 
 
 def split(content: bytes) -> Iterator[str]:
-    """Lines as a file would give them. Invalid UTF-8 becomes lone surrogates, which `fault` rejects."""
+    """Yields the lines as an open file would. Invalid UTF-8 becomes lone surrogates, which `fault` rejects."""
     for line in content.splitlines(keepends=True) if b"\r" not in content else lines_of(content):
         yield line.decode("utf-8", "surrogateescape")
 
 
 def lines_of(content: bytes) -> Iterator[bytes]:
-    """Splits after \\n only."""
+    """Yields the lines of a content; only \\n ends a line, not \\r."""
     start = 0
     while start < len(content):
         stop = content.find(b"\n", start) + 1 or len(content)
@@ -121,7 +124,7 @@ def no_columns(rows: int) -> pa.Table:
 
 class JsonReader:
     def schema(self, open_file: Open) -> dict[str, str | None]:
-        """Empty, because lines may have different names."""
+        """Always empty, because each line may have other names."""
         return {}
 
     def cut(self, open_file: Open, rows: int) -> Iterator[tuple[int, int, int]]:
@@ -169,7 +172,7 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def kind_of(kind: pa.DataType) -> str:
-    """`text`, `vectors`, or the name of the Arrow type."""
+    """`text` for strings, `vectors` for lists of floats, otherwise the name of the Arrow type."""
     lists = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     if lists and pa.types.is_floating(kind.value_type):
         return "vectors"
@@ -177,7 +180,7 @@ def kind_of(kind: pa.DataType) -> str:
 
 
 class ParquetReader:
-    """Caches the last row group, because consecutive parts often lie in the same group."""
+    """Reads Parquet. Keeps the last row group in memory, because consecutive parts often lie in the same group."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""Runs a bulk job from its plan to `_SUCCESS`: keeps finished parts and computes the others."""
+"""Runs a bulk job from its plan until it writes `_SUCCESS`: keeps finished parts and computes the others."""
 
 import hashlib
 import os
@@ -31,11 +31,11 @@ class RunOptions:
     """Where and how a job runs; no option changes the output."""
 
     store: Path
-    address: str | None  # of a Ray cluster; None: a local Ray
-    local_cores: int
-    cores: int  # per engine
+    address: str | None  # address of a Ray cluster; None: start a local Ray
+    local_cores: int  # cores that a local Ray may use
+    cores: int  # cores per engine
     most: int  # largest number of engines; 0: as many as fit
-    lenient: bool  # write null results for unusable rows instead of failing
+    lenient: bool  # whether unusable rows get null results; otherwise they end the job
 
     def engines(self, ray: Any, *, gpu: bool) -> Engines:
         """Engines that fit on the cluster. Raises Unavailable if none fits."""
@@ -44,16 +44,16 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class Summary:
-    """Counts of a finished job; `computed` rows come from this run, the others from earlier ones."""
+    """Counts of a finished job."""
 
     rows: int
     parts: int
-    failed: dict[str, int]
+    failed: dict[str, int]  # reason -> number of rows that have no result for it
     bytes: int
-    computed: int  # rows
-    sentences: int  # encoded in this run
-    tokens: int  # encoded in this run
-    seconds: float  # from the start of the first part to the end of the last
+    computed: int  # rows computed in this run; the other rows were finished in earlier runs
+    sentences: int  # distinct texts encoded in this run
+    tokens: int  # tokens encoded in this run
+    seconds: float  # from the start of this run's first part to the end of its last
     engines: int
     nodes: int
 
@@ -64,7 +64,7 @@ class Summary:
 
 
 def read_outcomes(output: Place, plan: Plan) -> dict[int, Outcome]:
-    """Outcomes of the parts whose files exist with their original size."""
+    """Outcomes by part number of the finished parts: those whose file still has the size with which it was written."""
     files = output.names()
     outcomes_by_part = {}
     for name in output.names(DONE):
@@ -103,7 +103,9 @@ def run(plan: Plan, output: Place, options: RunOptions, report: Report) -> Summa
             shipped = None
             if options.address is not None and not remote(options.store):
                 files = pack(options.store, plan.encoder, plan.digest, plan.domain, plan.version)
-                shipped = [ray.put(files)]  # in a list, so that only workers without the store fetch it
+                # Ray fetches a reference's files for every worker unless it is in a list; only workers on nodes without
+                # the store need them.
+                shipped = [ray.put(files)]
             arguments = {
                 "output": output.address, "store": str(options.store), "threads": options.cores, "shipped": shipped,
                 "lenient": options.lenient, "plan": hashlib.sha256(output.read(PLAN)).hexdigest(),
@@ -128,7 +130,7 @@ def run(plan: Plan, output: Place, options: RunOptions, report: Report) -> Summa
 
 
 def outcomes(results: Iterable[dict[str, Any]]) -> Iterable[Outcome]:
-    """Raises BackendFailure with the message of the first part that failed."""
+    """Yields the outcomes in the workers' results. Raises BackendFailure with the message of the first failed part."""
     for result in results:
         facts = orjson.loads(result["outcome"])
         if "failure" in facts:
@@ -161,14 +163,15 @@ def from_success(facts: dict[str, Any]) -> Summary:
 
 
 class PartWorker:
-    """Maps part numbers to outcomes. Failures are returned as outcomes, because Ray would retry exceptions.
+    """Computes the part of a given number, writes its file, and returns its outcome.
 
-    The part's file is written before its mark in `_done`: if a worker dies between the two, the part is computed again
-    with the same bytes.
+    Failures are returned as well instead of raised, because Ray would retry after an exception. The part's file is
+    written before its mark in `_done`: if a worker dies between the two, the part is computed again with the same
+    bytes.
     """
 
     def __init__(self, output: str, store: str, threads: int, shipped: Any, *, lenient: bool, plan: str) -> None:
-        os.environ["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"  # one thread must not become many
+        os.environ["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"  # it uses all cores otherwise
         self.output, self.lenient = Place(output), lenient
         self.failure: str | None = None
         try:
@@ -181,7 +184,7 @@ class PartWorker:
             self.failure = str(error)
 
     def _plan(self, expected: str) -> bytes:
-        """Raises Conflict if OUTPUT on this node is not the folder in which the job started."""
+        """Content of the plan. Raises Conflict if OUTPUT on this node is not the folder in which the job started."""
         try:
             content = self.output.read(PLAN)
         except FileNotFoundError:
@@ -213,7 +216,7 @@ def failure_columns(failure: str) -> dict[str, list[bytes]]:
 
 def node() -> str:
     """Id of the Ray node that runs this worker."""
-    import ray  # noqa: PLC0415 - optional; workers have it
+    import ray  # noqa: PLC0415 - an optional package, which is installed wherever workers run
 
     return str(ray.get_runtime_context().get_node_id())
 
@@ -222,7 +225,7 @@ Files = dict[str, bytes]
 
 
 def pack(store: Path, encoder: str, digest: str, domain: str, version: int) -> Files:
-    """The files of the store that an engine reads, by path; `default@0` has none."""
+    """Path -> content of the files in the store that an engine reads. `default@0` has no files of its own."""
     folders = [EncoderStore(store).find(f"{encoder}@{digest}").folder]
     if version:
         folders.append(store / "domains" / DomainStore(store).checked(domain) / str(version))
@@ -234,15 +237,15 @@ def store_here(store: Path, encoder: str, digest: str, version: str, shipped: An
     """The store, if this node can read the encoder in it; otherwise a local copy of the shipped files.
 
     Args:
-        version: domain-number, part of the copy's name.
-        shipped: list with a reference to the packed files in Ray's object store; None if none were shipped.
+        version: domain and version number (`DOMAIN-NUMBER`), part of the copy's name.
+        shipped: list with a reference to the packed files in Ray's object store; None if no files were sent.
     """
     if shipped is None or remote(store) or (store / "encoders" / encoder / digest / "manifest.json").is_file():
         return store
-    import ray  # noqa: PLC0415 - optional; workers have it
+    import ray  # noqa: PLC0415 - an optional package, which is installed wherever workers run
 
     files: Files = ray.get(shipped[0])
-    # The manifest of a remote encoder contains its address, which may change.
+    # The address of a remote encoder may change; it is in the manifest, whose hash becomes part of the copy's name.
     mark = hashlib.sha256(files[f"encoders/{encoder}/{digest}/{MANIFEST}"]).hexdigest()[:8]
     place = Path(tempfile.gettempdir()) / f"isosim-{os.getuid()}-{digest[:16]}-{mark}-{version}"
     if place.is_dir() and place.stat().st_uid == os.getuid():
@@ -253,6 +256,6 @@ def store_here(store: Path, encoder: str, digest: str, version: str, shipped: An
         (making / name).write_bytes(content)
     try:
         making.rename(place)
-    except OSError:  # another engine made it first, or another user owns the name
+    except OSError:  # another engine has made the copy meanwhile, or a folder of another user has the name
         return making
     return place

@@ -1,7 +1,8 @@
-"""Finds similar rows of a matrix with FAISS: exactly for few rows, otherwise with an inverted file of cells (IVF).
+"""Finds similar rows of a matrix with FAISS: exactly for few rows, otherwise with an inverted file (IVF).
 
-A graph index (HNSW) would find only some of the pairs among many copies, because its beam limits the hits; a radius
-search examines every member of a cell.
+An inverted file divides the rows into clusters, which FAISS calls cells; a query searches only the nearest cells, and
+examines every row in them. A graph index (HNSW) would find only some of the pairs if there are many copies of a text,
+because it limits the number of hits of a query.
 """
 
 from collections.abc import Iterator
@@ -13,43 +14,45 @@ import numpy as np
 
 from service.core.arrays import Rows, Vectors
 
-MARGIN = 1e-5  # search radius below the threshold, above the rounding errors of products; hits are scored again
-QUERIES = 256  # queries searched at once, to limit memory when there are many copies
-ASKED = 2000  # rows whose pairs are counted exactly, to measure the recall
-COLUMNS = 65_536  # rows compared at once in the exact count
-FEWEST_PER_CELL = 39  # training vectors per cell; FAISS warns if there are fewer
+# The search accepts pairs this far below the threshold, because FAISS's cosines have rounding errors (smaller than
+# this). All pairs found are then scored again and compared with the threshold itself.
+MARGIN = 1e-5
+QUERIES = 256  # number of queries searched at once; more would take much memory if there are many copies of a text
+ASKED = 2000  # number of rows whose pairs are counted exactly, to measure the recall
+COLUMNS = 65_536  # number of rows compared at once in the exact count
+FEWEST_PER_CELL = 39  # smallest number of training vectors per cell; FAISS warns if there are fewer
 
 
 @dataclass(frozen=True)
 class Recall:
     """Recall of the index, measured on a sample of rows."""
 
-    asked: int  # rows in the sample
-    pairs: int  # pairs that contain them
-    found: float | None  # share of the pairs that the index finds, 0–1; None: there are no pairs
-    cells: int
-    looked_at: int  # cells (clusters) of the index that a query searches
+    asked: int  # number of rows in the sample
+    pairs: int  # number of pairs that contain a row of the sample
+    found: float | None  # share of these pairs that the index finds, 0–1; None: there are no pairs
+    cells: int  # number of cells of the index
+    looked_at: int  # number of cells that a query searches
 
 
 class ExactIndex:
-    """Finds all pairs; the index grows block by block, so that each pair is examined once."""
+    """Finds all pairs. The index grows block by block, so that each pair is compared only once."""
 
     def __init__(self, unit: Vectors) -> None:
         self.unit = unit
         self.index = faiss.IndexFlatIP(unit.shape[1])
 
     def pass_over(self, start: int, stop: int) -> None:
-        """Adds a block whose pairs are already known."""
+        """Adds rows start … stop − 1 without searching their pairs, which an earlier run has already written."""
         self.index.add(self.unit[start:stop])
 
     def pairs(self, start: int, stop: int, radius: float) -> Iterator[tuple[Rows, Rows]]:
-        """Yields i, j of all pairs i < j with j in start … stop and a product above the radius."""
+        """Yields arrays i, j of all pairs with i < j, j in start … stop − 1, and a cosine above the radius."""
         self.index.add(self.unit[start:stop])
         yield from hits(self.index, self.unit, start, stop, radius)
 
 
 class CellIndex:
-    """An inverted file: a query examines only its nearest cells, as many as the requested recall needs."""
+    """An inverted file: a query searches only its nearest cells, as many as the requested recall needs."""
 
     def __init__(self, unit: Vectors, radius: float, wanted: float, seed: int) -> None:
         self.unit = unit
@@ -79,7 +82,7 @@ class CellIndex:
             looked_at = min(cells, 2 * looked_at)
 
     def pass_over(self, start: int, stop: int) -> None:
-        """Does nothing, because the index contains all rows from the start."""
+        """Does nothing, because this index contains all rows from the start."""
 
     def pairs(self, start: int, stop: int, radius: float) -> Iterator[tuple[Rows, Rows]]:
         yield from hits(self.index, self.unit, start, stop, radius)
@@ -102,7 +105,7 @@ def counts(limits: Any) -> Rows:
 
 
 def every_hit(unit: Vectors, rows: Rows, radius: float) -> int:
-    """Number of hits of these rows among all rows, without the rows themselves."""
+    """Number of hits of these rows among all rows; a row's hit with itself is not counted."""
     count = 0
     for start in range(0, len(unit), COLUMNS):
         count += int((unit[rows] @ unit[start : start + COLUMNS].T > radius).sum())
@@ -112,6 +115,6 @@ def every_hit(unit: Vectors, rows: Rows, radius: float) -> int:
 def index_of(
     unit: Vectors, radius: float, *, exact_up_to: int, wanted: float, seed: int, threads: int
 ) -> ExactIndex | CellIndex:
-    """The exact index for at most `exact_up_to` rows, else a cell index with recall `wanted`."""
+    """The exact index for at most `exact_up_to` rows, otherwise an inverted file with recall `wanted`."""
     faiss.omp_set_num_threads(threads)
     return ExactIndex(unit) if len(unit) <= exact_up_to else CellIndex(unit, radius, wanted, seed)

@@ -16,7 +16,7 @@ VECTOR, UNREADABLE = "vector", "unreadable"
 
 
 def vector_column(vectors: Vectors, rows: "np.ndarray[Any, np.dtype[np.intp]]", count: int) -> pa.Array:
-    """(N, D) vectors at `rows` of a column of `count` entries; null in the others."""
+    """A column of `count` entries with the vectors (N, D) at `rows`; the other entries are null."""
     dim = vectors.shape[1]
     every = np.zeros((count, dim), np.float32)
     every[rows] = vectors
@@ -26,7 +26,7 @@ def vector_column(vectors: Vectors, rows: "np.ndarray[Any, np.dtype[np.intp]]", 
 
 
 def to_bytes(table: pa.Table, form: str, provenance: dict[str, str]) -> bytes:
-    """The file's bytes."""
+    """The bytes of a file with the table. `provenance` is written into Parquet only."""
     if form == "parquet":
         return as_parquet(table, provenance)
     columns = {name: cells(table[name]) for name in table.column_names}
@@ -45,7 +45,7 @@ NUMPY = orjson.OPT_SERIALIZE_NUMPY
 
 
 def cells(column: pa.ChunkedArray) -> list[Any]:
-    """A column as Python values; float32 values stay NumPy's, which JSON writes in their shortest form."""
+    """A column as Python values; float32 values stay NumPy values, because JSON writes those in their shortest form."""
     array = column.combine_chunks()
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks)
@@ -60,14 +60,14 @@ def cells(column: pa.ChunkedArray) -> list[Any]:
 
 
 def in_a_cell(value: Any) -> Any:
-    """A CSV cell: lists as JSON, numbers in their shortest form."""
+    """A value for a CSV cell: lists become JSON, and numbers take their shortest form."""
     if value is None or isinstance(value, str):
         return value
     return orjson.dumps(value, option=NUMPY, default=str).decode()
 
 
 def as_parquet(table: pa.Table, provenance: dict[str, str]) -> bytes:
-    """Parquet bytes without a time of writing, so that the same table gives the same bytes."""
+    """Parquet bytes; they contain no time of writing, so that the same table always gives the same bytes."""
     sink = pa.BufferOutputStream()
     pq.write_table(
         table.replace_schema_metadata(provenance),

@@ -1,1 +1,1 @@
-"""`isosim evaluate` and `isosim measure`: measure what the service promises. Serving does not import this package."""
+"""`isosim evaluate` and `isosim measure`: check the service's promises by measurement. Not imported while serving."""

@@ -1,4 +1,4 @@
-"""`isosim evaluate` and `isosim measure …`: measure what the service promises; exit code 1 if a promise is broken."""
+"""`isosim evaluate` and `isosim measure …`: check the service's promises; the exit code is 1 if one is broken."""
 
 import dataclasses
 import json
@@ -70,7 +70,7 @@ def thresholds(
     data: Data,
     method: Annotated[str, typer.Option(help=", ".join(METHODS))] = "auto",
     rate: Annotated[float, typer.Option(help="nominal false-match rate: 0.01 or 0.001")] = 0.01,
-    sentences: Annotated[int, typer.Option(min=200, help="number that a domain is fitted to")] = 2000,
+    sentences: Annotated[int, typer.Option(min=200, help="number of sentences to calibrate each domain")] = 2000,
     splits: Annotated[int, typer.Option(min=1)] = 20,
     figure: Figure = None,
     cache: Cache = None,
@@ -104,16 +104,16 @@ def thresholds(
 @measure.command()
 def moved_thresholds(
     data: Data,
-    to: Annotated[str, typer.Option(help="encoder to convert thresholds to")],
+    to: Annotated[str, typer.Option(help="encoder for which thresholds are converted")],
     sources: Sources = None,
-    sentences: Annotated[int, typer.Option(min=200, help="number that a domain is fitted to")] = 2000,
+    sentences: Annotated[int, typer.Option(min=200, help="number of sentences to calibrate each domain")] = 2000,
     splits: Annotated[int, typer.Option(min=1)] = 5,
     cache: Cache = None,
     model_store: Store = None,
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Thresholds converted to another encoder: false matches before and after, among held-out pairs."""
+    """Thresholds converted for another encoder: false matches among held-out pairs, before and after."""
     both = encoder_of(model_store, encoder, cache), encoder_of(model_store, to, cache)
     from service.measurements import moved_thresholds as quality  # noqa: PLC0415
 
@@ -146,7 +146,7 @@ def searches(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Thresholds for searches: share with a wrong match, among held-out entries and queries."""
+    """Thresholds for searches: share of held-out queries that find a wrong match among held-out entries."""
     encode = encoder_of(model_store, encoder, cache)
     from service.measurements import searches as quality  # noqa: PLC0415
 
@@ -179,7 +179,7 @@ def ranking(
     model_store: Store = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change of Spearman × 100 on each set by `auto` without labels, against identity; it must not get worse."""
+    """Change of Spearman × 100 on each set by `auto` without labels against identity; a loss over 1 point fails."""
     need_training()
     settings = stored(model_store=model_store)
     from service.measurements import sts as quality  # noqa: PLC0415
@@ -236,7 +236,7 @@ def recall(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """How many intervals of recall and precision contain the values of all Quora pairs, at a precision's threshold."""
+    """How many intervals of recall and precision, learnt from some Quora pairs, contain the values of all pairs."""
     encode = encoder_of(model_store, encoder, cache)
     from service.measurements import recall as quality  # noqa: PLC0415
 
@@ -254,7 +254,7 @@ def recall(
 def languages(
     text: Annotated[Path, typer.Option(help="folder with a file NAME.txt per language", exists=True, file_okay=False)],
     names: Annotated[str | None, typer.Option(help="comma-separated; the first one sets the raw threshold")] = None,
-    sentences: Annotated[int, typer.Option(min=800, help="per language; half of them calibrate it")] = 4000,
+    sentences: Annotated[int, typer.Option(min=800, help="sentences per language; half calibrate it")] = 4000,
     splits: Annotated[int, typer.Option(min=1)] = 10,
     cache: Cache = None,
     model_store: Store = None,
@@ -308,7 +308,7 @@ def text_size(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Threshold error and ranking by the number of sentences that a calibration is fitted to."""
+    """How threshold error and ranking depend on the number of sentences to which a calibration is fitted."""
     encode = encoder_of(model_store, encoder, cache)
     from service.measurements import text_size as quality  # noqa: PLC0415
 
@@ -334,7 +334,7 @@ def repeated_texts(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Thresholds if up to a fifth of the texts begin with the same notice: false-match rate, or refusal."""
+    """False-match rates of thresholds, or their refusal, if up to a fifth of the texts begin with the same notice."""
     encode = encoder_of(model_store, encoder, cache)
     from service.measurements import repeated_texts as quality  # noqa: PLC0415
 
@@ -361,7 +361,7 @@ def cost(
     encoder: EncoderId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Time of a calibration against embedding its sentences alone, in turn; use an otherwise idle machine."""
+    """How much longer a calibration takes than only embedding its sentences; use an otherwise idle machine."""
     artifact = encoder_of(model_store, encoder, None).artifact
     from service.measurements import fit_cost as quality  # noqa: PLC0415
 
@@ -377,7 +377,7 @@ def cost(
 def encoders(
     data: Data,
     work: Annotated[Path, typer.Option(help="folder for trained encoders and results; existing ones are reused")],
-    seeds: Annotated[str, typer.Option(help="of SimCSE, comma-separated; SBERT starts from the first")] = "0,1",
+    seeds: Annotated[str, typer.Option(help="seeds of SimCSE, comma-separated; SBERT uses the first")] = "0,1",
     report: Annotated[Path | None, typer.Option(help="folder for encoders.md", file_okay=False)] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -400,7 +400,7 @@ def encoders(
     show(table, [*rows, *promises] if as_json else promises, as_json=as_json)
 
 
-KNOWN = (*METHODS, "sn-nulling")  # sn-nulling only reproduces the papers' tables
+KNOWN = (*METHODS, "sn-nulling")  # sn-nulling is needed only to reproduce the papers' tables
 
 
 def evaluate(
@@ -410,10 +410,13 @@ def evaluate(
     ] = "identity,auto,flow",
     fit_on: Annotated[
         Path | None,
-        typer.Option(help="sentences or score-TAB-pairs to fit to; else each set's own", exists=True, dir_okay=False),
+        typer.Option(
+            help="sentences, or score TAB text TAB text, to fit to; else each set's own", exists=True, dir_okay=False
+        ),
     ] = None,
     questions: Annotated[
-        Path | None, typer.Option(help="file with lines of label-TAB-pair, for the AUC", exists=True, dir_okay=False)
+        Path | None,
+        typer.Option(help="file of labelled pairs (label TAB text TAB text) for the AUC", exists=True, dir_okay=False),
     ] = None,
     seeds: Annotated[str, typer.Option(help="comma-separated; only a flow depends on them")] = "0",
     report: Annotated[Path | None, typer.Option(help="folder for Markdown and figures", file_okay=False)] = None,

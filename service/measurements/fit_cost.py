@@ -1,4 +1,4 @@
-"""Measures how much longer a calibration takes than embedding its sentences."""
+"""Measures how much longer a calibration takes than only embedding its sentences."""
 
 import time
 from dataclasses import dataclass
@@ -14,22 +14,22 @@ from service.core.jobs.job import JobRequest
 from service.measurements.sources import HOME, Progress, sample
 from service.modelling.calibration.job import CalibrationInput, calibrate_job
 
-MOST = 0.25  # largest overhead, as a share of the time to embed the sentences
+MOST = 0.25  # largest promised overhead, as a share of the time to embed the sentences
 
 
 @dataclass(frozen=True)
 class Result:
-    """Seconds to embed the sentences alone and for the whole job, measured in turn."""
+    """Seconds to embed only the sentences, and seconds of the whole job; each round measures one after the other."""
 
     sentences: int
     method: str
     embedding: list[float]
     job: list[float]
-    stages: dict[str, float]  # seconds by stage of the last job
+    stages: dict[str, float]  # stage of the last job -> seconds
 
     @property
     def overhead(self) -> float:
-        """Median over the rounds of the job's extra time, as a share of the time to embed the sentences."""
+        """The job's extra time, as a share of the time to embed the sentences; the median of all rounds."""
         return float(np.median([job / alone - 1 for alone, job in zip(self.embedding, self.job, strict=True)]))
 
     @property
@@ -38,7 +38,7 @@ class Result:
 
 
 def measure(data: Path, artifact: EncoderArtifact, sentences: int, rounds: int, progress: Progress) -> Result:
-    """Measures `auto` on Wikipedia sentences without labels; every round embeds them again."""
+    """Measures the method `auto` on Wikipedia sentences, without labels; the sentences are embedded in every round."""
     texts = sample(data, HOME, sentences, least=sentences)
     encode = open_texts(artifact)
     encode(texts[:256])  # warm-up: the first runs are slower

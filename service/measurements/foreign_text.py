@@ -1,4 +1,4 @@
-"""Measures whether a Wikipedia domain flags text of other domains, and how often it flags its own (false alarms)."""
+"""Measures how much foreign text a domain of Wikipedia sentences flags, and how many such sentences (false alarms)."""
 
 import sysconfig
 from collections.abc import Callable
@@ -14,21 +14,21 @@ from service.core.scoring.out_of_domain import FALSE_ALARMS, DomainTest
 from service.measurements.sources import HOME, KOREAN, SOURCES, Encoder, Progress, sample
 from service.modelling.calibration import out_of_domain
 
-SENTENCES = 10_000  # sentences that the domain is fitted to
-TESTED = 10_000  # other sentences of the domain, for the false alarms
-FOREIGN = 2000  # sentences of each foreign kind
-FALSE_ALARM_BAR = (0.005, 0.015)
+SENTENCES = 10_000  # number of sentences to which the domain is fitted
+TESTED = 10_000  # number of other sentences of Wikipedia, on which false alarms are counted
+FOREIGN = 2000  # number of texts of each foreign kind
+FALSE_ALARM_BAR = (0.005, 0.015)  # lower and upper limit of the promised false-alarm rate
 FIFTHS = 5
 
 
 @dataclass(frozen=True)
 class Result:
-    """Share of flagged texts: of the domain's unseen sentences (false alarms), and of each foreign kind."""
+    """Shares of flagged texts, among the domain's unseen sentences (false alarms) and among each foreign kind."""
 
     false_alarms: float
-    by_length: list[float]  # false alarms by fifths of length, the shortest first
-    auroc: dict[str, float]
-    detected: dict[str, float]  # share that is flagged
+    by_length: list[float]  # false alarms in each fifth of the sentences, from the shortest fifth to the longest
+    auroc: dict[str, float]  # foreign kind -> AUROC against the domain's unseen sentences
+    detected: dict[str, float]  # foreign kind -> share that is flagged
 
     @property
     def kept(self) -> bool:
@@ -36,7 +36,7 @@ class Result:
 
 
 def source_code() -> list[str]:
-    """Lines of Python's standard library."""
+    """Lines of code from Python's standard library, without short lines and comments."""
     files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
     lines = [line.strip() for f in files for line in f.read_text(encoding="utf-8", errors="ignore").split("\n")]
     return [line for line in lines if len(line) >= 15 and not line.startswith(("#", '"""'))]
@@ -68,7 +68,7 @@ def pick(texts: list[str], rng: np.random.Generator) -> list[str]:
 
 
 def measure(data: Path, encode: Encoder, progress: Progress, seed: int = 0) -> Result:
-    """Fits the domain test to some sentences, and applies it to other ones and to foreign text."""
+    """Fits the out-of-domain test to some sentences, and applies it to other sentences and to foreign text."""
     rng = np.random.default_rng(seed)
     everything = sample(data, HOME, SENTENCES + TESTED, least=SENTENCES + TESTED, seed=seed)
     mine, others = everything[:SENTENCES], everything[SENTENCES:]

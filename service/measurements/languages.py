@@ -17,24 +17,26 @@ from service.modelling.calibration.methods import FittedMap, fit
 from service.modelling.calibration.recognition import Embed
 
 NOMINAL = 0.01
-FEWEST = 800  # half of them is the least for a stable reference (docs/quality.md, "Little text")
+# Smallest number of sentences per language: half of them make the reference, which is unstable with fewer
+# (docs/quality.md, "Little text").
+FEWEST = 800
 ALL = "all, mixed"
 
 
 @dataclass(frozen=True)
 class Result:
-    """False-match rates by split among held-out sentences of a language, or of all languages mixed for `ALL`."""
+    """False-match rates in each split, among held-out sentences of a language; `ALL` stands for all of them mixed."""
 
     language: str
-    sentences: int  # sentences that the language's own calibration is fitted to
-    raw: list[float] = field(default_factory=list)  # one raw cosine for all, set on the first language
-    mixed: list[float] = field(default_factory=list)  # one calibration from equal parts of all languages
-    own: list[float] = field(default_factory=list)  # one calibration per language
-    methods: list[str] = field(default_factory=list)  # of the language's own calibrations
+    sentences: int  # number of sentences to which the language's own calibration is fitted
+    raw: list[float] = field(default_factory=list)  # with one raw threshold for all, set by the first language
+    mixed: list[float] = field(default_factory=list)  # with one calibration, fitted to equal parts of all languages
+    own: list[float] = field(default_factory=list)  # with the language's own calibration
+    methods: list[str] = field(default_factory=list)  # methods of the language's own calibrations
 
     @property
     def kept(self) -> bool:
-        """Whether the language's own calibration keeps the nominal rate; always True for the mix."""
+        """Whether the language's own calibration keeps the nominal rate; always True for `ALL`, which has none."""
         low, high = BARS[NOMINAL][0]
         return not self.own or low <= float(np.mean(self.own)) / NOMINAL <= high
 
@@ -46,14 +48,16 @@ class Language:
 
 
 def read(folder: Path, names: Sequence[str] | None, most: int) -> dict[str, list[str]]:
-    """At most `most` distinct sentences of each `NAME.txt`, in random order; names None: all files, `en` first.
+    """At most `most` distinct sentences of each `NAME.txt`, in random order.
+
+    If `names` is None, reads all files, `en` first.
 
     Raises:
         InvalidInput: a file is missing or has too few sentences, or there are fewer than two files.
     """
     names = names or sorted((path.stem for path in folder.glob("*.txt")), key=lambda name: (name != "en", name))
     if len(names) < 2:
-        raise InvalidInput(f"{folder} has {len(names)} texts NAME.txt; two languages or more are needed")
+        raise InvalidInput(f"{folder} has {len(names)} files NAME.txt; at least two languages are needed")
     texts = {}
     for name in names:
         path = folder / f"{name}.txt"
@@ -68,7 +72,7 @@ def read(folder: Path, names: Sequence[str] | None, most: int) -> dict[str, list
 
 
 def calibration(texts: Sequence[str], x: Vectors, embed: Embed, seed: int) -> tuple[FittedMap, float]:
-    """Map that `auto` fits to sentences and their vectors (N, D), and the threshold of the nominal rate."""
+    """The map that `auto` fits to sentences and their vectors (N, D), and its threshold for the nominal rate."""
     rng = np.random.default_rng(seed)
     fitted = fit(gate.decide(texts, x, embed).method, x, x[:0], seed)
     latents = cross_fitted(fitted, x, rng, lambda _: None)
@@ -77,7 +81,10 @@ def calibration(texts: Sequence[str], x: Vectors, embed: Embed, seed: int) -> tu
 
 
 def measure(languages: dict[str, Language], embed: Embed, splits: int, progress: Progress) -> list[Result]:
-    """Fits to random halves of the languages and measures the other halves; the first language sets `raw`."""
+    """Calibrates from a random half of each language's sentences, and scores all pairs of the other half.
+
+    The first language sets the raw threshold.
+    """
     results = {name: Result(name, len(language.texts) // 2) for name, language in languages.items()}
     least = min(result.sentences for result in results.values())
     mix = Result(ALL, least * len(languages))
@@ -108,7 +115,7 @@ def measure(languages: dict[str, Language], embed: Embed, splits: int, progress:
 
 
 def raw_threshold(x: Vectors, seed: int) -> float:
-    """Raw cosine that the nominal share of the pairs of x (N, D) reaches."""
+    """The raw cosine that the nominal share of the pairs of vectors x (N, D) exceeds."""
     pairs = reference.sample_pairs([(x, np.arange(len(x)))], np.random.default_rng(seed))
     return float(np.quantile(pairs.similarities, 1 - NOMINAL))
 

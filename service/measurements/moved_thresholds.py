@@ -17,16 +17,17 @@ from service.modelling.calibration.methods import fit
 from service.modelling.calibration.recognition import Embed
 
 RATES = (0.01, 0.001)
-BOUNDS = {0.01: (0.7, 1.4), 0.001: (0.5, 2.0)}  # multiples of the old rate, as for a split in thresholds.BARS
+# Nominal rate -> bounds of the new rate as multiples of the old one; the same as for one split in `thresholds.BARS`.
+BOUNDS = {0.01: (0.7, 1.4), 0.001: (0.5, 2.0)}
 
 
 @dataclass(frozen=True)
 class MovedThreshold:
-    """Thresholds of one source and rate, and false-match rates on held-out pairs, by split."""
+    """Thresholds for one source and nominal rate, and their false-match rates on held-out pairs, one per split."""
 
     source: str
     nominal: float
-    methods: tuple[str, str]  # old, new
+    methods: tuple[str, str]  # of the old and of the new version
     similarity: list[float]  # threshold of the old version
     equivalent: list[float]  # converted threshold for the new version
     before: list[float]  # rate of the old version at its threshold
@@ -46,7 +47,7 @@ class Version:
 
     method: str
     scale: ReferenceDistribution
-    others: Vectors  # latents of held-out sentences
+    others: Vectors  # latents of the held-out sentences
 
 
 def measure(
@@ -58,7 +59,7 @@ def measure(
     splits: int,
     progress: Progress,
 ) -> list[MovedThreshold]:
-    """Calibrates both encoders from the same sentences, and counts false matches among all pairs of the others."""
+    """Calibrates both encoders from the same sentences, and counts false matches among all pairs of other sentences."""
     thresholds = []
     for source in sources:
         texts = sample(folder, source, sentences + MOST_TESTED, least=2 * TESTED)
@@ -97,5 +98,5 @@ def version(texts: list[str], mine: Vectors, others: Vectors, embed: Embed, seed
     method = gate.decide(texts, mine, embed).method
     fitted = fit(method, mine, mine[:0], seed)
     latents = cross_fitted(fitted, mine, rng, lambda _: None)
-    scale = reference.build(reference.sample_pairs(latents, rng), rng)  # with intervals, which equating needs
+    scale = reference.build(reference.sample_pairs(latents, rng), rng)  # with intervals, because equating needs them
     return Version(method.partition(":")[0], scale, fitted(others))

@@ -21,13 +21,16 @@ from service.modelling.calibration.probability import calibration_error
 from service.modelling.calibration.recognition import Embed
 
 ECE_BARS = {100: 0.05, 1000: 0.03}  # largest mean expected calibration error, by number of labelled pairs
-DOMAIN_PAIRS = 2000  # pairs that give one sentence each to the domain
-MATCH = 4.0  # grade from which an STS-B pair counts as a match, for the baseline
+DOMAIN_PAIRS = 2000  # number of pairs of which one sentence each is used to calibrate the domain
+MATCH = 4.0  # STS-B pairs of at least this grade count as matches, for the baseline
 
 
 @dataclass(frozen=True)
 class Result:
-    """Held-out errors over draws of `pairs` labelled pairs, and those of a Platt curve fitted on STS-B."""
+    """Errors on held-out pairs after learning from `pairs` labelled pairs, one per draw.
+
+    The baseline is a Platt curve that was fitted to STS-B instead.
+    """
 
     pairs: int
     ece: list[float]
@@ -46,10 +49,10 @@ def brier(predicted: Doubles, labels: Doubles) -> float:
 
 
 def measure(data: Path, encode: Encoder, draws: int, progress: Progress) -> tuple[str, list[Result]]:
-    """Fits a domain to one sentence of each of some pairs, learns from their labels, and tests on other pairs.
+    """Calibrates a domain from some pairs, learns from the labels of some of these, and tests on other pairs.
 
-    The test pairs share no sentence with the others. The domain uses one sentence per pair, because both sentences of
-    similar pairs would distort the tail of the reference.
+    The test pairs share no sentence with the former. Only one sentence of each pair is used for the calibration,
+    because the tail of the reference would be wrong if it contained both sentences of similar pairs.
     """
     quora, stsb = read_pairs(data / "pairs/quora.tsv"), read_pairs(data / "sts/stsb/train.tsv")
     own = PairVectors.from_pairs(quora, lambda texts: encode(texts, lambda done: progress("quora", done)))
@@ -73,7 +76,7 @@ def measure(data: Path, encode: Encoder, draws: int, progress: Progress) -> tupl
 
 
 def groups(pairs: Pairs) -> npt.NDArray[np.intp]:
-    """Group number of each pair (P,); pairs that share a sentence, directly or through others, are in one group."""
+    """Group number of each pair (P,); pairs that share a sentence, directly or through other pairs, form a group."""
     row: dict[str, int] = {}
     left, right = (np.array([row.setdefault(t, len(row)) for t in side]) for side in (pairs.left, pairs.right))
     edges: Any = csr_matrix((np.ones(len(left)), (left, right)), shape=(len(row), len(row)))
@@ -90,9 +93,10 @@ def one_draw(
     count: int,
     seed: int,
 ) -> tuple[str, float, float, float, float]:
-    """The chosen method, ECE and Brier score on held-out pairs, and the same two for the curve from STS-B."""
+    """The chosen method, ECE and Brier score on held-out pairs, then ECE and Brier score of the curve from STS-B."""
     rng = np.random.default_rng(seed)
-    place = np.argsort(rng.permutation(group.max() + 1)[group], kind="stable")  # group by group, in random order
+    # Pairs sorted by group, with the groups in random order.
+    place = np.argsort(rng.permutation(group.max() + 1)[group], kind="stable")
     size = DOMAIN_PAIRS
     while size < len(place) and group[place[size]] == group[place[size - 1]]:
         size += 1

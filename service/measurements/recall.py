@@ -16,20 +16,21 @@ from service.modelling.calibration.methods import fit
 LABELS = (100, 1000)
 PRECISIONS = (0.6, 0.7, 0.8, 0.9)
 DOMAIN_SENTENCES = 2000
-LEAST_CHANCE = 0.2  # smallest sampling weight, for the lowest score (the highest has 1), as when people label top hits
-COVERAGE_BARS = (0.90, 0.97)
+# Sampling weight of the pair with the lowest score; it rises to 1 for the highest, as if people label top hits first.
+LEAST_CHANCE = 0.2
+COVERAGE_BARS = (0.90, 0.97)  # lower and upper limit of the promised share of intervals with the true value
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """How often an interval contains the true value of all pairs, and its mean width."""
+    """How often an interval contains the true value, which is that of all pairs, and the interval's mean width."""
 
     figure: str  # "recall" or "precision" at the advised threshold
-    labels: int
-    weighted: bool
-    precision: float
-    draws: int  # draws whose labels reach the precision
-    covered: float
+    labels: int  # number of labelled pairs
+    weighted: bool  # whether pairs were drawn by score, with weights
+    precision: float  # precision for which the threshold was advised
+    draws: int  # number of draws in which the labels reach the precision
+    covered: float  # share of the intervals that contain the true value
     width: float
 
     @property
@@ -38,7 +39,7 @@ class Coverage:
 
 
 def measure(data: Path, encode: Encoder, draws: int, progress: Progress) -> list[Coverage]:
-    """Draws labels from all pairs, and compares each interval with the value of all pairs at the same threshold."""
+    """Learns from labels of random pairs, and compares each interval with the value of all pairs at its threshold."""
     pairs = read_pairs(data / "pairs/quora.tsv")
     quora = PairVectors.from_pairs(pairs, lambda texts: encode(texts, lambda done: progress("quora", done)))
     rng = np.random.default_rng(0)
@@ -79,6 +80,6 @@ def measure(data: Path, encode: Encoder, draws: int, progress: Progress) -> list
 
 
 def true_shares(similarities: Vectors, labels: Doubles, threshold: float) -> dict[str, float]:
-    """Recall and precision of all pairs at a threshold that at least one of them reaches."""
+    """Recall and precision of all pairs at a threshold; at least one pair must reach it."""
     above = similarities >= threshold
     return {"recall": float(labels[above].sum() / labels.sum()), "precision": float(labels[above].mean())}

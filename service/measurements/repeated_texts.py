@@ -14,24 +14,27 @@ from service.measurements.thresholds import false_match_rate
 from service.modelling.calibration import reference
 
 SENTENCES = 744
-OTHERS = 2000  # held-out sentences
+OTHERS = 2000  # number of held-out sentences
 SHARES = (0.0, 0.05, 0.1, 0.2)  # shares of the texts that begin with the notice
 RATES = (0.01, 0.003, 0.001)
-NOTICE = 30  # sentences, longer than the 256 tokens that the default encoder reads
-MAILS = 32  # mails to embed, repeated as needed: their vectors differ only by rounding
-FACTOR = 1.25  # largest allowed error of a counted rate
+NOTICE = 30  # number of sentences in the notice; it is longer than the 256 tokens that the default encoder reads
+MAILS = 32  # only so many mails are embedded, and their vectors used again: they differ only by rounding
+FACTOR = 1.25  # a counted rate may differ from the nominal one by no more than this factor
 
 
 @dataclass(frozen=True)
 class Result:
-    """Measurements over draws of one share of repeated texts and one nominal rate; refused draws have no rates."""
+    """Figures of several draws with the same share of repeated texts and nominal rate.
+
+    In draws for which the service refuses to give a threshold, no rates are counted.
+    """
 
     share: float
     nominal: float
-    refused: int  # draws
-    reachable: list[float]  # smallest rate that a threshold of the draw can have
-    counted: list[float]  # rate among all pairs of the reference's texts
-    unseen: list[float]  # rate among all pairs of held-out texts with the same share of notices
+    refused: int  # number of refused draws
+    reachable: list[float]  # for each draw, the smallest rate that a threshold can have
+    counted: list[float]  # false-match rates among all pairs of the texts that made the reference
+    unseen: list[float]  # false-match rates among all pairs of held-out texts with the same share of notices
 
     @property
     def kept(self) -> bool:
@@ -41,7 +44,7 @@ class Result:
 
 
 def measure(folder: Path, encode: Encoder, draws: int, progress: Progress) -> list[Result]:
-    """Measures identity with the reference that a calibration would build."""
+    """Measures the thresholds of the method identity, with the reference that a calibration would build."""
     size = SENTENCES + OTHERS
     texts = sample(folder, HOME, size + NOTICE, least=size + NOTICE)
     notice, sentences = " ".join(texts[:NOTICE]), texts[NOTICE:]
@@ -54,7 +57,7 @@ def measure(folder: Path, encode: Encoder, draws: int, progress: Progress) -> li
 
 
 def measure_share(share: float, plain: Vectors, mails: Vectors, draws: int) -> list[Result]:
-    """Measures one share; `plain` and `mails` (N, D) are vectors of the sentences without and with the notice."""
+    """Measures one share of mails. `plain` and `mails` (N, D): vectors of the sentences without and with the notice."""
     results = [Result(share, nominal, 0, [], [], []) for nominal in RATES]
     for draw in range(draws):
         rng = np.random.default_rng(draw)
@@ -75,6 +78,6 @@ def measure_share(share: float, plain: Vectors, mails: Vectors, draws: int) -> l
 
 
 def mixed(plain: Vectors, mails: Vectors, share: float) -> Vectors:
-    """Vectors in which the first texts, up to this share, begin with the notice."""
+    """Vectors (N, D) of texts, of which the first ones, up to this share, begin with the notice."""
     count = round(share * len(plain))
     return np.concatenate([mails[:count], plain[count:]])

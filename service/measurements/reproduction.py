@@ -1,8 +1,8 @@
-"""Reproduces the papers' other measures: question pairs, lexical similarity, the singular spectrum.
+"""Reproduces what the papers report besides the STS sets: question pairs, lexical similarity, the singular spectrum.
 
-Li et al., 2020, report the AUC on question pairs, and how much scores depend on the words: their Spearman correlation
-with the edit distance, compared with that of the gold scores. The edit distance counts words on STS-B's development
-set, where the gold scores give the paper's -24.6.
+Li et al., 2020, report the AUC on question pairs, and how much scores depend on the words: the Spearman correlation of
+scores with the edit distance of the two sentences, compared with the correlation of the gold scores. Here the edit
+distance counts words and the pairs are STS-B's development set: so the gold scores give -24.6, as in the paper.
 """
 
 from collections.abc import Sequence
@@ -24,18 +24,18 @@ from service.modelling.calibration.methods import FittedMap
 
 @dataclass(frozen=True)
 class MethodDiagnostics:
-    """Measures of one method and seed, fitted without labels to the pairs' own sentences or to a given text."""
+    """Figures of one method and seed, fitted without labels to the pairs' own sentences or to a given text."""
 
     method: str
     seed: int
-    edit_distance: float  # Spearman × 100 of the scores with the edit distance
+    edit_distance: float  # Spearman correlation × 100 of the scores with the edit distance
     effective_rank: float
     spectrum: list[float]  # singular values of the unit vectors, relative to the largest
-    auc: float | None  # × 100, on the question pairs
+    auc: float | None  # AUC × 100 on the question pairs; None if there are none
 
 
 class Reproduction:
-    """Measures methods for one encoder; texts are embedded once for all methods."""
+    """Computes the figures of methods for one encoder; texts are embedded once for all methods."""
 
     def __init__(self, evaluation: Evaluation, sts: Path, questions: Path | None) -> None:
         self.evaluation = evaluation

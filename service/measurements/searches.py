@@ -1,4 +1,4 @@
-"""Measures thresholds for searches: the share of searches in held-out text with a wrong match."""
+"""Measures thresholds for searches: how many searches in held-out text have a wrong match."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,16 +17,18 @@ from service.modelling.calibration.methods import fit
 NOMINAL = 0.01
 FITTED_ON = {source: 2500 if source == "SICK" else 5000 for source in SOURCES}
 GALLERIES = (100, 1000, 10_000)
-LARGEST_OTHERS = 11_500  # held-out sentences of a source: the largest gallery and its queries
-QUERIES = 3000  # largest number per round
-SIMILARITIES = 10_000_000  # similarities to compute over all rounds of a gallery
-MEAN_BARS = {True: (0.5, 2.0), False: (0.85, 1.15)}  # bounds of the mean, as multiples; True: extrapolated
+LARGEST_OTHERS = 11_500  # largest number of held-out sentences: enough for the largest gallery and its queries
+QUERIES = 3000  # largest number of queries per round
+SIMILARITIES = 10_000_000  # approximate number of similarities to compute in all rounds of a gallery together
+# Whether the threshold is extrapolated -> bounds of the mean over splits, as multiples of the nominal rate.
+MEAN_BARS = {True: (0.5, 2.0), False: (0.85, 1.15)}
+# Bounds of one split, as multiples of the nominal rate, and the share of the splits that must lie within them.
 SPLIT_BARS, SPLITS_NEEDED = (0.6, 1.6), 0.85
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """Share of searches with a wrong match by split, for one source and number of entries."""
+    """Share of searches with a wrong match in each split, for one source and number of entries (`gallery`)."""
 
     source: str
     gallery: int
@@ -45,7 +47,10 @@ class SearchResult:
 
     @property
     def kept(self) -> bool:
-        """Whether the mean lies within its bounds, and, unless extrapolated, enough splits do, too."""
+        """Whether the mean lies within its bounds, and enough splits within theirs.
+
+        The splits do not matter if the threshold is extrapolated.
+        """
         low, high = MEAN_BARS[self.extrapolated]
         return low <= self.mean / NOMINAL <= high and (self.extrapolated or self.share_within >= SPLITS_NEEDED)
 
@@ -53,7 +58,7 @@ class SearchResult:
 def measure(
     folder: Path, encode: Encoder, sources: Sequence[str], splits: int, progress: Progress
 ) -> list[SearchResult]:
-    """Fits each source to some of its sentences, and runs searches within the others, over random splits."""
+    """Calibrates each source from some of its sentences, and searches among the others, in random splits."""
     results = []
     for done, source in enumerate(sources):
         fitted_on = FITTED_ON[source]
@@ -84,7 +89,7 @@ def measure(
 
 
 def searched(unit: Vectors, gallery: int, threshold: float, rng: np.random.Generator) -> float:
-    """Share of searches whose best match reaches the threshold, over rounds of random queries and entries."""
+    """Share of searches whose best match reaches the threshold; the mean of rounds with random queries and entries."""
     queries = min(QUERIES, len(unit) - gallery)
     found = []
     for _ in range(max(SIMILARITIES // (queries * gallery), 4)):

@@ -1,4 +1,4 @@
-"""Reads the texts that quality is measured on, from a folder with `text/`, `pairs/` and `sts/`."""
+"""Reads the texts on which quality is measured, from a folder with `text/`, `pairs/` and `sts/`."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from service.core.arrays import Rows, Vectors
 from service.core.errors import InvalidInput
 
 HOME = "wikipedia-en"
-PART = 4096  # texts per file of cached vectors, written one by one so that an interrupted command loses little
+PART = 4096  # texts per file of cached vectors; a file is written when full, so an interrupted command loses little
 
 Texts = Callable[[Path], list[str]]
 Progress = Callable[[str, float], None]
@@ -23,7 +23,7 @@ Progress = Callable[[str, float], None]
 
 @dataclass(frozen=True)
 class PairVectors:
-    """Pairs with the vectors of both sides, and their distinct sentences to fit to."""
+    """Pairs with the vectors of both sides, and the distinct sentences of all pairs with their vectors."""
 
     pairs: Pairs
     left: Vectors
@@ -66,7 +66,7 @@ KOREAN = lines("text/wikipedia-ko.txt")
 def sample(folder: Path, source: str, count: int, least: int, seed: int = 0) -> list[str]:
     """Up to `count` distinct sentences of a source, drawn at random because neighbours in a file are often related.
 
-    Exact duplicates are removed; near-duplicates stay, since real domains contain them.
+    Exact duplicates are removed; near-duplicates are kept, since the text of real domains contains them.
 
     Raises:
         InvalidInput: the source has fewer than `least` distinct sentences.
@@ -79,13 +79,13 @@ def sample(folder: Path, source: str, count: int, least: int, seed: int = 0) -> 
 
 
 class Encoder:
-    """An exported encoder that caches vectors in a folder, by encoder and text."""
+    """An exported encoder that caches its vectors in a folder; the key is the encoder and the text."""
 
     def __init__(self, artifact: EncoderArtifact, cache: Path | None = None) -> None:
         self.artifact = artifact
         self._encode = open_texts(artifact)
         self._folder = None if cache is None else cache / artifact.digest
-        self._rows: dict[str, int] = {}  # by digest of a text
+        self._rows: dict[str, int] = {}  # SHA-256 of a text -> row of its vector
         self._vectors: list[Vectors] = []
         self._tokens: list[Rows] = []
         if self._folder is not None:
@@ -118,7 +118,8 @@ class Encoder:
         return self._vectors[0][rows], self._tokens[0][rows]
 
     def _remember(self, names: Sequence[str], vectors: Vectors, tokens: Rows) -> None:
-        first = sum(map(len, self._vectors))  # counts vectors, because parallel commands may have stored a text twice
+        # Not len(self._rows), which is smaller if parallel commands have stored a text twice.
+        first = sum(map(len, self._vectors))
         self._rows |= {name: first + row for row, name in enumerate(names)}
         self._vectors.append(vectors)
         self._tokens.append(tokens)

@@ -1,4 +1,4 @@
-"""Spearman correlation on the STS sets, per method, through the exported graph."""
+"""Measures the Spearman correlation of each method on the STS sets, with the exported graph."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from service.measurements.sources import Encoder
 from service.modelling.calibration import gate
 from service.modelling.calibration.methods import FittedMap, fit
 
-HELD_OUT = 0.1  # share of the sentences held out for a flow's early stop
+HELD_OUT = 0.1  # share of the sentences that a fit does not see; they decide when a flow's training stops
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A title, columns, and rows of cells; the first column names the row."""
+    """A table: title, names of the columns, and rows of cells; a row's first cell is its name."""
 
     title: str
     columns: tuple[str, ...]
@@ -40,7 +40,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Row:
-    """Spearman × 100 of one method and seed by set, aggregated over the set's subsets in two ways."""
+    """Spearman × 100 of one method and seed on each set; the subsets of a set are combined in two ways."""
 
     method: str
     seed: int
@@ -73,11 +73,11 @@ class Evaluation:
         return self.vectors[[self.row[text] for text in texts]]
 
     def apply(self, fitted: FittedMap, x: Vectors) -> Vectors:
-        """Latents from the exported calibrator, as in the service."""
+        """Latents from the exported calibrator, which the service also uses."""
         return x if fitted.weights is None else self.calibrator.bind(fitted.weights)(x)
 
     def fit(self, method: str, texts: Sequence[str], x: Vectors, seed: int) -> FittedMap:
-        """Fits a method to sentences and their vectors; `auto` is the gate's choice without labels."""
+        """Fits a method to sentences and their vectors; `auto` is the method that the gate chooses without labels."""
         if method == "auto":
             method = gate.decide(texts, x, self.encode.vectors).method
         order = np.random.default_rng(seed).permutation(len(x))
@@ -97,7 +97,7 @@ class Evaluation:
         return texts, self.rows(texts)
 
     def score(self, name: str, fitted: FittedMap) -> tuple[float, float]:
-        """Spearman × 100 of a set, aggregated as `all` and as `wmean`."""
+        """Spearman × 100 of a set, with its subsets combined as in `Row.all` and as in `Row.wmean`."""
         scores, sizes, each = [], [], []
         for pairs in self.sets[name]:
             similarities = cosine(self.apply(fitted, self.rows(pairs.left)), self.apply(fitted, self.rows(pairs.right)))
@@ -118,7 +118,7 @@ class Evaluation:
 
 
 def table(rows: Sequence[Row], aggregation: str, title: str) -> Grid:
-    """Table with a row per method and a column per set; several seeds are given as mean ± half the range."""
+    """Table with a row per method and a column per set; of several seeds it shows the mean ± half the range."""
     names = list(rows[0].all)
     by_method: dict[str, list[dict[str, float]]] = {}
     for row in rows:
@@ -132,23 +132,23 @@ def table(rows: Sequence[Row], aggregation: str, title: str) -> Grid:
 
 
 def cell(values: Sequence[float], digits: int = 2) -> str:
-    """The mean over seeds, and ± half the range if there are several."""
+    """The mean of the values of all seeds, followed by ± half their range if there are several."""
     spread = f" ±{(max(values) - min(values)) / 2:.{digits}f}" if len(values) > 1 else ""
     return f"{np.mean(values):.{digits}f}{spread}"
 
 
-WORST_ALLOWED = -1.0  # smallest change of Spearman × 100 allowed on any set
+WORST_ALLOWED = -1.0  # lowest allowed change of Spearman × 100 by `auto` on any set
 RAW = 3.0  # if the best rival gains this many points on average, `auto` must gain as much
 
 
 @dataclass(frozen=True)
 class View:
-    """Changes of Spearman × 100 against identity by set, with methods fitted to the set's sentences without labels."""
+    """How methods, fitted to each set's sentences without labels, change Spearman × 100 against identity."""
 
     encoder: str
-    identity: dict[str, float]
-    chosen: dict[str, str]  # method that `auto` chose, by set
-    changes: dict[str, dict[str, float]]  # {method: {set: change}}, including `auto`
+    identity: dict[str, float]  # set -> Spearman × 100 of identity
+    chosen: dict[str, str]  # set -> method that `auto` chose
+    changes: dict[str, dict[str, float]]  # method, also `auto` -> set -> change
 
     def mean(self, method: str) -> float:
         return float(np.mean(list(self.changes[method].values())))
@@ -162,7 +162,10 @@ class View:
 
     @property
     def kept(self) -> bool:
-        """Whether `auto` loses at most 1 point on any set, and its mean is at least 0 and that of a strong rival."""
+        """Whether `auto` loses at most 1 point on any set, and its mean change is large enough.
+
+        The mean must be at least 0, and at least the best rival's mean if that is 3 points or more.
+        """
         least = self.best_rival if self.best_rival >= RAW else 0.0
         return self.worst("auto") >= WORST_ALLOWED and self.mean("auto") >= least
 
@@ -170,7 +173,7 @@ class View:
 def measure_views(
     evaluation: Evaluation, rivals: Sequence[str], progress: Callable[[str, float], None], seed: int = 0
 ) -> View:
-    """Measures identity, `auto` without labels, and the rivals for one encoder."""
+    """Evaluates identity, `auto` without labels, and the rivals for one encoder."""
     identity, chosen = {}, {}
     changes: dict[str, dict[str, float]] = {method: {} for method in ("auto", *rivals)}
     for done, name in enumerate(evaluation.sets):

@@ -1,4 +1,4 @@
-"""Measures threshold error and ranking by the number of sentences that a calibration is fitted to."""
+"""Measures how threshold error and ranking depend on the number of sentences to which a calibration is fitted."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,13 +24,14 @@ DRAWS = 10
 
 @dataclass(frozen=True)
 class Result:
-    """Measurements over draws of one number of sentences."""
+    """Figures of several draws of the same number of sentences."""
 
     sentences: int
-    methods: list[str]  # that `auto` chose
-    rates: list[float]  # false-match rates
-    resolution: float
-    gains: list[float]  # Spearman × 100 gained on STS-B after fits to its training text; empty if it is too short
+    methods: list[str]  # methods that `auto` chose in any draw
+    rates: list[float]  # measured false-match rate of each draw
+    resolution: float  # resolution of the first draw's reference
+    # Each draw's gain of Spearman × 100 on STS-B, fitted to its training text; empty if that has too few sentences.
+    gains: list[float]
 
     @property
     def within(self) -> float:
@@ -39,7 +40,7 @@ class Result:
 
 
 def measure(data: Path, encode: Encoder, progress: Progress) -> list[Result]:
-    """Measures the threshold error on Wikipedia, and the ranking on STS-B's training sentences and test pairs."""
+    """Measures the threshold error on Wikipedia, and the ranking of STS-B's test pairs by fits to its training text."""
     texts = sample(data, HOME, max(SIZES) + TESTED, least=max(SIZES) + TESTED)
     vectors, _ = encode(texts, lambda done: progress(HOME, done))
     test = read_pairs(data / "sts/stsb/test.tsv")
@@ -77,7 +78,7 @@ def gain(method: str, vectors: Vectors, left: Vectors, right: Vectors, test: Pai
 
 
 def figure(results: Sequence[Result], encoder: str, path: Path) -> None:
-    """Plots threshold error and gain by the number of sentences."""
+    """Plots threshold error and gain against the number of sentences."""
     import matplotlib as mpl  # noqa: PLC0415 - only for figures
 
     mpl.use("Agg")

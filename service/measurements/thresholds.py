@@ -14,9 +14,10 @@ from service.modelling.calibration.job import cross_fitted
 from service.modelling.calibration.methods import fit
 from service.modelling.calibration.recognition import Embed
 
-TESTED = 2000  # least number of held-out sentences
-MOST_TESTED = 4000
-BARS = {  # by nominal rate, as multiples of it: bounds of the mean over splits, bounds of one split
+TESTED = 2000  # smallest number of held-out sentences
+MOST_TESTED = 4000  # largest number of held-out sentences
+# Nominal rate -> bounds of the mean over splits, bounds of one split; both as multiples of the nominal rate.
+BARS = {
     0.01: ((0.9, 1.1), (0.7, 1.4)),
     0.001: ((0.5, 2.0), (0.5, 2.0)),
 }
@@ -25,7 +26,10 @@ SPLITS_NEEDED = 0.9  # share of the splits that must lie within their bounds
 
 @dataclass(frozen=True)
 class SourceResult:
-    """One source's measured false-match rates by split, calibrated and with one raw threshold for all sources."""
+    """The false-match rates of one source, measured in each split, calibrated and raw.
+
+    `raw_rates` are those of one raw threshold for all sources.
+    """
 
     source: str
     method: str
@@ -53,7 +57,7 @@ class SourceResult:
 def embed_sources(
     folder: Path, encode: Encoder, sentences: int, progress: Progress
 ) -> dict[str, tuple[list[str], Vectors]]:
-    """Texts and vectors of each source: `sentences` plus up to 4,000 for the test, or all if there are fewer."""
+    """Texts and vectors of each source: `sentences` for the fit, and up to 4,000 more for the test."""
     by_source = {}
     for source in SOURCES:
         texts = sample(folder, source, sentences + MOST_TESTED, least=2 * TESTED)
@@ -62,7 +66,7 @@ def embed_sources(
 
 
 def false_match_rate(latents: Vectors, threshold: float) -> float:
-    """Share of all pairs of rows whose cosine reaches the threshold."""
+    """Share of the pairs of different rows whose cosine is at least the threshold."""
     unit, count = normalized(latents), len(latents)
     reaching = sum(int((unit[i : i + 1000] @ unit.T >= threshold).sum()) for i in range(0, count, 1000))
     return (reaching - count) / (count * (count - 1))  # without each row's pair with itself
@@ -78,7 +82,7 @@ def measure(
     splits: int,
     progress: Progress,
 ) -> list[SourceResult]:
-    """Fits each source to some of its sentences and measures all pairs of the others, over random splits."""
+    """Calibrates each source from some of its sentences, and scores all pairs of the others, in random splits."""
     rng = np.random.default_rng(0)
     home = sources[HOME][1]
     raw = reference.sample_pairs([(home, np.arange(len(home)))], rng)
@@ -104,7 +108,7 @@ def measure(
 
 
 def figure(results: Sequence[SourceResult], encoder: str, path: Path) -> None:
-    """Plots the false-match rate of one threshold by domain, raw and calibrated."""
+    """Plots the false-match rate of one threshold in each domain, raw and calibrated."""
     import matplotlib as mpl  # noqa: PLC0415 - only for figures
 
     mpl.use("Agg")

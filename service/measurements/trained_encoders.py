@@ -1,4 +1,4 @@
-"""`isosim measure encoders`: trains encoders and measures them on the STS sets with each post-processing."""
+"""`isosim measure encoders`: trains encoders and evaluates them on the STS sets with each post-processing method."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -26,13 +26,13 @@ Report = Callable[[str, float | None], None]
 METHODS = ("identity", "whitening", "flow", "auto")
 LAYERS = 3
 RAW, WHOLE, UNSUPERVISED, GRADES, BOTH = "minilm-layers3-mean", "minilm", "simcse", "sbert", "simcse-sbert"
-LIFT = 8.0  # least gain of SimCSE over the raw encoder, in points of mean Spearman
+LIFT = 8.0  # smallest gain of SimCSE over the raw encoder that is promised, in points of mean Spearman
 FLOW_SEED = 0
 TEXT = "text/wikipedia-en.txt"
 GRADED, DEV = "sts/stsb/train.tsv", "sts/stsb/dev.tsv"
 
-LONGEST = 16  # most words of a sentence for SimCSE, so that the training takes minutes
-# Chosen on STS-B dev alone; docs/encoders.md lists the settings that were tried.
+LONGEST = 16  # SimCSE gets sentences of at most so many words, so that the training takes only minutes
+# These settings were chosen on STS-B dev alone; docs/encoders.md lists all settings that were tried.
 SIMCSE = Recipe(
     "simcse",
     layers=LAYERS,
@@ -54,19 +54,19 @@ class Training:
     """An encoder to train."""
 
     name: str
-    start: str  # name of another training, or a known encoder
+    start: str  # name of the encoder from which the training starts: a known one, or the result of another training
     recipe: Recipe
     data: str
 
 
 @dataclass(frozen=True)
 class Row:
-    """Spearman × 100 of one encoder and method by set (subsets joined), and the methods that `auto` chose."""
+    """Spearman × 100 of one encoder and method on each set; the subsets of a set are joined."""
 
     encoder: str
     method: str
-    all: dict[str, float]
-    chosen: dict[str, str] | None
+    all: dict[str, float]  # set -> Spearman × 100
+    chosen: dict[str, str] | None  # set -> method that `auto` chose; None for other methods
 
     @property
     def mean(self) -> float:
@@ -75,7 +75,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Promise:
-    """A result that the training must reach."""
+    """A result that a training must reach: `value` must be at least `bar`."""
 
     said: str
     value: float
@@ -87,14 +87,14 @@ class Promise:
 
 
 class Bench:
-    """A working folder with trained encoders, exports, vectors and results; existing ones are reused."""
+    """A working folder with trained encoders, exports, vectors and results; what it already contains is reused."""
 
     def __init__(self, data: Path, work: Path, report: Report, say: Callable[[str], None]) -> None:
         self.data, self.work, self.report, self.say = data, work, report, say
         self.sets = read_sets(data / "sts")
 
     def short_sentences(self) -> Path:
-        """File with the sorted distinct sentences of at most `LONGEST` words."""
+        """File with the distinct sentences of at most `LONGEST` words, sorted."""
         place = self.work / f"wikipedia-en-{LONGEST}-words.txt"
         if not place.is_file():
             kept = sorted({line for line in read_lines(self.data / TEXT) if 0 < len(line.split()) <= LONGEST})
@@ -149,7 +149,11 @@ def chosen(ready: sts.Evaluation) -> dict[str, str]:
 def measure(
     data: Path, work: Path, seeds: Sequence[int], report: Report, say: Callable[[str], None]
 ) -> tuple[list[Row], Grid]:
-    """Results of all encoders (raw, SimCSE, SBERT, SBERT after SimCSE, the whole encoder), and a table of trainings."""
+    """Results of all encoders, and a table of the trainings.
+
+    The encoders are the raw one (the first 3 layers), those trained by SimCSE, SBERT, and SBERT after SimCSE, and the
+    one with all layers.
+    """
     bench = Bench(data, work, report, say)
     rows, facts = bench.rows(bench.exported(RAW, "minilm", LAYERS)), []
     for training in trainings(seeds):
@@ -187,7 +191,7 @@ def simcse_name(seed: int, seeds: Sequence[int]) -> str:
 
 
 def promises(rows: Sequence[Row]) -> list[Promise]:
-    """Results that the training must reach on the sets, which chose neither settings nor weights."""
+    """Results that the trainings must reach on the STS sets; these were not used to choose settings or weights."""
     mean = {(row.encoder, row.method): row.mean for row in rows}
     raw, raw_auto = mean[RAW, "identity"], mean[RAW, "auto"]
     lifts = [
@@ -212,7 +216,7 @@ def grid(rows: Sequence[Row]) -> Grid:
 
 
 def choices(rows: Sequence[Row]) -> Grid:
-    """The gate's choice on each set."""
+    """Table of the methods that the gate chose on each set."""
     picked = [row for row in rows if row.chosen is not None]
     cells = [(row.encoder, *(row.chosen or {}).values()) for row in picked]
     return Grid("What `auto` chose", ("encoder", *picked[0].all), cells)
@@ -222,7 +226,7 @@ BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
 
 def write_report(folder: Path, command: str, rows: Sequence[Row], facts: Grid) -> Path:
-    """Replaces the tables between the two marks in `encoders.md`, and keeps the text around them."""
+    """Writes the tables into `encoders.md` between the two marks BEGIN and END, and keeps the text around them."""
     kept = "\n".join(
         f"- {one.said}: {one.value:.2f}, bar {one.bar:.2f}: {'kept' if one.kept else 'NOT KEPT'}"
         for one in promises(rows)

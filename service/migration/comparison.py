@@ -8,21 +8,21 @@ import numpy as np
 from service.core.arrays import Doubles
 from service.core.scoring.drift import Ring
 
-WINDOW = 10_000  # pairs; four arrays of 80 kB per domain
+WINDOW = 10_000  # number of pairs that are kept per domain, in four arrays of 80 kB
 RATES = (0.01, 0.001)  # false-match rates whose thresholds are compared
-FEWEST = 20  # pairs needed for a rank correlation
+FEWEST = 20  # smallest number of pairs for a rank correlation
 
 
 @dataclass(frozen=True)
 class ComparisonResult:
-    """Figures of a window of pairs; a percentile is 1 − the false-match rate."""
+    """Figures of the most recent pairs. A pair's percentile is 1 − its false-match rate."""
 
-    pairs: int  # all pairs compared
-    window: int  # the most recent of them, used for the figures
-    mean_difference: float | None  # of |Δ percentile|
-    difference_95: float | None  # its 95th percentile
-    changed_sides: Mapping[float, float] | None  # false-match rate: share of pairs that only one version matches
-    spearman: float | None  # of similarities
+    pairs: int  # number of all pairs that were compared
+    window: int  # number of the most recent pairs, from which the figures are computed
+    mean_difference: float | None  # mean of the absolute differences between the percentiles of the two versions
+    difference_95: float | None  # 95th percentile of these differences
+    changed_sides: Mapping[float, float] | None  # false-match rate -> share of pairs that match in one version only
+    spearman: float | None  # rank correlation between the similarities of the two versions
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Batch:
 
     @property
     def differences(self) -> Doubles:
-        """|Δ percentile| of each pair."""
+        """Absolute difference between each pair's percentiles in the two versions. (P,)"""
         differences: Doubles = np.abs(self.old_rates - self.new_rates)
         return differences
 
@@ -46,7 +46,7 @@ class Batch:
 
 
 class Comparison:
-    """The most recent pairs that both versions have scored. Only one thread writes."""
+    """The most recent pairs that both versions have scored. Only one thread may add pairs."""
 
     def __init__(self, versions: tuple[int, int]) -> None:
         self.versions = versions  # old, new
@@ -76,7 +76,10 @@ class Comparison:
 
 
 def spearman(a: Doubles, b: Doubles) -> float | None:
-    """Rank correlation, ties at their mean rank (Spearman, 1904); None if either is constant. (N,)² -> float"""
+    """Spearman's rank correlation (1904); ties get their mean rank. (N,), (N,) -> scalar
+
+    None if all values of `a` or of `b` are equal.
+    """
     x, y = ranks(a), ranks(b)
     x, y = x - x.mean(), y - y.mean()
     scale = float(np.sqrt((x @ x) * (y @ y)))

@@ -1,4 +1,4 @@
-"""The one or two encoders of a server, and which of them answers a request."""
+"""The encoders of a server (its own and, during a migration, the next one), and which of them answers a request."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ from service.core.scoring.registry import Registry
 
 log = logging.getLogger("isosim")
 
-MOST_KNOWN = 4096  # versions whose encoder is cached
+MOST_KNOWN = 4096  # largest number of versions for which the encoder's digest is cached
 
 
 @dataclass(frozen=True)
@@ -49,20 +49,20 @@ class LoadedEncoder:
         remote: Mapping[str, Any],
         **embedding: Any,
     ) -> Self:
-        """Opens the graphs, which takes seconds; the caller enters `embedder` and closes `registry`.
+        """Opens the graphs, which takes seconds. The caller must enter `embedder` as a context and close `registry`.
 
         Args:
-            registry: makes the registry of the encoder's calibrations.
+            registry: function that makes the registry of the encoder's calibrations.
             gpu_memory: bytes that ONNX Runtime may take on a GPU; 0: no limit.
-            remote: arguments of `RemoteEncoder`, used if the encoder is remote.
-            embedding: arguments of `Embedder` beside the tokenizer, the graph and the plan.
+            remote: arguments for `RemoteEncoder`, used if the encoder is remote.
+            embedding: further arguments for `Embedder`, besides tokenizer, graph, digest and plan.
 
         Raises:
             Unavailable, CorruptArtifact: a graph cannot be opened.
         """
         spec = artifact.spec
         tokenizer = tokenizer_of(artifact)
-        # Loaded one after the other, because the memory peaks of parallel loads add up.
+        # Encoder and calibrator are loaded one after the other, because memory peaks of parallel loads would add up.
         graph: OnnxEncoder | RemoteEncoder | NoEncoder
         if artifact.kind == "vectors":
             graph = NoEncoder(artifact.id, spec.dim)
@@ -93,7 +93,7 @@ class LoadedEncoder:
 
 
 def tokenizer_of(artifact: EncoderArtifact) -> FastTokenizer | RemoteTokenizer | NoEncoder:
-    """The encoder's tokenizer, or its substitute for a remote encoder and for vectors that callers bring."""
+    """The encoder's tokenizer, or a substitute if the encoder is remote or callers send vectors."""
     if artifact.kind == "vectors":
         return NoEncoder(artifact.id, artifact.spec.dim)
     if artifact.remote is not None:
@@ -102,15 +102,15 @@ def tokenizer_of(artifact: EncoderArtifact) -> FastTokenizer | RemoteTokenizer |
 
 
 class Resolution(NamedTuple):
-    """The version that answers for a reference, its encoder, and the encoder's side of a migration."""
+    """The version that answers a request for a domain, its encoder, and which encoder of a migration that is."""
 
     calibration: Calibration
     encoder: LoadedEncoder
-    side: Literal["old", "new"] | None = None  # None: no migration is under way, or the reference names a version
+    side: Literal["old", "new"] | None = None  # None: no migration is under way, or the request names a version
 
 
 class Encoders:
-    """The server's encoder, its next encoder if any, and the migrations of domains between them."""
+    """The server's own encoder, its next encoder if there is one, and the migrations of domains between them."""
 
     def __init__(
         self,
@@ -121,9 +121,15 @@ class Encoders:
         on_gone: Callable[[str], None] = lambda _: None,
         heard: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """`heard` gives the change counter ("bell") that the registry's last refresh read; while it stays the same, no
-        migration has changed. `on_champion` is called when a version starts to answer for its domain, `on_no_champion`
-        when no version in memory does any longer, and `on_gone` when the domain was deleted."""
+        """Starts without encoders; see `add`.
+
+        Args:
+            on_champion: called when a version starts to answer for its domain.
+            on_no_champion: called with the domain when no version in memory answers for it any longer.
+            on_gone: called with the domain when it was deleted.
+            heard: returns the change counter ("bell") that the registry's last refresh read; while it stays the same,
+                no migration has changed.
+        """
         self.store, self.heard = store, heard
         self.on_champion, self.on_no_champion, self.on_gone = on_champion, on_no_champion, on_gone
         self.all: list[LoadedEncoder] = []
@@ -132,7 +138,7 @@ class Encoders:
         self._digest_of: dict[tuple[str, int], str] = {}  # never stale: version numbers are not reused
 
     def add(self, loaded_encoder: LoadedEncoder) -> None:
-        """Call with the server's own encoder first, then with the next one."""
+        """Adds an encoder: first the server's own, then the next one."""
         self.all.append(loaded_encoder)
 
     @property
@@ -145,15 +151,15 @@ class Encoders:
 
     @property
     def alive(self) -> bool:
-        """False if only a restart helps."""
+        """Whether the batchers of all encoders still run; if not, the server must be restarted."""
         return all(loaded_encoder.embedder.batcher.alive for loaded_encoder in self.all)
 
     @property
     def fault(self) -> str | None:
         """Why this server is not ready: a remote encoder has not answered yet, or its server runs another model.
 
-        A remote encoder that is only unreachable is no fault: cached texts are still answered, and other servers
-        cannot reach it either.
+        A remote encoder that has answered before and cannot be reached now is not a fault: cached texts are still
+        answered, and other servers could not reach it either. None: the server is ready.
         """
         for one in self.all:
             if one.remote is not None and self._answers(one) and (one.remote.state == "changed" or not one.remote.met):
@@ -161,18 +167,18 @@ class Encoders:
         return None
 
     def _answers(self, encoder: LoadedEncoder) -> bool:
-        """Whether an encoder serves requests: the server's own, or one that a domain has moved to."""
+        """Whether requests depend on an encoder: it is the server's own, or a domain has moved to it."""
         moved = {migration.new for migration in self.migrations.values() if migration.finished}
         return encoder is self.first or encoder.digest in moved
 
     @property
     def queued(self) -> int:
-        """Texts admitted and unfinished."""
+        """Number of texts that were admitted and are not finished."""
         return sum(loaded_encoder.embedder.batcher.queued for loaded_encoder in self.all)
 
     @property
     def resident(self) -> int:
-        """Bytes of calibrations in memory."""
+        """Size in bytes of all calibrations in memory."""
         return sum(loaded_encoder.registry.size for loaded_encoder in self.all)
 
     @property
@@ -195,18 +201,18 @@ class Encoders:
         return self.next
 
     def home_encoder(self, domain: str) -> LoadedEncoder:
-        """The encoder that a domain belongs to on this server, even if it must not answer (`active_encoder`)."""
+        """The encoder to which a domain belongs on this server, even if it may not answer (see `active_encoder`)."""
         migration = self.migrations.get(domain)
         if migration is None:
             return self.first
         return self.find(migration.new if migration.finished else migration.old) or self.first
 
     def active_encoder(self, domain: str) -> LoadedEncoder:
-        """The encoder that answers for a domain, except requests that a split sends to the new one.
+        """The encoder that answers for a domain, except for requests that a split sends to the new encoder.
 
         Raises:
-            EncoderMismatch: the domain has moved to an encoder that this server does not run. The old one would
-                silently give other scores than the domain's other servers.
+            EncoderMismatch: the domain has moved to an encoder that this server does not run. With the old encoder,
+                this server would silently give other scores than the other servers.
         """
         home = self.home_encoder(domain)
         migration = self.migrations.get(domain)
@@ -219,10 +225,10 @@ class Encoders:
         return home
 
     def pair(self, domain: str) -> tuple[LoadedEncoder, LoadedEncoder]:
-        """The old and the new encoder of a domain's migration, or of one that could start.
+        """The old and the new encoder of a domain's migration; without a migration, of one that could start.
 
         Raises:
-            Conflict: this server does not run both.
+            Conflict: this server does not run both encoders.
         """
         migration = self.migrations.get(domain)
         if migration is None:
@@ -234,12 +240,16 @@ class Encoders:
         return old, new
 
     async def resolve(self, ref: DomainRef, key: str | None = None) -> Resolution:
-        """The calibration that answers. `key`: identifies a request that takes part in a split.
+        """The calibration and the encoder that answer a request for `ref`.
 
-        A numbered version is answered by the encoder it was made for.
+        A numbered version is answered by the encoder for which it was made.
+
+        Args:
+            key: decides whether a split sends the request to the new encoder; None: the request takes no part in it.
 
         Raises:
-            NotFound, EncoderMismatch, CorruptArtifact: as the registry says, and as `active_encoder`.
+            NotFound, CorruptArtifact: there is no such version, or it cannot be read.
+            EncoderMismatch: the version was made for another encoder, or see `active_encoder`.
         """
         if isinstance(ref.version, int):
             return await self._numbered(ref)
@@ -256,11 +266,11 @@ class Encoders:
         return Resolution(await active.registry.resolve(ref), active, "new" if active is new else "old")
 
     def holds(self, ref: DomainRef) -> bool:
-        """Whether a reference resolves without reading the store."""
+        """Whether the version of a reference is in memory, so that the store need not be read."""
         return any(loaded_encoder.registry.holds(ref) for loaded_encoder in self.all)
 
     async def _numbered(self, ref: DomainRef) -> Resolution:
-        """Resolves a numbered version by trying each registry, which refuses versions of other encoders."""
+        """Resolves a numbered version by trying the registries in turn; a registry refuses other encoders' versions."""
         place = (ref.name, int(ref.version))
         known = self.find(self._digest_of.get(place, ""))
         if self.next is None or known is not None:
@@ -279,30 +289,35 @@ class Encoders:
         return resolution
 
     def is_champion(self, calibration: Calibration) -> bool:
-        """Whether a calibration is its domain's champion: neither a pinned version nor one on trial in a split."""
+        """Whether a calibration is its domain's champion, and not a version that a request or a split has selected."""
         return self.home_encoder(calibration.domain).registry.champions.get(calibration.domain) is calibration
 
     async def refresh(self, domain: str | None = None) -> None:
-        """Applies changes in the store: champions, then migrations. `domain` is known to have changed.
+        """Applies changes in the store: first of champions, then of migrations.
+
+        Args:
+            domain: a domain that is known to have changed; None: unknown.
 
         Raises:
-            CorruptArtifact, Unavailable: the migrations cannot be read; those known stay in force.
+            CorruptArtifact, Unavailable: the migrations cannot be read; those in memory stay in force.
         """
         for loaded_encoder in self.all:
             await loaded_encoder.registry.refresh(domain)
         await self.refresh_migrations(self.heard() if domain is None else None)
 
     async def follow(self, domain: str) -> None:
-        """Applies a change that was just stored. A failure is logged only, because the change is already stored; the
-        next check of the store (`store_watch.py`) applies it."""
+        """Applies a change that was just stored.
+
+        A failure is only logged, because the next check of the store (`store_watch.py`) applies the change.
+        """
         try:
             await self.refresh(domain)
-        except Exception:  # an error answer would suggest that nothing was changed
+        except Exception:  # answering the request with an error would suggest that nothing was changed
             log.exception("a change was made, but the model store could not be read after it")
 
     async def refresh_migrations(self, bell: str | None = None) -> None:
-        """`bell`: the change counter read just before; without it the migrations are read in any case."""
-        async with self._refreshing:  # an older reading must not replace a newer one
+        """Reads the migrations if the change counter `bell`, read just before, has changed; None: in any case."""
+        async with self._refreshing:  # an older state must not replace a newer one
             migrations = await asyncio.to_thread(self.store.look, bell)
             before, self.migrations = self.migrations, migrations
         for domain in before.keys() | migrations.keys():
@@ -318,12 +333,12 @@ class Encoders:
             self.on_no_champion(domain)
 
     def loaded(self, calibration: Calibration) -> None:
-        """Callback of a registry that has loaded a champion."""
+        """Callback for a registry that has loaded a champion."""
         if self.home_encoder(calibration.domain).digest == calibration.encoder:
             self.on_champion(calibration)
 
     def gone(self, domain: str, encoder: str) -> None:
-        """Callback of a registry: the domain no longer has a champion."""
+        """Callback for a registry whose domain no longer has a champion."""
         if self.home_encoder(domain).digest == encoder:
             self.on_gone(domain)
 
@@ -333,6 +348,6 @@ class Encoders:
             loaded_encoder.registry.remove(domain)
 
     def dropped(self, domain: str, encoder: str) -> None:
-        """Callback of a registry that has evicted a champion."""
+        """Callback for a registry that has removed a champion from memory."""
         if self.home_encoder(domain).digest == encoder:
             self.on_no_champion(domain)

@@ -8,41 +8,43 @@ from service.core.errors import InvalidInput
 from service.core.scoring.reference import COUNTED, TOLERANCE, ReferenceDistribution, clipped
 
 USUAL_RATES = (0.1, 0.05, 0.01, 0.001, 0.0001)  # common false-match rates of thresholds
-SUREST = 1 - 1e-12  # largest rate: at 1 there is no quantile
+SUREST = 1 - 1e-12  # larger rates are reduced to this one, because a rate of 1 has no threshold
 
 
 @dataclass(frozen=True)
 class EquatingResult:
-    """A similarity of the old scale, and that of the new scale with the same false-match rate."""
+    """A similarity of the old scale, and the similarity of the new scale with the same false-match rate."""
 
-    similarity: float  # of the old
-    fmr: float  # of both
-    equivalent: float  # of the new
-    interval: tuple[float, float]  # 95 %, of the new
-    extrapolated: bool  # the rate is too extreme to count in the old or the new scale's pairs
+    similarity: float  # on the old scale
+    fmr: float  # false-match rate of both similarities
+    equivalent: float  # similarity on the new scale
+    interval: tuple[float, float]  # 95 % interval of `equivalent`
+    extrapolated: bool  # whether the rate is too close to 0 or 1 to be counted on the pairs of either scale
 
 
 def equate(old: ReferenceDistribution, new: ReferenceDistribution, similarity: float) -> EquatingResult:
-    """F_new⁻¹(F_old(t)): equipercentile equating (Braun and Holland, 1982; Kolen and Brennan, 2014, section 2.5).
+    """The threshold of the new scale with the same rate as a threshold of the old: F_new⁻¹(F_old(similarity)).
 
-    The interval combines the error of the new threshold with that of the old rate, assuming independence. For scales
-    made from the same sentences, whose errors are correlated, it is wider than necessary.
+    This is equipercentile equating (Braun and Holland, 1982; Kolen and Brennan, 2014, section 2.5). The interval
+    combines the error of the new threshold with that of the old rate as if they were independent. It is wider than
+    necessary if both scales were made from the same sentences, because the errors are then correlated.
 
     Raises:
-        InvalidInput: because of tied scores, no threshold of the new scale comes near the old one's rate.
+        InvalidInput: because of tied scores, no threshold of the new scale has nearly the same rate.
     """
     rate = min(rate_of(old, similarity), SUREST)
     lower, upper = new.reachable(rate)
     if lower < rate / TOLERANCE:
         raise InvalidInput(
             f"similarity: {similarity:g} has a false-match rate of {rate:.3g}, which no threshold of the new version "
-            f"reaches, because texts repeat in what it was made from; the next one that is reached is {upper:.3g}"
+            f"reaches, because its calibration text contains repetitions; the next rate that is reached is {upper:.3g}"
         )
     equivalent = new.threshold(rate)
     new_low, new_high = new.interval(rate)
     old_low, old_high = old.interval(rate)
     threshold = old.threshold(rate)
-    # If the true old threshold is higher, the true rate at `similarity` is higher, and the new threshold lower.
+    # If the old scale's true threshold for this rate is higher, the true rate at `similarity` is higher, and so the
+    # equivalent threshold is lower.
     lowest = new.threshold(min(rate_of(old, similarity - (old_high - threshold)), SUREST))
     highest = new.threshold(min(rate_of(old, similarity + (threshold - old_low)), SUREST))
     below = float(np.hypot(equivalent - new_low, equivalent - lowest))
@@ -57,7 +59,7 @@ def equate(old: ReferenceDistribution, new: ReferenceDistribution, similarity: f
 
 
 def table(old: ReferenceDistribution, new: ReferenceDistribution) -> list[EquatingResult]:
-    """Equivalent thresholds at USUAL_RATES, without rates that either scale cannot reach."""
+    """Equivalent thresholds at those of USUAL_RATES that both scales can reach."""
     reached = [rate for rate in USUAL_RATES if min(old.reachable(rate)[0], new.reachable(rate)[0]) >= rate / TOLERANCE]
     return [equate(old, new, old.threshold(rate)) for rate in reached]
 

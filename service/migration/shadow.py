@@ -24,15 +24,16 @@ from service.migration.encoders import Encoders, LoadedEncoder, Resolution
 
 log = logging.getLogger("isosim")
 
-WAITING = 32  # requests in the queue, each with at most MOST_PAIRS
-MOST_PAIRS = 32  # sampled evenly from a request: scoring 512 would delay the next request by seconds
-PATIENCE = 1.0  # s that pairs wait for an idle server before they are dropped
-LOOK = 0.01  # s between two checks for an idle server
+WAITING = 32  # largest number of requests in the queue
+# Largest number of pairs per request, sampled evenly: scoring 512 pairs would delay the next request by seconds.
+MOST_PAIRS = 32
+PATIENCE = 1.0  # seconds that pairs wait for an idle server before they are dropped
+LOOK = 0.01  # seconds between two checks whether the server is idle
 Dropped = Literal["full", "busy", "failed"]
 
 
 class ShadowRequest(NamedTuple):
-    """Answered pairs: their texts with the new encoder's prompt, and the old version's scores."""
+    """Pairs that the old version has answered: their texts with the new encoder's prompt, and the old scores."""
 
     calibration: Calibration
     new: LoadedEncoder
@@ -45,14 +46,14 @@ class ShadowRequest(NamedTuple):
 
 @dataclass
 class Shadow:
-    """A task that scores offered pairs while no request is queued. Lives on one event loop.
+    """A task that scores pairs with the new encoder while no request is queued. It runs on one event loop.
 
-    `background` is an embedder on the next encoder's own session, with threads of the lowest priority.
+    `background` is an embedder with a session of its own for the next encoder, whose threads have the lowest priority.
     """
 
     encoders: Encoders
     background: Embedder | None
-    on_compared: Callable[[str, Batch], None]  # domain, and a request's pairs by both encoders
+    on_compared: Callable[[str, Batch], None]  # called with the domain, and a request's pairs scored by both encoders
     on_dropped: Callable[[Dropped], None]
     chance: Callable[[], float] = random.random
 
@@ -75,13 +76,13 @@ class Shadow:
             self.on_dropped("full")
 
     def _compared(self, domain: str) -> LoadedEncoder | None:
-        """The encoder that a domain's scores are compared with; None if shadow scoring is off for it."""
+        """The encoder with whose scores those of a domain are compared; None if the domain has no shadow scoring."""
         migration = self.encoders.migrations.get(domain)
         if self.background is None or migration is None or migration.finished or not migration.shadow:
             return None
         new = self.encoders.find(migration.new)
-        # The background embedder belongs to the next encoder; a server that already runs the new one as its own does
-        # not compare.
+        # The background embedder can only use the server's next encoder. A server whose own encoder is already the new
+        # one does not compare.
         return new if new is self.encoders.next else None
 
     def _sample(
@@ -122,24 +123,24 @@ class Shadow:
 
     async def _work(self, background: Embedder) -> None:
         while True:
-            # Not bound to a name, so that its texts are freed while the next request is awaited.
+            # The request is not assigned to a variable, which would keep its texts in memory until the next request.
             await self._attend(await self._waiting.get(), background)
 
     async def _attend(self, request: ShadowRequest, background: Embedder) -> None:
         try:
             if not await self._idle():
                 self.on_dropped("busy")
-            elif self._compared(request.calibration.domain) is request.new:  # else the migration ended meanwhile
+            elif self._compared(request.calibration.domain) is request.new:  # otherwise the migration has ended
                 await self._score(request, background)
         except IsosimError as error:
             self.on_dropped("failed")
             log.debug("a shadow score of %s failed: %s", request.calibration.domain, error)
-        except Exception:  # the loop's boundary: one failed comparison must not end the task
+        except Exception:  # one failed comparison must not end the task
             self.on_dropped("failed")
             log.exception("shadow scoring failed")
 
     async def _idle(self) -> bool:
-        """Waits until no text of a request is queued; False if that takes longer than PATIENCE."""
+        """Waits until no text of a request is queued. Returns False if that takes longer than PATIENCE."""
         deadline = time.monotonic() + PATIENCE
         while self.encoders.queued:
             if time.monotonic() > deadline:
@@ -158,7 +159,7 @@ class Shadow:
         if scores.percentile is None:
             self.on_dropped("failed")  # the new champion has lost its reference
             return
-        readable = scores.readable  # by the new encoder; the pairs offered are those that the old one could read
+        readable = scores.readable  # pairs that the new encoder can read; the old one can read all pairs of a request
         if len(readable) == 0:
             return
         batch = Batch(
@@ -171,7 +172,10 @@ class Shadow:
         self.on_compared(old.domain, batch)
 
     def _window(self, domain: str, versions: tuple[int, int]) -> Comparison:
-        """The window of a domain, new after a change of champions; drops windows of domains without a migration."""
+        """The comparison of a domain's two champions; a new one if a champion has changed.
+
+        Also removes the comparisons of domains whose migration is over.
+        """
         for gone in self._windows.keys() - self.encoders.migrations.keys():
             del self._windows[gone]
         window = self._windows.get(domain)
@@ -187,5 +191,5 @@ class Shadow:
 
 def with_prompt(text: Text, prompt: str, prefix: str) -> Text:
     """The text with its prompt replaced by another encoder's `prefix`."""
-    assert isinstance(text.content, str)  # noqa: S101 - token ids are for vectors, not for scores
+    assert isinstance(text.content, str)  # noqa: S101 - only requests for vectors may contain token ids
     return Text(prefix + text.content.removeprefix(prompt), text.side)

@@ -1,1 +1,1 @@
-"""Code outside of serving that needs torch: encoders, the calibrator, calibrations, training."""
+"""Code that needs torch and is not used while serving: export of encoders, the calibrator, calibrations, training."""

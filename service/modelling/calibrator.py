@@ -1,8 +1,8 @@
 """The calibrator: an affine map followed by a flow, a shape that fits every post-processing method.
 
-This is its only implementation, as functions of named tensors. Training parametrizes the tensors (`flow.py`), linear
-methods set them (`linear.py`), the exporter passes them as graph inputs (`export.py`), and the server runs the exported
-graph.
+This is the only implementation of the calibrator, as functions of named tensors. Training parametrizes the tensors
+(`flow.py`), linear methods set them (`linear.py`), the exporter passes them as graph inputs (`export.py`), and the
+server runs the exported graph.
 
 Shapes: B sentences, D dimensions, C channels of a level, K kept half, M moved half, H hidden width.
 """
@@ -45,7 +45,7 @@ def steps(dim: int) -> list[tuple[str, int]]:
 
 
 def identity(dim: int, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
-    """Weights of the identity; they define all names and shapes.
+    """Weights of a calibrator that changes nothing; every calibrator has tensors of these names and shapes.
 
     mean (D,), matrix (D, D); for each step scale (C,), shift (C,), permutation (C,) int64 and the
     coupling network w1 (K, H), b1 (H,), w2 (H, H), b2 (H,), w3 (H, M), b3 (M,).
@@ -73,7 +73,7 @@ def identity(dim: int, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
 
 
 def coupling(kept: Tensor, w: Tensors, name: str) -> Tensor:  # (B, K) -> (B, M)
-    """Shift of an additive coupling, from two ReLU layers (NICE, Dinh et al., 2014, section 3.2)."""
+    """Shift of an additive coupling, computed by two ReLU layers and a linear one (NICE, Dinh et al., 2014, 3.2)."""
     hidden = torch.relu(torch.addmm(w[name + "b1"], kept, w[name + "w1"]))
     hidden = torch.relu(torch.addmm(w[name + "b2"], hidden, w[name + "w2"]))
     return torch.addmm(w[name + "b3"], hidden, w[name + "w3"])
@@ -120,7 +120,7 @@ def flow_inverse(z: Tensor, w: Tensors) -> Tensor:  # (B, D) -> (B, D)
 
 
 def affine(pooled: Tensor, w: Tensors) -> Tensor:  # (B, D) -> (B, D)
-    """The affine map alone, for linear methods: their flow is the identity, bit for bit."""
+    """The affine map alone; it suffices for linear methods, whose flow is the identity, bit for bit."""
     return (pooled - w["mean"]) @ w["matrix"]
 
 
@@ -143,7 +143,7 @@ def calibrate_inverse(latent: Tensor, w: Tensors) -> Tensor:  # (B, D) -> (B, D)
 
 
 def log_det(w: Tensors) -> Tensor:  # ()
-    """log|det dz/dx|, the same for every x, since couplings and permutations contribute 0 (BERT-flow, section 3)."""
+    """log|det dz/dx| (BERT-flow, section 3). It does not depend on x, since couplings and permutations contribute 0."""
     scales = [w[name].abs().log().sum() for name in w if name.endswith(".scale")]
     linear: Tensor = torch.linalg.slogdet(w["matrix"]).logabsdet
     return torch.stack(scales).sum() + linear

@@ -20,7 +20,7 @@ from service.modelling.encoder.checkpoints import Checkpoint
 from service.modelling.encoder.encoder import load, prompts_of
 from service.modelling.encoder.export import OPSET, check_parity, cut, export_joined, with_weights
 
-SHIPPED = Path(__file__).parent / "shipped"  # default calibrations by encoder digest; numbers only
+SHIPPED = Path(__file__).parent / "shipped"  # one folder per encoder digest, with its default calibration
 
 Say = Callable[[str], None]
 
@@ -81,7 +81,7 @@ def install_default(store: Path, artifact: EncoderArtifact, say: Say) -> None:
 
 
 def bundle(encoder: EncoderArtifact, version: StoredVersion, output: Path) -> None:
-    """Writes a standalone graph, token ids → pooled, latent, with domain, version and encoder in its metadata.
+    """Writes a standalone graph (token ids → pooled, latent) whose metadata name domain, version and encoder.
 
     Raises:
         CorruptArtifact: the joined graph does not match its manifest.

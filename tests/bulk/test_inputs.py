@@ -82,7 +82,7 @@ def test_what_cannot_be_read_is_said_before_any_work(tmp_path: Path) -> None:
         with pytest.raises(InvalidInput, match=message):
             rows_of(tmp_path / "x.parquet", 10, column, ())
     (tmp_path / "x.csv.gz").touch()
-    with pytest.raises(InvalidInput, match="is packed"):
+    with pytest.raises(InvalidInput, match="is compressed"):
         sources_of(str(tmp_path / "x.csv.gz"))
     with pytest.raises(EmptyInput, match="no such file"):
         sources_of(str(tmp_path / "absent.csv"))

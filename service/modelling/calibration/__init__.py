@@ -1,1 +1,1 @@
-"""Calibrations: chooses, fits and measures a method for a domain's text, and publishes a version."""
+"""Calibrations: chooses, fits and evaluates a method for a domain's text, and publishes the result as a version."""

@@ -1,4 +1,4 @@
-"""Measures alternatives to the automatically chosen method on held-out sentences, for the report and the labels."""
+"""Compares alternatives to the automatically chosen method, on held-out sentences and on labelled pairs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ from service.modelling.calibration.evidence import LabelTest
 from service.modelling.calibration.linear import Spectrum
 from service.modelling.calibration.methods import WHITENING_KEEP, FittedMap, bits_per_dimension, fit, is_flow
 
-MEASURED_SHARE = 0.2  # of the sentences, held out from the candidates' fits
+MEASURED_SHARE = 0.2  # share of the sentences on which candidates are evaluated, and which their fits do not see
 MOST_MEASURED = 1000
 MOST_FITTED = 10_000
-FLOW_SENTENCES = 500  # least number of sentences to try a flow
+FLOW_SENTENCES = 500  # smallest number of sentences with which flows are tried
 MOST_FLOW_SENTENCES = 5000
 FEWEST_COPIES = 20
 RANDOM_PAIRS = 5000
@@ -37,7 +37,7 @@ class Labels:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A method, as named in `methods.fit`, and its measurements; None if one was not possible."""
+    """A method, as named in `methods.fit`, and its figures; a figure is None if it could not be computed."""
 
     method: str
     evidence: Evidence
@@ -45,17 +45,17 @@ class Candidate:
 
 @dataclass(frozen=True)
 class HeldOutSplit:
-    """Vectors (N, D) to fit the candidates to, and other vectors to measure them on."""
+    """Vectors (N, D) to which the candidates are fitted, and other vectors on which they are evaluated."""
 
     fit: Vectors
-    stop: Vectors  # first tenth of `fit`, for a flow's early stop
+    stop: Vectors  # the first tenth of `fit`, which decides when a flow's training stops
     measured: Vectors
-    originals: Vectors  # (M, D), measured sentences that have noised copies
-    copies: Vectors  # (M, D), their copies
+    originals: Vectors  # (M, D), those of `measured` of which there is a copy with noise
+    copies: Vectors  # (M, D), the copies of `originals`
 
 
 def hold_out(vectors: Vectors, copies: tuple[Rows, Vectors] | None, rng: np.random.Generator) -> HeldOutSplit:
-    """Holds out a fifth of the sentences (at most 1,000) to measure on, first those that have a copy with noise."""
+    """Holds out a fifth of the sentences (at most 1,000) for evaluation; those with a copy with noise come first."""
     order = rng.permutation(len(vectors))
     rows, noisy = copies if copies is not None else (np.empty(0, np.intp), vectors[:0])
     copied = np.isin(order, rows)
@@ -75,7 +75,7 @@ def hold_out(vectors: Vectors, copies: tuple[Rows, Vectors] | None, rng: np.rand
 
 
 def candidates(ruled: str, shape: tuple[int, ...], *, flows: bool) -> list[str]:
-    """Names of the methods to try, from simple to complex; `ruled` is the automatically chosen one."""
+    """Names of the methods to try, from simple to complex; `ruled` is the method that the rule chose."""
     count, dim = shape
     methods = [
         "identity",
@@ -99,7 +99,7 @@ def candidates(ruled: str, shape: tuple[int, ...], *, flows: bool) -> list[str]:
 def measure_candidates(
     methods: Sequence[str], split: HeldOutSplit, labels: Labels | None, seed: int
 ) -> tuple[list[Candidate], LabelTest | None]:
-    """Fits each method without the measured sentences, and measures it on them and on the labelled pairs."""
+    """Fits each method without the sentences held out for evaluation, and evaluates it on these and on the labels."""
     spectrum = Spectrum.from_vectors(split.fit)
     pairs = random_pairs(len(split.measured), np.random.default_rng(seed))
     raw_loss = evidence.info_nce(split.copies, split.originals) if len(split.copies) else None
@@ -115,7 +115,7 @@ def measure_candidates(
 
 
 def fit_or_none(method: str, split: HeldOutSplit, spectrum: Spectrum, seed: int) -> FittedMap | None:
-    """Fitted map; None if the flow diverged or all vectors are equal."""
+    """The fitted map; None if the flow diverged or all vectors are equal."""
     train = split.fit[len(split.stop) :][:MOST_FLOW_SENTENCES] if is_flow(method) else split.fit
     try:
         return fit(method, train, split.stop, seed, spectrum=spectrum)
@@ -132,7 +132,7 @@ def random_pairs(count: int, rng: np.random.Generator) -> tuple[Rows, Rows]:
 def look(
     fitted: FittedMap | None, split: HeldOutSplit, pairs: tuple[Rows, Rows], raw_loss: Doubles | None
 ) -> dict[str, float | None]:
-    """Measurements of a map on the held-out sentences, without labels; all None if there is no map."""
+    """Figures of a map on the held-out sentences, without labels; all are None if there is no map."""
     names = (
         "mean_random_cosine", "effective_rank", "hubness", "uniformity", "agreement", "bits_per_dimension",
         "alignment", "info_nce", "copies_z",

@@ -1,6 +1,6 @@
-"""Measures of a domain's texts and vectors, before and after a map, with or without labels.
+"""Statistics of a domain's texts and vectors, before and after a map, with or without labels.
 
-This module only measures; `gate.py` chooses the method.
+`gate.py` chooses the method by these statistics.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,28 +20,29 @@ from service.modelling.calibration.scripts import MARK, TOKEN, characters, is_un
 
 Score = Literal["spearman", "auroc"]
 
-TEMPERATURE = 0.05  # for InfoNCE (Gao et al., SimCSE, 2021, section 3.1)
+TEMPERATURE = 0.05  # temperature of InfoNCE (Gao et al., SimCSE, 2021, section 3.1)
 NEIGHBOURS = 10  # k for hubness (Radovanović et al., 2010, section 3)
-DROPPED = 0.2  # probability that a noised copy drops a word
-BOOTSTRAPS = 2000  # samples of the labelled pairs
-SWAPPED = 0.3  # probability that a noised copy exchanges two words
-SAME = 1e-4  # unit vectors closer than this are equal; rounding errors are about 1e-6 in fp32
-WINDOW = 32  # each vector is compared with this many next vectors on a random line
-BLOCK = 10_000  # vectors compared at once: 30 MB at 768 dimensions
+DROPPED = 0.2  # probability that a word is missing in a copy with noise
+BOOTSTRAPS = 2000  # number of bootstrap samples of the labelled pairs
+SWAPPED = 0.3  # probability that two words are exchanged in a copy with noise
+SAME = 1e-4  # unit vectors closer than this are treated as equal; rounding errors are about 1e-6 in fp32
+WINDOW = 32  # number of following vectors on a random line with which each vector is compared (`repeated`)
+BLOCK = 10_000  # number of vectors compared at once; they take 30 MB at 768 dimensions
 
 
 @dataclass(frozen=True)
 class Surface:
     """How much the vectors depend on surface features such as length, compared with a bag of words.
 
-    The bag of words is the mean of random Gaussian word vectors (Wieting & Kiela, 2019, section 3.1), in expectation.
+    The vector of a bag of words is the mean of random Gaussian word vectors (Wieting & Kiela, 2019, section 3.1); its
+    values here are expected values over the random vectors.
     """
 
     crowding: float  # mean cosine of random pairs
     share: float  # share of the centred variance that surface features explain
-    share_reference: float  # the same share for the bag of words
+    share_reference: float  # `share` of the bag of words
     directions: float  # participation ratio: effective number of directions
-    directions_reference: float  # the same for the bag of words
+    directions_reference: float  # `directions` of the bag of words
 
     @property
     def share_ratio(self) -> float:
@@ -55,7 +56,8 @@ class Surface:
     def rawness(self) -> float:
         """share × share_ratio / √directions_ratio, a measure of this project (docs/quality.md).
 
-        It excludes crowding, because contrastive training at a low temperature crowds the vectors, too.
+        Crowding is not part of it: vectors of raw encoders are crowded, but contrastive training at a low temperature
+        also crowds them.
         """
         return float(self.share * self.share_ratio / np.sqrt(max(self.directions_ratio, 1e-6)))
 
@@ -68,7 +70,10 @@ class Surface:
 
 
 def surface_features(texts: Sequence[str]) -> Doubles:
-    """(N, 5): log word count, log characters per word, shares of marks, digits and capitals; for any language."""
+    """(N, 5): log word count, log characters per word, shares of punctuation marks, digits and capitals.
+
+    Works for any language.
+    """
     rows = []
     for text in texts:
         count, length = max(len(words(text)), 1), max(len(text), 1)
@@ -95,7 +100,8 @@ def surface_basis(features: Doubles) -> Doubles:
 def surface_share(x: Doubles, basis: Doubles) -> float:
     """Share of the centred variance of x (N, D) that a linear regression on the basis explains, 0–1.
 
-    This is the R² of redundancy analysis. Adi et al., 2017, section 4.1, first probed sentence vectors for length.
+    This is the R² of redundancy analysis. Adi et al., 2017, section 4.1, were the first to predict a sentence's length
+    from its vector.
     """
     centred = x - x.mean(0)
     return float(np.square(basis.T @ centred).sum() / max(float(np.square(centred).sum()), 1e-30))
@@ -109,10 +115,10 @@ def participation_ratio(x: Doubles) -> float:
 
 
 def bag_of_words(texts: Sequence[str], basis: Doubles, dim: int) -> tuple[float, float]:
-    """Surface share and participation ratio of the mean of random word vectors of width `dim`, in expectation.
+    """Expected surface share and participation ratio of a mean of random word vectors of width `dim`.
 
-    No vectors are drawn: the expected Gram matrix is that of the word frequencies, and a finite width adds 1 / dim to
-    the inverse of the participation ratio.
+    No vectors are drawn: their expected Gram matrix is that of the texts' word frequencies. The finite width adds
+    1 / dim to the inverse of the participation ratio.
     """
     vocabulary: dict[str, int] = {}
     rows, columns, weights = [], [], []
@@ -133,10 +139,10 @@ def bag_of_words(texts: Sequence[str], basis: Doubles, dim: int) -> tuple[float,
 
 
 def noised(texts: Sequence[str], count: int, rng: np.random.Generator) -> tuple[Rows, list[str]]:
-    """Sorted rows (M,) of up to `count` random texts, and a noised copy of each.
+    """Sorted rows (M,) of up to `count` random texts, and a copy of each with noise.
 
     Each word is dropped with probability 0.2, and in 3 of 10 copies two words are exchanged. In scripts without spaces
-    and in texts of one word, characters take the place of words. Texts of one character are skipped.
+    and in texts of one word, characters are dropped and exchanged instead. Texts of one character are skipped.
     """
     able = [row for row in rng.permutation(len(texts)).tolist() if len(texts[row].strip()) > 1]
     rows = np.sort(np.asarray(able[:count], np.intp))
@@ -144,7 +150,7 @@ def noised(texts: Sequence[str], count: int, rng: np.random.Generator) -> tuple[
 
 
 def noise(text: str, rng: np.random.Generator) -> str:
-    """Noised copy of a text, never empty; see `noised`."""
+    """Copy of a text with noise as described in `noised`, never empty."""
     apart = is_unspaced(text)
     every = words(text) if apart else text.split()
     one_word = len(every) == 1
@@ -157,7 +163,10 @@ def noise(text: str, rng: np.random.Generator) -> str:
 
 
 def info_nce(copies: Vectors, originals: Vectors) -> Doubles:
-    """InfoNCE loss (M,) of each copy against all originals, both (M, D) (SimCSE, 2021, equation 1)."""
+    """InfoNCE loss (M,) of each copy: how badly it identifies its original among all. (M, D), (M, D)
+
+    SimCSE (Gao et al., 2021), equation 1.
+    """
     logits = (normalized(copies) @ normalized(originals).T).astype(np.float64) / TEMPERATURE
     top = logits.max(1, keepdims=True)
     loss: Doubles = top[:, 0] + np.log(np.exp(logits - top).sum(1)) - np.diag(logits)
@@ -170,16 +179,19 @@ def alignment(copies: Vectors, originals: Vectors) -> float:
 
 
 def uniformity(x: Vectors) -> float:
-    """log mean exp(−2 d²) over all pairs of unit vectors of x (N, D); lower is more uniform (Wang & Isola, 4.1)."""
+    """log mean exp(−2 d²) of the distances d between the unit vectors of x (N, D); lower means more uniform.
+
+    Source: Wang & Isola, 2020, section 4.1.
+    """
     cosines = pairwise(x)
     above = cosines[np.triu_indices(len(x), 1)]
     return float(np.log(np.exp(4 * (above.astype(np.float64) - 1)).mean()))
 
 
 def hubness(x: Vectors, k: int = NEIGHBOURS) -> float | None:
-    """Skewness of how often each vector is among another's k nearest neighbours (Radovanović et al., 2010, equation 2).
+    """Skewness of k-occurrence: how often a vector is among the k nearest neighbours of the others.
 
-    None for k + 1 vectors or fewer, or if all are equally often neighbours.
+    Radovanović et al., 2010, equation 2. None for k + 1 vectors or fewer, or if all vectors occur equally often.
     """
     if len(x) <= k + 1:
         return None
@@ -193,7 +205,7 @@ def hubness(x: Vectors, k: int = NEIGHBOURS) -> float | None:
 def repeated(x: Vectors) -> list[Rows]:
     """Sorted rows of each group of vectors (N, D) that are equal except for rounding; the largest group first.
 
-    Projected on a random line, equal vectors become neighbours, so only neighbours are compared.
+    Vectors are projected on a random line, where equal vectors are neighbours; so only neighbours need to be compared.
     """
     unit = normalized(x)
     line = unit.astype(np.float64) @ np.random.default_rng(0).standard_normal(x.shape[1])
@@ -243,8 +255,8 @@ def score_of(values: npt.NDArray[np.floating]) -> Score:
 class RankTest:
     """Tests whether pairs with higher labels have higher similarities.
 
-    Uses Mann and Whitney's test if all labels are 0 or 1, and Spearman's for grades. The p-values are NaN if all
-    similarities are equal.
+    Uses Mann and Whitney's test if all labels are 0 or 1, and the test of Spearman's correlation for grades. The
+    p-values are NaN if all similarities are equal.
     """
 
     kind: Score
@@ -274,7 +286,10 @@ class RankTest:
 
 
 def labelled_score(similarities: npt.NDArray[np.floating], values: npt.NDArray[np.floating]) -> float:
-    """Spearman correlation with grades, or AUROC for labels 0 and 1; NaN if either is constant. (L,), (L,)"""
+    """Spearman correlation with grades, or AUROC for labels 0 and 1. (L,), (L,)
+
+    NaN if all similarities or all labels are equal.
+    """
     weights = np.ones((1, len(values)))
     return float(bootstrapped(similarities, values, weights, score_of(values))[0])
 
@@ -282,10 +297,10 @@ def labelled_score(similarities: npt.NDArray[np.floating], values: npt.NDArray[n
 def bootstrapped(
     similarities: npt.NDArray[np.floating], values: npt.NDArray[np.floating], weights: Doubles, score: Score
 ) -> Doubles:
-    """Score (B,) of each of B bootstrap samples; `weights` (B, L) say how often each of L pairs is in a sample.
+    """Score (B,) of each of B bootstrap samples; `weights` (B, L) tells how often each of L pairs is in each sample.
 
-    Ranks are computed within each sample, with midranks for ties, so repeating the pairs would give the same score.
-    NaN for a sample whose similarities or values are constant.
+    Ranks are computed within each sample, and ties get their mean rank. So the score is the same as if each pair were
+    repeated as often as it is in the sample. NaN for a sample whose similarities or values are all equal.
     """
     ranks = midranks(similarities, weights)
     total = weights.sum(1)
@@ -304,7 +319,10 @@ def bootstrapped(
 
 
 def midranks(values: npt.NDArray[np.floating], weights: Doubles) -> Doubles:
-    """Midranks (B, L) of L values in each of B samples that contain them `weights` (B, L) times."""
+    """Ranks (B, L) of L values in each of B samples; ties get their mean rank.
+
+    weights: (B, L) number of times that each sample contains each value.
+    """
     dense = rankdata(values, method="dense").astype(np.intp) - 1
     order = np.argsort(dense, kind="stable")
     starts = np.flatnonzero(np.diff(dense[order], prepend=-1))
@@ -319,8 +337,8 @@ class LabelTest:
 
     pairs: int
     kind: Score
-    scores: dict[str, float]  # by map
-    samples: dict[str, Doubles]  # bootstrapped scores (B,) by map
+    scores: dict[str, float]  # map -> score
+    samples: dict[str, Doubles]  # map -> scores (B,) of the bootstrap samples
 
     @classmethod
     def from_labels(
@@ -329,7 +347,8 @@ class LabelTest:
         """Scores every map on the same samples, drawn with replacement (Efron & Tibshirani, 1993).
 
         Args:
-            similarities: (L,) by map; values: labels (L,).
+            similarities: (L,) for each map, by the map's name.
+            values: labels (L,).
         """
         count, kind = len(values), score_of(values)
         rng = np.random.default_rng(seed)
@@ -348,12 +367,15 @@ class LabelTest:
         return self.scores[one] - self.scores[other]
 
 
-SPECTRUM = 64  # singular values reported
+SPECTRUM = 64  # number of singular values in a report
 NOMINAL_RATES = (0.1, 0.05, 0.01)
 
 
 def threshold_error(percentiles: npt.NDArray[np.float64], nominal: Sequence[float] = NOMINAL_RATES) -> float:
-    """Mean |ln(measured / nominal)| over the nominal false-match rates, from percentiles of random pairs."""
+    """Mean |ln(measured / nominal)| over the nominal false-match rates.
+
+    The measured rate is the share of random pairs whose percentile is at least 1 − nominal.
+    """
     floor = 1 / len(percentiles)
     measured = [max(floor, float((percentiles >= 1 - rate).mean())) for rate in nominal]
     return float(np.mean(np.abs(np.log(np.array(measured) / np.array(nominal)))))
@@ -362,12 +384,12 @@ def threshold_error(percentiles: npt.NDArray[np.float64], nominal: Sequence[floa
 def space(latents: Vectors, rng: np.random.Generator) -> dict[str, Any]:
     """Mean cosine of random pairs, effective rank (Roy & Vetterli, 2007) and singular values, ready for JSON.
 
-    The singular values are those of the uncentred unit vectors, relative to the largest.
+    The singular values are those of the unit vectors, not centred; the report divides them by the largest.
     """
     sample = latents[rng.permutation(len(latents))[:5000]]
     unit = normalized(sample)
     unit64 = unit.astype(np.float64)
-    # Eigenvalues of the smaller Gram matrix, because an SVD takes ten times as long.
+    # The square roots of the smaller Gram matrix's eigenvalues; an SVD would take ten times as long.
     gram = unit64.T @ unit64 if len(unit) >= unit.shape[1] else unit64 @ unit64.T
     singular = np.sqrt(np.maximum(np.linalg.eigvalsh(gram)[::-1], 0.0))
     share = singular / singular.sum()

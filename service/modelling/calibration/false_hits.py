@@ -15,7 +15,7 @@ from service.core.scoring.similarity import normalized
 MOST_QUERIES, MOST_ENTRIES = 4000, 20_000
 FEWEST_ENTRIES = 4
 RATES = np.logspace(np.log10(0.02), -7, 45)
-MOST_TIED = 0.1  # largest rate of a tie that gets a level: with more pairs, `Near` would need a gigabyte
+MOST_TIED = 0.1  # ties of higher rates get no level of their own, because `Near` would then need a gigabyte
 GALLERIES = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000)
 BOOTSTRAPS = 25
 BLOCK = 256  # queries compared at once
@@ -23,17 +23,20 @@ BLOCK = 256  # queries compared at once
 
 @dataclass(frozen=True)
 class Near:
-    """Pairs (P,) of query and entry at or above the lowest threshold, with the highest level that each pair reaches."""
+    """Pairs (P,) of a query and a found entry: similarity at or above the lowest threshold.
+
+    `level` is the index of the highest threshold that the pair reaches.
+    """
 
     query: Rows
     entry: Rows
     level: Rows
     queries: int
     entries: int  # entries per query, without the query itself
-    sentences: npt.NDArray[np.intp]  # (queries,) rows of the queries among the entries
+    sentences: npt.NDArray[np.intp]  # (queries,) each query's own row among the entries
 
     def hits(self, levels: int, weights: Doubles | None = None) -> npt.NDArray[np.float64]:
-        """Number of entries that reach each level, for each query (queries, L); `weights`: of the entries."""
+        """Number of entries, or sum of their `weights`, that reach each level, for each query. (queries, L)"""
         place = self.query * levels + self.level
         weight = None if weights is None else weights[self.entry]
         counts = np.bincount(place, weight, minlength=self.queries * levels).reshape(self.queries, levels)
@@ -43,14 +46,14 @@ class Near:
 def build(
     groups: Sequence[tuple[Vectors, Rows]], reference: ReferenceDistribution, rng: np.random.Generator
 ) -> FalseHitTable | None:
-    """Builds the table from cross-fitted latents; the sentences of each group search among each other.
+    """Builds the table from cross-fitted latents: within each group, sentences search among the other sentences.
 
-    The share of queries with a false hit among G entries is the exact mean over all subsets of G entries, so small G
-    use all pairs, too. None if a group has fewer than 5 sentences.
+    The share of queries with a false hit among G entries is the exact mean over all subsets of G entries, so all pairs
+    are used for small G as well. None if a group has fewer than 5 sentences.
     """
     ties = [high for high in reference.gaps[:, 1].tolist() if RATES[-1] < high < MOST_TIED]
     rates = np.unique([*RATES, *ties])[::-1]
-    # Tied pairs count as reaching the tie's threshold in spite of rounding errors.
+    # Thresholds are lowered a little, so that all pairs of a tie reach its threshold in spite of rounding errors.
     thresholds = np.array([reference.threshold(float(rate)) for rate in rates]) - ROUNDING
     found = [near(latents, thresholds, len(groups), rng) for latents, _ in groups]
     least = min(one.entries for one in found)
@@ -75,7 +78,7 @@ def build(
 
 
 def near(latents: Vectors, thresholds: Doubles, groups: int, rng: np.random.Generator) -> Near:
-    """Pairs of one group at or above the lowest threshold; a group gets 1 / `groups` of all queries and entries."""
+    """Finds the pairs of one group at or above the lowest threshold, among 1 / `groups` of all queries and entries."""
     unit = normalized(latents)
     entries = np.sort(rng.permutation(len(unit))[: MOST_ENTRIES // groups])
     unit = unit[entries]
@@ -111,7 +114,7 @@ def shares(hits: Doubles, entries: int, galleries: Rows, weights: Doubles | None
 
 
 def resampled(found: Sequence[Near], galleries: Rows, levels: int, rng: np.random.Generator) -> Iterator[Doubles]:
-    """Shares (G, L) of bootstrap samples of the sentences, which count both as queries and as entries."""
+    """Yields the shares (G, L) of each bootstrap sample of sentences; a sentence is both a query and an entry."""
     for _ in range(BOOTSTRAPS):
         total = np.zeros((len(galleries), levels))
         weight_of_all = 0.0
@@ -127,9 +130,10 @@ def resampled(found: Sequence[Near], galleries: Rows, levels: int, rng: np.rando
 
 
 def repeats(found: Sequence[Near], levels: int) -> Doubles:
-    """How much likelier another false hit is for a query that already has one, relative to a random query. (L,)
+    """How many times as likely a false hit is for a query that already has another one as for a random query. (L,)
 
-    An unbiased estimate of E[p²] / E[p]² over the queries' rates p; 1 means that all queries have the same rate.
+    Estimates E[p²] / E[p]², where p is a query's probability of matching a random entry. The estimates of E[p²] and
+    E[p] are unbiased. A value of 1 means that all queries have the same p.
     """
     twice, once, counted = np.zeros((3, levels))
     for one in found:

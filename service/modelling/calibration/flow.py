@@ -1,4 +1,4 @@
-"""Trains the flow: its parameters, two presets of settings, and the training loop.
+"""Trains the flow: the parameters, two presets of settings, and the training loop.
 
 Source: Li et al., "On the Sentence Embeddings from Pre-trained Language Models", EMNLP 2020, section 3;
 details that the paper omits follow its official code.
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from service.modelling.calibrator import DEPTH, HIDDEN, bits_per_dimension, flow, level_sizes
 
-CHECKED = 1000  # sentences per early-stop check
+CHECKED = 1000  # number of sentences on which an early-stop check evaluates the flow
 LOG_SCALE_FACTOR = 3.0  # actnorm's scale is exp(3 · log_scale), as in the official code
 
 
@@ -23,24 +23,24 @@ class FlowSettings:
     """Training settings of a flow; `PAPER` and `ROBUST` are the two presets."""
 
     learning_rate: float = 1e-3
-    batch: int = 64  # sentences: 32 pairs in the official code
+    batch: int = 64  # sentences per batch; the official code has 32 pairs
     epochs: float = 1.0
     max_steps: int | None = None
     weight_decay: float = 0.01
     clip: float = 1.0  # largest norm of the gradient
     bias_correction: bool = False
     permutation: Literal["reverse", "random"] = "reverse"
-    start_deviation: float | None = None  # the flow starts as a scaling to this deviation; None: identity
+    start_deviation: float | None = None  # the flow starts by scaling vectors to this deviation; None: as the identity
     check_every: int = 0  # steps between held-out checks; 0: no early stop
-    patience: int = 3  # checks without improvement before stopping
+    patience: int = 3  # number of checks without improvement after which the training stops
 
 
 PAPER = FlowSettings()
-# The number of steps sets the strength: the flow is a partial whitening that stops early. 80, 120 and 160 steps scored
-# 66.8, 66.7 and 67.0 on the own text of the seven STS sets (third layer); 160 was best on other text. Normalizing every
-# channel at the start (data-dependent actnorm, as in Glow) costs 1 to 2 points, because it equals standard
-# normalization (SN); a single scale makes fits on different text comparable. Random permutations instead of the
-# reversal, and AdamW's bias correction, cost 1 point each.
+# The flow acts as a partial whitening, whose strength grows with the number of steps. Mean Spearman × 100 on the seven
+# STS sets (third layer): after 80, 120 and 160 steps 66.8, 66.7 and 67.0 if fitted to the sets' own text; if fitted to
+# other text, 160 was best. Normalizing every channel at the start (data-dependent actnorm, as in Glow) costs 1 to 2
+# points, because it equals standard normalization (SN); a single scale makes fits to different text comparable. Random
+# permutations instead of the reversal, and AdamW's bias correction, cost 1 point each.
 ROBUST = FlowSettings(epochs=math.inf, max_steps=160, start_deviation=1 / 3, check_every=20)
 PRESETS = {"paper": PAPER, "robust": ROBUST}
 
@@ -94,7 +94,7 @@ class Step(nn.Module):
 
 
 class Flow(nn.Module):
-    """Three levels of three steps; `calibrator.py` defines the fixed shape."""
+    """Parameters of all steps of the flow; `calibrator.py` fixes their number (three levels of three) and shapes."""
 
     def __init__(self, dim: int, permutation: Literal["reverse", "random"], generator: torch.Generator) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class Flow(nn.Module):
                 self.steps[f"{level}_{depth}"] = Step(c, order, generator)
 
     def ordered(self) -> dict[str, Step]:
-        """The steps by the calibrator's name prefix, in the order they are applied."""
+        """The steps by the prefix of their names in the calibrator, in the order in which they are applied."""
         named = {f"flow.{name.replace('_', '.')}.": module for name, module in self.steps.items()}
         return {name: module for name, module in named.items() if isinstance(module, Step)}
 
@@ -148,9 +148,10 @@ def adamw(flow: Flow, settings: FlowSettings) -> torch.optim.AdamW:
 
 
 def drop_bias_correction(optimizer: torch.optim.AdamW, step: int, settings: FlowSettings) -> None:
-    """Makes AdamW's next update m / (√v + ε), as BERT's optimizer in the official code does.
+    """Makes AdamW's next update m / (√v + ε), as in BERT's optimizer, which the official code uses.
 
-    PyTorch divides m by 1 − β₁ᵗ and v by 1 − β₂ᵗ; rescaling the learning rate, ε and the decay undoes this.
+    PyTorch divides m by 1 − β₁ᵗ and v by 1 − β₂ᵗ (bias correction); rescaling the learning rate, ε and the weight decay
+    undoes this.
     """
     for group in optimizer.param_groups:
         first, second = (1 - beta**step for beta in group["betas"])
@@ -170,7 +171,7 @@ def fit_flow(
 
     Args:
         train: (N, D) vectors.
-        held_out: (H, D) vectors for the early stop and the report; H may be 0.
+        held_out: (H, D) vectors for the early stop and the reported objective; if H is 0, `train` is used.
         progress: called with the completed share, 0–1.
 
     Raises:

@@ -1,10 +1,10 @@
 """The gate: chooses the post-processing map of a domain for the method `auto`.
 
-Without labels, a rule decides. Vectors are "raw" if they depend on a sentence's surface (length, marks, digits,
-capitals) more than a bag of words does, and if sentences are not recognized after their appearance was changed. Raw
-vectors are whitened softly, others stay unchanged. Labels may overrule the rule if the difference is significant. The
-other candidates are fitted and measured for the report; flows only with labels, because they take longer than all
-others and gain nothing (docs/quality.md).
+Without labels, a rule decides. Vectors are "raw" if they depend on a sentence's surface (length, punctuation marks,
+digits, capitals) more than a bag of words does, and if sentences are not recognized after their appearance was changed.
+Raw vectors are whitened softly; other vectors stay unchanged. Labels may overrule the rule if the difference is
+significant. Other methods are fitted and evaluated as well, for the report. Flows are among them only if there are
+labels, because fitting them takes longer than all other methods and gains nothing (docs/quality.md).
 """
 
 from collections.abc import Sequence
@@ -24,28 +24,31 @@ from service.modelling.calibration.candidates import (
 from service.modelling.calibration.evidence import LabelTest, Surface, score_of
 from service.modelling.calibration.recognition import Embed, recognition_of
 
-RAW_OFF = 0.17  # rawness up to this: identity
-RAW_FULL = 0.29  # rawness from this: full strength
-STRONGEST = 0.9  # strength of soft whitening; more costs Quora's questions points and hardly helps others
-RECOGNIZED_FULL = 0.70  # share of recognized sentences up to this: full strength
-RECOGNIZED_OFF = 0.80  # share from this: identity
-DIRECTIONS_OFF, DIRECTIONS_FULL = 0.3, 0.1  # directions relative to a bag of words: a smaller ratio is a collapse
-STRENGTH_FLOOR = 0.05  # a weaker strength becomes identity
-FEWEST_SENTENCES = 600  # up to this: identity, because surface and covariance are mostly noise
-SENTENCES_FULL = 1200  # from this: full strength
-PROBED = 3000  # sentences that the rule uses: memory grows with the square of this number
-VETO_Z = -2.0  # identity if the z value of noised copies under the rule's map is lower
+# Strength of soft whitening: the vectors stay unchanged at the limits named OFF and are whitened with full strength at
+# those named FULL; in between, the strength rises smoothly.
+RAW_OFF = 0.17  # rawness; unchanged at or below this
+RAW_FULL = 0.29  # rawness; full strength at or above this
+STRONGEST = 0.9  # the full strength; a higher one makes Quora's questions worse and hardly improves other text
+RECOGNIZED_FULL = 0.70  # share of recognized sentences; full strength at or below this
+RECOGNIZED_OFF = 0.80  # share of recognized sentences; unchanged at or above this
+# Effective number of directions relative to a bag of words; a small ratio means that the space has collapsed.
+DIRECTIONS_OFF, DIRECTIONS_FULL = 0.3, 0.1
+STRENGTH_FLOOR = 0.05  # with a lower strength the vectors stay unchanged
+FEWEST_SENTENCES = 600  # unchanged up to this number, because surface and covariance are then mostly noise
+SENTENCES_FULL = 1200  # full strength from this number of sentences
+PROBED = 3000  # largest number of sentences that the rule examines; memory grows with the square of this number
+VETO_Z = -2.0  # unchanged if `copies_z` is lower: the rule's map makes copies with noise harder to find
 
-FEWEST_MEASURED = 50  # least number of sentences to fit candidates
-FEWEST_LABELS = 20  # least number of labelled pairs
-FEWEST_OF_A_CLASS = 10  # least number of pairs with each of the labels 0 and 1
-MOST_LABELS = 2000  # largest number of pairs used
-SIGNIFICANCE = 0.05  # one-sided, over all candidates together (Bonferroni)
+FEWEST_MEASURED = 50  # smallest number of sentences with which candidates are fitted
+FEWEST_LABELS = 20  # smallest number of labelled pairs that can overrule the rule
+FEWEST_OF_A_CLASS = 10  # smallest number of pairs with each of the labels 0 and 1
+MOST_LABELS = 2000  # largest number of labelled pairs used; a random sample if there are more
+SIGNIFICANCE = 0.05  # one-sided level of the test on labels, for all candidates together (Bonferroni)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The chosen method, the reason in a few sentences, and all measurements."""
+    """The chosen method, the reason in a few sentences, the rule's evidence, and the evidence on all candidates."""
 
     method: str
     reason: str
@@ -61,8 +64,8 @@ def smoothstep(t: float) -> float:
 def strength(surface: Surface, sentences: int) -> float:
     """Strength of soft whitening, from 0 (identity) to `STRONGEST`.
 
-    It rises smoothly with the logarithms of rawness and of the number of sentences, or as the ratio of directions
-    falls, which indicates a collapse onto a few rogue dimensions (Timkey & van Schijndel, 2021, section 3).
+    It rises smoothly with the logarithm of the rawness, or as the ratio of directions falls, which indicates a collapse
+    onto a few rogue dimensions (Timkey & van Schijndel, 2021, section 3). Few sentences reduce it.
     """
     raw = np.log(max(surface.rawness, 1e-9) / RAW_OFF) / np.log(RAW_FULL / RAW_OFF)
     few = np.log(DIRECTIONS_OFF / max(surface.directions_ratio, 1e-6)) / np.log(DIRECTIONS_OFF / DIRECTIONS_FULL)
@@ -83,9 +86,10 @@ def choose(
 
     Args:
         embed: the encoder, which embeds changed sentences if the vectors seem raw; None: the surface alone decides.
-        copies: row numbers (M,) and vectors (M, D) of noised copies of those rows, which can veto whitening.
+        copies: row numbers (M,) of some sentences, and vectors (M, D) of copies of them with noise; the copies can veto
+            whitening.
         labels: labelled pairs of the domain, which can overrule the rule; fewer than 20 are ignored.
-        seed: of all random samples; the same input gives the same choice.
+        seed: seed of all random samples; the same input and seed give the same choice.
 
     Raises:
         ValueError: texts and vectors, or copies and their rows, or labels and their vectors, differ in number.
@@ -101,7 +105,7 @@ def choose(
     tried, test = measure_candidates(methods, split, usable, seed)
     by_method = {candidate.method: candidate.evidence for candidate in tried}
     z = by_method[rule.method]["copies_z"]
-    gaussian = by_method["whitening"]["bits_per_dimension"]  # whitening is the Gaussian with the shrunk covariance
+    gaussian = by_method["whitening"]["bits_per_dimension"]  # whitening's density is a Gaussian with shrunk covariance
     facts = {**rule.evidence, "gaussian_bits_per_dimension": gaussian, "copies_z": z}
     ruled, verdict = by_copies(rule.method, z, len(split.copies))
     verdicts = [rule.reason, *verdict, *remark]
@@ -113,7 +117,7 @@ def choose(
 
 
 def decide(texts: Sequence[str], vectors: Vectors, embed: Embed | None, *, seed: int = 0) -> Choice:
-    """Applies the rule of `choose` alone, on at most 3,000 sentences, which takes a second or two."""
+    """Applies only the rule, without copies and labels, to at most 3,000 sentences; this takes a second or two."""
     check(texts, vectors, None, None)
     picked = np.sort(np.random.default_rng(seed).permutation(len(texts))[:PROBED])
     sample = vectors[picked].astype(np.float64)
@@ -130,7 +134,7 @@ def decide(texts: Sequence[str], vectors: Vectors, embed: Embed | None, *, seed:
 
 
 def by_copies(ruled: str, z: float | None, count: int) -> tuple[str, list[str]]:
-    """Applies the veto of noised copies: the method, and the reason."""
+    """The method after the veto of the copies with noise, and the reason in a sentence."""
     if z is None:
         return ruled, []
     if z >= VETO_Z:
@@ -166,7 +170,7 @@ def describe(surface: Surface, wanted: float, sentences: int) -> dict[str, float
 
 
 def because(surface: Surface, wanted: float, found_again: float | None, sentences: int) -> str:
-    """The rule's measurements and conclusion in words, for a report."""
+    """The rule's evidence and conclusion in words, for a report."""
     if sentences <= FEWEST_SENTENCES:
         return (
             f"{sentences} distinct sentences are too few to judge the vectors: over {FEWEST_SENTENCES} are needed; "
@@ -196,7 +200,7 @@ def because(surface: Surface, wanted: float, found_again: float | None, sentence
 
 
 def usable_labels(labels: Labels | None, rng: np.random.Generator) -> tuple[Labels | None, list[str]]:
-    """At most 2,000 of the labelled pairs; None and a remark if there are too few."""
+    """At most 2,000 of the labelled pairs; None and a remark if they cannot check the choice."""
     if labels is None or not len(labels.values):
         return None, []
     count, values = len(labels.values), labels.values

@@ -1,4 +1,4 @@
-"""Runs a calibration: embeds texts, chooses and fits a method, and measures the result for publication."""
+"""Runs a calibration: embeds texts, chooses and fits a method, and evaluates the result for publication."""
 
 import hashlib
 import time
@@ -49,22 +49,23 @@ from service.modelling.calibrator import group_sizes
 
 Report = Callable[[str, float], None]  # stage, progress 0–1
 
-EMBED_SHARE = 0.7  # of a job's progress bar
+EMBED_SHARE = 0.7  # share of a job's progress bar that stands for the embedding
 HELD_OUT = 0.1  # share of the sentences that the final fit does not see
 MOST_HELD_OUT = 2000
-COPIES = 100  # noised copies, which can veto the gate's rule
-FOLDS = 10  # folds of the reference; 5 make thresholds 1.5 % too strict, 20 are noisier at a rate of 0.1 %
-SURE = 0.01  # one-sided p below which labels agree or disagree with the encoder's similarities
+COPIES = 100  # number of copies with noise, which can veto the gate's rule
+FOLDS = 10  # folds of the reference; 5 make thresholds 1.5 % too strict, 20 make them noisier at a rate of 0.1 %
+SURE = 0.01  # labels agree or disagree with the encoder's similarities if the one-sided p-value is below this
 SAME_VECTORS = "the encoder gives most sentences the same vector, so no other method can be fitted"
-FLOW_FOLDS = 4  # fewer, because fitting a flow takes a hundred times as long as fitting a linear method
-MOST_GROUPS = 20  # groups of repeated texts that a report lists, and lines of each
+FLOW_FOLDS = 4  # fewer folds, because fitting a flow takes a hundred times as long as fitting a linear method
+MOST_GROUPS = 20  # largest number of groups of repeated texts in a report, and of lines listed for each group
 
 
 @dataclass(frozen=True)
 class CalibrationInput:
     """Sentences and labelled pairs of a job.
 
-    With `vectors`, `texts` are the rows' texts or empty, and labelled pairs consist of base64 vectors or row numbers.
+    If there are `vectors`, `texts` are the texts of its rows or empty, and labelled pairs consist of base64 vectors or
+    row numbers instead of texts.
     """
 
     texts: Iterable[str]
@@ -74,7 +75,7 @@ class CalibrationInput:
 
 @dataclass
 class Clock:
-    """Measures the seconds of each stage."""
+    """Records how many seconds each stage took."""
 
     spent: dict[str, float] = field(default_factory=dict)
     _at: float = field(default_factory=time.monotonic)
@@ -87,25 +88,25 @@ class Clock:
 
 @dataclass(frozen=True)
 class TextVectors:
-    """Vectors (N, D) of the distinct texts with their numbers of tokens (N,), of changed copies, and of labelled pairs.
+    """Vectors (N, D) and numbers of tokens (N,) of the distinct texts; vectors of changed copies and labelled pairs.
 
-    A job with vectors has no tokens or copies, and may have no texts.
+    If the job was given vectors instead of texts, there are no tokens and no copies, and there may be no texts.
     """
 
     texts: list[str] | None
     vectors: Vectors
     tokens: Rows | None
-    copies: tuple[Rows, Vectors] | None  # rows of `vectors`, and vectors of their noised copies
-    shuffled: Vectors | None
+    copies: tuple[Rows, Vectors] | None  # rows of some of `vectors`, and vectors of copies of their texts with noise
+    shuffled: Vectors | None  # vectors of copies with shuffled words
     labels: Labels | None
 
 
 @dataclass(frozen=True)
 class Sample:
-    """The data to fit to, and facts about its origin for the report."""
+    """The data to which the method is fitted, and facts about its origin for the report."""
 
     text_vectors: TextVectors
-    lines: list[int]  # of each text's first appearance, or of each vector, from 1
+    lines: list[int]  # line in which each text first appears, or row of each vector, counted from 1
     facts: dict[str, Any]
     label_facts: dict[str, Any]
 
@@ -121,10 +122,10 @@ def calibrate_job(
     encode: TextEncoder | None = None,
     sending: Sending = lambda _: None,
 ) -> Result:
-    """Embeds the distinct texts or a sample of them, fits the requested method and measures it; writes nothing.
+    """Embeds the distinct texts or a sample of them, fits the requested method and evaluates it; writes nothing.
 
     Args:
-        encode: replaces the encoder in this process.
+        encode: function to use for encoding instead of loading the encoder in this process.
         sending: called with the number of texts before they are sent to a remote encoder's server.
 
     Raises:
@@ -133,7 +134,7 @@ def calibrate_job(
     """
     torch.set_num_threads(threads or torch.get_num_threads())
     if threads:
-        threadpool_limits(threads, "blas")  # not reset, because this process ends with its job
+        threadpool_limits(threads, "blas")  # stays in force, because this process ends with its job
     brought = encoder.kind == "vectors"
     if encode is None:
         encode = BroughtItems(encoder, inputs.vectors) if brought else open_texts(encoder, threads, sending=sending)
@@ -142,7 +143,8 @@ def calibrate_job(
     clock = Clock()
     take = sample_vectors if brought else sample_texts
     sample = take(request, inputs, encoder, encode, report)
-    # A new generator, so that the result does not depend on the draws for copies, which jobs with vectors do not make.
+    # A new generator, because only jobs with texts draw copies: with the old one, the same data as texts and as vectors
+    # would give different results.
     rng = np.random.default_rng([request.seed, len(sample.lines)])
     text_vectors = sample.text_vectors
     vectors = text_vectors.vectors
@@ -157,7 +159,7 @@ def calibrate_job(
     if request.method == "auto":
         embed_some = None if brought else lambda some: encode(some).vectors
         choice = chosen(text_vectors, embed_some, request.seed)
-    if choice and share_of_one(vectors) >= 1 - 1 / FLOW_FOLDS:  # a fold's fit might see no other vector
+    if choice and share_of_one(vectors) >= 1 - 1 / FLOW_FOLDS:  # a fit without one fold might get only equal vectors
         choice = replace(choice, method="identity", reason=f"{choice.reason}; {SAME_VECTORS}")
     method = choice.method if choice else request.method
     clock.lap("choosing")
@@ -215,7 +217,7 @@ def sample_texts(
     encode: TextEncoder,
     report: Report,
 ) -> Sample:
-    """Draws the distinct texts to use, and embeds them.
+    """Draws the distinct texts to fit to, and embeds them.
 
     Raises:
         InvalidInput: there are too few distinct sentences for the method, or the labels are not usable.
@@ -235,14 +237,14 @@ def sample_texts(
         "text_sha256": hashlib.sha256("\n".join(sorted(distinct)).encode()).hexdigest(),
     }
     if blind:
-        facts["unreadable"] = len(blind)  # distinct texts without a known token, left out
+        facts["unreadable"] = len(blind)  # number of distinct texts left out, because no token of them is known
     return Sample(text_vectors, [lines[text] for text in distinct], facts, unreadable_labels)
 
 
 NOT_JUDGED = {
-    "out_of_domain": "whether a text belongs to the domain: its length is not known, nor the vectors of altered texts",
-    "recognition": "whether sentences that look different are found again: only their encoder could tell",
-    "rawness": "whether the space shows the surface of sentences: no text came with the vectors",
+    "out_of_domain": "whether a text belongs to the domain, because lengths and vectors of altered texts are not known",
+    "recognition": "whether sentences are recognized after a change of appearance, because this needs their encoder",
+    "rawness": "how much the vectors depend on the surface of sentences, because no texts came with them",
 }
 
 
@@ -253,14 +255,14 @@ def sample_vectors(
     encode: TextEncoder,
     report: Report,
 ) -> Sample:
-    """Draws the distinct vectors to use, with their texts if there are any.
+    """Draws the distinct vectors to fit to, with their texts if there are any.
 
     Raises:
         InvalidInput: the vectors do not fit the encoder or are too few, or the labels are not usable.
     """
     file = inputs.vectors
     if file is None:
-        raise InvalidInput(f"encoder {encoder.id} computes no vectors: bring them, as .npy or in a column of Parquet")
+        raise InvalidInput(f"encoder {encoder.id} computes no vectors: send them, as .npy or in a column of Parquet")
     report("embedding", 0.0)
     drawn = draw_rows(file, encoder.spec.dim, request.seed, unit=encoder.unit_vectors)
     check_sentences(request.method, encoder.spec.dim, len(drawn.rows), brought=True)
@@ -268,7 +270,9 @@ def sample_vectors(
     wanted = set(drawn.rows.tolist())
     text_of = {row: text for row, text in enumerate(every) if row in wanted}
     if text_of and len(text_of) < len(wanted):
-        raise InvalidInput(f"{file.name}: {len(file):,} vectors and fewer texts; give one for each, or none")
+        raise InvalidInput(
+            f"{file.name}: {len(file):,} vectors and fewer texts; give one text for each vector, or no texts"
+        )
     texts = [text_of[row] for row in drawn.rows.tolist()] if text_of else None
     labels, _ = readable_labels(inputs.labels, encoder)
     sides = list(dict.fromkeys(side for pair in labels for side in pair[:2]))
@@ -287,7 +291,7 @@ WITHOUT_TEXT = "Without texts there is no test of how raw the vectors are: score
 
 
 def chosen(text_vectors: TextVectors, embed_some: Embed | None, seed: int) -> gate.Choice:
-    """The gate's choice; identity if there are no texts to judge by."""
+    """The method that the gate chooses; identity if there are no texts, because the gate needs them."""
     if text_vectors.texts is None:
         return gate.Choice("identity", WITHOUT_TEXT, {}, [])
     return gate.choose(
@@ -332,9 +336,9 @@ def embed(
 def readable_labels(
     labels: Sequence[LabelledPair], encoder: EncoderArtifact
 ) -> tuple[list[LabelledPair], dict[str, int]]:
-    """Distinct labelled pairs that the encoder can read, and the number of others for the report.
+    """Distinct labelled pairs whose texts the encoder can read, and the number of the others for the report.
 
-    Pairs with an unreadable text are left out, because the service always gives them the probability 0.
+    Pairs with an unreadable text are left out, because the service always answers a probability of 0 for them.
 
     Raises:
         InvalidInput: the remaining labels are not usable.
@@ -357,7 +361,7 @@ def labelled_vectors(labels: Sequence[LabelledPair], texts: Sequence[str], vecto
 
 
 def check_direction(labels: Labels) -> dict[str, Any]:
-    """Compares labels with the encoder's similarities: `rank_test`, and a `notice` if they do not clearly agree.
+    """Compares labels with the encoder's similarities; returns `rank_test`, and a `notice` if they hardly agree.
 
     Raises:
         InvalidInput: pairs with higher labels are significantly less similar.
@@ -386,7 +390,7 @@ def model_of(
     latents: Sequence[tuple[Vectors, Rows]],
     rng: np.random.Generator,
 ) -> DomainModel:
-    """Builds references, item normalization, false-hit tables and domain test from cross-fitted latents."""
+    """Builds references, item normalization, false-hit tables and out-of-domain test from cross-fitted latents."""
     every = np.arange(len(text_vectors.vectors))
     whole = [(text_vectors.vectors, every)]
     raw = reference.build(reference.sample_pairs(whole, rng), rng)
@@ -407,7 +411,7 @@ def model_of(
 
 
 def flow_energies(fitted: FittedMap, latents: Sequence[tuple[Vectors, Rows]]) -> Doubles | None:
-    """Cross-fitted energies (N, L) of a flow's levels, in the sentences' order; None without a flow."""
+    """Cross-fitted log energies (N, L) of a flow's levels, in the order of the sentences; None for linear methods."""
     if not is_flow(fitted.method):
         return None
     order = np.concatenate([rows for _, rows in latents])
@@ -451,7 +455,7 @@ def label_job(
 
 
 def with_labels(model: DomainModel, fitted: FittedMap, labels: Labels, seed: int) -> tuple[DomainModel, dict[str, Any]]:
-    """The model with probabilities fitted to labelled pairs, and their part of the report.
+    """The model with probabilities fitted to labelled pairs, and the report on the labels.
 
     Raises:
         InvalidInput: there are too few pairs, all labels are equal, or the version has no reference.
@@ -487,16 +491,16 @@ def reference_facts(made: ReferenceDistribution | None, folds: int) -> dict[str,
 
 
 def ties_of(made: ReferenceDistribution) -> list[dict[str, float]]:
-    """Similarities shared by many random pairs, and the share of pairs at each."""
+    """Similarities that many random pairs have, and the share of pairs with each of them."""
     both = zip(made.tied.tolist(), made.tied_rates.tolist(), strict=True)
     return [{"similarity": similarity, "rate": rate} for similarity, rate in both]
 
 
 def repeated_facts(vectors: Vectors, lines: Sequence[int]) -> dict[str, Any] | None:
-    """Groups of distinct texts with the same vector, such as mails with the same long notice, as line numbers.
+    """Line numbers of distinct texts with the same vector, such as mails that begin with the same long notice.
 
     Args:
-        lines: line of each vector's text, from 1, without blank lines.
+        lines: line number of each vector's text, counted from 1 without blank lines.
     """
     groups = repeated(vectors)
     if not groups:
@@ -513,9 +517,9 @@ def repeated_facts(vectors: Vectors, lines: Sequence[int]) -> dict[str, Any] | N
 def cross_fitted(
     fitted: FittedMap, vectors: Vectors, rng: np.random.Generator, progress: Callable[[float], None]
 ) -> Sequence[tuple[Vectors, Rows]]:
-    """Latents of each fold from a map fitted without it, with the sentences' numbers.
+    """Latents of each fold, from a map that was fitted without it, and the indices of its sentences.
 
-    Identity is not fitted, so all sentences are one fold. Flows use the final fit's number of steps.
+    Identity is not fitted, so all sentences form one fold. Flows are trained for as many steps as the final fit.
     """
     if fitted.weights is None:
         return [(vectors, np.arange(len(vectors)))]
@@ -529,7 +533,7 @@ def cross_fitted(
 
 
 def check_graph(fitted: FittedMap, encoder: EncoderArtifact, sample: Vectors) -> None:
-    """Raises ArithmeticError if the exported calibrator differs from torch."""
+    """Raises ArithmeticError if the exported calibrator and torch map a sample differently."""
     if fitted.weights is None:
         return
     graph = OnnxCalibrator(encoder.calibrator, ["CPUExecutionProvider"]).bind(fitted.weights)

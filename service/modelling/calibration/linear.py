@@ -9,8 +9,9 @@ from sklearn.covariance import shrunk_covariance
 
 from service.core.arrays import Doubles
 
-LEAST_SPREAD = 1e-10  # relative squared distance below which vectors count as equal; float32 rounding gives 1e-14
-CHUNK = 1000  # vectors processed at once
+# Vectors at a smaller relative squared distance are treated as equal; rounding to float32 gives 1e-14.
+LEAST_SPREAD = 1e-10
+CHUNK = 1000  # number of vectors processed at once
 SOFT_SHARE = 0.5  # weight of the covariance in soft whitening at strength 1; the rest is the identity
 
 
@@ -29,7 +30,7 @@ class Affine:
 class Spectrum:
     """Mean (D,) of a sample, and descending eigenvalues (D,) and eigenvectors (D, D, columns) of its covariance.
 
-    The covariance is shrunk (Ledoit & Wolf, 2004), without which whitening fails for few sentences.
+    The covariance is shrunk (Ledoit & Wolf, 2004); without shrinkage, whitening fails for few sentences.
     """
 
     mean: Doubles
@@ -63,7 +64,7 @@ def ledoit_wolf_intensity(covariance: Doubles, fourth: float, count: int) -> flo
 
     Args:
         fourth: mean of the centred vectors' norms to the fourth power.
-        count: number of vectors behind the covariance.
+        count: number of vectors from which the covariance was computed.
     """
     dim = len(covariance)
     own = float(np.square(covariance).sum())
@@ -73,15 +74,15 @@ def ledoit_wolf_intensity(covariance: Doubles, fourth: float, count: int) -> flo
 
 
 def all_equal(x: npt.NDArray[Any]) -> bool:  # (N, D) -> scalar
-    """Whether all vectors are equal within rounding; stops at the first chunk with a different one."""
+    """Whether all vectors are equal within rounding; stops at the first chunk with a different vector."""
     most = LEAST_SPREAD * np.square(x[0]).sum()
     return all((np.square(x[start : start + CHUNK] - x[0]).sum(1) <= most).all() for start in range(0, len(x), CHUNK))
 
 
 def share_of_one(x: npt.NDArray[Any]) -> float:  # (N, D) -> scalar
-    """Share of the vectors, of a sample of about 1,000, that equal the sample's median within rounding.
+    """Share of the vectors that equal the median vector within rounding, from a sample of about 1,000.
 
-    Above 0.5 it is the share of the most frequent vector.
+    If it is above 0.5, it is the share of the most frequent vector.
     """
     some = x[:: max(1, len(x) // CHUNK)]
     middle = np.median(some, axis=0)
@@ -140,10 +141,10 @@ def standard_nulling(x: Doubles, k: int, shrinkage: float | None = None) -> tupl
 
 
 def whitening(s: Spectrum, *, power: float = 1.0, centre: float = 1.0, keep: int | None = None) -> Affine:
-    """(Partial) whitening: y = (x − centre·μ) U Λ^(−power/2), zero-padded after `keep` dimensions.
+    """(Partial) whitening: y = (x − centre·μ) U Λ^(−power/2) Uᵀ; all but the first `keep` directions become 0.
 
-    Power 1 is whitening (Su et al., 2021, algorithm 1), and with `keep` whitening-k; power and centre 0 is identity.
-    The result is rotated back by Uᵀ, which changes no cosine and keeps the shape (D, D) for whitening-k, too.
+    Power 1 is whitening (Su et al., 2021, algorithm 1), or whitening-k if `keep` is given; power 0 with centre 0 is the
+    identity. The rotation back by Uᵀ changes no cosine.
 
     >>> x = np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 2.0], [0.0, -2.0]])
     >>> spectrum = Spectrum.from_vectors(x, shrinkage=0.0)
@@ -160,15 +161,15 @@ def whitening(s: Spectrum, *, power: float = 1.0, centre: float = 1.0, keep: int
 
 
 def tempered_whitening(s: Spectrum, crowding: float) -> Affine:
-    """Partial whitening whose strength follows the crowding c: power c, centre min(1, 2c)."""
+    """Partial whitening whose strength depends on the crowding c: power c, centre min(1, 2c)."""
     return whitening(s, power=crowding, centre=min(1.0, 2 * crowding))
 
 
 def soft_whitening(s: Spectrum, strength: float) -> Affine:
-    """Whitening with a covariance shrunk towards the identity: strength 0 is identity, strength 1 shrinks by half.
+    """Whitening by a mix of the covariance and the identity: at strength 0 the identity alone, at 1 half of each.
 
     y = (x − strength·μ) U diag((1 + strength/2 · (λ / mean λ − 1))^(−1/2)) Uᵀ. It flattens the few dominant directions
-    and hardly changes the noisy others (Soft-ZCA, Diera et al., 2024, section 3).
+    and hardly changes the many weak ones, which are noisy (Soft-ZCA, Diera et al., 2024, section 3).
 
     Raises:
         ValueError: the strength is outside 0–1.

@@ -1,4 +1,4 @@
-"""Fits a post-processing method by name; all methods give weights of the same calibrator."""
+"""Fits a post-processing method by name; every method results in weights of the same calibrator."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -16,8 +16,8 @@ from service.modelling.calibration.flow import PAPER, ROBUST, FlowSettings, fit_
 
 PARTIAL_POWER = 0.5
 REMOVED = 1.0  # share of the mean direction that `mean-direction` removes
-NULLED = 3  # directions that nulling removes
-WHITENING_KEEP = 256  # Su et al., 2021, section 4
+NULLED = 3  # number of directions that nulling removes
+WHITENING_KEEP = 256  # number of dimensions that whitening-k keeps (Su et al., 2021, section 4)
 SOFT_STRENGTH = 1.0
 LOSING_DIMENSIONS = {"mean-direction", "nulling", "sn-nulling", "whitening-k"}
 FLOWS = {"flow": ROBUST, "flow-paper": PAPER, "soft-flow": ROBUST}
@@ -37,7 +37,7 @@ class FittedMap:
     settings: dict[str, Any]
 
     def __call__(self, x: Vectors) -> Vectors:  # (N, D) -> (N, D)
-        """Maps vectors with the same torch functions that the ONNX graph is exported from."""
+        """Maps vectors with the same torch functions from which the ONNX graph is exported."""
         if self.weights is None:
             return x
         with torch.no_grad():
@@ -86,9 +86,9 @@ def fit(
     """Fits a method to vectors (N, D) without labels.
 
     Args:
-        held_out: (H, D), used only for a flow's early stop.
-        like: settings of an earlier fit; a linear method uses the same strength.
-        spectrum: of `train`, if it is already known; computing it is the costly part of a linear method.
+        held_out: (H, D) vectors, used only to decide when a flow's training stops.
+        like: settings of an earlier fit, whose strength a linear method uses again.
+        spectrum: spectrum of `train`, if it is already known; computing it takes most of a linear method's time.
 
     Raises:
         ValueError: the method does not exist.
@@ -162,7 +162,10 @@ def _flow(
     seed: int,
     progress: Callable[[float], None],
 ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Fits a flow to the affine map's output; returns its tensors, and the results including the affine map's bits."""
+    """Fits a flow to the affine map's output; returns its tensors, and settings and results for the report.
+
+    The bits per dimension in the results are those of the whole map: affine map and flow.
+    """
     first, check = (torch.from_numpy(affine(x.astype(np.float64)).astype(np.float32)) for x in (train, held_out))
     result = fit_flow(first, check, settings, seed, progress)
     affine_bits = -np.linalg.slogdet(affine.matrix).logabsdet / (len(affine.mean) * math.log(2))

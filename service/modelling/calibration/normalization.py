@@ -1,8 +1,9 @@
 """Fits item normalization: a cohort of centroids, and the reference distribution of the normalized scores.
 
-A sentence is closer to its own cluster's centroid than a new sentence is, so that a nominal 1 % threshold would pass
-1.1 to 1.4 % (2,000 sentences, last layer). Removing each sentence from its centroid before measuring it reduces this to
-1.01 to 1.07 %; the remainder comes from the other sentence of the pair, which stays in the cohort.
+A sentence is closer to the centroid of its own cluster than a new sentence would be. Thresholds fitted to such cosines
+are wrong: at a nominal 1 %, in fact 1.1 to 1.4 % of pairs would pass (2,000 sentences, last layer). If each sentence is
+removed from its centroid before its cosines are computed, 1.01 to 1.07 % pass; the remaining difference comes from the
+other sentence of the pair, which stays in the cohort.
 """
 
 from collections.abc import Sequence
@@ -25,12 +26,13 @@ from service.modelling.calibration import reference
 from service.modelling.calibration.evidence import repeated
 
 CENTROIDS = 256
-MOST_CLUSTERED = 20_000  # sentences that k-means is fitted to; the final centroids contain all sentences
-ITERATIONS = 10  # of k-means; mini-batch k-means left 40 % of the clusters with fewer than 5 sentences
-ROWS = 10_000  # sentences compared with the cohort at once: 10 MB
-SENTENCES_A_CENTROID = 10  # least average number of sentences per centroid
-FEWEST_MEMBERS = 5  # with fewer sentences a centroid could reveal its text
-NEAREST = {"as-norm": 50, "csls": 10}
+MOST_CLUSTERED = 20_000  # largest number of sentences for k-means; the final centroids are computed from all sentences
+# Iterations of k-means. Mini-batch k-means is not used: it left 40 % of the clusters with fewer than 5 sentences.
+ITERATIONS = 10
+ROWS = 10_000  # number of sentences compared with the cohort at once; their cosines take 10 MB
+SENTENCES_A_CENTROID = 10  # smallest average number of sentences per centroid
+FEWEST_MEMBERS = 5  # a centroid of fewer sentences could reveal their text
+NEAREST = {"as-norm": 50, "csls": 10}  # default number of nearest centroids by kind of normalization
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Clusters:
     def from_vectors(cls, unit: Vectors, count: int, rng: np.random.Generator) -> "Clusters":
         """Clusters unit vectors (N, D) by k-means into at most `count` clusters.
 
-        Sentences of clusters with fewer than 5 move to the nearest larger cluster.
+        Clusters of fewer than 5 sentences are dissolved; their sentences move to the nearest of the other clusters.
         """
         sample = unit if len(unit) <= MOST_CLUSTERED else rng.choice(unit, MOST_CLUSTERED, replace=False)
         means = KMeans(count, init="random", n_init=1, max_iter=ITERATIONS, random_state=int(rng.integers(2**31)))
@@ -60,7 +62,7 @@ class Clusters:
         return cls(sums, labels)
 
     def without(self, unit: Vectors, rows: Rows) -> Vectors:
-        """Sum (M, D) of each row's cluster without the row's own vector, not normalized."""
+        """For each row, the sum of its cluster's vectors without its own vector, not normalized. (M, D)"""
         left: Vectors = self.sums[self.labels[rows]] - unit[rows]
         return left
 
@@ -78,10 +80,10 @@ def fit(
 
     Args:
         kind: "as-norm" or "csls".
-        latents: (N, D) of the domain's distinct sentences, from the map that will be served.
-        groups: the same sentences' cross-fitted latents and their numbers, as for `reference.sample_pairs`.
+        latents: (N, D) latents of the domain's distinct sentences, from the map that will be served.
+        groups: cross-fitted latents of the same sentences and their indices, as for `reference.sample_pairs`.
         centroids: largest size of the cohort; it is smaller if centroids would average fewer than 10 sentences.
-        nearest: number of nearest centroids that define a sentence's usual score; default 50 for as-norm, 10 for csls.
+        nearest: number of nearest centroids that define a sentence's usual score; None: 50 for as-norm, 10 for csls.
 
     Raises:
         ValueError: an unknown kind, or fewer than 20 sentences.
@@ -95,7 +97,8 @@ def fit(
     usually = usual_scores(groups, unit, clusters, cohort, near)
     pairs = reference.sample_pairs(groups, rng)
     scores = normalize(kind, pairs.similarities, usually[pairs.left], usually[pairs.right])
-    # Sentences with equal vectors are served with equal scores, but may differ between folds: use the served scores.
+    # Sentences with equal vectors get equal scores when served, but may get different ones here, as they may be in
+    # different folds. So their pairs are scored as when served.
     own = np.full(len(unit), -1)
     for number, rows in enumerate(repeated(unit)):
         own[rows] = number

@@ -1,9 +1,9 @@
 """Fits a domain's out-of-domain test on all of its text, and sets the false-alarm rate on the same text.
 
-Statistics of texts that the fit has seen are too small. So all three stages are cross-fitted, that is, each text is
-measured by a fit without its fold: whitening and probe, then length and band scales, then the scores by length.
-Measured on Wikipedia without probe, 10,000 and 1,000 sentences: a nominal 1 % is 1.1 % and 1.6 % if only the first
-stage is cross-fitted, and 1.0 % if all are.
+Statistics of texts that the fit has seen are too small, so each text is measured by a fit to the other folds
+(cross-fitting). This applies to all three stages: whitening and probe, then length and band scales, then the scores by
+length. On Wikipedia without the probe, a nominal false-alarm rate of 1 % is in fact 1.1 % (10,000 sentences) or 1.6 %
+(1,000 sentences) if only the first stage is cross-fitted, and 1.0 % if all stages are.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,19 +21,19 @@ from service.modelling.calibration.scripts import characters, is_unspaced
 
 Fit = Callable[[Rows], Callable[[Rows], Doubles]]
 
-FEWEST = 1000  # sentences: with fewer, the 1 % level depends on fewer than ten
-SHUFFLED = 500  # copies with shuffled words, for the probe
+FEWEST = 1000  # smallest number of sentences: with fewer, fewer than ten of them determine the 1 % level
+SHUFFLED = 500  # number of copies with shuffled words that the probe learns from
 FOLDS = 10
-MOST_PROBED = 3000  # sentences the probe is fitted on; more do not help, since the shuffled copies are fewer
+MOST_PROBED = 3000  # largest number of sentences for fitting the probe; more do not help, as there are 500 copies only
 RIDGE = 1.0  # ridge penalty of the probe, in units of a feature's variance
 LENGTH_BINS = 12
 FEWEST_IN_BIN = 30
 SCORE_BINS = 5
 SCORE_QUANTILE = 0.98
-SMALLEST_SCALE = 0.01  # a statistic that varies less is constant except for rounding
+SMALLEST_SCALE = 0.01  # smallest standard deviation; a statistic that varies less is constant except for rounding
 BAND_SHRINKAGE = 1e-4
 FARTHEST = 600.0  # −ln p at which a curve ends, so that p is never 0
-BEYOND = 5  # least number of sentences beyond a curve's last knot, to fit its exponential tail
+BEYOND = 5  # smallest number of sentences beyond a curve's last knot; its exponential tail is fitted to them
 LEVELS = np.concatenate(
     [np.geomspace(1e-4, 0.02, 17)[:-1], np.linspace(0.02, 0.98, 33), 1 - np.geomspace(0.02, 1e-4, 17)[1:]]
 )
@@ -72,7 +72,7 @@ def distinct_vectors(pooled: Vectors) -> int:
 
 @dataclass(frozen=True)
 class Moments:
-    """Number, sum (D,) and sum of outer products (D, D) of vectors; a part's moments can be added or subtracted."""
+    """Number, sum (D,) and sum of outer products (D, D) of vectors; moments of disjoint parts add up to the whole's."""
 
     count: int
     total: Doubles
@@ -89,16 +89,19 @@ class Moments:
         return Moments(self.count - other.count, self.total - other.total, self.products - other.products)
 
     def whitening(self, shrinkage: float) -> tuple[Doubles, Vectors]:
-        """Mean (D,), and eigenvectors / √eigenvalue (D, D) of the shrunk covariance (Ledoit & Wolf, 2004)."""
+        """Mean (D,) and whitening matrix (D, D): the eigenvectors of the shrunk covariance, divided by √eigenvalue.
+
+        The covariance is shrunk by `shrinkage` towards a multiple of the identity (Ledoit & Wolf, 2004).
+        """
         mean = self.total / self.count
         covariance = shrunk_covariance(self.products / self.count - np.outer(mean, mean), shrinkage)
         values, vectors = np.linalg.eigh(covariance)
-        values = np.maximum(values[::-1], 1e-9 * values[-1])  # smaller ones are rounding errors of float32
+        values = np.maximum(values[::-1], 1e-9 * values[-1])  # smaller eigenvalues are rounding errors of float32
         return mean, (vectors[:, ::-1] / np.sqrt(values)).astype(np.float32)
 
 
 def band_edges(dim: int) -> npt.NDArray[np.int64]:
-    """Edges of the spectrum's bands, at the same shares for every width; few dimensions give fewer bands."""
+    """Indices that divide the spectrum into bands, at fixed shares of `dim`; a small `dim` gives fewer bands."""
     return np.unique(np.round(BANDS * dim).astype(np.int64))
 
 
@@ -108,10 +111,10 @@ def probe_features(z: Vectors) -> Vectors:  # (N, D) -> (N, 2D)
 
 
 def fit_probe(own: Vectors, shuffled: Vectors) -> Doubles:
-    """Weights (2D,) of the features [z, z²] whose score is high for shuffled texts.
+    """Weights (2D,) of the features [z, z²], chosen so that their sum is large for texts with shuffled words.
 
-    Ridge regression with balanced classes, which is Fisher's discriminant. own (N, D) and shuffled (M, D) are whitened.
-    The scores of `own` have standard deviation 1.
+    The fit is a ridge regression with balanced classes, which equals Fisher's discriminant. own (N, D) and
+    shuffled (M, D) are whitened. The weights are scaled so that the sums of `own` have standard deviation 1.
     """
     features = probe_features(np.concatenate([own, shuffled]))
     deviation = np.maximum(features.std(0), 1e-6)
@@ -135,9 +138,10 @@ def fit(
     """Fits the out-of-domain test of a domain.
 
     Args:
-        pooled: (N, D) vectors of distinct sentences; tokens: (N,) their lengths.
+        pooled: (N, D) vectors of distinct sentences.
+        tokens: (N,) numbers of tokens of these sentences.
         shuffled: (M, D) vectors of copies with shuffled words; None or empty: no probe is fitted.
-        levels: (N, L) cross-fitted log energies of a flow's latents.
+        levels: (N, L) cross-fitted log energies of a flow's latents; None for linear methods.
 
     Raises:
         ValueError: fewer than FEWEST sentences.
@@ -169,13 +173,13 @@ def fit(
 
 
 def cross_fitted(fit: Fit, parts: Sequence[Rows]) -> Doubles:
-    """Values of all rows, where each part's values come from a fit to the rows outside the part."""
+    """Values of all rows; the values of each part come from a fit to the rows outside the part."""
     everything = np.arange(sum(map(len, parts)))
     return in_order([fit(np.setdiff1d(everything, part))(part) for part in parts], parts)
 
 
 def in_order(values: Sequence[Doubles], parts: Sequence[Rows]) -> Doubles:
-    """Concatenates the parts' values and puts them in the order of their row numbers."""
+    """Concatenates the values of the parts and sorts them by row number."""
     together: Doubles = np.concatenate(values)[np.argsort(np.concatenate(parts))]
     return together
 
@@ -185,15 +189,15 @@ def cross_fitted_statistics(
 ) -> tuple[list[Rows], Statistics, Doubles]:
     """The folds, the statistics fitted to all sentences, and each sentence's cross-fitted values (N, S).
 
-    Every fit uses the shrinkage of the whole text: fewer sentences would shrink more, and distances would be smaller.
-    The moments without a fold are those of the whole text minus the fold's.
+    Every fit uses the shrinkage of the whole text, because shrinkage estimated from fewer sentences is stronger and
+    makes distances smaller. The moments without a fold are those of the whole text minus those of the fold.
     """
     centre = pooled.mean(0, dtype=np.float64)
     parts = folds(len(pooled), number, rng)
     moments = [Moments.from_vectors(pooled[part] - centre) for part in parts]
     whole = sum(moments[1:], start=moments[0])
     intensity = float(ledoit_wolf_shrinkage((pooled - centre).astype(np.float32), assume_centered=True))
-    shrinkage = min(max(intensity, 0.0), 1.0)  # rounding may leave 0–1
+    shrinkage = min(max(intensity, 0.0), 1.0)  # rounding errors could put it slightly outside 0–1
 
     def fitted(own_moments: Moments, rows: Rows) -> Statistics:
         mean, whitening = own_moments.whitening(shrinkage)
@@ -214,7 +218,10 @@ def cross_fitted_statistics(
 
 
 def length_bins(lengths: Doubles, number: int) -> tuple[Doubles, list[Rows]]:
-    """Mean log length and rows of each bin: up to `number` bins of similar size; bins of fewer than 30 are dropped."""
+    """Divides sentences into up to `number` bins of similar length. Returns each bin's mean log length and rows.
+
+    The bins have similar sizes; bins of fewer than 30 rows are left out.
+    """
     edges = np.unique(np.quantile(lengths, np.linspace(0, 1, number + 1)))
     bins = np.searchsorted(edges[1:-1], lengths, side="right")
     rows = [np.flatnonzero(bins == k) for k in range(len(edges))]
@@ -223,7 +230,7 @@ def length_bins(lengths: Doubles, number: int) -> tuple[Doubles, list[Rows]]:
 
 
 def standardize(statistics: Doubles, lengths: Doubles, probed: bool) -> Standardization:
-    """Mean and standard deviation of each statistic (N, S) by length, and the joint Gaussian of the band statistics."""
+    """Fits mean and standard deviation of each statistic (N, S) by length, and a Gaussian to the band statistics."""
     centres, bins = length_bins(lengths, LENGTH_BINS)
     location = np.array([statistics[rows].mean(0) for rows in bins])
     scale = np.maximum([statistics[rows].std(0) for rows in bins], SMALLEST_SCALE)
@@ -242,7 +249,7 @@ def standardize(statistics: Doubles, lengths: Doubles, probed: bool) -> Standard
 def combine(standard: Doubles, probed: bool) -> Combination:
     """Curves for the p-value of each statistic, from cross-fitted values (N, T).
 
-    The length shift and the final curve are still empty.
+    The length shift and the final curve are placeholders, which `fit` replaces.
     """
     high, low, bands, probe = SHARES[probed]
     above, below = upper_curve(standard[:, 0], high), upper_curve(-standard[:, 0], low)
@@ -258,17 +265,21 @@ def combine(standard: Doubles, probed: bool) -> Combination:
 
 
 def score_by_length(scores: Doubles, lengths: Doubles) -> Doubles:
-    """Log lengths, and the scores' 98 % quantile at each (2, C); statistics of short texts have longer tails."""
+    """Log lengths and the 98 % quantile of the scores at each of them (2, C).
+
+    The quantile depends on the length, because statistics of short texts have longer tails.
+    """
     centres, bins = length_bins(lengths, SCORE_BINS)
     quantiles = [np.quantile(scores[rows], SCORE_QUANTILE, method="weibull") for rows in bins]
     return np.stack([centres, np.array(quantiles)])
 
 
 def upper_curve(values: Doubles, share: float = 1.0) -> Doubles:
-    """Points and −ln(P(at least as large) / share) at each (2, K), from a sample (N,), with an exponential tail.
+    """Points, and −ln(p / share) at each (2, K), where p is the probability of a value at least as large.
 
-    Uses Weibull's plotting position r / (n + 1), for which the expected share of new values beyond a point equals p.
-    NumPy's default, linear interpolation, gives 1.1 % instead of 1 % from 1,000 values.
+    Fitted to a sample (N,), with an exponential tail. Quantiles use Weibull's plotting position r / (n + 1), for which
+    the expected share of new values beyond a point equals p. With NumPy's default (linear interpolation) and a sample
+    of 1,000 values, 1.1 % of new values instead of 1 % lie beyond the point for 1 %.
     """
     count = len(values)
     levels = LEVELS[np.minimum(LEVELS, 1 - LEVELS) >= BEYOND / count]

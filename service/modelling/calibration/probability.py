@@ -2,8 +2,8 @@
 
 Fits three monotone curves to the evidence (−logit of the false-match rate), from the least to the most flexible:
 Platt's line, a piecewise linear logit, and isotonic regression shrunk towards the second. It averages them with weights
-from cross-validated loss, because choosing one is noisy with a hundred labels. Reported errors are computed on pairs
-that were held out from both the curves and their weights.
+from their cross-validated losses; choosing a single curve would depend too much on chance with a hundred labels.
+Reported errors are computed on pairs that were used neither for the curves nor for their weights.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,18 +27,18 @@ from service.modelling.calibration.recall import TAIL, precision_interval, recal
 
 Curve = Callable[[Doubles], Doubles]  # evidence (N,) -> probability (N,)
 
-FEWEST = 20  # labelled pairs
+FEWEST = 20  # smallest accepted number of labelled pairs
 FOLDS = 5
 # Prior means of the slopes, in logits of probability per logit of false-match rate, from the lowest scores to the
 # highest: the best values for STS-B and SICK with 100 labels, on the last layer and a softly whitened middle layer.
 PLATT_SLOPE = np.array([0.9])
 BENDING_SLOPES = np.array([1.15, 1.15, 1.15, 1.05, 0.9, 0.5])
-SLOPE_PRECISION = 16.0  # prior precision of the mean slope: a standard deviation of 1/4
+SLOPE_PRECISION = 16.0  # prior precision of the mean slope; its prior standard deviation is 1/4
 SMOOTHNESS = 1.0  # weight of squared differences between neighbouring slopes
 PSEUDO_PAIRS = 100.0  # weight of the bending line in the isotonic regression, in pairs
 TEMPER = 0.5  # factor of the log-weights in `mix`
-GRID = 129  # stored knots
-LEVELS = np.linspace(0.50, 0.99, 50)  # precisions to find thresholds for
+GRID = 129  # number of knots that store a curve
+LEVELS = np.linspace(0.50, 0.99, 50)  # precisions for which thresholds are determined
 FEWEST_ABOVE = 10  # pairs needed at or above a similarity to state a precision
 LEAST_WORTH = 10  # smallest effective number of weighted pairs (Kish)
 NEIGHBOURS = 0.2  # share of the pairs that form a pair's neighbourhood in `within_scores`
@@ -46,9 +46,10 @@ NEIGHBOURS = 0.2  # share of the pairs that form a pair's neighbourhood in `with
 
 @dataclass(frozen=True)
 class LabelledScores:
-    """Labelled pairs, all arrays (M,); `low` and `high` are the ends of the labels' scale, 0 and 1 for matches.
+    """Labelled pairs; all arrays are (M,). `low` and `high` are the ends of the scale of labels, 0 and 1 for matches.
 
-    `weights` have mean 1 and are inverse sampling probabilities: how many pairs of the population each one represents.
+    `weights` are inverse sampling probabilities, scaled to mean 1: a pair's weight is proportional to the number of
+    pairs of the population that it represents.
     """
 
     similarities: Doubles
@@ -65,7 +66,7 @@ class LabelledScores:
 
 
 def label_range(labels: npt.ArrayLike) -> tuple[float, float]:
-    """(0, 1) if all labels (M,) lie in it, else (0, 5).
+    """Scale of the labels (M,): (0, 1) if all of them lie in this range, else (0, 5).
 
     Raises:
         InvalidInput: a label is NaN or outside 0–5.
@@ -80,11 +81,11 @@ def label_range(labels: npt.ArrayLike) -> tuple[float, float]:
 def check_pairs(
     similarities: npt.ArrayLike, labels: npt.ArrayLike, weights: npt.ArrayLike | None = None
 ) -> LabelledScores:
-    """Checks labelled pairs (M,); they are graded unless every label is 0 or 1.
+    """Checks labelled pairs (M,). Labels are matches if every label is 0 or 1, otherwise grades.
 
     Raises:
-        InvalidInput: there are fewer than 20 pairs, all labels are equal, a label or similarity is not a number or
-            outside its range, or the weights are invalid (see `checked_weights`).
+        InvalidInput: there are fewer than 20 pairs, all labels are equal, a similarity is not a number, a label is not
+            a number from 0 to 5, or the weights are invalid (see `checked_weights`).
     """
     x, y = np.asarray(similarities, np.float64), np.asarray(labels, np.float64)
     w = np.ones(y.shape) if weights is None else np.asarray(weights, np.float64)
@@ -123,15 +124,16 @@ def checked_weights(weights: Doubles) -> Doubles:
 
 
 def effective(weights: Doubles) -> float:
-    """Number of equally weighted pairs that would have the same variance (Kish, 1965, section 8.2). weights: (M,)"""
+    """Number of equally weighted pairs whose mean would have the same variance (Kish, 1965, section 8.2). (M,)"""
     return float(weights.sum() ** 2 / np.square(weights).sum())
 
 
 def within_scores(x: Doubles, weights: Doubles) -> Doubles:
-    """Each weight divided by the mean weight of pairs with similar scores. (M,), (M,) -> (M,)
+    """Divides each weight by the mean weight of pairs with similar scores x. (M,), (M,) -> (M,)
 
-    The curves estimate P(match | score), which weights that depend on the score alone do not change. Pairs sampled by
-    score get nearly equal weights, so that no label is wasted; pairs sampled by label keep their relative weights.
+    The curves estimate P(match | score). Weights that depend on the score alone do not change this probability, but
+    make the estimate less accurate, so the division removes them. Pairs whose sampling depended on the label keep
+    their relative weights.
     """
     order = np.argsort(x, kind="stable")
     count = len(x)
@@ -148,7 +150,7 @@ def within_scores(x: Doubles, weights: Doubles) -> Doubles:
 def smooth_targets(targets: Doubles, weights: Doubles) -> Doubles:
     """Platt's targets (1999, section 2.2): (N₊+1)/(N₊+2) for matches, 1/(N₋+2) for others. (N,), (N,) -> (N,)
 
-    Grades are interpolated between the two.
+    A grade between 0 and 1 is mapped linearly between these two values.
     """
     matches = float(weights @ targets)
     others = float(weights.sum()) - matches
@@ -158,9 +160,9 @@ def smooth_targets(targets: Doubles, weights: Doubles) -> Doubles:
 
 
 def ramps(x: Doubles, knots: Doubles) -> Doubles:
-    """Signed length of the way from the first knot to x in each interval between knots. (N,), (K+1,) -> (N, K)
+    """Splits the way from the first knot to x into signed lengths, one per interval of knots. (N,), (K+1,) -> (N, K)
 
-    The outer intervals extend to infinity.
+    The first and the last interval extend to infinity.
     """
     inner = np.concatenate([[-np.inf], knots[1:-1], [np.inf]])
     reached: Doubles = np.clip(x[:, None], inner[:-1], inner[1:]) - np.clip(knots[0], inner[:-1], inner[1:])
@@ -168,10 +170,11 @@ def ramps(x: Doubles, knots: Doubles) -> Doubles:
 
 
 def bending_line(x: Doubles, targets: Doubles, weights: Doubles, slopes: Doubles) -> Curve:
-    """Logistic regression with a piecewise linear logit: K parts of x, each with a slope of at least 0.
+    """Logistic regression with a piecewise linear logit over K intervals of x, each with a slope of at least 0.
 
-    The knots are halfway between those of equal width and those of equal numbers of pairs. A Gaussian prior pulls the
-    slopes towards `slopes` (K,) and towards their neighbours. With one part this is Platt's line.
+    Each knot is the mean of two: one that makes intervals of equal width, and one that puts equal numbers of pairs into
+    each. A Gaussian prior pulls the slopes towards `slopes` (K,) and towards the slopes of neighbouring intervals. With
+    one interval this is Platt's line.
     x, targets, weights: (N,).
     """
     quantiles = np.quantile(x, np.linspace(0.02, 0.98, len(slopes) + 1))
@@ -197,9 +200,10 @@ def bending_line(x: Doubles, targets: Doubles, weights: Doubles, slopes: Doubles
 
 
 def leaning_isotonic(x: Doubles, targets: Doubles, weights: Doubles, leaning: Curve) -> Curve:
-    """Isotonic regression (Zadrozny & Elkan, 2002) on the labels and on pseudo-labels from the curve `leaning`.
+    """Isotonic regression (Zadrozny & Elkan, 2002) on the labels and on pseudo-labels that the curve `leaning` gives.
 
-    The result interpolates between the centres of the steps, so it has no jumps. x, targets, weights: (N,).
+    Isotonic regression gives a step function; the result interpolates between the centres of the steps, so it has no
+    jumps. x, targets, weights: (N,).
     """
     x = np.round(x, 9)  # scikit-learn's interpolation overflows between almost equal points
     pseudo = PSEUDO_PAIRS / len(x)
@@ -214,7 +218,7 @@ def leaning_isotonic(x: Doubles, targets: Doubles, weights: Doubles, leaning: Cu
 def curves(x: Doubles, targets: Doubles, weights: Doubles) -> dict[str, Curve]:
     """Fits the three curves to the same pairs. x, targets, weights: (N,).
 
-    There is no linear regression for grades: on STS-B and SICK it was no better than Platt's curve.
+    Grades are fitted with the same curves: on STS-B and SICK, linear regression was no better than Platt's curve.
     """
     bending = bending_line(x, targets, weights, BENDING_SLOPES)
     return {
@@ -226,7 +230,7 @@ def curves(x: Doubles, targets: Doubles, weights: Doubles) -> dict[str, Curve]:
 
 @dataclass(frozen=True)
 class Mixture:
-    """Weighted mean of the curves, with the cross-validated losses behind the weights."""
+    """Weighted mean of the curves, with the cross-validated losses from which the weights were computed."""
 
     curves: dict[str, Curve]
     weights: dict[str, float]
@@ -239,7 +243,10 @@ class Mixture:
 
 
 def parts(targets: Doubles, rng: np.random.Generator) -> Iterator[tuple[Mask, Mask]]:
-    """Masks (N,) of the training and the held-out pairs of each fold; every fold has the same share of each label."""
+    """Yields masks (N,) of the training and the held-out pairs of each fold.
+
+    Every fold has nearly the same share of each label.
+    """
     fold = np.empty(len(targets), np.intp)
     fold[np.lexsort((rng.random(len(targets)), targets))] = np.arange(len(targets)) % FOLDS
     for number in range(FOLDS):
@@ -255,8 +262,8 @@ def log_loss(probabilities: Doubles, targets: Doubles) -> Doubles:
 def mix(x: Doubles, targets: Doubles, weights: Doubles, graded: bool, rng: np.random.Generator) -> Mixture:
     """Fits the curves and weights them by exp(−N/2 × cross-validated loss).
 
-    This is pseudo-BMA (Yao et al., 2018, section 3.4), tempered by 1/2. The loss is the log-loss; for grades it is the
-    squared error / 2σ², where σ² is the best curve's. x, targets, weights: (N,).
+    This is pseudo-BMA (Yao et al., 2018, section 3.4) with the exponent halved. The loss is the log-loss; for grades it
+    is the squared error / 2σ², where σ² is the mean squared error of the best curve. x, targets, weights: (N,).
     """
     clip = max(1 / (2 * len(x) + 4), 5e-4)
     components = curves(x, targets, weights)
@@ -281,10 +288,10 @@ def out_of_fold(x: Doubles, targets: Doubles, weights: Doubles, graded: bool, rn
 
 
 def knots_of(mixture: Mixture, x: Doubles) -> tuple[Doubles, Doubles]:
-    """Evidence and logits, both (K,), that store a mixture.
+    """Samples a mixture at K knots, so that it can be stored. Returns evidence and logits, both (K,).
 
-    The knots are evenly spaced over the middle 99 % of x (N,), with one more on each side, as far away as that range is
-    wide.
+    The knots are evenly spaced over the middle 99 % of x (N,). One more knot lies on each side, at a distance equal to
+    the width of that range.
     """
     low, high = np.quantile(x, [0.005, 0.995])
     if high - low < 1e-6:
@@ -296,13 +303,13 @@ def knots_of(mixture: Mixture, x: Doubles) -> tuple[Doubles, Doubles]:
 def precision_thresholds(
     similarities: Doubles, probabilities: Doubles, weights: Doubles, counts: Doubles | None = None
 ) -> Doubles:
-    """Lowest similarity (L,) at or above which the mean probability reaches each of LEVELS; NaN if none does.
+    """For each of LEVELS, the lowest similarity at or above which the mean probability reaches it; NaN if none. (L,)
 
     Only similarities with at least 10 pairs at or above them are considered.
 
     Args:
-        similarities: (N,), descending, with their probabilities (N,), also descending, and weights (N,).
-        counts: (N,) how often each pair is in a bootstrap sample; None: once.
+        similarities: (N,), descending. Their probabilities (N,) also descend; weights (N,) are in the same order.
+        counts: (N,) number of times that each pair is in a bootstrap sample; None: once each.
     """
     above = np.cumsum(weights)
     last_of_equals = np.append(similarities[1:] < similarities[:-1], True)
@@ -317,10 +324,10 @@ def precision_thresholds(
 def precision_table(
     pairs: LabelledScores, x: Doubles, mixture: Mixture, rng: np.random.Generator
 ) -> dict[str, Doubles]:
-    """Thresholds of the precisions that are reached, with recall and intervals from a bootstrap over pairs.
+    """Thresholds of the precisions that are reached, with their intervals from a bootstrap over pairs, and recall.
 
-    Every bootstrap sample fits the curves again and keeps their weights. If a sample does not reach a precision, the
-    highest similarity counts as its threshold. x: (M,).
+    The curves are fitted again to every bootstrap sample, and their weights in the mixture are kept. If a sample does
+    not reach a precision, the highest similarity counts as the threshold. x: (M,).
     """
     order = np.argsort(-pairs.similarities, kind="stable")
     similarities, x, targets = pairs.similarities[order], x[order], pairs.targets[order]
@@ -350,7 +357,7 @@ def precision_table(
 
 
 def report(pairs: LabelledScores, probabilities: Doubles, mixture: Mixture, rng: np.random.Generator) -> dict[str, Any]:
-    """Errors of held-out probabilities (M,), ready for JSON; on the scale 0–1 except RMSE, which is in grades."""
+    """Errors of held-out probabilities (M,), ready for JSON. All are on the scale 0–1, except RMSE: it is in grades."""
     targets = pairs.targets
     kind = "squared_error" if pairs.graded else "log_loss"
     methods = {name: {"weight": mixture.weights[name], kind: loss} for name, loss in mixture.losses.items()}
@@ -392,13 +399,13 @@ def fit(
 ) -> tuple[ProbabilityMap, dict[str, Any]]:
     """Fits a probability map to labelled pairs (M,), and reports its cross-validated errors.
 
-    Measured on other Quora pairs, last layer: the calibration error is 0.050 after 100 labelled pairs, 0.025 after
-    1,000.
+    After a fit to 100 labelled Quora pairs the calibration error on other Quora pairs is 0.050, after 1,000 pairs 0.025
+    (vectors of the encoder's last layer).
 
     Args:
-        reference: of the similarity in `similarities`.
-        weights: (M,) number of pairs of the population that each pair represents; the map, precisions and recalls then
-            apply to the population.
+        reference: reference distribution of the values in `similarities`.
+        weights: (M,) number of pairs of the population that each pair represents; the map, the precisions and the
+            recalls then apply to the population.
 
     Raises:
         InvalidInput: the pairs, labels or weights are too few or invalid; see `check_pairs`.
@@ -419,15 +426,18 @@ def fit(
 BINS = 15
 PAIRS_A_BIN = 10
 BOOTSTRAPS = 200
-STEPS = 100  # calibration errors tried in `errors_like`
-GROWTH = 4.0  # largest increase of a bin's offset tried, in standard errors
-PERFECT = 40  # simulated samples of a perfect map
+STEPS = 100  # number of calibration errors that `errors_like` tries
+GROWTH = 4.0  # largest increase of a bin's offset that `errors_like` tries, in standard errors
+PERFECT = 40  # number of simulated samples of a perfect map
 
 
 def equal_mass_bins(
     probabilities: Doubles, targets: Doubles, bins: int, weights: Doubles
 ) -> tuple[Doubles, Doubles, Doubles, Doubles]:
-    """Mean probability, mean target, number and weight of each bin's pairs, lowest probabilities first. (N,) -> (B,)"""
+    """Mean probability, mean target, number and total weight of each bin's pairs. (N,) -> (B,)
+
+    The bins have equal numbers of pairs; the first bin has the lowest probabilities.
+    """
     order = np.argsort(probabilities, kind="stable")
     starts = np.array([part[0] for part in np.array_split(np.arange(len(order)), bins)])
     counts = np.diff(np.append(starts, len(order))).astype(np.float64)
@@ -450,11 +460,12 @@ def wilson(share: Doubles, counts: Doubles) -> tuple[Doubles, Doubles]:
     z = float(norm.ppf(1 - TAIL))
     centre = (share + z**2 / (2 * counts)) / (1 + z**2 / counts)
     half = z * np.sqrt(share * (1 - share) / counts + z**2 / (4 * counts**2)) / (1 + z**2 / counts)
-    return np.clip(centre - half, 0, share), np.clip(centre + half, share, 1)  # rounding may put the share outside
+    # Without the limit at `share`, rounding errors could put it outside its own interval.
+    return np.clip(centre - half, 0, share), np.clip(centre + half, share, 1)
 
 
 def if_right(probabilities: Doubles, targets: Doubles, graded: bool, rng: np.random.Generator) -> Doubles:
-    """Simulated targets (N,) under the assumption that the probabilities are right; grades get shuffled residuals."""
+    """Simulates targets (N,) for which the probabilities are right; for grades, it adds shuffled residuals to them."""
     if not graded:
         return (rng.random(len(targets)) < probabilities).astype(np.float64)
     residuals = targets - probabilities
@@ -466,9 +477,9 @@ def errors_like(offsets: Doubles, noise: Doubles, shares: Doubles) -> Doubles:
     """Lower limit, median estimate and upper limit (3,) of the true calibration error, from the bins' offsets (B,).
 
     The mean observed offset overstates the error, because even a perfect map shows offsets by chance; a bootstrap
-    interval around it covered the true error in only 40 of 100 samples. So the test is inverted (Davison & Hinkley,
-    1997, 5.4): the limits are the errors under which 2.5 %, 50 % and 97.5 % of samples show at least the observed
-    error. The median estimate always lies inside the interval.
+    interval around it contained the true error in only 40 of 100 samples. So the test is inverted (Davison & Hinkley,
+    1997, section 5.4): if the true error were the lower limit, the median estimate or the upper limit, 2.5 %, 50 % or
+    97.5 % of samples would show at least the observed error. The median estimate always lies inside the interval.
 
     Args:
         noise: (R, B) simulated offsets of a perfect map.
@@ -477,7 +488,8 @@ def errors_like(offsets: Doubles, noise: Doubles, shares: Doubles) -> Doubles:
     shown = float(shares @ np.abs(offsets))
     spread = np.maximum(noise.std(axis=0), 1e-12)
     largest = max(float((np.abs(offsets) / spread).max()), 1.0)
-    # All offsets shrink or grow by the same number of their standard errors: offsets within chance reach 0 first.
+    # All offsets shrink or grow by the same number of their standard errors, so the offsets that are smallest in
+    # standard errors, which may be due to chance, reach 0 first.
     steps = np.concatenate([np.linspace(-largest, 0, STEPS // 2, endpoint=False), np.linspace(0, GROWTH, STEPS // 2)])
     varied = np.maximum(np.abs(offsets) + steps[:, None] * spread, 0.0)  # (STEPS, B)
     tried = varied @ shares
@@ -492,7 +504,7 @@ def calibration_report(
 ) -> dict[str, Any]:
     """Reliability curve and calibration error of held-out probabilities (N,), in units of 0–1.
 
-    Chance is corrected for in the error and in that of a perfect map; see `errors_like`.
+    Both the error and the simulated error of a perfect map are corrected for offsets by chance; see `errors_like`.
     """
     count = len(targets)
     bins = int(np.clip(count // PAIRS_A_BIN, 2, BINS))

@@ -17,11 +17,11 @@ from service.modelling.calibration import evidence, reference
 from service.modelling.calibration.methods import FittedMap, is_flow
 from service.modelling.calibrator import group_sizes
 
-FEWEST_COMPARED = 20  # held-out sentences
-HALVES = 40
+FEWEST_COMPARED = 20  # smallest number of held-out sentences on which versions are compared
+HALVES = 40  # number of random halves from which the standard error is estimated
 MOST_PAIRS = 100_000
-SURE = 1.64  # standard errors: one-sided, 5 %
-LOST = {  # parts that a new version may lack: their name in messages, and what a calibration needs for them
+SURE = 1.64  # a difference of more standard errors than this is significant (one-sided, 5 %)
+LOST = {  # parts that a new version may lack -> name of the part in messages, and what a calibration needs for it
     "probability": ("a probability learnt from labels", "labelled pairs"),
     "normalization": ("an item normalization", "the same item normalization"),
 }
@@ -29,7 +29,7 @@ LOST = {  # parts that a new version may lack: their name in messages, and what 
 
 @dataclass(frozen=True)
 class Result:
-    """All parts of a version before it is published."""
+    """All parts of a version that is not published yet."""
 
     request: JobRequest
     encoder: EncoderArtifact
@@ -43,18 +43,18 @@ class Result:
     ) -> tuple[int, bool, str]:
         """Writes the version and promotes it if the request says so.
 
-        If only the promotion fails, the version stays and the reason says how to promote it.
+        If the version is written but its promotion fails, it stays and the reason says how to promote it.
 
         Args:
-            job: the job that this attempt belongs to.
-            check_turn: called with the version's number before writing and before promotion; raises JobCancelled once
+            job: the job of which this is an attempt; None if there is no job.
+            check_turn: called with the version's number before writing and before promotion; raises JobCancelled if
                 another attempt has replaced this one.
 
         Returns:
             The version's number, whether it was promoted, and why or why not.
 
         Raises:
-            JobCancelled: from `check_turn`; nothing is promoted.
+            JobCancelled: `check_turn` raised it; nothing is promoted.
             OSError: the version could not be written.
             Conflict: the domain was deleted after the request.
         """
@@ -86,9 +86,9 @@ class Result:
             check_turn(version)
             try:
                 domains.promote(request.domain, self.encoder.digest, version, expected=expected)
-            except Conflict:  # another version was promoted meanwhile: compare with that one
+            except Conflict:  # another version has become champion meanwhile: compare with that one
                 expected = domains.aliases(request.domain, self.encoder.digest)
-                domains.check_generation(request.domain, request.generation)  # must follow the read of the aliases
+                domains.check_generation(request.domain, request.generation)  # must come after reading the aliases
                 promote, why = self._wanted(domains, expected.champion, again=again)
             except OSError as error:
                 return version, False, f"it could not be promoted ({error}): PUT /domains/{request.domain}/champion"
@@ -127,9 +127,10 @@ class Result:
     def _compare(self, domains: DomainStore, champion: int) -> tuple[bool, str]:
         """Compares the threshold errors of the champion and the new version on the new text.
 
-        Both are measured on the same held-out sentences, to which neither map was fitted. The new version's reference
-        contains them as a tenth of its sentences, cross-fitted. The standard deviation of the difference over random
-        halves of the sentences estimates its standard error (Politis & Romano, 1994).
+        Both errors are computed on the same held-out sentences, to which neither map was fitted. The new version's
+        reference does contain them, as a tenth of its sentences, but with latents from maps fitted without them. The
+        standard deviation of the difference over random halves of the sentences estimates its standard error (Politis &
+        Romano, 1994).
         """
         try:
             stored = domains.load(self.request.domain, champion)
@@ -152,7 +153,7 @@ class Result:
 
         def errors(rows: Rows) -> tuple[float, float]:
             numbers = np.arange(len(rows))
-            one, other = np.random.default_rng(0), np.random.default_rng(0)  # the same pairs
+            one, other = np.random.default_rng(0), np.random.default_rng(0)  # both draw the same pairs
             return (
                 off_by(ours, reference.sample_pairs([(mine[rows], numbers)], one, MOST_PAIRS)),
                 off_by(scale, reference.sample_pairs([(theirs[rows], numbers)], other, MOST_PAIRS)),
@@ -175,6 +176,6 @@ def loses(part: str, champion: DomainModel, challenger: DomainModel) -> bool:
 
 
 def off_by(scale: ReferenceDistribution, pairs: reference.Pairs) -> float:
-    """Threshold error at the nominal rates, or with ties at the next larger rates that a threshold can have."""
+    """Threshold error at the nominal rates; if ties make a rate unreachable, at the next larger rate that is not."""
     nominal = [scale.reachable(rate)[1] for rate in evidence.NOMINAL_RATES]
     return evidence.threshold_error(scale.percentile(pairs.similarities), nominal)

@@ -1,4 +1,4 @@
-"""Recall and precision at a threshold, with intervals, from labelled pairs with or without weights."""
+"""Estimates recall and precision at a threshold, with intervals, from labelled pairs with or without weights."""
 
 from typing import NamedTuple
 
@@ -13,11 +13,11 @@ TAIL = 0.025  # probability on each side of a 95 % interval
 def recall_at(
     thresholds: Doubles, similarities: Doubles, targets: Doubles, weights: Doubles
 ) -> tuple[Doubles, Doubles, Doubles]:
-    """Recall at each threshold (T,): the share of all matches at or above it, with its 95 % interval.
+    """Recall at each threshold (T,) and the limits of its 95 % interval. Recall is the share of matches at or above it.
 
-    The intervals of the weighted numbers of found and missed matches (`weighted_count`) give the interval of their
-    ratio (MOVER: Donner & Zou, 2012). Pairs with large weights widen it even if none is a match, since they represent
-    many pairs of the population. similarities, targets (0 or 1), weights: (N,).
+    The interval follows from those of the weighted numbers of found and missed matches (`weighted_count`) by the method
+    MOVER (Donner & Zou, 2012). Pairs with large weights widen the interval even if none of them is a match, since they
+    represent many pairs of the population. similarities, targets (0 or 1), weights: (N,).
     """
     recalls, low, high = (np.zeros(len(thresholds)) for _ in range(3))
     for place, threshold in enumerate(thresholds):
@@ -35,8 +35,9 @@ def precision_interval(
 ) -> tuple[Doubles, Doubles]:
     """95 % interval of the precision at or above each threshold (T,), widened to contain `precisions` (T,).
 
-    Uses only the labels above the threshold, counted as in `recall_at`. A bootstrap of the smooth curves would be too
-    narrow: with few pairs above, it covered the true precision in only 25 to 90 of 100 draws.
+    Uses only the labels at or above the threshold, counted as in `recall_at`. An interval from a bootstrap of the
+    smooth curves would be too narrow: with few pairs above, it contained the true precision in only 25 to 90 of 100
+    draws.
     similarities, targets (0 or 1), weights: (N,).
     """
     low, high = (np.zeros(len(thresholds)) for _ in range(2))
@@ -59,12 +60,13 @@ class WeightedCount(NamedTuple):
 def weighted_count(targets: Doubles, weights: Doubles, every: Doubles) -> WeightedCount:
     """Sum of the weights of the matches among these pairs, with its interval.
 
-    The interval comes from a gamma distribution (Fay & Feuer, 1997) whose mean is the sum plus half the largest weight.
-    They add the whole weight; half of it, as in Jeffreys' interval, gives a coverage of 95 % and not more.
+    The interval comes from a gamma distribution, as in Fay & Feuer, 1997, whose mean is the sum plus half the largest
+    weight. Fay & Feuer add the whole weight, which makes the interval too wide; half of it, as in Jeffreys' interval,
+    gives a coverage of 95 %.
 
     Args:
-        targets: (N,), 0 or 1, with their weights (N,).
-        every: (M,) weights of all labelled pairs, which supply the largest weight if N is 0.
+        targets: (N,), 0 or 1; weights: (N,) of the same pairs.
+        every: (M,) weights of all labelled pairs; the largest weight is taken from these if N is 0.
     """
     count = float(weights @ targets)
     heaviest = float((weights if len(weights) else every).max())
@@ -75,7 +77,7 @@ def weighted_count(targets: Doubles, weights: Doubles, every: Doubles) -> Weight
 
 
 def ratio_limit(upper: WeightedCount, lower: WeightedCount) -> float:
-    """Upper limit of one count over another (Donner & Zou, 2012, section 3)."""
+    """Upper limit of the ratio `upper` / `lower` of two counts (Donner & Zou, 2012, section 3)."""
     if lower.low <= 0:
         return np.inf
     spread = lower.low * (2 * lower.sum - lower.low)

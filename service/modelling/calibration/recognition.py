@@ -1,8 +1,8 @@
 """Tests without labels whether an encoder recognizes a sentence after its appearance was changed.
 
-A raw encoder finds sentences of similar appearance; an encoder trained on meaning finds the same sentence. Measured on
-three families (docs/quality.md): trained encoders find 87 to 98 % of the sentences below, their middle layers 16 to
-50 %.
+For a changed sentence, a raw encoder finds sentences of similar appearance; an encoder trained on meaning finds the
+original sentence. Measured on three families of encoders (docs/quality.md): trained encoders find 87 to 98 % of the
+sentences below, their middle layers 16 to 50 %.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,8 +15,8 @@ from service.core.scoring.similarity import normalized
 
 Embed = Callable[[list[str]], Vectors]  # texts (N) -> pooled vectors (N, D)
 
-AMONG = 40  # sentences to search among
-# Length of the beginning used from a domain's sentences, because every encoder recognizes long sentences.
+AMONG = 40  # number of sentences among which each is searched
+# Only the beginnings of a domain's sentences are used, because every encoder recognizes long sentences.
 WORDS, CHARACTERS = 8, 60
 
 # Changes of appearance that keep the meaning, in any script.
@@ -73,15 +73,16 @@ Voters elected a new mayor.
 
 
 def disguised(texts: Sequence[str]) -> list[str]:
-    """Every text in every disguise, grouped by text."""
+    """Every text with each of the changes in DISGUISES, grouped by text."""
     return [disguise(text) for text in texts for disguise in DISGUISES]
 
 
 def recognition_of(texts: Sequence[str], embed: Embed, rng: np.random.Generator) -> float:
-    """Share of sentences that are recognized, 0–1: the higher value of the English ones above and the domain's own.
+    """Share of sentences that are recognized, 0–1: the higher of the shares of SENTENCES and of the domain's sentences.
 
-    Sentences of a narrow domain are hard to distinguish for any encoder, and some encoders do not know English. Raw
-    encoders recognize at most 66 % of beginnings of 8 words, but 90 % of whole news sentences.
+    The higher share counts, because sentences of a narrow domain are hard to distinguish for any encoder, and some
+    encoders do not know English. Raw encoders recognize at most 66 % of beginnings of 8 words, but 90 % of whole news
+    sentences.
     """
     able = (row for row in rng.permutation(len(texts)).tolist() if texts[row].strip())
     own = list(dict.fromkeys(beginning(texts[row]) for row in islice(able, 2 * AMONG)))[:AMONG]
@@ -101,9 +102,10 @@ def in_all_looks(vectors: Vectors) -> Vectors:
 
 
 def recognition(vectors: Vectors) -> float:
-    """How often a sentence is closer to its own other versions than to other sentences in the same version, 0–1.
+    """How often a version of a sentence is closer to another version of it than to any other sentence's, 0–1.
 
-    vectors: (N, V, D) of N sentences in V versions.
+    The other sentences are compared in the same version as the sentence. vectors: (N, V, D) of N sentences in V
+    versions (the original and each of DISGUISES).
     """
     count, looks = vectors.shape[:2]
     unit = normalized(vectors.reshape(count * looks, -1)).reshape(vectors.shape)

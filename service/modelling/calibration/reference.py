@@ -1,7 +1,8 @@
 """Builds a domain's reference distribution from the same text that the map is fitted to.
 
-A map makes pairs of sentences that it was fitted to less similar: a nominal 1 % becomes 1.2 % (tempered) to 2 %
-(whitening), measured in docs/quality.md. So for each fold a map is fitted without it, and scores pairs inside it.
+A map makes the sentences that it was fitted to less similar to each other. Thresholds from their pairs would be too
+low: a nominal false-match rate of 1 % would in fact be 1.2 % (tempered) to 2 % (whitening; see docs/quality.md). So the
+sentences are divided into folds, and the pairs within each fold are scored by a map that was fitted without it.
 """
 
 from collections.abc import Sequence
@@ -14,23 +15,25 @@ from service.core.arrays import Doubles, Rows, Vectors
 from service.core.scoring.reference import COUNTED, ROUNDING, ReferenceDistribution, exceedance, fisher_z
 from service.core.scoring.similarity import normalized
 
-MOST_PAIRS = 2_000_000  # all pairs of 2,000 sentences; 1e5 suffice for a rate of 1 %
+MOST_PAIRS = 2_000_000  # number of pairs of 2,000 sentences; 100,000 would suffice for a rate of 1 %
 FEWEST_SENTENCES = 20
-KNOTS = 65  # the error is at most 0.6 % of the rate down to 2e-3; 129 knots are no better
+KNOTS = 65  # with these the error is at most 0.6 % of the rate, for rates of at least 0.002; 129 knots are no better
 FIRST_RATE = 1 - 1e-4
 LEVELS = np.array([1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5])
 BOOTSTRAPS = 200
 CONFIDENCE = 0.95
 TAIL_LIMIT = np.log(2)  # if the fitted tail's log error exceeds this, an exponential tail is tried
-TIE_SHARE = 0.05  # smallest tie, as a share of the pairs that score at least as high; the knots' error hides others
-RANKS = 1000  # ranks checked for ties; with 2,000,000 pairs each is 1.6 % larger than the one before
-TAIL_KNOTS = np.logspace(0, -8, 33)[1:]  # shares of the tail that get a knot if ties lie beyond its beginning
+# A tie must have this share of the pairs that score at least as high; smaller ties change rates by less than the error
+# of the knots.
+TIE_SHARE = 0.05
+RANKS = 1000  # number of ranks checked for ties; with 2,000,000 pairs each rank is 1.6 % larger than the one before
+TAIL_KNOTS = np.logspace(0, -8, 33)[1:]  # if ties lie in the tail, it gets knots where it has these shares of its pairs
 FALL = 1e-9  # smallest difference between the knots' logits; it changes a rate by at most 1e-7 of itself
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Cosines (P,) of random pairs, and the numbers (P,) of their two sentences, from 0 to `sentences` − 1."""
+    """Cosines (P,) of random pairs, and the indices (P,) of their two sentences, from 0 to `sentences` − 1."""
 
     similarities: npt.NDArray[np.float32]
     left: Rows
@@ -44,11 +47,11 @@ def folds(count: int, number: int, rng: np.random.Generator) -> list[Rows]:
 
 
 def sample_pairs(groups: Sequence[tuple[Vectors, Rows]], rng: np.random.Generator, most: int = MOST_PAIRS) -> Pairs:
-    """Draws pairs within each group. A group is latents (N, D) and the index of each one's sentence (N,).
+    """Draws pairs within each group. A group consists of latents (N, D) and the indices of their sentences (N,).
 
-    Takes all pairs if there are at most `most`; otherwise a balanced circulant design, in which every sentence occurs
-    equally often (incomplete U-statistic; Blom, 1976). Rows are permuted first, because neighbouring sentences in a
-    file are often related.
+    Takes all pairs if there are at most `most`. Otherwise it pairs each sentence with those at a few random distances
+    in a circle, so that every sentence occurs equally often (incomplete U-statistic; Blom, 1976). The circle is in
+    random order, because neighbouring sentences in a file are often related.
     """
     possible = sum(len(x) * (len(x) - 1) // 2 for x, _ in groups)
     similarities: list[npt.NDArray[np.float32]] = []
@@ -99,9 +102,9 @@ def pareto(excess: Doubles, weights: Doubles | None = None) -> tuple[float, floa
 
 
 def fit_tail(excess: Doubles) -> tuple[float, float, float]:
-    """Shape and scale of a tail, and its largest |ln(fitted / counted)| where at least 30 pairs lie above.
+    """Shape and scale of a tail, and its largest error |ln(fitted / counted)| where at least 30 pairs lie above.
 
-    excess: (M,), descending.
+    excess: (M,) distances of the pairs beyond the beginning of the tail, descending.
     """
     counted = (np.arange(1, len(excess) + 1) - 0.5) / len(excess)
     enough = counted * len(excess) >= 30
@@ -127,13 +130,13 @@ class Tie:
 
 
 def find_ties(similarities: npt.NDArray[np.floating]) -> list[Tie]:
-    """Ties that are large enough to change rates, in ascending order.
+    """Ties that are large enough to change rates noticeably, in ascending order.
 
-    A tie has at least 10 pairs, and at least 5 % of the pairs at or above its similarity.
+    These have at least 10 pairs, and at least 5 % of all pairs at or above their similarity.
     """
     rising = np.sort(similarities)
     count = len(rising)
-    # Ties of this size contain at least one of these ranks.
+    # Every tie that is large enough contains at least one of these ranks.
     ranks = np.unique(np.geomspace(1, count, RANKS).astype(np.intp))
     ties: list[Tie] = []
     for value in rising[count - ranks]:
@@ -150,7 +153,8 @@ def find_ties(similarities: npt.NDArray[np.floating]) -> list[Tie]:
 def build(pairs: Pairs, rng: np.random.Generator, *, intervals: bool = True) -> ReferenceDistribution:
     """Builds a reference: knots at quantiles, a fitted tail beyond them, and bootstrap intervals of the thresholds.
 
-    Knots and tail are fitted without ties; the ties' share is then added to the rates at and below them.
+    Knots and tail are fitted to the pairs without ties; the share of each tie is then added to the rates at and below
+    its similarity.
 
     Raises:
         ValueError: fewer than 20 sentences.
@@ -168,7 +172,7 @@ def build(pairs: Pairs, rng: np.random.Generator, *, intervals: bool = True) -> 
         reference = with_ties(reference, ties, 1 - float(tied.mean()))
     smallest = reference.smallest_rate
 
-    # The intervals need only the most similar pairs.
+    # The intervals depend only on the most similar pairs, so the others are left out.
     kept = int(min(count, max((0.12 if count < 1_000_000 else 0.035) * count, 4000, 1.2 * smallest * count)))
     top = np.argpartition(similarities, count - kept)[count - kept :]
     top = top[np.argsort(-similarities[top], kind="stable")]
@@ -181,7 +185,7 @@ def build(pairs: Pairs, rng: np.random.Generator, *, intervals: bool = True) -> 
 
 
 def continuous(similarities: Doubles, pairs: Pairs) -> ReferenceDistribution:
-    """Reference with the knots and the tail of similarities (P,) that have no ties."""
+    """Reference with knots and tail fitted to similarities (P,) without ties; it states the numbers of `pairs`."""
     none = np.empty(0)
     count = len(similarities)
     if not count:
@@ -227,7 +231,7 @@ def with_ties(reference: ReferenceDistribution, ties: Sequence[Tie], share: floa
         reference,
         similarities=knots,
         logits=logits,
-        # A Pareto tail that begins higher has the same shape (Coles, 2001, section 4.2.1).
+        # If a Pareto tail begins at a higher value, its shape stays the same and its scale grows (Coles, 2001, 4.2.1).
         scale=reference.scale + reference.shape * max(0.0, float(fisher_z(last)) - join),
         tied=np.array([(tie.low + tie.high) / 2 for tie in ties]),
         tied_rates=rates_of_ties,
@@ -239,11 +243,11 @@ def with_intervals(
 ) -> ReferenceDistribution:
     """Adds intervals from a bootstrap over sentences.
 
-    A pair's weight is the product of its two sentences' counts (Owen, 2007). Product weights count the variance between
-    pairs three times, so twice that variance is subtracted.
+    A pair's weight is the product of the numbers of times that its two sentences were drawn (Owen, 2007). Such weights
+    count the variance between pairs three times, so twice that variance is subtracted.
 
     Args:
-        top: indices of the most similar pairs, in descending order.
+        top: indices of the most similar pairs, in descending order of similarity.
     """
     similarities = pairs.similarities[top].astype(np.float64)
     z, left, right = fisher_z(similarities), pairs.left[top], pairs.right[top]

@@ -38,7 +38,7 @@ def character_class(ranges: Sequence[tuple[int, int]], *categories: str) -> str:
 
 UNSPACED = character_class(RANGES, "L")
 MARKS = character_class(PLANES, "M")
-FORMAT = character_class(PLANES, "Cf")  # direction marks, soft hyphens, zero-width spaces; ignored
+FORMAT = character_class(PLANES, "Cf")  # invisible characters such as direction marks and soft hyphens; ignored
 
 EXTENDED = rf"[{MARKS}{JOINERS}{SKIN}]*"
 # A token is a run of letters, a run of digits, a single punctuation mark, or a single letter of an unspaced script.
@@ -53,7 +53,7 @@ BELONGING = re.compile(rf"[{MARKS}{JOINERS}{SKIN}]")
 
 
 def words(text: str) -> list[str]:
-    """Words of a text, split at spaces; each letter of an unspaced script, with its marks, is a word."""
+    """Words of a text, split at spaces. In scripts without spaces, each letter with its combining marks is a word."""
     return (BORDER.sub(" ", text) if LETTER.search(text) else text).split()
 
 
@@ -63,7 +63,7 @@ def is_unspaced(text: str) -> bool:
 
 
 def join_words(parts: Sequence[str]) -> str:
-    """Joins words of an unspaced text, with a space only between words that would otherwise become one."""
+    """Joins words of a text without spaces, with a space only between words that would otherwise become one word."""
     text = ""
     for part in parts:
         ends = (text[-1:], part[:1])

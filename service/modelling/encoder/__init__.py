@@ -1,1 +1,1 @@
-"""Exports encoders from checkpoints, at full or lower precision, and registers remote ones."""
+"""Exports encoders from checkpoints, at full or lower precision, and registers encoders that run elsewhere."""

@@ -1,4 +1,4 @@
-"""The transformer families that can be exported, and how each is loaded and cut."""
+"""The transformer families that can be exported, and how each is loaded and reduced to its first layers."""
 
 import json
 from dataclasses import dataclass
@@ -14,16 +14,16 @@ from service.core.errors import InvalidInput
 
 @dataclass(frozen=True)
 class Family:
-    """A family's path to its layers, and its handling of positions and attention."""
+    """Where a family keeps its layers, and how it treats positions and attention."""
 
-    layers: str  # path of the ModuleList
+    layers: str  # path of the ModuleList that contains the layers
     # Position ids start after the padding id (as in RoBERTa), so fewer tokens fit.
     behind_padding: bool = False
-    # Position ids are passed explicitly, counted over the mask: padding on the left then does not change a decoder's
-    # output, and the ids have the batch's size, as ONNX Runtime's RotaryEmbedding requires.
+    # Position ids are passed explicitly and count only real tokens: padding on the left then does not change a
+    # decoder's output, and the ids have the batch's size, as ONNX Runtime's RotaryEmbedding requires.
     positions: bool = False
-    attention: str = "sdpa"
-    shares: bool = False  # several layers share a group's weights (ALBERT)
+    attention: str = "sdpa"  # implementation of attention in transformers
+    shares: bool = False  # layers are divided into groups, and the layers of a group share their weights (ALBERT)
 
 
 BERT = Family("encoder.layer")
@@ -34,7 +34,7 @@ FAMILIES = {
     "roberta": ROBERTA,
     "xlm-roberta": ROBERTA,
     "camembert": ROBERTA,
-    "mpnet": Family("encoder.layer", behind_padding=True, attention="eager"),  # the only one it implements
+    "mpnet": Family("encoder.layer", behind_padding=True, attention="eager"),  # implements no other attention
     "distilbert": Family("transformer.layer"),
     "albert": Family("encoder.albert_layer_groups", shares=True),
     "modernbert": Family("layers", positions=True),
@@ -52,7 +52,7 @@ def configuration(folder: Path) -> Any:
     if not path.is_file():
         adapter = (folder / "adapter_config.json").is_file()
         raise InvalidInput(
-            f"{folder} holds an adapter without its model; merge it (merge_and_unload) and save the whole"
+            f"{folder} holds an adapter without its model; merge it (merge_and_unload) and save the merged model"
             if adapter
             else f"{folder} has no config.json; give the folder of a transformers or sentence-transformers checkpoint"
         )
@@ -69,7 +69,7 @@ def configuration(folder: Path) -> Any:
         raise InvalidInput(f"{folder} is a {kind}, an encoder with a decoder; only encoders and GPT-2 can be exported")
     if kind not in FAMILIES:
         what = "has no model_type in its config.json" if kind is None else f"is a {kind}"
-        raise InvalidInput(f"{folder} {what}; what can be exported: {', '.join(sorted(FAMILIES))}")
+        raise InvalidInput(f"{folder} {what}; these can be exported: {', '.join(sorted(FAMILIES))}")
     if stated.get("is_decoder"):
         raise InvalidInput(f"{folder} is a {kind} used as a decoder (is_decoder); only encoders and GPT-2 are exported")
     return AutoConfig.from_pretrained(folder)
@@ -79,7 +79,7 @@ def longest(config: Any) -> int:
     """Largest number of tokens that the position embeddings allow."""
     offset = 0
     if FAMILIES[config.model_type].behind_padding:
-        # MPNet always uses the padding id 1.
+        # MPNet always uses 1 as its padding id, regardless of the configuration.
         offset = 1 + (1 if config.model_type == "mpnet" else config.pad_token_id)
     room: int = config.max_position_embeddings
     return room - offset
@@ -91,7 +91,9 @@ def positions(mask: Tensor) -> Tensor:  # (B, T) -> (B, T)
 
 
 def load_transformer(folder: Path, layers: int, *, pooler: bool) -> nn.Module:
-    """Loads the first `layers` layers of the transformer in float32; a final norm is applied after the last of them.
+    """Loads the first `layers` layers of the transformer in float32.
+
+    If the transformer has a final norm, it is applied after the last of these layers.
 
     Raises:
         InvalidInput: weights are missing or do not fit the configuration, or `pooler` is set and there is no pooler.
@@ -105,7 +107,7 @@ def load_transformer(folder: Path, layers: int, *, pooler: bool) -> nn.Module:
             use_safetensors=True,
             output_loading_info=True,
         )
-    except RuntimeError as error:  # tensor sizes that differ from config.json
+    except RuntimeError as error:  # a tensor has another size than config.json says
         raise InvalidInput(f"the weights in {folder} do not fit its config.json: {first_line(error)}") from error
     missing = sorted(name for name in loading["missing_keys"] if pooler or not name.startswith("pooler."))
     if missing:
@@ -121,7 +123,7 @@ def load_transformer(folder: Path, layers: int, *, pooler: bool) -> nn.Module:
 
 
 def cut(transformer: Any, family: Family, layers: int) -> None:
-    """Keeps the first layers, each with its own attention type or group."""
+    """Keeps the first `layers` layers; each keeps the attention type and the weights that it had before."""
     path, _, name = family.layers.rpartition(".")
     stack = transformer.get_submodule(path)
     whole, depth = getattr(stack, name), transformer.config.num_hidden_layers

@@ -14,7 +14,7 @@ from service.core.encoding.spec import EncoderSpec
 from service.core.errors import InvalidInput
 from service.modelling.encoder.export import export_calibrator
 
-LEAST_DIM, MOST_DIM = 8, 16_384  # the calibrator's matrix has 1 GB at the largest
+LEAST_DIM, MOST_DIM = 8, 16_384  # with 16,384 dimensions the calibrator's matrix takes 1 GB
 
 
 def register(
@@ -24,7 +24,7 @@ def register(
 
     Args:
         dim: number of dimensions.
-        unit: all vectors have length 1, so that distances other than the cosine distance can be converted, too.
+        unit: all vectors have length 1, so that not only cosine distances but also other distances can be converted.
 
     Raises:
         InvalidInput: the number of dimensions is not supported, or the name belongs to another encoder.
@@ -59,7 +59,7 @@ def register(
 
 
 def check_same(known: EncoderArtifact, dim: int, *, unit: bool) -> EncoderArtifact:
-    """Raises InvalidInput if the name belongs to a different encoder."""
+    """Returns `known`. Raises InvalidInput if it is an encoder of another kind, or registered with other arguments."""
     if known.kind != "vectors":
         what = f"{known.id} is an encoder already, of another kind"
         raise InvalidInput(f"{what} (isosim encoder list); choose another name")

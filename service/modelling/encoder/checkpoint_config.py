@@ -13,7 +13,8 @@ from transformers import AutoTokenizer
 from service.core.errors import InvalidInput
 from service.modelling.encoder.pooling import Module
 
-# Names in sentence-transformers 6. Earlier releases have switches, listed in the order in which vectors are joined.
+# sentence-transformers 6 names the pooling (MODES). Earlier releases have one true/false key per pooling (SWITCHES,
+# in the order in which the vectors are concatenated if several are true).
 MODES = {
     "cls": "cls",
     "max": "max",
@@ -36,16 +37,16 @@ NOT_STATED = "not stated"
 
 @dataclass(frozen=True)
 class CheckpointFacts:
-    """A checkpoint's configuration; None or empty where it states nothing."""
+    """A checkpoint's configuration; a value is None or empty if the checkpoint does not state it."""
 
     transformer: Path  # folder with config.json, weights and tokenizer.json
     pooling: str | None = None
     head: tuple[Module, ...] = ()
     max_length: int | None = None
-    lower_case: bool = False  # texts are converted to lower case before the tokenizer
+    lower_case: bool = False  # texts are converted to lower case before they are tokenized
     prompts: dict[str, str] = field(default_factory=dict)
     prompt: str = ""  # default prompt, prepended to every text
-    whole_pooled: bool = True  # the pooling includes the prompt's tokens
+    whole_pooled: bool = True  # whether the pooling includes the prompt's tokens
 
 
 def read_json(path: Path) -> Any:
@@ -62,16 +63,16 @@ def read(folder: Path) -> CheckpointFacts:
     """Reads a checkpoint folder of transformers or sentence-transformers.
 
     Raises:
-        InvalidInput: the folder is of another kind, or one of its modules cannot be exported.
+        InvalidInput: the folder is not a checkpoint of a dense encoder, or one of its modules cannot be exported.
     """
     facts = read_json(folder / "config_sentence_transformers.json")
     kind = facts.get("model_type", "SentenceTransformer")
     if kind != "SentenceTransformer":
-        raise InvalidInput(f"{folder} is a {kind}; only encoders that give one dense vector a text can be exported")
+        raise InvalidInput(f"{folder} is a {kind}; only encoders that give one dense vector per text can be exported")
     modules = read_modules(folder)
     transformer = folder / modules[0].folder if modules else folder
     pooling = next((module for module in modules if module.kind == "Pooling"), None)
-    # Some checkpoints without modules.json still have this file.
+    # Some checkpoints have this file although they have no modules.json.
     pooled = pooling.stated if pooling else read_json(folder / "1_Pooling" / "config.json")
     text = read_json(transformer / "sentence_bert_config.json")
     tokenizer = read_json(transformer / "tokenizer_config.json")
@@ -98,18 +99,24 @@ def read_modules(folder: Path) -> tuple[Module, ...]:
         if not name.startswith("sentence_transformers.") or kind not in ("Transformer", "Pooling", "Dropout", *HEAD):
             raise InvalidInput(f"{folder} has a module {name!r}, which cannot be exported; those that can: "
                                f"Transformer, Pooling, {', '.join(HEAD)}")  # fmt: skip
-        if kind != "Dropout":  # does nothing outside training
+        if kind != "Dropout":  # dropout only acts in training
             modules.append(Module(kind, place, {} if kind == "Transformer" else read_json(place / "config.json")))
     kinds = [module.kind for module in modules]
     if listed and (kinds[:1] != ["Transformer"] or kinds.count("Transformer") > 1 or kinds[1:].count("Pooling") != 1):
-        raise InvalidInput(f"{folder} is a chain of {', '.join(kinds) or 'nothing'}; needed: a Transformer, a Pooling")
+        raise InvalidInput(
+            f"{folder} has the modules {', '.join(kinds) or 'none'}; a Transformer followed by one Pooling is needed"
+        )
     if listed and kinds[1] != "Pooling":
         raise InvalidInput(f"{folder} has a {kinds[1]} before its pooling, which cannot be exported")
     return tuple(modules)
 
 
 def pooling_of(stated: dict[str, Any], folder: Path) -> str | None:
-    """Our name of the stated pooling, several joined by +; None if none is stated. Raises InvalidInput if unknown."""
+    """Our name of the pooling in the checkpoint's configuration; several are joined by +. None if there is none.
+
+    Raises:
+        InvalidInput: the pooling is unknown.
+    """
     if not stated:
         return None
     modes = stated.get("pooling_mode") or [mode for key, mode in SWITCHES.items() if stated.get(key)] or "mean"
@@ -125,23 +132,29 @@ def head_of(modules: tuple[Module, ...]) -> tuple[Module, ...]:
     for module in head:
         keys = {module.stated.get(key) for key in ("module_input_name", "module_output_name")}
         if not keys <= {None, "sentence_embedding"}:
-            raise InvalidInput(f"{module.folder} works on {keys - {None}}, not on the sentence's vector: not exported")
+            raise InvalidInput(
+                f"{module.folder} works on {keys - {None}} instead of the sentence's vector and cannot be exported"
+            )
     while head and head[-1].kind == "Normalize":
         head.pop()
     return tuple(head)
 
 
 def prompts_of(facts: dict[str, Any], folder: Path) -> tuple[dict[str, str], str]:
-    """Named prompts, and the text of the default prompt. Raises InvalidInput if the default names no prompt."""
+    """Named prompts, and the text of the default prompt.
+
+    Raises:
+        InvalidInput: the default prompt is not among the named prompts.
+    """
     prompts = {str(name): str(text) for name, text in (facts.get("prompts") or {}).items()}
     default = facts.get("default_prompt_name")
     if default is not None and default not in prompts:
-        raise InvalidInput(f"{folder} names {default!r} as its default prompt and has no such prompt; give --prompt")
+        raise InvalidInput(f"{folder} names {default!r} as its default prompt but has no such prompt; give --prompt")
     return prompts, prompts.get(default, "") if default is not None else ""
 
 
 def licence_of(folder: Path) -> str:
-    """Licence from the README's front matter; otherwise the first line and name of the licence file."""
+    """Licence in the README's front matter; otherwise the licence file's first line and name."""
     readme = folder / "README.md"
     if readme.is_file():
         text = readme.read_text(encoding="utf-8", errors="replace")
@@ -172,7 +185,8 @@ def join_names(value: object) -> str:
     return ", ".join(str(name) for name in names if name)
 
 
-# Accents, scripts with and without spaces, digits and blanks, to detect differences between two tokenizers.
+# Texts with accents, scripts with and without spaces, digits and blanks: two tokenizers that encode all of them alike
+# are treated as equal.
 SENTENCES = (
     "A man is playing a guitar.",
     " Zoë's CAFÉ band – naïve,  isn't it?\tIn 2019 about 1,000 people heard it. ",
@@ -184,8 +198,8 @@ SENTENCES = (
 def tokenizer_json(facts: CheckpointFacts) -> bytes:
     """The tokenizer to export.
 
-    Normally this is tokenizer.json unchanged. If the checkpoint's other files change the tokens in transformers or
-    sentence-transformers, it is their tokenizer.
+    Normally this is tokenizer.json unchanged. transformers and sentence-transformers also read other files of the
+    checkpoint; if these change the tokens, the tokenizer as those libraries build it is exported.
 
     Raises:
         InvalidInput: there is no fast tokenizer, or it cannot be read.
@@ -208,7 +222,7 @@ def tokenizer_json(facts: CheckpointFacts) -> bytes:
 
 
 def read_whole(facts: CheckpointFacts) -> Tokenizer | None:
-    """The tokenizer that transformers reads from all files; None if there is only tokenizer.json."""
+    """The tokenizer that transformers builds from all files of the checkpoint; None without tokenizer_config.json."""
     if not (facts.transformer / "tokenizer_config.json").is_file():
         return None
     try:
@@ -232,6 +246,6 @@ def ids(tokenizer: Tokenizer) -> list[list[int] | None]:
     for text in SENTENCES:
         try:
             ids_of_each.append(tokenizer.encode(text).ids)
-        except Exception:  # noqa: BLE001 - tokenizers raises nothing else
+        except Exception:  # noqa: BLE001 - tokenizers raises bare Exceptions
             ids_of_each.append(None)
     return ids_of_each

@@ -13,14 +13,14 @@ class Checkpoint:
 
     folder: Path
     source: str
-    licence: str | None = None  # None: the folder has to be read
+    licence: str | None = None  # None: unknown until the folder's README or licence file is read
 
 
 def resolve(source: str, revision: str | None = None) -> Checkpoint:
     """The checkpoint of a folder, hub id or short name, downloaded if necessary.
 
     Raises:
-        InvalidInput: the source does not exist, the download failed, or a pinned file has another hash.
+        InvalidInput: the source does not exist, the download failed, or a file does not have the expected hash.
     """
     if Path(source).is_dir():
         return Checkpoint(Path(source), f"folder {Path(source).name}")
@@ -33,7 +33,7 @@ def resolve(source: str, revision: str | None = None) -> Checkpoint:
 
 
 def fetch_from_hub(source: str, revision: str | None) -> Checkpoint:
-    from huggingface_hub import snapshot_download  # noqa: PLC0415 - comes with [train] only
+    from huggingface_hub import snapshot_download  # noqa: PLC0415 - installed with [train] only
 
     try:
         patterns = ["*.json", "*.txt", "*.model", "*.safetensors", "README.md", "LICEN*", "COPYING*"]

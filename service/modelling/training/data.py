@@ -14,7 +14,7 @@ from service.adapters.text_lines import numbered_lines, read_lines, table_lines
 from service.core.errors import EmptyInput, InvalidInput
 
 CLASSES = ("entailment", "neutral", "contradiction")  # of natural language inference; numbered in this order
-OTHER_NAMES = {  # accepted names of a column
+OTHER_NAMES = {  # names that a file may use for a column instead of ours
     "score": ("grade", "similarity"),
     "sentence1": ("s1", "sentence_1", "text1"),
     "sentence2": ("s2", "sentence_2", "text2"),
@@ -42,9 +42,10 @@ class Examples:
 
 
 def read_sentences(path: Path) -> Examples:
-    """Distinct sentences, one per line; each is its own positive, and only dropout differs (Gao et al., 2021, 3).
+    """Distinct sentences, one per line; each is its own positive (Gao et al., 2021, section 3).
 
-    Duplicates are removed, because two of them in a batch would be each other's negatives.
+    The vectors of anchor and positive differ only by dropout. Duplicates are removed, because two equal sentences in a
+    batch would be each other's negatives.
     """
     distinct = list(dict.fromkeys(line.strip() for line in read_lines(path) if line.strip()))
     return Examples({"anchor": distinct, "positive": distinct})
@@ -53,8 +54,8 @@ def read_sentences(path: Path) -> Examples:
 def without_words(examples: Examples, share: float, seed: int) -> Examples:
     """Deletes each word of each sentence with probability `share`, but keeps at least one word per sentence.
 
-    Gao et al., 2021, compare this with dropout (table 1, "word deletion"). The two views of a sentence then differ in
-    length and function words, so that these do not reveal the positive.
+    The two copies of a sentence then differ in length and function words, so the model cannot recognize the positive
+    by these. Gao et al., 2021, compare this with dropout (table 1, "word deletion").
     """
     rng = np.random.default_rng(seed)
 
@@ -75,7 +76,9 @@ def read_triplets(path: Path) -> Examples:
 
 
 def read_graded(path: Path, bounds: tuple[float, float] | None = None) -> Examples:
-    """Reads score, sentence, sentence, and scales scores to 0–1 from `bounds` or the smallest and largest score.
+    """Reads lines of score, sentence, sentence, and scales the scores linearly to 0–1.
+
+    The scores that become 0 and 1 are `bounds`, or the smallest and largest score of the file.
 
     Raises:
         InvalidInput: a score is not a number or outside the bounds, or all scores are equal.
@@ -99,10 +102,10 @@ def read_graded(path: Path, bounds: tuple[float, float] | None = None) -> Exampl
 
 
 def read_classes(path: Path) -> Examples:
-    """Reads label, premise, hypothesis; labels are entailment, neutral, contradiction, or numbers from 0.
+    """Reads label, premise, hypothesis; labels are entailment, neutral and contradiction, or integers from 0.
 
     Raises:
-        InvalidInput: a label is unknown, words and numbers are mixed, a number has no example, or there is one class.
+        InvalidInput: a label is unknown, words and integers are mixed, an integer is skipped, or all labels are equal.
     """
     rows, labels, words = [], [], None
     for number, row in rows_of(path, ("label", "premise", "hypothesis")):
@@ -141,11 +144,11 @@ def float_of(text: str) -> float | None:
 def rows_of(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Yields the line number and the cells in the order of `columns`, skipping blank lines.
 
-    JSONL needs the columns' names. TSV (without quoting, as in the STS sets) and CSV may name them in the first line;
-    without names they must have exactly these columns in this order.
+    Records of JSONL must name the columns. TSV (without quoting, as in the STS sets) and CSV may name them in the first
+    line; a file without names must have exactly these columns in this order.
 
     Raises:
-        InvalidInput: a line has other columns, or a cell is empty.
+        InvalidInput: a line lacks a column or has another number of cells, or a cell is empty.
         EmptyInput: there are no examples.
     """
     kind = path.suffix.lower()

@@ -1,4 +1,8 @@
-"""Extends the trainer of sentence-transformers: complete checkpoints, early stopping that can resume, progress."""
+"""Extends the trainer of sentence-transformers: complete checkpoints, early stopping that can resume, progress.
+
+A killed training resumes from its newest complete checkpoint, and stops early at the same step as one that was not
+interrupted.
+"""
 
 import contextlib
 import fcntl
@@ -30,7 +34,7 @@ LOSS = "loss.safetensors"  # weights of the loss, which the trainer's checkpoint
 
 
 class WorkingFolder:
-    """Checkpoints of one training. Incomplete ones, left by a killed process, are ignored and deleted."""
+    """Checkpoints of one training. Incomplete checkpoints, left by a killed process, are ignored and deleted."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -83,13 +87,13 @@ class WorkingFolder:
 
 @dataclass(frozen=True)
 class LoopSettings:
-    """Settings and files of a training loop."""
+    """Settings of a training loop, its folder and its callbacks."""
 
     recipe: Recipe
     steps: int
     working: WorkingFolder
     evaluator: EmbeddingSimilarityEvaluator | None
-    no_duplicates: bool  # no batch contains a sentence twice
+    no_duplicates: bool  # whether to form batches so that none contains a sentence twice
     report: Callable[[str, float | None], None]
 
 
@@ -120,7 +124,7 @@ def out_of_patience(scores: Scores, patience: int | None) -> bool:
 
 
 class TrainingMonitor(TrainerCallback):
-    """Evaluates and saves at the last step, stops early, marks complete checkpoints, reports progress.
+    """Evaluates and saves at the last step, stops early, marks checkpoints as complete, reports progress.
 
     Raises:
         InvalidInput: the loss became infinite or NaN.
@@ -157,7 +161,7 @@ class TrainingMonitor(TrainerCallback):
 
 class Trainer(SentenceTransformerTrainer):
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
-        """Adds no model card, which would contain sentences of the training text; `result.py` writes the README."""
+        """Does nothing: the library's model card would quote training sentences. `result.py` writes the README."""
 
 
 def own_weights(loss: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -183,7 +187,7 @@ def optimize(model: SentenceTransformer, loss: torch.nn.Module, data: Dataset, s
             data_collator=collator,
             callbacks=[TrainingMonitor(setting, loss)],
         )
-        trainer.remove_callback(PrinterCallback)  # stdout is for results
+        trainer.remove_callback(PrinterCallback)  # it prints progress to stdout, where only results may go
         trainer.train(resume_from_checkpoint=None if newest is None else str(newest))
         scores = scores_of(trainer.state)
     kept = scores.kept if scores.best is None else scores.best
@@ -216,12 +220,13 @@ def arguments(setting: LoopSettings, examples: int) -> SentenceTransformerTraini
         weight_decay=recipe.weight_decay,
         warmup_steps=math.ceil(recipe.warmup * setting.steps),
         max_grad_norm=1.0,
-        use_cpu=recipe.precision == "bf16" and not torch.cuda.is_available(),  # required for bf16 on a CPU
+        # Without this flag the library refuses bf16 on a CPU.
+        use_cpu=recipe.precision == "bf16" and not torch.cuda.is_available(),
         bf16=recipe.precision == "bf16",
         fp16=recipe.precision == "fp16",
         eval_strategy="steps" if evaluated else "no",
         eval_steps=recipe.every,
-        metric_for_best_model=SCORE if evaluated else None,  # keeps the best checkpoint beside the newest
+        metric_for_best_model=SCORE if evaluated else None,  # keeps the best checkpoint in addition to the newest
         greater_is_better=True if evaluated else None,
         save_strategy="steps",
         save_steps=recipe.every,
@@ -236,7 +241,7 @@ def arguments(setting: LoopSettings, examples: int) -> SentenceTransformerTraini
     )
 
 
-WHOLE = "whole.json"  # sizes of a checkpoint's files, written last: it marks the checkpoint as complete
+WHOLE = "whole.json"  # lists the sizes of a checkpoint's files; it is written last and so marks it as complete
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
 

@@ -1,4 +1,4 @@
-"""Training objectives of an encoder: how to read examples, the loss, and its source."""
+"""Training objectives of an encoder: how each reads its examples, its loss, and the paper it comes from."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,16 +8,17 @@ from typing import Any
 from service.modelling.training.data import Examples, read_classes, read_graded, read_sentences, read_triplets
 
 TEMPERATURE = 0.05  # Gao et al., 2021, section 3 and appendix D
-MARGIN = 1.0  # Euclidean; Reimers & Gurevych, 2019, section 3
+MARGIN = 1.0  # Euclidean distance; Reimers & Gurevych, 2019, section 3
 
 
 @dataclass(frozen=True)
 class Knobs:
-    """Parameters of some losses."""
+    """Parameters of the losses; each loss uses only its own."""
 
     temperature: float = TEMPERATURE
     margin: float = MARGIN
-    bounds: tuple[float, float] | None = None  # grades that become the cosines 0 and 1; None: the file's extremes
+    # Grades that become the target cosines 0 and 1; None: the lowest and highest grade of the file.
+    bounds: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,8 @@ class Objective:
     source: str
     read: Callable[[Path, Knobs], Examples]
     loss: Callable[[Any, Examples, Knobs], Any]
-    contrastive: bool = False  # other examples of a batch are negatives, so no batch may contain a sentence twice
+    # The other examples of a batch serve as negatives, so no batch may contain a sentence twice.
+    contrastive: bool = False
     needs_dropout: bool = False
 
 
@@ -41,7 +43,7 @@ def in_batch_negatives(model: Any, _: Examples, knobs: Knobs) -> Any:
 
 
 def softmax(model: Any, examples: Examples, _: Knobs) -> Any:
-    """A softmax classifier on (u, v, |u - v|)."""
+    """A softmax classifier on the vectors u and v of a pair, concatenated with |u - v|."""
     from sentence_transformers.sentence_transformer.losses import SoftmaxLoss  # noqa: PLC0415
 
     return SoftmaxLoss(model, model.get_embedding_dimension(), num_labels=examples.classes)
@@ -55,7 +57,7 @@ def squared_error(model: Any, _: Examples, __: Knobs) -> Any:
 
 
 def triplet(model: Any, _: Examples, knobs: Knobs) -> Any:
-    """max(‖a - p‖ - ‖a - n‖ + margin, 0)."""
+    """max(‖a - p‖ - ‖a - n‖ + margin, 0) for the vectors of anchor, positive and negative."""
     from sentence_transformers.sentence_transformer.losses import TripletLoss  # noqa: PLC0415
 
     return TripletLoss(model, triplet_margin=knobs.margin)

@@ -1,4 +1,4 @@
-"""Everything that determines a trained encoder's weights; a training resumes only if it is unchanged."""
+"""Everything that determines a trained encoder's weights; a training resumes only if none of it has changed."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -19,18 +19,21 @@ class Recipe:
     """Settings of a training."""
 
     objective: str
-    pooling: str | None = None  # None: the start encoder's
-    layers: int | None = None  # None: all
-    dropout: float | None = None  # None: the start encoder's
-    word_deletion: float = 0.0  # share of the words that each view of a sentence loses (simcse)
-    max_length: int = 32  # tokens of a training sentence (SimCSE's code); the served encoder keeps its own limit
-    batch_size: int = 64  # SimCSE's appendix A, BERT-base
-    learning_rate: float = 3e-5  # as above
-    warmup: float = 0.0  # share of the steps in which the rate rises; afterwards it falls linearly to 0
+    # The start encoder is the one from which the training begins.
+    pooling: str | None = None  # None: the start encoder's pooling
+    layers: int | None = None  # number of layers to keep; None: all of the start encoder
+    dropout: float | None = None  # dropout probability; None: the start encoder's
+    # Each sentence is used as two copies (views); the share of words deleted from each copy. For simcse only.
+    word_deletion: float = 0.0
+    # Training sentences are cut to this many tokens (source: SimCSE's code); the served encoder keeps its own limit.
+    max_length: int = 32
+    batch_size: int = 64  # source: SimCSE's appendix A, for BERT-base
+    learning_rate: float = 3e-5  # same source
+    warmup: float = 0.0  # share of the steps in which the learning rate rises; afterwards it falls linearly to 0
     weight_decay: float = 0.0
     epochs: float = 1.0
-    steps: int | None = None  # overrides epochs
-    every: int = 125  # steps between evaluations, each with a checkpoint (SimCSE's code)
+    steps: int | None = None  # number of optimizer steps; overrides epochs
+    every: int = 125  # steps between evaluations; each evaluation writes a checkpoint (source: SimCSE's code)
     patience: int | None = None  # stop after so many evaluations without improvement; None: never stop early
     knobs: Knobs = dataclasses.field(default_factory=Knobs)
     precision: Precision = "fp32"
@@ -86,7 +89,10 @@ class Identity:
 
 
 def differences(before: dict[str, Any], now: dict[str, Any], path: str = "") -> list[str]:
-    """Differences of two identities, for example `recipe.batch_size was 64, now 32`; names of files are ignored."""
+    """Lists what differs between two identities, for example `recipe.batch_size was 64, now 32`.
+
+    File names and the start encoder's origin are ignored, because hashes identify the contents.
+    """
     changes = []
     for key in [*now, *(key for key in before if key not in now)]:
         old, new = before.get(key), now.get(key)

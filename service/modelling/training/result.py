@@ -25,7 +25,7 @@ LICENCE = re.compile(r"^license:\s*(\S.*)$", re.M)
 class Outcome:
     """Steps, scores and data of a finished training."""
 
-    steps: int  # planned number
+    steps: int  # planned number of optimizer steps
     start_score: float | None  # Spearman correlation on the development pairs before the training
     scores: Scores
     grades: tuple[float, float] | None
@@ -44,7 +44,7 @@ class Outcome:
 
 
 def facts_of(folder: Path) -> dict[str, Any] | None:
-    """Facts that `publish` wrote into a folder; None if there are none."""
+    """The content of training.json, which `publish` writes into a folder; None if there is no such file."""
     return read_json(folder / FACTS) if (folder / FACTS).is_file() else None
 
 
@@ -67,7 +67,7 @@ def publish(
         facts = {"identity": json.loads(json.dumps(identity.facts())), **outcome.facts(), "licence": stated}
         write_json(temporary / FACTS, facts)
         (temporary / "README.md").write_text(readme(identity, outcome, stated), encoding="utf-8")
-        # The library makes the file private, but another user may export it.
+        # The library makes the file readable for its owner only, but another user may export the encoder.
         (temporary / "model.safetensors").chmod(0o644)
         temporary.rename(output)
     finally:
@@ -76,7 +76,7 @@ def publish(
 
 
 def readable_elsewhere(folder: Path, identity: Identity) -> None:
-    """Adds pooling and length under the names that sentence-transformers before release 6 and other readers expect."""
+    """Also writes pooling and length under the names that other readers and sentence-transformers before 6 expect."""
     pooling, spec = folder / "1_Pooling" / "config.json", identity.start
     names = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens", "max": "pooling_mode_max_tokens"}
     old = {name: kind == spec.pooling for kind, name in names.items()}
@@ -110,7 +110,7 @@ def readme(identity: Identity, outcome: Outcome, licence: str | None) -> str:
         ("steps × batch", f"{scores.kept:,} kept of {outcome.steps:,} planned × {recipe.batch_size}"),
         ("learning rate, warm-up", f"{recipe.learning_rate:g}, {recipe.warmup:g} of the steps, then linear to 0"),
         ("weight decay", f"{recipe.weight_decay:g}"),
-        ("dropout", "the start's" if recipe.dropout is None else f"{recipe.dropout:g}"),
+        ("dropout", "that of the start encoder" if recipe.dropout is None else f"{recipe.dropout:g}"),
         ("training length", f"{recipe.max_length} tokens; served up to {spec.max_length}"),
         ("precision, seed", f"{recipe.precision}, {recipe.seed}"),
         ("made with", ", ".join(f"{name} {version}" for name, version in identity.versions.items())),

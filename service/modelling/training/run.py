@@ -32,7 +32,7 @@ PACKAGES = ("torch", "transformers", "sentence-transformers")
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """Folder and facts of the result, and whether it existed before."""
+    """Folder and facts of the result, and whether an earlier run had already written it."""
 
     folder: Path
     facts: dict[str, Any]
@@ -54,11 +54,11 @@ def train(
     Args:
         dev: lines of score-TAB-sentence-TAB-sentence; their Spearman correlation chooses the weights and may stop the
             training early.
-        licence: of the result, for its README; None: the start encoder's, if it states one.
+        licence: licence to state in the result's README; None: the start encoder's, if it states one.
 
     Raises:
-        InvalidInput: an option or a file is wrong.
-        Conflict: the output holds something else, or another process is training there.
+        InvalidInput: an option or a file is not valid.
+        Conflict: the output folder holds something else, or another process is training there.
     """
     recipe.check()
     quiet()
@@ -76,7 +76,7 @@ def train(
         return load_finished(output, identity)
     working = WorkingFolder(output.with_name(f"{output.name}.training"))
     with working.hold(identity.facts(), differences):
-        report("loading the start", None)
+        report("loading the start encoder", None)
         set_seed(recipe.seed)
         model = load_start(checkpoint, spec, recipe.dropout)
         if objective.needs_dropout and not recipe.word_deletion:
@@ -88,9 +88,11 @@ def train(
             evaluator = EmbeddingSimilarityEvaluator(
                 left, right, grades, name=DEV, main_similarity="cosine", write_csv=False
             )
-        unique = objective.contrastive and not objective.needs_dropout  # `read_sentences` has removed duplicates
+        # Only simcse needs dropout, and `read_sentences` has removed duplicates from its sentences.
+        unique = objective.contrastive and not objective.needs_dropout
         setting = LoopSettings(recipe, steps(recipe, examples), working, evaluator, unique, report)
-        set_seed(recipe.seed)  # for the weights of a loss's classifier; the trainer seeds the order of examples
+        # Makes a loss's random initial weights repeatable; the trainer itself seeds the order of the examples.
+        set_seed(recipe.seed)
         loss = objective.loss(model, examples, recipe.knobs)
         if recipe.word_deletion:
             examples = without_words(examples, recipe.word_deletion, recipe.seed)
@@ -125,14 +127,14 @@ def check_precision(recipe: Recipe) -> None:
 
 
 def steps(recipe: Recipe, examples: Examples) -> int:
-    """Number of optimizer steps; an incomplete last batch is dropped unless it is the only one."""
+    """Number of optimizer steps; an incomplete last batch is dropped unless it is the only batch."""
     if recipe.steps is not None:
         return recipe.steps
     return max(1, math.ceil(recipe.epochs * max(1, len(examples) // recipe.batch_size)))
 
 
 def before(evaluator: EmbeddingSimilarityEvaluator | None, model: SentenceTransformer) -> float | None:
-    """The start encoder's score on the development pairs; None without them."""
+    """The start encoder's score on the development pairs; None if there are no pairs."""
     if evaluator is None:
         return None
     return float(evaluator(model)[SCORE])
@@ -145,14 +147,14 @@ DROPOUTS = (  # names in the configurations of BERT and its relatives, DistilBER
 
 
 def quiet() -> None:
-    """Hides the libraries' messages except errors."""
+    """Hides messages of transformers and sentence-transformers, except errors."""
     transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
 
 
 def describe_start(checkpoint: Checkpoint, recipe: Recipe) -> EncoderSpec:
-    """Spec of the start encoder: pooling, layers and length to serve, and hashes of weights and tokenizer.
+    """Spec of the start encoder: pooling, layers and maximum length to serve, hashes of weights and tokenizer.
 
     Raises:
         InvalidInput: an option does not fit this checkpoint.
@@ -170,11 +172,11 @@ def describe_start(checkpoint: Checkpoint, recipe: Recipe) -> EncoderSpec:
 def load_start(checkpoint: Checkpoint, spec: EncoderSpec, dropout: float | None) -> SentenceTransformer:
     """The start encoder as a SentenceTransformer, in float32, on the GPU if there is one.
 
-    The configuration is limited to `spec.layers` layers, so the result contains no others.
+    Only the first `spec.layers` layers are loaded, so the trained encoder contains no others.
     """
     config = AutoConfig.from_pretrained(checkpoint.folder)
     changed: dict[str, Any] = {"num_hidden_layers": spec.layers}
-    if isinstance(kinds := getattr(config, "layer_types", None), list):  # ModernBERT: one entry a layer
+    if isinstance(kinds := getattr(config, "layer_types", None), list):  # ModernBERT: one entry per layer
         changed["layer_types"] = kinds[: spec.layers]
     if dropout is not None:
         changed |= {name: dropout for name in DROPOUTS if getattr(config, name, None) is not None}
@@ -191,7 +193,7 @@ def load_start(checkpoint: Checkpoint, spec: EncoderSpec, dropout: float | None)
 
 
 def check_dropout(model: SentenceTransformer, sentence: str) -> None:
-    """Raises InvalidInput if dropout does not give a sentence two different vectors, which SimCSE needs."""
+    """Raises InvalidInput if the encoder has no dropout: SimCSE needs two different vectors of the same sentence."""
     was_training = model.training
     model.train()
     features = {k: v.to(model.device) if hasattr(v, "to") else v for k, v in model.preprocess([sentence] * 2).items()}

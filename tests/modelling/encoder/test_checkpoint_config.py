@@ -57,8 +57,8 @@ REFUSED = {
         lambda p: config(p, auto_map={"AutoModel": "modeling.Model"}),
         "requires the checkpoint's own code (auto_map), which isosim does not run",
     ),
-    "images": (lambda p: config(p, model_type="clip"), "is a clip; what can be exported: albert, bert, camembert"),
-    "no kind": (lambda p: write(p / "config.json", {}), "has no model_type in its config.json; what can be exported"),
+    "images": (lambda p: config(p, model_type="clip"), "is a clip; these can be exported: albert, bert, camembert"),
+    "no kind": (lambda p: write(p / "config.json", {}), "has no model_type in its config.json; these can be exported"),
     "quantized": (
         lambda p: config(p, quantization_config={"quant_method": "gptq"}),
         "is quantized; give the original checkpoint, and --precision for a smaller one",
@@ -81,7 +81,7 @@ REFUSED = {
     ),
     "a cross-encoder": (
         lambda p: write(p / "config_sentence_transformers.json", {"model_type": "CrossEncoder"}),
-        "is a CrossEncoder; only encoders that give one dense vector a text can be exported",
+        "is a CrossEncoder; only encoders that give one dense vector per text can be exported",
     ),
     "a module that cannot be in the graph": (
         lambda p: chain(p, *CHAIN, ("LSTM", "2_LSTM")),
@@ -91,7 +91,7 @@ REFUSED = {
         lambda p: chain(p, *CHAIN, package="custom_st."),
         "has a module 'custom_st.Transformer', which cannot be exported",
     ),
-    "no pooling": (lambda p: chain(p, ("Transformer", "")), "is a chain of Transformer; needed: a Transformer, a Pool"),
+    "no pooling": (lambda p: chain(p, ("Transformer", "")), "has the modules Transformer; a Transformer followed by"),
     "a layer on tokens": (
         lambda p: chain(p, ("Transformer", ""), ("Dense", "1_Dense"), ("Pooling", "2_Pooling")),
         "has a Dense before its pooling, which cannot be exported",
@@ -103,16 +103,16 @@ REFUSED = {
     "a pickled layer": (dense, "2_Dense has no model.safetensors; pickled weights are refused"),
     "a layer of another size": (
         lambda p: dense(p, in_features=16),
-        "2_Dense takes 16 dimensions and the pooling gives 32: another --pooling?",
+        "2_Dense takes 16 dimensions, but the pooling gives 32; give another --pooling",
     ),
     "a layer without sizes": (lambda p: dense(p, in_features=None), "2_Dense does not say in_features"),
     "a layer on other vectors": (
         lambda p: dense(p, module_input_name="token_embeddings"),
-        "works on {'token_embeddings'}, not on the sentence's vector",
+        "works on {'token_embeddings'} instead of the sentence's vector",
     ),
     "a default prompt without text": (
         lambda p: write(p / "config_sentence_transformers.json", {"prompts": {}, "default_prompt_name": "query"}),
-        "names 'query' as its default prompt and has no such prompt; give --prompt",
+        "names 'query' as its default prompt but has no such prompt; give --prompt",
     ),
 }
 

