@@ -295,7 +295,8 @@ def run_queued(job_id: str) -> str:
     jobs = JobStore(settings.jobs_root)
     delivery, dead = Delivery.current(), None
     try:
-        if delivery.repeated:  # RQ hands the job over again after losing track of the first attempt, which may still run
+        # RQ hands the job over again after it has lost track of the first attempt, which may still run.
+        if delivery.repeated:
             begun = delivery.handed + 1
             dead = None if not delivery.killed and jobs.beats(job_id, begun, WATCHED * heartbeat(jobs)) else begun
         return run_job(settings, job_id, delivery.handed, dead).status.value
