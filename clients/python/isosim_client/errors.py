@@ -72,7 +72,7 @@ def revive(kind: type[IsosimError], message: str, facts: dict[str, Any]) -> Isos
 
 
 class ApiError(IsosimError):
-    """The server's message, with `status`, `error_type`, and the `request_id` to find the request in the server's log."""
+    """The server's message, with `status`, `error_type`, and the `request_id` by which the server's log names it."""
 
     retry_after: float | None  # s, as the server requested
 
