@@ -258,7 +258,7 @@ class Import:
         name, size = next(archive, ("", 0))
         if name != CONTENTS:
             raise InvalidInput(
-                f"the file is not an archive of domains: {CONTENTS} must come first; isosim domains export writes one"
+                f"the file is not an archive of domains: {CONTENTS} has to come first; isosim domains export writes one"
             )
         self.release = release_in(json_of(file, name, size))
         with contextlib.closing(self._versions(file, archive)) as versions:
