@@ -30,7 +30,7 @@ class CircuitBreaker:
             return True
         if self.clock() < self.closed_at:
             return False
-        self.closed_at = self.clock() + self.pause  # this attempt is allowed; others are refused until it has an effect
+        self.closed_at = self.clock() + self.pause  # others are refused during this attempt
         return True
 
     def succeeded(self) -> None:
